@@ -1,0 +1,1 @@
+"""Shoal: reinforcement learning as one compiled JAX program."""

@@ -1,0 +1,1 @@
+"""Classic control, equal to Gymnasium step by step."""

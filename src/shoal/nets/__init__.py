@@ -1,0 +1,1 @@
+"""Networks: torsos, heads and actor-critics as small NNX modules that are plain pytrees."""

@@ -1,0 +1,1 @@
+"""Tuned hyper-parameters per environment, as data."""
