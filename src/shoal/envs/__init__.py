@@ -1,1 +1,59 @@
-"""Environments: the registry, wrappers, the batch, the checker, and the built-in worlds."""
+"""Environments: the registry, wrappers, the batch, the checker, and the built-in worlds.
+
+Names are imported when they are first used, so that the registry can be read without JAX.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shoal.envs.base import Wrapper, environment, restart, static, transition
+    from shoal.envs.batch import Batch, BatchState
+    from shoal.envs.registry import environments, make, parameters_of, register
+    from shoal.envs.wrappers import Flatten, FrameStack, RewardScale, TimeLimit
+
+_MODULE_OF = {
+    "Batch": "batch",
+    "BatchState": "batch",
+    "Flatten": "wrappers",
+    "FrameStack": "wrappers",
+    "RewardScale": "wrappers",
+    "TimeLimit": "wrappers",
+    "Wrapper": "base",
+    "environment": "base",
+    "environments": "registry",
+    "make": "registry",
+    "parameters_of": "registry",
+    "register": "registry",
+    "restart": "base",
+    "static": "base",
+    "transition": "base",
+}
+
+__all__ = [
+    "Batch",
+    "BatchState",
+    "Flatten",
+    "FrameStack",
+    "RewardScale",
+    "TimeLimit",
+    "Wrapper",
+    "environment",
+    "environments",
+    "make",
+    "parameters_of",
+    "register",
+    "restart",
+    "static",
+    "transition",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

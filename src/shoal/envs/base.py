@@ -1,0 +1,80 @@
+"""How an environment is written: the `environment` decorator, and the base of all wrappers."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, TypeVar, dataclass_transform
+
+import jax
+
+from shoal.errors import ShoalError
+from shoal.spaces import Space
+from shoal.trees import static, struct
+from shoal.types import Environment, PyTree, State, TimeStep, restart, transition
+
+__all__ = ["Environment", "TimeStep", "Wrapper", "environment", "restart", "static", "transition"]
+
+T = TypeVar("T")
+
+REQUIRED = ("observation_space", "action_space", "reset", "step")
+DEFAULTS: Mapping[str, Any] = {"num_agents": 1, "info_summaries": MappingProxyType({})}
+
+
+def _declares(cls: type, name: str) -> bool:
+    """Whether a class has an attribute, or a field without a default, of that name."""
+    return hasattr(cls, name) or any(name in vars(base).get("__annotations__", {}) for base in cls.__mro__)
+
+
+@dataclass_transform(frozen_default=True)
+def environment(cls: type[T]) -> type[T]:
+    """Makes a class an environment: a frozen dataclass that is a pytree.
+
+    Fields declared `float` (or `Array`, or another environment) are data: they can be traced, stacked
+    and mapped over, and a new value compiles nothing anew. Fields of other types are static. Class
+    attributes without an annotation, such as `observation_space`, are no fields. `num_agents` is 1 and
+    `info_summaries` empty where the class does not say.
+
+    Raises:
+      ShoalError: the class lacks a space, `reset` or `step`.
+    """
+    for name in REQUIRED:
+        if not _declares(cls, name):
+            raise ShoalError(f"the environment {cls.__name__} has no `{name}`, which every environment needs")
+    for name, value in DEFAULTS.items():
+        if not _declares(cls, name):
+            setattr(cls, name, value)
+    return struct(cls)
+
+
+@struct
+class Wrapper:
+    """An environment made of another, which it holds as `env`; forwards all that it does not change."""
+
+    env: Environment
+
+    @property
+    def observation_space(self) -> Space:
+        """What an observation may be."""
+        return self.env.observation_space
+
+    @property
+    def action_space(self) -> Space:
+        """What an action may be."""
+        return self.env.action_space
+
+    @property
+    def num_agents(self) -> int:
+        """How many agents act in the world."""
+        return self.env.num_agents
+
+    @property
+    def info_summaries(self) -> Mapping[str, str]:
+        """How each entry of `info` is summed up over an episode."""
+        return self.env.info_summaries
+
+    def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
+        """A new episode: its state and its first time-step."""
+        return self.env.reset(key)
+
+    def step(self, state: State, action: PyTree, key: jax.Array) -> tuple[State, TimeStep]:
+        """One step of the inner environment."""
+        return self.env.step(state, action, key)

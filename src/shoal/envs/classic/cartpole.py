@@ -1,0 +1,85 @@
+"""CartPole-v1: balance a pole on a cart."""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal.envs.base import TimeStep, environment, restart, transition
+from shoal.spaces import Box, Discrete
+
+POSITION_LIMIT = 2.4  # metres from the middle of the track
+ANGLE_LIMIT = 12 * 2 * math.pi / 360  # radians from upright
+START_RANGE = 0.05  # every coordinate of the first state lies within it
+
+
+class CartPoleState(NamedTuple):
+    """Cart and pole."""
+
+    position: jax.Array  # of the cart, metres
+    velocity: jax.Array
+    angle: jax.Array  # of the pole, radians from upright, clockwise
+    angular_velocity: jax.Array
+
+
+def observe(state: CartPoleState) -> jax.Array:
+    """The whole state as a vector, [4]."""
+    return jnp.stack(state)
+
+
+@environment
+class CartPole:
+    """A pole, hinged to a cart, is kept upright by pushing the cart left or right.
+
+    Every step gives reward 1. The episode terminates when the cart leaves the track or the pole leans
+    more than 12 degrees. The equations of motion are those of a cart without friction, integrated by
+    Euler's method, as in Gymnasium's CartPole-v1.
+
+    Source: Barto, Sutton and Anderson 1983, "Neuronlike Adaptive Elements That Can Solve Difficult
+    Learning Control Problems"; the corrected equations are in Florian 2007, "Correct equations for the
+    dynamics of the cart-pole system", eqs. 23 and 24.
+    """
+
+    gravity: float = 9.8
+    cart_mass: float = 1.0
+    pole_mass: float = 0.1
+    half_length: float = 0.5  # of the pole: from the hinge to its centre of mass
+    force: float = 10.0  # of a push
+    time_step: float = 0.02  # seconds
+
+    observation_space = Box(
+        low=(-2 * POSITION_LIMIT, -np.inf, -2 * ANGLE_LIMIT, -np.inf),
+        high=(2 * POSITION_LIMIT, np.inf, 2 * ANGLE_LIMIT, np.inf),
+    )
+    action_space = Discrete(2)  # push left, push right
+
+    def reset(self, key: jax.Array) -> tuple[CartPoleState, TimeStep]:
+        """Nearly upright and nearly at rest, in the middle of the track."""
+        start = jax.random.uniform(key, (4,), minval=-START_RANGE, maxval=START_RANGE)
+        state = CartPoleState(*start)
+        return state, restart(observe(state))
+
+    def step(self, state: CartPoleState, action: jax.Array, key: jax.Array) -> tuple[CartPoleState, TimeStep]:
+        """Pushes for one time step; deterministic, the key is not used."""
+        state = self._move(state, jnp.where(action == 1, self.force, -self.force))
+        fallen = (jnp.abs(state.position) > POSITION_LIMIT) | (jnp.abs(state.angle) > ANGLE_LIMIT)
+        return state, transition(observe(state), reward=1.0, terminated=fallen)
+
+    def _move(self, state: CartPoleState, force: jax.Array) -> CartPoleState:
+        position, velocity, angle, angular_velocity = state
+        total_mass = self.cart_mass + self.pole_mass
+        cos, sin = jnp.cos(angle), jnp.sin(angle)
+        pole_moment = self.pole_mass * self.half_length
+        push = (force + pole_moment * angular_velocity**2 * sin) / total_mass
+        angular_acceleration = (self.gravity * sin - cos * push) / (
+            self.half_length * (4 / 3 - self.pole_mass * cos**2 / total_mass)
+        )
+        acceleration = push - pole_moment * angular_acceleration * cos / total_mass
+        return CartPoleState(
+            position + self.time_step * velocity,
+            velocity + self.time_step * acceleration,
+            angle + self.time_step * angular_velocity,
+            angular_velocity + self.time_step * angular_acceleration,
+        )

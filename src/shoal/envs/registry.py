@@ -1,0 +1,227 @@
+"""Environments by name: `make("CartPole-v1", gravity=9.8)`, `make("my_package:MyEnv")`.
+
+This module imports neither JAX nor any environment, so that listing the names costs nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import operator
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from shoal.errors import ShoalError, nearest
+
+if TYPE_CHECKING:
+    from shoal.types import Environment
+
+TIME_LIMIT = "max_episode_steps"  # every environment has this parameter; None means no limit
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A registered constructor, and the time limit that its environment has by default."""
+
+    constructor: Callable[..., Environment] | str  # a callable, or "module:attribute" (imported when made)
+    max_episode_steps: int | None = None
+
+
+_entries: dict[str, Entry] = {}
+
+
+def register(
+    name: str,
+    constructor: Callable[..., Environment] | str,
+    *,
+    max_episode_steps: int | None = None,
+    replace: bool = False,
+) -> None:
+    """Gives an environment a name.
+
+    Args:
+      name: what `make` and the command line will know it by; without a colon.
+      constructor: an environment class, a function that returns an environment, or `"module:attribute"`
+        of either, which is imported when the environment is first made.
+      max_episode_steps: the time limit that `make` adds unless told otherwise; None for none.
+      replace: whether the name may be taken already.
+
+    Raises:
+      ShoalError: the name has a colon, or is taken and `replace` is not given.
+    """
+    if ":" in name:
+        raise ShoalError(
+            f"the name {name!r} has a colon; try {name.replace(':', '-')!r} (a colon is for module:Name)"
+        )
+    if name in _entries and not replace:
+        raise ShoalError(f"the name {name!r} is taken already; give replace=True to replace it")
+    _entries[name] = Entry(constructor, _checked_limit(name, max_episode_steps))
+
+
+def environments() -> list[str]:
+    """The names that `make` knows, sorted."""
+    return sorted(_entries)
+
+
+def make(name: str, **parameters: Any) -> Environment:
+    """The environment of a name, with parameters of its own.
+
+    Args:
+      name: a registered name, or `"module:Name"` for a class (or function) that can be imported.
+      **parameters: fields of the environment (physics, sizes, rules), and `max_episode_steps`, its time
+        limit (None for none). Numbers may be arrays and may be traced: to have many worlds, map over it,
+        `jax.vmap(lambda gravity: make("MountainCar-v0", gravity=gravity).step(...))`.
+
+    Raises:
+      ShoalError: the name or a parameter is unknown, or a value has the wrong type.
+    """
+    entry = _entry(name)
+    constructor = _resolve(name, entry.constructor)
+    known = parameters_of(name)
+    for parameter, value in parameters.items():
+        parameters[parameter] = _checked(name, parameter, value, known)
+    own_limit = TIME_LIMIT in _own_parameters(constructor)
+    limit = entry.max_episode_steps if own_limit else parameters.pop(TIME_LIMIT, entry.max_episode_steps)
+    for parameter, declared in known.items():
+        if declared.default is inspect.Parameter.empty and parameter not in parameters:
+            raise ShoalError(f"{name} needs the parameter {parameter!r}, which has no default")
+    env = constructor(**parameters)
+    _check_is_environment(name, env)
+    if limit is None:
+        return env
+    from shoal.envs.wrappers import TimeLimit  # noqa: PLC0415  (imports JAX)
+
+    return TimeLimit(env, limit)
+
+
+def parameters_of(name: str) -> dict[str, inspect.Parameter]:
+    """The parameters that `make` takes for a name, each with its type (`annotation`) and `default`.
+
+    Raises:
+      ShoalError: the name is unknown.
+    """
+    entry = _entry(name)
+    limit = inspect.Parameter(
+        TIME_LIMIT, inspect.Parameter.KEYWORD_ONLY, default=entry.max_episode_steps, annotation=int | None
+    )
+    return {TIME_LIMIT: limit} | _own_parameters(_resolve(name, entry.constructor))
+
+
+def _entry(name: str) -> Entry:
+    if name in _entries:
+        return _entries[name]
+    if ":" in name:
+        return Entry(name)
+    raise ShoalError(
+        f"there is no environment {name!r}{nearest(name, _entries) or f'; there are {_listed(_entries)}'}"
+    )
+
+
+def _resolve(name: str, constructor: Callable[..., Environment] | str) -> Callable[..., Environment]:
+    """The callable that makes an environment, imported if it is given as "module:attribute"."""
+    if not isinstance(constructor, str):
+        return constructor
+    module_name, _, attribute = constructor.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except (ModuleNotFoundError, ValueError, TypeError) as error:
+        missing = getattr(error, "name", None) or module_name
+        if module_name != missing and not module_name.startswith(missing + "."):
+            raise  # the module is there, but something that it imports is not
+        raise ShoalError(f"{name}: there is no module {module_name!r} to import from here") from error
+    if not hasattr(module, attribute):
+        public = [key for key in vars(module) if not key.startswith("_")]
+        raise ShoalError(f"{name}: module {module_name!r} has no {attribute!r}{nearest(attribute, public)}")
+    found = getattr(module, attribute)
+    if not callable(found):
+        raise ShoalError(
+            f"{name} is a {type(found).__name__}, not a class or function that makes an environment"
+        )
+    return found
+
+
+def _own_parameters(constructor: Callable[..., Environment]) -> dict[str, inspect.Parameter]:
+    """A constructor's parameters by name, their annotations as types where they can be resolved."""
+    hinted = constructor if inspect.isclass(constructor) or inspect.isfunction(constructor) else None
+    try:
+        hints = typing.get_type_hints(hinted) if hinted is not None else {}
+    except NameError:  # an annotation that exists for the type checker only
+        hints = {}
+    return {
+        name: parameter.replace(annotation=hints.get(name, Any))
+        for name, parameter in inspect.signature(constructor).parameters.items()
+    }
+
+
+def _checked(name: str, parameter: str, value: Any, known: Mapping[str, inspect.Parameter]) -> Any:
+    """A parameter's value, if the environment takes it."""
+    if parameter == TIME_LIMIT:
+        return _checked_limit(name, value)
+    if parameter not in known:
+        if any(declared.kind is inspect.Parameter.VAR_KEYWORD for declared in known.values()):
+            return value
+        raise ShoalError(
+            f"{name} has no parameter {parameter!r} (it has {_listed(known)}){nearest(parameter, known)}"
+        )
+    declared = known[parameter].annotation
+    if not _fits(value, declared):
+        wanted = {float: "a number", int: "a whole number"}.get(declared, f"a {_type_name(declared)}")
+        default = known[parameter].default
+        example = "" if default is inspect.Parameter.empty else f", such as {default!r}"
+        raise ShoalError(f"{name}: {parameter}={value!r} is a {type(value).__name__}; give {wanted}{example}")
+    return value
+
+
+def _fits(value: Any, declared: Any) -> bool:
+    """Whether a value may stand for a parameter of that type; arrays (traced too) are numbers."""
+    if declared is float:
+        if hasattr(value, "dtype"):
+            return str(value.dtype).startswith(("float", "bfloat", "int", "uint"))
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if declared is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if declared in (bool, str):
+        return isinstance(value, declared)
+    return True  # arrays, environments, tuples: the constructor knows best
+
+
+def _checked_limit(name: str, limit: Any) -> int | None:
+    if limit is None:
+        return None
+    try:
+        steps = operator.index(limit)
+    except TypeError:
+        steps = 0
+    if steps < 1 or isinstance(limit, bool):
+        raise ShoalError(
+            f"{name}: {TIME_LIMIT}={limit!r} is not a whole number of 1 or more, nor None for no limit"
+        )
+    return steps
+
+
+def _check_is_environment(name: str, env: Any) -> None:
+    for attribute in ("observation_space", "action_space", "num_agents", "info_summaries", "reset", "step"):
+        if not hasattr(env, attribute):
+            raise ShoalError(
+                f"{name} made a {type(env).__name__}, which has no `{attribute}`; is @environment missing?"
+            )
+
+
+def _type_name(declared: Any) -> str:
+    return getattr(declared, "__name__", str(declared))
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))
+
+
+for _name, _attribute, _limit in (
+    ("CartPole-v1", "cartpole:CartPole", 500),
+    ("MountainCar-v0", "mountain_car:MountainCar", 200),
+    ("MountainCarContinuous-v0", "mountain_car_continuous:MountainCarContinuous", 999),
+    ("Acrobot-v1", "acrobot:Acrobot", 500),
+    ("Pendulum-v1", "pendulum:Pendulum", 200),
+):
+    register(_name, f"shoal.envs.classic.{_attribute}", max_episode_steps=_limit)
