@@ -21,7 +21,7 @@ ARGS ?=
 
 ifeq ($(UV),)
 MAKE_VENV = $(PYTHON) -m venv $(VENV)
-INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input
+INSTALL = $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --no-input
 else
 MAKE_VENV = $(UV) venv --quiet --allow-existing --python "$(or $(PYTHON),3.11)" $(VENV)
 INSTALL = $(UV) pip install --quiet --python $(BIN)/python

@@ -1,0 +1,74 @@
+"""Every public name says what it is, and every field of a config has its help text."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import shoal
+
+ROOT = Path(shoal.__file__).parent
+SOURCES = sorted(ROOT.rglob("*.py"))
+DEFINITION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def described_by_a_protocol() -> set[str]:
+    """Methods whose meaning the nouns fix once, for all that implement them."""
+    classes = [
+        node
+        for node in ast.parse((ROOT / "types.py").read_text()).body
+        if isinstance(node, ast.ClassDef) and any(ast.unparse(base) == "Protocol" for base in node.bases)
+    ]
+    return {
+        node.name
+        for cls in classes
+        for node in cls.body
+        if isinstance(node, DEFINITION) and ast.get_docstring(node)
+    }
+
+
+def undocumented(tree: ast.Module) -> Iterator[str]:
+    """Names of public classes, functions and methods without a docstring."""
+    inherited = described_by_a_protocol()
+    if not ast.get_docstring(tree):
+        yield "the module itself"
+    for node in tree.body:
+        if not isinstance(node, DEFINITION) or node.name.startswith("_"):
+            continue
+        if not ast.get_docstring(node):
+            yield node.name
+        parts = node.body if isinstance(node, ast.ClassDef) else []
+        methods = [part for part in parts if isinstance(part, DEFINITION) and not part.name.startswith("_")]
+        for method in methods:
+            if not ast.get_docstring(method) and method.name not in inherited:
+                yield f"{node.name}.{method.name}"
+
+
+def undocumented_fields(tree: ast.Module) -> Iterator[str]:
+    """Fields of classes named *Config without a string below them, which is their help text."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ClassDef) or not node.name.endswith("Config"):
+            continue
+        for field, below in zip(node.body, [*node.body[1:], None], strict=True):
+            if not isinstance(field, ast.AnnAssign) or ast.unparse(field.annotation).startswith("ClassVar"):
+                continue
+            text = below.value if isinstance(below, ast.Expr) else None
+            if not (isinstance(text, ast.Constant) and isinstance(text.value, str) and text.value.strip()):
+                yield f"{node.name}.{ast.unparse(field.target)}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_public_names_are_documented(path):
+    tree = ast.parse(path.read_text())
+    assert [*undocumented(tree), *undocumented_fields(tree)] == []
+
+
+def test_the_reader_finds_what_is_missing():
+    tree = ast.parse(
+        "class Open:\n    def method(self): ...\n    def reset(self, key): ...\n    def _own(self): ...\n"
+        'class RunConfig:\n    "A config."\n    told: int = 1\n    """Its help."""\n    silent: int = 2\n'
+        'def _own(): ...\ndef said():\n    "It says."\n'
+    )
+    assert list(undocumented(tree)) == ["the module itself", "Open", "Open.method"]
+    assert list(undocumented_fields(tree)) == ["RunConfig.silent"]
