@@ -5,12 +5,27 @@ a value lies in it (`contains`). A sample takes the environment's action mask wh
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+
+def _as_array(x: Any) -> jax.Array | None:
+    """x as an array, or None if it is something else (a dictionary, a ragged list, text, None)."""
+    if isinstance(x, str):
+        return None
+    try:
+        return jnp.asarray(x)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _are_integers(x: jax.Array, shape: tuple[int, ...]) -> bool:
+    return x.shape == shape and jnp.issubdtype(x.dtype, jnp.integer)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,10 +45,10 @@ class Discrete:
 
     def contains(self, x: Any) -> jax.Array:
         """Whether x is an integer scalar of the space."""
-        x = jnp.asarray(x)
-        if x.shape != () or not jnp.issubdtype(x.dtype, jnp.integer):
+        array = _as_array(x)
+        if array is None or not _are_integers(array, ()):
             return jnp.asarray(False)
-        return (x >= 0) & (x < self.n)
+        return (array >= 0) & (array < self.n)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,10 +82,10 @@ class MultiDiscrete:
 
     def contains(self, x: Any) -> jax.Array:
         """Whether x is an integer vector of the space."""
-        x = jnp.asarray(x)
-        if x.shape != self.shape or not jnp.issubdtype(x.dtype, jnp.integer):
+        array = _as_array(x)
+        if array is None or not _are_integers(array, self.shape):
             return jnp.asarray(False)
-        return jnp.all((x >= 0) & (x < jnp.asarray(self.nvec)))
+        return jnp.all((array >= 0) & (array < jnp.asarray(self.nvec)))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -78,7 +93,8 @@ class Box:
     """Arrays between two bounds, each a number or an array of the space's shape.
 
     Infinite bounds are allowed: a sample is then normal (no bound) or exponential (one bound),
-    as in Gymnasium. Integer dtypes make images and grids; both bounds are inclusive.
+    as in Gymnasium. Integer dtypes make images and grids; both bounds are inclusive. A 64-bit dtype
+    becomes the 32-bit one of its kind, as everywhere in JAX.
     """
 
     low: np.ndarray
@@ -89,63 +105,94 @@ class Box:
     def __init__(self, low: Any, high: Any, shape: tuple[int, ...] | None = None, dtype: Any = np.float32):
         if shape is None:
             shape = np.broadcast_shapes(np.shape(low), np.shape(high))
-        dtype = np.dtype(dtype)
-        bounds = [np.broadcast_to(np.asarray(bound, dtype), shape) for bound in (low, high)]
-        object.__setattr__(self, "low", bounds[0])
-        object.__setattr__(self, "high", bounds[1])
+        dtype = jax.dtypes.canonicalize_dtype(dtype)
+        object.__setattr__(self, "low", _bound(low, shape, dtype))
+        object.__setattr__(self, "high", _bound(high, shape, dtype))
         object.__setattr__(self, "shape", tuple(int(n) for n in shape))
         object.__setattr__(self, "dtype", dtype)
 
+    @functools.cached_property  # a static value is hashed at every call of a compiled function
     def _identity(self) -> tuple:
         return (self.shape, self.dtype, self.low.tobytes(), self.high.tobytes())
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Box) and self._identity() == other._identity()
+        return isinstance(other, Box) and self._identity == other._identity
 
     def __hash__(self) -> int:
-        return hash(self._identity())
+        return hash(self._identity)
 
     def __repr__(self) -> str:
         def short(bound: np.ndarray) -> str:
-            if bound.size and np.all(bound == bound.flat[0]):
-                return f"{bound.flat[0]:g}"
-            return str(bound.tolist())
+            if bound.size == 0 or np.any(bound != bound.flat[0]):
+                return str(bound.tolist()) if bound.size <= 16 else f"[{bound.min():g} to {bound.max():g}]"
+            return f"{float(bound.flat[0]):g}"
 
         return f"Box({short(self.low)}, {short(self.high)}, {self.shape}, {self.dtype})"
 
     @property
     def bounded(self) -> bool:
         """Whether every bound is finite."""
-        if np.issubdtype(self.dtype, np.integer):
-            return True
         return bool(np.all(np.isfinite(self.low)) and np.all(np.isfinite(self.high)))
 
     def sample(self, key: jax.Array, mask: jax.Array | None = None) -> jax.Array:
         """One element: uniform where bounded, exponential or normal where not. Masks do not apply."""
-        if np.issubdtype(self.dtype, np.integer):
-            high = self.high.astype(np.int64) + 1  # randint's upper bound is exclusive
-            draw = jax.random.randint(key, self.shape, self.low.astype(np.int32), high.astype(np.int32))
-            return draw.astype(self.dtype)
-        uniform_key, normal_key = jax.random.split(key)
+        return self._sample_float(key) if self._is_float else self._sample_integer(key)
+
+    @property
+    def _is_float(self) -> bool:
+        return jnp.issubdtype(self.dtype, jnp.floating)
+
+    def _sample_integer(self, key: jax.Array) -> jax.Array:
+        """Uniform offsets from `low` modulo 2^32, so that no range of a 32-bit integer overflows."""
+        low = self.low.astype(np.int64)
+        count = self.high.astype(np.int64) - low + 1
+        bits_key, offset_key = jax.random.split(key)
+        bits = jax.random.bits(bits_key, self.shape, jnp.uint32)
+        limit = np.minimum(count, 2**32 - 1).astype(np.uint32)
+        offset = jax.random.randint(offset_key, self.shape, np.uint32(0), limit, jnp.uint32)
+        offset = jnp.where(count == 2**32, bits, offset)
+        return (jnp.asarray((low % 2**32).astype(np.uint32)) + offset).astype(self.dtype)
+
+    def _sample_float(self, key: jax.Array) -> jax.Array:
+        uniform_key, tail_key = jax.random.split(key)
         low_finite, high_finite = np.isfinite(self.low), np.isfinite(self.high)
         low = np.where(low_finite, self.low, 0.0).astype(self.dtype)
         high = np.where(high_finite, self.high, 1.0).astype(self.dtype)
-        draw = jax.random.uniform(uniform_key, self.shape, self.dtype)
-        draw = jnp.clip(low + draw * (high - low), low, high)
+        fraction = jax.random.uniform(uniform_key, self.shape, self.dtype)
+        # Not low + fraction * (high - low): the difference of two finite bounds may be infinite.
+        draw = jnp.clip((1 - fraction) * low + fraction * high, low, high)
         if self.bounded:
             return draw
-        normal = jax.random.normal(normal_key, self.shape, self.dtype)
-        exponential = jax.random.exponential(normal_key, self.shape, self.dtype)
+        normal = jax.random.normal(tail_key, self.shape, self.dtype)
+        exponential = jax.random.exponential(tail_key, self.shape, self.dtype)
         draw = jnp.where(low_finite & ~high_finite, low + exponential, draw)
         draw = jnp.where(~low_finite & high_finite, high - exponential, draw)
         return jnp.where(~low_finite & ~high_finite, normal, draw)
 
     def contains(self, x: Any) -> jax.Array:
-        """Whether x has the shape and lies within the bounds (NaN does not)."""
-        x = jnp.asarray(x)
-        if x.shape != self.shape:
+        """Whether x has the shape and lies within the bounds (NaN does not).
+
+        A space of integers has integers only, one of booleans booleans only; one of floats takes
+        integers too.
+        """
+        array = _as_array(x)
+        if array is None or array.shape != self.shape:
             return jnp.asarray(False)
-        return jnp.all((x >= self.low) & (x <= self.high))
+        kinds = [jnp.bool_] if self.dtype == bool else [jnp.integer]
+        if self._is_float:
+            kinds.append(jnp.floating)
+        if not any(jnp.issubdtype(array.dtype, kind) for kind in kinds):
+            return jnp.asarray(False)
+        return jnp.all((array >= self.low) & (array <= self.high))
+
+
+def _bound(bound: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """A bound as a read-only array of the space's shape, not shared with the caller's."""
+    array = np.array(np.broadcast_to(np.asarray(bound, dtype), shape))
+    if jnp.issubdtype(dtype, jnp.floating):
+        array += 0  # -0.0 becomes 0.0: equal bounds have equal bytes
+    array.flags.writeable = False
+    return array
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -185,7 +232,8 @@ class Dict(Mapping):
         """Whether x is a dictionary of the same names whose values lie in their spaces."""
         if not isinstance(x, Mapping) or set(x) != set(self.spaces):
             return jnp.asarray(False)
-        return jnp.all(jnp.stack([space.contains(x[name]) for name, space in self.spaces.items()]))
+        inside = [space.contains(x[name]) for name, space in self.spaces.items()]
+        return jnp.all(jnp.asarray(inside, bool))
 
 
 Space = Discrete | MultiDiscrete | Box | Dict

@@ -1,12 +1,13 @@
 """Frozen dataclasses as pytrees: what is declared a number is data, everything else is static.
 
-Environments and configs are both made so. A field whose declared type is `float` or `Array`
-(or another struct, or `Any` holding one) is a leaf that can be traced, stacked and mapped over;
-a field of any other type (int, bool, str, tuple, None) is part of the tree's structure, so that
-changing it compiles anew.
+Environments and configs are both made so. A field whose declared type is `float` or `Array` (also
+with a jaxtyping shape), another struct, a NamedTuple, a Protocol such as Environment, or `Any` is
+data: leaves that can be traced, stacked and mapped over. A field of any other type (int, bool, str,
+tuple, None) is part of the tree's structure, so that changing it compiles anew.
 """
 
 import dataclasses
+import types
 import typing
 from typing import Any, TypeVar, dataclass_transform
 
@@ -27,15 +28,31 @@ def static(default: Any = dataclasses.MISSING) -> Any:
 def _is_data(field: dataclasses.Field, declared: Any) -> bool:
     if field.metadata.get("static", False):
         return False
-    if declared in (float, jax.Array, Any) or hasattr(declared, _DATA):
-        return True
-    if typing.get_origin(declared) in (typing.Union, __import__("types").UnionType):
+    if typing.get_origin(declared) in (typing.Union, types.UnionType):
+        kinds = {_is_data_type(option) for option in typing.get_args(declared)}
+        if len(kinds) == 1:
+            return kinds.pop()
         raise TypeError(
-            f"field {field.name!r} is declared {declared}: an optional number would change the tree's "
+            f"field {field.name!r} is declared {declared}, so that its value would change the tree's "
             "structure; use a static switch beside a float, or declare it with trees.static()"
         )
+    return _is_data_type(declared)
+
+
+def _is_data_type(declared: Any) -> bool:
+    if declared in (float, jax.Array, Any) or is_struct(declared):
+        return True
+    if getattr(declared, "array_type", None) is jax.Array:  # jaxtyping's Float[Array, "n"]
+        return True
+    if isinstance(declared, type) and issubclass(declared, tuple) and hasattr(declared, "_fields"):
+        return True
     # A Protocol such as Environment: a field that holds another struct.
     return getattr(declared, "_is_protocol", False)
+
+
+def is_struct(tree: Any) -> bool:
+    """Whether a value (or a class) is a struct."""
+    return hasattr(tree, _DATA)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, static))
@@ -56,19 +73,33 @@ def data_fields(tree: Any) -> tuple[str, ...]:
 
 
 def as_arrays(tree: T) -> T:
-    """Casts every number of a struct to a float32 array, by the declared type of its field.
+    """Casts what is declared `float` to float32 arrays, and every other leaf to an array.
 
     This is the boundary between what a user writes (`gamma=1`) and what is traced: after it no leaf
-    is a Python scalar, so that none is weakly typed and `1` and `1.0` compile to the same program.
-    Arrays keep their dtype, float64 excepted.
+    is a Python scalar and none is weakly typed, so that `1`, `1.0` and `np.float64(1)` compile to the
+    same program. A leaf that is not a struct's float is cast too if it is a number (a Python bool
+    makes a boolean array); arrays keep their dtype, 64-bit ones excepted.
     """
 
-    def cast(leaf: Any) -> jax.Array:
-        if isinstance(leaf, bool | int | float | np.floating | np.integer):
-            return jnp.asarray(leaf, jnp.float32)
-        return jnp.asarray(leaf)
+    def cast(node: Any) -> Any:
+        if not is_struct(node):
+            return _as_array(node)
+        hints = typing.get_type_hints(type(node))
+        values = {name: getattr(node, name) for name in data_fields(node)}
+        arrays = {
+            name: jnp.asarray(value, jnp.float32) if hints[name] is float else as_arrays(value)
+            for name, value in values.items()
+        }
+        return dataclasses.replace(node, **arrays)
 
-    return jax.tree.map(cast, tree)
+    return jax.tree.map(cast, tree, is_leaf=is_struct)
+
+
+def _as_array(leaf: Any) -> jax.Array:
+    if isinstance(leaf, int | float | np.floating | np.integer) and not isinstance(leaf, bool):
+        return jnp.asarray(leaf, jnp.float32)
+    array = jnp.asarray(leaf)
+    return jnp.asarray(array, array.dtype)  # naming the dtype makes it a strong one
 
 
 def path_name(path: tuple) -> str:
@@ -77,8 +108,18 @@ def path_name(path: tuple) -> str:
 
 
 def named_leaves(tree: Any) -> dict[str, Any]:
-    """The leaves of a pytree by the name of their path, in the order of the tree."""
-    return {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+    """The leaves of a pytree by the name of their path, in the order of the tree.
+
+    Raises:
+      ValueError: two leaves have the same name, as those of `{"a/b": x, "a": {"b": y}}`.
+    """
+    leaves: dict[str, Any] = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        name = path_name(path)
+        if name in leaves:
+            raise ValueError(f"two leaves of the tree have the name {name!r}; rename one of them")
+        leaves[name] = leaf
+    return leaves
 
 
 def with_named_leaves(tree: T, leaves: dict[str, Any]) -> T:
@@ -93,11 +134,10 @@ def with_named_leaves(tree: T, leaves: dict[str, Any]) -> T:
 def where(condition: jax.Array, on_true: T, on_false: T) -> T:
     """Selects between two equal pytrees; `condition` [...] is broadcast over each leaf's trailing axes."""
 
+    condition = jnp.asarray(condition)
+
     def select(x: jax.Array, y: jax.Array) -> jax.Array:
         x, y = jnp.asarray(x), jnp.asarray(y)
-        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-            return jnp.where(condition.reshape(condition.shape + (1,) * (x.ndim - condition.ndim)), x, y)
-        mask = condition.reshape(condition.shape + (1,) * (x.ndim - condition.ndim))
-        return jnp.where(mask, x, y)
+        return jnp.where(condition.reshape(condition.shape + (1,) * (x.ndim - condition.ndim)), x, y)
 
     return jax.tree.map(select, on_true, on_false)
