@@ -1,0 +1,133 @@
+"""Multi-layer perceptrons that compute feature-major, `[features, batch]`, between their own doors."""
+
+import math
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from shoal.errors import ShoalError
+from shoal.nets.activations import activation as activation_named
+from shoal.nets.initialisers import orthogonals
+
+Array = jax.Array
+
+
+class Dense(nnx.Module):
+    """`kernel @ x + bias` on feature-major x, [in, batch] -> [out, batch]."""
+
+    def __init__(self, kernel: Array):
+        self.kernel = kernel  # [out, in]
+        self.bias = jnp.zeros(kernel.shape[0], jnp.float32)
+
+    def __call__(self, x: Array) -> Array:
+        """[in, batch] -> [out, batch]."""
+        return self.kernel @ x + self.bias[:, None]
+
+
+class LayerNorm(nnx.Module):
+    """Normalises the features of each element of a feature-major batch, then scales and shifts them.
+
+    Source: Ba et al. 2016, "Layer Normalization".
+    """
+
+    def __init__(self, num_features: int):
+        self.scale = jnp.ones(num_features, jnp.float32)
+        self.bias = jnp.zeros(num_features, jnp.float32)
+
+    def __call__(self, x: Array) -> Array:
+        """[features, batch] -> [features, batch]."""
+        centred = x - jnp.mean(x, axis=0)
+        variance = jnp.mean(centred**2, axis=0)
+        return self.scale[:, None] * centred * jax.lax.rsqrt(variance + 1e-6) + self.bias[:, None]
+
+
+class MLP(nnx.Module):
+    """Dense layers with an activation after each, and a plain last one if `out_features` is given.
+
+    Without `out_features` it is a torso; with it, a torso and the projection for a head in one. Inside,
+    the batch is the last axis: a CPU multiplies `kernel @ x` of long batches, and above all its weight
+    gradient, several times faster than `x @ kernel`. Outside, features are last as everywhere.
+
+    Args:
+      in_features: length of the input vector.
+      sizes: width of each activated layer; may be empty.
+      out_features: width of the plain last layer, or None for none.
+      activation: a name in `shoal.nets.activations.ACTIVATIONS`.
+      layer_norm: normalise each hidden layer before its activation.
+      scale: of the orthogonal initialisation of the hidden layers.
+      out_scale: the same for the plain last layer. Biases begin at zero.
+      key: a JAX key.
+
+    Raises:
+      ShoalError: a width below 1, or an unknown activation.
+
+    Attributes:
+      num_features: width of the last hidden layer (of the input, if `sizes` is empty).
+      out_features: width of the output.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        sizes: Sequence[int],
+        out_features: int | None = None,
+        *,
+        activation: str = "tanh",
+        layer_norm: bool = False,
+        scale: float = math.sqrt(2),
+        out_scale: float = 1.0,
+        key: Array,
+    ):
+        activation_named(activation)  # an unknown name is an error here, not in the first call
+        widths = (in_features, *sizes, *(() if out_features is None else (out_features,)))
+        if any(not isinstance(width, int) or width < 1 for width in widths):
+            raise ShoalError(
+                f"in_features={in_features}, sizes={tuple(sizes)}, out_features={out_features} of an MLP "
+                "must be integers of at least 1."
+            )
+        kernels = orthogonals(key, list(zip(widths[1:], widths[:-1], strict=True))) if widths[1:] else []
+        self.activation = activation
+        self.in_features = in_features
+        self.num_features = widths[len(sizes)]
+        self.out_features = widths[-1]
+        self.layers = nnx.List([Dense(scale * kernel) for kernel in kernels[: len(sizes)]])
+        self.norms = nnx.List([LayerNorm(size) for size in sizes] if layer_norm else [])
+        self.projection = nnx.List([Dense(out_scale * kernel) for kernel in kernels[len(sizes) :]])
+
+    def __call__(self, x: Array) -> Array:
+        """[..., in_features] -> [..., out_features]."""
+        return self.with_features(x)[0]
+
+    def with_features(self, x: Array) -> tuple[Array, Array]:
+        """The output and the last hidden layer: [..., in_features] -> [..., out], [..., num_features]."""
+        if x.shape[-1:] != (self.in_features,):
+            raise ShoalError(
+                f"x of shape {x.shape} must end in the MLP's in_features={self.in_features}, "
+                f"as ({', '.join(['...', str(self.in_features)])})."
+            )
+        batch_shape = x.shape[:-1]
+        features = self._hidden(x.reshape(math.prod(batch_shape), self.in_features).T)
+        out = features
+        for project in self.projection:
+            out = project(features)
+        return _batch_major(out, batch_shape), _batch_major(features, batch_shape)
+
+    def _hidden(self, x: Array) -> Array:
+        activate = activation_named(self.activation)
+        for index, layer in enumerate(self.layers):
+            x = layer(x)
+            if self.norms:
+                x = self.norms[index](x)
+            x = activate(x)
+        return x
+
+
+def _batch_major(x: Array, batch_shape: tuple[int, ...]) -> Array:
+    """[features, batch] -> [*batch_shape, features].
+
+    Without the barrier XLA folds the transpose into the matrix products on both sides, which brings
+    their slow, row-major form back: with it a step on the CPU is 1.3 times faster.
+    """
+    return jax.lax.optimization_barrier(x).T.reshape(*batch_shape, x.shape[0])
