@@ -1,0 +1,216 @@
+"""Many environments at once, started anew on the step after their last.
+
+An environment describes one episode. The batch steps N of them side by side and keeps them going:
+where an environment's time-step was `last`, the next step ignores its action and returns the `first`
+time-step of a new episode (reward 0, discount 1).
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal import trees
+from shoal.errors import ShoalError, nearest
+from shoal.spaces import Space
+from shoal.types import Array, Environment, PyTree, State, TimeStep
+
+RESET_POLICIES = ("fresh", "pool")
+
+# Key streams: environment i uses fold_in(key, i), so what it draws does not depend on how many there
+# are; the pool uses an index that no environment has.
+POOL_STREAM = np.uint32(2**32 - 1)
+
+# On the CPU the environments that ended are reset in groups of this share of the batch: about twice as
+# many as end in a step where episodes are short (CartPole under random actions: 4%).
+SHARE_RESET_AT_ONCE = 1 / 16
+LEAST_RESET_AT_ONCE = 8
+
+
+class BatchState(NamedTuple):
+    """What a batch must remember between steps."""
+
+    env: State  # [N, ...]
+    last: Array  # [N], whether the previous time-step ended its episode
+    pool: PyTree  # K starts, (State, TimeStep) [K, ...], without the axis N; () where starts are fresh
+
+
+@trees.struct
+class Batch:
+    """N copies of an environment with next-step auto-reset.
+
+    Attributes:
+      env: the environment; its parameters are data, shared by the whole batch.
+      num_envs: N.
+      reset_policy: where a new episode comes from. "fresh": a new `env.reset` every time. "pool": one of
+        `pool_size` starts that were made once, at `Batch.reset`, drawn uniformly; for environments whose
+        reset is dear, at the price that there are only so many starts.
+      pool_size: K.
+    """
+
+    env: Environment
+    num_envs: int
+    reset_policy: str = "fresh"
+    pool_size: int = 1024
+
+    @property
+    def observation_space(self) -> Space:
+        """What one environment's observation may be."""
+        return self.env.observation_space
+
+    @property
+    def action_space(self) -> Space:
+        """What one agent's action may be."""
+        return self.env.action_space
+
+    @property
+    def num_agents(self) -> int:
+        """How many agents act in each world."""
+        return self.env.num_agents
+
+    def reset(self, key: Array, first_index: Array | int = 0) -> tuple[BatchState, TimeStep]:
+        """Starts all environments.
+
+        Args:
+          key: environment i uses `fold_in(key, first_index + i)`; a batch that is split over devices gives
+            each part the same key and its own first index, and so draws what the whole would.
+          first_index: the index of this batch's first environment, in a larger batch.
+
+        Returns:
+          the state and the first time-steps, each with a leading axis N (the pool excepted).
+
+        Raises:
+          ShoalError: a field is out of its range.
+        """
+        self._validate()
+        pool = self._make_pool(jax.random.fold_in(key, POOL_STREAM))
+        indices = first_index + jnp.arange(self.num_envs)
+        env, timestep = jax.vmap(lambda i: self._start(pool, jax.random.fold_in(key, i)))(indices)
+        return BatchState(env, timestep.last, pool), timestep
+
+    def step(
+        self, state: BatchState, action: PyTree, key: Array, first_index: Array | int = 0
+    ) -> tuple[BatchState, TimeStep]:
+        """Steps every environment, or starts it anew where its previous time-step was `last`.
+
+        Args:
+          state: from `reset` or `step`.
+          action: [N, ...]; ignored where an environment starts anew.
+          key: as in `reset`; a different one at every step.
+          first_index: as in `reset`.
+
+        Returns:
+          the state and time-steps [N, ...]; the action mask of a `last` time-step is all true.
+        """
+
+        def step_one(env_state: State, env_action: PyTree, index: Array) -> tuple[State, TimeStep]:
+            return self.env.step(env_state, env_action, jax.random.fold_in(key, index))
+
+        indices = first_index + jnp.arange(self.num_envs)
+        stepped = _strong(jax.vmap(step_one)(state.env, action, indices))
+        # A loop over those that ended is far cheaper on the CPU; elsewhere it would wait for the host.
+        env, timestep = jax.lax.platform_dependent(
+            state.last, state.pool, key, indices, stepped, cpu=self._restart_few, default=self._restart_all
+        )
+        timestep = _unmask_last(timestep)
+        return BatchState(env, timestep.last, state.pool), timestep
+
+    def sample_actions(self, timestep: TimeStep, key: Array, first_index: Array | int = 0) -> PyTree:
+        """Actions drawn uniformly among the legal ones, [N, ...] ([N, A, ...] for A agents)."""
+
+        def sample_one(index: Array, mask: PyTree) -> PyTree:
+            own_key = jax.random.fold_in(key, index)
+            if self.num_agents == 1:
+                return self.action_space.sample(own_key, mask)
+            return jax.vmap(self.action_space.sample)(jax.random.split(own_key, self.num_agents), mask)
+
+        return jax.vmap(sample_one)(first_index + jnp.arange(self.num_envs), timestep.action_mask)
+
+    def _validate(self) -> None:
+        for name in ("num_envs", "pool_size"):
+            if getattr(self, name) < 1:
+                raise ShoalError(f"{name}={getattr(self, name)} is too few; give 1 or more")
+        if self.reset_policy not in RESET_POLICIES:
+            raise ShoalError(
+                f"reset_policy={self.reset_policy!r} is not one of {', '.join(RESET_POLICIES)}"
+                f"{nearest(self.reset_policy, RESET_POLICIES)}"
+            )
+
+    def _make_pool(self, key: Array) -> PyTree:
+        if self.reset_policy == "fresh":
+            return ()
+        return _strong(jax.vmap(self.env.reset)(jax.random.split(key, self.pool_size)))
+
+    def _start(self, pool: PyTree, key: Array) -> tuple[State, TimeStep]:
+        """One environment's new episode."""
+        if self.reset_policy == "fresh":
+            return _strong(self.env.reset(key))
+        chosen = jax.random.randint(key, (), 0, self.pool_size)
+        return jax.tree.map(lambda starts: starts[chosen], pool)
+
+    def _restart_all(
+        self, ended: Array, pool: PyTree, key: Array, indices: Array, stepped: PyTree
+    ) -> tuple[State, TimeStep]:
+        """Starts every environment anew and takes that where it had ended."""
+        started = jax.vmap(lambda i: self._start(pool, jax.random.fold_in(key, i)))(indices)
+        self._check_alike(started, stepped)
+        return trees.where(ended, started, stepped)
+
+    def _restart_few(
+        self, ended: Array, pool: PyTree, key: Array, indices: Array, stepped: PyTree
+    ) -> tuple[State, TimeStep]:
+        """The same result, computed a group of ended environments at a time while there are any."""
+        at_once = max(LEAST_RESET_AT_ONCE, int(self.num_envs * SHARE_RESET_AT_ONCE))
+        at_once = min(at_once, self.num_envs)
+        beyond = self.num_envs  # fills the group up; writing there is dropped
+
+        def restart_group(carry: tuple) -> tuple:
+            ended, current = carry
+            group = jnp.nonzero(ended, size=at_once, fill_value=beyond)[0]
+            keys = jax.vmap(jax.random.fold_in, (None, 0))(key, indices[group])
+            started = jax.vmap(lambda own_key: self._start(pool, own_key))(keys)
+            self._check_alike(started, current)
+            current = jax.tree.map(lambda x, y: x.at[group].set(y, mode="drop"), current, started)
+            return ended.at[group].set(False, mode="drop"), current
+
+        return jax.lax.while_loop(lambda carry: jnp.any(carry[0]), restart_group, (ended, stepped))[1]
+
+    def _check_alike(self, started: PyTree, stepped: PyTree) -> None:
+        """Holds the environment to one structure of states and time-steps; shapes are read while tracing."""
+        name = type(self.env).__name__
+        of_reset, of_step = _leaf_types(started), _leaf_types(stepped)
+        for path in of_reset.keys() | of_step.keys():
+            if path not in of_reset:
+                raise ShoalError(f"{name}.step returns {path}, which {name}.reset does not")
+            if path not in of_step:
+                raise ShoalError(f"{name}.reset returns {path}, which {name}.step does not")
+            if of_reset[path] != of_step[path]:
+                raise ShoalError(
+                    f"{path} is {of_reset[path]} from {name}.reset but {of_step[path]} from {name}.step; "
+                    "make them alike"
+                )
+
+
+def _leaf_types(outcome: tuple[State, TimeStep]) -> dict[str, str]:
+    """The dtype and shape (of one environment) of every leaf, by its name."""
+    leaves = trees.named_leaves({"state": outcome[0], "timestep": outcome[1]})
+    return {path: f"{leaf.dtype}{list(leaf.shape[1:])}" for path, leaf in leaves.items()}
+
+
+def _strong(tree: Any) -> Any:
+    """Takes weak types away, so that a Python number in an environment does not change a scan's carry."""
+
+    def strengthen(x: Any) -> Array:
+        x = jnp.asarray(x)
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            return x
+        return jax.lax.convert_element_type(x, x.dtype)
+
+    return jax.tree.map(strengthen, tree)
+
+
+def _unmask_last(timestep: TimeStep) -> TimeStep:
+    """Allows every action where an episode has ended, since the next one is ignored."""
+    mask = timestep.action_mask
+    return timestep._replace(action_mask=trees.where(timestep.last, jax.tree.map(jnp.ones_like, mask), mask))

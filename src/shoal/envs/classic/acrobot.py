@@ -1,0 +1,123 @@
+"""Acrobot-v1: swing a two-link robot above a bar."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal.envs.base import TimeStep, environment, restart, transition
+from shoal.spaces import Box, Discrete
+
+MAX_VELOCITY_1 = 4 * np.pi  # radians a second
+MAX_VELOCITY_2 = 9 * np.pi
+START_RANGE = 0.1  # every coordinate of the first state lies within it
+
+
+class AcrobotState(NamedTuple):
+    """Two hinged links, the first hanging from a fixed pivot."""
+
+    angle_1: jax.Array  # of the first link, radians from hanging down
+    angle_2: jax.Array  # of the second link, relative to the first
+    velocity_1: jax.Array  # radians a second
+    velocity_2: jax.Array
+
+
+def observe(state: AcrobotState) -> jax.Array:
+    """Cosine and sine of both angles and the two velocities, [6]."""
+    return jnp.stack(
+        (
+            jnp.cos(state.angle_1),
+            jnp.sin(state.angle_1),
+            jnp.cos(state.angle_2),
+            jnp.sin(state.angle_2),
+            state.velocity_1,
+            state.velocity_2,
+        )
+    )
+
+
+def wrap(angle: jax.Array) -> jax.Array:
+    """The same direction within [-π, π]; an angle that is there already stays as it is."""
+    turns = jnp.round(angle / (2 * jnp.pi))
+    return jnp.where(jnp.abs(angle) <= jnp.pi, angle, angle - 2 * jnp.pi * turns)
+
+
+@environment
+class Acrobot:
+    """A gymnast on the high bar: torque at the middle joint alone swings the tip above the bar.
+
+    Every step gives reward -1, the one that reaches the height 0; the episode terminates there. The
+    equations of motion are the book's, integrated by one Runge-Kutta step of fourth order, as in
+    Gymnasium's Acrobot-v1.
+
+    Source: Sutton 1996, "Generalization in Reinforcement Learning: Successful Examples Using Sparse
+    Coarse Coding"; Sutton and Barto 1998, "Reinforcement Learning: An Introduction", sec. 11.3.
+    """
+
+    gravity: float = 9.8
+    length_1: float = 1.0  # of the first link
+    mass_1: float = 1.0
+    mass_2: float = 1.0
+    centre_1: float = 0.5  # from a link's upper end to its centre of mass
+    centre_2: float = 0.5
+    inertia: float = 1.0  # of either link about its centre of mass
+    torque: float = 1.0
+    time_step: float = 0.2  # seconds
+
+    observation_space = Box(
+        low=(-1, -1, -1, -1, -MAX_VELOCITY_1, -MAX_VELOCITY_2),
+        high=(1, 1, 1, 1, MAX_VELOCITY_1, MAX_VELOCITY_2),
+    )
+    action_space = Discrete(3)  # torque -1, 0, +1
+
+    def reset(self, key: jax.Array) -> tuple[AcrobotState, TimeStep]:
+        """Hanging down, nearly at rest."""
+        state = AcrobotState(*jax.random.uniform(key, (4,), minval=-START_RANGE, maxval=START_RANGE))
+        return state, restart(observe(state))
+
+    def step(self, state: AcrobotState, action: jax.Array, key: jax.Array) -> tuple[AcrobotState, TimeStep]:
+        """Swings for one time step; deterministic, the key is not used."""
+        moved = self._integrate(state, (action - 1) * self.torque)
+        state = AcrobotState(
+            wrap(moved.angle_1),
+            wrap(moved.angle_2),
+            jnp.clip(moved.velocity_1, -MAX_VELOCITY_1, MAX_VELOCITY_1),
+            jnp.clip(moved.velocity_2, -MAX_VELOCITY_2, MAX_VELOCITY_2),
+        )
+        height = -jnp.cos(state.angle_1) - jnp.cos(state.angle_1 + state.angle_2)
+        above = height > 1.0
+        return state, transition(observe(state), jnp.where(above, 0.0, -1.0), terminated=above)
+
+    def _integrate(self, state: AcrobotState, torque: jax.Array) -> AcrobotState:
+        """One Runge-Kutta step of fourth order."""
+
+        def along(slope: AcrobotState, duration: jax.Array | float) -> AcrobotState:
+            return AcrobotState(*(x + duration * dx for x, dx in zip(state, slope, strict=True)))
+
+        half = self.time_step / 2
+        k1 = self._slope(state, torque)
+        k2 = self._slope(along(k1, half), torque)
+        k3 = self._slope(along(k2, half), torque)
+        k4 = self._slope(along(k3, self.time_step), torque)
+        mean = (a + 2 * b + 2 * c + d for a, b, c, d in zip(k1, k2, k3, k4, strict=True))
+        return along(AcrobotState(*mean), self.time_step / 6)
+
+    def _slope(self, state: AcrobotState, torque: jax.Array) -> AcrobotState:
+        """The state's derivative in time; the names d1, d2, φ1, φ2 are the book's."""
+        angle_1, angle_2, velocity_1, velocity_2 = state
+        m1, m2, l1, lc1, lc2 = self.mass_1, self.mass_2, self.length_1, self.centre_1, self.centre_2
+        cos_2, sin_2 = jnp.cos(angle_2), jnp.sin(angle_2)
+        d1 = m1 * lc1**2 + m2 * (l1**2 + lc2**2 + 2 * l1 * lc2 * cos_2) + 2 * self.inertia
+        d2 = m2 * (lc2**2 + l1 * lc2 * cos_2) + self.inertia
+        phi2 = m2 * lc2 * self.gravity * jnp.sin(angle_1 + angle_2)
+        phi1 = (
+            -m2 * l1 * lc2 * velocity_2 * (velocity_2 + 2 * velocity_1) * sin_2
+            + (m1 * lc1 + m2 * l1) * self.gravity * jnp.sin(angle_1)
+            + phi2
+        )
+        acceleration_2 = (torque + d2 / d1 * phi1 - m2 * l1 * lc2 * velocity_1**2 * sin_2 - phi2) / (
+            m2 * lc2**2 + self.inertia - d2**2 / d1
+        )
+        acceleration_1 = -(d2 * acceleration_2 + phi1) / d1
+        return AcrobotState(velocity_1, velocity_2, acceleration_1, acceleration_2)

@@ -1,0 +1,73 @@
+"""MountainCar-v0: swing an underpowered car up a hill."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from shoal.envs.base import TimeStep, environment, restart, transition
+from shoal.spaces import Box, Discrete
+
+MIN_POSITION, MAX_POSITION = -1.2, 0.6
+MAX_SPEED = 0.07  # per step
+START_POSITIONS = (-0.6, -0.4)  # the valley's bottom is at -π/6
+STEEPNESS = 3.0  # the hill is sin(3 x)
+
+
+class MountainCarState(NamedTuple):
+    """Where the car is and how fast."""
+
+    position: jax.Array
+    velocity: jax.Array  # per step
+
+
+def observe(state: MountainCarState) -> jax.Array:
+    """The whole state as a vector, [2]."""
+    return jnp.stack(state)
+
+
+def start(key: jax.Array) -> tuple[MountainCarState, TimeStep]:
+    """At rest, near the valley's bottom."""
+    low, high = START_POSITIONS
+    position = jax.random.uniform(key, minval=low, maxval=high)
+    state = MountainCarState(position, velocity=jnp.zeros_like(position))
+    return state, restart(observe(state))
+
+
+def drive(state: MountainCarState, push: jax.Array, gravity: jax.Array | float) -> MountainCarState:
+    """One step on the hill: the push and the slope change the velocity; the left wall stops the car."""
+    velocity = state.velocity + push - jnp.cos(STEEPNESS * state.position) * gravity
+    velocity = jnp.clip(velocity, -MAX_SPEED, MAX_SPEED)
+    position = jnp.clip(state.position + velocity, MIN_POSITION, MAX_POSITION)
+    stopped = (position <= MIN_POSITION) & (velocity < 0)
+    return MountainCarState(position, jnp.where(stopped, 0.0, velocity))
+
+
+@environment
+class MountainCar:
+    """A car too weak for the slope reaches the goal by swinging back and forth.
+
+    Every step gives reward -1; the episode terminates at the goal. The same as Gymnasium's MountainCar-v0.
+
+    Source: Moore 1990, "Efficient Memory-based Learning for Robot Control", ch. 4.
+    """
+
+    force: float = 0.001  # of a push, as the change of velocity in one step
+    gravity: float = 0.0025
+    goal_position: float = 0.5
+    goal_velocity: float = 0.0  # the least with which the goal counts as reached
+
+    observation_space = Box(low=(MIN_POSITION, -MAX_SPEED), high=(MAX_POSITION, MAX_SPEED))
+    action_space = Discrete(3)  # push left, coast, push right
+
+    def reset(self, key: jax.Array) -> tuple[MountainCarState, TimeStep]:
+        """At rest, near the valley's bottom."""
+        return start(key)
+
+    def step(
+        self, state: MountainCarState, action: jax.Array, key: jax.Array
+    ) -> tuple[MountainCarState, TimeStep]:
+        """Drives one step; deterministic, the key is not used."""
+        state = drive(state, (action - 1) * self.force, self.gravity)
+        reached = (state.position >= self.goal_position) & (state.velocity >= self.goal_velocity)
+        return state, transition(observe(state), reward=-1.0, terminated=reached)

@@ -1,0 +1,56 @@
+"""MountainCarContinuous-v0: the mountain car with a throttle."""
+
+import jax
+import jax.numpy as jnp
+
+from shoal.envs.base import TimeStep, environment, transition
+from shoal.envs.classic.mountain_car import (
+    MAX_POSITION,
+    MAX_SPEED,
+    MIN_POSITION,
+    MountainCarState,
+    drive,
+    observe,
+    start,
+)
+from shoal.spaces import Box
+
+MAX_THROTTLE = 1.0
+
+
+@environment
+class MountainCarContinuous:
+    """The mountain car, pushed by as much as the agent likes, which costs fuel.
+
+    The reward is 100 at the goal less 0.1 times the action squared at every step; a throttle beyond
+    [-1, 1] is clipped, but paid for as asked. The episode terminates at the goal. The same as Gymnasium's
+    MountainCarContinuous-v0.
+
+    Source: Moore 1990, "Efficient Memory-based Learning for Robot Control", ch. 4; made continuous by
+    de Broissia and Sigaud 2016, "Actor-critic versus direct policy search".
+    """
+
+    power: float = 0.0015  # the change of velocity in one step at full throttle
+    gravity: float = 0.0025
+    goal_position: float = 0.45
+    goal_velocity: float = 0.0  # the least with which the goal counts as reached
+    goal_reward: float = 100.0
+    fuel_cost: float = 0.1
+
+    observation_space = Box(low=(MIN_POSITION, -MAX_SPEED), high=(MAX_POSITION, MAX_SPEED))
+    action_space = Box(low=-MAX_THROTTLE, high=MAX_THROTTLE, shape=(1,))
+
+    def reset(self, key: jax.Array) -> tuple[MountainCarState, TimeStep]:
+        """At rest, near the valley's bottom."""
+        return start(key)
+
+    def step(
+        self, state: MountainCarState, action: jax.Array, key: jax.Array
+    ) -> tuple[MountainCarState, TimeStep]:
+        """Drives one step; deterministic, the key is not used."""
+        (asked,) = action
+        throttle = jnp.clip(asked, -MAX_THROTTLE, MAX_THROTTLE)
+        state = drive(state, throttle * self.power, self.gravity)
+        reached = (state.position >= self.goal_position) & (state.velocity >= self.goal_velocity)
+        reward = jnp.where(reached, self.goal_reward, 0.0) - self.fuel_cost * asked**2
+        return state, transition(observe(state), reward, terminated=reached)

@@ -1,0 +1,70 @@
+"""Pendulum-v1: swing a pendulum up and hold it there."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from shoal.envs.base import TimeStep, environment, restart, transition
+from shoal.spaces import Box
+
+MAX_SPEED = 8.0  # radians a second
+MAX_TORQUE = 2.0
+START_SPEED = 1.0
+
+
+class PendulumState(NamedTuple):
+    """Where the pendulum is and how fast it turns."""
+
+    angle: jax.Array  # radians from upright; grows beyond a turn
+    velocity: jax.Array  # radians a second
+
+
+def observe(state: PendulumState) -> jax.Array:
+    """The tip's position and the angular velocity, [3]."""
+    return jnp.stack((jnp.cos(state.angle), jnp.sin(state.angle), state.velocity))
+
+
+def normalise_angle(angle: jax.Array) -> jax.Array:
+    """The same direction as an angle in [-π, π)."""
+    return (angle + jnp.pi) % (2 * jnp.pi) - jnp.pi
+
+
+@environment
+class Pendulum:
+    """A pendulum, driven by a torque too weak to lift it at once, is to stand still upright.
+
+    The reward is `-(angle² + 0.1 velocity² + 0.001 torque²)`, of the state before the step and the clipped
+    torque. Episodes are only ever cut by a time limit. The rod is uniform, its moment of inertia about
+    the pivot is `m l² / 3`. The same as Gymnasium's Pendulum-v1.
+
+    Source: Brockman et al. 2016, "OpenAI Gym".
+    """
+
+    gravity: float = 10.0
+    mass: float = 1.0
+    length: float = 1.0
+    time_step: float = 0.05  # seconds
+    velocity_cost: float = 0.1
+    torque_cost: float = 0.001
+
+    observation_space = Box(low=(-1.0, -1.0, -MAX_SPEED), high=(1.0, 1.0, MAX_SPEED))
+    action_space = Box(low=-MAX_TORQUE, high=MAX_TORQUE, shape=(1,))
+
+    def reset(self, key: jax.Array) -> tuple[PendulumState, TimeStep]:
+        """Any angle, turning slowly."""
+        limits = jnp.asarray((jnp.pi, START_SPEED))
+        angle, velocity = jax.random.uniform(key, (2,), minval=-limits, maxval=limits)
+        state = PendulumState(angle, velocity)
+        return state, restart(observe(state))
+
+    def step(self, state: PendulumState, action: jax.Array, key: jax.Array) -> tuple[PendulumState, TimeStep]:
+        """Turns for one time step; deterministic, the key is not used."""
+        angle, velocity = state
+        torque = jnp.clip(action[0], -MAX_TORQUE, MAX_TORQUE)
+        cost = normalise_angle(angle) ** 2 + self.velocity_cost * velocity**2 + self.torque_cost * torque**2
+        falling = 3 * self.gravity / (2 * self.length) * jnp.sin(angle)
+        driven = 3 / (self.mass * self.length**2) * torque
+        velocity = jnp.clip(velocity + (falling + driven) * self.time_step, -MAX_SPEED, MAX_SPEED)
+        state = PendulumState(angle + velocity * self.time_step, velocity)
+        return state, transition(observe(state), -cost)
