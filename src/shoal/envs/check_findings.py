@@ -1,0 +1,124 @@
+"""What the checker reports: findings, the rules they are found by, and where an error came from."""
+
+import textwrap
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+
+RULES = {
+    "protocol": "an attribute or method that every environment has is missing or of the wrong kind",
+    "space": "a space that has no elements or is none of Shoal's",
+    "not-a-pytree": "the environment's parameters cannot be passed to a compiled function",
+    "raises": "the environment raises an error of its own",
+    "not-traceable": "a Python operation needs a value that is only known when the program runs",
+    "not-vmappable": "reset or step cannot be mapped over a batch",
+    "vmap-differs": "a batch of environments computes something else than one environment",
+    "parameter": "a numeric field does not work as data: traced, stacked, or changed without compiling",
+    "return-value": "reset or step does not return (state, TimeStep) of arrays",
+    "state-changes": "the state changes its structure, a shape, a dtype or a weak type between steps",
+    "timestep-type": "a field of the time-step has the wrong shape or dtype, or changes it between steps",
+    "observation-type": "the observation has not the structure, shape or dtype of its space",
+    "observation-outside": "an observation lies outside its space",
+    "not-finite": "an observation or a reward is NaN or infinite",
+    "reset-reward": "the reward of a first step is not 0",
+    "first-flag": "`first` is not True exactly on the time-step of a reset",
+    "ends-on-reset": "an episode is over before its first step",
+    "never-ends": "no episode ended within many random steps",
+    "discount": "a discount is neither 0 nor 1, or is 0 before the episode has ended",
+    "truncation": "a time limit terminates the episode (discount 0) where it should truncate it",
+    "termination": "no end has discount 0, although the episodes end at different lengths",
+    "action-mask": "the action mask has the wrong shape or dtype, or leaves no action",
+    "agents": "the number of agents is not `num_agents` everywhere",
+    "info-changes": "the entries of `info` change between reset and step",
+    "info-summary": "`info_summaries` names an unknown reduction or an entry that `info` lacks",
+    "hidden-state": "two equal calls differ: state or randomness outside of state and key",
+    "key-ignored": "all keys give the same episode",
+    "action-ignored": "no action changes anything",
+    "not-checked": "checks that were left out because of an earlier finding",
+}
+
+MOST_OF_A_RULE = 3  # findings; a state of a hundred wrong leaves is named by three
+
+
+class Finding(NamedTuple):
+    """One thing that is wrong: the rule (a key of `RULES`) and a sentence that names the value."""
+
+    rule: str
+    message: str
+
+
+class WrongError(Exception):
+    """Carries findings out of a function that is being traced."""
+
+    def __init__(self, findings: Iterable[Finding]):
+        super().__init__("findings of the checker")
+        self.findings = list(findings)
+
+
+def limited(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings without repetitions and with at most a few of each rule."""
+    kept: list[Finding] = []
+    for finding in findings:
+        same_rule = [other for other in kept if other.rule == finding.rule]
+        if finding not in same_rule and len(same_rule) < MOST_OF_A_RULE:
+            kept.append(finding)
+    return kept
+
+
+def report(findings: Iterable[Finding], name: str) -> str:
+    """The findings as text for a terminal, one paragraph each, under the name of the environment."""
+    findings = list(findings)
+    if not findings:
+        return f"{name}: nothing found"
+    wrong = [finding for finding in findings if finding.rule != "not-checked"]
+    lines = [f"{name}: {len(wrong)} finding{'' if len(wrong) == 1 else 's'}"]
+    width = max(len(finding.rule) for finding in findings) + 4
+    for rule, message in findings:
+        lines += textwrap.wrap(
+            message,
+            width=100,
+            initial_indent=f"  {rule}".ljust(width),
+            subsequent_indent=" " * width,
+            break_on_hyphens=False,
+        )
+    return "\n".join(lines)
+
+
+def describe(error: BaseException) -> str:
+    """An error in half a sentence: its type, the first line of its message, and the line that raised it."""
+    lines = str(error).strip().splitlines() or [""]
+    message = f"{type(error).__name__}: {lines[0]}" if lines[0] else type(error).__name__
+    return f"{_shortened(message).rstrip('.')}{_place(error)}"
+
+
+def operation(error: BaseException) -> str:
+    """The line of the environment's source that could not be traced, or the error where there is none."""
+    frame = _frame(error)
+    if frame is None:
+        return f"a function of the environment ({describe(error)})"
+    return f"`{_shortened(frame.line or '')}` ({Path(frame.filename).name}, line {frame.lineno})"
+
+
+def _place(error: BaseException) -> str:
+    frame = _frame(error)
+    return "" if frame is None else f" ({Path(frame.filename).name}, line {frame.lineno})"
+
+
+def _frame(error: BaseException) -> traceback.FrameSummary | None:
+    """The innermost frame that belongs neither to JAX nor to the checker: the environment's own line."""
+    here = Path(__file__).parent
+    ours = {str(path) for path in here.glob("check*.py")} | {str(here.parent / "spaces.py")}
+    jax_folder = str(Path(jax.__file__).parent)
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        in_library = frame.filename.startswith((jax_folder, "<")) or "site-packages" in frame.filename
+        if not in_library and frame.filename not in ours and "contextlib" not in frame.filename:
+            return frame
+    return None
+
+
+def _shortened(text: str, most: int = 160) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= most else text[: most - 3] + "..."

@@ -1,0 +1,120 @@
+"""What holds of every time-step: finite, inside its space, with a legal mask and discount."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from shoal.envs.check_findings import Finding
+from shoal.envs.check_traces import mask_parts, observation_leaves
+from shoal.spaces import Box, MultiDiscrete
+
+ROUNDING = 1e-6  # relative: a compiled cosine may be one unit in the last place above 1
+
+
+def inspect(env: Any, timesteps: Any, offset: int) -> Iterator[Finding]:
+    """Checks time-steps [N, T, ...] in NumPy; the first is that of step number `offset` (0: of reset)."""
+    alive = _alive(env, timesteps)
+    for path, space, value in observation_leaves(env.observation_space, timesteps.observation):
+        yield from _check_observed(path, space, value, alive, offset)
+    yield from _check_reward(timesteps.reward, offset)
+    yield from _check_discount(env, timesteps, offset)
+    if timesteps.action_mask is not None:
+        for path, mask, sizes in mask_parts(env.action_space, timesteps.action_mask):
+            # The mask of a last time-step is used by nobody: its action is ignored.
+            yield from _check_mask(path, mask, sizes, alive & ~_per_agent(timesteps.last, alive), offset)
+
+
+def _alive(env: Any, timesteps: Any) -> np.ndarray:
+    """Who takes part, [N, T] or [N, T, A]: what the others observe is masked."""
+    if timesteps.alive is not None:
+        return timesteps.alive
+    agents = (env.num_agents,) if env.num_agents > 1 else ()
+    return np.ones((*timesteps.last.shape, *agents), bool)
+
+
+def _per_agent(world: np.ndarray, like: np.ndarray) -> np.ndarray:
+    return world.reshape(world.shape + (1,) * (like.ndim - world.ndim))
+
+
+def _check_observed(path: str, space: Any, value: Any, alive: np.ndarray, offset: int) -> Iterator[Finding]:
+    axes = value.ndim - len(space.shape)
+    seen = alive if alive.ndim == axes else alive.any(axis=-1)  # a global state has no agent axis
+    seen = seen.reshape(seen.shape + (1,) * (value.ndim - seen.ndim))
+    if value.dtype.kind == "f":
+        wrong = ~np.isfinite(value) & seen
+        if wrong.any():
+            place, number = _first(path, value, wrong, offset)
+            yield Finding("not-finite", f"{place} is {number}; every observation would be finite")
+            return
+    low, high = _bounds(space)
+    slack = np.zeros(1)
+    if value.dtype.kind == "f":
+        slack = ROUNDING * np.maximum(1, np.where(np.isfinite(value), np.abs(value), 1))
+    wrong = ((value < low - slack) | (value > high + slack)) & seen
+    if wrong.any():
+        place, number = _first(path, value, wrong, offset)
+        index = tuple(np.argwhere(wrong)[0][axes:])
+        bounds = [np.broadcast_to(bound, space.shape)[index] for bound in (low, high)]
+        right = f"between {bounds[0]:g} and {bounds[1]:g}, as its space says, would be right"
+        yield Finding("observation-outside", f"{place} is {number}; {right}")
+
+
+def _bounds(space: Any) -> tuple[Any, Any]:
+    if isinstance(space, Box):
+        return np.asarray(space.low, np.float64), np.asarray(space.high, np.float64)
+    if isinstance(space, MultiDiscrete):
+        return np.zeros(space.shape), np.asarray(space.nvec) - 1
+    return np.zeros(()), np.asarray(space.n - 1)
+
+
+def _first(path: str, value: np.ndarray, wrong: np.ndarray, offset: int) -> tuple[str, str]:
+    """The place of the first wrong number, and the number."""
+    places = np.argwhere(wrong)
+    index = places[np.argmin(places[:, 1])]  # the earliest step
+    inner = [int(i) for i in index[2:]]
+    place = f"{path}{inner if inner else ''}"
+    number = value[tuple(index)]
+    text = f"{number:.6g}" if value.dtype.kind == "f" else str(number)
+    return f"{place} {_when(index, offset)}", text
+
+
+def _when(index: np.ndarray, offset: int) -> str:
+    step = int(index[1]) + offset
+    return f"after {step} random step{'' if step == 1 else 's'}" if step else "after reset"
+
+
+def _check_reward(reward: np.ndarray, offset: int) -> Iterator[Finding]:
+    wrong = ~np.isfinite(reward)
+    if wrong.any():
+        place, number = _first("the reward", reward, wrong, offset)
+        yield Finding("not-finite", f"{place} is {number}; every reward would be finite")
+
+
+def _check_discount(env: Any, timesteps: Any, offset: int) -> Iterator[Finding]:
+    discount, last = timesteps.discount, timesteps.last
+    wrong = (discount != 0) & (discount != 1)
+    if wrong.any():
+        place, number = _first("the discount", discount, wrong, offset)
+        right = "0 where the episode terminated and else 1 would be right (gamma belongs to the algorithm)"
+        yield Finding("discount", f"{place} is {number}; {right}")
+    elif env.num_agents == 1:  # of several agents, one may die while the world goes on
+        wrong = (discount == 0) & ~last
+        if wrong.any():
+            when = _when(np.argwhere(wrong)[0], offset)
+            right = "with `last` True, or a discount of 1, it would be right"
+            yield Finding("discount", f"the discount {when} is 0 although `last` is False; {right}")
+
+
+def _check_mask(
+    path: str, mask: np.ndarray, sizes: tuple[int, ...], acting: np.ndarray, offset: int
+) -> Iterator[Finding]:
+    ends = np.cumsum(sizes)
+    for i, (size, end) in enumerate(zip(sizes, ends, strict=True)):
+        none = ~mask[..., end - size : end].any(axis=-1) & acting
+        if none.any():
+            part = f" of part {i}" if len(sizes) > 1 else ""
+            when = _when(np.argwhere(none)[0], offset)
+            wrong = f"{path} {when} is False for all {size} actions{part}"
+            yield Finding("action-mask", f"{wrong}; at least one would be legal")
+            return

@@ -1,0 +1,268 @@
+"""Checks that run the environment: a batch of random rollouts, compiled once and inspected in NumPy."""
+
+import functools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal.envs.check_findings import Finding
+from shoal.envs.check_inspect import inspect
+from shoal.envs.check_traces import Traces, same, sample_action, short
+from shoal.trees import as_arrays, named_leaves, where
+from shoal.types import TimeStep
+
+MOST_BYTES = 128 * 2**20  # of the data of one block
+SMALL = 64  # elements: a leaf of the state up to this size is looked at for a clock
+COMPARED_STEPS = 4
+COMPARED_KEYS = 4
+FAR = 1_000_000  # steps: a clock moved so far has passed any limit
+
+
+class Sizes(NamedTuple):
+    """How much is run: keys (environments), steps of a block, and the most steps of one environment."""
+
+    keys: int
+    steps: int
+    max_steps: int
+
+
+class Block(NamedTuple):
+    """Random steps of all environments; every array but those of the ends is [N, T, ...]."""
+
+    timesteps: TimeStep
+    small: dict[str, np.ndarray]  # the small numeric leaves of the state
+    end: tuple[Any, TimeStep]  # the state and time-step after the last of them
+
+
+class Rollouts(NamedTuple):
+    """What the checks share: the two compiled programs and the first block of random steps."""
+
+    env: Any
+    sizes: Sizes
+    reset: Any
+    go: Any
+    start: tuple[Any, TimeStep]
+    keys: jax.Array
+    action_keys: jax.Array
+    first: Block
+
+
+def advance(env: Any, steps: int, carry: Any, keys: Any, offset: Any) -> Any:
+    """Random steps of one environment from (state, time-step), with a reset after each end.
+
+    `keys` are the environment's and the actions'; step number `offset + i` folds that number into both.
+    """
+    key, action_key = keys
+
+    def step(carry: Any, i: jax.Array) -> Any:
+        state, timestep = carry
+        step_key, reset_key = jax.random.split(jax.random.fold_in(key, i))
+        action = sample_action(env, jax.random.fold_in(action_key, i), timestep.action_mask)
+        stepped = env.step(state, action, step_key)
+        carry = where(timestep.last, env.reset(reset_key), stepped)
+        return carry, (carry[1], _small_leaves(carry[0]))
+
+    return jax.lax.scan(step, carry, offset + jnp.arange(steps))
+
+
+def _small_leaves(state: Any) -> dict[str, jax.Array]:
+    """Leaves of the state in which a clock may be, each as a vector."""
+    leaves = {name: jnp.asarray(leaf) for name, leaf in named_leaves(state).items()}
+    return {
+        name: leaf.reshape(-1)
+        for name, leaf in leaves.items()
+        if leaf.size <= SMALL and np.dtype(np.uint32) != leaf.dtype and _is_number(leaf.dtype)
+    }
+
+
+def _is_number(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.floating)
+
+
+def fitted(sizes: Sizes, traces: Traces) -> Sizes:
+    """Sizes whose data fits the memory that the checker allows itself."""
+    leaves = [leaf for leaf in jax.tree.leaves(traces.stepped[1]) if hasattr(leaf, "dtype")]
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves) + 4 * SMALL
+    state = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(traces.stepped[0]))
+    keys = int(np.clip(MOST_BYTES // (max(size, state) * 2), 2, sizes.keys))
+    steps = int(np.clip(MOST_BYTES // (size * keys), 2, min(sizes.steps, sizes.max_steps)))
+    return Sizes(keys, steps, sizes.max_steps)
+
+
+def begin(env: Any, sizes: Sizes, key: jax.Array) -> Rollouts:
+    """Compiles, resets, and makes the first block of random steps."""
+    keys, action_keys = jax.random.split(key, (2, sizes.keys))
+    reset = jax.jit(jax.vmap(env.reset))
+    start = reset(keys)
+    mapped = jax.vmap(functools.partial(advance, env, sizes.steps), in_axes=(0, 0, None))
+    go = jax.jit(mapped)
+    return Rollouts(env, sizes, reset, go, start, keys, action_keys, run(go, start, keys, action_keys, 0))
+
+
+def run(go: Any, carry: Any, keys: jax.Array, action_keys: jax.Array, offset: int) -> Block:
+    """One block of random steps, as NumPy arrays."""
+    end, (timesteps, small) = go(carry, (keys, action_keys), offset)
+    return Block(jax.tree.map(np.asarray, timesteps), jax.tree.map(np.asarray, small), end)
+
+
+def check_reset(rollouts: Rollouts) -> Iterator[Finding]:
+    """The first time-steps: their flags, their reward, and all that holds of every time-step."""
+    timesteps = jax.tree.map(lambda leaf: np.asarray(leaf)[:, None], rollouts.start[1])
+    last, first = timesteps.last, timesteps.first
+    if last.any():
+        yield Finding(
+            "ends-on-reset",
+            f"`last` is True on the time-step of reset for {last.sum()} of {last.size} keys; an episode "
+            "has at least one step",
+        )
+    if not first.all():
+        wrong = f"`first` is False on the time-step of reset for {(~first).sum()} of {first.size} keys"
+        yield Finding("first-flag", f"{wrong}; True would be right")
+    reward = timesteps.reward
+    if (reward != 0).any() and np.isfinite(reward).all():
+        value = reward[reward != 0].flat[0]
+        yield Finding(
+            "reset-reward", f"the reward of reset is {value:.6g}; no step led here, so 0 would be right"
+        )
+    yield from inspect(rollouts.env, timesteps, 0)
+
+
+def check_block(rollouts: Rollouts, block: Block, before: Any, offset: int) -> Iterator[Finding]:
+    """All that holds of every time-step, over a block; `before` is `last` of the step before it."""
+    last = block.timesteps.last
+    resets = np.concatenate([np.asarray(before)[:, None], last[:, :-1]], axis=1)
+    wrong = block.timesteps.first & ~resets
+    if wrong.any():
+        step = offset + int(np.argwhere(wrong)[0][1]) + 1
+        yield Finding(
+            "first-flag", f"`first` is True on the time-step of step {step}; only on reset would it be"
+        )
+    yield from inspect(rollouts.env, block.timesteps, offset + 1)
+
+
+def check_repeated(rollouts: Rollouts) -> Iterator[Finding]:
+    """The same compiled program with the same arguments gives the same numbers, bit for bit."""
+    again = run(rollouts.go, rollouts.start, rollouts.keys, rollouts.action_keys, 0)
+    start = rollouts.reset(rollouts.keys)
+    difference = _difference(rollouts.start, start) or _difference(rollouts.first, again)
+    if difference:
+        yield Finding(
+            "hidden-state",
+            f"the same compiled rollout with the same keys and actions differs: {difference}; whatever "
+            "varies would come from the state and the key, not from a callback to Python",
+        )
+
+
+def _difference(one: Any, other: Any) -> str:
+    ones, others = named_leaves(one), named_leaves(other)
+    for name in ones:
+        if not same(ones[name], others[name]):
+            values = f"{short(ones[name])} once and {short(others[name])} another time"
+            return f"`{name.split('/', 1)[-1]}` is {values}"
+    return ""
+
+
+def check_actions(rollouts: Rollouts) -> Iterator[Finding]:
+    """Other actions change something."""
+    if not _has_choice(rollouts.env.action_space):
+        return
+    others = jax.random.split(rollouts.action_keys[0], rollouts.sizes.keys)
+    other = run(rollouts.go, rollouts.start, rollouts.keys, others, 0)
+    if not _difference(rollouts.first, other):
+        yield Finding(
+            "action-ignored",
+            f"no action changes anything: {rollouts.sizes.keys} rollouts of {rollouts.sizes.steps} random "
+            "steps were equal to those with other actions in state, observation, reward and end; the step "
+            "would depend on its action",
+        )
+
+
+def _has_choice(space: Any) -> bool:
+    if hasattr(space, "spaces"):
+        return any(_has_choice(part) for part in space.values())
+    if hasattr(space, "n"):
+        return space.n > 1
+    return any(n > 1 for n in space.nvec) if hasattr(space, "nvec") else bool(np.any(space.low < space.high))
+
+
+def check_keys(rollouts: Rollouts) -> Iterator[Finding]:
+    """With the same actions, other keys give another episode: another start or another course."""
+    actions = jnp.broadcast_to(rollouts.action_keys[:1], rollouts.action_keys.shape)
+    block = run(rollouts.go, rollouts.start, rollouts.keys, actions, 0)
+    for tree in (rollouts.start, block):
+        for leaf in jax.tree.leaves(tree):
+            if not _is_key(leaf) and not all(same(leaf[0], row) for row in leaf[1:]):
+                return
+    yield Finding(
+        "key-ignored",
+        f"all {rollouts.sizes.keys} keys give the same start and, with the same actions, the same "
+        f"{rollouts.sizes.steps} steps; draw the start or the steps from the key, or ignore this rule where "
+        "the environment is meant to be deterministic",
+    )
+
+
+def _is_key(leaf: Any) -> bool:
+    """Whether a batched leaf of the state is a random key, which differs though nothing else does."""
+    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return True
+    return leaf.dtype == np.uint32 and leaf.shape[-1:] == (2,)
+
+
+def check_single(rollouts: Rollouts) -> Iterator[Finding]:
+    """One environment, and one whose parameters are data, compute what the batch does."""
+    env = rollouts.env
+    has_parameters = bool(jax.tree.leaves(env)) and not jax.tree_util.all_leaves([env])
+    if has_parameters:
+        single = jax.jit(_short_rollout)
+        difference = _differs(rollouts, functools.partial(single, as_arrays(env)))
+        if not difference:
+            return
+    constant = _differs(rollouts, jax.jit(functools.partial(_short_rollout, env)))
+    if constant:
+        yield Finding(
+            "vmap-differs",
+            f"one environment and a batch under jax.vmap differ with the same key and actions: {constant} in "
+            "the batch; equal numbers would be right",
+        )
+    elif has_parameters:
+        yield Finding(
+            "parameter",
+            f"parameters as data (float32 arrays) and as constants differ: {difference} as constants; equal "
+            "numbers would be right, so nothing may depend on the Python type of a parameter",
+        )
+
+
+def _short_rollout(env: Any, key: jax.Array, action_key: jax.Array) -> Any:
+    start = env.reset(key)
+    _, (timesteps, _) = advance(env, COMPARED_STEPS, start, (key, action_key), 0)
+    return start[1], timesteps
+
+
+def _differs(rollouts: Rollouts, single: Any) -> str:
+    """What differs between single rollouts and the rows of the batch, for two keys or more; "" if nothing."""
+    steps = min(COMPARED_STEPS, rollouts.sizes.steps)
+    differences = []
+    for i in range(min(COMPARED_KEYS, rollouts.sizes.keys)):
+        start, timesteps = single(rollouts.keys[i], rollouts.action_keys[i])
+        pairs = (
+            (jax.tree.map(lambda leaf, i=i: leaf[i], rollouts.start[1]), start),
+            (
+                jax.tree.map(lambda leaf, i=i: leaf[i, :steps], rollouts.first.timesteps),
+                jax.tree.map(lambda leaf: leaf[:steps], timesteps),
+            ),
+        )
+        found = [_far_apart(batch, one) for batch, one in pairs]
+        differences += [text for text in found if text][:1]
+    return differences[0] if len(differences) >= 2 else ""
+
+
+def _far_apart(batch: Any, one: Any) -> str:
+    rows, ones = named_leaves(batch), named_leaves(one)
+    for name, row in rows.items():
+        a, b = np.asarray(ones[name]), np.asarray(row)
+        if not np.allclose(a, b, rtol=1e-3, atol=1e-4, equal_nan=True):
+            return f"`{name}` is {short(a)} alone and {short(b)}"
+    return ""

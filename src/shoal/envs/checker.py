@@ -1,0 +1,162 @@
+"""The environment checker: names what is wrong with an environment, in one sentence each.
+
+The checks come in three stages, each of which needs the one before: what can be read off the object
+(protocol and spaces), what can be traced (structure, shapes, dtypes, repeatability, `vmap`), and what
+random rollouts show. Where a stage finds something that a later one needs, the later one is left out,
+and a finding says so.
+"""
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import jax
+
+from shoal.envs import check_rollouts
+from shoal.envs.check_ends import check_ends
+from shoal.envs.check_findings import RULES, Finding, WrongError, describe, limited, report
+from shoal.envs.check_rollouts import Sizes
+from shoal.envs.check_static import check_parameters, check_protocol, check_space, check_summaries
+from shoal.envs.check_traces import (
+    check_as_argument,
+    check_repeatable,
+    check_types,
+    check_vmappable,
+    trace,
+)
+from shoal.errors import ShoalError, nearest
+
+__all__ = ["RULES", "Finding", "check", "report"]
+
+
+def check(
+    env: Any,
+    *,
+    keys: int = 16,
+    steps: int = 128,
+    max_steps: int = 10_000,
+    seed: int = 0,
+    ignore: Iterable[str] = (),
+) -> list[Finding]:
+    """Looks for mistakes in an environment.
+
+    Never raises because of the environment: an error inside it becomes a finding.
+
+    Args:
+      env: the environment, an instance.
+      keys: how many environments run at once, each from a key of its own; 2 or more.
+      steps: how many random steps each makes in one block; fewer where observations are huge.
+      max_steps: after how many random steps an episode counts as one that never ends.
+      seed: of all keys and actions.
+      ignore: rules (keys of `RULES`) that are meant to be broken, such as "key-ignored" for an
+        environment that is deterministic.
+
+    Returns:
+      what was found, in the order of the checks; nothing found is an empty list.
+
+    Raises:
+      ShoalError: an argument other than `env` is out of range.
+    """
+    ignore = frozenset([ignore] if isinstance(ignore, str) else ignore)
+    _check_arguments(keys, steps, max_steps, ignore)
+    findings = limited(_all_findings(env, Sizes(keys, steps, max_steps), jax.random.key(seed)))
+    return [finding for finding in findings if finding.rule not in ignore]
+
+
+def _check_arguments(keys: int, steps: int, max_steps: int, ignore: Iterable[str]) -> None:
+    for name, value, least in (("keys", keys, 2), ("steps", steps, 2), ("max_steps", max_steps, 2)):
+        if value < least:
+            raise ShoalError(f"{name}={value} is too few for a check; {least} is the least")
+    for rule in ignore:
+        if rule not in RULES:
+            known = ", ".join(RULES)
+            raise ShoalError(
+                f"ignore={rule!r} is no rule of the checker; it has {known}{nearest(rule, RULES)}"
+            )
+
+
+def _all_findings(env: Any, sizes: Sizes, key: jax.Array) -> list[Finding]:
+    findings = _guarded("reading its attributes", lambda: _static_findings(env))
+    if findings:
+        return [*findings, _left_out("tracing and random rollouts were left out", findings)]
+    aside = _guarded("reading its parameters", lambda: check_parameters(env))
+    result = _traced(env, key)
+    if isinstance(result, list):
+        return [*aside, *result, _left_out("the rest of the checks, random rollouts among them,", result)]
+    traces = result
+    findings = _guarded("tracing it", lambda: check_types(env, traces))
+    aside += _guarded("reading info_summaries", lambda: check_summaries(env, traces.start[1].info))
+    findings = findings or _guarded("tracing it again", lambda: check_repeatable(env, key))
+    findings = findings or _guarded("tracing it under vmap", lambda: check_vmappable(env, traces, key))
+    if findings:
+        return [*aside, *findings, _left_out("random rollouts were left out", findings)]
+    parameters = []
+    if not any(rule == "not-a-pytree" for rule, _ in aside) and jax.tree.leaves(env):
+        parameters = _guarded("tracing its parameters", lambda: check_as_argument(env, key))
+    sizes = check_rollouts.fitted(sizes, traces)
+    return aside + parameters + _rollout_findings(env, sizes, key, compare=not (aside or parameters))
+
+
+def _static_findings(env: Any) -> Iterator[Finding]:
+    protocol = list(check_protocol(env))
+    yield from protocol
+    if not protocol:
+        yield from check_space("observation_space", env.observation_space)
+        yield from check_space("action_space", env.action_space)
+
+
+def _traced(env: Any, key: jax.Array) -> Any:
+    """The traces of reset and step, or the findings that prevent them."""
+    try:
+        return trace(env, key)
+    except WrongError as wrong:
+        return wrong.findings
+    except Exception as error:
+        return [_raised("tracing it", error)]
+
+
+def _rollout_findings(env: Any, sizes: Sizes, key: jax.Array, compare: bool) -> list[Finding]:
+    try:
+        rollouts = check_rollouts.begin(env, sizes, key)
+    except Exception as error:
+        findings = [_raised("running it", error)]
+        return [*findings, _left_out("random rollouts were left out", findings)]
+    findings = _guarded("inspecting its first steps", lambda: check_rollouts.check_reset(rollouts))
+    if rollouts.start[1].last.all():
+        return [*findings, _left_out("random rollouts were left out", findings)]
+    repeated = _guarded("running it again", lambda: check_rollouts.check_repeated(rollouts))
+    if repeated:
+        left_out = _left_out("comparisons of keys, actions and batches were left out", repeated)
+        return findings + _guarded("running it", lambda: check_ends(rollouts)) + [*repeated, left_out]
+    for doing, stage in (
+        ("running it with other actions", check_rollouts.check_actions),
+        ("running it with other keys", check_rollouts.check_keys),
+        ("running it alone", check_rollouts.check_single),
+        ("running it to its end", check_ends),
+    ):
+        if compare or stage is not check_rollouts.check_single:
+            findings += _guarded(doing, functools.partial(stage, rollouts))
+    return findings
+
+
+def _guarded(doing: str, stage: Callable[[], Iterable[Finding]]) -> list[Finding]:
+    """The findings of a stage; an error inside it is one more."""
+    findings: list[Finding] = []
+    try:
+        findings.extend(stage())
+    except WrongError as wrong:
+        findings.extend(wrong.findings)
+    except Exception as error:
+        findings.append(_raised(doing, error))
+    return findings
+
+
+def _raised(doing: str, error: Exception) -> Finding:
+    return Finding("raises", f"{doing} raised {describe(error)}; no error would be right")
+
+
+def _left_out(what: str, findings: list[Finding]) -> Finding:
+    what = what if what.endswith("left out") else f"{what} were left out"
+    return Finding(
+        "not-checked", f"{what}, because they need what was found to be wrong ({findings[0].rule})"
+    )
