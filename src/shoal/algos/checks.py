@@ -1,0 +1,133 @@
+"""What a config must satisfy, checked once on concrete values before anything compiles.
+
+Each failure is one sentence: the field, its value, what would be right, the nearest that works.
+"""
+
+import dataclasses
+import math
+import typing
+from typing import Any
+
+from shoal.errors import ShoalError, nearest
+from shoal.spaces import Box, Discrete, MultiDiscrete
+from shoal.types import EnvSpec
+
+
+def check_types(config: Any) -> None:
+    """Every field holds a value of its declared type: finite numbers, known choices.
+
+    Raises:
+      ShoalError: the first field that does not.
+    """
+    hints = typing.get_type_hints(type(config))
+    for field in dataclasses.fields(config):
+        value, declared = getattr(config, field.name), hints[field.name]
+        if typing.get_origin(declared) is typing.Literal:
+            choices = typing.get_args(declared)
+            if value not in choices:
+                hint = nearest(str(value), choices)
+                raise ShoalError(f"{field.name}={value!r} is none of {', '.join(choices)}{hint}.")
+        elif declared is float:
+            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+                raise ShoalError(f"{field.name}={value!r} is not a finite number.")
+        elif declared is int:
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise ShoalError(f"{field.name}={value!r} is not a whole number.")
+        elif declared is bool and not isinstance(value, bool):
+            raise ShoalError(f"{field.name}={value!r} is neither True nor False.")
+
+
+def within(config: Any, low: float, high: float, *names: str) -> None:
+    """Each field lies in [low, high].
+
+    Raises:
+      ShoalError: the first that does not.
+    """
+    for name in names:
+        value = getattr(config, name)
+        if not low <= value <= high:
+            bounds = f"in [{low:g}, {high:g}]" if math.isfinite(high) else f"at least {low:g}"
+            raise ShoalError(f"{name}={value:g} is out of bounds: it must be {bounds}.")
+
+
+def positive(config: Any, *names: str) -> None:
+    """Each field is greater than 0.
+
+    Raises:
+      ShoalError: the first that is not.
+    """
+    for name in names:
+        value = getattr(config, name)
+        if not value > 0:
+            raise ShoalError(f"{name}={value:g} must be greater than 0.")
+
+
+def divides(name: str, number: int, what: str, total: int) -> None:
+    """`number` divides `total`.
+
+    Raises:
+      ShoalError: it does not; names the nearest numbers that do.
+    """
+    if number > 0 and total % number == 0:
+        return
+    below = next((k for k in range(min(number, total), 0, -1) if total % k == 0), None)
+    above = next((k for k in range(max(number, 1), total + 1) if total % k == 0), None)
+    works = sorted({k for k in (below, above) if k})
+    near = f"the nearest that do are {works[0]} and {works[1]}" if len(works) > 1 else f"{works[0]} does"
+    raise ShoalError(f"{name}={number} does not divide {what}={total}; {near}.")
+
+
+def chunks(size: int, rows: int) -> int:
+    """Into how many equal chunks of about `rows` rows a minibatch of `size` is cut; 1 if it cannot be."""
+    if rows <= 0 or size <= rows:
+        return 1
+    wanted = math.ceil(size / rows)
+    return next((k for k in range(wanted, 4 * wanted) if size % k == 0), 1)
+
+
+def check_ppo(config: Any, spec: EnvSpec, num_envs: int, num_steps: int) -> None:
+    """Everything that PPO's config must satisfy for an environment and a rollout's size.
+
+    Raises:
+      ShoalError: the first setting that cannot work.
+    """
+    check_types(config)
+    within(config, 0.0, 1.0, "gamma", "gae_lambda", "noise_correlation")
+    positive(config, "learning_rate", "clip_coef", "vf_clip_coef", "max_grad_norm", "initial_std", "desired_kl")
+    positive(config, "update_epochs", "num_minibatches")
+    at_least_zero = ("ent_coef", "vf_coef", "target_kl", "kl_coef", "dpo_alpha", "dpo_beta")
+    critics = ("critic_learning_rate", "critic_max_grad_norm", "critic_update_epochs")
+    within(config, 0.0, math.inf, *at_least_zero, *critics)
+    within(config, -1, math.inf, "gradient_chunk")
+    divides("num_minibatches", config.num_minibatches, "num_envs*num_steps", num_envs * num_steps)
+    if any(size <= 0 for size in (*config.hidden_sizes, *config.critic_hidden_sizes)):
+        raise ShoalError(f"hidden_sizes={config.hidden_sizes} must be widths greater than 0, such as (64, 64).")
+    if config.shared_torso and config.separate_updates:
+        raise ShoalError("shared_torso=True leaves nothing for the critic_ settings to apply to; use separate torsos.")
+    if spec.num_agents != 1:
+        raise ShoalError(f"num_agents={spec.num_agents} is more than ppo takes; it trains one agent.")
+    check_distribution(config, spec)
+
+
+def check_distribution(config: Any, spec: EnvSpec) -> None:
+    """The policy's distribution fits the action space.
+
+    Raises:
+      ShoalError: it does not; names one that does.
+    """
+    space, kind = spec.action_space, config.distribution
+    if not isinstance(space, Discrete | MultiDiscrete | Box):
+        raise ShoalError(f"action_space={space} is none that ppo acts in: Discrete, MultiDiscrete or Box.")
+    fitting = ["normal", "tanh_normal", "beta"] if isinstance(space, Box) else ["categorical"]
+    if kind not in ("auto", *fitting):
+        raise ShoalError(f"distribution={kind!r} does not fit action_space={space}; {' or '.join(fitting)} does.")
+    if isinstance(space, Box):
+        kind = "normal" if kind == "auto" else kind
+        stretched = kind != "normal" or config.action_scaling == "rescale"
+        if stretched and not space.bounded:
+            raise ShoalError(
+                f"distribution={kind!r} with action_scaling={config.action_scaling!r} needs finite bounds, and "
+                f"action_space={space} has infinite ones; distribution='normal' with action_scaling='clip' works."
+            )
+    if config.correlated_noise and kind not in ("normal", "tanh_normal"):
+        raise ShoalError(f"correlated_noise=True needs a normal or tanh_normal policy, and this one is {kind!r}.")

@@ -1,0 +1,33 @@
+"""The network that a config names: Shoal's own actor-critic, or a user's class."""
+
+from typing import Any
+
+from shoal.imports import imported
+from shoal.nets.actor_critic import ActorCritic
+from shoal.types import Array, EnvSpec, PyTree
+
+
+def build(config: Any, spec: EnvSpec, key: Array) -> PyTree:
+    """A new network with `policy`, `value` and `policy_and_value` (see `shoal.nets.actor_critic`).
+
+    A user's class is called as `Class(spec, key=key)`.
+
+    Raises:
+      ShoalError: the class cannot be imported.
+    """
+    network = imported(config.network) if isinstance(config.network, str) else config.network
+    if network is not ActorCritic:
+        return network(spec, key=key)
+    return ActorCritic(
+        spec,
+        actor_sizes=config.hidden_sizes,
+        critic_sizes=config.critic_hidden_sizes or config.hidden_sizes,
+        activation=config.activation,
+        layer_norm=config.layer_norm,
+        shared=config.shared_torso,
+        distribution=config.distribution,
+        state_dependent_std=config.state_dependent_std,
+        initial_std=config.initial_std,
+        encoder=config.encoder,
+        key=key,
+    )

@@ -1,0 +1,120 @@
+"""Optimisers by name, with one set of settings for all parameters or one each for actor and critic."""
+
+import ast
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from shoal import trees
+from shoal.errors import ShoalError, nearest
+from shoal.types import Array, PyTree
+
+
+def scheduled(schedule: str, progress: Array) -> Array:
+    """The factor of the learning rate at `progress` in [0, 1] of the run."""
+    if schedule == "linear":
+        return 1.0 - progress
+    if schedule == "cosine":
+        return 0.5 * (1.0 + jnp.cos(jnp.pi * progress))
+    return jnp.ones(())
+
+
+def adapted_scale(scale: Array, kl: Array, desired_kl: Array | float) -> Array:
+    """The learning rate's factor after an update that moved the policy by `kl`.
+
+    Divided by 1.5 beyond twice the desired KL, multiplied by 1.5 below half of it (Rudin et al. 2022, "Learning
+    to Walk in Minutes Using Massively Parallel Deep Reinforcement Learning"), within [0.01, 10].
+    """
+    scale = jnp.where(kl > 2.0 * desired_kl, scale / 1.5, scale)
+    scale = jnp.where(kl < 0.5 * desired_kl, scale * 1.5, scale)
+    return jnp.clip(scale, 0.01, 10.0)
+
+
+def arguments(texts: tuple[str, ...]) -> dict[str, Any]:
+    """`("eps=1e-5", "nesterov=True")` as a dictionary.
+
+    Raises:
+      ShoalError: an entry is not name=value with a Python number, string, boolean or None.
+    """
+    result = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        try:
+            result[name.strip()] = ast.literal_eval(value.strip())
+        except (ValueError, SyntaxError):
+            equals = ""
+        if not equals or not name.strip().isidentifier():
+            raise ShoalError(f"optimizer_args={text!r} is not name=value with a number, such as 'eps=1e-5'.")
+    return result
+
+
+def named(name: str, texts: tuple[str, ...], learning_rate: Array | float) -> optax.GradientTransformation:
+    """An optimiser of Optax by its name.
+
+    Raises:
+      ShoalError: Optax has no optimiser of that name, or it does not take these arguments.
+    """
+    constructor = getattr(optax, name, None)
+    if name.startswith("_") or not callable(constructor):
+        raise ShoalError(f"optimizer={name!r} is not an optimiser of optax{nearest(name, optax.__all__)}.")
+    try:
+        optimizer = constructor(learning_rate, **arguments(texts))
+    except TypeError as error:
+        raise ShoalError(f"optimizer={name!r} does not take optimizer_args={texts}: {error}.") from error
+    if not isinstance(optimizer, optax.GradientTransformation):
+        raise ShoalError(f"optimizer={name!r} is not an optimiser of optax; 'adam' is one.")
+    return optimizer
+
+
+def build(config: Any, network: PyTree, rate: Array | float) -> optax.GradientTransformation:
+    """The optimiser of a network, its learning rates multiplied by `rate`.
+
+    Built anew inside each update from the traced learning rate, so that a schedule is data. Its state
+    does not depend on `rate`. With `separate_updates` actor and critic are clipped each for itself.
+    """
+
+    def one(name: str, texts: tuple[str, ...], learning_rate: Any, max_norm: Any) -> optax.GradientTransformation:
+        optimizer = named(name, texts, learning_rate * rate)
+        if not config.separate_updates:
+            return optimizer
+        return optax.chain(optax.clip_by_global_norm(max_norm), optimizer)
+
+    actor = one(config.optimizer, config.optimizer_args, config.learning_rate, config.max_grad_norm)
+    if not (config.separate_updates or config.kl_stop):
+        return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), actor)
+    own_rate, own_norm = config.critic_learning_rate, config.critic_max_grad_norm
+    critic = one(
+        config.critic_optimizer or config.optimizer,
+        config.critic_optimizer_args if config.critic_optimizer else config.optimizer_args,
+        jnp.where(own_rate > 0, own_rate, config.learning_rate),
+        jnp.where(own_norm > 0, own_norm, config.max_grad_norm),
+    )
+    parts = optax.partition({"actor": actor, "critic": critic}, labels(network))
+    if config.separate_updates:
+        return parts
+    return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), parts)
+
+
+def part_of(path: tuple) -> str:
+    """Whose a leaf is: the critic's if its path passes through a field named `critic`, else the actor's.
+
+    A network with one torso has no such field, and is the actor's as a whole.
+    """
+    return "critic" if "critic" in trees.path_name(path).split("/") else "actor"
+
+
+def labels(network: PyTree) -> PyTree:
+    """For each leaf of a network, "actor" or "critic"."""
+    return jax.tree_util.tree_map_with_path(lambda path, _: part_of(path), network)
+
+
+def select(active: dict[str, Array], new: PyTree, old: PyTree) -> PyTree:
+    """Takes the new leaves of the parts that are active, and keeps the old ones of those that are not.
+
+    The parts are found by name along each leaf's path, in parameters and in an optimiser's state alike.
+    """
+    return jax.tree_util.tree_map_with_path(
+        lambda path, x, y: jnp.where(active[part_of(path)], x, y), new, old
+    )

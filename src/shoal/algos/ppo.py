@@ -1,0 +1,471 @@
+"""Proximal Policy Optimisation, feed-forward (Schulman et al. 2017, arXiv:1707.06347).
+
+From top to bottom: what can be set, what is learned, how it acts, how a rollout becomes a batch, the loss
+of a minibatch, and the update. What varies (the surrogate, the value loss, the schedule of the
+learning rate, the networks) is a function chosen once by a name in the config; nothing branches on it later.
+"""
+
+import dataclasses
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from shoal import spaces, trees
+from shoal.algos import actions, checks, networks, optimisers
+from shoal.ops import permutations, policy_losses, returns, statistics, value_losses
+from shoal.types import Algorithm, Array, EnvSpec, Learner, Mean, Metrics, PyTree, TimeStep, Trajectory
+
+
+@trees.struct
+class PPOConfig:
+    """Hyper-parameters of PPO; the names are CleanRL's where it has one. Numbers declared `float` are data."""
+
+    learning_rate: float = 3e-4
+    """Step size of the optimiser (of the actor's, where the critic has its own)."""
+    lr_schedule: Literal["constant", "linear", "cosine", "adaptive"] = "constant"
+    """Over the run: constant, to zero linearly or by a cosine, or adapted to keep the KL at desired_kl."""
+    desired_kl: float = 0.01
+    """What the adaptive learning rate (and the adaptive KL coefficient) aims at, per update."""
+    gamma: float = 0.99
+    """Discount per step."""
+    gae_lambda: float = 0.95
+    """Trace decay of generalised advantage estimation; 1 is Monte Carlo, 0 one-step."""
+    update_epochs: int = 4
+    """Passes over each rollout."""
+    num_minibatches: int = 4
+    """Gradient steps per pass; must divide num_envs * num_steps."""
+    surrogate: Literal["clip", "penalty", "dpo", "policy_gradient"] = "clip"
+    """The policy's objective: PPO's clip, a KL penalty, Discovered Policy Optimisation, or no ratio at all."""
+    clip_coef: float = 0.2
+    """How far the probability ratio may leave 1 before its gradient is cut (surrogate clip)."""
+    kl_coef: float = 1.0
+    """Coefficient of the KL penalty, or where it starts from if it adapts (surrogate penalty)."""
+    adaptive_kl_coef: bool = True
+    """Doubles the KL coefficient after an update beyond 1.5 desired_kl, halves it below desired_kl / 1.5."""
+    dpo_alpha: float = 2.0
+    """Slope of DPO's drift for positive advantages."""
+    dpo_beta: float = 0.6
+    """Slope of DPO's drift for negative advantages."""
+    target_kl: float = 0.0
+    """Ends the actor's updates for this rollout once a minibatch's approximate KL exceeds this; 0 is never."""
+    kl_stop: bool = False
+    """Whether target_kl is heeded; any target_kl above 0 switches it on."""
+    ent_coef: float = 0.0
+    """Weight of the entropy bonus."""
+    vf_coef: float = 0.5
+    """Weight of the value loss."""
+    clip_vloss: bool = False
+    """Clips the change of the value as the ratio is clipped."""
+    vf_clip_coef: float = 0.2
+    """How far a value may move from its old one before the loss is clipped (clip_vloss)."""
+    norm_adv: Literal["minibatch", "batch", "none"] = "minibatch"
+    """Over what advantages are brought to mean 0 and standard deviation 1."""
+    norm_obs: bool = False
+    """Normalises observations by their running mean and standard deviation, kept with the policy."""
+    norm_reward: bool = False
+    """Divides rewards by the running standard deviation of their discounted return."""
+    max_grad_norm: float = 0.5
+    """The gradient is scaled down to this global norm; of actor and critic together unless each has its own."""
+    optimizer: str = "adam"
+    """Any optimiser of Optax by its name there."""
+    optimizer_args: tuple[str, ...] = ("eps=1e-5",)
+    """Its further arguments, each as name=value."""
+    separate_updates: bool = False
+    """Gives the critic an optimiser and a gradient clip of its own; any critic_ setting switches it on."""
+    critic_learning_rate: float = 0.0
+    """Step size of the critic's optimiser; 0 is learning_rate."""
+    critic_max_grad_norm: float = 0.0
+    """Clip of the critic's gradient; 0 is max_grad_norm."""
+    critic_update_epochs: int = 0
+    """Passes of the critic over each rollout; 0 is update_epochs."""
+    critic_optimizer: str = ""
+    """The critic's optimiser; empty is the actor's, arguments included."""
+    critic_optimizer_args: tuple[str, ...] = ()
+    """The arguments of critic_optimizer."""
+    network: str = "shoal.nets.actor_critic:ActorCritic"
+    """The actor and critic, as module:Name; see docs/networks.md for your own."""
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    """Widths of the hidden layers of actor and critic."""
+    critic_hidden_sizes: tuple[int, ...] = ()
+    """Widths of the critic's hidden layers; empty is hidden_sizes."""
+    activation: str = "tanh"
+    """Activation of the hidden layers, by name."""
+    layer_norm: bool = False
+    """Layer normalisation before each activation."""
+    shared_torso: bool = False
+    """One torso for actor and critic in place of one each."""
+    encoder: Literal["flatten", "mlp_each"] = "flatten"
+    """A dictionary of observations is flattened into one vector, or each entry gets an encoder."""
+    distribution: Literal["auto", "categorical", "normal", "tanh_normal", "beta"] = "auto"
+    """The policy's distribution; auto takes what fits the action space: categorical, or normal for a Box."""
+    state_dependent_std: bool = False
+    """The standard deviation is an output of the network instead of a free parameter."""
+    initial_std: float = 1.0
+    """Standard deviation that a continuous policy starts with."""
+    action_scaling: Literal["rescale", "clip"] = "rescale"
+    """A normal policy acts in [-1, 1], rescaled to the bounds, or in the action's own units, clipped to them."""
+    correlated_noise: bool = False
+    """Exploration noise of a continuous policy is correlated over time, for tasks of sparse reward."""
+    noise_correlation: float = 0.9
+    """Correlation of the noise of neighbouring steps (correlated_noise)."""
+    gradient_chunk: int = -1
+    """A minibatch's gradient is summed over chunks of so many rows, which stay in cache: 0 is all rows at
+    once, -1 chooses (2,048 on the CPU, all elsewhere). Changes rounding, not the result."""
+
+    def algorithm(self, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorithm:
+        """The five functions of PPO for an environment; gradients and statistics are reduced over `axis`."""
+        return ppo(self, spec, axis)
+
+    def resolved(self) -> "PPOConfig":
+        """Makes explicit what is implied: switches that a setting turns on, and what depends on the machine."""
+        critic = (
+            self.critic_learning_rate,
+            self.critic_max_grad_norm,
+            self.critic_update_epochs,
+            self.critic_optimizer,
+        )
+        chunk = self.gradient_chunk
+        if chunk < 0:
+            chunk = 2048 if jax.default_backend() == "cpu" else 0
+        return dataclasses.replace(
+            self,
+            separate_updates=self.separate_updates or any(critic),
+            kl_stop=self.kl_stop or self.target_kl > 0,
+            gradient_chunk=chunk,
+        )
+
+    def validate(self, spec: EnvSpec, num_envs: int, num_steps: int) -> None:
+        """Raises one sentence for the first setting that cannot work (`shoal.algos.checks`)."""
+        checks.check_ppo(self, spec, num_envs, num_steps)
+
+
+class Shared(NamedTuple):
+    """What PPO learns; the same on every device."""
+
+    network: PyTree
+    optimizer: PyTree
+    observation: statistics.RunningMoments | None  # norm_obs
+    reward: statistics.RunningMoments | None  # norm_reward: of the discounted return
+    learning_rate_scale: Array  # moved by the adaptive schedule, else 1
+    kl_coef: Array  # of the penalty
+
+
+class ActingPolicy(NamedTuple):
+    """What acting needs: the actor (the whole network where they share a torso) and the normaliser."""
+
+    actor: PyTree
+    observation: statistics.RunningMoments | None
+
+
+class Extras(NamedTuple):
+    """What acting remembers of each step for the update."""
+
+    raw: Array  # the action as it was sampled, before it was fitted to the action space
+    log_prob: Array  # of the raw action
+    distribution: PyTree  # that the action was drawn from, where the surrogate needs it
+
+
+class Rows(NamedTuple):
+    """The rollout as independent rows, [T*N, ...]; a row of weight 0 is no transition and counts nowhere."""
+
+    observation: PyTree
+    action_mask: Array | None
+    raw: Array
+    log_prob: Array
+    distribution: PyTree
+    value: Array
+    advantage: Array
+    target: Array
+    weight: Array
+
+
+def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorithm:
+    """PPO's five functions; `config` may hold traced numbers, so this is called inside the traced function."""
+    to_action = actions.fitted(spec.action_space, config.distribution, config.action_scaling)
+
+    def init(key: Array, num_envs: int) -> Learner:
+        network = networks.build(config, spec, key)
+        shared = Shared(
+            network=network,
+            optimizer=optimisers.build(config, network, 0.0).init(network),
+            observation=statistics.init_moments(spaces.zeros(spec.observation_space)) if config.norm_obs else None,
+            reward=statistics.init_moments(jnp.zeros(())) if config.norm_reward else None,
+            learning_rate_scale=jnp.ones(()),
+            kl_coef=jnp.asarray(config.kl_coef, jnp.float32),
+        )
+        return Learner(shared, local=jnp.zeros((num_envs,)))  # the running discounted return
+
+    def memory(batch_shape: tuple[int, ...]) -> Array | tuple:
+        if not config.correlated_noise:
+            return ()
+        return jnp.zeros((*batch_shape, *spec.action_space.shape))
+
+    def policy(learner: Learner) -> ActingPolicy:
+        network = learner.shared.network
+        return ActingPolicy(getattr(network, "actor", network), learner.shared.observation)
+
+    def act(
+        policy: ActingPolicy, memory: Array | tuple, timestep: TimeStep, key: Array, *, greedy: bool = False
+    ) -> tuple[Array | tuple, Array, Extras]:
+        observation = normalise(policy.observation, timestep.observation)
+        distribution = policy.actor.policy(observation, timestep.action_mask)
+        if greedy:
+            raw = actions.mode(distribution)
+        elif config.correlated_noise:
+            memory, raw = actions.correlated(distribution, memory, timestep.first, key, config.noise_correlation)
+        else:
+            raw = actions.sample(distribution, key)
+        kept = distribution if config.surrogate == "penalty" else ()
+        return memory, to_action(raw), Extras(raw, actions.log_prob(distribution, raw), kept)
+
+    def update(
+        learner: Learner, trajectory: Trajectory, key: Array, progress: Array
+    ) -> tuple[Learner, Metrics]:
+        rows, prepared, metrics = prepare(config, axis, learner, trajectory)
+        shared = prepared.shared
+        rate = optimisers.scheduled(config.lr_schedule, progress) * shared.learning_rate_scale
+        optimizer = optimisers.build(config, shared.network, rate)
+        num_rows = rows.weight.shape[0]
+        size = num_rows // config.num_minibatches
+        shuffle_key = jax.random.fold_in(key, jax.lax.axis_index(axis)) if axis else key
+        epochs = max(config.update_epochs, config.critic_update_epochs)
+        epoch_keys = jax.random.split(shuffle_key, epochs)
+
+        def improve(carry: Improving, step: Array) -> tuple[Improving, dict[str, Array]]:
+            epoch, first_row = step // config.num_minibatches, (step % config.num_minibatches) * size
+            index = permutations.permute(epoch_keys[epoch], first_row + jnp.arange(size), num_rows)
+            batch = jax.tree.map(lambda x: x[index], rows)
+            return improve_once(config, axis, optimizer, carry, batch, shared.kl_coef, epoch)
+
+        start = Improving(shared.network, shared.optimizer, stopped=jnp.asarray(False))
+        done, history = jax.lax.scan(improve, start, jnp.arange(epochs * config.num_minibatches))
+        kl = statistics.weighted_mean(
+            history["approx_kl"][-config.num_minibatches :], history["actor_updates"][-config.num_minibatches :]
+        )
+        shared = shared._replace(network=done.network, optimizer=done.optimizer)
+        metrics |= summarise(history) | {
+            "learning_rate": once(config.learning_rate * rate),
+            "kl_coef": once(shared.kl_coef),
+        }
+        return Learner(adapt(config, shared, kl), prepared.local), metrics
+
+    return Algorithm(init, memory, policy, act, update)
+
+
+def prepare(
+    config: PPOConfig, axis: tuple[str, ...], learner: Learner, trajectory: Trajectory
+) -> tuple[Rows, Learner, dict[str, Mean]]:
+    """Turns a rollout into rows with advantages and value targets.
+
+    The normaliser that acting used is the one used here; the rollout's own statistics are merged
+    into the learner that is returned, for the next rollout.
+    """
+    shared, timesteps = learner.shared, trajectory.timesteps
+    before, after = jax.tree.map(lambda x: x[:-1], timesteps), jax.tree.map(lambda x: x[1:], timesteps)
+    weight = jnp.where(before.last, 0.0, 1.0)  # from a last to a first step there is no transition
+    reward, learner = scaled_rewards(config, axis, learner, after, weight)
+
+    observation = normalise(shared.observation, timesteps.observation)
+    value = shared.network.value(observation)  # once over all T+1 steps
+    discount = config.gamma * after.discount
+    gae = jax.vmap(returns.gae, in_axes=(1, 1, 1, 1, 1, None), out_axes=1)
+    advantage = gae(reward, discount, value[:-1], value[1:], weight, config.gae_lambda)
+    target = advantage + value[:-1]
+    if config.norm_adv == "batch":
+        advantage_loss = statistics.standardise(advantage, weight, axis_name=axis)
+    else:
+        advantage_loss = advantage
+
+    rows = Rows(
+        observation=trees.where(weight > 0, at_start(observation), jax.tree.map(jnp.zeros_like, at_start(observation))),
+        action_mask=before.action_mask,
+        raw=trajectory.extras.raw,
+        log_prob=trajectory.extras.log_prob,
+        distribution=trajectory.extras.distribution,
+        value=value[:-1],
+        advantage=advantage_loss,
+        target=target,
+        weight=weight,
+    )
+    if shared.observation is not None:
+        moments = statistics.update_moments(shared.observation, before.observation, axis_name=axis)
+        learner = learner._replace(shared=learner.shared._replace(observation=moments))
+    metrics = {
+        "explained_variance": once(statistics.explained_variance(target, value[:-1], weight, axis_name=axis)),
+        **moments_of("value", value[:-1], weight, axis),
+        **moments_of("advantage", advantage, weight, axis),
+    }
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows), learner, metrics
+
+
+def at_start(tree: PyTree) -> PyTree:
+    """The entries of T+1 time-steps that an action was taken at: all but the last."""
+    return jax.tree.map(lambda x: x[:-1], tree)
+
+
+def normalise(moments: statistics.RunningMoments | None, observation: PyTree) -> PyTree:
+    """Observations as the network sees them."""
+    return observation if moments is None else statistics.normalise(moments, observation)
+
+
+def scaled_rewards(
+    config: PPOConfig, axis: tuple[str, ...], learner: Learner, after: TimeStep, weight: Array
+) -> tuple[Array, Learner]:
+    """Rewards [T, N] over the running standard deviation of the discounted return, if so configured.
+
+    The running return of each environment is updated, used, and only then cleared where its episode ended.
+    """
+    if not config.norm_reward:
+        return after.reward, learner
+
+    def accumulate(discounted: Array, step: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+        reward, weight, last = step
+        discounted = jnp.where(weight > 0, config.gamma * discounted + reward, discounted)
+        return jnp.where(last, 0.0, discounted), discounted
+
+    local, discounted = jax.lax.scan(accumulate, learner.local, (after.reward, weight, after.last))
+    moments = statistics.update_moments(learner.shared.reward, discounted, weight, axis_name=axis)
+    reward = jnp.clip(after.reward / statistics.standard_deviation(moments), -10.0, 10.0)
+    return reward, Learner(learner.shared._replace(reward=moments), local)
+
+
+class Improving(NamedTuple):
+    """What a gradient step changes."""
+
+    network: PyTree
+    optimizer: PyTree
+    stopped: Array  # whether the KL stop has ended the actor's updates for this rollout
+
+
+def improve_once(
+    config: PPOConfig,
+    axis: tuple[str, ...],
+    optimizer: optax.GradientTransformation,
+    carry: Improving,
+    batch: Rows,
+    kl_coef: Array,
+    epoch: Array,
+) -> tuple[Improving, dict[str, Array]]:
+    """One gradient step on a minibatch; returns its metrics, one number each."""
+    if config.norm_adv == "minibatch":
+        batch = batch._replace(advantage=statistics.standardise(batch.advantage, batch.weight, axis_name=axis))
+    within = epoch < config.update_epochs
+    actor_on = within & ~carry.stopped
+    gradient, sums = summed_gradient(config, carry.network, batch, kl_coef, actor_on)
+    total_weight = batch.weight.sum()
+    if axis:
+        gradient, sums, total_weight = jax.lax.psum((gradient, sums, total_weight), axis)
+    gradient, metrics = jax.tree.map(lambda x: x / jnp.maximum(total_weight, 1.0), (gradient, sums))
+    updates, opt_state = optimizer.update(gradient, carry.optimizer, carry.network)
+    network = optax.apply_updates(carry.network, updates)
+
+    stopped = carry.stopped
+    if config.kl_stop:
+        stopped = stopped | (within & (metrics["approx_kl"] > config.target_kl))
+        actor_on = actor_on & ~stopped
+    if config.kl_stop or config.critic_update_epochs:
+        critic_on = epoch < (config.critic_update_epochs or config.update_epochs)
+        active = {"actor": actor_on, "critic": critic_on}
+        network = optimisers.select(active, network, carry.network)
+        opt_state = optimisers.select(active, opt_state, carry.optimizer)
+    metrics |= {"grad_norm": optax.global_norm(gradient), "actor_updates": actor_on.astype(jnp.float32)}
+    return Improving(network, opt_state, stopped), metrics
+
+
+def summed_gradient(
+    config: PPOConfig, network: PyTree, batch: Rows, kl_coef: Array, actor_on: Array
+) -> tuple[PyTree, dict[str, Array]]:
+    """Gradient of the loss and its metrics, summed over the rows of a minibatch, chunk by chunk."""
+    grad = jax.grad(summed_loss, has_aux=True)
+    size = batch.weight.shape[0]
+    num_chunks = checks.chunks(size, config.gradient_chunk)
+    if num_chunks == 1:
+        return grad(network, batch, config, kl_coef, actor_on)
+
+    def add(total: PyTree, chunk: Rows) -> tuple[PyTree, None]:
+        return jax.tree.map(jnp.add, total, grad(network, chunk, config, kl_coef, actor_on)), None
+
+    chunks = jax.tree.map(lambda x: x.reshape(num_chunks, -1, *x.shape[1:]), batch)
+    shapes = jax.eval_shape(lambda: grad(network, jax.tree.map(lambda x: x[0], chunks), config, kl_coef, actor_on))
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    return jax.lax.scan(add, zeros, chunks)[0]
+
+
+def summed_loss(
+    network: PyTree, batch: Rows, config: PPOConfig, kl_coef: Array, actor_on: Array
+) -> tuple[Array, dict[str, Array]]:
+    """PPO's loss and metrics, summed over the rows that are transitions."""
+    distribution, value = network.policy_and_value(batch.observation, batch.action_mask)
+    log_ratio = actions.log_prob(distribution, batch.raw) - batch.log_prob
+    entropy = actions.entropy(distribution)
+    policy_loss = SURROGATES[config.surrogate](config, log_ratio, batch, distribution, kl_coef)
+    if config.clip_vloss:
+        value_loss = value_losses.clipped_value(value, batch.value, batch.target, config.vf_clip_coef)
+    else:
+        value_loss = value_losses.squared(value, batch.target)
+
+    def total(x: Array) -> Array:
+        return jnp.sum(jnp.where(batch.weight > 0, x, 0.0))
+
+    sums = {
+        "policy_loss": total(policy_loss),
+        "value_loss": total(value_loss),
+        "entropy": total(entropy),
+        "approx_kl": total(policy_losses.kl_k3(log_ratio)),
+        "clip_fraction": total((jnp.abs(jnp.expm1(log_ratio)) > config.clip_coef).astype(jnp.float32)),
+    }
+    actor_loss = jnp.where(actor_on, sums["policy_loss"] - config.ent_coef * sums["entropy"], 0.0)
+    return actor_loss + config.vf_coef * sums["value_loss"], sums
+
+
+def _clip(config: PPOConfig, log_ratio: Array, batch: Rows, distribution: Any, kl_coef: Array) -> Array:
+    return policy_losses.clip_surrogate(log_ratio, batch.advantage, config.clip_coef)
+
+
+def _penalty(config: PPOConfig, log_ratio: Array, batch: Rows, distribution: Any, kl_coef: Array) -> Array:
+    kl = batch.distribution.kl(distribution)
+    return policy_losses.kl_penalty_surrogate(log_ratio, batch.advantage, kl, kl_coef)
+
+
+def _dpo(config: PPOConfig, log_ratio: Array, batch: Rows, distribution: Any, kl_coef: Array) -> Array:
+    return policy_losses.dpo_surrogate(log_ratio, batch.advantage, config.dpo_alpha, config.dpo_beta)
+
+
+def _policy_gradient(config: PPOConfig, log_ratio: Array, batch: Rows, distribution: Any, kl_coef: Array) -> Array:
+    return policy_losses.policy_gradient(log_ratio, batch.advantage)  # the old log_prob is a constant
+
+
+SURROGATES = {"clip": _clip, "penalty": _penalty, "dpo": _dpo, "policy_gradient": _policy_gradient}
+
+
+def adapt(config: PPOConfig, shared: Shared, kl: Array) -> Shared:
+    """Moves the adaptive learning rate and KL coefficient by the KL that the last epoch ended at."""
+    scale, kl_coef = shared.learning_rate_scale, shared.kl_coef
+    if config.lr_schedule == "adaptive":
+        scale = optimisers.adapted_scale(scale, kl, config.desired_kl)
+    if config.surrogate == "penalty" and config.adaptive_kl_coef:
+        kl_coef = policy_losses.adapt_kl_coef(kl_coef, kl, config.desired_kl)
+    return shared._replace(learning_rate_scale=scale, kl_coef=kl_coef)
+
+
+def once(x: Array) -> Mean:
+    """A metric counted once an update."""
+    return Mean(jnp.asarray(x, jnp.float32), jnp.ones(()))
+
+
+def moments_of(name: str, x: Array, weight: Array, axis: tuple[str, ...]) -> dict[str, Mean]:
+    """Mean and standard deviation of a batch as metrics."""
+    mean, variance = statistics.weighted_moments(x, weight, axis_name=axis)
+    return {f"{name}_mean": once(mean), f"{name}_std": once(jnp.sqrt(variance))}
+
+
+def summarise(history: dict[str, Array]) -> dict[str, Mean]:
+    """Metrics of an update's gradient steps, [steps] each; the actor's count only where it was updated."""
+    on, every = history["actor_updates"], jnp.ones_like(history["actor_updates"])
+    actors = ("policy_loss", "entropy", "approx_kl", "clip_fraction")
+    return {
+        name: Mean(jnp.sum(x * (on if name in actors else every)), jnp.sum(on if name in actors else every))
+        for name, x in history.items()
+    }

@@ -1,0 +1,117 @@
+"""A trained policy as a callable value: what `shoal.load` returns."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal.errors import ShoalError
+from shoal.spaces import Dict, Discrete, Space
+from shoal.types import Array, EnvSpec, Memory, PyTree, TimeStep
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedPolicy:
+    """A policy with its normaliser, ready to act.
+
+    Attributes:
+      config: the algorithm's, whose `act` is used.
+      spec: the spaces that it was trained in.
+      parameters: what acting needs.
+      source: where it comes from, for messages.
+    """
+
+    config: Any
+    spec: EnvSpec
+    parameters: PyTree
+    source: str = ""
+
+    @property
+    def algorithm(self) -> Any:
+        """The algorithm's functions."""
+        return self.config.algorithm(self.spec)
+
+    def initial_memory(self, batch_shape: tuple[int, ...] = (1,)) -> Memory:
+        """The memory before an episode's first step; () for a policy without memory."""
+        return self.algorithm.memory(batch_shape)
+
+    def __call__(
+        self,
+        memory: Memory,
+        observation: PyTree,
+        reward: Any = 0.0,
+        first: Any = True,
+        *,
+        action_mask: Any = None,
+        key: Array | None = None,
+    ) -> tuple[Memory, np.ndarray]:
+        """Acts on one observation, or on a batch with one leading axis.
+
+        Args:
+          memory: from `initial_memory` (of the batch's shape) or the previous call.
+          observation: one element of the observation space, or a batch of them.
+          reward: of the step that led here.
+          first: whether the observation begins an episode.
+          action_mask: the legal actions, where the environment has them.
+          key: samples an action; without it the policy takes its mode.
+
+        Returns:
+          memory and action, batched as the observation is.
+
+        Raises:
+          ShoalError: the observation does not have the space's shape.
+        """
+        observation = jax.tree.map(jnp.asarray, observation)
+        single = batch_axes(observation, self.spec.observation_space) == 0
+        if single:
+            observation = jax.tree.map(lambda x: x[None], observation)
+            action_mask = None if action_mask is None else jnp.asarray(action_mask)[None]
+        size = jax.tree.leaves(observation)[0].shape[0]
+        timestep = TimeStep(
+            observation=observation,
+            reward=jnp.broadcast_to(jnp.asarray(reward, jnp.float32), (size,)),
+            discount=jnp.ones(size),
+            first=jnp.broadcast_to(jnp.asarray(first, bool), (size,)),
+            last=jnp.zeros(size, bool),
+            action_mask=None if action_mask is None else jnp.asarray(action_mask),
+        )
+        memory, action = _act(self.config, self.spec, self.parameters, memory, timestep, key)
+        if single:
+            action = jax.tree.map(lambda x: x[0], action)
+        return memory, jax.tree.map(np.asarray, action)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _act(
+    config: Any, spec: EnvSpec, parameters: PyTree, memory: Memory, timestep: TimeStep, key: Array | None
+) -> tuple[Memory, PyTree]:
+    algorithm = config.algorithm(spec)
+    greedy = key is None
+    memory, action, _ = algorithm.act(
+        parameters, memory, timestep, jax.random.key(0) if greedy else key, greedy=greedy
+    )
+    return memory, action
+
+
+def batch_axes(observation: PyTree, space: Space) -> int:
+    """How many leading axes an observation has beyond its space's shape, 0 or 1.
+
+    Raises:
+      ShoalError: the shape is neither one element's nor a batch's.
+    """
+    if isinstance(space, Dict):
+        if not isinstance(observation, dict) or set(observation) != set(space):
+            raise ShoalError(f"observation must be a dictionary with the entries {', '.join(space)}.")
+        axes = {batch_axes(observation[name], part) for name, part in space.items()}
+        if len(axes) != 1:
+            raise ShoalError("the entries of observation disagree on whether they are one or a batch.")
+        return axes.pop()
+    shape = np.shape(observation)
+    extra = len(shape) - len(space.shape)
+    if extra not in (0, 1) or shape[extra:] != space.shape:
+        wanted = "an integer" if isinstance(space, Discrete) else f"of shape {space.shape}"
+        raise ShoalError(f"observation has shape {shape}; one must be {wanted}, a batch has one axis before.")
+    return extra

@@ -1,0 +1,124 @@
+"""How a run is made: seeds, budget, sizes, evaluation, devices. Imports no JAX, so that help is quick."""
+
+import dataclasses
+import math
+from typing import Any, Literal
+
+from shoal.errors import ShoalError
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """What a run is made of besides its environment and its algorithm."""
+
+    seeds: int = 10
+    """How many seeds are trained at once, in one compiled program."""
+    seed: int = 0
+    """The first seed; the others follow it."""
+    total_steps: int = 500_000
+    """Environment steps of each seed, rounded down to whole updates."""
+    num_envs: int = 64
+    """Environments that step together, of each seed."""
+    num_steps: int = 128
+    """Steps of each environment between two updates."""
+    run_dir: str = ""
+    """Where the run is written; empty makes a new directory under runs/."""
+    reset: Literal["fresh", "pool"] = "fresh"
+    """New episodes start anew each time, or from a pool of starts that are made once (where resets are dear)."""
+    reset_pool: int = 128
+    """How many starts the pool holds."""
+    num_evals: int = 20
+    """Evaluations, evenly spaced, besides the one before training."""
+    eval_every: int = -1
+    """Environment steps between evaluations, 0 for only at the end; -1 leaves it to num_evals."""
+    eval_episodes: int = 32
+    """Whole episodes of each evaluation; the best policy is evaluated again with ten times as many."""
+    eval_mode: Literal["greedy", "sampled", "both"] = "greedy"
+    """Whether evaluation takes the policy's mode, samples, or does both (then the greedy score counts)."""
+    eval_max_steps: int = 10_000
+    """Steps after which an episode of an evaluation is cut, for environments that may never end."""
+    score: str = "return_mean"
+    """The metric of an evaluation by which the best policy is chosen, or module:function of all metrics."""
+    eval_metrics: str = ""
+    """A module:function from the played episodes to further metrics of an evaluation."""
+    log_every: int = 0
+    """Environment steps between log points; 0 logs fifty times, and at each evaluation."""
+    devices: int = 0
+    """How many devices of the machine are used; 0 is all."""
+    env_groups: int = 0
+    """Groups into which the environments of a seed are split, one a device; 0 is one group a device for a
+    single seed, else one. The result depends on it (each group shuffles its own rows), not on the devices."""
+    members: Literal["auto", "map", "vmap"] = "auto"
+    """Whether the seeds of one device run one after the other or together; auto is map on the CPU."""
+
+    @property
+    def steps_per_update(self) -> int:
+        """Environment steps of one rollout, of each seed."""
+        return self.num_envs * self.num_steps
+
+    @property
+    def total_updates(self) -> int:
+        """The whole updates that fit the budget."""
+        return self.total_steps // self.steps_per_update
+
+    def validate(self) -> None:
+        """Raises one sentence for the first setting that cannot work."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.type in (int, "int") and (isinstance(value, bool) or not isinstance(value, int)):
+                raise ShoalError(f"{field.name}={value!r} is not a whole number.")
+        for name in ("seeds", "num_envs", "num_steps", "eval_episodes", "eval_max_steps", "reset_pool"):
+            at_least(name, getattr(self, name), 1)
+        for name in ("seed", "num_evals", "log_every", "devices", "env_groups"):
+            at_least(name, getattr(self, name), 0)
+        at_least("eval_every", self.eval_every, -1)
+        if self.total_updates < 1:
+            raise ShoalError(
+                f"total_steps={self.total_steps} is less than one rollout, num_envs*num_steps="
+                f"{self.num_envs}*{self.num_steps}={self.steps_per_update}; give at least that many."
+            )
+        for name, choices in (
+            ("reset", ("fresh", "pool")),
+            ("eval_mode", ("greedy", "sampled", "both")),
+            ("members", ("auto", "map", "vmap")),
+        ):
+            if getattr(self, name) not in choices:
+                raise ShoalError(f"{name}={getattr(self, name)!r} is none of {', '.join(choices)}.")
+        groups = max(self.env_groups, 1)
+        if self.num_envs % groups:
+            raise ShoalError(
+                f"env_groups={groups} does not divide num_envs={self.num_envs}; "
+                f"{math.gcd(groups, self.num_envs)} does."
+            )
+
+    def evaluation_points(self) -> list[int]:
+        """After how many updates the policy is evaluated: before the first, evenly spaced, and after the last."""
+        total = self.total_updates
+        if self.eval_every > 0:
+            every = max(1, round(self.eval_every / self.steps_per_update))
+            points = set(range(0, total + 1, every))
+        elif self.eval_every == 0:
+            points = set()
+        else:
+            points = {round(total * k / self.num_evals) for k in range(self.num_evals + 1)} if self.num_evals else set()
+        return sorted(points | {0, total})
+
+    def log_points(self) -> list[int]:
+        """After how many updates metrics are written: as asked for, and at each evaluation."""
+        total = self.total_updates
+        if self.log_every > 0:
+            every = max(1, round(self.log_every / self.steps_per_update))
+            points = set(range(every, total + 1, every))
+        else:
+            points = {round(total * k / 50) for k in range(1, 51)} - {0}
+        return sorted((points | set(self.evaluation_points())) - {0})
+
+
+def at_least(name: str, value: Any, bound: int) -> None:
+    """`value` is at least `bound`.
+
+    Raises:
+      ShoalError: it is less.
+    """
+    if value < bound:
+        raise ShoalError(f"{name}={value} is too small: it must be at least {bound}.")

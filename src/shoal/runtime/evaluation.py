@@ -1,0 +1,160 @@
+"""Evaluation: exactly N whole episodes on environments of its own, one each, none favoured.
+
+N environments play one episode each until all have ended or the cap is reached; one that has ended is
+frozen. So short episodes are not over-represented, as they are where the first N to end are counted.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from shoal import trees
+from shoal.runtime.run import Best, Run, Settings, Stream, stream_key
+from shoal.types import Algorithm, Array, Environment, Policy, TimeStep, spec_of
+
+
+class Played(NamedTuple):
+    """What N whole episodes came to, [N] each."""
+
+    returned: Array
+    length: Array
+    terminated: Array
+    truncated: Array  # neither this nor terminated: the cap was reached first
+    info: Mapping[str, Array]  # the environment's own metrics, summed up as it declares
+
+
+def play(
+    environment: Environment,
+    algorithm: Algorithm,
+    policy: Policy,
+    key: Array,
+    *,
+    episodes: int,
+    max_steps: int,
+    greedy: bool,
+) -> Played:
+    """Plays one episode in each of `episodes` environments, for at most `max_steps` steps."""
+    reset_key, step_key = jax.random.split(key)
+    state, timestep = jax.vmap(environment.reset)(jax.random.split(reset_key, episodes))
+    zeros = jnp.zeros(episodes)
+    played = Played(zeros, zeros, zeros > 0, zeros > 0, jax.tree.map(jnp.zeros_like, dict(timestep.info)))
+
+    def going_on(carry: tuple) -> Array:
+        step, timestep, *_ = carry
+        return (step < max_steps) & ~jnp.all(timestep.last)
+
+    def step_all(carry: tuple) -> tuple:
+        step, timestep, state, memory, played = carry
+        act_key, env_key = jax.random.split(jax.random.fold_in(step_key, step))
+        new_memory, action, _ = algorithm.act(policy, memory, timestep, act_key, greedy=greedy)
+        keys = jax.random.split(env_key, episodes)
+        new_state, new_timestep = jax.vmap(environment.step)(state, action, keys)
+        new_played = add(played, new_timestep, environment.info_summaries)
+        new = (new_timestep, new_state, new_memory, new_played)
+        return (step + 1, *trees.where(timestep.last, (timestep, state, memory, played), new))
+
+    start = (jnp.zeros((), jnp.int32), timestep, state, algorithm.memory((episodes,)), played)
+    played = jax.lax.while_loop(going_on, step_all, start)[-1]
+    return played._replace(info=averaged(played, environment.info_summaries))
+
+
+def add(played: Played, timestep: TimeStep, summaries: Mapping[str, str]) -> Played:
+    """Adds one time-step to the episodes."""
+    first = played.length == 0
+
+    def info(name: str, so_far: Array, now: Array) -> Array:
+        how = summaries.get(name, "last")
+        if how == "last":
+            return now.astype(so_far.dtype)
+        if how == "max":
+            return jnp.where(first, now, jnp.maximum(so_far, now))
+        return so_far + now  # sum; a mean is divided by the length at the end
+
+    return Played(
+        returned=played.returned + timestep.reward,
+        length=played.length + 1.0,
+        terminated=timestep.terminated,
+        truncated=timestep.truncated,
+        info={name: info(name, played.info[name], timestep.info[name]) for name in played.info},
+    )
+
+
+def averaged(played: Played, summaries: Mapping[str, str]) -> Mapping[str, Array]:
+    """The episodes' info with the sums of what is declared a mean divided by the length."""
+    return {
+        name: x / jnp.maximum(played.length, 1.0) if summaries.get(name) == "mean" else x
+        for name, x in played.info.items()
+    }
+
+
+def summed_up(played: Played) -> dict[str, Array]:
+    """The metrics of an evaluation, a number each: over episodes."""
+    metrics = {}
+    for name, x in (("return", played.returned), ("length", played.length)):
+        metrics |= {
+            f"{name}_mean": jnp.mean(x),
+            f"{name}_median": jnp.median(x),
+            f"{name}_std": jnp.std(x),
+            f"{name}_min": jnp.min(x),
+            f"{name}_max": jnp.max(x),
+        }
+    metrics["terminated"] = jnp.mean(played.terminated.astype(jnp.float32))
+    metrics["truncated"] = jnp.mean(played.truncated.astype(jnp.float32))
+    metrics["unfinished"] = 1.0 - metrics["terminated"] - metrics["truncated"]
+    return metrics | {f"info_{name}": jnp.mean(x.astype(jnp.float32)) for name, x in played.info.items()}
+
+
+def evaluate_policy(
+    environment: Environment,
+    algorithm: Algorithm,
+    policy: Policy,
+    key: Array,
+    settings: Settings,
+    episodes: int,
+) -> dict[str, Array]:
+    """The metrics of a policy, greedy or sampled or both (then the sampled ones begin with `sampled_`)."""
+    results = {}
+    modes = {"greedy": (True,), "sampled": (False,), "both": (True, False)}[settings.eval_mode]
+    for greedy in modes:
+        played = play(
+            environment,
+            algorithm,
+            policy,
+            jax.random.fold_in(key, int(greedy)),
+            episodes=episodes,
+            max_steps=settings.eval_max_steps,
+            greedy=greedy,
+        )
+        metrics = summed_up(played)
+        if settings.eval_metrics is not None:
+            metrics |= settings.eval_metrics(played)
+        prefix = "sampled_" if greedy is not modes[0] else ""
+        results |= {f"{prefix}{name}": x for name, x in metrics.items()}
+    return results
+
+
+def evaluate(run: Run) -> tuple[Run, dict[str, Array]]:
+    """Evaluates a run's policy, and keeps it if it is the best so far."""
+    settings = run.settings
+    algorithm = run.config.algorithm(spec_of(run.environment))
+    policy = algorithm.policy(run.learner)
+    key = stream_key(run.key, Stream.EVALUATION, run.updates)
+    metrics = evaluate_policy(run.environment, algorithm, policy, key, settings, settings.eval_episodes)
+    score = metrics[settings.score] if isinstance(settings.score, str) else settings.score(metrics)
+    score = jnp.asarray(score, jnp.float32)
+    candidate = Best(policy, score, run.updates)
+    best = trees.where(score > run.best.score, candidate, run.best)
+    return dataclasses.replace(run, best=best), {**metrics, "score": score}
+
+
+def evaluate_best(run: Run, episodes: int) -> dict[str, Array]:
+    """The absolute metric: the best policy evaluated anew, with episodes that did not choose it.
+
+    Source: Gorsane et al. 2022, "Towards a Standardised Performance Evaluation Protocol for Cooperative MARL".
+    """
+    algorithm = run.config.algorithm(spec_of(run.environment))
+    key = stream_key(run.key, Stream.ABSOLUTE, 0)
+    return evaluate_policy(run.environment, algorithm, run.best.policy, key, run.settings, episodes)

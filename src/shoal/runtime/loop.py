@@ -1,0 +1,55 @@
+"""The training loop: K updates of one run as one compiled loop."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from shoal.runtime.rollout import Position, episode_metrics, none_ended, rollout
+from shoal.runtime.run import Run, Stream, batch_of, group_key, stream_key
+from shoal.types import Array, Metrics, spec_of
+
+
+def train(run: Run, num_updates: Array | int) -> tuple[Run, Metrics]:
+    """Makes `num_updates` updates; their number is data, so that any number is one program.
+
+    Returns:
+      the run, and the sums of its metrics over these updates.
+    """
+    shapes = jax.eval_shape(lambda: update_once(run)[1])
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+
+    def body(_: Array, carry: tuple[Run, Metrics]) -> tuple[Run, Metrics]:
+        run, metrics = carry
+        run, more = update_once(run)
+        return run, jax.tree.map(jnp.add, metrics, more)
+
+    return jax.lax.fori_loop(0, num_updates, body, (run, zeros))
+
+
+def update_once(run: Run) -> tuple[Run, Metrics]:
+    """One rollout and one update from it."""
+    settings = run.settings
+    algorithm = run.config.algorithm(spec_of(run.environment), settings.axis)
+    rollout_key = group_key(stream_key(run.key, Stream.ROLLOUT, run.updates), settings)
+    position, trajectory = rollout(
+        batch_of(run.environment, settings),
+        algorithm,
+        algorithm.policy(run.learner),
+        Position(run.state, run.timestep, run.memory, run.episodes, none_ended()),
+        rollout_key,
+        settings.num_steps,
+    )
+    progress = run.updates / max(settings.total_updates, 1)
+    update_key = stream_key(run.key, Stream.UPDATE, run.updates)
+    learner, metrics = algorithm.update(run.learner, trajectory, update_key, progress)
+    run = dataclasses.replace(
+        run,
+        learner=learner,
+        state=position.state,
+        timestep=position.timestep,
+        memory=position.memory,
+        episodes=position.episodes,
+        updates=run.updates + 1,
+    )
+    return run, {**metrics, **episode_metrics(position.ended, settings.axis)}

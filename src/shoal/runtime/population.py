@@ -1,0 +1,150 @@
+"""Many runs as one program: members over devices, mapped within each, environments in groups.
+
+A population is a Run whose every leaf has a leading member axis. Its members are spread over a mesh of
+devices by `shard_map`, which needs no communication between them, and within a device by `lax.map` or
+`vmap`. The environments of one run may be split into groups, which are placed on devices of their own
+or mapped on one device by the same function, so that the number of devices does not change the mathematics.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import AxisType, Mesh
+from jax.sharding import PartitionSpec as P
+
+from shoal.runtime.run import ENV_AXIS, Run, Settings, placement
+from shoal.types import PyTree
+
+MEMBER_AXIS = "member"
+
+
+class Layout(NamedTuple):
+    """How a population is laid out over the machine."""
+
+    mesh: Mesh
+    mapped_by: str  # "map" or "vmap": how the members of one device run
+
+    @property
+    def devices(self) -> int:
+        """How many devices take part."""
+        return self.mesh.size
+
+
+def layout(devices: Sequence[jax.Device], members: int, groups: int, mapped_by: str = "auto") -> Layout:
+    """Spreads members over devices, and the groups of each over those that remain.
+
+    Only as many devices take part as divide the work evenly. Members of one device run one after the other
+    on the CPU (`lax.map`: batched matrix products are slow there) and together elsewhere (`vmap`).
+    """
+    per_group = groups if len(devices) >= groups else 1
+    per_member = max(n for n in range(1, len(devices) // per_group + 1) if members % n == 0)
+    used = jax.numpy.asarray(range(per_member * per_group)).reshape(per_member, per_group)
+    chosen = [[devices[int(i)] for i in row] for row in used]
+    axes = (AxisType.Auto, AxisType.Auto)
+    mesh = Mesh(chosen, (MEMBER_AXIS, ENV_AXIS), axis_types=axes)
+    if mapped_by == "auto":
+        mapped_by = "map" if devices[0].platform == "cpu" else "vmap"
+    return Layout(mesh, mapped_by)
+
+
+def over_members(function: Callable, how: str) -> Callable:
+    """Maps a function of one run over the leading axis of a population; further arguments are shared."""
+
+    def mapped(population: PyTree, *args: Any) -> PyTree:
+        def member(run: PyTree) -> PyTree:
+            return function(run, *args)
+
+        if jax.tree.leaves(population)[0].shape[0] == 1:
+            outputs = member(jax.tree.map(lambda x: x[0], population))
+            return jax.tree.map(lambda x: x[None], outputs)
+        return jax.lax.map(member, population) if how == "map" else jax.vmap(member)(population)
+
+    return mapped
+
+
+def over_groups(function: Callable, settings: Settings) -> Callable:
+    """Maps a function Run -> (Run, output) over the groups of a run's environments on one device."""
+
+    def split(x: jax.Array) -> jax.Array:
+        return x.reshape(settings.groups, -1, *x.shape[1:])
+
+    def join(x: jax.Array) -> jax.Array:
+        return x.reshape(-1, *x.shape[2:])
+
+    axes = placement(settings, 0, None)
+
+    def mapped(run: Run, *args: Any) -> tuple[Run, PyTree]:
+        group = jax.vmap(
+            lambda run: function(run, *args), in_axes=(axes,), out_axes=(axes, None), axis_name=ENV_AXIS
+        )
+        run, output = group(locally(split, run))
+        return locally(join, run), output
+
+    return mapped
+
+
+def locally(function: Callable, run: Run) -> Run:
+    """Applies a function to the leaves of a run that belong to its groups."""
+    marks = placement(run.settings, True, False)
+    return jax.tree.map(lambda mark, part: jax.tree.map(function, part) if mark else part, marks, run)
+
+
+def specs(settings: Settings) -> Run:
+    """Where the parts of a population lie: all by members, those of the groups by environments too."""
+    return placement(settings, P(MEMBER_AXIS, ENV_AXIS), P(MEMBER_AXIS))
+
+
+def start_program(function: Callable, settings: Settings, layout: Layout) -> Callable:
+    """Compiles (keys, environments, configs) -> population, each with a leading member axis."""
+
+    def start(arguments: tuple) -> Run:
+        return function(*arguments, settings)
+
+    if settings.groups > 1 and layout.mesh.shape[ENV_AXIS] == 1:
+        one_group = start
+
+        def start(arguments: tuple) -> Run:
+            group = jax.vmap(
+                lambda _: one_group(arguments),
+                out_axes=placement(settings, 0, None),
+                axis_name=ENV_AXIS,
+                axis_size=settings.groups,
+                in_axes=None,
+            )
+            run = group(0)
+            return locally(lambda x: x.reshape(-1, *x.shape[2:]), run)
+
+    # Members are initialised one after the other: only the training is worth a batch.
+    mapped = over_members(start, "map")
+    sharded = jax.shard_map(
+        mapped, mesh=layout.mesh, in_specs=P(MEMBER_AXIS), out_specs=specs(settings), check_vma=False
+    )
+    return jax.jit(sharded)
+
+
+def run_program(function: Callable, settings: Settings, layout: Layout, *, grouped: bool = True) -> Callable:
+    """Compiles a function Run -> (Run, output) for a population, whose buffers are donated.
+
+    Further arguments are shared by all members. With `grouped=False` the function sees no groups: it
+    leaves alone what belongs to them.
+    """
+    if grouped and settings.groups > 1 and layout.mesh.shape[ENV_AXIS] == 1:
+        function = over_groups(function, settings)
+    mapped = over_members(function, layout.mapped_by)
+
+    def sharded(population: Run, *args: Any) -> tuple[Run, PyTree]:
+        return jax.shard_map(
+            mapped,
+            mesh=layout.mesh,
+            in_specs=(specs(settings), *(P() for _ in args)),
+            out_specs=(specs(settings), P(MEMBER_AXIS)),
+            check_vma=False,
+        )(population, *args)
+
+    return jax.jit(sharded, donate_argnums=0)
+
+
+def member(population: PyTree, index: int) -> PyTree:
+    """One member of a population."""
+    return jax.tree.map(lambda x: x[index], population)

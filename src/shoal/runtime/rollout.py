@@ -1,0 +1,107 @@
+"""Rolling a policy out in a batch of environments."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from shoal.envs.batch import Batch
+from shoal.runtime.run import Episodes
+from shoal.types import Algorithm, Array, Mean, Memory, Metrics, Policy, PyTree, TimeStep, Trajectory
+
+
+class Position(NamedTuple):
+    """Where a rollout stands, and the statistics of the episodes that it has ended."""
+
+    state: PyTree
+    timestep: TimeStep
+    memory: Memory
+    episodes: Episodes
+    ended: "Ended"
+
+
+class Ended(NamedTuple):
+    """Sums over the episodes that ended, of all environments together."""
+
+    count: Array
+    returned: Array
+    length: Array
+    terminated: Array
+
+
+def none_ended() -> Ended:
+    """No episode has ended yet."""
+    return Ended(*(jnp.zeros(()) for _ in Ended._fields))
+
+
+def rollout(
+    batch: Batch,
+    algorithm: Algorithm,
+    policy: Policy,
+    position: Position,
+    key: Array,
+    num_steps: int,
+    *,
+    greedy: bool = False,
+) -> tuple[Position, Trajectory]:
+    """T steps of N environments.
+
+    Args:
+      batch: the N environments.
+      algorithm: whose `act` chooses the actions.
+      policy: its parameters.
+      position: where to go on from.
+      key: randomness of the rollout, a new one for each.
+      num_steps: T.
+      greedy: whether the policy takes its mode in place of a sample.
+
+    Returns:
+      where the rollout ended, and the trajectory with T+1 time-steps.
+    """
+
+    def step(position: Position, key: Array) -> tuple[Position, tuple[TimeStep, Any, Any]]:
+        act_key, env_key = jax.random.split(key)
+        memory, action, extras = algorithm.act(
+            policy, position.memory, position.timestep, act_key, greedy=greedy
+        )
+        state, timestep = batch.step(position.state, action, env_key)
+        episodes, ended = count(position.episodes, position.ended, timestep)
+        return Position(state, timestep, memory, episodes, ended), (position.timestep, action, extras)
+
+    memory = position.memory
+    keys = jax.random.split(key, num_steps)
+    position, (timesteps, actions, extras) = jax.lax.scan(step, position, keys)
+    timesteps = jax.tree.map(lambda xs, x: jnp.concatenate([xs, x[None]]), timesteps, position.timestep)
+    return position, Trajectory(timesteps, actions, extras, memory)
+
+
+def count(episodes: Episodes, ended: Ended, timestep: TimeStep) -> tuple[Episodes, Ended]:
+    """Adds a time-step to the running episodes, and those that end with it to the sums.
+
+    The step from a last to a first time-step belongs to no episode: it starts the next one at zero.
+    """
+    returned = jnp.where(timestep.first, 0.0, episodes.returned + timestep.reward)
+    length = jnp.where(timestep.first, 0.0, episodes.length + 1.0)
+
+    def total(x: Array) -> Array:
+        return jnp.sum(jnp.where(timestep.last, x, 0.0))
+
+    ended = Ended(
+        count=ended.count + total(jnp.ones_like(length)),
+        returned=ended.returned + total(returned),
+        length=ended.length + total(length),
+        terminated=ended.terminated + total((timestep.discount == 0).astype(jnp.float32)),
+    )
+    return Episodes(returned, length), ended
+
+
+def episode_metrics(ended: Ended, axis: tuple[str, ...] = ()) -> Metrics:
+    """The sums of ended episodes as metrics, of all groups together."""
+    if axis:
+        ended = jax.lax.psum(ended, axis)
+    return {
+        "episode_return": Mean(ended.returned, ended.count),
+        "episode_length": Mean(ended.length, ended.count),
+        "episode_terminated": Mean(ended.terminated, ended.count),
+        "episodes": Mean(ended.count, jnp.ones(())),
+    }

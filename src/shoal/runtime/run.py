@@ -1,0 +1,153 @@
+"""A Run: one pytree with everything that is needed to go on training.
+
+One Run is one member of a population, one checkpoint, one thing that `vmap` or a mesh can spread. Its key
+never changes: each use of randomness is `fold_in(fold_in(key, stream), counter)`, so evaluation cannot
+disturb training and a run that goes on needs no history.
+"""
+
+import enum
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from shoal import trees
+from shoal.envs.batch import Batch
+from shoal.types import Array, Environment, Learner, Policy, spec_of
+
+ENV_AXIS = "env"  # the name of the axis over groups of environments
+
+
+class Stream(enum.IntEnum):
+    """What a random number is for; streams are disjoint."""
+
+    INIT = 0
+    RESET = 1
+    ROLLOUT = 2
+    UPDATE = 3
+    EVALUATION = 4
+    ABSOLUTE = 5
+
+
+class Settings(NamedTuple):
+    """The part of a run's configuration that its compiled program depends on; static."""
+
+    num_envs: int  # of all groups together
+    num_steps: int
+    total_updates: int
+    groups: int = 1  # environments are split into so many groups, which a mesh may place on devices
+    reset_policy: str = "fresh"
+    pool_size: int = 0
+    eval_episodes: int = 32
+    eval_max_steps: int = 10_000
+    eval_mode: str = "greedy"  # "greedy", "sampled" or "both"; the score is of the first
+    score: str | Callable = "return_mean"  # a metric of an evaluation, or a function of all of them
+    eval_metrics: Callable | None = None  # (Episodes) -> further metrics of an evaluation
+
+    @property
+    def axis(self) -> tuple[str, ...]:
+        """The axis names that an algorithm reduces over."""
+        return (ENV_AXIS,) if self.groups > 1 else ()
+
+
+class Episodes(NamedTuple):
+    """Running return and length of each environment's current episode, [N]."""
+
+    returned: Array
+    length: Array
+
+
+class Best(NamedTuple):
+    """The best policy so far by its evaluation score."""
+
+    policy: Policy
+    score: Array  # -inf before the first evaluation
+    updates: Array  # how many updates the policy had seen
+
+
+@trees.struct
+class Run:
+    """Everything that is needed to go on; every function of the runtime is Run -> Run."""
+
+    environment: Any  # its parameters are data
+    config: Any  # of the algorithm: floats are data
+    learner: Any
+    state: Any  # of the batch of environments
+    timestep: Any
+    memory: Any
+    episodes: Any
+    key: jax.Array
+    updates: jax.Array  # how many have been made
+    best: Any
+    settings: Settings = trees.static()
+
+
+def start(key: Array, environment: Environment, config: Any, settings: Settings) -> Run:
+    """A new run of one group of environments, before its first update.
+
+    Args:
+      key: the run's key, from its seed.
+      environment: its numbers as arrays.
+      config: the algorithm's, its numbers as arrays.
+      settings: static.
+    """
+    algorithm = config.algorithm(spec_of(environment), settings.axis)
+    batch = batch_of(environment, settings)
+    state, timestep = batch.reset(group_key(stream_key(key, Stream.RESET, 0), settings))
+    learner: Learner = algorithm.init(stream_key(key, Stream.INIT, 0), batch.num_envs)
+    run = Run(
+        environment=environment,
+        config=config,
+        learner=learner,
+        state=state,
+        timestep=timestep,
+        memory=algorithm.memory((batch.num_envs,)),
+        episodes=Episodes(jnp.zeros(batch.num_envs), jnp.zeros(batch.num_envs)),
+        key=key,
+        updates=jnp.zeros((), jnp.int32),
+        best=Best(algorithm.policy(learner), jnp.full((), -jnp.inf, jnp.float32), jnp.zeros((), jnp.int32)),
+        settings=settings,
+    )
+    return jax.tree.map(jnp.asarray, run)
+
+
+def batch_of(environment: Environment, settings: Settings) -> Batch:
+    """The batch of one group's environments."""
+    return Batch(
+        environment,
+        num_envs=settings.num_envs // settings.groups,
+        reset_policy=settings.reset_policy,
+        pool_size=max(settings.pool_size // settings.groups, 1),
+    )
+
+
+def stream_key(key: Array, stream: Stream, counter: Array | int) -> Array:
+    """The key of one use: the counter-th of a stream."""
+    return jax.random.fold_in(jax.random.fold_in(key, int(stream)), counter)
+
+
+def group_key(key: Array, settings: Settings) -> Array:
+    """A key of the group's own, where there are several."""
+    if settings.groups == 1:
+        return key
+    return jax.random.fold_in(key, jax.lax.axis_index(ENV_AXIS))
+
+
+def placement(settings: Settings, local: Any, shared: Any) -> Run:
+    """A prefix of a Run that says for each part whether it belongs to a group or to all."""
+    return Run(
+        environment=shared,
+        config=shared,
+        learner=Learner(shared, local),
+        state=local,
+        timestep=local,
+        memory=local,
+        episodes=local,
+        key=shared,
+        updates=shared,
+        best=shared,
+        settings=settings,
+    )
+
+
