@@ -1,4 +1,8 @@
-"""Multi-layer perceptrons that compute feature-major, `[features, batch]`, between their own doors."""
+"""Multi-layer perceptrons that compute feature-major, `[features, batch]`, between their own doors.
+
+Parameters are plain arrays, marked by `nnx.data`: a bare array that is assigned while tracing would
+not be recognised as one, and an `nnx.Param` adds a level to each path and work to each flattening.
+"""
 
 import math
 from collections.abc import Sequence
@@ -18,8 +22,8 @@ class Dense(nnx.Module):
     """`kernel @ x + bias` on feature-major x, [in, batch] -> [out, batch]."""
 
     def __init__(self, kernel: Array):
-        self.kernel = kernel  # [out, in]
-        self.bias = jnp.zeros(kernel.shape[0], jnp.float32)
+        self.kernel = nnx.data(kernel)  # [out, in]
+        self.bias = nnx.data(jnp.zeros(kernel.shape[0], jnp.float32))
 
     def __call__(self, x: Array) -> Array:
         """[in, batch] -> [out, batch]."""
@@ -33,8 +37,8 @@ class LayerNorm(nnx.Module):
     """
 
     def __init__(self, num_features: int):
-        self.scale = jnp.ones(num_features, jnp.float32)
-        self.bias = jnp.zeros(num_features, jnp.float32)
+        self.scale = nnx.data(jnp.ones(num_features, jnp.float32))
+        self.bias = nnx.data(jnp.zeros(num_features, jnp.float32))
 
     def __call__(self, x: Array) -> Array:
         """[features, batch] -> [features, batch]."""

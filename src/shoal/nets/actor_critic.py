@@ -1,0 +1,270 @@
+"""Actors, critics, and both: what an algorithm asks of a network, and the one that it gets by default.
+
+An algorithm needs two methods of a network, `policy` and `value` (`Network`, below), and builds it as
+`Class(spec, key=key)`. `ActorCritic` is Shoal's own; any class with these two methods takes its place.
+A network is a plain pytree of arrays: every array in it is a parameter and is trained.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+from flax import nnx
+
+from shoal.errors import ShoalError
+from shoal.nets.encoders import Encoder
+from shoal.nets.heads import GSDEHead, head_for
+from shoal.nets.mlp import MLP
+from shoal.types import EnvSpec, PyTree
+
+Array = jax.Array
+Distribution = Any  # one of shoal.ops.distributions
+
+
+@runtime_checkable
+class Network(Protocol):
+    """What an algorithm needs of a network; it is built as `Class(spec, key=key)`.
+
+    It must be a pytree (an `nnx.Module` is one) whose structure is the same at every construction, and
+    pure: no stored random state, nothing assigned in a call. Leading axes are free in both methods.
+
+    Two more are used if they are there: `policy_and_value(observation, action_mask)`, where one pass
+    gives both, and an attribute `actor` with a `policy` method of its own, which is then all that is
+    kept of the network in order to act.
+    """
+
+    def policy(self, observation: PyTree, action_mask: Array | None = None) -> Distribution:
+        """Observations with leading axes [...] -> a distribution over actions with batch axes [...]."""
+        ...
+
+    def value(self, observation: PyTree) -> Array:
+        """Observations with leading axes [...] -> values [...], one number for each."""
+        ...
+
+
+def policy_and_value(
+    network: Any, observation: PyTree, action_mask: Array | None = None
+) -> tuple[Distribution, Array]:
+    """Both of a network, in one pass where it can."""
+    if hasattr(network, "policy_and_value"):
+        return network.policy_and_value(observation, action_mask)
+    return network.policy(observation, action_mask), network.value(observation)
+
+
+def acting_part(network: Any) -> Any:
+    """The part of a network that acting needs: its `actor` if that has a `policy`, or all of it."""
+    actor = getattr(network, "actor", None)
+    return actor if hasattr(actor, "policy") else network
+
+
+class Actor(nnx.Module):
+    """Encoder, MLP and head: observations to a distribution over actions.
+
+    Args:
+      spec: of the environment.
+      sizes: hidden layers.
+      activation: a name in `shoal.nets.activations.ACTIVATIONS`.
+      layer_norm: normalise each hidden layer.
+      distribution: "auto", "categorical", "normal", "tanh_normal", "beta" or "gsde"; see `head_for`.
+      state_dependent_std: of "normal" and "tanh_normal".
+      initial_std: of these and "gsde".
+      minimum_std: of the same; a Python number.
+      encoder: "flatten" or "mlp_each"; see `Encoder`.
+      encoder_sizes: layers of each of the encoder's MLPs.
+      scale: of the orthogonal initialisation of hidden layers.
+      out_scale: the same for the last layer; small, so that all actions begin about equally likely.
+      key: a JAX key.
+
+    Raises:
+      ShoalError: a space, a size or a name that does not fit.
+    """
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        *,
+        sizes: Sequence[int] = (64, 64),
+        activation: str = "tanh",
+        layer_norm: bool = False,
+        distribution: str = "auto",
+        state_dependent_std: bool = False,
+        initial_std: float = 1.0,
+        minimum_std: float = 1e-3,
+        encoder: str = "flatten",
+        encoder_sizes: Sequence[int] = (64,),
+        scale: float = math.sqrt(2),
+        out_scale: float = 0.01,
+        key: Array,
+    ):
+        encoder_key, mlp_key = jax.random.split(key)
+        style: dict[str, Any] = dict(activation=activation, layer_norm=layer_norm, scale=scale)
+        self.encoder = Encoder(spec.observation_space, encoder, encoder_sizes, key=encoder_key, **style)
+        num_features = sizes[-1] if sizes else self.encoder.num_features
+        self.head = head_for(
+            spec.action_space,
+            distribution,
+            state_dependent_std=state_dependent_std,
+            initial_std=initial_std,
+            minimum_std=minimum_std,
+            num_features=num_features,
+        )
+        outputs = self.head.num_inputs
+        self.mlp = MLP(self.encoder.num_features, sizes, outputs, out_scale=out_scale, key=mlp_key, **style)
+
+    def __call__(self, observation: PyTree, action_mask: Array | None = None) -> Distribution:
+        """Observations with leading axes [...] -> a distribution with batch axes [...]."""
+        return self.with_features(observation, action_mask)[0]
+
+    def policy(self, observation: PyTree, action_mask: Array | None = None) -> Distribution:
+        """The same as calling it: an actor can stand where a network does, for acting."""
+        return self(observation, action_mask)
+
+    def features(self, observation: PyTree) -> Array:
+        """The last hidden layer: observations [...] -> [..., mlp.num_features]."""
+        return self.mlp.with_features(self.encoder(observation))[1]
+
+    def with_features(
+        self, observation: PyTree, action_mask: Array | None = None
+    ) -> tuple[Distribution, Array]:
+        """The distribution and the last hidden layer, [..., mlp.num_features]."""
+        x, features = self.mlp.with_features(self.encoder(observation))
+        if isinstance(self.head, GSDEHead):
+            return self.head(x, features, action_mask), features
+        return self.head(x, action_mask), features
+
+
+class Critic(nnx.Module):
+    """Encoder and MLP: observations to values. The arguments are `Actor`'s."""
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        *,
+        sizes: Sequence[int] = (64, 64),
+        activation: str = "tanh",
+        layer_norm: bool = False,
+        encoder: str = "flatten",
+        encoder_sizes: Sequence[int] = (64,),
+        scale: float = math.sqrt(2),
+        out_scale: float = 1.0,
+        key: Array,
+    ):
+        encoder_key, mlp_key = jax.random.split(key)
+        style: dict[str, Any] = dict(activation=activation, layer_norm=layer_norm, scale=scale)
+        self.encoder = Encoder(spec.observation_space, encoder, encoder_sizes, key=encoder_key, **style)
+        self.mlp = MLP(self.encoder.num_features, sizes, 1, out_scale=out_scale, key=mlp_key, **style)
+
+    def __call__(self, observation: PyTree) -> Array:
+        """Observations with leading axes [...] -> values [...]."""
+        return self.mlp(self.encoder(observation))[..., 0]
+
+
+class ValueHead(nnx.Module):
+    """One plain layer from features to a value: the critic of a shared torso."""
+
+    def __init__(self, num_features: int, *, out_scale: float = 1.0, key: Array):
+        self.mlp = MLP(num_features, (), 1, out_scale=out_scale, key=key)
+
+    def __call__(self, features: Array) -> Array:
+        """[..., num_features] -> values [...]."""
+        return self.mlp(features)[..., 0]
+
+
+class ActorCritic(nnx.Module):
+    """An actor and a critic, apart or with one torso. The defaults are CleanRL's.
+
+    `network.actor` is an `Actor` in both cases, complete by itself, and all that acting needs. With
+    `shared=True` it holds the torso, and `critic` is one layer upon its last hidden features; so the
+    torso belongs to the actor's parameters, and its gradient comes from both losses.
+
+    Args:
+      spec: of the environment.
+      actor_sizes: hidden layers of the actor, and of the torso if shared.
+      critic_sizes: hidden layers of the critic; None for the actor's.
+      shared: one torso for both.
+      policy_scale: of the initialisation of the policy's last layer.
+      value_scale: of the value's.
+      key: a JAX key.
+      activation, layer_norm, distribution, state_dependent_std, initial_std, minimum_std, encoder,
+        encoder_sizes, scale: see `Actor`; the critic has the same of these as it has at all.
+
+    Raises:
+      ShoalError: a space, a size or a name that does not fit; `critic_sizes` that differ from
+        `actor_sizes` although the torso is shared.
+    """
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        *,
+        actor_sizes: Sequence[int] = (64, 64),
+        critic_sizes: Sequence[int] | None = None,
+        activation: str = "tanh",
+        layer_norm: bool = False,
+        shared: bool = False,
+        distribution: str = "auto",
+        state_dependent_std: bool = False,
+        initial_std: float = 1.0,
+        minimum_std: float = 1e-3,
+        encoder: str = "flatten",
+        encoder_sizes: Sequence[int] = (64,),
+        scale: float = math.sqrt(2),
+        policy_scale: float = 0.01,
+        value_scale: float = 1.0,
+        key: Array,
+    ):
+        if critic_sizes is None:
+            critic_sizes = actor_sizes
+        if shared and tuple(critic_sizes) != tuple(actor_sizes):
+            raise ShoalError(
+                f"critic_sizes={tuple(critic_sizes)} must be None or actor_sizes={tuple(actor_sizes)} "
+                "with shared=True, where one torso serves both."
+            )
+        actor_key, critic_key = jax.random.split(key)
+        common: dict[str, Any] = dict(
+            activation=activation,
+            layer_norm=layer_norm,
+            encoder=encoder,
+            encoder_sizes=encoder_sizes,
+            scale=scale,
+        )
+        self.shared = shared
+        self.actor = Actor(
+            spec,
+            sizes=actor_sizes,
+            distribution=distribution,
+            state_dependent_std=state_dependent_std,
+            initial_std=initial_std,
+            minimum_std=minimum_std,
+            out_scale=policy_scale,
+            key=actor_key,
+            **common,
+        )
+        self.critic: Critic | ValueHead = (
+            ValueHead(self.actor.mlp.num_features, out_scale=value_scale, key=critic_key)
+            if shared
+            else Critic(spec, sizes=critic_sizes, out_scale=value_scale, key=critic_key, **common)
+        )
+
+    def policy(self, observation: PyTree, action_mask: Array | None = None) -> Distribution:
+        """Observations with leading axes [...] -> a distribution with batch axes [...]."""
+        return self.actor(observation, action_mask)
+
+    def value(self, observation: PyTree) -> Array:
+        """Observations with leading axes [...] -> values [...]."""
+        return self.critic(self.actor.features(observation) if self.shared else observation)
+
+    def policy_and_value(
+        self, observation: PyTree, action_mask: Array | None = None
+    ) -> tuple[Distribution, Array]:
+        """Both; with a shared torso, in one pass through it."""
+        if not self.shared:
+            return self.policy(observation, action_mask), self.value(observation)
+        distribution, features = self.actor.with_features(observation, action_mask)
+        return distribution, self.critic(features)
+
+
+def num_parameters(tree: PyTree) -> int:
+    """How many numbers a pytree of arrays holds: for a network, its parameters."""
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))

@@ -1,0 +1,269 @@
+"""Heads: what turns a vector of numbers into a distribution over actions.
+
+A head says how many numbers it needs (`num_inputs`), so that the MLP before it ends in as many, and
+is called with them and an optional mask of legal actions. Its distributions draw *policy actions*:
+integers for discrete spaces; for a Box a flat vector of `size` numbers, unbounded from a Normal and
+in [-1, 1] from a tanh-Normal or a Beta, which the algorithm clips or rescales to the environment's bounds.
+"""
+
+import math
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from shoal.errors import ShoalError, nearest
+from shoal.ops.distributions import Beta, Categorical, MultiCategorical, Normal, TanhNormal
+from shoal.spaces import Box, Discrete, MultiDiscrete, Space
+
+Array = jax.Array
+
+
+class Head(Protocol):
+    """What every head is."""
+
+    @property
+    def num_inputs(self) -> int:
+        """How many numbers it needs for each distribution."""
+        ...
+
+    def __call__(self, x: Array, action_mask: Array | None = None) -> Any:
+        """[..., num_inputs] -> a distribution with batch axes [...]."""
+        ...
+
+
+class CategoricalHead(nnx.Module):
+    """One of n actions: the inputs are logits, -infinity in effect where the mask forbids."""
+
+    def __init__(self, n: int):
+        self.num_inputs = n
+
+    def __call__(self, x: Array, action_mask: Array | None = None) -> Categorical:
+        """Logits [..., n] and a mask broadcastable to them -> Categorical with batch axes [...]."""
+        return Categorical(_masked(x, action_mask))
+
+
+class MultiCategoricalHead(nnx.Module):
+    """Several independent choices; the inputs are the logits of the parts, one after the other."""
+
+    def __init__(self, nvec: tuple[int, ...]):
+        self.nvec = tuple(nvec)
+        self.num_inputs = sum(nvec)
+
+    def __call__(self, x: Array, action_mask: Array | None = None) -> MultiCategorical:
+        """Logits [..., sum(nvec)] and a mask of the same layout -> MultiCategorical of [..., parts]."""
+        ends = np.cumsum(self.nvec)[:-1].tolist()
+        return MultiCategorical(tuple(jnp.split(_masked(x, action_mask), ends, axis=-1)))
+
+
+class NormalHead(nnx.Module):
+    """A diagonal Normal. Its standard deviation is a free parameter, or depends on the state.
+
+    Free (the default, as CleanRL has it): `minimum_std + exp(log_std)`, one `log_std` for each number.
+    State-dependent: `minimum_std + softplus(x + c)` of a second half of inputs, where c makes it
+    `initial_std` at x = 0; softplus, because an exponential overflows at extreme observations.
+
+    Args:
+      size: numbers in an action.
+      state_dependent_std: which of the two.
+      initial_std: standard deviation before training, above `minimum_std`.
+      minimum_std: it never falls below this; 0 or more. A Python number.
+
+    Raises:
+      ShoalError: `initial_std` is not above `minimum_std`, or that is negative.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        state_dependent_std: bool = False,
+        initial_std: float = 1.0,
+        minimum_std: float = 1e-3,
+    ):
+        _check_std(initial_std, minimum_std)
+        self.size = size
+        self.minimum_std = minimum_std
+        self.num_inputs = 2 * size if state_dependent_std else size
+        if state_dependent_std:
+            self.std_shift = math.log(math.expm1(initial_std - minimum_std))
+        else:
+            self.log_std = nnx.data(jnp.full(size, jnp.log(initial_std - minimum_std), jnp.float32))
+
+    @property
+    def state_dependent_std(self) -> bool:
+        """Whether the standard deviation is computed from the inputs."""
+        return self.num_inputs != self.size
+
+    def loc_and_scale(self, x: Array) -> tuple[Array, Array]:
+        """[..., num_inputs] -> mean and standard deviation, each [..., size]."""
+        loc = x[..., : self.size]
+        if self.state_dependent_std:
+            scale = jax.nn.softplus(x[..., self.size :] + self.std_shift)
+        else:
+            scale = jnp.broadcast_to(jnp.exp(self.log_std), loc.shape)
+        return loc, self.minimum_std + scale
+
+    def __call__(self, x: Array, action_mask: Array | None = None) -> Normal:
+        """[..., num_inputs] -> Normal over [..., size]."""
+        _no_mask(self, action_mask)
+        return Normal(*self.loc_and_scale(x))
+
+
+class TanhNormalHead(NormalHead):
+    """A diagonal Normal squashed into [-1, 1] by tanh; its arguments are `NormalHead`'s."""
+
+    def __call__(self, x: Array, action_mask: Array | None = None) -> TanhNormal:  # type: ignore[override]
+        """[..., num_inputs] -> TanhNormal on [-1, 1], over [..., size]."""
+        _no_mask(self, action_mask)
+        return TanhNormal(*self.loc_and_scale(x))
+
+
+class BetaHead(nnx.Module):
+    """Independent Betas on [-1, 1], both parameters above 1, so that each has one peak inside.
+
+    Source: Chou et al. 2017, "Improving Stochastic Policy Gradients in Continuous Control with Deep
+    Reinforcement Learning using the Beta Distribution".
+    """
+
+    def __init__(self, size: int):
+        self.size = size
+        self.num_inputs = 2 * size
+
+    def __call__(self, x: Array, action_mask: Array | None = None) -> Beta:
+        """[..., 2 size] -> Beta on [-1, 1], over [..., size]."""
+        _no_mask(self, action_mask)
+        parameters = 1.0 + jax.nn.softplus(x)
+        return Beta(parameters[..., : self.size], parameters[..., self.size :], low=-1.0, high=1.0)
+
+
+class GSDEHead(nnx.Module):
+    """A Normal whose noise is a random linear function of the policy's last hidden features.
+
+    With a noise matrix E of independent entries `E_ij ~ N(0, exp(log_std_ij)^2)` an action is
+    `loc + features @ E`. Over a fresh E, that is a Normal of standard deviation
+    `sqrt(features^2 @ exp(log_std)^2)`: what this head returns. Holding E for several steps makes the
+    noise smooth in time. No gradient flows from the noise into the features.
+
+    Args:
+      size: numbers in an action.
+      num_features: length of the feature vector.
+      initial_std: standard deviation before training where the features have mean square 1.
+      minimum_std: added in square; a Python number above 0, so that all-zero features do no harm.
+
+    Source: Raffin et al. 2021, "Smooth Exploration for Robotic Reinforcement Learning".
+    """
+
+    def __init__(self, size: int, num_features: int, *, initial_std: float = 1.0, minimum_std: float = 1e-3):
+        _check_std(initial_std, minimum_std)
+        self.num_inputs = size
+        self.minimum_std = minimum_std
+        log_std = jnp.log(initial_std) - 0.5 * math.log(num_features)
+        self.log_std = nnx.data(jnp.full((num_features, size), log_std, jnp.float32))
+
+    def __call__(self, x: Array, features: Array, action_mask: Array | None = None) -> Normal:
+        """Means [..., size] and features [..., num_features] -> Normal over [..., size]."""
+        _no_mask(self, action_mask)
+        variance = jax.lax.stop_gradient(features) ** 2 @ jnp.exp(2.0 * self.log_std)
+        return Normal(x, jnp.sqrt(variance + self.minimum_std**2))
+
+
+KINDS = ("auto", "categorical", "normal", "tanh_normal", "beta", "gsde")
+
+
+def head_for(
+    action_space: Space,
+    kind: str = "auto",
+    *,
+    state_dependent_std: bool = False,
+    initial_std: float = 1.0,
+    minimum_std: float = 1e-3,
+    num_features: int = 0,
+) -> Any:
+    """The head for an action space.
+
+    Args:
+      action_space: Discrete and MultiDiscrete take "categorical", Box the others.
+      kind: "auto" is "categorical" or "normal", by the space.
+      state_dependent_std: of "normal" and "tanh_normal".
+      initial_std: of "normal", "tanh_normal" and "gsde".
+      minimum_std: of the same.
+      num_features: length of the features that "gsde" is given.
+
+    Returns:
+      a `Head` (or a `GSDEHead`, which takes the features too).
+
+    Raises:
+      ShoalError: an unknown kind, one that does not fit the space, or a space no head acts in.
+    """
+    if kind not in KINDS:
+        raise ShoalError(f"distribution={kind!r} is none of {', '.join(KINDS)}{nearest(str(kind), KINDS)}.")
+    if isinstance(action_space, Discrete | MultiDiscrete):
+        if kind not in ("auto", "categorical"):
+            raise ShoalError(
+                f"distribution={kind!r} needs a Box action space, but this one is {action_space}; "
+                "the one that fits is 'categorical'."
+            )
+        if isinstance(action_space, Discrete):
+            return CategoricalHead(action_space.n)
+        return MultiCategoricalHead(action_space.nvec)
+    if not isinstance(action_space, Box) or np.issubdtype(action_space.dtype, np.integer):
+        raise ShoalError(
+            f"no head acts in the action space {action_space!r}; "
+            "those that work are Discrete, MultiDiscrete and Box of floats."
+        )
+    if kind == "categorical":
+        raise ShoalError(
+            f"distribution='categorical' needs a Discrete or MultiDiscrete action space, but this one is "
+            f"{action_space}; the ones that fit are 'normal', 'tanh_normal', 'beta' and 'gsde'."
+        )
+    return _continuous_head(
+        action_space,
+        kind,
+        num_features,
+        state_dependent_std,
+        initial_std=initial_std,
+        minimum_std=minimum_std,
+    )
+
+
+def _continuous_head(
+    action_space: Box, kind: str, num_features: int, state_dependent_std: bool, **std: float
+) -> Any:
+    size = math.prod(action_space.shape)
+    if kind in ("tanh_normal", "beta") and not action_space.bounded:
+        raise ShoalError(
+            f"distribution={kind!r} needs an action space with finite bounds, but this one is "
+            f"{action_space}; the one that fits is 'normal'."
+        )
+    if kind == "beta":
+        return BetaHead(size)
+    if kind == "gsde":
+        return GSDEHead(size, num_features, **std)
+    head = TanhNormalHead if kind == "tanh_normal" else NormalHead
+    return head(size, state_dependent_std=state_dependent_std, **std)
+
+
+def _masked(logits: Array, action_mask: Array | None) -> Array:
+    return logits if action_mask is None else jnp.where(action_mask, logits, _FORBIDDEN)
+
+
+_FORBIDDEN = -1e9  # finite, so that 0 times its log-probability is 0 and not NaN
+
+
+def _no_mask(head: nnx.Module, action_mask: Array | None) -> None:
+    if action_mask is not None:
+        raise ShoalError(
+            f"action_mask of shape {action_mask.shape} was given to a {type(head).__name__}, which has no "
+            "legal actions to choose among; an environment with a Box action space must leave it None."
+        )
+
+
+def _check_std(initial_std: float, minimum_std: float) -> None:
+    # A traced initial_std (it may be data of a config) is left to the config's own validation.
+    if minimum_std < 0:
+        raise ShoalError(f"minimum_std={minimum_std} must be 0 or more.")
+    if not isinstance(initial_std, jax.core.Tracer) and not initial_std > minimum_std:
+        raise ShoalError(f"initial_std={initial_std} must be above minimum_std={minimum_std}.")
