@@ -11,6 +11,7 @@ from shoal.spaces import Box, Discrete
 
 MAX_VELOCITY_1 = 4 * np.pi  # radians a second
 MAX_VELOCITY_2 = 9 * np.pi
+RUNGE_KUTTA_STAGES = ((0, 1 / 6), (1 / 2, 1 / 3), (1 / 2, 1 / 3), (1, 1 / 6))  # where, and its weight
 START_RANGE = 0.1  # every coordinate of the first state lies within it
 
 
@@ -95,13 +96,16 @@ class Acrobot:
         def along(slope: AcrobotState, duration: jax.Array | float) -> AcrobotState:
             return AcrobotState(*(x + duration * dx for x, dx in zip(state, slope, strict=True)))
 
-        half = self.time_step / 2
-        k1 = self._slope(state, torque)
-        k2 = self._slope(along(k1, half), torque)
-        k3 = self._slope(along(k2, half), torque)
-        k4 = self._slope(along(k3, self.time_step), torque)
-        mean = (a + 2 * b + 2 * c + d for a, b, c, d in zip(k1, k2, k3, k4, strict=True))
-        return along(AcrobotState(*mean), self.time_step / 6)
+        def stage(carry: tuple, coefficients: jax.Array) -> tuple[tuple, None]:
+            slope, total = carry
+            lag, weight = coefficients
+            slope = self._slope(along(slope, lag * self.time_step), torque)
+            return (slope, AcrobotState(*(t + weight * dx for t, dx in zip(total, slope, strict=True)))), None
+
+        # A loop, since XLA on the CPU would otherwise compute the early stages anew for every late one.
+        nothing = AcrobotState(*(jnp.zeros_like(x) for x in state))
+        (_, total), _ = jax.lax.scan(stage, (nothing, nothing), jnp.asarray(RUNGE_KUTTA_STAGES, jnp.float32))
+        return along(total, self.time_step)
 
     def _slope(self, state: AcrobotState, torque: jax.Array) -> AcrobotState:
         """The state's derivative in time; the names d1, d2, φ1, φ2 are the book's."""
