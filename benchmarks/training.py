@@ -1,0 +1,28 @@
+"""PPO on CartPole, Shoal against rejax: `python benchmarks/training.py`.
+
+Four epochs of four minibatches, two 64x64 tanh networks, clip 0.2, without evaluation: the reference
+workload of 1,024 environments x 32 steps and a small one of 4 x 128. Shoal on one device (all cores as
+threads) and, for the reference workload, with the environments spread over two host devices.
+"""
+
+import sys
+
+from harness import Side, compare, options, peer_python, report
+
+WORKLOADS = ((1024, 32, 1), (1024, 32, 2), (4, 128, 1))  # environments, steps, devices of Shoal's
+
+
+def main() -> None:
+    """Compares on each workload and prints the table."""
+    parsed = options(__doc__)
+    theirs = Side("rejax", peer_python("rejax"), "peers/rejax_training.py")
+    comparisons = []
+    for num_envs, num_steps, devices in WORKLOADS:
+        name = "shoal" if devices == 1 else f"shoal, {devices} devices"
+        ours = Side(name, sys.executable, "own/training.py", devices)
+        comparisons.append(compare(f"{num_envs} x {num_steps}", ours, theirs, num_envs, num_steps, parsed))
+    report(comparisons, parsed)
+
+
+if __name__ == "__main__":
+    main()
