@@ -181,3 +181,14 @@ def test_where_takes_one_condition_for_all():
 def test_where_refuses_different_structures():
     with pytest.raises(ValueError, match="pytree structure"):
         trees.where(jnp.asarray(True), {"a": 1}, {"b": 1})
+
+
+def test_classes_with_equal_fields_have_different_structures():
+    # With equal ones, jit could answer with the program that it traced for another class.
+    def variant(name: str, factor: float) -> Any:
+        return trees.struct(type(name, (Inner,), {"weight": lambda self: factor * self.mass}))
+
+    structures = [jax.tree.structure(variant(name, 1.0)()) for name in ("One", "Other")]
+    assert structures[0] != structures[1]
+    weight = jax.jit(lambda inner: inner.weight())
+    assert [float(weight(variant(f"Inner{i}", i)())) for i in range(100)] == list(range(100))

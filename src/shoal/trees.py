@@ -57,14 +57,39 @@ def is_struct(tree: Any) -> bool:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, static))
 def struct(cls: type[T]) -> type[T]:
-    """Makes a class a frozen dataclass that is a pytree (see the module's docstring for which fields)."""
+    """Makes a class a frozen dataclass that is a pytree (see the module's docstring for which fields).
+
+    It is registered as a node of its own kind and not by `jax.tree_util.register_dataclass`, whose
+    structures compare equal for two classes with the same field names: a compiled function could then
+    run the program that was traced for the other class.
+    """
     cls = dataclasses.dataclass(frozen=True)(cls)
     hints = typing.get_type_hints(cls)
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]
     data = [field.name for field in fields if _is_data(field, hints[field.name])]
     meta = [field.name for field in fields if field.name not in data]
     setattr(cls, _DATA, tuple(data))
-    return jax.tree_util.register_dataclass(cls, data, meta)
+    _register(cls, data, meta)
+    return cls
+
+
+def _register(cls: type, data: list[str], meta: list[str]) -> None:
+    keys = [jax.tree_util.GetAttrKey(name) for name in data]
+
+    def flatten(tree: Any) -> tuple[list, tuple]:
+        return [getattr(tree, name) for name in data], tuple(getattr(tree, name) for name in meta)
+
+    def flatten_with_keys(tree: Any) -> tuple[list, tuple]:
+        children, static_values = flatten(tree)
+        return list(zip(keys, children, strict=True)), static_values
+
+    def unflatten(static_values: tuple, children: Any) -> Any:
+        tree: Any = object.__new__(cls)  # not __init__: children may be anything, such as a tree of None
+        for name, value in zip([*data, *meta], [*children, *static_values], strict=True):
+            object.__setattr__(tree, name, value)
+        return tree
+
+    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
 
 
 def data_fields(tree: Any) -> tuple[str, ...]:
