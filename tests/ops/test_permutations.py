@@ -1,0 +1,166 @@
+"""A permutation has to be one, and to look like one drawn uniformly to tests that a weak one fails."""
+
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+from shoal.ops import permutations
+
+SIGNIFICANCE = 1e-4  # of each test below; the keys are fixed, so a pass stays a pass
+
+
+def draw(n: int, count: int, seed: int = 0) -> np.ndarray:
+    """[count, n]: the permutations of `count` keys."""
+    keys = jax.random.split(jax.random.key(seed), count)
+    return np.asarray(jax.jit(jax.vmap(lambda key: permutations.permutation(key, n)))(keys))
+
+
+def landing_p_value(drawn: np.ndarray) -> float:
+    """Chi-square of where every index lands: n * n cells whose rows and columns have equal sums."""
+    count, n = drawn.shape
+    cells = np.bincount((np.arange(n) * n + drawn).ravel(), minlength=n * n)
+    statistic = np.sum((cells - count / n) ** 2) / (count / n)
+    return scipy.stats.chi2.sf(statistic, (n - 1) ** 2)
+
+
+def pair_p_value(drawn: np.ndarray, apart: int) -> float:
+    """Chi-square of the cyclic distance between the images of indices that are `apart`."""
+    n = drawn.shape[1]
+    # Only disjoint pairs: within one permutation the distances of overlapping ones depend on each other.
+    starts = np.array([i for i in range(n - apart) if (i // apart) % 2 == 0])
+    distance = (drawn[:, starts + apart] - drawn[:, starts]) % n
+    cells = np.bincount(distance.ravel(), minlength=n)
+    assert cells[0] == 0
+    return scipy.stats.chisquare(cells[1:]).pvalue
+
+
+def joint_pair_p_value(drawn: np.ndarray, i: int, j: int) -> float:
+    """Chi-square of (image of i, image of j) over all n * (n - 1) values."""
+    n = drawn.shape[1]
+    cells = np.bincount(drawn[:, i] * n + drawn[:, j], minlength=n * n).reshape(n, n)
+    assert np.trace(cells) == 0
+    return scipy.stats.chisquare(cells[~np.eye(n, dtype=bool)]).pvalue
+
+
+def poisson_p_value(counts: np.ndarray) -> float:
+    """Chi-square of counts that should be Poisson(1), as the fixed points of a permutation are."""
+    observed = np.bincount(np.minimum(counts, 6), minlength=7)
+    expected = scipy.stats.poisson.pmf(np.arange(6), 1.0)
+    return scipy.stats.chisquare(observed, len(counts) * np.append(expected, 1 - expected.sum())).pvalue
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 63, 64, 65, 66, 67, 97, 127, 129, 1001, 4999])
+def test_is_a_bijection(n):
+    drawn = draw(n, 500, seed=n)
+    assert drawn.dtype == np.int32
+    np.testing.assert_array_equal(np.sort(drawn, axis=1), np.broadcast_to(np.arange(n), drawn.shape))
+
+
+@pytest.mark.parametrize("n", [32768, 32770, 1_000_003])
+def test_is_a_bijection_of_many(n):
+    drawn = np.asarray(permutations.permutation(jax.random.key(1), n))
+    np.testing.assert_array_equal(np.sort(drawn), np.arange(n))
+
+
+@pytest.mark.parametrize("n", [5, 64, 66, 2**31 - 1])
+@pytest.mark.parametrize("dtype", [jnp.int32, jnp.uint32])
+def test_an_index_alone_goes_where_it_goes_among_all(n, dtype):
+    key = jax.random.key(3)
+    indices = jnp.asarray([0, 1, 4, n // 2, n - 1], dtype)
+    images = permutations.permute(key, indices, n)
+    assert images.dtype == dtype
+    assert np.all(np.asarray(images) >= 0) and np.all(np.asarray(images) < n)
+    assert len(np.unique(images)) == len(np.unique(indices))
+    assert permutations.permute(key, indices[2], n) == images[2]
+    if n < 2**31 - 1:
+        np.testing.assert_array_equal(permutations.permutation(key, n)[indices], images)
+
+
+@pytest.mark.parametrize("n", [16, 96, 97])
+def test_under_vmap_and_in_scan(n):
+    keys = jax.random.split(jax.random.key(0), 20)
+    one = jax.jit(lambda key: permutations.permutation(key, n))
+    alone = np.stack([one(key) for key in keys])
+    mapped = jax.jit(jax.vmap(one))(keys)
+    _, scanned = jax.lax.scan(lambda carry, key: (carry, one(key)), 0, keys)
+    np.testing.assert_array_equal(mapped, alone)
+    np.testing.assert_array_equal(scanned, alone)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 6])
+def test_of_few_every_permutation_is_equally_likely(n):
+    drawn = draw(n, 40_000)
+    numbers = {p: i for i, p in enumerate(itertools.permutations(range(n)))}
+    cells = np.bincount([numbers[tuple(p)] for p in drawn.tolist()], minlength=math.factorial(n))
+    assert scipy.stats.chisquare(cells).pvalue > SIGNIFICANCE
+
+
+SIZES = [7, 16, 64, 65, 66, 100, 128]
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_every_index_lands_everywhere(n):
+    assert landing_p_value(draw(n, 50_000)) > SIGNIFICANCE
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_pairs_of_neighbours_are_torn_apart(n):
+    drawn = draw(n, 50_000, seed=1)
+    for apart in (1, 2, n // 2):
+        assert pair_p_value(drawn, apart) > SIGNIFICANCE
+    assert joint_pair_p_value(drawn, 0, 1) > SIGNIFICANCE
+    assert joint_pair_p_value(drawn, 0, n - 1) > SIGNIFICANCE
+    if n > permutations.SMALL:  # two indices with the same right digit, which only every other round parts
+        _, right = permutations._radices(n)
+        assert joint_pair_p_value(drawn, 0, right) > SIGNIFICANCE
+        assert pair_p_value(drawn, right) > SIGNIFICANCE
+
+
+@pytest.mark.parametrize("n", [16, 65, 66, 100, 1000, 4096])
+def test_fixed_points_are_poisson(n):
+    drawn = draw(n, 4_000, seed=2)
+    assert poisson_p_value(np.sum(drawn == np.arange(n), axis=1)) > SIGNIFICANCE
+
+
+@pytest.mark.parametrize("n", [16, 65, 100, 1000, 4096])
+def test_avalanche_between_keys_that_are_close(n):
+    """Permutations of neighbouring seeds agree in as many places as unrelated ones do: Poisson(1)."""
+    permute = jax.jit(jax.vmap(lambda seed: permutations.permutation(jax.random.key(seed), n)))
+    drawn = np.asarray(permute(jnp.arange(4_001)))
+    assert poisson_p_value(np.sum(drawn[1:] == drawn[:-1], axis=1)) > SIGNIFICANCE
+
+
+@pytest.mark.parametrize("n", [100, 128])
+def test_these_tests_catch_a_weak_network(n, monkeypatch):
+    monkeypatch.setattr(permutations, "ROUNDS", 4)
+    drawn = draw(n, 50_000, seed=1)
+    _, right = permutations._radices(n)
+    assert min(joint_pair_p_value(drawn, 0, right), joint_pair_p_value(drawn, 0, 1)) < 1e-9
+    monkeypatch.setattr(permutations, "ROUNDS", 2)
+    assert landing_p_value(draw(n, 50_000)) > SIGNIFICANCE  # two rounds are enough for an index alone
+    monkeypatch.setattr(permutations, "ROUNDS", 1)
+    assert landing_p_value(draw(n, 50_000)) < 1e-9
+
+
+def test_radices_waste_little():
+    for n in range(permutations.SMALL + 1, 3000):
+        left, right = permutations._radices(n)
+        assert n <= left * right < n + math.sqrt(2 * n)
+        assert left <= right * 2 and right <= left * 2 + 2
+    for power in range(7, 31):
+        left, right = permutations._radices(2**power)
+        assert left * right == 2**power
+
+
+def test_bad_input_is_named():
+    key = jax.random.key(0)
+    for n in (0, -3, 2**31):
+        with pytest.raises(ValueError, match=f"n={n} must"):
+            permutations.permute(key, jnp.arange(3), n)
+    with pytest.raises(ValueError, match="float32"):
+        permutations.permute(key, jnp.zeros(3), 3)
