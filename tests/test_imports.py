@@ -16,7 +16,19 @@ ROOT = Path(shoal.__file__).parent
 # A room is a module or package directly under shoal; it may import itself and the rooms named here.
 FOR_ALL = {"trees", "errors", "imports"}
 EVERYTHING = {
-    *("algos", "api", "envs", "errors", "imports", "nets", "ops", "presets", "runtime", "spaces"),
+    *(
+        "algos",
+        "api",
+        "envs",
+        "errors",
+        "experiment",
+        "imports",
+        "nets",
+        "ops",
+        "presets",
+        "runtime",
+        "spaces",
+    ),
     *("trees", "types"),
 }
 MAY_IMPORT = {
@@ -31,6 +43,7 @@ MAY_IMPORT = {
     "envs": {"ops", "types", "spaces"} | FOR_ALL,
     "algos": {"ops", "nets", "types", "spaces"} | FOR_ALL,
     "runtime": {"envs", "ops", "types", "spaces"} | FOR_ALL,
+    "experiment": EVERYTHING - {"api", "experiment"},
     "api": EVERYTHING,
     "cli": {"api"} | FOR_ALL,
     "": {"api"} | FOR_ALL,  # shoal/__init__.py

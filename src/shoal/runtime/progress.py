@@ -1,0 +1,154 @@
+"""What a person sees while a run goes on: a live line on a terminal, else a plain line per log point.
+
+It is written to standard error, so that standard output has a command's result and nothing else.
+"""
+
+import contextlib
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import IO, Any
+
+
+class Progress:
+    """The progress of a run; a context manager, so that the live line is ended whatever happens.
+
+    A stream that breaks (a closed pipe, a notebook that went away) silences it: nothing that is only
+    shown may end a run.
+
+    Args:
+      total_steps: environment steps of each seed.
+      title: what stands before the numbers, such as "CartPole-v1 ppo".
+      seeds: how many seeds run at once.
+      quiet: writes nothing at all.
+      stream: where to write; None is standard error.
+      clock: the time in seconds; given by tests.
+    """
+
+    def __init__(
+        self,
+        total_steps: int,
+        title: str = "",
+        *,
+        seeds: int = 1,
+        quiet: bool = False,
+        stream: IO[str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._total, self._title, self._clock = total_steps, title, clock
+        self._unit = "steps" if seeds == 1 else f"steps of {seeds} seeds"
+        self._stream = sys.stderr if stream is None else stream
+        self._silent = quiet or self._stream is None  # a process without a console has no stderr
+        self._begun: tuple[int, float] | None = None  # steps and time of the first update
+        self._live: Any = None  # rich's progress bar, on a terminal
+
+    def __enter__(self) -> "Progress":
+        if not self._silent and is_terminal(self._stream):
+            with self._forgiving():
+                self._live = _bar(self._stream, self._title, self._total, self._unit)
+                self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._forgiving():
+            if self._live is not None:
+                self._live.stop()
+
+    def update(self, steps: int, steps_per_second: float = math.nan, **metrics: float) -> None:
+        """Shows a log point.
+
+        Args:
+          steps: environment steps of each seed so far.
+          steps_per_second: of all seeds together.
+          **metrics: numbers to show by name, such as the mean return over seeds; NaN shows as "-".
+        """
+        if self._silent:
+            return
+        numbers = [f"{short(steps_per_second)} steps/s"] if math.isfinite(steps_per_second) else []
+        numbers += [f"{name.replace('_', ' ')} {number(value)}" for name, value in metrics.items()]
+        left = self._seconds_left(steps)
+        numbers += [f"{duration(left)} left"] if left is not None and steps < self._total else []
+        with self._forgiving():
+            if self._live is not None:
+                task = self._live.task_ids[0]
+                self._live.update(task, completed=steps, numbers="  ".join(numbers), refresh=True)
+            else:
+                share = steps / max(1, self._total)
+                head = f"{self._title}  {steps:,} of {self._total:,} {self._unit} ({share:.0%})".strip()
+                print("  ".join([head, *numbers]), file=self._stream, flush=True)
+
+    def note(self, text: str) -> None:
+        """Writes a line that stays, above the live line where there is one."""
+        if self._silent:
+            return
+        with self._forgiving():
+            if self._live is not None:
+                self._live.console.print(text, markup=False, highlight=False)
+            else:
+                print(text, file=self._stream, flush=True)
+
+    def _seconds_left(self, steps: int) -> float | None:
+        """Wall time to go at the pace since the first update, which leaves compilation out."""
+        now = self._clock()
+        if self._begun is None:
+            self._begun = steps, now
+        first, begun = self._begun
+        return (now - begun) / (steps - first) * (self._total - steps) if steps > first else None
+
+    @contextlib.contextmanager
+    def _forgiving(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, ValueError):  # ValueError: the stream was closed
+            self._silent, self._live = True, None
+
+
+def is_terminal(stream: Any) -> bool:
+    """Whether a stream is a terminal on which a line can be written over."""
+    try:
+        return stream.isatty() and os.environ.get("TERM") != "dumb"
+    except (AttributeError, ValueError):
+        return False
+
+
+def short(value: float) -> str:
+    """1,234,567 as 1.23M: three digits and a unit."""
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(value) >= 0.9995 * size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def number(value: float) -> str:
+    """A metric in at most five digits; "-" for NaN."""
+    return "-" if math.isnan(value) else f"{value:.1f}" if 10 <= abs(value) < 1e5 else f"{value:.3g}"
+
+
+def duration(seconds: float) -> str:
+    """3,725 seconds as 1:02:05."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _bar(stream: IO[str], title: str, total: int, unit: str) -> Any:
+    from rich import progress  # noqa: PLC0415 (a tenth of a second that plain lines do not need)
+    from rich.console import Console  # noqa: PLC0415
+
+    class Forgiving(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # rich's own would end the process
+
+    bar = progress.Progress(
+        progress.TextColumn("{task.description}", markup=False),
+        progress.BarColumn(bar_width=24),
+        progress.TaskProgressColumn(),
+        progress.TextColumn("{task.completed:,} of {task.total:,} {task.fields[unit]}", markup=False),
+        progress.TextColumn("{task.fields[numbers]}", markup=False),
+        console=Forgiving(file=stream, force_jupyter=False),
+        auto_refresh=False,  # no thread: the line changes when there is news
+    )
+    bar.add_task(title, total=total, unit=unit, numbers="")
+    return bar
