@@ -93,7 +93,9 @@ def check_ppo(config: Any, spec: EnvSpec, num_envs: int, num_steps: int) -> None
     """
     check_types(config)
     within(config, 0.0, 1.0, "gamma", "gae_lambda", "noise_correlation")
-    positive(config, "learning_rate", "clip_coef", "vf_clip_coef", "max_grad_norm", "initial_std", "desired_kl")
+    positive(
+        config, "learning_rate", "clip_coef", "vf_clip_coef", "max_grad_norm", "initial_std", "desired_kl"
+    )
     positive(config, "update_epochs", "num_minibatches")
     at_least_zero = ("ent_coef", "vf_coef", "target_kl", "kl_coef", "dpo_alpha", "dpo_beta")
     critics = ("critic_learning_rate", "critic_max_grad_norm", "critic_update_epochs")
@@ -101,9 +103,13 @@ def check_ppo(config: Any, spec: EnvSpec, num_envs: int, num_steps: int) -> None
     within(config, -1, math.inf, "gradient_chunk")
     divides("num_minibatches", config.num_minibatches, "num_envs*num_steps", num_envs * num_steps)
     if any(size <= 0 for size in (*config.hidden_sizes, *config.critic_hidden_sizes)):
-        raise ShoalError(f"hidden_sizes={config.hidden_sizes} must be widths greater than 0, such as (64, 64).")
+        raise ShoalError(
+            f"hidden_sizes={config.hidden_sizes} must be widths greater than 0, such as (64, 64)."
+        )
     if config.shared_torso and config.separate_updates:
-        raise ShoalError("shared_torso=True leaves nothing for the critic_ settings to apply to; use separate torsos.")
+        raise ShoalError(
+            "shared_torso=True leaves nothing for the critic_ settings to apply to; use separate torsos."
+        )
     if spec.num_agents != 1:
         raise ShoalError(f"num_agents={spec.num_agents} is more than ppo takes; it trains one agent.")
     check_distribution(config, spec)
@@ -120,7 +126,9 @@ def check_distribution(config: Any, spec: EnvSpec) -> None:
         raise ShoalError(f"action_space={space} is none that ppo acts in: Discrete, MultiDiscrete or Box.")
     fitting = ["normal", "tanh_normal", "beta"] if isinstance(space, Box) else ["categorical"]
     if kind not in ("auto", *fitting):
-        raise ShoalError(f"distribution={kind!r} does not fit action_space={space}; {' or '.join(fitting)} does.")
+        raise ShoalError(
+            f"distribution={kind!r} does not fit action_space={space}; {' or '.join(fitting)} does."
+        )
     if isinstance(space, Box):
         kind = "normal" if kind == "auto" else kind
         stretched = kind != "normal" or config.action_scaling == "rescale"
@@ -130,4 +138,6 @@ def check_distribution(config: Any, spec: EnvSpec) -> None:
                 f"action_space={space} has infinite ones; distribution='normal' with action_scaling='clip' works."
             )
     if config.correlated_noise and kind not in ("normal", "tanh_normal"):
-        raise ShoalError(f"correlated_noise=True needs a normal or tanh_normal policy, and this one is {kind!r}.")
+        raise ShoalError(
+            f"correlated_noise=True needs a normal or tanh_normal policy, and this one is {kind!r}."
+        )

@@ -75,7 +75,9 @@ def build(config: Any, network: PyTree, rate: Array | float) -> optax.GradientTr
     does not depend on `rate`. With `separate_updates` actor and critic are clipped each for itself.
     """
 
-    def one(name: str, texts: tuple[str, ...], learning_rate: Any, max_norm: Any) -> optax.GradientTransformation:
+    def one(
+        name: str, texts: tuple[str, ...], learning_rate: Any, max_norm: Any
+    ) -> optax.GradientTransformation:
         optimizer = named(name, texts, learning_rate * rate)
         if not config.separate_updates:
             return optimizer

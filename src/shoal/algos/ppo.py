@@ -190,7 +190,9 @@ def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorit
         shared = Shared(
             network=network,
             optimizer=optimisers.build(config, network, 0.0).init(network),
-            observation=statistics.init_moments(spaces.zeros(spec.observation_space)) if config.norm_obs else None,
+            observation=statistics.init_moments(spaces.zeros(spec.observation_space))
+            if config.norm_obs
+            else None,
             reward=statistics.init_moments(jnp.zeros(())) if config.norm_reward else None,
             learning_rate_scale=jnp.ones(()),
             kl_coef=jnp.asarray(config.kl_coef, jnp.float32),
@@ -214,7 +216,9 @@ def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorit
         if greedy:
             raw = actions.mode(distribution)
         elif config.correlated_noise:
-            memory, raw = actions.correlated(distribution, memory, timestep.first, key, config.noise_correlation)
+            memory, raw = actions.correlated(
+                distribution, memory, timestep.first, key, config.noise_correlation
+            )
         else:
             raw = actions.sample(distribution, key)
         kept = distribution if config.surrogate == "penalty" else ()
@@ -242,7 +246,8 @@ def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorit
         start = Improving(shared.network, shared.optimizer, stopped=jnp.asarray(False))
         done, history = jax.lax.scan(improve, start, jnp.arange(epochs * config.num_minibatches))
         kl = statistics.weighted_mean(
-            history["approx_kl"][-config.num_minibatches :], history["actor_updates"][-config.num_minibatches :]
+            history["approx_kl"][-config.num_minibatches :],
+            history["actor_updates"][-config.num_minibatches :],
         )
         shared = shared._replace(network=done.network, optimizer=done.optimizer)
         metrics |= summarise(history) | {
@@ -279,7 +284,9 @@ def prepare(
         advantage_loss = advantage
 
     rows = Rows(
-        observation=trees.where(weight > 0, at_start(observation), jax.tree.map(jnp.zeros_like, at_start(observation))),
+        observation=trees.where(
+            weight > 0, at_start(observation), jax.tree.map(jnp.zeros_like, at_start(observation))
+        ),
         action_mask=before.action_mask,
         raw=trajectory.extras.raw,
         log_prob=trajectory.extras.log_prob,
@@ -350,7 +357,9 @@ def improve_once(
 ) -> tuple[Improving, dict[str, Array]]:
     """One gradient step on a minibatch; returns its metrics, one number each."""
     if config.norm_adv == "minibatch":
-        batch = batch._replace(advantage=statistics.standardise(batch.advantage, batch.weight, axis_name=axis))
+        batch = batch._replace(
+            advantage=statistics.standardise(batch.advantage, batch.weight, axis_name=axis)
+        )
     within = epoch < config.update_epochs
     actor_on = within & ~carry.stopped
     gradient, sums = summed_gradient(config, carry.network, batch, kl_coef, actor_on)
@@ -388,7 +397,9 @@ def summed_gradient(
         return jax.tree.map(jnp.add, total, grad(network, chunk, config, kl_coef, actor_on)), None
 
     chunks = jax.tree.map(lambda x: x.reshape(num_chunks, -1, *x.shape[1:]), batch)
-    shapes = jax.eval_shape(lambda: grad(network, jax.tree.map(lambda x: x[0], chunks), config, kl_coef, actor_on))
+    shapes = jax.eval_shape(
+        lambda: grad(network, jax.tree.map(lambda x: x[0], chunks), config, kl_coef, actor_on)
+    )
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     return jax.lax.scan(add, zeros, chunks)[0]
 
@@ -433,7 +444,9 @@ def _dpo(config: PPOConfig, log_ratio: Array, batch: Rows, distribution: Any, kl
     return policy_losses.dpo_surrogate(log_ratio, batch.advantage, config.dpo_alpha, config.dpo_beta)
 
 
-def _policy_gradient(config: PPOConfig, log_ratio: Array, batch: Rows, distribution: Any, kl_coef: Array) -> Array:
+def _policy_gradient(
+    config: PPOConfig, log_ratio: Array, batch: Rows, distribution: Any, kl_coef: Array
+) -> Array:
     return policy_losses.policy_gradient(log_ratio, batch.advantage)  # the old log_prob is a constant
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from shoal.errors import ShoalError
 from shoal.spaces import Dict, Discrete, Space
-from shoal.types import Array, EnvSpec, Memory, PyTree, TimeStep
+from shoal.types import Array, Environment, EnvSpec, Memory, PyTree, TimeStep, spec_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,15 +19,18 @@ class TrainedPolicy:
 
     Attributes:
       config: the algorithm's, whose `act` is used.
-      spec: the spaces that it was trained in.
       parameters: what acting needs.
-      source: where it comes from, for messages.
+      environment: the one that it was trained in.
     """
 
     config: Any
-    spec: EnvSpec
     parameters: PyTree
-    source: str = ""
+    environment: Environment
+
+    @property
+    def spec(self) -> EnvSpec:
+        """The spaces that it was trained in."""
+        return spec_of(self.environment)
 
     @property
     def algorithm(self) -> Any:

@@ -100,7 +100,11 @@ class RunConfig:
         elif self.eval_every == 0:
             points = set()
         else:
-            points = {round(total * k / self.num_evals) for k in range(self.num_evals + 1)} if self.num_evals else set()
+            points = (
+                {round(total * k / self.num_evals) for k in range(self.num_evals + 1)}
+                if self.num_evals
+                else set()
+            )
         return sorted(points | {0, total})
 
     def log_points(self) -> list[int]:

@@ -5,13 +5,14 @@ frozen. So short episodes are not over-represented, as they are where the first 
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from shoal import trees
+from shoal.errors import ShoalError, nearest
 from shoal.runtime.run import Best, Run, Settings, Stream, stream_key
 from shoal.types import Algorithm, Array, Environment, Policy, TimeStep, spec_of
 
@@ -92,7 +93,7 @@ def averaged(played: Played, summaries: Mapping[str, str]) -> Mapping[str, Array
 
 def summed_up(played: Played) -> dict[str, Array]:
     """The metrics of an evaluation, a number each: over episodes."""
-    metrics = {}
+    metrics: dict[str, Array] = {}
     for name, x in (("return", played.returned), ("length", played.length)):
         metrics |= {
             f"{name}_mean": jnp.mean(x),
@@ -116,7 +117,7 @@ def evaluate_policy(
     episodes: int,
 ) -> dict[str, Array]:
     """The metrics of a policy, greedy or sampled or both (then the sampled ones begin with `sampled_`)."""
-    results = {}
+    results: dict[str, Array] = {}
     modes = {"greedy": (True,), "sampled": (False,), "both": (True, False)}[settings.eval_mode]
     for greedy in modes:
         played = play(
@@ -143,17 +144,30 @@ def evaluate(run: Run) -> tuple[Run, dict[str, Array]]:
     policy = algorithm.policy(run.learner)
     key = stream_key(run.key, Stream.EVALUATION, run.updates)
     metrics = evaluate_policy(run.environment, algorithm, policy, key, settings, settings.eval_episodes)
-    score = metrics[settings.score] if isinstance(settings.score, str) else settings.score(metrics)
-    score = jnp.asarray(score, jnp.float32)
+    score = jnp.asarray(scored(settings.score, metrics), jnp.float32)
     candidate = Best(policy, score, run.updates)
     best = trees.where(score > run.best.score, candidate, run.best)
     return dataclasses.replace(run, best=best), {**metrics, "score": score}
 
 
+def scored(score: str | Callable, metrics: dict[str, Array]) -> Array:
+    """The number by which the best policy is chosen: a metric by its name, or a function of all of them.
+
+    Raises:
+      ShoalError: there is no such metric.
+    """
+    if callable(score):
+        return score(metrics)
+    if score not in metrics:
+        raise ShoalError(f"score={score!r} is no metric of an evaluation{nearest(score, metrics)}.")
+    return metrics[score]
+
+
 def evaluate_best(run: Run, episodes: int) -> dict[str, Array]:
     """The absolute metric: the best policy evaluated anew, with episodes that did not choose it.
 
-    Source: Gorsane et al. 2022, "Towards a Standardised Performance Evaluation Protocol for Cooperative MARL".
+    Source: Gorsane et al. 2022, "Towards a Standardised Performance Evaluation Protocol for
+    Cooperative MARL".
     """
     algorithm = run.config.algorithm(spec_of(run.environment))
     key = stream_key(run.key, Stream.ABSOLUTE, 0)

@@ -95,7 +95,7 @@ def specs(settings: Settings) -> Run:
     return placement(settings, P(MEMBER_AXIS, ENV_AXIS), P(MEMBER_AXIS))
 
 
-def start_program(function: Callable, settings: Settings, layout: Layout) -> Callable:
+def start_program(function: Callable, settings: Settings, layout: Layout) -> Any:
     """Compiles (keys, environments, configs) -> population, each with a leading member axis."""
 
     def start(arguments: tuple) -> Run:
@@ -123,7 +123,7 @@ def start_program(function: Callable, settings: Settings, layout: Layout) -> Cal
     return jax.jit(sharded)
 
 
-def run_program(function: Callable, settings: Settings, layout: Layout, *, grouped: bool = True) -> Callable:
+def run_program(function: Callable, settings: Settings, layout: Layout, *, grouped: bool = True) -> Any:
     """Compiles a function Run -> (Run, output) for a population, whose buffers are donated.
 
     Further arguments are shared by all members. With `grouped=False` the function sees no groups: it

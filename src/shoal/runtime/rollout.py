@@ -23,7 +23,7 @@ class Position(NamedTuple):
 class Ended(NamedTuple):
     """Sums over the episodes that ended, of all environments together."""
 
-    count: Array
+    episodes: Array
     returned: Array
     length: Array
     terminated: Array
@@ -87,7 +87,7 @@ def count(episodes: Episodes, ended: Ended, timestep: TimeStep) -> tuple[Episode
         return jnp.sum(jnp.where(timestep.last, x, 0.0))
 
     ended = Ended(
-        count=ended.count + total(jnp.ones_like(length)),
+        episodes=ended.episodes + total(jnp.ones_like(length)),
         returned=ended.returned + total(returned),
         length=ended.length + total(length),
         terminated=ended.terminated + total((timestep.discount == 0).astype(jnp.float32)),
@@ -100,8 +100,8 @@ def episode_metrics(ended: Ended, axis: tuple[str, ...] = ()) -> Metrics:
     if axis:
         ended = jax.lax.psum(ended, axis)
     return {
-        "episode_return": Mean(ended.returned, ended.count),
-        "episode_length": Mean(ended.length, ended.count),
-        "episode_terminated": Mean(ended.terminated, ended.count),
-        "episodes": Mean(ended.count, jnp.ones(())),
+        "episode_return": Mean(ended.returned, ended.episodes),
+        "episode_length": Mean(ended.length, ended.episodes),
+        "episode_terminated": Mean(ended.terminated, ended.episodes),
+        "episodes": Mean(ended.episodes, jnp.ones(())),
     }

@@ -149,5 +149,3 @@ def placement(settings: Settings, local: Any, shared: Any) -> Run:
         best=shared,
         settings=settings,
     )
-
-

@@ -48,7 +48,6 @@ class Fitted(NamedTuple):
     absolute: Numbers  # the best policies evaluated anew
     evaluations: list[tuple[int, Numbers]]  # (updates, metrics)
     seconds: Seconds
-    layout: populations.Layout
 
 
 class Programs:
@@ -97,7 +96,9 @@ def options(layout: populations.Layout) -> dict[str, Any]:
     return {"xla_cpu_prefer_vector_width": 512} if platform == "cpu" else {}
 
 
-def settings_of(run: RunConfig, groups: int, score: str | Callable, eval_metrics: Callable | None) -> Settings:
+def settings_of(
+    run: RunConfig, groups: int, score: str | Callable, eval_metrics: Callable | None
+) -> Settings:
     """The static part of a run's configuration."""
     return Settings(
         num_envs=run.num_envs,
@@ -172,8 +173,8 @@ def fit(
     population, absolute = absolute_program(population)
     absolute = {name: np.asarray(x) for name, x in jax.device_get(absolute).items()}
     evaluate_seconds += time.perf_counter() - begun
-    seconds = Seconds(programs.seconds, train_seconds, evaluate_seconds)
-    return Fitted(population, evaluations[-1][1], absolute, evaluations, seconds, layout)
+    spent = Seconds(programs.seconds, train_seconds, evaluate_seconds)
+    return Fitted(population, evaluations[-1][1], absolute, evaluations, spent)
 
 
 def means(metrics: Mapping[str, Mean]) -> Numbers:

@@ -1,0 +1,55 @@
+"""A2C and REINFORCE: PPO's machinery with one pass over each rollout and no ratio.
+
+With a single gradient step on fresh data PPO's ratio is 1 and its clip never acts, so that its gradient is the
+policy gradient (Huang et al. 2022, "A2C is a special case of PPO"). What differs are the defaults below; every
+setting of PPO remains, and the update is PPO's own.
+"""
+
+from typing import Literal
+
+from shoal import trees
+from shoal.algos.ppo import PPOConfig
+
+
+@trees.struct
+class A2CConfig(PPOConfig):
+    """Advantage actor-critic (Mnih et al. 2016, "Asynchronous Methods for Deep Reinforcement Learning")."""
+
+    learning_rate: float = 7e-4
+    """Step size of the optimiser."""
+    surrogate: Literal["clip", "penalty", "dpo", "policy_gradient"] = "policy_gradient"
+    """The policy's objective: the policy gradient itself."""
+    update_epochs: int = 1
+    """Passes over each rollout; more than one would need a ratio."""
+    num_minibatches: int = 1
+    """Gradient steps per pass."""
+    gae_lambda: float = 1.0
+    """Trace decay; 1 is the n-step return of the whole rollout, as in the paper."""
+    norm_adv: Literal["minibatch", "batch", "none"] = "none"
+    """Over what advantages are brought to mean 0 and standard deviation 1."""
+    optimizer: str = "rmsprop"
+    """Any optimiser of Optax by its name there."""
+    optimizer_args: tuple[str, ...] = ("decay=0.99", "eps=1e-5")
+    """Its further arguments, each as name=value."""
+
+
+@trees.struct
+class ReinforceConfig(PPOConfig):
+    """REINFORCE with a learned baseline (Williams 1992), on Monte-Carlo returns.
+
+    The return is summed to the end of each episode; of an episode that the rollout cuts, the critic gives
+    the rest. Rollouts several episodes long make that rare: `--num-steps` above the episodes' length.
+    """
+
+    learning_rate: float = 1e-3
+    """Step size of the optimiser."""
+    surrogate: Literal["clip", "penalty", "dpo", "policy_gradient"] = "policy_gradient"
+    """The policy's objective: the policy gradient itself."""
+    update_epochs: int = 1
+    """Passes over each rollout; more than one would need a ratio."""
+    num_minibatches: int = 1
+    """Gradient steps per pass."""
+    gae_lambda: float = 1.0
+    """Trace decay; 1 is the Monte-Carlo return."""
+    norm_adv: Literal["minibatch", "batch", "none"] = "batch"
+    """Over what advantages are brought to mean 0 and standard deviation 1."""

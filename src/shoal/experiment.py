@@ -1,0 +1,179 @@
+"""What is to be run: an environment, an algorithm's config and a run's, from names and overrides.
+
+The order of precedence is: what the caller gives, then a config file (complete), or else the preset of the
+environment, then the defaults of the classes.
+"""
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from shoal import envs
+from shoal.algos import registry
+from shoal.errors import ShoalError, nearest
+from shoal.imports import import_name, imported
+from shoal.presets import preset
+from shoal.runtime.config import RunConfig
+from shoal.types import Environment, spec_of
+
+SCHEMA = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """A run that is fully decided: with the same versions it can be made again."""
+
+    environment_name: str
+    environment_parameters: Mapping[str, Any]
+    environment: Environment
+    algorithm: str
+    config: Any
+    run: RunConfig
+    started_from: str = ""
+
+    def validate(self) -> None:
+        """Raises one sentence for the first setting that cannot work, before anything compiles."""
+        self.run.validate()
+        spec = spec_of(self.environment)
+        self.config.validate(spec, self.run.num_envs // max(self.run.env_groups, 1), self.run.num_steps)
+
+    def as_json(self) -> dict[str, Any]:
+        """What `config.json` holds; `load` reads it back."""
+        return {
+            "schema": SCHEMA,
+            "environment": {"name": self.environment_name, "parameters": dict(self.environment_parameters)},
+            "algorithm": {"name": self.algorithm, **_plain(self.config)},
+            "run": _plain(self.run),
+            "from": self.started_from,
+        }
+
+
+def decide(
+    environment: str | Environment | None,
+    *,
+    algorithm: str | Any = "",
+    environment_parameters: Mapping[str, Any] | None = None,
+    config_file: str | Path | None = None,
+    use_preset: bool = True,
+    started_from: str = "",
+    overrides: Mapping[str, Any],
+) -> Experiment:
+    """Decides every setting of a run.
+
+    Args:
+      environment: a name, `module:Name`, or an environment itself; None takes the config file's.
+      algorithm: a name, `module:Name`, or a config itself; empty takes the config file's, or ppo.
+      environment_parameters: of an environment given by name.
+      config_file: a `config.json` to start from, or a run directory that holds one.
+      use_preset: whether the environment's preset is taken, where there is one and no config file.
+      started_from: a run whose parameters are taken over.
+      overrides: settings of the run and of the algorithm by name, which win over all else.
+
+    Raises:
+      ShoalError: an unknown name, with the nearest one.
+    """
+    saved = read_config(config_file) if config_file else {}
+    if environment is None and not saved:
+        raise ShoalError("no environment was named; give one such as CartPole-v1, or a config file.")
+    if isinstance(environment, str) or environment is None:
+        name = environment or saved["environment"]["name"]
+        same = saved and name == saved["environment"]["name"]
+        parameters = {
+            **(saved["environment"]["parameters"] if same else {}),
+            **(environment_parameters or {}),
+        }
+        environment = envs.make(name, **parameters)
+    else:
+        name, parameters = import_name(type(environment)), {}
+    saved_algorithm = dict(saved.get("algorithm", {}))
+    saved_name = saved_algorithm.pop("name", "ppo")
+    config = algorithm if dataclasses.is_dataclass(algorithm) and not isinstance(algorithm, type) else None
+    if config is not None:
+        algorithm = registry.name_of(config)
+    elif isinstance(algorithm, type):
+        algorithm = import_name(algorithm)
+    algorithm = algorithm or saved_name
+    config_class = registry.config_class(algorithm)
+    settings: dict[str, Any] = {}
+    if saved:
+        settings |= saved["run"] | {"run_dir": ""}
+        settings |= saved_algorithm if algorithm == saved_name else {}
+    elif use_preset:
+        settings |= preset(name, algorithm)
+    if config is not None:
+        settings = {k: v for k, v in settings.items() if k not in _names(config_class)}
+    run_settings, algorithm_settings = split(config_class, settings | dict(overrides))
+    config = dataclasses.replace(config or config_class(), **algorithm_settings)
+    if hasattr(config, "resolved"):
+        config = config.resolved()
+    run = dataclasses.replace(RunConfig(), **run_settings)
+    return Experiment(name, parameters, environment, algorithm, config, run, started_from)
+
+
+def split(config_class: type, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings by name, parted into the run's and the algorithm's.
+
+    Raises:
+      ShoalError: a name that neither has.
+    """
+    run_names, algorithm_names = _names(RunConfig), _names(config_class)
+    for name in settings:
+        if name not in run_names | algorithm_names:
+            raise ShoalError(f"there is no setting {name!r}{nearest(name, run_names | algorithm_names)}.")
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+    return (
+        {name: value for name, value in values.items() if name in run_names},
+        {name: value for name, value in values.items() if name in algorithm_names},
+    )
+
+
+def read_config(path: str | Path) -> dict[str, Any]:
+    """A `config.json`, by its own path or its run directory's.
+
+    Raises:
+      ShoalError: there is none, or it is not one.
+    """
+    path = Path(path).expanduser()
+    path = path / "config.json" if path.is_dir() else path
+    try:
+        saved = json.loads(path.read_text())
+    except OSError as error:
+        raise ShoalError(f"config file {str(path)!r} cannot be read: {error.strerror}.") from error
+    except ValueError as error:
+        raise ShoalError(f"config file {str(path)!r} is not JSON: {error}.") from error
+    if not isinstance(saved, dict) or not {"environment", "algorithm", "run"} <= set(saved):
+        raise ShoalError(
+            f"config file {str(path)!r} lacks environment, algorithm or run; is it a config.json?"
+        )
+    return saved
+
+
+def function_named(setting: str, value: str | Callable) -> Callable:
+    """A user's function, given itself or as `module:function`.
+
+    Raises:
+      ShoalError: it cannot be imported, or called.
+    """
+    found = imported(value) if isinstance(value, str) else value
+    if not callable(found):
+        raise ShoalError(f"{setting}={value!r} is not a function.")
+    return found
+
+
+def _names(config_class: type) -> set[str]:
+    return {field.name for field in dataclasses.fields(config_class)}
+
+
+def _plain(config: Any) -> dict[str, Any]:
+    """A config's fields as JSON can hold them; classes and functions by their import names."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return [plain(part) for part in value]
+        if callable(value):
+            return import_name(value)
+        return float(value) if hasattr(value, "dtype") else value
+
+    return {field.name: plain(getattr(config, field.name)) for field in dataclasses.fields(config)}

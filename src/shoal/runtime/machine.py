@@ -1,0 +1,43 @@
+"""The machine: devices, and the compile cache."""
+
+import contextlib
+import os
+from pathlib import Path
+
+import jax
+
+ROWS_WORTH_A_DEVICE = 4096  # of a rollout; below, a device costs more in communication than it computes
+
+
+def prepare(devices: int = 0) -> None:
+    """Makes every core of the CPU a device, and keeps compiled programs between processes.
+
+    Both only where it is not too late or decided already: the devices if no backend has started, the cache if none
+    is set (`JAX_COMPILATION_CACHE_DIR` wins; `SHOAL_CACHE=0` leaves it off).
+
+    Args:
+      devices: how many, 0 for as many as there are cores.
+    """
+    with contextlib.suppress(RuntimeError):  # a backend runs already, with the devices that it has
+        jax.config.update("jax_num_cpu_devices", devices or cores())
+    if jax.config.jax_compilation_cache_dir is None and os.environ.get("SHOAL_CACHE", "1") != "0":
+        root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        jax.config.update("jax_compilation_cache_dir", str(Path(root) / "shoal" / "jax"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def groups(devices: int, seeds: int, num_envs: int, num_steps: int) -> int:
+    """Into how many groups a seed's environments are split if nobody says: one a device for a single seed.
+
+    Several seeds are spread over the devices themselves, which needs no communication.
+    """
+    if seeds > 1:
+        return 1
+    worth = max(1, num_envs * num_steps // ROWS_WORTH_A_DEVICE)
+    return max(n for n in range(1, devices + 1) if num_envs % n == 0 and n <= worth)

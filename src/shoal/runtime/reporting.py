@@ -1,0 +1,87 @@
+"""What a run tells while it goes on: lines on the terminal, rows in metrics.jsonl, the learning curve."""
+
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from shoal.runtime.config import RunConfig
+from shoal.runtime.directory import RunDirectory
+from shoal.runtime.plot import learning_curve
+from shoal.runtime.progress import Progress
+from shoal.runtime.trainer import Numbers
+
+
+class Reporter:
+    """Listens to the trainer; a context manager, so that the live line is always ended."""
+
+    def __init__(self, directory: RunDirectory, run: RunConfig, title: str, *, show: bool):
+        self.directory, self.run, self.title = directory, run, title
+        self.progress = Progress(run.total_updates * run.steps_per_update, seeds=run.seeds, quiet=not show)
+        self.evaluations: list[tuple[int, np.ndarray]] = []
+
+    def __enter__(self) -> "Reporter":
+        self.progress.__enter__()
+        asked, made = self.run.total_steps, self.run.total_updates * self.run.steps_per_update
+        if made < asked:
+            self.progress.note(
+                f"total_steps={asked:,} is rounded down to {made:,}: "
+                f"{self.run.total_updates:,} updates of {self.run.steps_per_update:,} steps"
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.progress.__exit__(kind, error, trace)
+
+    def trained(self, updates: int, metrics: Numbers, seconds: float, steps_per_second: float) -> None:
+        """Writes a log point."""
+        more = {"train_seconds": seconds, "steps_per_second": steps_per_second}
+        self.write("train", updates, metrics, more)
+        steps = updates * self.run.steps_per_update
+        returns = metrics["episode_return"]
+        returns = returns[np.isfinite(returns)]
+        shown = {"return": float(np.mean(returns))} if returns.size else {}
+        self.progress.update(steps, steps_per_second, **shown)
+
+    def evaluated(self, updates: int, metrics: Numbers) -> None:
+        """Writes an evaluation."""
+        self.write("evaluation", updates, metrics, {})
+        self.evaluations.append((updates * self.run.steps_per_update, metrics["return_mean"]))
+
+    def write(self, kind: str, updates: int, metrics: Numbers, more: dict[str, float]) -> None:
+        """Adds one row a seed to metrics.jsonl."""
+        steps = updates * self.run.steps_per_update
+        self.directory.append_metrics(
+            {"kind": kind, "step": steps, "updates": updates, "seed": self.run.seed + k}
+            | {name: float(x[k]) for name, x in metrics.items()}
+            | more
+            for k in range(self.run.seeds)
+        )
+
+    def finished(self, summary: dict[str, Any]) -> None:
+        """Draws the learning curve."""
+        steps, returns = zip(*self.evaluations, strict=True)
+        title = f"{summary['environment']}, {summary['algorithm']}"
+        learning_curve(self.directory.learning_curve, steps, np.stack(returns), title)
+
+
+def result(summary: dict[str, Any], path: Any) -> str:
+    """The result of a run in a few lines."""
+    absolute, final = summary["absolute"], summary["final"]
+    low, high = absolute["interval"]
+    episodes = summary["evaluation"]["episodes"]
+    seconds = summary["seconds"]
+    return "\n".join(
+        [
+            f"{summary['environment']}, {summary['algorithm']}, {len(summary['seeds'])} seeds, "
+            f"{summary['steps_per_seed']:,} steps each",
+            f"  best policies   IQM {absolute['iqm']:.2f}  [{low:.2f}, {high:.2f}]  "
+            f"worst seed {min(absolute['returns']):.2f}   ({episodes} new episodes each)",
+            f"  last policies   IQM {final['iqm']:.2f}  worst seed {min(final['returns']):.2f}",
+            f"  {summary['steps_per_second']:,.0f} steps/s of all seeds together; compile "
+            f"{seconds['compile']:.1f} s, train {seconds['train']:.1f} s, evaluate {seconds['evaluate']:.1f} s",
+            f"  {path}",
+        ]
+    )
