@@ -1,5 +1,6 @@
 """Initial weights. Kernels are `[out, in]`, as `shoal.nets.mlp` multiplies them: `kernel @ x`."""
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Literal
@@ -48,6 +49,11 @@ def orthogonals(key: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
     Raises:
       ShoalError: a shape of fewer than two axes, or with an empty one.
     """
+    return _orthogonals(key, tuple(tuple(shape) for shape in shapes))
+
+
+@functools.partial(jax.jit, static_argnames="shapes")  # so that eager construction compiles once, too
+def _orthogonals(key: Array, shapes: tuple[tuple[int, ...], ...]) -> list[Array]:
     groups: dict[tuple[int, int], list[int]] = {}
     for index, shape in enumerate(shapes):
         groups.setdefault(_size_class(shape), []).append(index)

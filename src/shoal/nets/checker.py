@@ -1,0 +1,96 @@
+"""Says in one sentence what is wrong with a network class before an algorithm trips over it."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from shoal.errors import ShoalError
+from shoal.spaces import Box, Dict, Space, zeros
+from shoal.trees import named_leaves
+from shoal.types import EnvSpec
+
+
+def check_network(network_class: Callable[..., Any], spec: EnvSpec) -> None:
+    """Checks that a class can be a network of an algorithm (see `shoal.nets.actor_critic.Network`).
+
+    Builds it twice, small enough in most cases to take well under a second, and traces the rest.
+
+    Args:
+      network_class: called as `network_class(spec, key=key)`.
+      spec: of the environment.
+
+    Raises:
+      ShoalError: it cannot be built so, lacks a method, is no pytree of float arrays, has another
+        structure at each construction or under a trace, or `policy` or `value` give other shapes than
+        the spec and the batch ask for.
+    """
+    name = getattr(network_class, "__name__", repr(network_class))
+    network = _build(network_class, spec, name, 0)
+    for method in ("policy", "value"):
+        if not callable(getattr(network, method, None)):
+            raise ShoalError(f"network {name} lacks the method {method!r}; it needs policy and value.")
+    _check_tree(network_class, spec, name, network)
+    batch_shape = (3, 2)
+    observation = _zeros(spec.observation_space, batch_shape)
+    value = jax.eval_shape(lambda net, o: net.value(o), network, observation)
+    if not hasattr(value, "shape") or value.shape != batch_shape:
+        raise ShoalError(
+            f"network {name} gives values of shape {getattr(value, 'shape', value)} for observations with "
+            f"leading axes {batch_shape}; it must be {batch_shape}, one number for each."
+        )
+    action = jax.eval_shape(lambda net, o: net.policy(o).sample(jax.random.key(0)), network, observation)
+    wanted = (*batch_shape, *_action_shape(spec.action_space))
+    if not hasattr(action, "shape") or action.shape != wanted:
+        raise ShoalError(
+            f"network {name} has a policy whose samples are of shape {getattr(action, 'shape', action)} for "
+            f"observations with leading axes {batch_shape}; it must be {wanted}."
+        )
+
+
+def _build(network_class: Callable[..., Any], spec: EnvSpec, name: str, seed: int) -> Any:
+    try:
+        return network_class(spec, key=jax.random.key(seed))
+    except TypeError as error:
+        raise ShoalError(f"network {name} cannot be built as {name}(spec, key=key): {error}.") from error
+
+
+def _check_tree(network_class: Callable[..., Any], spec: EnvSpec, name: str, network: Any) -> None:
+    leaves = jax.tree.leaves(network)
+    if not leaves or leaves[0] is network:  # JAX takes an object that it does not know for a leaf
+        raise ShoalError(
+            f"network {name} is a pytree without arrays; make it an nnx.Module whose arrays are nnx.Param."
+        )
+    for leaf in leaves:
+        kind = str(getattr(leaf, "dtype", type(leaf).__name__))
+        if not kind.startswith(("float", "bfloat")):
+            raise ShoalError(
+                f"network {name} holds a leaf of {kind}; every leaf of a network is trained, so all must be "
+                "arrays of floats (a stored key or nnx.Rngs is not)."
+            )
+    again = _build(network_class, spec, name, 1)
+    if jax.tree.structure(again) != jax.tree.structure(network):  # type: ignore[operator]
+        raise ShoalError(
+            f"network {name} has another tree structure at each construction, so that everything would "
+            "compile again; a lambda or another object made in __init__ and kept as an attribute does this."
+        )
+    traced = jax.eval_shape(lambda key: network_class(spec, key=key), jax.random.key(0))
+    if lost := named_leaves(network).keys() - named_leaves(traced).keys():
+        raise ShoalError(
+            f"network {name} loses {sorted(lost)[0]!r} when it is built under jax.jit, where a bare array "
+            "kept as an attribute is not recognised; keep it as nnx.Param(array)."
+        )
+
+
+def _action_shape(space: Space) -> tuple[int, ...]:
+    if isinstance(space, Box):
+        return (math.prod(space.shape),)  # a Box's policy actions are flat
+    return space.shape  # type: ignore[union-attr]
+
+
+def _zeros(space: Space, batch_shape: tuple[int, ...]) -> Any:
+    if isinstance(space, Dict):
+        return {name: _zeros(part, batch_shape) for name, part in space.items()}
+    return jnp.broadcast_to(zeros(space), (*batch_shape, *space.shape))

@@ -1,0 +1,96 @@
+"""Initial weights: orthogonal to rounding, uniform among orthogonal matrices, of the stated variance."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+from shoal.errors import ShoalError
+from shoal.nets.initialisers import orthogonal, orthogonals, variance_scaling
+
+SHAPES = [(64, 64), (64, 4), (2, 64), (1, 64), (64, 1), (1, 1), (8, 3, 5), (256, 256), (300, 100)]
+
+
+def departure(kernel):
+    """How far the shorter side's products are from the identity, in float64."""
+    matrix = np.asarray(kernel, np.float64).reshape(kernel.shape[0], -1)
+    gram = matrix @ matrix.T if matrix.shape[0] <= matrix.shape[1] else matrix.T @ matrix
+    return np.abs(gram - np.eye(len(gram))).max()
+
+
+def test_is_orthogonal_for_every_shape_alone_and_together():
+    kernels = jax.jit(lambda key: orthogonals(key, SHAPES))(jax.random.key(0))
+    for shape, kernel in zip(SHAPES, kernels, strict=True):
+        assert kernel.shape == shape
+        assert kernel.dtype == jnp.float32
+        assert departure(kernel) < 1e-5, shape
+    assert departure(orthogonal(jax.random.key(1), (5, 3), scale=3.0) / 3.0) < 1e-5
+
+
+def test_kernels_drawn_together_are_independent():
+    first, second = orthogonals(jax.random.key(0), [(16, 16), (16, 16)])
+    assert not np.allclose(first, second, atol=0.1)
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (5, 2), (2, 5)])
+def test_is_uniform_among_orthogonal_matrices(shape):
+    """A column of a Haar-distributed matrix is uniform on the sphere, where (1 + x) / 2 is a Beta."""
+    draws = jax.jit(jax.vmap(lambda key: orthogonal(key, shape)))(jax.random.split(jax.random.key(3), 4000))
+    draws = np.asarray(draws, np.float64)
+    half = (max(shape) - 1) / 2
+    for i, j in np.ndindex(shape):
+        entry = scipy.stats.kstest((1 + draws[:, i, j]) / 2, scipy.stats.beta(half, half).cdf)
+        assert entry.pvalue > 1e-4, (i, j)
+    if shape[0] == shape[1]:
+        # The trace tells a sign convention that is not undone: moments of Diaconis and Shahshahani 1994.
+        trace = np.trace(draws, axis1=1, axis2=2)
+        square = np.trace(draws @ draws, axis1=1, axis2=2)
+        for sample, mean in [(trace, 0.0), (trace**2, 1.0), (square, 1.0), (np.linalg.det(draws), 0.0)]:
+            assert abs(sample.mean() - mean) < 4 * sample.std() / np.sqrt(len(sample))
+
+
+def test_mapped_over_keys_gives_what_each_key_gives():
+    keys = jax.random.split(jax.random.key(5), 3)
+    mapped = jax.vmap(lambda key: orthogonal(key, (6, 4)))(keys)
+    alone = jnp.stack([orthogonal(key, (6, 4)) for key in keys])
+    np.testing.assert_allclose(mapped, alone, atol=1e-6)
+
+
+def test_calls_no_library_routine():
+    """LAPACK calls under vmap can block every thread of the CPU backend; so there must be none."""
+    members = jax.vmap(lambda key: orthogonal(key, (8, 8)))
+    text = jax.jit(members).lower(jax.random.split(jax.random.key(0), 2)).as_text().lower()
+    assert "dot_general" in text
+    assert not any(word in text for word in ("lapack", "householder", "qr_", "geqrf", "custom_call"))
+
+
+@pytest.mark.parametrize("mode, fan", [("fan_in", 50), ("fan_out", 400), ("fan_avg", 225)])
+@pytest.mark.parametrize("distribution", ["normal", "truncated_normal", "uniform"])
+def test_variance_scaling_has_the_stated_distribution(mode, fan, distribution):
+    kernel = variance_scaling(jax.random.key(1), (400, 10, 5), 2.0, mode=mode, distribution=distribution)
+    std = np.sqrt(2.0 / fan)
+    sample = np.asarray(kernel, np.float64).ravel() / std
+    edge = 1 / scipy.stats.truncnorm(-2, 2).std()
+    cdf = {
+        "normal": scipy.stats.norm.cdf,
+        "truncated_normal": scipy.stats.truncnorm(-2, 2, scale=edge).cdf,
+        "uniform": scipy.stats.uniform(-np.sqrt(3), 2 * np.sqrt(3)).cdf,
+    }[distribution]
+    assert kernel.shape == (400, 10, 5)
+    assert scipy.stats.kstest(sample, cdf).pvalue > 1e-3
+    np.testing.assert_allclose(sample.std(), 1.0, rtol=0.02)
+
+
+@pytest.mark.parametrize("shape", [(3,), (), (0, 4)])
+def test_a_shape_that_is_no_matrix_is_named(shape):
+    for initialise in (orthogonal, variance_scaling):
+        with pytest.raises(ShoalError, match=r"shape=\(.*must have two axes"):
+            initialise(jax.random.key(0), shape)
+
+
+def test_unknown_mode_and_distribution_are_named():
+    with pytest.raises(ShoalError, match=r"mode='fan' .* fan_in"):
+        variance_scaling(jax.random.key(0), (2, 2), mode="fan")
+    with pytest.raises(ShoalError, match=r"distribution='cauchy' .* uniform"):
+        variance_scaling(jax.random.key(0), (2, 2), distribution="cauchy")
