@@ -218,10 +218,17 @@ def _listed(names: Iterable[str]) -> str:
 
 
 for _name, _attribute, _limit in (
-    ("CartPole-v1", "cartpole:CartPole", 500),
-    ("MountainCar-v0", "mountain_car:MountainCar", 200),
-    ("MountainCarContinuous-v0", "mountain_car_continuous:MountainCarContinuous", 999),
-    ("Acrobot-v1", "acrobot:Acrobot", 500),
-    ("Pendulum-v1", "pendulum:Pendulum", 200),
+    ("Acrobot-v1", "classic.acrobot:Acrobot", 500),
+    ("CartPole-v1", "classic.cartpole:CartPole", 500),
+    ("MountainCar-v0", "classic.mountain_car:MountainCar", 200),
+    ("MountainCarContinuous-v0", "classic.mountain_car_continuous:MountainCarContinuous", 999),
+    ("Pendulum-v1", "classic.pendulum:Pendulum", 200),
+    ("probe/action", "probes:ActionReward", None),
+    ("probe/action-and-observation", "probes:ActionAndObservationReward", None),
+    ("probe/constant", "probes:ConstantReward", None),
+    ("probe/continuous-action", "probes:ContinuousAction", None),
+    ("probe/delay", "probes:DelayedReward", None),
+    ("probe/endless", "probes:Endless", None),
+    ("probe/observation", "probes:ObservationReward", None),
 ):
-    register(_name, f"shoal.envs.classic.{_attribute}", max_episode_steps=_limit)
+    register(_name, f"shoal.envs.{_attribute}", max_episode_steps=_limit)

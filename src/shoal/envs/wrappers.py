@@ -4,8 +4,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from shoal.envs.base import TimeStep, Wrapper, environment
+from shoal.errors import ShoalError
+from shoal.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 from shoal.types import PyTree, State
 
 
@@ -37,3 +40,139 @@ class TimeLimit(Wrapper):
         steps = state.steps + 1
         timestep = timestep._replace(last=timestep.last | (steps >= self.max_steps))
         return TimeLimitState(inner, steps), timestep
+
+
+class FrameStackState(NamedTuple):
+    """The inner state, and the last observations."""
+
+    env: State
+    frames: PyTree  # as the stacked observation
+
+
+@environment
+class FrameStack(Wrapper):
+    """Shows the last `frames` observations at once, on a new first axis, the oldest first.
+
+    An observation of shape [...] becomes [frames, ...] (each entry of a dictionary by itself; for several
+    agents the new axis comes after the agents'). At the start of an episode the first observation stands
+    for those before it.
+
+    Raises:
+      ShoalError: when the space is read, if it holds a MultiDiscrete, a stack of which is no space.
+    """
+
+    frames: int
+
+    @property
+    def observation_space(self) -> Space:
+        """The inner space with a new first axis; Discrete becomes MultiDiscrete."""
+        return stacked_space(self.env.observation_space, self.frames)
+
+    @property
+    def _axis(self) -> int:
+        return 0 if self.num_agents == 1 else 1
+
+    def reset(self, key: jax.Array) -> tuple[FrameStackState, TimeStep]:
+        """A new episode; its first observation, repeated."""
+        state, timestep = self.env.reset(key)
+        frames = jax.tree.map(lambda x: jnp.stack([x] * self.frames, self._axis), timestep.observation)
+        return FrameStackState(state, frames), timestep._replace(observation=frames)
+
+    def step(
+        self, state: FrameStackState, action: PyTree, key: jax.Array
+    ) -> tuple[FrameStackState, TimeStep]:
+        """One step; the new observation pushes the oldest one out."""
+
+        def push(frames: jax.Array, newest: jax.Array) -> jax.Array:
+            kept = jax.lax.slice_in_dim(frames, 1, None, axis=self._axis)
+            return jnp.concatenate([kept, jnp.expand_dims(newest, self._axis)], self._axis)
+
+        inner, timestep = self.env.step(state.env, action, key)
+        frames = jax.tree.map(push, state.frames, timestep.observation)
+        return FrameStackState(inner, frames), timestep._replace(observation=frames)
+
+
+@environment
+class Flatten(Wrapper):
+    """Shows an observation of any space as one float32 vector.
+
+    Discrete values are one-hot, arrays are flattened as they are, and the entries of a dictionary follow
+    each other in the order of their names. Several agents keep their axis.
+    """
+
+    @property
+    def observation_space(self) -> Box:
+        """A vector."""
+        return flattened_space(self.env.observation_space)
+
+    def _flat(self, timestep: TimeStep) -> TimeStep:
+        def flat(observation: PyTree) -> jax.Array:
+            return flattened(self.env.observation_space, observation)
+
+        flat = flat if self.num_agents == 1 else jax.vmap(flat)
+        return timestep._replace(observation=flat(timestep.observation))
+
+    def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
+        """A new episode."""
+        state, timestep = self.env.reset(key)
+        return state, self._flat(timestep)
+
+    def step(self, state: State, action: PyTree, key: jax.Array) -> tuple[State, TimeStep]:
+        """One step."""
+        state, timestep = self.env.step(state, action, key)
+        return state, self._flat(timestep)
+
+
+@environment
+class RewardScale(Wrapper):
+    """Rewards times `scale` plus `offset`; the first time-step of an episode keeps its reward of 0.
+
+    Note that an offset changes which policy is best where the length of an episode depends on it.
+    """
+
+    scale: float = 1.0
+    offset: float = 0.0
+
+    def step(self, state: State, action: PyTree, key: jax.Array) -> tuple[State, TimeStep]:
+        """One step."""
+        state, timestep = self.env.step(state, action, key)
+        return state, timestep._replace(reward=timestep.reward * self.scale + self.offset)
+
+
+def stacked_space(space: Space, count: int) -> Space:
+    """The space of `count` elements of a space, on a new first axis.
+
+    Raises:
+      ShoalError: the space holds a MultiDiscrete, a stack of which is no space.
+    """
+    if isinstance(space, Dict):
+        return Dict({name: stacked_space(part, count) for name, part in space.items()})
+    if isinstance(space, Discrete):
+        return MultiDiscrete([space.n] * count)
+    if isinstance(space, MultiDiscrete):
+        raise ShoalError(f"{space} cannot be stacked, since no space describes it; flatten it first")
+    return Box(np.stack([space.low] * count), np.stack([space.high] * count), dtype=space.dtype)
+
+
+def flattened_space(space: Space) -> Box:
+    """The space of `flattened` elements."""
+    if isinstance(space, Dict):
+        parts = [flattened_space(part) for part in space.values()]
+        return Box(
+            np.concatenate([part.low for part in parts]), np.concatenate([part.high for part in parts])
+        )
+    if isinstance(space, Box):
+        return Box(space.low.ravel(), space.high.ravel())
+    return Box(0.0, 1.0, (space.n if isinstance(space, Discrete) else sum(space.nvec),))
+
+
+def flattened(space: Space, element: PyTree) -> jax.Array:
+    """An element of a space as one float32 vector; see `Flatten`."""
+    if isinstance(space, Dict):
+        return jnp.concatenate([flattened(part, element[name]) for name, part in space.items()])
+    if isinstance(space, Discrete):
+        return jax.nn.one_hot(element, space.n, dtype=jnp.float32)
+    if isinstance(space, MultiDiscrete):
+        parts = [jax.nn.one_hot(x, n, dtype=jnp.float32) for x, n in zip(element, space.nvec, strict=True)]
+        return jnp.concatenate(parts)
+    return jnp.ravel(element).astype(jnp.float32)
