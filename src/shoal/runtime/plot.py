@@ -1,0 +1,90 @@
+"""Learning curves as pictures: the interquartile mean over seeds, its 95% band, and each seed."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shoal.errors import ShoalError
+from shoal.ops import scores
+
+COLOUR = "#1f6fb4"
+TEXT = "#333333"
+
+
+def learning_curve(
+    path: Path,
+    steps: Sequence[int],
+    returns: Any,
+    title: str,
+    *,
+    label: str = "return of an evaluation episode",
+) -> None:
+    """Writes a PNG of returns against environment steps.
+
+    Args:
+      path: where the picture goes.
+      steps: environment steps of each seed at the points, [points].
+      returns: returns, [points, seeds]; NaN where there is none.
+      title: the heading, such as "CartPole-v1, ppo".
+      label: what the vertical axis shows.
+
+    Raises:
+      ShoalError: the file cannot be written.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 (takes half a second)
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    # The canvas is used directly: pyplot keeps global state and may open windows.
+    figure = Figure(figsize=(7, 4.2), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    _draw(figure.add_subplot(), np.asarray(steps), np.asarray(returns, np.float64))
+    axes = figure.axes[0]
+    axes.set_title(title, loc="left", color=TEXT, fontsize=11, fontweight="bold")
+    axes.set_ylabel(label, color=TEXT)
+    try:
+        figure.savefig(path, format="png")
+    except OSError as error:
+        raise ShoalError(f"{path} cannot be written: {error.strerror or error}.") from error
+
+
+def _draw(axes: Any, steps: np.ndarray, returns: np.ndarray) -> None:
+    count = returns.shape[1]
+    curve, low, high = _bands(returns)
+    marker = "o" if len(steps) < 2 else None  # a line through one point shows nothing
+    if count > 1:
+        axes.plot(steps, returns, color=COLOUR, alpha=0.25, linewidth=0.7, marker=marker)
+        axes.plot([], [], color=COLOUR, alpha=0.4, linewidth=0.7, label="one seed")
+        axes.fill_between(steps, low, high, color=COLOUR, alpha=0.2, linewidth=0, label="95% interval")
+    name = f"interquartile mean of {count} seeds" if count > 1 else "one seed"
+    axes.plot(steps, curve, color=COLOUR, linewidth=2, marker=marker, label=name)
+
+    axes.set_xlabel("environment steps of each seed", color=TEXT)
+    axes.xaxis.set_major_formatter(_thousands)
+    axes.set_xlim(0 if len(steps) < 2 else min(steps), max(1, *steps) if len(steps) else 1)
+    axes.grid(axis="y", color="#e6e6e6", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(colors=TEXT)
+    axes.spines[["top", "right"]].set_visible(False)
+    handles, labels = axes.get_legend_handles_labels()
+    axes.legend(handles[::-1], labels[::-1], frameon=False, fontsize=9, loc="best", labelcolor=TEXT)
+
+
+def _bands(returns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The IQM and the ends of its interval at each point, over the seeds that have a return there."""
+    rows = np.full((3, len(returns)), np.nan)
+    for column, row in enumerate(returns):
+        present = row[np.isfinite(row)]
+        if present.size:
+            interval = scores.stratified_bootstrap_interval(present, scores.iqm)
+            rows[:, column] = [scores.iqm(present), *interval]
+    return rows[0], rows[1], rows[2]
+
+
+def _thousands(steps: float, _: int) -> str:
+    """1,500,000 as 1.5M: the ticks of the horizontal axis."""
+    for unit, size in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(steps) >= size:
+            return f"{steps / size:g}{unit}"
+    return f"{steps:g}"
