@@ -1,0 +1,86 @@
+"""Scores of several runs: interquartile mean and its bootstrap interval, on the host in NumPy float64."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+
+def iqm(scores: np.ndarray, axis: int | tuple[int, ...] | None = None) -> np.ndarray | float:
+    """Interquartile mean: the mean of the middle half of the scores.
+
+    A quarter of them is cut at each end, rounded down to whole scores (SciPy's `trim_mean` at 0.25): of
+    fewer than four nothing is cut. Any number of axes counts as one.
+
+    Args:
+      scores: numbers, of any shape.
+      axis: what to average over; all axes by default.
+
+    Returns:
+      a float, or an array of the axes that remain.
+
+    Raises:
+      ValueError: there are no scores.
+
+    Source: Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice".
+    """
+    scores = np.asarray(scores, np.float64)
+    axes = tuple(range(scores.ndim)) if axis is None else np.atleast_1d(axis).tolist()
+    axes = [a % scores.ndim for a in axes]
+    kept = [a for a in range(scores.ndim) if a not in axes]
+    flat = scores.transpose(*kept, *axes).reshape([scores.shape[a] for a in kept] + [-1])
+    n = flat.shape[-1]
+    if n == 0:
+        raise ValueError("scores is empty, and the interquartile mean of nothing is undefined.")
+    cut = n // 4
+    middle = np.partition(flat, (cut, n - cut - 1), axis=-1)[..., cut : n - cut]
+    # Scores with a NaN among them have no middle half; say so and do not guess.
+    result = np.where(np.isnan(flat).any(axis=-1), np.nan, middle.mean(axis=-1))
+    return float(result) if result.ndim == 0 else result
+
+
+def stratified_bootstrap_interval(
+    scores: np.ndarray,
+    statistic: Callable[..., np.ndarray | float] = iqm,
+    confidence: float = 0.95,
+    repetitions: int = 10_000,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """Confidence interval of a statistic of runs: percentiles over samples with replacement.
+
+    Stratified: the seeds of each task are drawn anew among that task's own, so that every task keeps its
+    share. With one run the interval is that run's statistic, twice.
+
+    Args:
+      scores: one number a run, [seeds] or [seeds, tasks].
+      statistic: from scores and `axis` (a tuple, as NumPy's mean takes) to one number each; `iqm`,
+        `np.mean`, `np.median`.
+      confidence: share of the samples' statistics within the interval, in (0, 1).
+      repetitions: how many samples.
+      seed: of the sampling; the same scores and seed give the same interval.
+
+    Returns:
+      the lower and the upper end.
+
+    Raises:
+      ValueError: `scores` is empty or has other than one or two axes, or `confidence` is not in (0, 1).
+
+    Source: Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice",
+    section 4.1; Efron and Tibshirani 1993, "An Introduction to the Bootstrap", chapter 13.
+    """
+    scores = np.asarray(scores, np.float64)
+    if scores.ndim not in (1, 2) or scores.size == 0:
+        raise ValueError(f"scores has shape {list(scores.shape)}; it must be [seeds] or [seeds, tasks].")
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence={confidence} must lie between 0 and 1, as 0.95 does.")
+    generator = np.random.default_rng(seed)
+    columns = scores.reshape(len(scores), -1)
+    values = []
+    per_block = max(1, 1_000_000 // columns.size)  # bounds memory, whatever the number of tasks
+    for start in range(0, repetitions, per_block):
+        count = min(per_block, repetitions - start)
+        drawn = generator.integers(len(columns), size=(count, *columns.shape))
+        sample = np.take_along_axis(columns[None], drawn, axis=1)
+        values.append(np.asarray(statistic(sample, axis=(1, 2))))
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(np.concatenate(values), (tail, 1 - tail))
+    return float(low), float(high)
