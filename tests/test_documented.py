@@ -1,6 +1,7 @@
 """Every public name says what it is, and every field of a config has its help text."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,3 +73,15 @@ def test_the_reader_finds_what_is_missing():
     )
     assert list(undocumented(tree)) == ["the module itself", "Open", "Open.method"]
     assert list(undocumented_fields(tree)) == ["RunConfig.silent"]
+
+
+PAGES = sorted(
+    page for page in ROOT.parents[1].glob("**/*.md") if not {".venv", ".venvs", "runs"} & set(page.parts)
+)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT.parents[1])))
+def test_links_between_pages_lead_somewhere(page):
+    links = re.findall(r"\]\(([^)#\s]+)", page.read_text())
+    missing = [link for link in links if ":" not in link and not (page.parent / link).exists()]
+    assert missing == []

@@ -1,0 +1,47 @@
+"""Presets: data whose every entry is a setting that exists, for an environment that exists."""
+
+import dataclasses
+
+import pytest
+
+from shoal import envs, presets
+from shoal.algos import registry
+from shoal.runtime.config import RunConfig
+
+ENTRIES = [
+    (environment, algorithm, name, value)
+    for environment in presets.environments()
+    for algorithm, settings in presets.presets_of(environment).items()
+    for name, value in settings.items()
+]
+
+
+def fields_of(config_class):
+    return {field.name: field.type for field in dataclasses.fields(config_class)}
+
+
+@pytest.mark.parametrize(("environment", "algorithm", "name", "value"), ENTRIES)
+def test_every_entry_is_a_setting_of_its_type(environment, algorithm, name, value):
+    assert environment in envs.environments()
+    declared = (fields_of(registry.config_class(algorithm)) | fields_of(RunConfig)).get(name)
+    assert declared is not None, f"{algorithm} has no setting {name!r}"
+    if declared in (int, "int"):
+        assert isinstance(value, int) and not isinstance(value, bool)
+    if declared in (float, "float"):
+        assert isinstance(value, float | int) and not isinstance(value, bool)
+    if declared in (bool, "bool"):
+        assert isinstance(value, bool)
+
+
+def test_presets_are_found_by_name():
+    assert "CartPole-v1" in presets.environments()
+    assert presets.preset("CartPole-v1", "ppo") == presets.presets_of("CartPole-v1")["ppo"]
+    assert presets.preset("CartPole-v1", "ppo")["learning_rate"] > 0
+
+
+@pytest.mark.parametrize(
+    "name", ["Nothing-v0", "", "../presets/CartPole-v1", "/etc/passwd", "my_package:MyEnv", "."]
+)
+def test_other_names_have_none(name):
+    assert presets.preset(name, "ppo") == {} and presets.presets_of(name) == {}
+    assert presets.preset("CartPole-v1", "no such algorithm") == {}
