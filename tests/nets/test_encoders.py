@@ -1,0 +1,83 @@
+"""Encoders: observations of every space as one vector, in name order."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from shoal.errors import ShoalError
+from shoal.nets.encoders import Encoder
+from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
+
+NESTED = Dict(
+    {"b": Discrete(3), "a": Dict({"image": Box(0, 255, (2, 2), np.uint8), "goal": Box(-1, 1, (3,))})}
+)
+
+
+@pytest.mark.parametrize(
+    "space, observation, expected",
+    [
+        (Box(-1.0, 1.0, (2, 2)), [[1.0, 2.0], [3.0, 4.0]], [1, 2, 3, 4]),
+        (Box(-1.0, 1.0, ()), 0.5, [0.5]),
+        (Box(0, 255, (2,), np.uint8), np.array([7, 255], np.uint8), [7, 255]),
+        (Discrete(4), 2, [0, 0, 1, 0]),
+        (MultiDiscrete((2, 3)), [1, 0], [0, 1, 1, 0, 0]),
+        (
+            NESTED,
+            {"b": 1, "a": {"image": np.array([[1, 2], [3, 4]], np.uint8), "goal": [0.1, 0.2, 0.3]}},
+            [0.1, 0.2, 0.3, 1, 2, 3, 4, 0, 1, 0],
+        ),
+    ],
+)
+def test_flatten(space, observation, expected):
+    encoder = Encoder(space)
+    observation = jax.tree.map(jnp.asarray, observation, is_leaf=lambda x: not isinstance(x, dict))
+    vector = encoder(observation)
+    assert vector.dtype == jnp.float32
+    assert vector.shape == (encoder.num_features,)
+    np.testing.assert_allclose(vector, expected)
+    batch = jax.tree.map(lambda x: jnp.broadcast_to(x, (5, 2, *x.shape)), observation)
+    np.testing.assert_allclose(encoder(batch), np.broadcast_to(expected, (5, 2, len(expected))))
+    assert not jax.tree.leaves(encoder)
+
+
+def test_mlp_each_passes_every_part_through_its_own_mlp():
+    encoder = Encoder(NESTED, "mlp_each", (8, 4), key=jax.random.key(0))
+    observation = jax.vmap(NESTED.sample)(jax.random.split(jax.random.key(1), 6))
+    vector = encoder(observation)
+    assert vector.shape == (6, encoder.num_features) == (6, 12)
+    goal = encoder.torsos[0](observation["a"]["goal"])
+    np.testing.assert_allclose(vector[:, :4], goal, atol=1e-6)
+    observation["a"]["goal"] += 1.0
+    changed = np.any(np.abs(encoder(observation) - vector) > 1e-6, axis=0)
+    assert changed[:4].all()
+    assert not changed[4:].any()
+
+
+def test_one_array_with_mlp_each():
+    encoder = Encoder(Box(-1.0, 1.0, (3,)), "mlp_each", (5,), key=jax.random.key(0))
+    assert encoder(jnp.zeros((2, 3))).shape == (2, 5)
+
+
+def test_a_large_space_costs_nothing_to_hash():
+    """The structure is hashed at each call of a compiled function; it must not hold the bounds."""
+    encoder = Encoder(Box(np.zeros((64, 64, 3)), np.ones((64, 64, 3))))
+    assert "array" not in repr(jax.tree.structure(encoder))
+    assert len(repr(jax.tree.structure(encoder))) < 2000
+
+
+def test_bad_observations_and_spaces_are_named():
+    with pytest.raises(ShoalError, match=r"observation has shape \(2, 4\), which must end in \(3,\)"):
+        Encoder(Box(-1.0, 1.0, (3,)))(jnp.zeros((2, 4)))
+    with pytest.raises(ShoalError, match=r"observation has shape \(\), which must end in \(3,\)"):
+        Encoder(Box(-1.0, 1.0, (3,)))(jnp.zeros(()))
+    with pytest.raises(ShoalError, match=r"observation/a/goal has shape \(6, 2\)"):
+        Encoder(NESTED)({"b": jnp.zeros(6), "a": {"goal": jnp.zeros((6, 2)), "image": jnp.zeros((6, 2, 2))}})
+    with pytest.raises(ShoalError, match=r"lacks 'b'"):
+        Encoder(NESTED)({"a": {"goal": jnp.zeros(3), "image": jnp.zeros((2, 2))}})
+    with pytest.raises(ShoalError, match=r"observation_space/a=.* cannot be encoded"):
+        Encoder(Dict({"a": Dict({})}))
+    with pytest.raises(ShoalError, match=r"encoder='flat' .* did you mean 'flatten'\?"):
+        Encoder(Discrete(2), "flat")
+    with pytest.raises(ShoalError, match=r"encoder='mlp_each' needs a key and at least one layer"):
+        Encoder(NESTED, "mlp_each", (), key=jax.random.key(0))
