@@ -98,6 +98,11 @@ def test_configs_round_trip(run):
     assert [path.name for path in run.path.iterdir()] == ["config.json"]
 
 
+def test_summaries_have_null_for_what_is_not_finite(run):
+    run.save_summary({"returns": [1.0, math.nan], "iqm": np.float64("inf")})
+    assert run.load_summary() == {"returns": [1.0, None], "iqm": None}
+
+
 @pytest.mark.parametrize("text", ["", "{", '{"a": 1', "[]", "null", "\x00\x00"])
 def test_damaged_files_are_named(run, text):
     (run.path / "summary.json").write_text(text)

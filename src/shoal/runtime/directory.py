@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import ShoalError, nearest
-from shoal.runtime.files import one_sentence, plain, read_json, sync_directory, write_json
+from shoal.runtime.files import null, one_sentence, plain, read_json, sync_directory, write_json
 
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
@@ -86,7 +86,7 @@ class RunDirectory:
 
     def save_config(self, config: Mapping[str, Any]) -> None:
         """Writes `config.json`; infinities become the strings that `float` reads."""
-        write_json(self.path / CONFIG, config)
+        write_json(self.path / CONFIG, config, not_finite=str)
 
     def load_config(self) -> dict[str, Any]:
         """Reads `config.json`.
@@ -97,7 +97,7 @@ class RunDirectory:
         return read_json(self.path / CONFIG)
 
     def save_summary(self, summary: Mapping[str, Any]) -> None:
-        """Writes `summary.json`."""
+        """Writes `summary.json`; a number that is not finite becomes null."""
         write_json(self.path / SUMMARY, summary)
 
     def load_summary(self) -> dict[str, Any]:
@@ -110,7 +110,7 @@ class RunDirectory:
 
     def append_metrics(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Adds lines to `metrics.jsonl`, one per row; numbers that are not finite become null."""
-        lines = [json.dumps(plain(row, not_finite=lambda _: None), allow_nan=False) for row in rows]
+        lines = [json.dumps(plain(row, not_finite=null), allow_nan=False) for row in rows]
         path = self.path / METRICS
         with one_sentence(f"{path} cannot be written"), open(path, "ab+") as file:
             _drop_torn_line(file)

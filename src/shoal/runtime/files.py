@@ -4,7 +4,7 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +42,17 @@ def sync_directory(path: Path) -> None:
             os.close(descriptor)
 
 
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
+def null(_: float) -> None:
+    """What becomes of a measurement that is not finite: null."""
+
+
+def write_json(path: Path, value: Mapping[str, Any], not_finite: Callable[[float], Any] = null) -> None:
     """Writes a JSON file atomically; see `plain` for what becomes of arrays and infinities.
 
     Raises:
       ShoalError: the file cannot be written.
     """
-    write_text(path, json.dumps(plain(value, not_finite=str), indent=2, allow_nan=False) + "\n")
+    write_text(path, json.dumps(plain(value, not_finite=not_finite), indent=2, allow_nan=False) + "\n")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -68,11 +72,11 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def plain(value: Any, *, not_finite: Any) -> Any:
+def plain(value: Any, *, not_finite: Callable[[float], Any]) -> Any:
     """A value of JSON's own types: arrays become (lists of) numbers, tuples lists, paths strings.
 
     Strict JSON has no NaN and no infinities: they become `not_finite(x)`. `str` keeps them, since
-    `float("inf")` reads it back; `lambda x: None` writes null.
+    `float("inf")` reads it back; `null` does not.
     """
     if isinstance(value, Mapping):
         return {str(name): plain(part, not_finite=not_finite) for name, part in value.items()}
