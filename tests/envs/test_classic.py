@@ -258,6 +258,7 @@ def rollout(name: str) -> tuple:
 def test_whole_episodes_with_time_limit(name: str) -> None:
     """At least 20,000 steps, Gymnasium's time limit running beside ours."""
     states, actions, timesteps = rollout(name)
+    np.testing.assert_array_equal(timesteps.first[1:], timesteps.last[:-1])
     order: list[tuple[int, int]] = []
     answers: list[tuple] = []
     for i in range(ENVS):

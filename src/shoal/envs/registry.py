@@ -137,7 +137,7 @@ def _resolve(name: str, constructor: Callable[..., Environment] | str) -> Callab
     found = getattr(module, attribute)
     if not callable(found):
         raise ShoalError(
-            f"{name} is a {type(found).__name__}, not a class or function that makes an environment"
+            f"{name} is of type {type(found).__name__}, not a class or function that makes an environment"
         )
     return found
 
@@ -170,7 +170,9 @@ def _checked(name: str, parameter: str, value: Any, known: Mapping[str, inspect.
         wanted = {float: "a number", int: "a whole number"}.get(declared, f"a {_type_name(declared)}")
         default = known[parameter].default
         example = "" if default is inspect.Parameter.empty else f", such as {default!r}"
-        raise ShoalError(f"{name}: {parameter}={value!r} is a {type(value).__name__}; give {wanted}{example}")
+        raise ShoalError(
+            f"{name}: {parameter}={value!r} is of type {type(value).__name__}; give {wanted}{example}"
+        )
     return value
 
 
