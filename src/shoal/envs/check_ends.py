@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from shoal.envs.check_findings import Finding
-from shoal.envs.check_rollouts import FAR, SMALL, Rollouts, check_block, run
+from shoal.envs.check_rollouts import FAR, QUICK, SMALL, Rollouts, check_block, other_actions, run
 from shoal.envs.check_traces import sample_action
 from shoal.trees import named_leaves, with_named_leaves
 
@@ -28,7 +28,7 @@ def check_ends(rollouts: Rollouts) -> Iterator[Finding]:
         ended = np.concatenate([last for last, _ in ends], axis=1).any(axis=1)
         if ended.all() or offset >= sizes.max_steps:
             break
-        block = run(rollouts.go, block.end, rollouts.keys, rollouts.action_keys, offset)
+        block = run(rollouts.go, block.end, rollouts.keys_at(offset))
     if not ended.any():
         yield Finding(
             "never-ends",
@@ -38,7 +38,8 @@ def check_ends(rollouts: Rollouts) -> Iterator[Finding]:
         return
     last, terminated = (np.concatenate(parts, axis=1) for parts in zip(*ends, strict=True))
     lengths = _lengths(last)
-    yield from _check_terminations(lengths, bool(terminated.any()))
+    if not terminated.any():
+        yield from _check_terminations(rollouts, lengths)
     yield from _check_clocks(rollouts, lengths)
 
 
@@ -59,14 +60,18 @@ def _lengths(last: np.ndarray) -> list[int]:
     return lengths
 
 
-def _check_terminations(lengths: list[int], any_terminated: bool) -> Iterator[Finding]:
-    if any_terminated or len(lengths) < ENOUGH_ENDS or min(lengths) == max(lengths):
+def _check_terminations(rollouts: Rollouts, lengths: list[int]) -> Iterator[Finding]:
+    """Episodes that are never terminated, only cut, should end whatever the actions are."""
+    if len(lengths) < ENOUGH_ENDS or min(lengths) == max(lengths):
+        return
+    other = run(rollouts.go, rollouts.start, rollouts.keys_at(0, other_actions(rollouts)))
+    if np.array_equal(other.timesteps.last, rollouts.first.timesteps.last):
         return
     yield Finding(
         "termination",
-        f"none of {len(lengths)} ends has discount 0, although the episodes end after {min(lengths)} to "
-        f"{max(lengths)} steps; an end that depends on what happens is a termination (discount 0), only a "
-        "time limit is a truncation",
+        f"none of {len(lengths)} ends has discount 0, although the actions decide whether episodes end after "
+        f"{min(lengths)} or {max(lengths)} steps; an end that depends on what happens is a "
+        "termination (discount 0), only a time limit is a truncation",
     )
 
 
@@ -79,7 +84,7 @@ def _check_clocks(rollouts: Rollouts, lengths: list[int]) -> Iterator[Finding]:
     leaves = named_leaves(state)
     keys = rollouts.keys
 
-    @jax.jit
+    @functools.partial(jax.jit, compiler_options=QUICK)
     @jax.vmap
     def step(state: Any, mask: Any, action_key: jax.Array, key: jax.Array) -> Any:
         return rollouts.env.step(state, sample_action(rollouts.env, action_key, mask), key)[1]

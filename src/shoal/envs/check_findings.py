@@ -29,7 +29,7 @@ RULES = {
     "never-ends": "no episode ended within many random steps",
     "discount": "a discount is neither 0 nor 1, or is 0 before the episode has ended",
     "truncation": "a time limit terminates the episode (discount 0) where it should truncate it",
-    "termination": "no end has discount 0, although the episodes end at different lengths",
+    "termination": "no end has discount 0, although the actions decide when episodes end",
     "action-mask": "the action mask has the wrong shape or dtype, or leaves no action",
     "agents": "the number of agents is not `num_agents` everywhere",
     "info-changes": "the entries of `info` change between reset and step",
@@ -90,6 +90,8 @@ def report(findings: Iterable[Finding], name: str) -> str:
 def describe(error: BaseException) -> str:
     """An error in half a sentence: its type, the first line of its message, and the line that raised it."""
     lines = str(error).strip().splitlines() or [""]
+    if lines[0].endswith("Traceback (most recent call last):"):  # of a callback: what it raised comes last
+        return f"{type(error).__name__} of a callback: {_shortened(lines[-1]).rstrip('.')}"
     message = f"{type(error).__name__}: {lines[0]}" if lines[0] else type(error).__name__
     return f"{_shortened(message).rstrip('.')}{_place(error)}"
 

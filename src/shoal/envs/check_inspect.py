@@ -44,39 +44,44 @@ def _check_observed(path: str, space: Any, value: Any, alive: np.ndarray, offset
     if value.dtype.kind == "f":
         wrong = ~np.isfinite(value) & seen
         if wrong.any():
-            place, number = _first(path, value, wrong, offset)
-            yield Finding("not-finite", f"{place} is {number}; every observation would be finite")
+            yield Finding(
+                "not-finite", f"{_first(path, value, wrong, offset)}; every observation would be finite"
+            )
             return
     low, high = _bounds(space)
-    slack = np.zeros(1)
-    if value.dtype.kind == "f":
+    wrong = ((value < low) | (value > high)) & seen
+    if wrong.any() and value.dtype.kind == "f":
         slack = ROUNDING * np.maximum(1, np.where(np.isfinite(value), np.abs(value), 1))
-    wrong = ((value < low - slack) | (value > high + slack)) & seen
+        wrong &= (value < low - slack) | (value > high + slack)
     if wrong.any():
-        place, number = _first(path, value, wrong, offset)
-        index = tuple(np.argwhere(wrong)[0][axes:])
+        index = tuple(_earliest(wrong)[axes:])
         bounds = [np.broadcast_to(bound, space.shape)[index] for bound in (low, high)]
         right = f"between {bounds[0]:g} and {bounds[1]:g}, as its space says, would be right"
-        yield Finding("observation-outside", f"{place} is {number}; {right}")
+        yield Finding("observation-outside", f"{_first(path, value, wrong, offset)}; {right}")
 
 
 def _bounds(space: Any) -> tuple[Any, Any]:
     if isinstance(space, Box):
-        return np.asarray(space.low, np.float64), np.asarray(space.high, np.float64)
+        return space.low, space.high
     if isinstance(space, MultiDiscrete):
         return np.zeros(space.shape), np.asarray(space.nvec) - 1
     return np.zeros(()), np.asarray(space.n - 1)
 
 
-def _first(path: str, value: np.ndarray, wrong: np.ndarray, offset: int) -> tuple[str, str]:
-    """The place of the first wrong number, and the number."""
+def _earliest(wrong: np.ndarray) -> np.ndarray:
+    """The index of a wrong entry of [N, T, ...], at the earliest step that has one."""
     places = np.argwhere(wrong)
-    index = places[np.argmin(places[:, 1])]  # the earliest step
+    return places[np.argmin(places[:, 1])]
+
+
+def _first(path: str, value: np.ndarray, wrong: np.ndarray, offset: int) -> str:
+    """The place of the earliest wrong number, and the number."""
+    index = _earliest(wrong)
     inner = [int(i) for i in index[2:]]
     place = f"{path}{inner if inner else ''}"
     number = value[tuple(index)]
     text = f"{number:.6g}" if value.dtype.kind == "f" else str(number)
-    return f"{place} {_when(index, offset)}", text
+    return f"{place} {_when(index, offset)} is {text}"
 
 
 def _when(index: np.ndarray, offset: int) -> str:
@@ -87,21 +92,21 @@ def _when(index: np.ndarray, offset: int) -> str:
 def _check_reward(reward: np.ndarray, offset: int) -> Iterator[Finding]:
     wrong = ~np.isfinite(reward)
     if wrong.any():
-        place, number = _first("the reward", reward, wrong, offset)
-        yield Finding("not-finite", f"{place} is {number}; every reward would be finite")
+        yield Finding(
+            "not-finite", f"{_first('the reward', reward, wrong, offset)}; every reward would be finite"
+        )
 
 
 def _check_discount(env: Any, timesteps: Any, offset: int) -> Iterator[Finding]:
     discount, last = timesteps.discount, timesteps.last
     wrong = (discount != 0) & (discount != 1)
     if wrong.any():
-        place, number = _first("the discount", discount, wrong, offset)
         right = "0 where the episode terminated and else 1 would be right (gamma belongs to the algorithm)"
-        yield Finding("discount", f"{place} is {number}; {right}")
+        yield Finding("discount", f"{_first('the discount', discount, wrong, offset)}; {right}")
     elif env.num_agents == 1:  # of several agents, one may die while the world goes on
         wrong = (discount == 0) & ~last
         if wrong.any():
-            when = _when(np.argwhere(wrong)[0], offset)
+            when = _when(_earliest(wrong), offset)
             right = "with `last` True, or a discount of 1, it would be right"
             yield Finding("discount", f"the discount {when} is 0 although `last` is False; {right}")
 
@@ -114,7 +119,7 @@ def _check_mask(
         none = ~mask[..., end - size : end].any(axis=-1) & acting
         if none.any():
             part = f" of part {i}" if len(sizes) > 1 else ""
-            when = _when(np.argwhere(none)[0], offset)
+            when = _when(_earliest(none), offset)
             wrong = f"{path} {when} is False for all {size} actions{part}"
             yield Finding("action-mask", f"{wrong}; at least one would be legal")
             return

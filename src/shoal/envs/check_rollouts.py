@@ -14,8 +14,9 @@ from shoal.envs.check_traces import Traces, same, sample_action, short
 from shoal.trees import as_arrays, named_leaves, where
 from shoal.types import TimeStep
 
-MOST_BYTES = 128 * 2**20  # of the data of one block
+MOST_BYTES = 32 * 2**20  # of the data of one block
 SMALL = 64  # elements: a leaf of the state up to this size is looked at for a clock
+QUICK = {"xla_backend_optimization_level": 1}  # compiled for a few thousand steps, not for millions
 COMPARED_STEPS = 4
 COMPARED_KEYS = 4
 FAR = 1_000_000  # steps: a clock moved so far has passed any limit
@@ -49,23 +50,28 @@ class Rollouts(NamedTuple):
     action_keys: jax.Array
     first: Block
 
+    def keys_at(self, offset: int, action_keys: jax.Array | None = None) -> Any:
+        """The keys of the block that begins after `offset` steps, of these or of other actions."""
+        actions = self.action_keys if action_keys is None else action_keys
+        return step_keys(self.keys, actions, offset, steps=self.sizes.steps)
 
-def advance(env: Any, steps: int, carry: Any, keys: Any, offset: Any) -> Any:
+
+def advance(env: Any, carry: Any, keys: Any) -> Any:
     """Random steps of one environment from (state, time-step), with a reset after each end.
 
-    `keys` are the environment's and the actions'; step number `offset + i` folds that number into both.
+    `keys` are those of the steps, of the resets and of the actions, [T] each: drawn outside, because
+    drawing them inside takes longer to compile than most environments.
     """
-    key, action_key = keys
 
-    def step(carry: Any, i: jax.Array) -> Any:
+    def step(carry: Any, keys: Any) -> Any:
         state, timestep = carry
-        step_key, reset_key = jax.random.split(jax.random.fold_in(key, i))
-        action = sample_action(env, jax.random.fold_in(action_key, i), timestep.action_mask)
+        step_key, reset_key, action_key = keys
+        action = sample_action(env, action_key, timestep.action_mask)
         stepped = env.step(state, action, step_key)
         carry = where(timestep.last, env.reset(reset_key), stepped)
         return carry, (carry[1], _small_leaves(carry[0]))
 
-    return jax.lax.scan(step, carry, offset + jnp.arange(steps))
+    return jax.lax.scan(step, carry, keys)
 
 
 def _small_leaves(state: Any) -> dict[str, jax.Array]:
@@ -95,16 +101,27 @@ def fitted(sizes: Sizes, traces: Traces) -> Sizes:
 def begin(env: Any, sizes: Sizes, key: jax.Array) -> Rollouts:
     """Compiles, resets, and makes the first block of random steps."""
     keys, action_keys = jax.random.split(key, (2, sizes.keys))
-    reset = jax.jit(jax.vmap(env.reset))
+    reset = jax.jit(jax.vmap(env.reset), compiler_options=QUICK)
     start = reset(keys)
-    mapped = jax.vmap(functools.partial(advance, env, sizes.steps), in_axes=(0, 0, None))
-    go = jax.jit(mapped)
-    return Rollouts(env, sizes, reset, go, start, keys, action_keys, run(go, start, keys, action_keys, 0))
+    go = jax.jit(jax.vmap(functools.partial(advance, env)), compiler_options=QUICK)
+    first = run(go, start, step_keys(keys, action_keys, 0, steps=sizes.steps))
+    return Rollouts(env, sizes, reset, go, start, keys, action_keys, first)
 
 
-def run(go: Any, carry: Any, keys: jax.Array, action_keys: jax.Array, offset: int) -> Block:
+@functools.partial(jax.jit, static_argnames="steps")
+def step_keys(keys: jax.Array, action_keys: jax.Array, offset: int, *, steps: int) -> Any:
+    """The keys of steps, resets and actions, [N, T] each, from step number `offset` on."""
+    kinds = [jax.vmap(jax.random.fold_in, (0, None))(keys, kind) for kind in (0, 1)]
+
+    def split(key: jax.Array) -> jax.Array:
+        return jax.random.split(jax.random.fold_in(key, offset), steps)
+
+    return tuple(jax.vmap(split)(kind) for kind in (*kinds, action_keys))
+
+
+def run(go: Any, carry: Any, keys: Any) -> Block:
     """One block of random steps, as NumPy arrays."""
-    end, (timesteps, small) = go(carry, (keys, action_keys), offset)
+    end, (timesteps, small) = go(carry, keys)
     return Block(jax.tree.map(np.asarray, timesteps), jax.tree.map(np.asarray, small), end)
 
 
@@ -145,7 +162,7 @@ def check_block(rollouts: Rollouts, block: Block, before: Any, offset: int) -> I
 
 def check_repeated(rollouts: Rollouts) -> Iterator[Finding]:
     """The same compiled program with the same arguments gives the same numbers, bit for bit."""
-    again = run(rollouts.go, rollouts.start, rollouts.keys, rollouts.action_keys, 0)
+    again = run(rollouts.go, rollouts.start, rollouts.keys_at(0))
     start = rollouts.reset(rollouts.keys)
     difference = _difference(rollouts.start, start) or _difference(rollouts.first, again)
     if difference:
@@ -169,8 +186,7 @@ def check_actions(rollouts: Rollouts) -> Iterator[Finding]:
     """Other actions change something."""
     if not _has_choice(rollouts.env.action_space):
         return
-    others = jax.random.split(rollouts.action_keys[0], rollouts.sizes.keys)
-    other = run(rollouts.go, rollouts.start, rollouts.keys, others, 0)
+    other = run(rollouts.go, rollouts.start, rollouts.keys_at(0, other_actions(rollouts)))
     if not _difference(rollouts.first, other):
         yield Finding(
             "action-ignored",
@@ -178,6 +194,11 @@ def check_actions(rollouts: Rollouts) -> Iterator[Finding]:
             "steps were equal to those with other actions in state, observation, reward and end; the step "
             "would depend on its action",
         )
+
+
+def other_actions(rollouts: Rollouts) -> jax.Array:
+    """Keys of other actions than those of the first block, [N]."""
+    return jax.random.split(rollouts.action_keys[0], rollouts.sizes.keys)
 
 
 def _has_choice(space: Any) -> bool:
@@ -191,7 +212,7 @@ def _has_choice(space: Any) -> bool:
 def check_keys(rollouts: Rollouts) -> Iterator[Finding]:
     """With the same actions, other keys give another episode: another start or another course."""
     actions = jnp.broadcast_to(rollouts.action_keys[:1], rollouts.action_keys.shape)
-    block = run(rollouts.go, rollouts.start, rollouts.keys, actions, 0)
+    block = run(rollouts.go, rollouts.start, rollouts.keys_at(0, actions))
     for tree in (rollouts.start, block):
         for leaf in jax.tree.leaves(tree):
             if not _is_key(leaf) and not all(same(leaf[0], row) for row in leaf[1:]):
@@ -216,11 +237,11 @@ def check_single(rollouts: Rollouts) -> Iterator[Finding]:
     env = rollouts.env
     has_parameters = bool(jax.tree.leaves(env)) and not jax.tree_util.all_leaves([env])
     if has_parameters:
-        single = jax.jit(_short_rollout)
+        single = jax.jit(_short_rollout, compiler_options=QUICK)
         difference = _differs(rollouts, functools.partial(single, as_arrays(env)))
         if not difference:
             return
-    constant = _differs(rollouts, jax.jit(functools.partial(_short_rollout, env)))
+    constant = _differs(rollouts, jax.jit(functools.partial(_short_rollout, env), compiler_options=QUICK))
     if constant:
         yield Finding(
             "vmap-differs",
@@ -235,23 +256,23 @@ def check_single(rollouts: Rollouts) -> Iterator[Finding]:
         )
 
 
-def _short_rollout(env: Any, key: jax.Array, action_key: jax.Array) -> Any:
+def _short_rollout(env: Any, key: jax.Array, keys: Any) -> Any:
     start = env.reset(key)
-    _, (timesteps, _) = advance(env, COMPARED_STEPS, start, (key, action_key), 0)
+    _, (timesteps, _) = advance(env, start, keys)
     return start[1], timesteps
 
 
 def _differs(rollouts: Rollouts, single: Any) -> str:
     """What differs between single rollouts and the rows of the batch, for two keys or more; "" if nothing."""
     steps = min(COMPARED_STEPS, rollouts.sizes.steps)
-    differences = []
+    keys, differences = rollouts.keys_at(0), []
     for i in range(min(COMPARED_KEYS, rollouts.sizes.keys)):
-        start, timesteps = single(rollouts.keys[i], rollouts.action_keys[i])
+        start, timesteps = single(rollouts.keys[i], [kind[i, :steps] for kind in keys])
         pairs = (
             (jax.tree.map(lambda leaf, i=i: leaf[i], rollouts.start[1]), start),
             (
                 jax.tree.map(lambda leaf, i=i: leaf[i, :steps], rollouts.first.timesteps),
-                jax.tree.map(lambda leaf: leaf[:steps], timesteps),
+                timesteps,
             ),
         )
         found = [_far_apart(batch, one) for batch, one in pairs]

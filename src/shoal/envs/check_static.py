@@ -1,5 +1,6 @@
 """Checks that need no environment to run: the protocol's attributes, and the spaces."""
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 from shoal.envs.check_findings import Finding, describe
 from shoal.errors import nearest
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
-from shoal.trees import as_arrays, named_leaves
+from shoal.trees import as_arrays, data_fields, is_struct, named_leaves
 
 SUMMARIES = ("last", "sum", "mean", "max")
 
@@ -80,14 +81,26 @@ def check_parameters(env: Any) -> Iterator[Finding]:
             )
             return
     as_arrays(env)
-    try:
-        hash(jax.tree.structure(env))
-    except TypeError as error:
-        yield Finding(
-            "not-a-pytree",
-            f"the static fields of {name} are not hashable ({error}); "
-            "numbers, strings and tuples of them would be right",
-        )
+    yield from _check_static_fields(env)
+
+
+def _check_static_fields(env: Any) -> Iterator[Finding]:
+    """Static fields are part of what a program is compiled for, so they are compared and hashed."""
+    if not is_struct(env):
+        return
+    for field in dataclasses.fields(env):
+        value = getattr(env, field.name)
+        if field.name in data_fields(env):
+            yield from _check_static_fields(value)
+            continue
+        try:
+            hash(value)
+        except TypeError:
+            yield Finding(
+                "not-a-pytree",
+                f"the static field `{field.name}` of {type(env).__name__} is {value!r}, a {type(value).__name__}, "
+                "which has no hash; a number, a string or a tuple would be right",
+            )
 
 
 def check_space(name: str, space: Any) -> Iterator[Finding]:
@@ -120,16 +133,13 @@ def _check_box(name: str, space: Box) -> Iterator[Finding]:
     low, high = np.asarray(space.low, np.float64), np.asarray(space.high, np.float64)
     if 0 in space.shape:
         yield Finding(
-            "space", f"{name} has shape {space.shape}, which has no element; sizes of 1 or more would"
+            "space", f"{name} has shape {space.shape}, which has no element; 1 or more would be right"
         )
         return
-    if space.dtype != jax.dtypes.canonicalize_dtype(space.dtype):
-        right = jax.dtypes.canonicalize_dtype(space.dtype)
-        yield Finding("space", f"{name} has dtype {space.dtype}, which JAX does not compute in; use {right}")
     for wrong, relation in (
         (np.isnan(low) | np.isnan(high), "a bound that is NaN would be infinite where there is none"),
         (low > high, "low would be at most high"),
-        ((low == np.inf) | (high == -np.inf), "a finite number lies between such bounds never"),
+        ((low == np.inf) | (high == -np.inf), "no finite number lies between such bounds"),
     ):
         if wrong.any():
             index = tuple(int(i) for i in np.argwhere(wrong)[0])

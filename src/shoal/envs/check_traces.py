@@ -65,7 +65,15 @@ def trace(env: Any, key: jax.Array) -> Traces:
     except Exception as error:
         finding = Finding("space", f"no action could be sampled from {env.action_space}: {describe(error)}")
         raise WrongError([finding]) from error
-    stepped = _trace_method(env, "step", start[0], action, key)
+    try:
+        stepped = _trace_method(env, "step", start[0], action, key)
+    except WrongError as wrong_step:
+        # With a wrong reset, as one for fewer agents than there are actions, a step may well fail.
+        wrong = [
+            *_check_fields(env, "reset", start[1]),
+            *_check_observation(env, "reset", start[1].observation),
+        ]
+        raise WrongError(wrong or wrong_step.findings) from wrong_step
     return Traces(start, stepped)
 
 
@@ -83,11 +91,7 @@ def _trace_method(env: Any, method: str, *args: Any) -> tuple[Any, TimeStep]:
 
 def _untraceable(env: Any, method: str, args: tuple, error: Exception) -> Finding:
     if isinstance(error, jax.errors.UnexpectedTracerError):
-        return Finding(
-            "hidden-state",
-            f"{method} uses a value that an earlier call left outside of the state, at {operation(error)}; "
-            "all that a step remembers belongs in the state that it returns",
-        )
+        return leaked(method, error)
     if isinstance(error, CONCRETIZATION) or _runs_eagerly(env, method, args):
         return Finding(
             "not-traceable",
@@ -95,6 +99,15 @@ def _untraceable(env: Any, method: str, args: tuple, error: Exception) -> Findin
             f"program runs ({type(error).__name__}); jnp.where, jax.lax.cond and jax.numpy would do",
         )
     return Finding("raises", f"{method} raises {describe(error)}; it would return (state, TimeStep)")
+
+
+def leaked(doing: str, error: Exception) -> Finding:
+    """The finding for a traced value that was kept somewhere else than in the state."""
+    return Finding(
+        "hidden-state",
+        f"{doing} used a value that an earlier call left outside of the state, at {operation(error)}; "
+        "all that a step remembers would be in the state that it returns",
+    )
 
 
 def _runs_eagerly(env: Any, method: str, args: tuple) -> bool:
@@ -118,9 +131,9 @@ def _unpacked(method: str, result: Any) -> tuple[Any, TimeStep]:
 
     if not isinstance(result, tuple) or len(result) != 2 or isinstance(result, TimeStep):
         many = f" of {len(result)}" if isinstance(result, tuple | list) else ""
-        raise wrong(f"returns a {type(result).__name__}{many}; {right}")
+        raise wrong(f"returns a {_kind(result)}{many}; {right}")
     if not isinstance(result[1], TimeStep):
-        raise wrong(f"returns a {type(result[1]).__name__} as its second value; {right}")
+        raise wrong(f"returns a {_kind(result[1])} as its second value; {right}")
     state, timestep = result
     for field in ("observation", "reward", "discount", "first", "last"):
         if getattr(timestep, field) is None:
@@ -135,6 +148,10 @@ def _unpacked(method: str, result: Any) -> tuple[Any, TimeStep]:
                 name = f"`{path}` of the {part}" if path else f"the {part}"
                 raise wrong(f"returns a {type(leaf).__name__} as {name}; an array would be right")
     return state, timestep
+
+
+def _kind(value: Any) -> str:
+    return "JAX array" if isinstance(value, jax.Array) else type(value).__name__
 
 
 def _is_array(leaf: Any) -> bool:

@@ -22,6 +22,7 @@ from shoal.envs.check_traces import (
     check_repeatable,
     check_types,
     check_vmappable,
+    leaked,
     trace,
 )
 from shoal.errors import ShoalError, nearest
@@ -152,6 +153,8 @@ def _guarded(doing: str, stage: Callable[[], Iterable[Finding]]) -> list[Finding
 
 
 def _raised(doing: str, error: Exception) -> Finding:
+    if isinstance(error, jax.errors.UnexpectedTracerError):
+        return leaked(doing, error)
     return Finding("raises", f"{doing} raised {describe(error)}; no error would be right")
 
 

@@ -1,0 +1,290 @@
+"""Every rule of the checker has environments that break it; good environments break none."""
+
+from types import MappingProxyType
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from broken import CASES, Pair, Walk
+
+from shoal.envs import Flatten, FrameStack, RewardScale, TimeLimit, make, probes
+from shoal.envs.base import environment, restart, transition
+from shoal.envs.checker import RULES, Finding, check, report
+from shoal.errors import ShoalError
+from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_broken_environment_is_found_by_its_rule_alone(name):
+    case = CASES[name]
+    findings = check(case.make(), **case.options)
+    assert tuple(dict.fromkeys(finding.rule for finding in findings)) == case.rules, report(findings, name)
+    said = " ".join(finding.message for finding in findings)
+    for words in case.words:
+        assert words in said
+
+
+def test_every_rule_has_a_broken_environment():
+    assert {rule for case in CASES.values() for rule in case.rules} == set(RULES)
+
+
+# --- Good environments ----------------------------------------------------------------------------
+
+
+@environment
+class Everything:
+    """Every space in observation and action, masks, info, a random key and a clock in the state."""
+
+    size: float = 5.0
+
+    observation_space = Dict(
+        {"seen": Box(0, 255, (4, 4), np.uint8), "hand": Discrete(6), "lamps": MultiDiscrete((2, 3))}
+    )
+    action_space = Dict({"push": Box(-1, 1, (2,)), "pick": Discrete(4), "set": MultiDiscrete((2, 3))})
+    info_summaries = MappingProxyType({"distance": "max", "hits": "sum"})
+
+    def reset(self, key):
+        position = jax.random.uniform(key, (2,), minval=-1, maxval=1)
+        state = {"position": position, "lamps": jnp.zeros(2, jnp.int32), "key": key, "steps": 0}
+        return state, self.seen(state, restart({}))
+
+    def seen(self, state, timestep):
+        lamps = state["lamps"]
+        image = jnp.broadcast_to((state["position"][0] * 20 + 120).astype(jnp.uint8), (4, 4))
+        observation = {"seen": image, "hand": lamps.sum().astype(jnp.int32), "lamps": lamps}
+        mask = {"pick": jnp.arange(4) != lamps[1], "set": jnp.asarray([True, True, True, False, False])}
+        info = {"distance": jnp.abs(state["position"]).max(), "hits": lamps[0]}
+        return timestep._replace(observation=observation, action_mask=mask, info=info)
+
+    def step(self, state, action, key):
+        key, own = jax.random.split(state["key"])
+        position = state["position"] + action["push"] + 0.1 * jax.random.normal(own, (2,))
+        state = {
+            "position": jnp.clip(position, -self.size, self.size),
+            "lamps": (action["pick"] + action["set"]) % jnp.asarray([2, 3]),
+            "key": key,
+            "steps": state["steps"] + 1,
+        }
+        terminated = jnp.abs(position).max() > self.size
+        timestep = transition({}, state["position"].sum(), terminated=terminated)
+        return state, self.seen(state, timestep._replace(last=timestep.last | (state["steps"] >= 30)))
+
+
+class ClockState(NamedTuple):
+    position: jax.Array
+    steps: jax.Array
+
+
+@environment
+class FiniteHorizon(Walk):
+    """The task itself is over after 10 steps, as its observation shows: that is a termination."""
+
+    observation_space = Box(-100, 100, (2,))
+
+    def reset(self, key):
+        state = ClockState(jax.random.uniform(key), jnp.zeros((), jnp.int32))
+        return state, restart(jnp.stack([state.position, 0.0]))
+
+    def step(self, state, action, key):
+        state = ClockState(state.position + action - 1, state.steps + 1)
+        observation = jnp.stack([state.position, state.steps.astype(jnp.float32)])
+        return state, transition(observation, state.position, terminated=state.steps >= 10)
+
+
+@environment
+class BlindHorizon(FiniteHorizon):
+    """The horizon does not show, but the last step alone is rewarded: it too is part of the task."""
+
+    def step(self, state, action, key):
+        state, timestep = FiniteHorizon.step(self, state, action, key)
+        observation = timestep.observation.at[1].set(0.0)
+        reward = jnp.where(timestep.last, state.position, 0.0)
+        return state, timestep._replace(observation=observation, reward=reward)
+
+
+@environment
+class Huge(Walk):
+    """More data in a block than the checker keeps at once, at its usual sizes."""
+
+    observation_space = Box(0, 255, (256, 256, 3), np.uint8)
+
+    def reset(self, key):
+        state, timestep = Walk.reset(self, key)
+        return state, timestep._replace(observation=self.image(state))
+
+    def image(self, state):
+        return jnp.full((256, 256, 3), jnp.clip(state.position * 100 + 100, 0, 255).astype(jnp.uint8))
+
+    def step(self, state, action, key):
+        state, timestep = Walk.step(self, state, action, key)
+        return state, timestep._replace(observation=self.image(state))
+
+
+COUNTED = []
+
+
+@environment
+class CountsItsCalls(Walk):
+    """A count of calls that nothing depends on is harmless, and so are NumPy constants."""
+
+    def step(self, state, action, key):
+        COUNTED.append(1)
+        state, timestep = Walk.step(self, state, action, key)
+        return state, timestep._replace(info={"constant": np.ones(2, np.float32)})
+
+    def reset(self, key):
+        state, timestep = Walk.reset(self, key)
+        return state, timestep._replace(info={"constant": jnp.ones(2)})
+
+
+@environment
+class JittedMethods(Walk):
+    """Inner jits, and loops on traced values, which no trace without jit can follow."""
+
+    @jax.jit
+    def step(self, state, action, key):
+        velocity = jax.lax.while_loop(lambda v: v > 0.4, lambda v: v / 2, state.velocity)
+        return Walk.step(self, state._replace(velocity=velocity), action, key)
+
+
+def box_walk():
+    """Walk in a frame stack, flattened, scaled and limited: wrappers on wrappers."""
+    return Flatten(FrameStack(RewardScale(TimeLimit(Walk(), max_steps=20), scale=0.1), frames=3))
+
+
+GOOD = {
+    env.__name__: env
+    for env in (
+        Walk, Pair, Everything, FiniteHorizon, BlindHorizon, Huge, CountsItsCalls, JittedMethods, box_walk,
+    )
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_nothing_is_found_in_a_good_environment(name):
+    assert check(GOOD[name]()) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Acrobot-v1", "Pendulum-v1"]
+)
+def test_nothing_is_found_in_a_classic_environment(name):
+    assert check(make(name)) == []
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, value in vars(probes).items() if hasattr(value, "best_action")]
+)
+def test_a_probe_is_found_only_to_be_as_simple_as_it_is_meant(name):
+    env = getattr(probes, name)()
+    simple = {finding.rule for finding in check(env)}
+    assert simple <= {"key-ignored", "action-ignored"}
+    assert check(env, ignore=simple) == []
+
+
+# --- The checker itself ---------------------------------------------------------------------------
+
+ODD = [None, "text", (), [], {}, 3, 1.5, object(), np.float64(1), np.array("x"), {"a": 1}, 10**30, print]
+
+
+@pytest.mark.parametrize("field", ["observation", "reward", "discount", "first", "last", "alive", "info"])
+@pytest.mark.parametrize("method", ["reset", "step"])
+def test_odd_values_in_a_timestep_are_findings_and_no_errors(method, field):
+    harmless = {
+        "alive": [None],
+        "info": [{}, {"a": 1}],
+        "first": [],
+        "last": [],
+        "discount": [],
+        "reward": [],
+    }
+    harmless["discount"] = harmless["reward"] = [np.float64(1)]
+    for odd in ODD:
+
+        def changed(self, *args, odd=odd):
+            state, timestep = getattr(Walk, method)(self, *args)
+            return state, timestep._replace(**{field: odd})
+
+        env = environment(type("Odd", (Walk,), {method: changed}))()
+        findings = check(env, keys=2, steps=2, max_steps=2, ignore=["never-ends"])
+        assert all(isinstance(finding, Finding) for finding in findings)
+        if not any(odd is value or repr(odd) == repr(value) for value in harmless.get(field, [])):
+            assert findings, (method, field, odd)
+
+
+@pytest.mark.parametrize("method", ["reset", "step"])
+def test_odd_results_are_findings_and_no_errors(method):
+    for odd in ODD:
+        env = environment(type("Odd", (Walk,), {method: lambda self, *args, odd=odd: odd}))()
+        assert [finding.rule for finding in check(env)] == ["return-value", "not-checked"]
+
+
+@pytest.mark.parametrize("attribute", ["observation_space", "action_space", "num_agents", "info_summaries"])
+def test_odd_attributes_are_findings_and_no_errors(attribute):
+    harmless = {"num_agents": [], "info_summaries": [{}]}.get(attribute, [])
+    for odd in ODD[:7] if attribute == "info_summaries" else ODD:
+        if odd in (3, 10**30) and attribute == "num_agents":
+            continue
+        findings = check(environment(type("Odd", (Walk,), {attribute: odd}))())
+        assert bool(findings) == (odd not in harmless), (attribute, odd)
+
+
+def test_odd_objects_are_findings_and_no_errors():
+    for odd in ODD:
+        assert check(odd)
+
+
+def test_endless_recursion_is_a_finding():
+    env = environment(type("Deep", (Walk,), {"step": lambda self, *args: self.step(*args)}))()
+    rules = [finding.rule for finding in check(env)]
+    assert rules == ["raises", "not-checked"]
+
+
+def test_more_agents_than_there_are_is_a_finding():
+    env = environment(type("Three", (Pair,), {"num_agents": 3}))()
+    assert {finding.rule for finding in check(env)} == {"agents", "not-checked"}
+
+
+def test_a_rule_is_named_at_most_three_times():
+    def step(self, state, action, key):
+        return {str(i): jnp.zeros(2) for i in range(50)}, Walk.step(
+            self, Walk.reset(self, key)[0], action, key
+        )[1]
+
+    def reset(self, key):
+        return {str(i): jnp.zeros(3) for i in range(50)}, Walk.reset(self, key)[1]
+
+    env = environment(type("Wide", (Walk,), {"step": step, "reset": reset}))()
+    assert [finding.rule for finding in check(env)] == ["state-changes"] * 3 + ["not-checked"]
+
+
+def test_equal_checks_find_the_same():
+    env = CASES["ObservationOutside"].make()
+    assert check(env, seed=4) == check(env, seed=4)
+
+
+def test_ignored_rules_are_left_out():
+    env = CASES["KeyIgnored"].make()
+    assert check(env, ignore="key-ignored") == []
+    with pytest.raises(ShoalError, match=r"'key_ignored' is no rule .* did you mean 'key-ignored'"):
+        check(env, ignore=("key_ignored",))
+
+
+@pytest.mark.parametrize("argument", ["keys", "steps", "max_steps"])
+def test_too_small_sizes_are_refused(argument):
+    with pytest.raises(ShoalError, match=f"{argument}=1 is too few"):
+        check(Walk(), **{argument: 1})
+
+
+def test_report_names_the_environment_and_every_finding():
+    assert report([], "Walk") == "Walk: nothing found"
+    findings = [Finding("discount", "word " * 40), Finding("not-checked", "the rest was left out")]
+    lines = report(findings, "Walk").splitlines()
+    assert lines[0] == "Walk: 1 finding"
+    assert (
+        lines[1].startswith("  discount     word word")
+        and lines[-1] == "  not-checked  the rest was left out"
+    )
+    assert max(map(len, lines)) <= 100
