@@ -174,9 +174,8 @@ def vtrace(
         δ_t = r_t + γ_t V_t - V_{t-1},   ρ = min(ρ̄, π/μ),   c = λ min(c̄, π/μ)
         A_{t-1} = w_{t-1} min(ρ̄_pg, π/μ) (r_t + γ_t [(1 - λ) V_t + λ v_t] - V_{t-1})
 
-    Where w_t = 0 (the episode was cut at t, or the stream ended) the bracket is V_t. For a loss that has
-    the ratio already, as PPO's, the advantages without it are those of `clip_pg_rho = 0` and ρ left out:
-    use `vtrace_advantages`.
+    Where w_t = 0 (the episode was cut at t, or the stream ended) the bracket is V_t. A loss that has the
+    ratio already, as PPO's, takes the targets from here and its advantages from `vtrace_advantages`.
 
     Args:
       r_t: rewards, [T].
@@ -201,8 +200,9 @@ def vtrace(
     """
     targets = _vtrace_targets(r_t, discount_t, v_tm1, v_t, w_tm1, log_rho_tm1, lambda_, clip_rho, clip_c)
     advantages = vtrace_advantages(r_t, discount_t, v_tm1, v_t, w_tm1, targets, lambda_)
+    log_rho_tm1 = jnp.where(w_tm1 > 0, log_rho_tm1, 0.0)
     ratio = jnp.exp(jnp.minimum(log_rho_tm1, jnp.log(clip_pg_rho)))
-    return VTrace(targets, jnp.where(w_tm1 > 0, ratio * advantages, 0.0))
+    return VTrace(targets, ratio * advantages)
 
 
 def vtrace_advantages(
@@ -254,10 +254,11 @@ def _vtrace_targets(
     clip_c: Array | float,
 ) -> Array:
     _same_shape(r_t=r_t, discount_t=discount_t, v_tm1=v_tm1, v_t=v_t, w_tm1=w_tm1, log_rho_tm1=log_rho_tm1)
+    log_rho_tm1 = jnp.where(w_tm1 > 0, log_rho_tm1, 0.0)
     # The minimum is taken of the logarithms: a ratio that overflows has no gradient that is finite.
     rho = jnp.exp(jnp.minimum(log_rho_tm1, jnp.log(clip_rho)))
     c = lambda_ * jnp.exp(jnp.minimum(log_rho_tm1, jnp.log(clip_c)))
-    delta_t = rho * (r_t + _discounted(discount_t, v_t) - v_tm1)
+    delta_t = rho * jnp.where(w_tm1 > 0, r_t + _discounted(discount_t, v_t) - v_tm1, 0.0)
     return v_tm1 + _accumulate(delta_t, discount_t * c, w_tm1)
 
 
@@ -276,7 +277,7 @@ def _accumulate(delta_t: Array, decay_t: Array, w_tm1: Array) -> Array:
 
 
 def _discounted(discount_t: Array, v_t: Array) -> Array:
-    return jnp.where(discount_t > 0, discount_t * v_t, 0.0)  # v_t may be NaN where nothing follows
+    return discount_t * jnp.where(discount_t > 0, v_t, 0.0)  # v_t may be NaN where nothing follows
 
 
 def _same_shape(**arrays: Array) -> None:
