@@ -1,5 +1,8 @@
 """Every rule of the checker has environments that break it; good environments break none."""
 
+import re
+import types
+from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -288,3 +291,21 @@ def test_report_names_the_environment_and_every_finding():
         and lines[-1] == "  not-checked  the rest was left out"
     )
     assert max(map(len, lines)) <= 100
+
+
+# --- The page about it ----------------------------------------------------------------------------
+
+PAGE = Path(__file__).parents[2] / "docs" / "checker.md"
+
+
+def test_the_example_of_the_page_is_as_it_says():
+    page = PAGE.read_text()
+    code = re.search(r"```python\n(import jax\n.*?)```", page, re.DOTALL).group(1)
+    said = re.search(r"```text\n(.*?)\n```", page, re.DOTALL).group(1)
+    thermostat = types.ModuleType("thermostat")
+    exec(code, vars(thermostat))
+    assert report(check(thermostat.Thermostat()), "thermostat:Thermostat") == said
+
+
+def test_the_page_lists_every_rule():
+    assert dict(re.findall(r"^\| `([a-z-]+)` \| (.*) \|$", PAGE.read_text(), re.MULTILINE)) == RULES

@@ -59,13 +59,13 @@ class WrongError(Exception):
 
 
 def limited(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings without repetitions and with at most a few of each rule."""
-    kept: list[Finding] = []
+    """The findings with at most a few of each rule, and the same leaf only at the first step it is wrong."""
+    kept: dict[tuple[str, str], Finding] = {}
     for finding in findings:
-        same_rule = [other for other in kept if other.rule == finding.rule]
-        if finding not in same_rule and len(same_rule) < MOST_OF_A_RULE:
-            kept.append(finding)
-    return kept
+        what = finding.message.split(" after ")[0]
+        if sum(rule == finding.rule for rule, _ in kept) < MOST_OF_A_RULE:
+            kept.setdefault((finding.rule, what), finding)
+    return list(kept.values())
 
 
 def report(findings: Iterable[Finding], name: str) -> str:
