@@ -1,0 +1,47 @@
+"""Shoal's rollout: acting and stepping, whole trajectories returned."""
+
+import dataclasses
+from argparse import Namespace
+
+import jax
+from protocol import Program, serve
+from shoal_ppo import compiled, population
+
+from shoal.runtime import population as populations
+from shoal.runtime.rollout import Position, none_ended, rollout
+from shoal.runtime.run import Run, Stream, batch_of, group_key, stream_key
+from shoal.types import Trajectory, spec_of
+
+
+def act(run: Run) -> tuple[Run, Trajectory]:
+    """One rollout of a run's policy, which does not change; counted as an update, so that keys differ."""
+    algorithm = run.config.algorithm(spec_of(run.environment), run.settings.axis)
+    position, trajectory = rollout(
+        batch_of(run.environment, run.settings),
+        algorithm,
+        algorithm.policy(run.learner),
+        Position(run.state, run.timestep, run.memory, run.episodes, none_ended()),
+        group_key(stream_key(run.key, Stream.ROLLOUT, run.updates), run.settings),
+        run.settings.num_steps,
+    )
+    run = dataclasses.replace(
+        run,
+        state=position.state,
+        timestep=position.timestep,
+        memory=position.memory,
+        episodes=position.episodes,
+        updates=run.updates + 1,
+    )
+    return run, trajectory
+
+
+def build(sizes: Namespace) -> Program:
+    """One rollout a call."""
+    run, settings, layout = population(sizes)
+    advance = compiled(populations.run_program(act, settings, layout), layout, run)
+    jax.block_until_ready(run)
+    return Program(advance, run, sizes.num_envs * sizes.num_steps)
+
+
+if __name__ == "__main__":
+    serve(build, ("shoal", "flax"))
