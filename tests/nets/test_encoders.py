@@ -42,8 +42,8 @@ def test_flatten(space, observation, expected):
 
 
 def test_mlp_each_passes_every_part_through_its_own_mlp():
-    encoder = Encoder(NESTED, "mlp_each", (8, 4), key=jax.random.key(0))
-    observation = jax.vmap(NESTED.sample)(jax.random.split(jax.random.key(1), 6))
+    encoder = jax.jit(lambda key: Encoder(NESTED, "mlp_each", (8, 4), key=key))(jax.random.key(0))
+    observation = jax.jit(jax.vmap(NESTED.sample))(jax.random.split(jax.random.key(1), 6))
     vector = encoder(observation)
     assert vector.shape == (6, encoder.num_features) == (6, 12)
     goal = encoder.torsos[0](observation["a"]["goal"])

@@ -15,7 +15,7 @@ import numpy as np
 from flax import nnx
 
 from shoal.errors import ShoalError, nearest
-from shoal.ops.distributions import Beta, Categorical, MultiCategorical, Normal, TanhNormal
+from shoal.ops.distributions import Beta, Categorical, MultiCategorical, Normal, TanhNormal, masked
 from shoal.spaces import Box, Discrete, MultiDiscrete, Space
 
 Array = jax.Array
@@ -35,14 +35,14 @@ class Head(Protocol):
 
 
 class CategoricalHead(nnx.Module):
-    """One of n actions: the inputs are logits, -infinity in effect where the mask forbids."""
+    """One of n actions: the inputs are logits; what the mask forbids has probability 0."""
 
     def __init__(self, n: int):
         self.num_inputs = n
 
     def __call__(self, x: Array, action_mask: Array | None = None) -> Categorical:
         """Logits [..., n] and a mask broadcastable to them -> Categorical with batch axes [...]."""
-        return Categorical(_masked(x, action_mask))
+        return _legal(Categorical(x), action_mask)
 
 
 class MultiCategoricalHead(nnx.Module):
@@ -55,7 +55,7 @@ class MultiCategoricalHead(nnx.Module):
     def __call__(self, x: Array, action_mask: Array | None = None) -> MultiCategorical:
         """Logits [..., sum(nvec)] and a mask of the same layout -> MultiCategorical of [..., parts]."""
         ends = np.cumsum(self.nvec)[:-1].tolist()
-        return MultiCategorical(tuple(jnp.split(_masked(x, action_mask), ends, axis=-1)))
+        return _legal(MultiCategorical(tuple(jnp.split(x, ends, axis=-1))), action_mask)
 
 
 class NormalHead(nnx.Module):
@@ -246,11 +246,8 @@ def _continuous_head(
     return head(size, state_dependent_std=state_dependent_std, **std)
 
 
-def _masked(logits: Array, action_mask: Array | None) -> Array:
-    return logits if action_mask is None else jnp.where(action_mask, logits, _FORBIDDEN)
-
-
-_FORBIDDEN = -1e9  # finite, so that 0 times its log-probability is 0 and not NaN
+def _legal(distribution: Any, action_mask: Array | None) -> Any:
+    return distribution if action_mask is None else masked(distribution, action_mask)
 
 
 def _no_mask(head: nnx.Module, action_mask: Array | None) -> None:
