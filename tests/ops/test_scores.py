@@ -1,0 +1,75 @@
+"""The interquartile mean against SciPy's trimmed mean; the interval by how often it covers the truth."""
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from shoal.ops import scores
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 7, 8, 10, 30, 101])
+def test_iqm_is_the_trimmed_mean(n):
+    x = RNG.normal(size=n)
+    assert scores.iqm(x) == pytest.approx(scipy.stats.trim_mean(x, 0.25), rel=1e-12)
+    assert isinstance(scores.iqm(x), float)
+
+
+def test_iqm_over_axes():
+    x = RNG.normal(size=(6, 10, 5))
+    assert scores.iqm(x) == pytest.approx(scipy.stats.trim_mean(x, 0.25, axis=None), rel=1e-12)
+    np.testing.assert_allclose(scores.iqm(x, axis=1), scipy.stats.trim_mean(x, 0.25, axis=1), rtol=1e-12)
+    flat = x.reshape(6, -1)
+    np.testing.assert_allclose(scores.iqm(x, axis=(1, 2)), scipy.stats.trim_mean(flat, 0.25, axis=1))
+    np.testing.assert_allclose(scores.iqm(x, axis=-1), scipy.stats.trim_mean(x, 0.25, axis=-1))
+
+
+def test_iqm_does_not_hide_a_failed_run():
+    assert np.isnan(scores.iqm([1.0, 2.0, np.nan, 3.0, 4.0]))
+    with pytest.raises(ValueError, match="scores is empty"):
+        scores.iqm([])
+
+
+def test_the_interval_is_scipys_for_one_task():
+    x = RNG.normal(size=12)
+    got = scores.stratified_bootstrap_interval(x, np.mean, repetitions=40_000)
+    expected = scipy.stats.bootstrap(
+        (x,), np.mean, n_resamples=40_000, method="percentile", random_state=1
+    ).confidence_interval
+    np.testing.assert_allclose(got, expected, atol=0.02 * np.std(x))
+
+
+def test_the_interval_is_stratified():
+    """Tasks on different scales: drawn over all runs alike the interval would span the tasks."""
+    x = RNG.normal(size=(10, 4)) + 1000.0 * np.arange(4)
+    low, high = scores.stratified_bootstrap_interval(x, np.mean, repetitions=2_000)
+    assert low < x.mean() < high and high - low < 2.0
+
+
+def test_the_interval_covers_the_truth_as_often_as_it_says():
+    covered = 0
+    for i in range(300):
+        x = np.random.default_rng(i).normal(size=30)
+        low, high = scores.stratified_bootstrap_interval(x, np.mean, confidence=0.8, repetitions=500, seed=i)
+        covered += low < 0 < high
+    assert scipy.stats.binomtest(covered, 300, 0.785).pvalue > 0.001  # a little below 0.8 at 30 samples
+
+
+def test_the_interval_is_reproducible_and_collapses():
+    x = RNG.normal(size=(10, 3))
+    assert scores.stratified_bootstrap_interval(x) == scores.stratified_bootstrap_interval(x)
+    assert scores.stratified_bootstrap_interval(x) != scores.stratified_bootstrap_interval(x, seed=1)
+    assert scores.stratified_bootstrap_interval([3.0]) == (3.0, 3.0)
+    narrow = scores.stratified_bootstrap_interval(x, confidence=0.5)
+    wide = scores.stratified_bootstrap_interval(x, confidence=0.99)
+    assert wide[0] < narrow[0] < narrow[1] < wide[1]
+
+
+def test_bad_input_is_named():
+    with pytest.raises(ValueError, match=r"\[2, 2, 2\]"):
+        scores.stratified_bootstrap_interval(np.zeros((2, 2, 2)))
+    with pytest.raises(ValueError, match=r"\[0\]"):
+        scores.stratified_bootstrap_interval([])
+    with pytest.raises(ValueError, match="confidence=95"):
+        scores.stratified_bootstrap_interval([1.0, 2.0], confidence=95)
