@@ -1,1 +1,71 @@
-"""Shoal: reinforcement learning as one compiled JAX program."""
+"""Shoal: reinforcement learning as one compiled JAX program.
+
+Every name here is imported when it is first used, so that `import shoal` takes no time.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shoal.api import (
+        Environment,
+        RolloutResult,
+        TimeStep,
+        TrainedPolicy,
+        TrainedRun,
+        check,
+        environment,
+        environments,
+        evaluate,
+        load,
+        make,
+        register,
+        restart,
+        rollout,
+        train,
+        transition,
+    )
+    from shoal.errors import ShoalError
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Environment",
+    "RolloutResult",
+    "ShoalError",
+    "TimeStep",
+    "TrainedPolicy",
+    "TrainedRun",
+    "__version__",
+    "check",
+    "environment",
+    "environments",
+    "evaluate",
+    "load",
+    "make",
+    "register",
+    "restart",
+    "rollout",
+    "train",
+    "transition",
+]
+
+# Names that need less than all of the api: the registry imports no JAX.
+_MODULE_OF = {
+    "ShoalError": "errors",
+    "environments": "envs.registry",
+    "make": "envs.registry",
+    "register": "envs.registry",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF.get(name, 'api')}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

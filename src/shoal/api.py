@@ -2,24 +2,56 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from shoal import envs, experiment, trees
+from shoal import experiment, trees
+from shoal.envs import checker
+from shoal.envs.base import environment
+from shoal.envs.registry import environments, make, parameters_of, register
 from shoal.errors import ShoalError
-from shoal.experiment import Experiment
-from shoal.runtime import machine, population, reporting, saving, trainer
+from shoal.experiment import Experiment, decide, defaults
+from shoal.runtime import collecting, machine, population, reporting, saving, trainer
 from shoal.runtime.acting import TrainedPolicy
+from shoal.runtime.collecting import RolloutResult
 from shoal.runtime.config import at_least
 from shoal.runtime.directory import RunDirectory
 from shoal.runtime.evaluation import play, summed_up
 from shoal.runtime.run import Run
-from shoal.runtime.summary import build_summary
-from shoal.types import Environment, spec_of
+from shoal.runtime.summary import build_summary, score
+from shoal.types import Environment, TimeStep, restart, spec_of, transition
+
+__all__ = [
+    "Environment",
+    "Experiment",
+    "RolloutResult",
+    "TimeStep",
+    "TrainedPolicy",
+    "TrainedRun",
+    "check",
+    "decide",
+    "defaults",
+    "environment",
+    "environments",
+    "evaluate",
+    "evaluate_run",
+    "load",
+    "make",
+    "parameters_of",
+    "register",
+    "restart",
+    "result",
+    "rollout",
+    "run_experiment",
+    "train",
+    "transition",
+]
+
+result = reporting.result
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +94,7 @@ def train(
       environment_parameters: of an environment given by name, such as `{"gravity": 9.0}`.
       config: a run directory or its `config.json`, whose settings are taken over.
       preset: whether the tuned settings of the environment are taken, where there are any.
-      start_from: a run whose best parameters each seed starts from (fine-tuning).
+      start_from: a run from whose last parameters the seeds start, the k-th from its k-th (fine-tuning).
       progress: whether anything is printed.
       **settings: any setting of `RunConfig` or of the algorithm's config by its name.
 
@@ -93,9 +125,9 @@ def run_experiment(decided: Experiment, *, progress: bool = True, import_seconds
     devices, decided = place(decided)
     decided.validate()
     run = decided.run
-    score = run.score if is_metric(run.score) else experiment.function_named("score", run.score)
+    scored_by = run.score if is_metric(run.score) else experiment.function_named("score", run.score)
     eval_metrics = experiment.function_named("eval_metrics", run.eval_metrics) if run.eval_metrics else None
-    settings = trainer.settings_of(run, run.env_groups, score, eval_metrics)
+    settings = trainer.settings_of(run, run.env_groups, scored_by, eval_metrics)
     begin = taking_over(decided) if decided.started_from else _as_it_is
     directory = RunDirectory.create(run.run_dir or None, decided.environment_name, decided.algorithm)
     directory.save_config(decided.as_json())
@@ -117,21 +149,33 @@ def run_experiment(decided: Experiment, *, progress: bool = True, import_seconds
 
 
 def place(decided: Experiment) -> tuple[list[jax.Device], Experiment]:
-    """Makes explicit which devices are used and into how many groups environments are split.
+    """Makes explicit what depends on the machine: devices, groups of environments, the algorithm's choices.
 
     Raises:
       ShoalError: more devices are asked for than there are.
     """
-    machine.prepare(decided.run.devices)
-    found, run = jax.devices(), decided.run
-    if run.devices > len(found):
-        raise ShoalError(f"devices={run.devices} is more than there are: {len(found)} ({found[0].platform}).")
-    devices = found[: run.devices or len(found)]
+    run = decided.run
+    devices = devices_of(run.devices)
     groups = run.env_groups
     if groups == 0:
         groups = machine.groups(len(devices), run.seeds, run.num_envs, run.num_steps)
     run = dataclasses.replace(run, devices=len(devices), env_groups=groups)
-    return devices, dataclasses.replace(decided, run=run)
+    config = decided.config.resolved() if hasattr(decided.config, "resolved") else decided.config
+    return devices, dataclasses.replace(decided, run=run, config=config)
+
+
+def devices_of(asked: int) -> list[jax.Device]:
+    """The devices that are used where `asked` are asked for, 0 for all.
+
+    Raises:
+      ShoalError: there are fewer.
+    """
+    at_least("devices", asked, 0)
+    machine.prepare(asked)
+    found = jax.devices()
+    if asked > len(found):
+        raise ShoalError(f"devices={asked} is more than there are: {len(found)} ({found[0].platform}).")
+    return found[: asked or len(found)]
 
 
 def is_metric(score: str | Callable) -> bool:
@@ -179,11 +223,9 @@ def load(run: str | Path, which: str = "best", *, seed: int | None = None) -> Tr
     Raises:
       ShoalError: there is no such run, policy or seed, or it is damaged.
     """
-    if which not in ("best", "last"):
-        raise ShoalError(f"which={which!r} is neither 'best' nor 'last'.")
     directory = RunDirectory.open(run)
     decided = experiment.decide(None, config_file=directory.path, overrides={})
-    leaves, metadata = directory.load_policy(which)
+    leaves, metadata = directory.load_policy(which_of(which))
     seeds = metadata["seeds"]
     if seed is None:
         scores = directory.load_policy("best")[1]["scores"]
@@ -228,14 +270,12 @@ def evaluate(
     Raises:
       ShoalError: the environment's spaces are not the policy's.
     """
+    machine.prepare()
     if not isinstance(policy, TrainedPolicy):
         policy = load(policy)
-    if environment is None or isinstance(environment, str):
-        environment = envs.make(environment, **parameters) if environment else policy.environment
-    spec = spec_of(environment)
-    if spec != policy.spec:
-        raise ShoalError(f"the environment has {spec} and the policy was trained in {policy.spec}.")
+    environment = environment_for(policy, environment, parameters)
     at_least("episodes", episodes, 1)
+    at_least("max_steps", max_steps, 1)
     metrics = _evaluate(
         trees.as_arrays(environment),
         policy.config,
@@ -246,6 +286,180 @@ def evaluate(
         greedy,
     )
     return {name: float(x) for name, x in jax.device_get(metrics).items()}
+
+
+def evaluate_run(
+    run: str | Path,
+    environment: str | None = None,
+    *,
+    which: str = "best",
+    run_seed: int | None = None,
+    episodes: int = 100,
+    seed: int = 0,
+    greedy: bool | None = None,
+    **parameters: Any,
+) -> dict[str, Any]:
+    """Evaluates the policies of a run, those of all its seeds unless one is named.
+
+    Args:
+      run: the run's directory.
+      environment: where to; None takes the run's own.
+      which: "best" or "last".
+      run_seed: which seed's policy; None takes all.
+      episodes: of each seed.
+      seed: of the episodes, the same ones for each policy.
+      greedy: whether the policies take their mode or sample; None does as the run's evaluations did.
+      **parameters: of the environment; those not given are the run's own.
+
+    Returns:
+      `environment`, `which`, `mode` and `episodes`; `metrics`, of each seed by name (see `evaluate`);
+      `iqm` of the seeds' mean returns and its 95% `interval`.
+
+    Raises:
+      ShoalError: as `load` and `evaluate`.
+    """
+    machine.prepare()
+    decided = experiment.decide(environment, environment_parameters=parameters, config_file=run, overrides={})
+    if greedy is None:
+        greedy = decided.run.eval_mode != "sampled"
+    every = RunDirectory.open(run).load_policy(which_of(which))[1]["seeds"]
+    metrics = {
+        k: evaluate(
+            load(run, which, seed=k), decided.environment, episodes=episodes, seed=seed, greedy=greedy
+        )
+        for k in (every if run_seed is None else [run_seed])
+    }
+    return {
+        "environment": decided.environment_name,
+        "which": which,
+        "mode": "greedy" if greedy else "sampled",
+        "episodes": episodes,
+        "metrics": metrics,
+        **score([x["return_mean"] for x in metrics.values()]),
+    }
+
+
+def rollout(
+    environment: str | Environment | None,
+    policy: TrainedPolicy | str | Path | None = None,
+    *,
+    num_envs: int = 1024,
+    num_steps: int = 1000,
+    seed: int = 0,
+    devices: int = 0,
+    save: str | Path | None = None,
+    greedy: bool = False,
+    **parameters: Any,
+) -> RolloutResult:
+    """Steps many environments over all devices of the machine, by random actions or by a policy.
+
+    Each environment draws from keys of its own: the same seed gives the same episodes however many devices
+    there are, up to rounding.
+
+    Args:
+      environment: a name, `module:Name`, or an environment itself; None takes the policy's.
+      policy: from `load`, or a run directory; None draws actions uniformly, the legal ones where there are masks.
+      num_envs: how many environments.
+      num_steps: how many steps each makes; an episode that ends is followed by a new one.
+      seed: of the rollout.
+      devices: how many devices are used, 0 for all; as many as divide `num_envs` take part.
+      save: an .npz file that the whole data is written to (see `shoal.runtime.collecting.collect`).
+      greedy: whether a policy takes its mode in place of a sample.
+      **parameters: of the environment, if it is given by name.
+
+    Returns:
+      steps per second, and the number, mean return and mean length of the episodes that ended.
+
+    Raises:
+      ShoalError: a size is too small, the environment's spaces are not the policy's, or the file cannot be written.
+    """
+    for name, value in (("num_envs", num_envs), ("num_steps", num_steps)):
+        at_least(name, value, 1)
+    found = devices_of(devices)
+    if policy is not None and not isinstance(policy, TrainedPolicy):
+        policy = load(policy)
+    if policy is not None:
+        environment = environment_for(policy, environment, parameters)
+    elif environment is None:
+        raise ShoalError("no environment was named; give one such as CartPole-v1, or a policy.")
+    else:
+        environment = environment_of(environment, parameters)
+    return collecting.collect(
+        trees.as_arrays(environment),
+        (policy.config, policy.parameters) if policy else (),
+        jax.random.key(seed),
+        found,
+        num_envs=num_envs,
+        num_steps=num_steps,
+        greedy=greedy,
+        save=Path(save).expanduser() if save else None,
+    )
+
+
+def check(
+    environment: str | Environment,
+    *,
+    keys: int = 16,
+    steps: int = 128,
+    max_steps: int = 10_000,
+    seed: int = 0,
+    ignore: Iterable[str] = (),
+    **parameters: Any,
+) -> list[checker.Finding]:
+    """Looks for mistakes in an environment; prints nothing.
+
+    Args:
+      environment: a name, `module:Name`, or an environment itself.
+      keys: how many environments run at once, 2 or more.
+      steps: how many random steps each makes in one block.
+      max_steps: after how many random steps an episode counts as one that never ends.
+      seed: of all keys and actions.
+      ignore: rules that are meant to be broken, such as "key-ignored" for a deterministic environment.
+      **parameters: of the environment, if it is given by name.
+
+    Returns:
+      what was found, one sentence each; nothing found is an empty list.
+
+    Raises:
+      ShoalError: there is no such environment or rule, or an argument is out of range.
+    """
+    made = environment_of(environment, parameters)
+    return checker.check(made, keys=keys, steps=steps, max_steps=max_steps, seed=seed, ignore=ignore)
+
+
+def environment_of(environment: str | Environment, parameters: Mapping[str, Any]) -> Environment:
+    """An environment by its name and parameters, or the one that is given.
+
+    Raises:
+      ShoalError: there is no such environment or parameter, or parameters were given beside an environment.
+    """
+    if isinstance(environment, str):
+        return make(environment, **parameters)
+    if parameters:
+        raise ShoalError(f"{', '.join(parameters)} cannot be set on an environment that is made already.")
+    return environment
+
+
+def environment_for(
+    policy: TrainedPolicy, environment: str | Environment | None, parameters: Mapping[str, Any]
+) -> Environment:
+    """The environment that a policy is to act in, its own if none is named.
+
+    Raises:
+      ShoalError: as `environment_of`, or its spaces are not the policy's.
+    """
+    environment = environment_of(policy.environment if environment is None else environment, parameters)
+    spec = spec_of(environment)
+    if spec != policy.spec:
+        raise ShoalError(f"the environment has {spec} and the policy was trained in {policy.spec}.")
+    return environment
+
+
+def which_of(which: str) -> str:
+    """Raises ShoalError unless `which` names a saved policy."""
+    if which not in ("best", "last"):
+        raise ShoalError(f"which={which!r} is neither 'best' nor 'last'.")
+    return which
 
 
 @functools.partial(jax.jit, static_argnames=("episodes", "max_steps", "greedy"))

@@ -1,5 +1,7 @@
 """What is to be run: an environment, an algorithm's config and a run's, from names and overrides.
 
+Nothing here starts a device: how many a process has is settled after the experiment is decided.
+
 The order of precedence is: what the caller gives, then a config file (complete), or else the preset of the
 environment, then the defaults of the classes.
 """
@@ -87,6 +89,37 @@ def decide(
         environment = envs.make(name, **parameters)
     else:
         name, parameters = import_name(type(environment)), {}
+    algorithm, default_run, default_config = defaults(
+        name, algorithm=algorithm, config_file=config_file, use_preset=use_preset
+    )
+    run_settings, algorithm_settings = split(type(default_config), overrides)
+    run = dataclasses.replace(default_run, **run_settings)
+    config = dataclasses.replace(default_config, **algorithm_settings)
+    return Experiment(name, parameters, environment, algorithm, config, run, started_from)
+
+
+def defaults(
+    environment: str = "",
+    *,
+    algorithm: str | Any = "",
+    config_file: str | Path | None = None,
+    use_preset: bool = True,
+) -> tuple[str, RunConfig, Any]:
+    """The settings of a run for which nothing is overridden, as a command's help shows them.
+
+    Args:
+      environment: its name, for the preset.
+      algorithm: as in `decide`.
+      config_file: as in `decide`.
+      use_preset: as in `decide`.
+
+    Returns:
+      the algorithm's name, the run's config, and the algorithm's.
+
+    Raises:
+      ShoalError: an unknown name, with the nearest one.
+    """
+    saved = read_config(config_file) if config_file else {}
     saved_algorithm = dict(saved.get("algorithm", {}))
     saved_name = saved_algorithm.pop("name", "ppo")
     config = algorithm if dataclasses.is_dataclass(algorithm) and not isinstance(algorithm, type) else None
@@ -95,21 +128,18 @@ def decide(
     elif isinstance(algorithm, type):
         algorithm = import_name(algorithm)
     algorithm = algorithm or saved_name
-    config_class = registry.config_class(algorithm)
+    config_class = type(config) if config is not None else registry.config_class(algorithm)
     settings: dict[str, Any] = {}
     if saved:
         settings |= saved["run"] | {"run_dir": ""}
         settings |= saved_algorithm if algorithm == saved_name else {}
     elif use_preset:
-        settings |= preset(name, algorithm)
+        settings |= preset(environment, algorithm)
     if config is not None:
         settings = {k: v for k, v in settings.items() if k not in _names(config_class)}
-    run_settings, algorithm_settings = split(config_class, settings | dict(overrides))
+    run_settings, algorithm_settings = split(config_class, settings)
     config = dataclasses.replace(config or config_class(), **algorithm_settings)
-    if hasattr(config, "resolved"):
-        config = config.resolved()
-    run = dataclasses.replace(RunConfig(), **run_settings)
-    return Experiment(name, parameters, environment, algorithm, config, run, started_from)
+    return algorithm, dataclasses.replace(RunConfig(), **run_settings), config
 
 
 def split(config_class: type, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -1,0 +1,324 @@
+"""T steps of N environments over all devices, by random actions or a policy: statistics, or the whole data.
+
+The environments are split over the devices. Each draws from keys of its own index, its actions and its
+resets alike, so that what is collected does not depend on how many devices there are, and no device waits
+for another. The steps are made in chunks of one compiled program: what a device holds, and how far a
+32-bit sum goes, does not grow with T.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import math
+import os
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh
+from jax.sharding import PartitionSpec as P
+
+from shoal import trees
+from shoal.envs.batch import Batch
+from shoal.errors import ShoalError
+from shoal.runtime.files import one_sentence, sync_directory
+from shoal.runtime.rollout import Ended, count, none_ended
+from shoal.runtime.run import ENV_AXIS, Episodes
+from shoal.types import Array, Environment, Memory, PyTree, TimeStep, spec_of
+
+STEPS_AT_ONCE = 2**22  # of all environments: sums of so many ones are exact in float32
+BYTES_AT_ONCE = 2**26  # of what is recorded, on all devices together
+RESET, STEP = 0, 1  # key streams
+
+Actor = tuple  # () acts at random; (config, parameters) is a policy
+
+
+class Standing(NamedTuple):
+    """Where the environments stand, [N, ...]."""
+
+    state: PyTree
+    timestep: TimeStep
+    memory: Memory
+    episodes: Episodes
+
+
+@dataclasses.dataclass(frozen=True)
+class RolloutResult:
+    """What a rollout came to.
+
+    Attributes:
+      num_envs: N.
+      num_steps: T, steps of each environment.
+      devices: how many took part.
+      episodes: how many ended.
+      return_mean: over the episodes that ended; NaN if none did.
+      length_mean: likewise, in steps.
+      terminated: the share of them that terminated; the others were truncated.
+      steps_per_second: environment steps of all environments over `seconds`.
+      seconds: wall time of the steps (with copying to the host, where data is saved).
+      compile_seconds: wall time of compiling, which is not in `seconds`.
+      data: what was saved, by name; None if nothing was.
+      path: where it was saved.
+    """
+
+    num_envs: int
+    num_steps: int
+    devices: int
+    episodes: int
+    return_mean: float
+    length_mean: float
+    terminated: float
+    steps_per_second: float
+    seconds: float
+    compile_seconds: float
+    data: dict[str, np.ndarray] | None = dataclasses.field(default=None, repr=False)
+    path: Path | None = None
+
+    @property
+    def steps(self) -> int:
+        """Environment steps of all environments together."""
+        return self.num_envs * self.num_steps
+
+
+def collect(
+    environment: Environment,
+    actor: Actor,
+    key: Array,
+    devices: Sequence[jax.Device],
+    *,
+    num_envs: int,
+    num_steps: int,
+    greedy: bool = False,
+    save: Path | None = None,
+) -> RolloutResult:
+    """Steps N environments T times.
+
+    Args:
+      environment: its numbers as arrays.
+      actor: () for actions drawn uniformly, among the legal ones where there are masks; or the config and
+        the parameters of a policy.
+      key: of the whole rollout.
+      devices: over which the environments are split: the first n of them that divide `num_envs`.
+      num_envs: N.
+      num_steps: T.
+      greedy: whether a policy takes its mode in place of a sample.
+      save: an .npz file for the whole data, which then passes through the host's memory. It has T+1
+        `observations`, `rewards`, `discounts`, `first` and `last` (and `action_masks`), and T `actions`, with
+        the axes [T, N, ...]: action t was taken at observation t, and led to reward t+1.
+
+    Raises:
+      ShoalError: the file cannot be written.
+    """
+    used = max(n for n in range(1, len(devices) + 1) if num_envs % n == 0)
+    mesh = Mesh(np.asarray(devices[:used]), (ENV_AXIS,), axis_types=(AxisType.Auto,))
+    with _whole_file(save) if save else contextlib.nullcontext() as file:
+        begun = time.perf_counter()
+        # Arrays are placed as the programs want them, so that no call has to move them.
+        begin = _begin.lower(environment, actor, key, num_envs=num_envs, mesh=mesh).compile()
+        standing = begin(environment, actor, key)
+        rows = 0 if save is None else _rows_at_once(standing, environment, num_steps)
+        at_once = rows or max(1, min(num_steps, STEPS_AT_ONCE // num_envs))
+        arguments = (environment, actor, standing, key, jnp.int32(0), jnp.int32(0))
+        advance = _advance.lower(*arguments, rows=rows, greedy=greedy, mesh=mesh).compile()
+        record = Record(standing.timestep, num_steps) if save else None
+        compile_seconds = time.perf_counter() - begun
+
+        begun = time.perf_counter()
+        ended = np.zeros(len(Ended._fields))
+        for start in range(0, num_steps, at_once):
+            stop = min(start + at_once, num_steps)
+            bounds = jnp.int32(start), jnp.int32(stop)
+            standing, more, chunk = advance(environment, actor, standing, key, *bounds)
+            ended += [float(np.sum(np.asarray(x, np.float64))) for x in more]  # waits for the chunk
+            if record is not None:
+                record.add(chunk, start, stop)
+        seconds = time.perf_counter() - begun
+        if file is not None and record is not None:
+            np.savez(file, allow_pickle=False, **record.arrays)
+    episodes, returned, length, terminated = ended
+    share = (lambda x: float(x / episodes)) if episodes else lambda _: math.nan
+    return RolloutResult(
+        num_envs=num_envs,
+        num_steps=num_steps,
+        devices=used,
+        episodes=int(episodes),
+        return_mean=share(returned),
+        length_mean=share(length),
+        terminated=share(terminated),
+        steps_per_second=num_envs * num_steps / seconds,
+        seconds=seconds,
+        compile_seconds=compile_seconds,
+        data=record.arrays if record else None,
+        path=save,
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("num_envs", "mesh"))
+def _begin(environment: Environment, actor: Actor, key: Array, *, num_envs: int, mesh: Mesh) -> Standing:
+    """Starts all environments, each device its own."""
+
+    def begin(environment: Environment, actor: Actor, key: Array) -> Standing:
+        batch = Batch(environment, num_envs=num_envs // mesh.size)
+        state, timestep = batch.reset(jax.random.fold_in(key, RESET), _first_index(batch))
+        zeros = jnp.zeros(batch.num_envs)
+        return Standing(state, timestep, _memory(environment, actor, batch.num_envs), Episodes(zeros, zeros))
+
+    return jax.shard_map(begin, mesh=mesh, in_specs=P(), out_specs=P(ENV_AXIS), check_vma=False)(
+        environment, actor, key
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("rows", "greedy", "mesh"), donate_argnames="standing")
+def _advance(
+    environment: Environment,
+    actor: Actor,
+    standing: Standing,
+    key: Array,
+    start: Array,
+    stop: Array,
+    *,
+    rows: int,
+    greedy: bool,
+    mesh: Mesh,
+) -> tuple[Standing, Ended, PyTree]:
+    """Makes the steps `start` to `stop - 1`, whose numbers are data.
+
+    Returns:
+      where the environments stand then, the sums over the episodes that ended, [devices], and the actions
+      and the time-steps that they led to, [rows, N, ...]; () if `rows` is 0.
+    """
+
+    def advance(environment, actor, standing, key, start, stop):  # type: ignore[no-untyped-def]
+        batch = Batch(environment, num_envs=standing.timestep.last.shape[0])
+
+        def step(standing: Standing, ended: Ended, t: Array) -> tuple[Standing, Ended, PyTree]:
+            act_key, env_key = jax.random.split(jax.random.fold_in(jax.random.fold_in(key, STEP), t))
+            memory, action = _act(batch, actor, standing, act_key, greedy)
+            state, timestep = batch.step(standing.state, action, env_key, _first_index(batch))
+            episodes, ended = count(standing.episodes, ended, timestep)
+            row = (action, _recorded(timestep)) if rows else ()
+            return Standing(state, timestep, memory, episodes), ended, row
+
+        def body(t: Array, carry: tuple) -> tuple:
+            standing, ended, table = carry
+            standing, ended, row = step(standing, ended, t)
+            return standing, ended, jax.tree.map(lambda xs, x: xs.at[t - start].set(x), table, row)
+
+        shapes = jax.eval_shape(step, standing, none_ended(), start)[2]
+        table = jax.tree.map(lambda x: jnp.zeros((rows, *x.shape), x.dtype), shapes)
+        standing, ended, table = jax.lax.fori_loop(start, stop, body, (standing, none_ended(), table))
+        return standing, jax.tree.map(lambda x: x[None], ended), table
+
+    per_env = P(ENV_AXIS)
+    return jax.shard_map(
+        advance,
+        mesh=mesh,
+        in_specs=(P(), P(), per_env, P(), P(), P()),
+        out_specs=(per_env, per_env, P(None, ENV_AXIS)),
+        check_vma=False,
+    )(environment, actor, standing, key, start, stop)
+
+
+def _first_index(batch: Batch) -> Array:
+    """The index of a device's first environment among all."""
+    return jax.lax.axis_index(ENV_AXIS) * batch.num_envs
+
+
+def _memory(environment: Environment, actor: Actor, num_envs: int) -> Memory:
+    """The memory of each environment's policy, which acts as on a batch of one."""
+    if not actor:
+        return ()
+    memory = actor[0].algorithm(spec_of(environment)).memory((1,))
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (num_envs, *x.shape)), memory)
+
+
+def _act(batch: Batch, actor: Actor, standing: Standing, key: Array, greedy: bool) -> tuple[Memory, PyTree]:
+    """The actions of a device's environments, each drawn from a key of its environment's index."""
+    first_index = _first_index(batch)
+    if not actor:
+        return (), batch.sample_actions(standing.timestep, key, first_index)
+    config, parameters = actor
+    algorithm = config.algorithm(spec_of(batch.env))
+
+    def act_one(memory: Memory, timestep: TimeStep, index: Array) -> tuple[Memory, PyTree]:
+        own_key = jax.random.fold_in(key, index)
+        alone = jax.tree.map(lambda x: x[None], timestep)
+        memory, action, _ = algorithm.act(parameters, memory, alone, own_key, greedy=greedy)
+        return memory, jax.tree.map(lambda x: x[0], action)
+
+    indices = first_index + jnp.arange(batch.num_envs)
+    return jax.vmap(act_one)(standing.memory, standing.timestep, indices)
+
+
+def _recorded(timestep: TimeStep) -> dict[str, PyTree]:
+    """What is kept of a time-step, by the names in the file."""
+    kept = {
+        "observations": timestep.observation,
+        "rewards": timestep.reward,
+        "discounts": timestep.discount,
+        "first": timestep.first,
+        "last": timestep.last,
+    }
+    return kept if timestep.action_mask is None else kept | {"action_masks": timestep.action_mask}
+
+
+def _rows_at_once(standing: Standing, environment: Environment, num_steps: int) -> int:
+    """How many steps are recorded on the devices before they are copied to the host."""
+    actions = jax.eval_shape(environment.action_space.sample, jax.random.key(0))
+    row_bytes = sum(x.nbytes for x in jax.tree.leaves(_recorded(standing.timestep)))
+    num_envs = standing.timestep.last.shape[0]
+    row_bytes += sum(num_envs * x.size * x.dtype.itemsize for x in jax.tree.leaves(actions))
+    return max(1, min(num_steps, BYTES_AT_ONCE // row_bytes, STEPS_AT_ONCE // num_envs))
+
+
+class Record:
+    """The whole data of a rollout in the host's memory, filled chunk by chunk.
+
+    Attributes:
+      arrays: by name; parts of a dictionary of observations are `observations/<name>`.
+    """
+
+    def __init__(self, timestep: TimeStep, num_steps: int):
+        self.num_steps = num_steps
+        self.arrays: dict[str, np.ndarray] = {}
+        for name, x in trees.named_leaves(_recorded(timestep)).items():
+            self.arrays[name] = np.empty((num_steps + 1, *x.shape), x.dtype)
+            self.arrays[name][0] = x
+
+    def add(self, chunk: PyTree, start: int, stop: int) -> None:
+        """Puts the steps `start` to `stop - 1` in their place."""
+        actions, timesteps = chunk
+        rows = stop - start
+        for name, x in trees.named_leaves(timesteps).items():
+            self.arrays[name][start + 1 : stop + 1] = np.asarray(x)[:rows]
+        for name, x in trees.named_leaves({"actions": actions}).items():
+            if name not in self.arrays:
+                self.arrays[name] = np.empty((self.num_steps, *x.shape[1:]), x.dtype)
+            self.arrays[name][start:stop] = np.asarray(x)[:rows]
+
+
+@contextlib.contextmanager
+def _whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write that takes its place only when it is whole; opened at once, so that it can be.
+
+    Raises:
+      ShoalError: it cannot be written.
+    """
+    if path.is_dir():
+        raise ShoalError(f"{path} cannot be written: it is a directory.")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with one_sentence(f"{path} cannot be written"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(temporary, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+            sync_directory(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
