@@ -51,8 +51,9 @@ class MLP(nnx.Module):
     """Dense layers with an activation after each, and a plain last one if `out_features` is given.
 
     Without `out_features` it is a torso; with it, a torso and the projection for a head in one. Inside,
-    the batch is the last axis: a CPU multiplies `kernel @ x` of long batches, and above all its weight
-    gradient, several times faster than `x @ kernel`. Outside, features are last as everywhere.
+    the batch is the last axis, which a CPU likes better, above all in the gradient of the weights: value
+    and gradient of a 4-64-64-2 network take 1.1 to 1.3 times less than with `x @ kernel` at 2,048 and
+    8,192 rows. Outside, features are last as everywhere.
 
     Args:
       in_features: length of the input vector.
@@ -132,6 +133,6 @@ def _batch_major(x: Array, batch_shape: tuple[int, ...]) -> Array:
     """[features, batch] -> [*batch_shape, features].
 
     Without the barrier XLA folds the transpose into the matrix products on both sides, which brings
-    their slow, row-major form back: with it a step on the CPU is 1.3 times faster.
+    their slow, row-major form back, and with it nearly all of the gain is lost.
     """
     return jax.lax.optimization_barrier(x).T.reshape(*batch_shape, x.shape[0])
