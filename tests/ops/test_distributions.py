@@ -1,0 +1,409 @@
+"""Against SciPy and Monte Carlo, and finite wherever a policy may stray."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.integrate
+import scipy.stats
+from jax.test_util import check_grads
+
+from shoal.ops import distributions
+from shoal.ops.distributions import Beta, Categorical, Deterministic, MultiCategorical, Normal, TanhNormal
+
+KEY = jax.random.key(0)
+RNG = np.random.default_rng(0)
+
+
+def floats(*values: float) -> jax.Array:
+    return jnp.asarray(values, jnp.float32)
+
+
+def many(distribution, count: int = 200_000, seed: int = 0) -> np.ndarray:
+    """`count` independent samples of one distribution without batch axes."""
+    batch = jax.tree.map(lambda x: jnp.broadcast_to(x, (count, *x.shape)), distribution)
+    return np.asarray(batch.sample(jax.random.key(seed)))
+
+
+class TestCategorical:
+    @pytest.mark.parametrize("n", [1, 2, 3, 18, 33, 100])
+    def test_samples_are_distributed_as_they_should(self, n):
+        logits = jnp.asarray(RNG.normal(size=n), jnp.float32)
+        counts = np.bincount(many(Categorical(logits)), minlength=n)
+        assert counts.shape == (n,)
+        if n > 1:
+            expected = np.asarray(jax.nn.softmax(logits), np.float64)
+            assert scipy.stats.chisquare(counts, counts.sum() * expected / expected.sum()).pvalue > 1e-4
+
+    @pytest.mark.parametrize("sampler", [distributions._inverse_unrolled, distributions._inverse])
+    def test_never_samples_what_cannot_be(self, sampler):
+        """Uniform numbers at both ends, illegal actions anywhere, and probabilities that do not sum to 1."""
+        uniform = jnp.asarray([0.0, 2.0**-23, 0.5, 1.0 - 2.0**-23, 1.0 - 2.0**-24], jnp.float32)
+        for n in (1, 2, 5, 18, 100):
+            for _ in range(20):
+                legal = RNG.uniform(size=n) < 0.4
+                legal[RNG.integers(n)] = True
+                logits = jnp.where(legal, RNG.normal(size=n) * 3, distributions.ILLEGAL)
+                probabilities = jax.nn.softmax(logits) * jnp.float32(RNG.uniform(0.99, 1.01))
+                drawn = np.asarray(sampler(jnp.tile(probabilities, (len(uniform), 1)), uniform))
+                assert np.all(legal[drawn])
+
+    def test_log_prob_entropy_and_kl_are_scipys(self):
+        p, q = RNG.normal(size=(2, 7, 5)).astype(np.float32) * 2
+        d, other = Categorical(jnp.asarray(p)), Categorical(jnp.asarray(q))
+        probabilities = np.asarray(jax.nn.softmax(p), np.float64)
+        actions = RNG.integers(5, size=7)
+        expected = np.log(probabilities[np.arange(7), actions])
+        np.testing.assert_allclose(d.log_prob(jnp.asarray(actions)), expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(d.entropy(), scipy.stats.entropy(probabilities, axis=1), rtol=1e-5)
+        expected = scipy.stats.entropy(probabilities, np.asarray(jax.nn.softmax(q), np.float64), axis=1)
+        np.testing.assert_allclose(d.kl(other), expected, rtol=1e-4, atol=1e-6)
+        np.testing.assert_array_equal(d.mode(), p.argmax(axis=1))
+        assert d.mode().dtype == d.sample(KEY).dtype == jnp.int32
+
+    def test_sample_and_log_prob_agree(self):
+        d = Categorical(jnp.asarray(RNG.normal(size=(50, 4)), jnp.float32))
+        x, log_prob = d.sample_and_log_prob(KEY)
+        np.testing.assert_array_equal(x, d.sample(KEY))
+        np.testing.assert_array_equal(log_prob, d.log_prob(x))
+
+    def test_one_key_gives_independent_entries(self):
+        drawn = np.asarray(Categorical(jnp.zeros((40_000, 2))).sample(KEY)).reshape(-1, 2)
+        counts = np.bincount(drawn[:, 0] * 2 + drawn[:, 1], minlength=4)
+        assert scipy.stats.chisquare(counts).pvalue > 1e-4
+
+
+class TestMasks:
+    logits = jnp.asarray([[1.0, np.nan, -2.0, 1e4], [0.5, 1.0, -1.0, 0.0]], jnp.float32)
+    mask = jnp.asarray([[True, False, True, False], [True, True, True, True]])
+
+    def test_only_legal_actions_count(self):
+        d = distributions.masked(Categorical(self.logits), self.mask)
+        first = np.asarray([1.0, -2.0])
+        expected = scipy.stats.entropy(np.exp(first) / np.exp(first).sum())
+        np.testing.assert_allclose(d.entropy()[0], expected, rtol=1e-5)
+        np.testing.assert_allclose(
+            d.log_prob(jnp.asarray([0, 0]))[0], first[0] - np.logaddexp(*first), rtol=1e-5
+        )
+        assert d.log_prob(jnp.asarray([1, 1]))[0] < -1e8
+        assert d.mode()[0] == 0
+        drawn = many(jax.tree.map(lambda x: x[0], d), 20_000)
+        assert set(drawn) <= {0, 2}
+        unmasked = Categorical(self.logits[1])
+        np.testing.assert_allclose(d.entropy()[1], unmasked.entropy(), rtol=1e-6)
+
+    def test_one_legal_action_leaves_no_entropy_and_no_gradient(self):
+        mask = jnp.asarray([False, True, False, False])
+
+        def everything(logits):
+            d = distributions.masked(Categorical(logits), mask)
+            return d.entropy() + d.log_prob(jnp.asarray(1)) + d.kl(d)
+
+        for logits in (self.logits[0].at[1].set(-1e4), self.logits[1]):
+            value, gradient = jax.value_and_grad(everything)(logits)
+            assert value == 0
+            np.testing.assert_array_equal(gradient, 0.0)
+            d = distributions.masked(Categorical(logits), mask)
+            assert all(d.sample(jax.random.key(i)) == 1 for i in range(20))
+
+    def test_no_legal_action_is_any_action(self):
+        d = distributions.masked(Categorical(self.logits[0]), jnp.zeros(4, bool))
+        np.testing.assert_allclose(d.entropy(), np.log(4), rtol=1e-6)
+
+    def test_parts_of_different_sizes(self):
+        sizes = (2, 5, 3)
+        logits = tuple(jnp.asarray(RNG.normal(size=(6, n)), jnp.float32) for n in sizes)
+        mask = jnp.asarray(RNG.uniform(size=(6, 10)) < 0.6).at[:, jnp.asarray([0, 2, 7])].set(True)
+        d = distributions.masked(MultiCategorical(logits), mask)
+        ends = np.cumsum(sizes)
+        x = d.sample(KEY)
+        assert x.shape == (6, 3) and x.dtype == jnp.int32
+        separate = [
+            distributions.masked(Categorical(part), mask[:, end - n : end])
+            for part, n, end in zip(logits, sizes, ends, strict=True)
+        ]
+        np.testing.assert_allclose(d.entropy(), sum(s.entropy() for s in separate), rtol=1e-5)
+        np.testing.assert_allclose(
+            d.log_prob(x), sum(s.log_prob(x[:, i]) for i, s in enumerate(separate)), rtol=1e-5
+        )
+        assert np.all(np.asarray(d.log_prob(x)) > -100)
+        np.testing.assert_array_equal(d.mode(), jnp.stack([s.mode() for s in separate], axis=-1))
+        np.testing.assert_allclose(d.kl(d), 0.0, atol=1e-6)
+        other = distributions.masked(MultiCategorical(tuple(-part for part in logits)), mask)
+        flipped = [Categorical(jnp.where(s.logits > -1e8, -s.logits, s.logits)) for s in separate]
+        expected = sum(s.kl(f) for s, f in zip(separate, flipped, strict=True))
+        np.testing.assert_allclose(d.kl(other), expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(d.sample_and_log_prob(KEY)[0], x)
+
+    def test_a_mask_that_does_not_fit_is_named(self):
+        with pytest.raises(ValueError, match=r"mask has shape \[3\].*4 long"):
+            distributions.masked(Categorical(jnp.zeros(4)), jnp.ones(3, bool))
+
+
+LOC = np.asarray([-1.5, 0.0, 0.3, 2.0], np.float32)
+SCALE = np.asarray([0.3, 1.0, 2.5, 0.05], np.float32)
+
+
+class TestNormal:
+    d = Normal(jnp.asarray(LOC), jnp.asarray(SCALE))
+
+    def test_is_scipys(self):
+        x = RNG.normal(size=4).astype(np.float32)
+        oracle = scipy.stats.norm(LOC, SCALE)
+        np.testing.assert_allclose(self.d.log_prob(jnp.asarray(x)), oracle.logpdf(x).sum(), rtol=1e-5)
+        np.testing.assert_allclose(self.d.entropy(), oracle.entropy().sum(), rtol=1e-5)
+        drawn = many(self.d)
+        for i in range(4):
+            assert scipy.stats.kstest(drawn[:, i], scipy.stats.norm(LOC[i], SCALE[i]).cdf).pvalue > 1e-4
+
+    def test_kl_is_the_integral(self):
+        other = Normal(self.d.loc[::-1] * 0.5, self.d.scale * 1.3 + 0.4)
+        p = scipy.stats.norm(LOC.astype(float), SCALE.astype(float))
+        q = scipy.stats.norm(np.asarray(other.loc, float), np.asarray(other.scale, float))
+        grid = np.linspace(-12, 12, 40_001)[:, None] * SCALE + LOC
+        integrand = p.pdf(grid) * (p.logpdf(grid) - q.logpdf(grid))
+        expected = scipy.integrate.trapezoid(integrand, grid, axis=0).sum()
+        np.testing.assert_allclose(self.d.kl(other), expected, rtol=1e-4)
+        assert self.d.kl(self.d) == 0
+
+    def test_free_scale_is_broadcast(self):
+        d = Normal(jnp.zeros((5, 3)), jnp.asarray([0.5, 1.0, 2.0]))
+        assert d.sample(KEY).shape == d.mode().shape == (5, 3)
+        assert d.entropy().shape == d.log_prob(d.mode()).shape == d.kl(d).shape == (5,)
+
+
+def tanh_entropy(loc: float, scale: float) -> float:
+    """By adaptive quadrature in float64."""
+
+    def integrand(u: float) -> float:
+        return scipy.stats.norm.pdf(u, loc, scale) * 2 * np.logaddexp(u, -u)
+
+    span, points = 12 * scale, sorted({loc, 0.0})
+    inside = [p for p in points if loc - span < p < loc + span]
+    value, _ = scipy.integrate.quad(integrand, loc - span, loc + span, points=inside, limit=400, epsabs=1e-10)
+    return scipy.stats.norm.entropy(loc, scale) + 2 * np.log(2) - value
+
+
+class TestTanhNormal:
+    d = TanhNormal(
+        jnp.asarray(LOC), jnp.asarray(SCALE), low=(-1.0, -2.0, 0.0, 5.0), high=(1.0, 2.0, 10.0, 6.0)
+    )
+
+    def test_samples_are_squashed_normals(self):
+        drawn = many(self.d)
+        low, high = np.asarray(self.d.low), np.asarray(self.d.high)
+        assert np.all(drawn >= low) and np.all(drawn <= high)
+        for i in (0, 1):
+            unit = 2 * (drawn[:, i] - low[i]) / (high[i] - low[i]) - 1
+            oracle = scipy.stats.norm(LOC[i], SCALE[i])
+            assert (
+                scipy.stats.kstest(
+                    unit, lambda x, o=oracle: o.cdf(np.arctanh(np.clip(x, -1 + 1e-7, 1 - 1e-7)))
+                ).pvalue
+                > 1e-4
+            )
+
+    def test_density_is_that_of_the_action(self):
+        """The density of x, integrated over the interval, is 1; and both ways to ask give the same."""
+        for loc, scale in ((0.3, 0.6), (-0.5, 0.2), (0.0, 1.5)):
+            d = TanhNormal(floats(loc), floats(scale), low=-3.0, high=2.0)
+            raw = jnp.linspace(-7.0, 7.0, 4001)[:, None]
+            x = d.from_raw(raw)
+            density = np.exp(np.asarray(d.log_prob_raw(raw), np.float64))
+            assert scipy.integrate.trapezoid(density, np.asarray(x[:, 0], np.float64)) == pytest.approx(
+                1.0, abs=2e-3
+            )
+            middle = (x[:, 0] > -2.9) & (x[:, 0] < 1.9)
+            np.testing.assert_allclose(
+                d.log_prob(x)[middle], d.log_prob_raw(raw)[middle], rtol=1e-3, atol=1e-4
+            )
+
+    def test_log_prob_raw_is_exact_far_out(self):
+        raw = floats(-30.0, -5.0, 0.0, 5.0, 30.0)[:, None]
+        d = TanhNormal(floats(1.0), floats(8.0))
+        u = np.asarray(raw[:, 0], np.float64)
+        slope = 2 * (np.log(2) - np.logaddexp(u, -u))
+        expected = scipy.stats.norm(1, 8).logpdf(u) - slope
+        np.testing.assert_allclose(d.log_prob_raw(raw), expected, rtol=1e-5)
+
+    @pytest.mark.parametrize("loc", [0.0, 0.5, -3.0, 20.0])
+    def test_entropy_estimate_is_as_exact_as_it_says(self, loc):
+        for scale in (1e-3, 0.05, 0.3, 1.0, 3.0, 30.0):
+            d = TanhNormal(floats(loc), floats(scale))
+            rounding = 4e-7 * (1 + 2 * (abs(loc) + scale))
+            assert float(d.entropy_estimate()) == pytest.approx(
+                tanh_entropy(loc, scale), abs=4e-6 + 2 * rounding
+            )
+
+    def test_entropy_estimate_has_the_gradient_of_the_entropy(self):
+        for loc, scale in ((0.4, 0.7), (-1.5, 2.0)):
+            entropy = lambda m, s: jnp.sum(TanhNormal(m[None], s[None]).entropy_estimate())  # noqa: E731
+            got = jax.grad(entropy, argnums=(0, 1))(jnp.float32(loc), jnp.float32(scale))
+            step = 1e-4
+            by_loc = (tanh_entropy(loc + step, scale) - tanh_entropy(loc - step, scale)) / (2 * step)
+            by_scale = (tanh_entropy(loc, scale + step) - tanh_entropy(loc, scale - step)) / (2 * step)
+            np.testing.assert_allclose(got, [by_loc, by_scale], atol=3e-5)
+
+    def test_entropy_estimate_knows_the_interval(self):
+        wide = TanhNormal(floats(0.2, -0.3), floats(0.5, 0.9), low=0.0, high=10.0)
+        unit = TanhNormal(wide.loc, wide.scale)
+        np.testing.assert_allclose(
+            wide.entropy_estimate() - unit.entropy_estimate(), 2 * np.log(5.0), rtol=1e-5
+        )
+        x = many(wide, 100_000)
+        log_prob = np.asarray(TanhNormal(wide.loc, wide.scale, 0.0, 10.0).log_prob(jnp.asarray(x)))
+        error = 5 * log_prob.std() / np.sqrt(len(log_prob))
+        assert float(wide.entropy_estimate()) == pytest.approx(-log_prob.mean(), abs=error)
+
+    def test_modes_and_pairs(self):
+        np.testing.assert_allclose(self.d.mode(), self.d.from_raw(self.d.mode_raw()))
+        np.testing.assert_allclose(self.d.mode_raw(), LOC)
+        raw = self.d.sample_raw(KEY)
+        x, log_prob = self.d.sample_and_log_prob(KEY)
+        np.testing.assert_array_equal(x, self.d.from_raw(raw))
+        np.testing.assert_array_equal(log_prob, self.d.log_prob_raw(raw))
+        other = TanhNormal(self.d.loc + 0.1, self.d.scale * 1.1, self.d.low, self.d.high)
+        np.testing.assert_allclose(
+            self.d.kl(other), Normal(self.d.loc, self.d.scale).kl(Normal(other.loc, other.scale))
+        )
+
+
+class TestBeta:
+    alpha = np.asarray([1.2, 3.0, 20.0], np.float32)
+    beta = np.asarray([1.5, 1.1, 45.0], np.float32)
+    d = Beta(jnp.asarray(alpha), jnp.asarray(beta), low=-1.0, high=3.0)
+    oracle = scipy.stats.beta(alpha.astype(float), beta.astype(float), loc=-1, scale=4)
+
+    def test_is_scipys(self):
+        x = np.asarray([-0.9, 2.0, 0.3], np.float32)
+        np.testing.assert_allclose(self.d.log_prob(jnp.asarray(x)), self.oracle.logpdf(x).sum(), rtol=1e-4)
+        np.testing.assert_allclose(self.d.entropy(), self.oracle.entropy().sum(), rtol=1e-4)
+        drawn = many(self.d, 100_000)
+        for i in range(3):
+            oracle = scipy.stats.beta(self.alpha[i], self.beta[i], loc=-1, scale=4)
+            assert scipy.stats.kstest(drawn[:, i], oracle.cdf).pvalue > 1e-4
+
+    def test_kl_is_the_expectation(self):
+        other = Beta(self.d.alpha + 0.5, self.d.beta * 1.5, low=-1.0, high=3.0)
+        x = np.linspace(0, 1, 200_002)[1:-1, None]
+        p = scipy.stats.beta(self.alpha.astype(float), self.beta.astype(float))
+        q = scipy.stats.beta(np.asarray(other.alpha, float), np.asarray(other.beta, float))
+        integrand = p.pdf(x) * (p.logpdf(x) - q.logpdf(x))
+        expected = scipy.integrate.trapezoid(integrand, x, axis=0).sum()
+        np.testing.assert_allclose(self.d.kl(other), expected, rtol=1e-3)
+
+    def test_mode(self):
+        d = Beta(floats(3.0, 0.5, 2.0, 1.0, 1.0), floats(2.0, 2.0, 0.5, 1.0, 3.0))
+        np.testing.assert_allclose(d.mode(), [2 / 3, 0.0, 1.0, 0.5, 0.0], atol=2e-6)
+
+    def test_accurate_for_large_parameters(self):
+        d = Beta(floats(3000.0), floats(5000.0))
+        oracle = scipy.stats.beta(3000, 5000)
+        np.testing.assert_allclose(d.entropy(), oracle.entropy(), atol=2e-2)
+        np.testing.assert_allclose(d.log_prob(floats(0.376)), oracle.logpdf(np.float32(0.376)), atol=2e-2)
+
+
+def test_deterministic():
+    d = Deterministic(floats(1.0, 2.0)[None])
+    np.testing.assert_array_equal(d.sample(KEY), d.mode())
+    np.testing.assert_array_equal(d.log_prob(d.value), 0.0)
+    assert np.all(np.isneginf(d.log_prob(d.value + 1)))
+    np.testing.assert_array_equal(d.entropy(), 0.0)
+    np.testing.assert_array_equal(d.sample_and_log_prob(KEY)[1], 0.0)
+
+
+EVERY = {
+    "categorical": (Categorical, (RNG.normal(size=(3, 4)).astype(np.float32),)),
+    "normal": (Normal, RNG.uniform(0.5, 1.5, size=(2, 3, 4)).astype(np.float32)),
+    "tanh_normal": (TanhNormal, RNG.uniform(0.5, 1.5, size=(2, 3, 4)).astype(np.float32)),
+    "beta": (Beta, RNG.uniform(1.5, 3.0, size=(2, 3, 4)).astype(np.float32)),
+}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_gradients_by_finite_differences(name):
+    make, parameters = EVERY[name]
+    d = make(*parameters)
+    x = d.sample(KEY)
+    other = make(*(p * 1.1 for p in parameters))
+    entropy = "entropy_estimate" if name == "tanh_normal" else "entropy"
+    for function in (
+        lambda *p: make(*p).log_prob(x),
+        lambda *p: getattr(make(*p), entropy)(),
+        lambda *p: make(*p).kl(other),
+    ):
+        check_grads(function, tuple(parameters), order=1, modes=["rev"], rtol=2e-2, atol=2e-2, eps=1e-2)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_passes_through_jit_scan_and_vmap(name):
+    make, parameters = EVERY[name]
+    d = make(*parameters)
+    keys = jax.random.split(KEY, 3)
+    mapped = jax.jit(jax.vmap(lambda d, key: d.sample(key)))(d, keys)
+    _, (scanned, back) = jax.lax.scan(
+        lambda carry, step: (carry, (step[0].sample(step[1]), step[0])), 0, (d, keys)
+    )
+    np.testing.assert_allclose(mapped, scanned, rtol=1e-6)
+    assert jax.tree.structure(back) == jax.tree.structure(d)
+    np.testing.assert_array_equal(jax.tree.leaves(back)[0], parameters[0])
+
+
+def finite(*trees) -> bool:
+    return all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(trees))
+
+
+def test_categorical_is_finite_at_extremes():
+    logits = jnp.asarray(
+        [[1e4, -1e4, 0.0], [-1e4, -1e4, -1e4], [1e4, 1e4, 1e4], [-1e4, distributions.ILLEGAL, 1e4]],
+        jnp.float32,
+    )
+    for action in range(3):
+        for other in (logits, -logits.at[3].set(0.0)):
+
+            def everything(logits, action=action, other=other):
+                d = Categorical(logits)
+                return jnp.sum(d.log_prob(jnp.full(4, action)) + d.entropy() + d.kl(Categorical(other)))
+
+            assert finite(jax.value_and_grad(everything)(logits))
+    one_sided = jnp.asarray([0.0, -jnp.inf])  # a user's own mask
+    value, gradient = jax.value_and_grad(lambda x: Categorical(x).entropy())(one_sided)
+    assert value == 0 and finite(gradient)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e-3, 1.0, 1e3, 1e6])
+@pytest.mark.parametrize("loc", [-1e4, 0.0, 1e4])
+def test_continuous_are_finite_at_extremes(loc, scale):
+    loc, scale = floats(loc, 0.0), floats(scale, scale)
+    for raw in (-1e4, -20.0, 0.0, 20.0, 1e4):
+
+        def everything(loc, scale, raw=raw):
+            squashed, normal = TanhNormal(loc, scale, low=-2.0, high=5.0), Normal(loc, scale)
+            action = squashed.from_raw(jnp.full(2, raw))
+            other = Normal(jnp.zeros(2), jnp.ones(2))
+            return (
+                squashed.log_prob_raw(jnp.full(2, raw))
+                + squashed.log_prob(jax.lax.stop_gradient(action))
+                + squashed.entropy_estimate()
+                + normal.log_prob(jnp.full(2, raw))
+                + normal.kl(other)
+                + other.kl(normal)
+            )
+
+        assert finite(jax.value_and_grad(everything, argnums=(0, 1))(loc, scale))
+        bound = TanhNormal(loc, scale, -2.0, 5.0)
+        assert finite(jax.vmap(jax.grad(lambda x, b=bound: b.log_prob(x)))(jnp.asarray([[-2.0, 5.0]])))
+
+
+@pytest.mark.parametrize("alpha", [1e-3, 0.5, 1.0, 2.0, 1e3, 1e6])
+@pytest.mark.parametrize("beta", [1e-3, 1.0, 1e6])
+def test_beta_is_finite_at_extremes(alpha, beta):
+    def everything(alpha, beta, x):
+        d = Beta(alpha, beta, low=-1.0, high=1.0)
+        return d.log_prob(x) + d.entropy() + d.kl(Beta(floats(2.0), floats(3.0)))
+
+    for x in (-1.0, 0.0, 1.0):
+        assert finite(
+            jax.value_and_grad(everything, argnums=(0, 1, 2))(floats(alpha), floats(beta), floats(x))
+        )
+    assert finite(many(Beta(floats(alpha), floats(beta)), 1000))
