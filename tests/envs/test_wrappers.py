@@ -1,0 +1,239 @@
+"""Wrappers against plain Python run beside them, and in every combination."""
+
+import functools
+import itertools
+
+import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from shoal.envs import (
+    Batch,
+    Flatten,
+    FrameStack,
+    RewardScale,
+    TimeLimit,
+    environment,
+    environments,
+    make,
+    restart,
+    transition,
+)
+from shoal.envs.wrappers import flattened, flattened_space, stacked_space
+from shoal.errors import ShoalError
+from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
+
+
+@environment
+class Counter:
+    """Counts its steps; terminates with probability `ending` on each."""
+
+    ending: float = 0.0
+
+    observation_space = Box(0.0, jnp.inf, (2,))
+    action_space = Discrete(2)
+
+    def reset(self, key):
+        return jnp.float32(0), restart(jnp.zeros(2))
+
+    def step(self, state, action, key):
+        state = state + 1
+        ended = jax.random.bernoulli(key, self.ending)
+        return state, transition(jnp.stack([state, -state]), state, terminated=ended)
+
+
+@environment
+class Pair:
+    """Two agents that see dictionaries."""
+
+    observation_space = Dict({"near": Discrete(3), "far": Box(-1.0, 1.0, (2,))})
+    action_space = Discrete(2)
+    num_agents = 2
+
+    def _look(self, state):
+        return {"near": jnp.stack([state % 3, (state + 1) % 3]), "far": jnp.full((2, 2), state / 100.0)}
+
+    def reset(self, key):
+        state = jnp.int32(0)
+        both = jnp.zeros(2, jnp.float32)
+        return state, restart(self._look(state))._replace(reward=both, discount=both + 1)
+
+    def step(self, state, action, key):
+        state = state + 1
+        timestep = transition(self._look(state), action.astype(jnp.float32))
+        return state, timestep._replace(discount=jnp.ones(2))
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def episode(env, key, steps):
+    """The time-steps of `steps` steps, whatever ends, and the actions."""
+
+    def body(state, key):
+        action_key, step_key = jax.random.split(key)
+        keys = jax.random.split(action_key, env.num_agents)
+        action = jax.vmap(env.action_space.sample)(keys)
+        state, timestep = env.step(state, action[0] if env.num_agents == 1 else action, step_key)
+        return state, timestep
+
+    state, first = env.reset(key)
+    _, rest = jax.lax.scan(body, state, jax.random.split(key, steps))
+    return jax.tree.map(lambda x, y: jnp.concatenate([x[None], y]), first, rest)
+
+
+@hypothesis.given(
+    limit=st.sampled_from([1, 2, 9, 30]),
+    ending=st.sampled_from([0.0, 0.1, 0.5, 1.0]),
+    seed=st.integers(0, 99),
+)
+@hypothesis.settings(max_examples=40, deadline=None)
+def test_time_limit(limit, ending, seed):
+    def run(env):
+        return jax.tree.map(np.asarray, episode(env, jax.random.key(seed), 30))
+
+    plain, limited = run(Counter(jnp.float32(ending))), run(TimeLimit(Counter(jnp.float32(ending)), limit))
+    np.testing.assert_array_equal(limited.observation, plain.observation)
+    np.testing.assert_array_equal(limited.discount, plain.discount)  # a cut has discount 1, an end keeps 0
+    np.testing.assert_array_equal(limited.last, plain.last | (np.arange(31) >= limit))
+    np.testing.assert_array_equal(limited.terminated, plain.terminated)
+    assert limited.truncated[limit] != plain.terminated[limit]
+
+
+@pytest.mark.parametrize("ending", [0.0, 1.0])
+def test_termination_wins_over_the_time_limit(ending):
+    end = jax.tree.map(lambda x: x[1], episode(TimeLimit(Counter(ending), 1), jax.random.key(0), 1))
+    assert (bool(end.terminated), bool(end.truncated)) == (ending == 1, ending == 0)
+
+
+def test_frame_stack_shows_the_last_observations_oldest_first():
+    stacked = np.asarray(episode(FrameStack(Counter(), 3), jax.random.key(0), 6).observation)
+    expected = [[max(t - 2, 0), max(t - 1, 0), t] for t in range(7)]
+    np.testing.assert_array_equal(stacked[..., 0], expected)
+    np.testing.assert_array_equal(stacked[..., 1], -np.asarray(expected))
+
+
+def test_frame_stack_starts_anew_with_each_episode():
+    batch = Batch(FrameStack(TimeLimit(make("CartPole-v1", max_episode_steps=None), 4), 3), 5)
+    state, timestep = batch.reset(jax.random.key(0))
+    step = jax.jit(lambda state, timestep, key: batch.step(state, batch.sample_actions(timestep, key), key))
+    starts = 0
+    for t in range(12):
+        state, timestep = step(state, timestep, jax.random.key(t))
+        frames = np.asarray(timestep.observation)[np.asarray(timestep.first)]
+        np.testing.assert_array_equal(frames, np.repeat(frames[:, -1:], 3, 1))
+        starts += len(frames)
+    assert starts == 10
+
+
+def test_frame_stack_and_flatten_keep_the_agents_axis():
+    plain = episode(Pair(), jax.random.key(0), 5).observation
+    stacked = episode(FrameStack(Pair(), 2), jax.random.key(0), 5).observation
+    assert stacked["near"].shape == (6, 2, 2)
+    assert stacked["far"].shape == (6, 2, 2, 2)
+    np.testing.assert_array_equal(stacked["near"][1:, :, 0], plain["near"][:-1])
+    np.testing.assert_array_equal(stacked["near"][1:, :, 1], plain["near"][1:])
+    env = Flatten(FrameStack(Pair(), 2))
+    flat = episode(env, jax.random.key(0), 5).observation
+    assert flat.shape == (6, 2, *env.observation_space.shape) == (6, 2, 10)
+    near = np.eye(3)[np.asarray(stacked["near"])].reshape(6, 2, 6)
+    np.testing.assert_array_equal(flat, np.concatenate([stacked["far"].reshape(6, 2, 4), near], -1))
+
+
+def test_reward_scale_leaves_the_first_step_alone_and_is_data():
+    @jax.jit
+    @jax.vmap
+    def rewards(scale):
+        return episode(RewardScale(Counter(), scale, 0.5), jax.random.key(0), 3).reward
+
+    np.testing.assert_allclose(rewards(jnp.asarray([1.0, -2.0])), [[0, 1.5, 2.5, 3.5], [0, -1.5, -3.5, -5.5]])
+
+
+simple_spaces = st.one_of(
+    st.builds(Discrete, st.integers(1, 5)),
+    st.builds(MultiDiscrete, st.lists(st.integers(1, 4), min_size=1, max_size=3)),
+    st.builds(
+        lambda low, width, shape, dtype: Box(low, low + width, shape, dtype),
+        st.integers(-5, 5),
+        st.integers(0, 5),
+        st.lists(st.integers(1, 3), max_size=3).map(tuple),
+        st.sampled_from([np.float32, np.int32]),
+    ),
+)
+all_spaces = st.recursive(
+    simple_spaces,
+    lambda inner: st.builds(Dict, st.dictionaries(st.sampled_from("abcd"), inner, min_size=1, max_size=3)),
+    max_leaves=4,
+)
+
+
+def reference_flat(space, element):
+    """The same vector by plain NumPy."""
+    if isinstance(space, Dict):
+        return np.concatenate([reference_flat(space[name], element[name]) for name in sorted(space)])
+    if isinstance(space, Box):
+        return np.asarray(element, np.float32).ravel()
+    sizes = [space.n] if isinstance(space, Discrete) else space.nvec
+    return np.concatenate([np.eye(n)[x] for n, x in zip(sizes, np.ravel(element), strict=True)])
+
+
+@hypothesis.given(space=all_spaces, seed=st.integers(0, 99))
+@hypothesis.settings(max_examples=25, deadline=None)
+def test_flattened_elements_lie_in_the_flattened_space(space, seed):
+    element = space.sample(jax.random.key(seed))
+    flat = flattened(space, element)
+    assert flat.dtype == jnp.float32
+    assert flattened_space(space).contains(flat)
+    np.testing.assert_array_equal(flat, reference_flat(space, element))
+
+
+@hypothesis.given(space=all_spaces, count=st.integers(1, 3))
+@hypothesis.settings(max_examples=25, deadline=None)
+def test_stacked_elements_lie_in_the_stacked_space(space, count):
+    try:
+        stacked = stacked_space(space, count)
+    except ShoalError as error:
+        assert "MultiDiscrete" in str(error)
+        return
+    elements = [space.sample(jax.random.key(i)) for i in range(count)]
+    assert stacked.contains(jax.tree.map(lambda *x: jnp.stack(x), *elements))
+
+
+WRAPPERS = {
+    "TimeLimit": lambda env: TimeLimit(env, 3),
+    "FrameStack": lambda env: FrameStack(env, 2),
+    "Flatten": Flatten,
+    "RewardScale": lambda env: RewardScale(env, 0.1),
+    "all": lambda env: RewardScale(Flatten(FrameStack(TimeLimit(env, 3), 2)), 0.1),
+}
+
+
+@pytest.mark.parametrize(("name", "wrapper"), list(itertools.product(environments(), WRAPPERS)))
+def test_every_wrapper_of_every_environment_keeps_its_types_and_spaces(name, wrapper):
+    env = WRAPPERS[wrapper](make(name))
+    batch = Batch(env, 2)
+    start = jax.eval_shape(batch.reset, jax.random.key(0))
+    action = jax.eval_shape(batch.sample_actions, start[1], jax.random.key(0))
+    assert jax.eval_shape(batch.step, *(start[0], action, jax.random.key(0))) == start
+    assert start[1].observation.shape == (2, *env.observation_space.shape)
+    assert start[1].observation.dtype == env.observation_space.dtype
+    assert env.info_summaries == make(name).info_summaries
+
+
+@pytest.mark.parametrize("name", ["Acrobot-v1", "CartPole-v1", "Pendulum-v1"])
+def test_a_pile_of_wrappers_rolls_out_within_its_space(name):
+    env = WRAPPERS["all"](make(name))
+    batch = Batch(env, 4)
+
+    @jax.jit
+    def run(key):
+        def body(carry, key):
+            after = batch.step(carry[0], batch.sample_actions(carry[1], key), key)
+            return after, after[1]
+
+        return jax.lax.scan(body, batch.reset(key), jax.random.split(key, 20))[1]
+
+    timesteps = run(jax.random.key(0))
+    assert jax.vmap(jax.vmap(env.observation_space.contains))(timesteps.observation).all()
+    np.testing.assert_array_equal(np.flatnonzero(timesteps.last[:, 0]), [2, 6, 10, 14, 18])
