@@ -8,7 +8,9 @@ import math
 import typing
 from typing import Any
 
+from shoal.algos import networks, optimisers
 from shoal.errors import ShoalError, nearest
+from shoal.nets.activations import activation
 from shoal.spaces import Box, Discrete, MultiDiscrete
 from shoal.types import EnvSpec
 
@@ -113,6 +115,11 @@ def check_ppo(config: Any, spec: EnvSpec, num_envs: int, num_steps: int) -> None
     if spec.num_agents != 1:
         raise ShoalError(f"num_agents={spec.num_agents} is more than ppo takes; it trains one agent.")
     check_distribution(config, spec)
+    optimisers.named(config.optimizer, config.optimizer_args, 0.1)
+    if config.critic_optimizer:
+        optimisers.named(config.critic_optimizer, config.critic_optimizer_args, 0.1)
+    activation(config.activation)
+    networks.check(config, spec)
 
 
 def check_distribution(config: Any, spec: EnvSpec) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 from shoal.imports import imported
 from shoal.nets.actor_critic import ActorCritic
+from shoal.nets.checker import check_network
 from shoal.types import Array, EnvSpec, PyTree
 
 
@@ -15,7 +16,7 @@ def build(config: Any, spec: EnvSpec, key: Array) -> PyTree:
     Raises:
       ShoalError: the class cannot be imported.
     """
-    network = imported(config.network) if isinstance(config.network, str) else config.network
+    network = class_of(config)
     if network is not ActorCritic:
         return network(spec, key=key)
     return ActorCritic(
@@ -31,3 +32,23 @@ def build(config: Any, spec: EnvSpec, key: Array) -> PyTree:
         encoder=config.encoder,
         key=key,
     )
+
+
+def class_of(config: Any) -> Any:
+    """The class of a config's network, imported if it is given by name.
+
+    Raises:
+      ShoalError: it cannot be imported.
+    """
+    return imported(config.network) if isinstance(config.network, str) else config.network
+
+
+def check(config: Any, spec: EnvSpec) -> None:
+    """A user's class can be the network of an algorithm; Shoal's own is known to.
+
+    Raises:
+      ShoalError: what is wrong with it.
+    """
+    network = class_of(config)
+    if network is not ActorCritic:
+        check_network(network, spec)

@@ -202,15 +202,15 @@ def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorit
     def memory(batch_shape: tuple[int, ...]) -> Array | tuple:
         if not config.correlated_noise:
             return ()
-        return jnp.zeros((*batch_shape, *spec.action_space.shape))
+        return jnp.zeros((*batch_shape, *spaces.zeros(spec.action_space).shape))
 
     def policy(learner: Learner) -> ActingPolicy:
         network = learner.shared.network
         return ActingPolicy(getattr(network, "actor", network), learner.shared.observation)
 
     def act(
-        policy: ActingPolicy, memory: Array | tuple, timestep: TimeStep, key: Array, *, greedy: bool = False
-    ) -> tuple[Array | tuple, Array, Extras]:
+        policy: ActingPolicy, memory: Any, timestep: TimeStep, key: Array, *, greedy: bool = False
+    ) -> tuple[Any, Array, Extras]:
         observation = normalise(policy.observation, timestep.observation)
         distribution = policy.actor.policy(observation, timestep.action_mask)
         if greedy:
@@ -283,17 +283,19 @@ def prepare(
     else:
         advantage_loss = advantage
 
+    def kept(tree: PyTree) -> PyTree:
+        """What is no transition is replaced before it enters the network: 0 times NaN is NaN in a gradient."""
+        return trees.where(weight > 0, tree, jax.tree.map(jnp.zeros_like, tree))
+
     rows = Rows(
-        observation=trees.where(
-            weight > 0, at_start(observation), jax.tree.map(jnp.zeros_like, at_start(observation))
-        ),
+        observation=kept(at_start(observation)),
         action_mask=before.action_mask,
-        raw=trajectory.extras.raw,
-        log_prob=trajectory.extras.log_prob,
+        raw=kept(trajectory.extras.raw),
+        log_prob=kept(trajectory.extras.log_prob),
         distribution=trajectory.extras.distribution,
-        value=value[:-1],
+        value=kept(value[:-1]),
         advantage=advantage_loss,
-        target=target,
+        target=kept(target),
         weight=weight,
     )
     if shared.observation is not None:
@@ -379,7 +381,7 @@ def improve_once(
         active = {"actor": actor_on, "critic": critic_on}
         network = optimisers.select(active, network, carry.network)
         opt_state = optimisers.select(active, opt_state, carry.optimizer)
-    metrics |= {"grad_norm": optax.global_norm(gradient), "actor_updates": actor_on.astype(jnp.float32)}
+    metrics |= {"grad_norm": optax.tree.norm(gradient), "actor_updates": actor_on.astype(jnp.float32)}
     return Improving(network, opt_state, stopped), metrics
 
 

@@ -20,7 +20,8 @@ def prepare(devices: int = 0) -> None:
     """
     with contextlib.suppress(RuntimeError):  # a backend runs already, with the devices that it has
         jax.config.update("jax_num_cpu_devices", devices or cores())
-    if jax.config.jax_compilation_cache_dir is None and os.environ.get("SHOAL_CACHE", "1") != "0":
+    cache = getattr(jax.config, "jax_compilation_cache_dir", None)
+    if cache is None and os.environ.get("SHOAL_CACHE", "1") != "0":
         root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         jax.config.update("jax_compilation_cache_dir", str(Path(root) / "shoal" / "jax"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)

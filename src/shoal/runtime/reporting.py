@@ -17,7 +17,8 @@ class Reporter:
 
     def __init__(self, directory: RunDirectory, run: RunConfig, title: str, *, show: bool):
         self.directory, self.run, self.title = directory, run, title
-        self.progress = Progress(run.total_updates * run.steps_per_update, seeds=run.seeds, quiet=not show)
+        total = run.total_updates * run.steps_per_update
+        self.progress = Progress(total, title, seeds=run.seeds, quiet=not show)
         self.evaluations: list[tuple[int, np.ndarray]] = []
 
     def __enter__(self) -> "Reporter":

@@ -1,0 +1,336 @@
+"""PPO held to its contract: purity, invariants of the replay, switches, early stopping, probes."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from shoal import envs, trees
+from shoal.algos import actions, ppo
+from shoal.algos.policy_gradient import A2CConfig, ReinforceConfig
+from shoal.algos.ppo import PPOConfig, summed_loss
+from shoal.envs.batch import Batch
+from shoal.errors import ShoalError
+from shoal.runtime.rollout import Position, none_ended, rollout
+from shoal.runtime.run import Episodes
+from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
+from shoal.types import EnvSpec, restart, spec_of, transition
+
+NUM_ENVS, NUM_STEPS = 8, 16
+
+
+@envs.environment
+class Masked:
+    """Two parts to choose, the second of a changing set; the observation is a dictionary."""
+
+    observation_space = Dict({"count": Discrete(5), "noise": Box(-1.0, 1.0, (2,))})
+    action_space = MultiDiscrete((3, 4))
+
+    def observe(self, count, key):
+        noise = jax.random.uniform(key, (2,), minval=-1.0, maxval=1.0)
+        legal = jnp.arange(4) <= count % 4
+        return {"count": count, "noise": noise}, jnp.concatenate([jnp.ones(3, bool), legal])
+
+    def reset(self, key):
+        observation, mask = self.observe(jnp.int32(0), key)
+        return jnp.int32(0), restart(observation, action_mask=mask)
+
+    def step(self, state, action, key):
+        state = state + 1
+        observation, mask = self.observe(jnp.minimum(state, 4), key)
+        reward = action.sum().astype(jnp.float32)
+        return state, transition(observation, reward, terminated=state >= 5, action_mask=mask)
+
+
+def environment(name):
+    return Masked() if name == "masked" else envs.make(name)
+
+
+def experience(config, env, key=0, num_envs=NUM_ENVS, num_steps=NUM_STEPS):
+    """A learner and a rollout of it."""
+    algorithm = config.algorithm(spec_of(env))
+    batch = Batch(env, num_envs=num_envs)
+    reset_key, init_key, roll_key = jax.random.split(jax.random.key(key), 3)
+    state, timestep = jax.jit(batch.reset)(reset_key)
+    learner = jax.jit(algorithm.init, static_argnums=1)(init_key, num_envs)
+    zeros = jnp.zeros(num_envs)
+    position = Position(state, timestep, algorithm.memory((num_envs,)), Episodes(zeros, zeros), none_ended())
+
+    @jax.jit
+    def roll(position, key):
+        return rollout(batch, algorithm, algorithm.policy(learner), position, key, num_steps)[1]
+
+    return algorithm, learner, roll(position, roll_key)
+
+
+VARIANTS = {
+    "cartpole": ("CartPole-v1", {}),
+    "shared": ("CartPole-v1", {"shared_torso": True}),
+    "normalised": ("CartPole-v1", {"norm_obs": True, "norm_reward": True}),
+    "penalty": ("CartPole-v1", {"surrogate": "penalty"}),
+    "dpo": ("CartPole-v1", {"surrogate": "dpo", "clip_vloss": True}),
+    "separate": (
+        "CartPole-v1",
+        {"critic_learning_rate": 1e-3, "critic_update_epochs": 6, "critic_optimizer": "sgd"},
+    ),
+    "kl_stop": ("CartPole-v1", {"target_kl": 0.01, "norm_adv": "batch"}),
+    "adaptive": ("CartPole-v1", {"lr_schedule": "adaptive", "layer_norm": True}),
+    "normal": ("Pendulum-v1", {}),
+    "clipped": ("Pendulum-v1", {"action_scaling": "clip", "state_dependent_std": True}),
+    "tanh_normal": ("Pendulum-v1", {"distribution": "tanh_normal", "surrogate": "penalty"}),
+    "beta": ("Pendulum-v1", {"distribution": "beta"}),
+    "correlated": ("Pendulum-v1", {"correlated_noise": True}),
+    "masked": ("masked", {}),
+    "masked_encoders": ("masked", {"encoder": "mlp_each"}),
+}
+
+
+@pytest.fixture(params=VARIANTS, scope="module")
+def variant(request):
+    """A config, its environment, and a rollout of it."""
+    name, settings = VARIANTS[request.param]
+    config, env = PPOConfig(hidden_sizes=(16,), **settings).resolved(), environment(name)
+    return config, env, *experience(config, env)
+
+
+def distance(first, second):
+    """The largest difference between two trees of parameters."""
+    pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
+    return max(float(jnp.abs(x - y).max()) for x, y in pairs)
+
+
+def test_replaying_a_rollout_gives_the_log_probabilities_that_acting_gave(variant):
+    _, _, algorithm, learner, trajectory = variant
+    policy = algorithm.policy(learner)
+    before = jax.tree.map(lambda x: x[:-1], trajectory.timesteps)
+    distribution = policy.actor.policy(
+        ppo.normalise(policy.observation, before.observation), before.action_mask
+    )
+    replayed = actions.log_prob(distribution, trajectory.extras.raw)
+    np.testing.assert_allclose(replayed, trajectory.extras.log_prob, rtol=1e-5, atol=1e-5)
+
+
+def test_the_first_minibatch_has_ratio_one(variant):
+    config, _, _, learner, trajectory = variant
+    rows, prepared, _ = ppo.prepare(config, (), learner, trajectory)
+    size = NUM_ENVS * NUM_STEPS // config.num_minibatches
+    batch = jax.tree.map(lambda x: x[:size], rows)
+    _, sums = summed_loss(prepared.shared.network, batch, config, jnp.float32(1.0), jnp.asarray(True))
+    assert abs(float(sums["approx_kl"])) / size < 1e-6
+    assert float(sums["clip_fraction"]) == 0.0
+
+
+def test_an_update_is_pure_finite_and_moves_the_parameters(variant):
+    _, _, algorithm, learner, trajectory = variant
+    update = jax.jit(algorithm.update)
+    new, metrics = update(learner, trajectory, jax.random.key(1), jnp.float32(0.0))
+    again, _ = update(learner, trajectory, jax.random.key(1), jnp.float32(0.0))
+    assert jax.tree.all(jax.tree.map(lambda x, y: bool((x == y).all()), new, again))
+    assert jax.tree.all(jax.tree.map(lambda x: bool(jnp.isfinite(x).all()), (new, metrics)))
+    moved = jax.tree.map(lambda x, y: bool((x != y).any()), learner.shared.network, new.shared.network)
+    assert any(jax.tree.leaves(moved))
+
+    def avals(tree):
+        return [(x.shape, x.dtype, x.weak_type) for x in jax.tree.leaves(tree)]
+
+    assert jax.tree.structure(learner) == jax.tree.structure(new)
+    assert avals(learner) == avals(new)
+
+
+def test_actions_are_legal(variant):
+    _, env, _, _, trajectory = variant
+    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), trajectory.actions)
+    assert bool(jax.vmap(env.action_space.contains)(flat).all())
+    mask = trajectory.timesteps.action_mask
+    if mask is not None:
+        chosen = jnp.take_along_axis(mask[:-1, :, 3:], trajectory.actions[..., 1:], axis=-1)
+        assert bool(chosen.all())
+
+
+def test_hyper_parameters_are_data():
+    """One compilation serves every value of every float, and a stack of values is a sweep."""
+    env = envs.make("CartPole-v1")
+    config = PPOConfig(hidden_sizes=(16,)).resolved()
+    _, learner, trajectory = experience(config, env)
+    compilations = 0
+
+    def update(config, key):
+        nonlocal compilations
+        compilations += 1
+        return config.algorithm(spec_of(env)).update(learner, trajectory, key, 0.5)[0].shared.network
+
+    jitted = jax.jit(update)
+    names = trees.data_fields(config)
+    assert "learning_rate" in names and "gamma" in names
+    for name in names:
+        jitted(trees.as_arrays(dataclasses.replace(config, **{name: 0.5})), jax.random.key(0))
+    assert compilations == 1
+
+    rates = jnp.array([1e-3, 1e-2])
+    stacked = jax.tree.map(lambda x: jnp.broadcast_to(x, (2,)), trees.as_arrays(config))
+    stacked = dataclasses.replace(stacked, learning_rate=rates)
+    swept = jax.vmap(update, in_axes=(0, None))(stacked, jax.random.key(0))
+    for k, rate in enumerate(rates):
+        alone = jitted(
+            trees.as_arrays(dataclasses.replace(config, learning_rate=float(rate))), jax.random.key(0)
+        )
+        for x, y in zip(jax.tree.leaves(swept), jax.tree.leaves(alone), strict=True):
+            np.testing.assert_allclose(x[k], y, rtol=2e-4, atol=2e-5)
+
+
+def test_chunks_of_the_gradient_do_not_change_it():
+    env = envs.make("CartPole-v1")
+    whole = PPOConfig(gradient_chunk=0).resolved()
+    _, learner, trajectory = experience(whole, env)
+    rows, _, _ = ppo.prepare(whole, (), learner, trajectory)
+    one, _ = ppo.summed_gradient(whole, learner.shared.network, rows, jnp.float32(1), jnp.asarray(True))
+    chunked = dataclasses.replace(whole, gradient_chunk=32)
+    many, _ = ppo.summed_gradient(chunked, learner.shared.network, rows, jnp.float32(1), jnp.asarray(True))
+    for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(many), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-4)
+
+
+def test_rows_of_weight_zero_count_nowhere():
+    """What stands in a step that is no transition (NaN included) changes nothing."""
+    env = envs.make("CartPole-v1", max_episode_steps=3)
+    config = PPOConfig(hidden_sizes=(16,), norm_adv="minibatch").resolved()
+    algorithm, learner, trajectory = experience(config, env)
+    weightless = trajectory.timesteps.last[:-1]
+    assert bool(weightless.any())
+    raw = jnp.where(weightless, 1 - trajectory.extras.raw, trajectory.extras.raw)
+    log_prob = jnp.where(weightless, jnp.nan, trajectory.extras.log_prob)
+    poisoned = trajectory._replace(extras=trajectory.extras._replace(raw=raw, log_prob=log_prob))
+    update = jax.jit(algorithm.update)
+    clean, _ = update(learner, trajectory, jax.random.key(1), 0.0)
+    other, metrics = update(learner, poisoned, jax.random.key(1), 0.0)
+    assert jax.tree.all(jax.tree.map(lambda x, y: bool((x == y).all()), clean, other))
+    assert jax.tree.all(jax.tree.map(lambda x: bool(jnp.isfinite(x).all()), metrics))
+
+
+def test_the_kl_stop_ends_the_actors_updates_only():
+    env = envs.make("CartPole-v1")
+    config = PPOConfig(hidden_sizes=(16,), learning_rate=0.05, update_epochs=3, target_kl=1e-7).resolved()
+    algorithm, learner, trajectory = experience(config, env)
+    new, metrics = jax.jit(algorithm.update)(learner, trajectory, jax.random.key(1), 0.0)
+    # The first minibatch has KL 0 and is taken; the second sees the first's effect and stops the actor.
+    assert float(metrics["actor_updates"].total) == 1.0
+    assert float(metrics["actor_updates"].weight) == 12.0
+    before, after = learner.shared.network, new.shared.network
+    one_step = 0.05 * 1.01  # Adam's first step is at most the learning rate
+    assert 0 < distance(before.actor, after.actor) < one_step
+    assert distance(before.critic, after.critic) > 2 * one_step
+
+    free = dataclasses.replace(config, target_kl=1e9).algorithm(spec_of(env))
+    unstopped, metrics = jax.jit(free.update)(learner, trajectory, jax.random.key(1), 0.0)
+    assert float(metrics["actor_updates"].total) == 12.0
+    assert distance(before.actor, unstopped.shared.network.actor) > 2 * one_step
+
+
+def test_the_critic_may_have_more_epochs():
+    env = envs.make("CartPole-v1")
+    config = PPOConfig(hidden_sizes=(16,), update_epochs=1, critic_update_epochs=3).resolved()
+    algorithm, learner, trajectory = experience(config, env)
+    _, metrics = algorithm.update(learner, trajectory, jax.random.key(1), 0.0)
+    assert float(metrics["actor_updates"].total) == config.num_minibatches
+    assert float(metrics["actor_updates"].weight) == 3 * config.num_minibatches
+
+
+@pytest.mark.parametrize(
+    "schedule,progress,factor", [("linear", 0.25, 0.75), ("cosine", 0.5, 0.5), ("constant", 0.9, 1.0)]
+)
+def test_the_learning_rate_follows_its_schedule(schedule, progress, factor):
+    env = envs.make("CartPole-v1")
+    config = PPOConfig(hidden_sizes=(16,), learning_rate=1e-3, lr_schedule=schedule)
+    algorithm, learner, trajectory = experience(config.resolved(), env)
+    _, metrics = algorithm.update(learner, trajectory, jax.random.key(1), jnp.float32(progress))
+    np.testing.assert_allclose(metrics["learning_rate"].value, 1e-3 * factor, rtol=1e-5)
+
+
+def test_the_adaptive_learning_rate_moves_against_the_kl():
+    env = envs.make("CartPole-v1")
+    for desired, moved in ((1e-9, 1 / 1.5), (1e3, 1.5)):
+        config = PPOConfig(
+            hidden_sizes=(16,), learning_rate=1e-3, lr_schedule="adaptive", desired_kl=desired
+        ).resolved()
+        algorithm, learner, trajectory = experience(config, env)
+        new, _ = algorithm.update(learner, trajectory, jax.random.key(1), 0.0)
+        np.testing.assert_allclose(new.shared.learning_rate_scale, moved, rtol=1e-6)
+
+
+def test_the_normaliser_that_acted_is_the_one_that_learns():
+    env = envs.make("CartPole-v1")
+    config = PPOConfig(hidden_sizes=(16,), norm_obs=True).resolved()
+    _, learner, trajectory = experience(config, env)
+    rows, prepared, _ = ppo.prepare(config, (), learner, trajectory)
+    raw = trajectory.timesteps.observation[:-1].reshape(-1, 4)
+    live = np.asarray(rows.weight) > 0
+    np.testing.assert_allclose(
+        np.asarray(rows.observation)[live],
+        np.asarray(ppo.normalise(learner.shared.observation, raw))[live],
+        rtol=1e-6,
+    )
+    merged = prepared.shared.observation
+    assert (
+        float(merged.count if not hasattr(merged.count, "__len__") else jnp.sum(merged.count))
+        >= NUM_ENVS * NUM_STEPS
+    )
+    np.testing.assert_allclose(jax.tree.leaves(merged.mean)[0], raw.mean(0), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "settings,message",
+    [
+        (
+            {"num_minibatches": 7},
+            "num_minibatches=7 does not divide num_envs*num_steps=128; the nearest that do are 4 and 8",
+        ),
+        ({"gamma": 1.5}, "gamma=1.5 is out of bounds"),
+        ({"gae_lambda": -0.1}, "gae_lambda=-0.1 is out of bounds"),
+        ({"learning_rate": 0.0}, "learning_rate=0 must be greater than 0"),
+        ({"learning_rate": float("nan")}, "learning_rate=nan is not a finite number"),
+        ({"surrogate": "clipp"}, "did you mean 'clip'"),
+        ({"distribution": "normal"}, "does not fit action_space=Discrete(n=2); categorical does"),
+        ({"update_epochs": 0}, "update_epochs=0 must be greater than 0"),
+        ({"optimizer": "adamm"}, "did you mean 'adam'"),
+        ({"optimizer_args": ("eps",)}, "is not name=value"),
+        ({"optimizer_args": ("epsilon=1e-5",)}, "does not take"),
+        ({"activation": "tahn"}, "tanh"),
+        ({"network": "shoal.nets:Nothing"}, "cannot be imported"),
+        ({"shared_torso": True, "critic_learning_rate": 1e-3}, "shared_torso=True"),
+        ({"correlated_noise": True}, "correlated_noise=True needs"),
+    ],
+)
+def test_bad_settings_are_one_sentence(settings, message):
+    config = PPOConfig(**settings).resolved()
+    with pytest.raises(ShoalError) as error:
+        config.validate(EnvSpec(Box(-1.0, 1.0, (4,)), Discrete(2)), NUM_ENVS, NUM_STEPS)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_discrete_head_does_not_fit_a_box():
+    with pytest.raises(ShoalError, match="normal or tanh_normal or beta does"):
+        PPOConfig(distribution="categorical").validate(EnvSpec(Box(-1, 1, (4,)), Box(-1, 1, (2,))), 4, 128)
+
+
+@pytest.mark.parametrize("config", [A2CConfig(), ReinforceConfig()])
+def test_the_policy_gradient_is_ppo_without_a_ratio(config):
+    """On the first and only minibatch, PPO's clipped objective has the policy gradient's gradient."""
+    env = envs.make("CartPole-v1")
+    config = dataclasses.replace(config, hidden_sizes=(16,)).resolved()
+    _, learner, trajectory = experience(config, env)
+    rows, _, _ = ppo.prepare(config, (), learner, trajectory)
+    gradients = [
+        ppo.summed_gradient(
+            dataclasses.replace(config, surrogate=name),
+            learner.shared.network,
+            rows,
+            jnp.float32(1),
+            jnp.asarray(True),
+        )[0]
+        for name in ("policy_gradient", "clip")
+    ]
+    for x, y in zip(*map(jax.tree.leaves, gradients), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
