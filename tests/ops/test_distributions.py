@@ -22,7 +22,7 @@ def floats(*values: float) -> jax.Array:
 def many(distribution, count: int = 200_000, seed: int = 0) -> np.ndarray:
     """`count` independent samples of one distribution without batch axes."""
     batch = jax.tree.map(lambda x: jnp.broadcast_to(x, (count, *x.shape)), distribution)
-    return np.asarray(batch.sample(jax.random.key(seed)))
+    return np.asarray(jax.jit(lambda d, key: d.sample(key))(batch, jax.random.key(seed)))
 
 
 class TestCategorical:
@@ -371,39 +371,54 @@ def test_categorical_is_finite_at_extremes():
     assert value == 0 and finite(gradient)
 
 
-@pytest.mark.parametrize("scale", [1e-6, 1e-3, 1.0, 1e3, 1e6])
-@pytest.mark.parametrize("loc", [-1e4, 0.0, 1e4])
-def test_continuous_are_finite_at_extremes(loc, scale):
-    loc, scale = floats(loc, 0.0), floats(scale, scale)
-    for raw in (-1e4, -20.0, 0.0, 20.0, 1e4):
-
-        def everything(loc, scale, raw=raw):
-            squashed, normal = TanhNormal(loc, scale, low=-2.0, high=5.0), Normal(loc, scale)
-            action = squashed.from_raw(jnp.full(2, raw))
-            other = Normal(jnp.zeros(2), jnp.ones(2))
-            return (
-                squashed.log_prob_raw(jnp.full(2, raw))
-                + squashed.log_prob(jax.lax.stop_gradient(action))
-                + squashed.entropy_estimate()
-                + normal.log_prob(jnp.full(2, raw))
-                + normal.kl(other)
-                + other.kl(normal)
-            )
-
-        assert finite(jax.value_and_grad(everything, argnums=(0, 1))(loc, scale))
-        bound = TanhNormal(loc, scale, -2.0, 5.0)
-        assert finite(jax.vmap(jax.grad(lambda x, b=bound: b.log_prob(x)))(jnp.asarray([[-2.0, 5.0]])))
+def corners(*values: tuple[float, ...]) -> list[jax.Array]:
+    """Every combination, one array for each argument."""
+    return [jnp.asarray(x.ravel(), jnp.float32) for x in np.meshgrid(*values)]
 
 
-@pytest.mark.parametrize("alpha", [1e-3, 0.5, 1.0, 2.0, 1e3, 1e6])
-@pytest.mark.parametrize("beta", [1e-3, 1.0, 1e6])
-def test_beta_is_finite_at_extremes(alpha, beta):
-    def everything(alpha, beta, x):
-        d = Beta(alpha, beta, low=-1.0, high=1.0)
-        return d.log_prob(x) + d.entropy() + d.kl(Beta(floats(2.0), floats(3.0)))
+def test_continuous_are_finite_at_extremes():
+    other = Normal(jnp.zeros(2), jnp.ones(2))
 
-    for x in (-1.0, 0.0, 1.0):
-        assert finite(
-            jax.value_and_grad(everything, argnums=(0, 1, 2))(floats(alpha), floats(beta), floats(x))
+    def everything(loc, scale, raw):
+        loc, scale, raw = jnp.stack([loc, 0.0]), jnp.stack([scale, scale]), jnp.full(2, raw)
+        squashed, normal = TanhNormal(loc, scale, low=-2.0, high=5.0), Normal(loc, scale)
+        action = jax.lax.stop_gradient(squashed.from_raw(raw))
+        return jnp.stack(
+            [
+                squashed.log_prob_raw(raw),
+                squashed.log_prob(action),
+                squashed.entropy_estimate(),
+                normal.log_prob(raw),
+                normal.kl(other),
+                other.kl(normal),
+            ]
         )
-    assert finite(many(Beta(floats(alpha), floats(beta)), 1000))
+
+    arguments = corners((-1e4, 0.0, 1e4), (1e-6, 1e-3, 1.0, 1e3, 1e6), (-1e4, -20.0, 0.0, 20.0, 1e4))
+    assert finite(jax.jit(jax.vmap(everything))(*arguments))
+    assert finite(jax.jit(jax.vmap(jax.jacrev(everything, argnums=(0, 1, 2))))(*arguments))
+
+
+@pytest.mark.parametrize("bound", [-2.0, 5.0])
+def test_log_prob_of_an_action_at_the_bound_is_finite(bound):
+    def log_prob(x, loc):
+        return TanhNormal(loc[None], floats(0.5), -2.0, 5.0).log_prob(x[None])
+
+    for x in (bound, np.nextafter(np.float32(bound), np.float32(0))):
+        assert finite(jax.value_and_grad(log_prob, argnums=(0, 1))(jnp.float32(x), jnp.float32(0.3)))
+
+
+def test_beta_is_finite_at_extremes():
+    def everything(alpha, beta, x):
+        d = Beta(alpha[None], beta[None], low=-1.0, high=1.0)
+        return jnp.stack([d.log_prob(x[None]), d.entropy(), d.kl(Beta(floats(2.0), floats(3.0)))])
+
+    parameters = (1e-3, 0.5, 1.0, 2.0, 1e3, 1e6)
+    arguments = corners(parameters, parameters, (-1.0, 0.0, 1.0))
+    assert finite(jax.jit(jax.vmap(everything))(*arguments))
+    assert finite(jax.jit(jax.vmap(jax.jacrev(everything, argnums=(0, 1, 2))))(*arguments))
+    alpha, beta = corners(parameters, parameters)
+    drawn = jax.jit(jax.vmap(lambda key: Beta(alpha, beta, -1.0, 1.0).sample(key)))(
+        jax.random.split(KEY, 500)
+    )
+    assert finite(drawn) and np.all(np.abs(drawn) < 1)

