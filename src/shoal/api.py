@@ -18,7 +18,7 @@ from shoal.experiment import Experiment, decide, defaults
 from shoal.runtime import collecting, machine, population, reporting, saving, trainer
 from shoal.runtime.acting import TrainedPolicy
 from shoal.runtime.collecting import RolloutResult
-from shoal.runtime.config import at_least
+from shoal.runtime.config import RunConfig, at_least
 from shoal.runtime.directory import RunDirectory
 from shoal.runtime.evaluation import play, summed_up
 from shoal.runtime.run import Run
@@ -29,6 +29,7 @@ __all__ = [
     "Environment",
     "Experiment",
     "RolloutResult",
+    "RunConfig",
     "TimeStep",
     "TrainedPolicy",
     "TrainedRun",
@@ -43,6 +44,7 @@ __all__ = [
     "make",
     "parameters_of",
     "register",
+    "report",
     "restart",
     "result",
     "rollout",
@@ -51,7 +53,7 @@ __all__ = [
     "transition",
 ]
 
-result = reporting.result
+report, result = checker.report, reporting.result
 
 
 @dataclasses.dataclass(frozen=True)
@@ -319,10 +321,13 @@ def evaluate_run(
       ShoalError: as `load` and `evaluate`.
     """
     machine.prepare()
-    decided = experiment.decide(environment, environment_parameters=parameters, config_file=run, overrides={})
+    directory = RunDirectory.open(run)
+    decided = experiment.decide(
+        environment, environment_parameters=parameters, config_file=directory.path, overrides={}
+    )
     if greedy is None:
         greedy = decided.run.eval_mode != "sampled"
-    every = RunDirectory.open(run).load_policy(which_of(which))[1]["seeds"]
+    every = directory.load_policy(which_of(which))[1]["seeds"]
     metrics = {
         k: evaluate(
             load(run, which, seed=k), decided.environment, episodes=episodes, seed=seed, greedy=greedy

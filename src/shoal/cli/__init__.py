@@ -1,1 +1,77 @@
-"""The command line: one thin file per command."""
+"""The command line: `shoal COMMAND ...`. Imports nothing heavy, so that its help is there at once."""
+
+import importlib
+import os
+import sys
+import time
+from collections.abc import Sequence
+
+from shoal.errors import ShoalError, nearest
+
+STARTED = time.perf_counter()  # what was imported since then is a run's `seconds.import`
+
+# One module per command, imported when it is called; each has `main(arguments) -> exit status`.
+COMMANDS = {
+    "train": ("ENV", "train an agent with several seeds at once"),
+    "eval": ("RUN", "evaluate the policies of a run"),
+    "rollout": ("ENV", "step many environments by random actions or a policy"),
+    "check": ("ENV", "look for mistakes in an environment"),
+    "envs": ("[ENV]", "list the environments, or the parameters of one"),
+}
+
+HELP = """usage: shoal COMMAND ...
+
+Reinforcement learning as one compiled JAX program.
+
+commands:
+{commands}
+
+`shoal COMMAND --help` lists all that a command can be told.
+An environment of your own is named module:Name, with parameters behind it as name=value:
+  shoal train CartPole-v1 gravity=3.7 --seeds 3 --learning-rate 1e-3
+  shoal check my_package.my_module:MyEnv
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Carries out a command.
+
+    Args:
+      arguments: the words after `shoal`; None takes the process's.
+
+    Returns:
+      the exit status: 0, or 1 for a check that found something, 2 for bad input, 130 if interrupted.
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        status = _dispatch(arguments)
+        sys.stdout.flush()  # so that a closed pipe shows here
+        return status
+    except ShoalError as error:
+        message = str(error).rstrip(".")
+        print(f"shoal: {message}{'' if message.endswith('?') else '.'}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("shoal: interrupted.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `shoal envs | head -1`: whoever read has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        rows = [f"  {f'{name} {what}':<14}{text}" for name, (what, text) in COMMANDS.items()]
+        print(HELP.format(commands="\n".join(rows)), end="")
+        return 0
+    name, *rest = arguments
+    if name in ("--version", "-V"):
+        print(f"shoal {importlib.import_module('shoal').__version__}")
+        return 0
+    if name not in COMMANDS:
+        raise ShoalError(
+            f"there is no command {name!r}{nearest(name, COMMANDS)}; there are {', '.join(COMMANDS)}."
+        )
+    if os.getcwd() not in sys.path:  # where a user's own module:Name is found
+        sys.path.insert(0, os.getcwd())
+    return importlib.import_module(f"shoal.cli.{name}").main(rest)

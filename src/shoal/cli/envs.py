@@ -1,0 +1,67 @@
+"""`shoal envs`: the environments by name, and the parameters of one."""
+
+import dataclasses
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+from shoal import api
+from shoal.cli import flags
+from shoal.errors import ShoalError
+
+COMMAND = "shoal envs [ENV]"
+DESCRIPTION = "Lists the environments, or describes one: its spaces and its parameters with their defaults."
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """None."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Lists all, or describes one."""
+    _, words = flags.parse(COMMAND, DESCRIPTION, Settings(), arguments)
+    if words:
+        print(described(*flags.environment(words)))
+        return 0
+    names = api.environments()
+    width = max(map(len, names)) + 2
+    for name in names:
+        print(f"{name:<{width}}{summary(name)}")
+    return 0
+
+
+def described(name: str, parameters: dict[str, Any]) -> str:
+    """What an environment is, and what can be set."""
+    known = api.parameters_of(name)
+    environment = api.make(name, **parameters)
+    lines = [
+        f"{name}: {inspect.getdoc(type(innermost(environment)))}",
+        "",
+        f"observation  {environment.observation_space}",
+        f"action       {environment.action_space}",
+        "",
+        f"parameters, such as `shoal train {name} {next(iter(known))}=...`:",
+    ]
+    width = max(map(len, known)) + 2
+    for parameter, declared in known.items():
+        value = parameters.get(parameter, declared.default)
+        text = "(required)" if value is inspect.Parameter.empty else repr(value)
+        lines.append(f"  {parameter:<{width}}{text}")
+    return "\n".join(lines)
+
+
+def summary(name: str) -> str:
+    """The first line of an environment's documentation; empty where it cannot be made without parameters."""
+    try:
+        environment = innermost(api.make(name))
+    except ShoalError:
+        return ""
+    return (inspect.getdoc(type(environment)) or "").split("\n")[0]
+
+
+def innermost(environment: Any) -> Any:
+    """The environment inside the wrappers that a name may bring."""
+    while hasattr(environment, "env"):
+        environment = environment.env
+    return environment

@@ -1,0 +1,73 @@
+"""`shoal eval RUN`: whole episodes of a run's policies, a line for each seed."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from shoal import api
+from shoal.cli import flags
+
+COMMAND = "shoal eval RUN"
+DESCRIPTION = (
+    "Evaluates the policies of a run directory on whole episodes, one in each of as many environments."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Of an evaluation."""
+
+    env: tuple[str, ...] = ()
+    """Where to, in place of the run's own environment: its name, name=value parameters, or both."""
+    episodes: int = 100
+    """How many, of each policy."""
+    which: Literal["best", "last"] = "best"
+    """The best policies by evaluation score, or the last ones."""
+    seed: int = -1
+    """Whose policy, by its seed; -1 is those of all seeds of the run."""
+    mode: Literal["run", "greedy", "sampled"] = "run"
+    """The policies take their mode, or sample; run is as the evaluations of the run did."""
+    sampled: bool = False
+    """Short for --mode sampled."""
+    episode_seed: int = 0
+    """Of the episodes."""
+    json: bool = False
+    """Prints everything as JSON."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Evaluates, and prints a table."""
+    settings, words = flags.parse(COMMAND, DESCRIPTION, Settings(), arguments)
+    run = flags.required("run", "shoal eval runs/CartPole-v1-ppo-20260131-093000", "".join(words[:1]))
+    environment, parameters = flags.environment([*settings.env, *words[1:]])
+    mode = "sampled" if settings.sampled else settings.mode
+    evaluated = api.evaluate_run(
+        run,
+        environment or None,
+        which=settings.which,
+        run_seed=None if settings.seed < 0 else settings.seed,
+        episodes=settings.episodes,
+        seed=settings.episode_seed,
+        greedy=None if mode == "run" else mode == "greedy",
+        **parameters,
+    )
+    print(json.dumps(evaluated, indent=2) if settings.json else table(evaluated))
+    return 0
+
+
+def table(evaluated: dict[str, Any]) -> str:
+    """A line for each seed, and the interquartile mean."""
+    lines = [
+        f"{evaluated['environment']}, {evaluated['which']} policies, {evaluated['mode']}, "
+        f"{evaluated['episodes']} episodes each",
+        f"{'seed':>6}{'return':>11}{'std':>10}{'min':>11}{'max':>11}{'length':>10}{'terminated':>12}{'truncated':>11}",
+    ]
+    for seed, x in evaluated["metrics"].items():
+        lines.append(
+            f"{seed:>6}{x['return_mean']:>11.2f}{x['return_std']:>10.2f}{x['return_min']:>11.2f}"
+            f"{x['return_max']:>11.2f}{x['length_mean']:>10.1f}{x['terminated']:>12.0%}{x['truncated']:>11.0%}"
+        )
+    low, high = evaluated["interval"]
+    lines.append(f"   IQM{evaluated['iqm']:>11.2f}   [{low:.2f}, {high:.2f}]")
+    return "\n".join(lines)

@@ -1,0 +1,182 @@
+"""From words to settings: dataclasses are the flags, their docstrings the help, and a mistake is one sentence."""
+
+import ast
+import contextlib
+import dataclasses
+import io
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
+
+import tyro
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+
+from shoal.errors import ShoalError, nearest
+
+T = TypeVar("T")
+
+HELP = ("-h", "--help")
+
+_numbers = ConstructorRegistry()
+
+
+@_numbers.primitive_rule
+def _whole_number(declared: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | None:
+    """Whole numbers may be written as people write large ones: 1e6, 500_000."""
+    if declared.type is not int:
+        return None
+
+    def read(words: list[str]) -> int:
+        with contextlib.suppress(ValueError):
+            return int(words[0])
+        with contextlib.suppress(ValueError):
+            if float(words[0]).is_integer():
+                return int(float(words[0]))
+        raise ValueError(f"{words[0]!r} is not a whole number")
+
+    return _number("INT", int, read)
+
+
+@_numbers.primitive_rule
+def _real_number(declared: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[float] | None:
+    if declared.type is not float:
+        return None
+
+    def read(words: list[str]) -> float:
+        try:
+            return float(words[0])
+        except ValueError:
+            raise ValueError(f"{words[0]!r} is not a number") from None
+
+    return _number("FLOAT", (int, float), read)
+
+
+def _number(metavar: str, kinds: Any, read: Any) -> PrimitiveConstructorSpec[Any]:
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=metavar,
+        instance_from_str=read,
+        is_instance=lambda value: isinstance(value, kinds),
+        str_from_instance=lambda value: [repr(value)],
+    )
+
+
+def parse(command: str, description: str, default: T, arguments: Sequence[str]) -> tuple[T, list[str]]:
+    """Reads the flags of a command; prints its help and ends the process if that is asked for.
+
+    Args:
+      command: as it is called, such as "shoal eval RUN".
+      description: what it does, for its help.
+      default: a dataclass, whose fields (and those of dataclasses within it, flat) are the flags.
+      arguments: the words after the command's name.
+
+    Returns:
+      the dataclass as it was asked for, and the words that are no flags.
+
+    Raises:
+      ShoalError: a flag is unknown, or its value is not of its type.
+    """
+    told = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(told):
+            settings, rest = tyro.cli(
+                type(default),
+                prog=command,
+                description=description,
+                default=default,
+                args=list(arguments),
+                return_unknown_args=True,
+                registry=_numbers,
+                config=(tyro.conf.OmitArgPrefixes,),
+            )
+    except SystemExit as end:
+        if end.code:
+            raise ShoalError(_sentence(told.getvalue())) from None
+        raise
+    for word in rest:
+        if word.startswith("-"):
+            flag = word.partition("=")[0]
+            program = " ".join(command.split()[:2])
+            hint = nearest(flag, names(default)) or f"; `{program} --help` lists them"
+            raise ShoalError(f"{program} has no flag {flag!r}{hint}.")
+    return settings, rest
+
+
+def names(settings: Any) -> Iterator[str]:
+    """The flags that a dataclass makes."""
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        flag = field.name.rstrip("_").replace("_", "-")
+        if dataclasses.is_dataclass(value):
+            yield from names(value)
+        else:
+            yield f"--{flag}"
+            if isinstance(value, bool):
+                yield f"--no-{flag}"
+
+
+def value_of(flag: str, arguments: Sequence[str]) -> str:
+    """The value of a flag that must be known before the others can be read; "" if it is not given."""
+    value = ""
+    for word, following in zip(arguments, [*arguments, ""][1:], strict=True):
+        if word == flag:
+            value = following
+        elif word.startswith(f"{flag}="):
+            value = word.partition("=")[2]
+    return value
+
+
+def leading_words(arguments: Sequence[str]) -> list[str]:
+    """The words before the first flag."""
+    first_flag = next((i for i, word in enumerate(arguments) if word.startswith("-")), len(arguments))
+    return list(arguments[:first_flag])
+
+
+def environment(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """An environment's name ("" if there is none) and its parameters, from `CartPole-v1 gravity=3.7`.
+
+    Raises:
+      ShoalError: there are two names.
+    """
+    named = [word for word in words if "=" not in word]
+    if len(named) > 1:
+        raise ShoalError(
+            f"{named[1]!r} is one word too many after {named[0]!r}; parameters are name=value, such as gravity=9.8."
+        )
+    parameters = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if equals:
+            parameters[name.replace("-", "_")] = _literal(text)
+    return "".join(named), parameters
+
+
+def required(what: str, example: str, value: str) -> str:
+    """The word that a command cannot do without.
+
+    Raises:
+      ShoalError: it is missing.
+    """
+    if not value:
+        raise ShoalError(f"no {what} was named; give one, such as {example}.")
+    return value
+
+
+def _literal(text: str) -> Any:
+    """A parameter's value: a number, true, false, none, or else text."""
+    words = {"true": True, "false": False, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _sentence(panel: str) -> str:
+    """What tyro says in the first part of a panel, without its frame."""
+    lines = [line.strip(" │") for line in re.sub(r"\x1b\[[0-9;]*m", "", panel).splitlines()]
+    lines = [line for line in lines if not line.startswith(("╭", "╰"))]
+    end = next((i for i, line in enumerate(lines) if line.startswith("──")), len(lines))
+    text = " ".join(line for line in lines[:end] if line)
+    return text.removeprefix("Error parsing ") or panel.strip()

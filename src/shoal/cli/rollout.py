@@ -1,0 +1,93 @@
+"""`shoal rollout ENV`: many environments at once, over all devices of the machine."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Sequence
+
+from shoal import api
+from shoal.cli import flags
+
+COMMAND = "shoal rollout ENV [name=value ...]"
+DESCRIPTION = (
+    "Steps many environments at once, spread over all devices, by actions drawn uniformly or by a policy; "
+    "prints steps per second and what the episodes came to."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Of a rollout."""
+
+    envs: int = 1024
+    """How many environments."""
+    steps: int = 1000
+    """Steps of each environment; an episode that ends is followed by a new one."""
+    policy: str = ""
+    """A run directory whose best policy acts, in its own environment if ENV is left out; else at random."""
+    greedy: bool = False
+    """The policy takes its mode in place of a sample."""
+    seed: int = 0
+    """Of the rollout."""
+    devices: int = 0
+    """How many devices of the machine are used; 0 is all."""
+    save: str = ""
+    """A file for the whole data, such as data.npz: observations, actions, rewards, discounts, first, last."""
+    json: bool = False
+    """Prints the statistics as JSON."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Steps, and prints the statistics."""
+    settings, words = flags.parse(COMMAND, DESCRIPTION, Settings(), arguments)
+    environment, parameters = flags.environment(words)
+    if not settings.policy:
+        flags.required("environment", "shoal rollout CartPole-v1", environment)
+    result = api.rollout(
+        environment or None,
+        settings.policy or None,
+        num_envs=settings.envs,
+        num_steps=settings.steps,
+        seed=settings.seed,
+        devices=settings.devices,
+        save=settings.save or None,
+        greedy=settings.greedy,
+        **parameters,
+    )
+    where = environment or f"the environment of {settings.policy}"
+    who = f"the policy of {settings.policy}" if settings.policy else "random actions"
+    print(as_json(result) if settings.json else told(result, f"{where}, {who}"))
+    return 0
+
+
+def told(result: api.RolloutResult, title: str) -> str:
+    """The statistics in a few lines."""
+    lines = [
+        f"{title}: {result.num_envs:,} environments, {result.num_steps:,} steps each, "
+        f"{result.devices} device{'s' * (result.devices > 1)}",
+        f"  {result.steps_per_second:,.0f} steps/s   ({result.steps:,} in {result.seconds:.3g} s, after "
+        f"{result.compile_seconds:.1f} s of compiling)",
+    ]
+    if result.episodes:
+        lines.append(
+            f"  {result.episodes:,} episodes ended: mean return {result.return_mean:.2f}, mean length "
+            f"{result.length_mean:.1f}, {result.terminated:.0%} terminated"
+        )
+    else:
+        lines.append("  no episode ended")
+    if result.path:
+        lines.append(f"  {result.path}")
+    return "\n".join(lines)
+
+
+def as_json(result: api.RolloutResult) -> str:
+    """The statistics as JSON; what no episode tells is null."""
+    values = {
+        field.name: getattr(result, field.name)
+        for field in dataclasses.fields(result)
+        if field.name not in ("data", "path")
+    }
+    finite = {
+        name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in values.items()
+    }
+    return json.dumps(finite | {"path": str(result.path) if result.path else None}, indent=2)

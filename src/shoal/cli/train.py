@@ -1,0 +1,90 @@
+"""`shoal train ENV`: trains with several seeds at once, prints the result, writes a run directory."""
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import tyro
+
+from shoal import api
+from shoal.cli import STARTED, flags
+
+IMPORT_SECONDS = time.perf_counter() - STARTED
+
+COMMAND = "shoal train ENV [name=value ...]"
+DESCRIPTION = (
+    "Trains an agent with several seeds at once and writes a run directory. ENV is a name of `shoal envs` or "
+    "module:Name, its parameters stand behind it. The defaults shown are those that would be used: of the "
+    "settings' classes, of the preset of ENV, and of --config, in this order."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Choices:
+    """What is trained, and from what."""
+
+    algorithm: str = "ppo"
+    """The algorithm: ppo, a2c, reinforce, or the config of your own as module:Name."""
+    config: str = ""
+    """A run directory or its config.json whose settings are taken over; then ENV may be left out."""
+    preset: bool = True
+    """Takes the tuned settings of ENV, where there are any and no config is given."""
+    from_: Annotated[str, tyro.conf.arg(name="from")] = ""
+    """A run from whose last parameters the seeds start, the k-th from its k-th (fine-tuning)."""
+    quiet: bool = False
+    """Shows no progress; the result is printed all the same."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Trains, and prints the result."""
+    words = flags.leading_words(arguments)
+    if not words:  # ENV stands elsewhere: read all flags once to find what is none
+        without_help = [word for word in arguments if word not in flags.HELP]
+        words = _parse(without_help, environment="")[-1]
+    chosen, changed, words = _parse(arguments, flags.environment(words)[0])
+    environment, parameters = flags.environment(words)
+    if not chosen.config:
+        flags.required("environment", "shoal train CartPole-v1", environment)
+    decided = api.decide(
+        environment or None,
+        algorithm=chosen.algorithm,
+        environment_parameters=parameters,
+        config_file=chosen.config or None,
+        use_preset=chosen.preset,
+        started_from=chosen.from_,
+        overrides=changed,
+    )
+    run = api.run_experiment(decided, progress=not chosen.quiet, import_seconds=IMPORT_SECONDS)
+    print(api.result(dict(run.summary), run.path))
+    return 0
+
+
+def _parse(arguments: Sequence[str], environment: str) -> tuple[Any, dict[str, Any], list[str]]:
+    """The choices, the settings that differ from their defaults, and the words that are no flags.
+
+    What the defaults are, and which flags there are, depends on a few of the flags.
+    """
+    config, preset = flags.value_of("--config", arguments), "--no-preset" not in arguments
+    algorithm, run, settings = api.defaults(
+        environment,
+        algorithm=flags.value_of("--algorithm", arguments),
+        config_file=config or None,
+        use_preset=preset,
+    )
+    title = algorithm if algorithm.isidentifier() else "algorithm_settings"
+    fields: list[tuple[str, type, Any]] = [
+        ("run", api.RunConfig, dataclasses.field(default=run)),
+        (title, type(settings), dataclasses.field(default=settings)),
+    ]
+    default: Any = dataclasses.make_dataclass("Train", fields, bases=(Choices,), frozen=True)(algorithm)
+    chosen, words = flags.parse(COMMAND, DESCRIPTION, default, arguments)
+    # Only what differs overrides: what a setting implies is settled again from what was really given.
+    changed = _changed(run, chosen.run) | _changed(settings, getattr(chosen, title))
+    return chosen, changed, words
+
+
+def _changed(default: Any, chosen: Any) -> dict[str, Any]:
+    """The fields that were given another value."""
+    pairs = {field.name: getattr(chosen, field.name) for field in dataclasses.fields(chosen)}
+    return {name: value for name, value in pairs.items() if value != getattr(default, name)}

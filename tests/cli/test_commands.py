@@ -1,0 +1,188 @@
+"""eval, rollout, check and envs, on the run that `train` left."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+import shoal
+from shoal.runtime.directory import RunDirectory
+
+BROKEN = """
+import jax.numpy as jnp
+from shoal import environment, restart, transition
+from shoal.spaces import Box, Discrete
+
+
+@environment
+class Outside:
+    \"\"\"Its observation leaves its space.\"\"\"
+
+    observation_space = Box(0, 1, (1,))
+    action_space = Discrete(2)
+
+    def reset(self, key):
+        return (), restart(jnp.zeros(1))
+
+    def step(self, state, action, key):
+        return (), transition(jnp.full(1, 7.0), action, terminated=True)
+"""
+
+
+def test_eval_prints_a_line_for_each_seed(trained, command, capsys):
+    _, path = trained
+    assert command("eval", path, "--episodes", "16") == 0
+    title, header, *seeds, iqm = capsys.readouterr().out.splitlines()
+    assert title == "CartPole-v1, best policies, greedy, 16 episodes each"
+    assert header.split() == ["seed", "return", "std", "min", "max", "length", "terminated", "truncated"]
+    assert [line.split()[0] for line in seeds] == ["0", "1"]
+    assert iqm.split()[0] == "IQM"
+
+
+def test_eval_as_json_agrees_with_python(trained, command, capsys):
+    _, path = trained
+    assert (
+        command("eval", path, "--seed", "1", "--which", "last", "--sampled", "--episodes", "16", "--json")
+        == 0
+    )
+    told = json.loads(capsys.readouterr().out)
+    policy = shoal.load(path, "last", seed=1)
+    expected = shoal.evaluate(policy, episodes=16, greedy=False)
+    assert told["metrics"] == {"1": pytest.approx(expected)}
+    assert told["returns"] == [pytest.approx(expected["return_mean"])]
+    assert (told["mode"], told["which"], told["episodes"]) == ("sampled", "last", 16)
+
+
+def test_eval_goes_to_another_world(trained, command, capsys):
+    _, path = trained
+
+    def told(*words):
+        assert command("eval", path, "--json", "--episodes", "16", "--seed", "0", *words) == 0
+        return json.loads(capsys.readouterr().out)["metrics"]["0"]
+
+    policy = shoal.load(path, seed=0)
+    same = shoal.evaluate(policy, "CartPole-v1", episodes=16, gravity=9.9)
+    assert told("--env", "CartPole-v1", "gravity=9.9") == pytest.approx(same)
+    assert told() == pytest.approx(same)  # the run's own parameters
+    assert told("--env", "max_episode_steps=5")["length_max"] == 5
+    assert told("--env", "CartPole-v1", "max_episode_steps=3")["truncated"] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--seed", "5"], "seed=5 is not one of the run's: 0, 1."),
+        (["--episodes", "0"], "episodes=0 is too small"),
+        (["--env", "Acrobot-v1"], "and the policy was trained in"),
+        (["--which", "first"], "'first'"),
+    ],
+)
+def test_eval_says_what_is_wrong(trained, command, capsys, words, sentence):
+    assert command("eval", trained[1], *words) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_eval_names_the_nearest_run(trained, command, capsys):
+    _, path = trained
+    assert command("eval", path.with_name("ran")) == 2
+    assert f"did you mean {str(path)!r}?" in capsys.readouterr().err
+    assert command("eval") == 2
+    assert "no run was named" in capsys.readouterr().err
+
+
+def test_rollout_prints_statistics(command, capsys):
+    assert command("rollout", "MountainCar-v0", "gravity=0.002", "--envs", "6", "--steps", "450") == 0
+    first, speed, episodes = capsys.readouterr().out.splitlines()
+    assert first == "MountainCar-v0, random actions: 6 environments, 450 steps each, 2 devices"
+    assert "steps/s" in speed
+    assert "(2,700 in " in speed
+    assert episodes.strip() == "12 episodes ended: mean return -200.00, mean length 200.0, 0% terminated"
+
+
+def test_rollout_saves_and_prints_json(command, capsys, tmp_path):
+    words = ["CartPole-v1", "--envs", "4", "--steps", "5", "--save", "data.npz", "--json"]
+    assert command("rollout", *words) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["num_envs"] == 4
+    assert told["return_mean"] is None  # no episode ends so soon
+    with np.load(tmp_path / "data.npz") as data:
+        assert data["observations"].shape == (6, 4, 4)
+
+
+def test_rollout_by_a_policy(trained, command, capsys):
+    _, path = trained
+    words = ["--policy", path, "--envs", "8", "--steps", "100", "--greedy", "--json"]
+    assert command("rollout", *words) == 0
+    told = json.loads(capsys.readouterr().out)
+    expected = shoal.rollout(None, path, num_envs=8, num_steps=100, greedy=True)
+    assert told["episodes"] == expected.episodes
+    assert told["return_mean"] == pytest.approx(expected.return_mean) or math.isnan(expected.return_mean)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "no environment was named"),
+        (["CartPole-v1", "--envs", "0"], "num_envs=0 is too small"),
+        (["CartPole-v1", "--devices", "99"], "devices=99 is more than there are: 2 (cpu)."),
+        (["CartPole-v1", "--save", "."], "cannot be written: it is a directory."),
+        (["CartPole-v1", "--policy", "nowhere"], "there is no run directory 'nowhere'"),
+    ],
+)
+def test_rollout_says_what_is_wrong(command, capsys, words, sentence):
+    assert command("rollout", *words) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_check_passes_a_good_environment(command, capsys):
+    assert command("check", "probe/action", "--keys", "4", "--steps", "16", "--ignore", "key-ignored") == 0
+    assert "nothing found" in capsys.readouterr().out
+
+
+def test_check_fails_a_bad_one_from_the_current_directory(command, capsys, tmp_path):
+    (tmp_path / "my_broken_module.py").write_text(BROKEN)
+    assert command("check", "my_broken_module:Outside", "--keys", "4", "--steps", "16") == 1
+    assert "observation" in capsys.readouterr().out
+
+
+def test_envs_lists_all(command, capsys):
+    assert command("envs") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == shoal.environments()
+    assert all(len(line.split()) > 3 for line in lines)  # each says what it is
+
+
+def test_envs_describes_one(command, capsys):
+    assert command("envs", "CartPole-v1", "gravity=3.5") == 0
+    page = capsys.readouterr().out
+    assert "Discrete(n=2)" in page
+    assert ["gravity", "3.5"] in [line.split() for line in page.splitlines()]
+    assert ["max_episode_steps", "500"] in [line.split() for line in page.splitlines()]
+    assert command("envs", "CartPol") == 2
+
+
+def test_the_names_that_python_offers(trained):
+    _, path = trained
+    assert {"make", "register", "train", "evaluate", "load", "rollout", "check"} <= set(dir(shoal))
+    assert all(getattr(shoal, name) is not None for name in shoal.__all__)
+    assert len(shoal.__all__) <= 22
+    with pytest.raises(AttributeError, match="has no attribute 'trian'"):
+        _ = shoal.trian
+
+    policy = shoal.load(path)
+    memory = policy.initial_memory()
+    memory, action = policy(memory, np.zeros(4), reward=0.0, first=True)
+    assert action in (0, 1)
+    assert shoal.evaluate(policy, "CartPole-v1", episodes=4)["length_max"] <= 500
+    # The seed of the best evaluation is taken unless one is named.
+    leaves, metadata = RunDirectory.open(path).load_policy("best")
+    best = int(np.argmax(metadata["scores"]))
+    name = next(name for name in leaves if name.endswith("kernel"))
+    assert any(np.array_equal(leaves[name][best], np.asarray(x)) for x in _leaves(policy.parameters))
+
+
+def _leaves(tree):
+    import jax
+
+    return jax.tree.leaves(tree)

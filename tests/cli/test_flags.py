@@ -1,0 +1,125 @@
+import dataclasses
+from typing import Literal
+
+import pytest
+
+from shoal.cli import flags
+from shoal.errors import ShoalError
+
+
+@dataclasses.dataclass(frozen=True)
+class Inner:
+    """Of the inside."""
+
+    learning_rate: float = 1e-3
+    """How fast."""
+    norm_obs: bool = False
+    """Whether."""
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    """How wide."""
+    schedule: Literal["constant", "linear"] = "constant"
+    """How it changes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Outer:
+    """Of the whole."""
+
+    total_steps: int = 1000
+    """How many."""
+    inner: Inner = Inner()
+
+
+def parse(*words, default=Outer()):
+    return flags.parse("shoal try ENV", "Tries.", default, words)
+
+
+def test_fields_of_fields_are_flat_flags():
+    settings, words = parse("Env", "a=1", "--norm-obs", "--learning-rate", "1", "--hidden-sizes", "8", "16")
+    assert settings == Outer(inner=Inner(learning_rate=1.0, norm_obs=True, hidden_sizes=(8, 16)))
+    assert words == ["Env", "a=1"]
+
+
+def test_what_is_not_given_is_the_default():
+    default = Outer(7, Inner(norm_obs=True, learning_rate=1))
+    assert parse(default=default)[0] == default
+    assert parse("--no-norm-obs", default=default)[0].inner.norm_obs is False
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("1e6", 1_000_000), ("500_000", 500_000), ("-1", -1), ("2.0", 2)]
+)
+def test_whole_numbers_as_people_write_them(text, number):
+    assert parse("--total-steps", text)[0].total_steps == number
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--total-steps", "abc"], r"--total-steps: 'abc' is not a whole number"),
+        (["--total-steps", "1.5"], r"--total-steps: '1.5' is not a whole number"),
+        (["--learning-rate", "fast"], r"--learning-rate: 'fast' is not a number"),
+        (["--schedule", "liner"], r"'liner' for argument '--schedule'.*'constant', 'linear'"),
+        (["--total-steps"], r"[Mm]issing value for argument '--total-steps'"),
+        (
+            ["--learing-rate", "1"],
+            r"shoal try has no flag '--learing-rate'; did you mean '--learning-rate'\?",
+        ),
+        (["--no-norm-ob"], r"no flag '--no-norm-ob'; did you mean '--no-norm-obs'\?"),
+        (["--qqqqqqqq=3"], r"no flag '--qqqqqqqq'; `shoal try --help` lists them"),
+    ],
+)
+def test_a_mistake_is_one_sentence(words, sentence, capsys):
+    with pytest.raises(ShoalError, match=sentence) as error:
+        parse(*words)
+    assert "\n" not in str(error.value)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_help_shows_docstrings_and_defaults(capsys):
+    with pytest.raises(SystemExit) as end:
+        parse("--help", default=Outer(inner=Inner(learning_rate=0.0125)))
+    page = capsys.readouterr().out
+    assert not end.value.code
+    assert "How fast. (default: 0.0125)" in page
+    assert "--norm-obs, --no-norm-obs" in page
+
+
+def test_names_are_the_flags_that_there_are(capsys):
+    with pytest.raises(SystemExit):
+        parse("--help")
+    page = capsys.readouterr().out
+    assert all(f"{name} " in page or f"{name}," in page for name in flags.names(Outer()))
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        (["--config", "x"], "x"),
+        (["--config=x=y"], "x=y"),
+        (["ENV", "--seeds", "3"], ""),
+        (["--config"], ""),
+        (["--config", "a", "--config", "b"], "b"),
+        (["--configs", "a"], ""),
+    ],
+)
+def test_value_of_a_flag(words, value):
+    assert flags.value_of("--config", words) == value
+
+
+def test_an_environment_is_a_name_and_its_parameters():
+    words = [
+        "CartPole-v1",
+        "gravity=9",
+        "half-length=0.7",
+        "max_episode_steps=none",
+        "sparse=true",
+        "goal=far",
+    ]
+    assert flags.environment(words) == (
+        "CartPole-v1",
+        {"gravity": 9, "half_length": 0.7, "max_episode_steps": None, "sparse": True, "goal": "far"},
+    )
+    assert flags.environment(["gravity=9"]) == ("", {"gravity": 9})
+    with pytest.raises(ShoalError, match="'Pendulum-v1' is one word too many after 'CartPole-v1'"):
+        flags.environment(["CartPole-v1", "Pendulum-v1"])

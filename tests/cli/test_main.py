@@ -1,0 +1,85 @@
+import subprocess
+import sys
+
+import pytest
+
+from shoal import cli
+from shoal.errors import ShoalError
+
+
+def test_help_names_every_command_and_imports_nothing_heavy():
+    code = (
+        "import sys; from shoal.cli import main; main(['--help']);"
+        "print([x for x in ('jax', 'numpy', 'tyro') if x in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    *page, heavy = done.stdout.splitlines()
+    assert heavy == "[]"
+    assert all(any(line.startswith(f"  {name} ") for line in page) for name in cli.COMMANDS)
+
+
+def test_every_command_has_a_module_with_help(command, capsys):
+    for name in cli.COMMANDS:
+        with pytest.raises(SystemExit) as end:
+            command(name, "--help")
+        assert not end.value.code
+        assert f"usage: shoal {name}" in capsys.readouterr().out
+
+
+def test_no_words_show_the_help(command, capsys):
+    assert command() == 0
+    assert "usage: shoal" in capsys.readouterr().out
+
+
+def test_version(command, capsys):
+    import shoal
+
+    assert command("--version") == 0
+    assert capsys.readouterr().out == f"shoal {shoal.__version__}\n"
+
+
+def test_an_unknown_command_names_the_nearest(command, capsys):
+    assert command("trian") == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err == (
+        "shoal: there is no command 'trian'; did you mean 'train'?; there are train, eval, rollout, check, envs.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "sentence"),
+    [
+        (KeyboardInterrupt(), 130, "shoal: interrupted.\n"),
+        (ShoalError("seeds=0 is too few"), 2, "shoal: seeds=0 is too few.\n"),
+        (ShoalError("seeds=0 is too few."), 2, "shoal: seeds=0 is too few.\n"),
+        (ShoalError("no 'x'; did you mean 'y'?."), 2, "shoal: no 'x'; did you mean 'y'?\n"),
+    ],
+)
+def test_an_end_before_the_end_is_one_line(command, capsys, monkeypatch, error, status, sentence):
+    from shoal.cli import envs
+
+    def raising(_):
+        raise error
+
+    monkeypatch.setattr(envs, "main", raising)
+    assert command("envs") == status
+    assert capsys.readouterr().err == sentence
+
+
+def test_a_mistake_in_the_program_keeps_its_traceback(command, monkeypatch):
+    from shoal.cli import envs
+
+    monkeypatch.setattr(envs, "main", lambda _: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        command("envs")
+
+
+def test_a_reader_that_goes_away_is_no_error():
+    code = "import sys; from shoal.cli import main; sys.exit(main(['--help']))"
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=pipe, stderr=pipe, text=True)
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait(60) == 0

@@ -1,0 +1,267 @@
+import dataclasses
+import json
+import os
+
+import numpy as np
+import pytest
+
+from shoal import api
+from shoal.presets import preset
+from shoal.runtime.config import RunConfig
+from shoal.runtime.directory import RunDirectory
+from shoal.runtime.machine import cores
+
+MY_MODULE = """
+import dataclasses
+import jax.numpy as jnp
+from shoal import environment, restart, transition
+from shoal.algos.ppo import PPOConfig
+from shoal.spaces import Box, Discrete
+from shoal.trees import struct
+
+
+@environment
+class Corner:
+    \"\"\"One step.\"\"\"
+
+    bonus: float = 1.0
+
+    observation_space = Box(0, 1, (1,))
+    action_space = Discrete(2)
+
+    def reset(self, key):
+        return (), restart(jnp.zeros(1))
+
+    def step(self, state, action, key):
+        return (), transition(jnp.ones(1), action * self.bonus, terminated=True)
+
+
+@struct
+class Bolder(PPOConfig):
+    \"\"\"PPO that explores.\"\"\"
+
+    ent_coef: float = 0.5
+    \"\"\"Much.\"\"\"
+    boldness: float = 2.0
+    \"\"\"How bold.\"\"\"
+"""
+
+
+class Decided(Exception):
+    pass
+
+
+@pytest.fixture
+def decide(command, monkeypatch):
+    """The experiment that `shoal train ...` would carry out."""
+
+    def stop(experiment, **_):
+        raise Decided(experiment)
+
+    monkeypatch.setattr(api, "run_experiment", stop)
+
+    def decide(*words) -> api.Experiment:
+        with pytest.raises(Decided) as stopped:
+            command("train", *words)
+        return stopped.value.args[0]
+
+    return decide
+
+
+# ---- what is decided
+
+
+def test_every_setting_is_a_flag(command, capsys):
+    with pytest.raises(SystemExit):
+        command("train", "CartPole-v1", "--help")
+    page = capsys.readouterr().out
+    algorithm = type(api.defaults("CartPole-v1")[2])
+    for config in (RunConfig, algorithm):
+        for field in dataclasses.fields(config):
+            assert f"--{field.name.replace('_', '-')}" in page
+
+
+def test_help_shows_what_would_be_used(command, capsys):
+    def shown(*words) -> str:
+        with pytest.raises(SystemExit):
+            command("train", *words, "--help")
+        page = " ".join(capsys.readouterr().out.replace("│", " ").split())
+        return page.split("--learning-rate FLOAT")[1].split("(default: ")[1].split(")")[0]
+
+    tuned, plain = preset("CartPole-v1", "ppo")["learning_rate"], api.defaults()[2].learning_rate
+    assert tuned != plain
+    assert float(shown("CartPole-v1")) == tuned
+    assert float(shown("--seeds", "3", "CartPole-v1")) == tuned
+    assert float(shown("CartPole-v1", "--no-preset")) == plain
+    assert float(shown()) == plain
+
+
+def test_the_preset_is_used_unless_overridden(decide):
+    tuned, plain = preset("CartPole-v1", "ppo"), api.defaults()[2]
+    assert decide("CartPole-v1").config.learning_rate == tuned["learning_rate"]
+    assert decide("CartPole-v1", "--no-preset").config == plain
+    # A value that happens to be the class's default is an override all the same.
+    asked = decide("CartPole-v1", "--learning-rate", plain.learning_rate)
+    assert asked.config.learning_rate == plain.learning_rate
+    assert asked.run.num_envs == tuned["num_envs"]
+
+
+def test_flags_reach_their_config(decide):
+    words = (
+        "--num-envs 8 --seed 3 --run-dir x --norm-obs --hidden-sizes 32 16 --optimizer-args b1=0.8 eps=1e-6"
+    )
+    asked = decide("CartPole-v1", *words.split(), "--lr-schedule", "cosine", "--total-steps", "2e6")
+    assert (asked.run.num_envs, asked.run.seed, asked.run.run_dir) == (8, 3, "x")
+    assert asked.run.total_steps == 2_000_000
+    assert asked.config.norm_obs is True
+    assert asked.config.hidden_sizes == (32, 16)
+    assert asked.config.optimizer_args == ("b1=0.8", "eps=1e-6")
+    assert asked.config.lr_schedule == "cosine"
+
+
+def test_the_environment_may_stand_anywhere_and_has_parameters(decide):
+    for words in (
+        ["CartPole-v1", "gravity=4", "max_episode_steps=100", "--gamma", "0.9"],
+        ["--gamma", "0.9", "CartPole-v1", "gravity=4", "max_episode_steps=100"],
+        ["CartPole-v1", "--gamma", "0.9", "gravity=4", "max_episode_steps=100"],
+    ):
+        asked = decide(*words)
+        assert asked.environment == api.make("CartPole-v1", gravity=4, max_episode_steps=100)
+        assert asked.environment_parameters == {"gravity": 4, "max_episode_steps": 100}
+        assert asked.config.gamma == 0.9
+        assert asked.config.learning_rate == preset("CartPole-v1", "ppo")["learning_rate"]
+
+
+def test_another_algorithm_has_its_own_flags(decide):
+    asked = decide("CartPole-v1", "--algorithm", "a2c")
+    assert asked.algorithm == "a2c"
+    assert asked.config == api.defaults("CartPole-v1", algorithm="a2c")[2]
+
+
+def test_classes_of_the_current_directory(decide, tmp_path):
+    (tmp_path / "my_cli_module.py").write_text(MY_MODULE)
+    words = ["my_cli_module:Corner", "bonus=3", "--algorithm", "my_cli_module:Bolder", "--boldness", "4"]
+    asked = decide(*words, "--network", "my_cli_module:Net")
+    assert asked.environment.bonus == 3
+    assert (asked.config.boldness, asked.config.ent_coef) == (4.0, 0.5)
+    assert asked.config.network == "my_cli_module:Net"
+
+
+def test_a_config_is_taken_over_and_overridden(decide, trained):
+    _, path = trained
+    for config in (path, path / "config.json"):
+        asked = decide("--config", config, "--gamma", "0.5")
+        assert asked.environment_parameters == {"gravity": 9.9}
+        assert asked.config.learning_rate == 2e-3
+        assert asked.config.gamma == 0.5
+        assert asked.run.total_steps == 4096
+        assert asked.run.run_dir == ""
+    assert decide("CartPole-v1", "gravity=1", f"--config={path}").environment_parameters == {"gravity": 1}
+    assert decide("Acrobot-v1", "--config", path).environment_name == "Acrobot-v1"
+
+
+# ---- what cannot be
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "no environment was named; give one, such as shoal train CartPole-v1."),
+        (["CartPol-v1"], "there is no environment 'CartPol-v1'; did you mean 'CartPole-v1'?"),
+        (["CartPole-v1", "--algorithm", "pop"], "there is no algorithm 'pop'; did you mean 'ppo'?"),
+        (["CartPole-v1", "--learing-rate", "1"], "no flag '--learing-rate'; did you mean '--learning-rate'?"),
+        (["CartPole-v1", "gravty=1"], "no parameter 'gravty'"),
+        (["CartPole-v1", "Acrobot-v1"], "'Acrobot-v1' is one word too many"),
+        (["CartPole-v1", "--learning-rate", "0"], "learning_rate=0 must be greater than 0."),
+        (["CartPole-v1", "--gamma", "2"], "gamma=2 is out of bounds: it must be in [0, 1]."),
+        (["CartPole-v1", "--gae-lambda", "-0.1"], "gae_lambda=-0.1 is out of bounds: it must be in [0, 1]."),
+        (["CartPole-v1", "--num-minibatches", "7"], "num_minibatches=7 does not divide num_envs*num_steps="),
+        (["CartPole-v1", "--total-steps", "10"], "total_steps=10 is less than one rollout"),
+        (["CartPole-v1", "--seeds", "0"], "seeds=0 is too small: it must be at least 1."),
+        (["CartPole-v1", "--devices", "4096"], "devices=4096 is more than there are: 2 (cpu)."),
+        (["CartPole-v1", "--distribution", "beta"], "distribution='beta' does not fit action_space=Discrete"),
+        (
+            ["Pendulum-v1", "--distribution", "categorical"],
+            "distribution='categorical' does not fit action_space=",
+        ),
+        (["CartPole-v1", "--from", "nowhere"], "there is no run directory 'nowhere'"),
+        (["--config", "nowhere"], "config file 'nowhere' cannot be read: No such file or directory."),
+        (["CartPole-v1", "--network", "nowhere:Net"], "there is no module 'nowhere'"),
+    ],
+)
+def test_bad_input_is_one_sentence_before_anything_is_written(command, capsys, words, sentence):
+    assert command("train", *words) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert sentence in told.err
+    assert told.err.startswith("shoal: ")
+    assert told.err.count("\n") == 1
+    assert os.listdir() == []
+
+
+def test_a_directory_that_holds_another_run(command, capsys, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    assert command("train", "CartPole-v1", "--run-dir", tmp_path) == 2
+    assert capsys.readouterr().err == (
+        f"shoal: run directory {str(tmp_path)!r} already holds another run; name a new one.\n"
+    )
+
+
+def test_a_directory_that_cannot_be_written(command, capsys, tmp_path):
+    (tmp_path / "file").touch()
+    assert command("train", "CartPole-v1", "--run-dir", tmp_path / "file" / "run") == 2
+    assert capsys.readouterr().err == (
+        f"shoal: run directory {str(tmp_path / 'file' / 'run')!r} cannot be written to: Not a directory.\n"
+    )
+
+
+# ---- real runs
+
+
+def test_a_run_leaves_its_result_and_its_files(trained):
+    done, path = trained
+    assert {x.name for x in path.iterdir()} == {
+        *("config.json", "metrics.jsonl", "summary.json", "learning_curve.png", "best", "last")
+    }
+    summary = RunDirectory.open(path).load_summary()
+    assert f"IQM {summary['absolute']['iqm']:.2f}" in done.stdout
+    assert str(path) in done.stdout
+    assert "4,096 of 4,096 steps" in done.stderr  # progress, and nothing else, goes to stderr
+    assert summary["seeds"] == [0, 1]
+    assert summary["steps_per_seed"] == 4096
+    assert set(summary["seconds"]) == {"import", "compile", "train", "evaluate"}
+    assert 0.05 < summary["seconds"]["import"] < 60
+    # Every core is a device: nothing started a backend before the run was decided.
+    assert summary["device"]["count"] == cores()
+
+
+def test_its_config_makes_the_same_run_again(trained, process, tmp_path):
+    _, path = trained
+    again = tmp_path / "again"
+    done = process("train", "--config", path, "--run-dir", again, "--quiet")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    first, second = (RunDirectory.open(x).load_summary() for x in (path, again))
+    assert second["parameters_sha256"] == first["parameters_sha256"]
+    assert len(set(first["parameters_sha256"])) == 2
+    assert second["absolute"] == first["absolute"]
+    configs = [json.loads((x / "config.json").read_text()) for x in (path, again)]
+    for config in configs:
+        config["run"].pop("run_dir")
+    assert configs[0] == configs[1]
+
+
+def test_fine_tuning_starts_from_what_was_learned(trained, command, tiny, tmp_path):
+    _, path = trained
+    status = command(
+        *("train", "CartPole-v1", "--from", path, "--run-dir", "tuned", "--quiet"),
+        *(*tiny, "--learning-rate", "1e-12"),
+    )
+    assert status == 0
+    source, _ = RunDirectory.open(path).load_policy("last")
+    tuned, _ = RunDirectory.open(tmp_path / "tuned").load_policy("last")
+    names = [name for name in source if name.startswith("policy/")]
+    assert names
+    for name in names:
+        np.testing.assert_allclose(tuned[name], source[name], atol=1e-6, err_msg=name)
+    assert RunDirectory.open(tmp_path / "tuned").load_config()["from"] == str(path)
