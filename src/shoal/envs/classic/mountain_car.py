@@ -49,7 +49,7 @@ class MountainCar:
 
     Every step gives reward -1; the episode terminates at the goal. The same as Gymnasium's MountainCar-v0.
 
-    Source: Moore 1990, "Efficient Memory-based Learning for Robot Control", ch. 4.
+    Source: Moore 1990, "Efficient Memory-based Learning for Robot Control".
     """
 
     force: float = 0.001  # of a push, as the change of velocity in one step

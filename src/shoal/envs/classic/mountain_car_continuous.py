@@ -26,8 +26,8 @@ class MountainCarContinuous:
     [-1, 1] is clipped, but paid for as asked. The episode terminates at the goal. The same as Gymnasium's
     MountainCarContinuous-v0.
 
-    Source: Moore 1990, "Efficient Memory-based Learning for Robot Control", ch. 4; made continuous by
-    de Broissia and Sigaud 2016, "Actor-critic versus direct policy search".
+    Source: Moore 1990, "Efficient Memory-based Learning for Robot Control"; the continuous
+    version is that of de Broissia and Sigaud in Gymnasium.
     """
 
     power: float = 0.0015  # the change of velocity in one step at full throttle
