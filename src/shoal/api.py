@@ -236,11 +236,11 @@ def load(run: str | Path, which: str = "best", *, seed: int | None = None) -> Tr
         raise ShoalError(f"seed={seed} is not one of the run's: {', '.join(map(str, seeds))}.")
     spec, config = spec_of(decided.environment), trees.as_arrays(decided.config)
 
-    def template() -> Any:
+    def template(config: Any) -> Any:
         algorithm = config.algorithm(spec)
         return algorithm.policy(algorithm.init(jax.random.key(0), 1))
 
-    parameters = saving.restored(jax.eval_shape(template), leaves, saving.POLICY, seeds.index(seed))
+    parameters = saving.restored(jax.eval_shape(template, config), leaves, saving.POLICY, seeds.index(seed))
     return TrainedPolicy(config, parameters, decided.environment)
 
 
