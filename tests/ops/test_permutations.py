@@ -167,17 +167,22 @@ def test_bad_input_is_named():
         permutations.permute(key, jnp.zeros(3), 3)
 
 
-def fastest(function, count: int) -> float:
-    times = []
-    for seed in range(count):
-        key = jax.random.key(seed)
-        start = time.perf_counter()
-        function(key).block_until_ready()
-        times.append(time.perf_counter() - start)
-    return min(times[1:])
+def seconds(function, key: jax.Array) -> float:
+    start = time.perf_counter()
+    function(key).block_until_ready()
+    return time.perf_counter() - start
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="on a GPU launches outweigh the work at this size")
 def test_is_twenty_times_faster_than_a_sort():
-    sorting = fastest(jax.jit(lambda key: jax.random.permutation(key, 32_768)), 10)
-    assert fastest(jax.jit(lambda key: permutations.permutation(key, 32_768)), 50) * 20 < sorting
+    """The fastest of many each, taken in turns, so that what else the machine does falls on both."""
+    functions = [
+        jax.jit(lambda key: jax.random.permutation(key, 32_768)),
+        jax.jit(lambda key: permutations.permutation(key, 32_768)),
+    ]
+    keys = jax.random.split(jax.random.key(0), 200)
+    sorting, own = ([seconds(function, keys[0])] for function in functions)
+    for i in range(0, 200, 10):
+        sorting.append(seconds(functions[0], keys[i]))
+        own += [seconds(functions[1], key) for key in keys[i : i + 10]]
+    assert min(own) * 20 < min(sorting)
