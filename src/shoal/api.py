@@ -65,16 +65,18 @@ class TrainedRun:
       summary: what `summary.json` holds.
       learner: what was learned, every leaf with a leading seed axis.
       evaluations: (environment steps, metrics) of each evaluation; a metric is an array, one number a seed.
+      environment: that it was trained in.
     """
 
     path: Path
     summary: Mapping[str, Any]
     learner: Any
     evaluations: list[tuple[int, Mapping[str, np.ndarray]]]
+    environment: Environment
 
     def policy(self, which: str = "best", seed: int | None = None) -> TrainedPolicy:
         """The policy of a seed, as `shoal.load` gives it."""
-        return load(self.path, which, seed=seed)
+        return load(self.path, which, seed=seed, environment=self.environment)
 
 
 def train(
@@ -147,6 +149,7 @@ def run_experiment(decided: Experiment, *, progress: bool = True, import_seconds
         summary,
         fitted.population.learner,
         [(updates * run.steps_per_update, metrics) for updates, metrics in fitted.evaluations],
+        decided.environment,
     )
 
 
@@ -214,19 +217,26 @@ def summarise(decided: Experiment, fitted: trainer.Fitted, import_seconds: float
     )
 
 
-def load(run: str | Path, which: str = "best", *, seed: int | None = None) -> TrainedPolicy:
+def load(
+    run: str | Path,
+    which: str = "best",
+    *,
+    seed: int | None = None,
+    environment: Environment | None = None,
+) -> TrainedPolicy:
     """A policy from a run directory.
 
     Args:
       run: the directory.
       which: "best" (by evaluation score) or "last".
       seed: which seed's; None takes the seed whose best score is highest.
+      environment: that the run was trained in, where it cannot be made by a name (a wrapper of your own).
 
     Raises:
       ShoalError: there is no such run, policy or seed, or it is damaged.
     """
     directory = RunDirectory.open(run)
-    decided = experiment.decide(None, config_file=directory.path, overrides={})
+    decided = experiment.decide(environment, config_file=directory.path, overrides={})
     leaves, metadata = directory.load_policy(which_of(which))
     seeds = metadata["seeds"]
     if seed is None:

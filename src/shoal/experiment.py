@@ -12,8 +12,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
+
 from shoal import envs
 from shoal.algos import registry
+from shoal.envs.registry import TIME_LIMIT
 from shoal.errors import ShoalError, nearest
 from shoal.imports import import_name, imported
 from shoal.presets import preset
@@ -88,7 +92,7 @@ def decide(
         }
         environment = envs.make(name, **parameters)
     else:
-        name, parameters = import_name(type(environment)), {}
+        name, parameters = described(environment)
     algorithm, default_run, default_config = defaults(
         name, algorithm=algorithm, config_file=config_file, use_preset=use_preset
     )
@@ -96,6 +100,46 @@ def decide(
     run = dataclasses.replace(default_run, **run_settings)
     config = dataclasses.replace(default_config, **algorithm_settings)
     return Experiment(name, parameters, environment, algorithm, config, run, started_from)
+
+
+def described(environment: Environment) -> tuple[str, dict[str, Any]]:
+    """The name and the parameters by which `make` makes an environment again.
+
+    Without parameters where none do, as for a wrapper of the user's own: then the policies of a run can only be
+    loaded beside their environment.
+    """
+    inner, limit = _unlimited(environment)
+    for name in (*envs.environments(), import_name(type(inner))):
+        try:
+            plain, plain_limit = _unlimited(envs.make(name))
+            if type(plain) is not type(inner):
+                continue
+            parameters = {k: v for k, v in _fields(inner).items() if v != _fields(plain)[k]}
+            if limit != plain_limit:
+                parameters[TIME_LIMIT] = limit
+            if _same(envs.make(name, **parameters), environment):
+                return name, parameters
+        except Exception:  # whatever keeps an environment from being made by its name alone
+            continue
+    return import_name(type(environment)), {}
+
+
+def _unlimited(environment: Any) -> tuple[Any, int | None]:
+    if isinstance(environment, envs.TimeLimit):
+        return environment.env, environment.max_steps
+    return environment, None
+
+
+def _fields(environment: Any) -> dict[str, Any]:
+    """The fields as JSON can hold them."""
+    values = {field.name: getattr(environment, field.name) for field in dataclasses.fields(environment)}
+    return {name: x.tolist() if hasattr(x, "dtype") else x for name, x in values.items()}
+
+
+def _same(one: Any, other: Any) -> bool:
+    leaves = jax.tree.leaves(one), jax.tree.leaves(other)
+    alike = jax.tree_util.tree_structure(one) == jax.tree_util.tree_structure(other)
+    return alike and all(np.array_equal(x, y) for x, y in zip(*leaves, strict=True))
 
 
 def defaults(
