@@ -41,7 +41,8 @@ def play(
     reset_key, step_key = jax.random.split(key)
     state, timestep = jax.vmap(environment.reset)(jax.random.split(reset_key, episodes))
     zeros = jnp.zeros(episodes)
-    played = Played(zeros, zeros, zeros > 0, zeros > 0, jax.tree.map(jnp.zeros_like, dict(timestep.info)))
+    info = no_info(timestep, environment.info_summaries)
+    played = Played(zeros, zeros, zeros > 0, zeros > 0, info)
 
     def going_on(carry: tuple) -> Array:
         step, timestep, *_ = carry
@@ -60,6 +61,15 @@ def play(
     start = (jnp.zeros((), jnp.int32), timestep, state, algorithm.memory((episodes,)), played)
     played = jax.lax.while_loop(going_on, step_all, start)[-1]
     return played._replace(info=averaged(played, environment.info_summaries))
+
+
+def no_info(timestep: TimeStep, summaries: Mapping[str, str]) -> dict[str, Array]:
+    """The info of episodes without a step; what is added up is float32, so that yes and yes are two."""
+
+    def empty(name: str, x: Array) -> Array:
+        return jnp.zeros_like(x, jnp.float32 if summaries.get(name) in ("sum", "mean") else None)
+
+    return {name: empty(name, x) for name, x in timestep.info.items()}
 
 
 def add(played: Played, timestep: TimeStep, summaries: Mapping[str, str]) -> Played:
