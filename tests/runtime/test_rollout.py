@@ -1,0 +1,113 @@
+"""Rollouts: the trajectory's shape, and the statistics of episodes against a replay in plain Python."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_bandit import BanditConfig
+from tiny_worlds import Halves
+
+from shoal.envs.batch import Batch
+from shoal.runtime.rollout import Ended, Position, episode_metrics, none_ended, rollout
+from shoal.runtime.run import Episodes
+from shoal.types import spec_of
+
+NUM_ENVS, NUM_STEPS, CHUNKS = 6, 50, 2
+
+
+@pytest.fixture(scope="module")
+def rolled():
+    """Two rollouts, the second going on where the first ended."""
+    env = Halves(bonus=0.5)
+    batch, algorithm = Batch(env, num_envs=NUM_ENVS), BanditConfig().algorithm(spec_of(env))
+    zeros = jnp.zeros(NUM_ENVS)
+    policy = jnp.array([0.0, 0.3])
+
+    @jax.jit
+    def roll(position, key):
+        return rollout(batch, algorithm, policy, position, key, NUM_STEPS)
+
+    state, timestep = jax.jit(batch.reset)(jax.random.key(0))
+    position = Position(state, timestep, algorithm.memory((NUM_ENVS,)), Episodes(zeros, zeros), none_ended())
+    results = []
+    for chunk in range(CHUNKS):
+        position, trajectory = roll(position, jax.random.key(chunk + 1))
+        results.append(jax.device_get((position, trajectory)))
+    return results
+
+
+def test_a_trajectory_has_one_time_step_more_than_actions(rolled):
+    for position, trajectory in rolled:
+        assert trajectory.actions.shape == (NUM_STEPS, NUM_ENVS)
+        assert {x.shape[:2] for x in jax.tree.leaves(trajectory.timesteps)} == {(NUM_STEPS + 1, NUM_ENVS)}
+        np.testing.assert_array_equal(trajectory.timesteps.observation[-1], position.timestep.observation)
+    (_, first), (_, second) = rolled
+    for end, start in zip(jax.tree.leaves(first.timesteps), jax.tree.leaves(second.timesteps), strict=True):
+        np.testing.assert_array_equal(end[-1], start[0])
+    np.testing.assert_array_equal(first.memory, np.zeros(NUM_ENVS))
+    np.testing.assert_array_equal(second.memory, rolled[0][0].memory)  # of before the first step
+
+
+def test_episode_statistics_are_those_of_a_replay(rolled):
+    """Episodes run across rollouts; the ignored step after an end counts in no return and no length."""
+    returns, lengths, terminated = [], [], []
+    running = [(0.0, 0)] * NUM_ENVS
+    for position, trajectory in rolled:
+        rewards, discount, first, last = (
+            getattr(trajectory.timesteps, name) for name in ("reward", "discount", "first", "last")
+        )
+        for t in range(1, NUM_STEPS + 1):
+            for n in range(NUM_ENVS):
+                if last[t - 1, n]:
+                    assert first[t, n]
+                    assert rewards[t, n] == 0
+                    running[n] = (0.0, 0)
+                    continue
+                assert rewards[t, n] == 1.0 + 0.5 * trajectory.actions[t - 1, n]
+                running[n] = (running[n][0] + float(rewards[t, n]), running[n][1] + 1)
+                if last[t, n]:
+                    returns.append(running[n][0])
+                    lengths.append(running[n][1])
+                    terminated.append(discount[t, n] == 0)
+        np.testing.assert_allclose(position.episodes.returned, [x for x, _ in running])
+        np.testing.assert_array_equal(position.episodes.length, [x for _, x in running])
+        expected = Ended(len(returns), sum(returns), sum(lengths), sum(terminated))
+        np.testing.assert_allclose(position.ended, expected)
+    assert set(lengths) == {2, 20}
+    np.testing.assert_array_equal(np.asarray(lengths) == 2, terminated)
+
+
+def test_metrics_are_means_over_the_episodes_that_ended():
+    ended = Ended(*map(jnp.float32, (4, 10, 100, 1)))
+    metrics = {name: (float(x.value), float(x.weight)) for name, x in episode_metrics(ended).items()}
+    assert metrics == {
+        "episode_return": (2.5, 4),
+        "episode_length": (25, 4),
+        "episode_terminated": (0.25, 4),
+        "episodes": (4, 1),
+    }
+    groups = jax.vmap(lambda k: episode_metrics(Ended(k, 10 * k, k, k), ("env",)), axis_name="env")(
+        jnp.array([1.0, 3.0])
+    )
+    assert groups["episode_return"].total.tolist() == [40, 40]
+    assert groups["episodes"].value.tolist() == [4, 4]
+
+
+def test_a_greedy_rollout_takes_the_mode():
+    env = Halves()
+    batch, algorithm = Batch(env, num_envs=3), BanditConfig().algorithm(spec_of(env))
+
+    @jax.jit
+    def roll(key):
+        state, timestep = batch.reset(key)
+        episodes = Episodes(jnp.zeros(3), jnp.zeros(3))
+        position = Position(state, timestep, algorithm.memory((3,)), episodes, none_ended())
+        policy = jnp.array([0.0, 0.1])
+        return [
+            rollout(batch, algorithm, policy, position, key, 30, greedy=greedy)[1].actions
+            for greedy in (True, False)
+        ]
+
+    greedy, sampled = roll(jax.random.key(0))
+    assert set(np.unique(greedy)) == {1}
+    assert set(np.unique(sampled)) == {0, 1}
