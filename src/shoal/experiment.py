@@ -138,8 +138,8 @@ def _fields(environment: Any) -> dict[str, Any]:
 
 def _same(one: Any, other: Any) -> bool:
     leaves = jax.tree.leaves(one), jax.tree.leaves(other)
-    alike = jax.tree_util.tree_structure(one) == jax.tree_util.tree_structure(other)
-    return alike and all(np.array_equal(x, y) for x, y in zip(*leaves, strict=True))
+    structures: list[Any] = [jax.tree.structure(tree) for tree in (one, other)]
+    return structures[0] == structures[1] and all(np.array_equal(x, y) for x, y in zip(*leaves, strict=True))
 
 
 def defaults(

@@ -68,6 +68,7 @@ def table(evaluated: dict[str, Any]) -> str:
             f"{seed:>6}{x['return_mean']:>11.2f}{x['return_std']:>10.2f}{x['return_min']:>11.2f}"
             f"{x['return_max']:>11.2f}{x['length_mean']:>10.1f}{x['terminated']:>12.0%}{x['truncated']:>11.0%}"
         )
-    low, high = evaluated["interval"]
-    lines.append(f"   IQM{evaluated['iqm']:>11.2f}   [{low:.2f}, {high:.2f}]")
+    if len(evaluated["metrics"]) > 1:
+        low, high = evaluated["interval"]
+        lines.append(f"   IQM{evaluated['iqm']:>11.2f}   [{low:.2f}, {high:.2f}]")
     return "\n".join(lines)

@@ -1,0 +1,41 @@
+"""What the pages show is what there is: commands parse, and code runs as far as it is quick."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import shoal
+from shoal import cli
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_the_help_on_the_page_is_the_help(command, capsys):
+    command("--help")
+    help_ = capsys.readouterr().out.split("\n\n`shoal COMMAND")[0]
+    assert help_ in (DOCS / "command-line.md").read_text()
+
+
+@pytest.mark.parametrize("page", ["command-line.md", "python.md"])
+def test_flags_on_the_page_exist(page, command, capsys):
+    known = {"--help"}
+    for name in cli.COMMANDS:
+        with pytest.raises(SystemExit):
+            command(name, *(["CartPole-v1"] if name == "train" else []), "--help")
+        known |= set(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out))
+    shown = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", (DOCS / page).read_text()))
+    assert shown - known == {"--learing-rate"} & shown
+
+
+def test_the_environment_on_the_page_works(monkeypatch):
+    block = next(
+        block for block in re.findall(r"```python\n(.*?)```", (DOCS / "python.md").read_text(), re.S)
+        if "class Corner" in block
+    )  # fmt: skip
+    monkeypatch.setattr("shoal.envs.registry._entries", dict(shoal.envs.registry._entries))
+    names: dict = {"shoal": shoal, "__name__": "page"}
+    exec(block, names)
+    found = shoal.check(names["Corner"](), ignore=["key-ignored"], keys=4, steps=32)
+    assert found == []
+    assert "Corner-v0" in shoal.environments()
