@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from shoal import envs, trees
-from shoal.algos import actions, ppo
+from shoal.algos import actions, optimisers, ppo
 from shoal.algos.policy_gradient import A2CConfig, ReinforceConfig
 from shoal.algos.ppo import PPOConfig, summed_loss
 from shoal.envs.batch import Batch
@@ -108,7 +108,7 @@ def test_replaying_a_rollout_gives_the_log_probabilities_that_acting_gave(varian
     distribution = policy.actor.policy(
         ppo.normalise(policy.observation, before.observation), before.action_mask
     )
-    replayed = actions.log_prob(distribution, trajectory.extras.raw)
+    replayed = actions.log_prob(distribution, ppo.raw_actions(trajectory))
     np.testing.assert_allclose(replayed, trajectory.extras.log_prob, rtol=1e-5, atol=1e-5)
 
 
@@ -117,7 +117,8 @@ def test_the_first_minibatch_has_ratio_one(variant):
     rows, prepared, _ = ppo.prepare(config, (), learner, trajectory)
     size = NUM_ENVS * NUM_STEPS // config.num_minibatches
     batch = jax.tree.map(lambda x: x[:size], rows)
-    _, sums = summed_loss(prepared.shared.network, batch, config, jnp.float32(1.0), jnp.asarray(True))
+    _, sums = summed_loss(config, prepared.shared.network, batch, jnp.float32(1.0), jnp.asarray(True))
+    sums = dict(zip(ppo.METRICS, sums, strict=False))
     assert abs(float(sums["approx_kl"])) / size < 1e-6
     assert float(sums["clip_fraction"]) == 0.0
 
@@ -185,11 +186,16 @@ def test_chunks_of_the_gradient_do_not_change_it():
     whole = PPOConfig(gradient_chunk=0).resolved()
     _, learner, trajectory = experience(whole, env)
     rows, _, _ = ppo.prepare(whole, (), learner, trajectory)
-    one, _ = ppo.summed_gradient(whole, learner.shared.network, rows, jnp.float32(1), jnp.asarray(True))
-    chunked = dataclasses.replace(whole, gradient_chunk=32)
-    many, _ = ppo.summed_gradient(chunked, learner.shared.network, rows, jnp.float32(1), jnp.asarray(True))
+    one = gradient(whole, learner, rows)
+    many = gradient(dataclasses.replace(whole, gradient_chunk=32), learner, rows)
     for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(many), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-4)
+
+
+def gradient(config, learner, rows):
+    """The gradient of all rows at once."""
+    parts, join = optimisers.parted(config, learner.shared.network)
+    return ppo.summed_gradient(config, join, rows, jnp.float32(1), parts, jnp.asarray(True))[0]
 
 
 def test_rows_of_weight_zero_count_nowhere():
@@ -199,9 +205,11 @@ def test_rows_of_weight_zero_count_nowhere():
     algorithm, learner, trajectory = experience(config, env)
     weightless = trajectory.timesteps.last[:-1]
     assert bool(weightless.any())
-    raw = jnp.where(weightless, 1 - trajectory.extras.raw, trajectory.extras.raw)
     log_prob = jnp.where(weightless, jnp.nan, trajectory.extras.log_prob)
-    poisoned = trajectory._replace(extras=trajectory.extras._replace(raw=raw, log_prob=log_prob))
+    poisoned = trajectory._replace(
+        actions=jnp.where(weightless, 1 - trajectory.actions, trajectory.actions),
+        extras=trajectory.extras._replace(log_prob=log_prob),
+    )
     update = jax.jit(algorithm.update)
     clean, _ = update(learner, trajectory, jax.random.key(1), 0.0)
     other, metrics = update(learner, poisoned, jax.random.key(1), 0.0)
@@ -323,13 +331,7 @@ def test_the_policy_gradient_is_ppo_without_a_ratio(config):
     _, learner, trajectory = experience(config, env)
     rows, _, _ = ppo.prepare(config, (), learner, trajectory)
     gradients = [
-        ppo.summed_gradient(
-            dataclasses.replace(config, surrogate=name),
-            learner.shared.network,
-            rows,
-            jnp.float32(1),
-            jnp.asarray(True),
-        )[0]
+        gradient(dataclasses.replace(config, surrogate=name), learner, rows)
         for name in ("policy_gradient", "clip")
     ]
     for x, y in zip(*map(jax.tree.leaves, gradients), strict=True):

@@ -1,11 +1,13 @@
 """Optimisers by name, with one set of settings for all parameters or one each for actor and critic."""
 
 import ast
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax.flatten_util import ravel_pytree
 
 from shoal import trees
 from shoal.errors import ShoalError, nearest
@@ -68,8 +70,18 @@ def named(name: str, texts: tuple[str, ...], learning_rate: Array | float) -> op
     return optimizer
 
 
-def build(config: Any, network: PyTree, rate: Array | float) -> optax.GradientTransformation:
-    """The optimiser of a network, its learning rates multiplied by `rate`.
+Parts = dict[str, Any]  # "actor" and "critic": each one vector, or a tuple of leaves
+
+# Optimisers that treat each number by itself, so that parameters may be one vector: a step of Adam on a
+# dozen small arrays costs several times one on a vector.
+ELEMENTWISE = frozenset(
+    {"adabelief", "adadelta", "adagrad", "adam", "adamax", "adamaxw", "adamw", "amsgrad", "lion"}
+    | {"nadam", "nadamw", "radam", "rmsprop", "sgd"}
+)
+
+
+def build(config: Any, parts: Parts, rate: Array | float) -> optax.GradientTransformation:
+    """The optimiser of a network's parts, its learning rates multiplied by `rate`.
 
     Built anew inside each update from the traced learning rate, so that a schedule is data. Its state
     does not depend on `rate`. With `separate_updates` actor and critic are clipped each for itself.
@@ -93,23 +105,43 @@ def build(config: Any, network: PyTree, rate: Array | float) -> optax.GradientTr
         jnp.where(own_rate > 0, own_rate, config.learning_rate),
         jnp.where(own_norm > 0, own_norm, config.max_grad_norm),
     )
-    parts = optax.partition({"actor": actor, "critic": critic}, labels(network))
+    optimizer = optax.partition({"actor": actor, "critic": critic}, {name: name for name in parts})
     if config.separate_updates:
-        return parts
-    return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), parts)
+        return optimizer
+    return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), optimizer)
 
 
 def part_of(path: tuple) -> str:
-    """Whose a leaf is: the critic's if its path passes through a field named `critic`, else the actor's.
-
-    A network with one torso has no such field, and is the actor's as a whole.
-    """
+    """Whose a leaf is: the critic's if its path passes through a field named `critic`, else the actor's."""
     return "critic" if "critic" in trees.path_name(path).split("/") else "actor"
 
 
-def labels(network: PyTree) -> PyTree:
-    """For each leaf of a network, "actor" or "critic"."""
-    return jax.tree_util.tree_map_with_path(lambda path, _: part_of(path), network)
+def parted(config: Any, network: PyTree) -> tuple[Parts, Callable[[Parts], PyTree]]:
+    """A network's parameters by whose they are, and the function that makes a network of them again.
+
+    Each part is one vector where its optimiser is elementwise, else a tuple of the leaves as they are.
+    """
+    paths, structure = jax.tree_util.tree_flatten_with_path(network)
+    owners = [part_of(path) for path, _ in paths]
+    chosen = {"actor": config.optimizer, "critic": config.critic_optimizer or config.optimizer}
+    parts: Parts = {}
+    restore: dict[str, Callable[[Any], Any]] = {}
+    for name in dict.fromkeys(owners):
+        leaves = tuple(leaf for owner, (_, leaf) in zip(owners, paths, strict=True) if owner == name)
+        if chosen[name] in ELEMENTWISE:
+            parts[name], restore[name] = ravel_pytree(leaves)
+        else:
+            parts[name], restore[name] = leaves, _as_they_are
+
+    def join(parts: Parts) -> PyTree:
+        leaves = {name: iter(restore[name](part)) for name, part in parts.items()}
+        return jax.tree.unflatten(structure, [next(leaves[owner]) for owner in owners])
+
+    return parts, join
+
+
+def _as_they_are(leaves: tuple) -> tuple:
+    return leaves
 
 
 def select(active: dict[str, Array], new: PyTree, old: PyTree) -> PyTree:

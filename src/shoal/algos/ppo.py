@@ -6,14 +6,18 @@ learning rate, the networks) is a function chosen once by a name in the config; 
 """
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax.flatten_util import ravel_pytree
 
 from shoal import spaces, trees
-from shoal.algos import actions, checks, networks, optimisers
+from shoal.algos import actions, checks, counts, networks, optimisers
+from shoal.nets.actor_critic import acting_part, policy_and_value
 from shoal.ops import permutations, policy_losses, returns, statistics, value_losses
 from shoal.types import Algorithm, Array, EnvSpec, Learner, Mean, Metrics, PyTree, TimeStep, Trajectory
 
@@ -102,8 +106,8 @@ class PPOConfig:
     """The policy's distribution; auto takes what fits the action space: categorical, or normal for a Box."""
     state_dependent_std: bool = False
     """The standard deviation is an output of the network instead of a free parameter."""
-    initial_std: float = 1.0
-    """Standard deviation that a continuous policy starts with."""
+    initial_std: float = trees.static(1.0)
+    """Standard deviation that a continuous policy starts with; static, since it shapes the network."""
     action_scaling: Literal["rescale", "clip"] = "rescale"
     """A normal policy acts in [-1, 1], rescaled to the bounds, or in the action's own units, clipped to them."""
     correlated_noise: bool = False
@@ -162,7 +166,7 @@ class ActingPolicy(NamedTuple):
 class Extras(NamedTuple):
     """What acting remembers of each step for the update."""
 
-    raw: Array  # the action as it was sampled, before it was fitted to the action space
+    raw: Any  # the action as it was sampled, before it was fitted to the action space; () if that is the same
     log_prob: Array  # of the raw action
     distribution: PyTree  # that the action was drawn from, where the surrogate needs it
 
@@ -187,9 +191,10 @@ def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorit
 
     def init(key: Array, num_envs: int) -> Learner:
         network = networks.build(config, spec, key)
+        parts, _ = optimisers.parted(config, network)
         shared = Shared(
             network=network,
-            optimizer=optimisers.build(config, network, 0.0).init(network),
+            optimizer=optimisers.build(config, parts, 0.0).init(parts),
             observation=statistics.init_moments(spaces.zeros(spec.observation_space))
             if config.norm_obs
             else None,
@@ -205,8 +210,7 @@ def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorit
         return jnp.zeros((*batch_shape, *spaces.zeros(spec.action_space).shape))
 
     def policy(learner: Learner) -> ActingPolicy:
-        network = learner.shared.network
-        return ActingPolicy(getattr(network, "actor", network), learner.shared.observation)
+        return ActingPolicy(acting_part(learner.shared.network), learner.shared.observation)
 
     def act(
         policy: ActingPolicy, memory: Any, timestep: TimeStep, key: Array, *, greedy: bool = False
@@ -222,7 +226,10 @@ def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorit
         else:
             raw = actions.sample(distribution, key)
         kept = distribution if config.surrogate == "penalty" else ()
-        return memory, to_action(raw), Extras(raw, actions.log_prob(distribution, raw), kept)
+        log_prob = actions.log_prob(distribution, raw)
+        if not isinstance(spec.action_space, spaces.Box):
+            return memory, raw, Extras((), log_prob, kept)
+        return memory, to_action(raw), Extras(raw, log_prob, kept)
 
     def update(
         learner: Learner, trajectory: Trajectory, key: Array, progress: Array
@@ -230,29 +237,25 @@ def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorit
         rows, prepared, metrics = prepare(config, axis, learner, trajectory)
         shared = prepared.shared
         rate = optimisers.scheduled(config.lr_schedule, progress) * shared.learning_rate_scale
-        optimizer = optimisers.build(config, shared.network, rate)
-        num_rows = rows.weight.shape[0]
-        size = num_rows // config.num_minibatches
+        parts, join = optimisers.parted(config, shared.network)
+        optimizer = optimisers.build(config, parts, rate)
         shuffle_key = jax.random.fold_in(key, jax.lax.axis_index(axis)) if axis else key
-        epochs = max(config.update_epochs, config.critic_update_epochs)
-        epoch_keys = jax.random.split(shuffle_key, epochs)
 
-        def improve(carry: Improving, step: Array) -> tuple[Improving, dict[str, Array]]:
-            epoch, first_row = step // config.num_minibatches, (step % config.num_minibatches) * size
-            index = permutations.permute(epoch_keys[epoch], first_row + jnp.arange(size), num_rows)
-            batch = jax.tree.map(lambda x: x[index], rows)
-            return improve_once(config, axis, optimizer, carry, batch, shared.kl_coef, epoch)
+        def improve(carry: Improving, minibatch: Minibatch) -> tuple[Improving, Array]:
+            batch = jax.tree.map(lambda x: x[minibatch.rows], rows)
+            batch = batch._replace(advantage=minibatch.advantage)
+            gradient = functools.partial(summed_gradient, config, join, batch, shared.kl_coef)
+            return improve_once(config, axis, optimizer, gradient, carry, minibatch)
 
-        start = Improving(shared.network, shared.optimizer, stopped=jnp.asarray(False))
-        done, history = jax.lax.scan(improve, start, jnp.arange(epochs * config.num_minibatches))
-        kl = statistics.weighted_mean(
-            history["approx_kl"][-config.num_minibatches :],
-            history["actor_updates"][-config.num_minibatches :],
-        )
-        shared = shared._replace(network=done.network, optimizer=done.optimizer)
-        metrics |= summarise(history) | {
-            "learning_rate": once(config.learning_rate * rate),
-            "kl_coef": once(shared.kl_coef),
+        start = Improving(parts, shared.optimizer, stopped=jnp.asarray(False))
+        done, history = jax.lax.scan(improve, start, minibatches(config, axis, rows, shuffle_key))
+        steps = dict(zip(METRICS, history.T, strict=True))
+        last = slice(-config.num_minibatches, None)
+        kl = statistics.weighted_mean(steps["approx_kl"][last], steps["actor_updates"][last])
+        shared = shared._replace(network=join(done.parts), optimizer=done.optimizer)
+        metrics |= counts.summed(steps, ACTORS) | {
+            "learning_rate": counts.once(config.learning_rate * rate),
+            "kl_coef": counts.once(shared.kl_coef),
         }
         return Learner(adapt(config, shared, kl), prepared.local), metrics
 
@@ -290,7 +293,7 @@ def prepare(
     rows = Rows(
         observation=kept(at_start(observation)),
         action_mask=before.action_mask,
-        raw=kept(trajectory.extras.raw),
+        raw=kept(raw_actions(trajectory)),
         log_prob=kept(trajectory.extras.log_prob),
         distribution=trajectory.extras.distribution,
         value=kept(value[:-1]),
@@ -302,11 +305,19 @@ def prepare(
         moments = statistics.update_moments(shared.observation, before.observation, axis_name=axis)
         learner = learner._replace(shared=learner.shared._replace(observation=moments))
     metrics = {
-        "explained_variance": once(statistics.explained_variance(target, value[:-1], weight, axis_name=axis)),
-        **moments_of("value", value[:-1], weight, axis),
-        **moments_of("advantage", advantage, weight, axis),
+        "explained_variance": counts.once(
+            statistics.explained_variance(target, value[:-1], weight, axis_name=axis)
+        ),
+        **counts.moments_of("value", value[:-1], weight, axis),
+        **counts.moments_of("advantage", advantage, weight, axis),
     }
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows), learner, metrics
+
+
+def raw_actions(trajectory: Trajectory) -> Array:
+    """The actions as they were sampled, [T, N, ...]."""
+    raw = trajectory.extras.raw
+    return trajectory.actions if isinstance(raw, tuple) else raw
 
 
 def at_start(tree: PyTree) -> PyTree:
@@ -340,77 +351,119 @@ def scaled_rewards(
     return reward, Learner(learner.shared._replace(reward=moments), local)
 
 
+class Minibatch(NamedTuple):
+    """Which rows a gradient step is taken on."""
+
+    rows: Array  # their indices, [size]
+    advantage: Array  # of these rows, normalised as configured, [size]
+    weight: Array  # how many of them are transitions, of all devices
+    epoch: Array
+
+
+def minibatches(config: PPOConfig, axis: tuple[str, ...], rows: Rows, key: Array) -> Minibatch:
+    """The minibatches of all epochs, each epoch in an order of its own, [epochs * num_minibatches, ...].
+
+    Their statistics are taken here for all at once, so that devices need not wait for each other at every step.
+    """
+    num_rows = rows.weight.shape[0]
+    epochs = max(config.update_epochs, config.critic_update_epochs)
+    permutation = jax.vmap(permutations.permutation, in_axes=(0, None))
+    index = permutation(jax.random.split(key, epochs), num_rows).reshape(epochs * config.num_minibatches, -1)
+    advantage, weight = rows.advantage[index], rows.weight[index]
+    if config.norm_adv == "minibatch":
+        advantage = jax.vmap(lambda x, w: statistics.standardise(x, w, axis_name=axis))(advantage, weight)
+    total = weight.sum(axis=1)
+    if axis:
+        total = jax.lax.psum(total, axis)
+    return Minibatch(index, advantage, total, jnp.repeat(jnp.arange(epochs), config.num_minibatches))
+
+
 class Improving(NamedTuple):
     """What a gradient step changes."""
 
-    network: PyTree
+    parts: optimisers.Parts  # the network's parameters
     optimizer: PyTree
     stopped: Array  # whether the KL stop has ended the actor's updates for this rollout
+
+
+ACTORS = ("policy_loss", "entropy", "approx_kl", "clip_fraction")  # metrics of steps that the actor took
+
+# What is known of each gradient step; the first five are means over its rows.
+METRICS = (
+    "policy_loss",
+    "value_loss",
+    "entropy",
+    "approx_kl",
+    "clip_fraction",
+    "grad_norm",
+    "actor_updates",
+)
 
 
 def improve_once(
     config: PPOConfig,
     axis: tuple[str, ...],
     optimizer: optax.GradientTransformation,
+    summed: Callable[[optimisers.Parts, Array], tuple[optimisers.Parts, Array]],
     carry: Improving,
-    batch: Rows,
-    kl_coef: Array,
-    epoch: Array,
-) -> tuple[Improving, dict[str, Array]]:
-    """One gradient step on a minibatch; returns its metrics, one number each."""
-    if config.norm_adv == "minibatch":
-        batch = batch._replace(
-            advantage=statistics.standardise(batch.advantage, batch.weight, axis_name=axis)
-        )
-    within = epoch < config.update_epochs
+    minibatch: Minibatch,
+) -> tuple[Improving, Array]:
+    """One gradient step; returns its metrics, in the order of METRICS."""
+    within = minibatch.epoch < config.update_epochs
     actor_on = within & ~carry.stopped
-    gradient, sums = summed_gradient(config, carry.network, batch, kl_coef, actor_on)
-    total_weight = batch.weight.sum()
-    if axis:
-        gradient, sums, total_weight = jax.lax.psum((gradient, sums, total_weight), axis)
-    gradient, metrics = jax.tree.map(lambda x: x / jnp.maximum(total_weight, 1.0), (gradient, sums))
-    updates, opt_state = optimizer.update(gradient, carry.optimizer, carry.network)
-    network = optax.apply_updates(carry.network, updates)
+    sums = summed(carry.parts, actor_on)
+    if axis:  # one vector, so that the devices wait for each other once
+        flat, unravel = ravel_pytree(sums)
+        sums = unravel(jax.lax.psum(flat, axis))
+    gradient, means = jax.tree.map(lambda x: x / jnp.maximum(minibatch.weight, 1.0), sums)
+    updates, opt_state = optimizer.update(gradient, carry.optimizer, carry.parts)
+    parts = optax.apply_updates(carry.parts, updates)
 
     stopped = carry.stopped
     if config.kl_stop:
-        stopped = stopped | (within & (metrics["approx_kl"] > config.target_kl))
+        stopped = stopped | (within & (means[METRICS.index("approx_kl")] > config.target_kl))
         actor_on = actor_on & ~stopped
     if config.kl_stop or config.critic_update_epochs:
-        critic_on = epoch < (config.critic_update_epochs or config.update_epochs)
+        critic_on = minibatch.epoch < (config.critic_update_epochs or config.update_epochs)
         active = {"actor": actor_on, "critic": critic_on}
-        network = optimisers.select(active, network, carry.network)
+        parts = optimisers.select(active, parts, carry.parts)
         opt_state = optimisers.select(active, opt_state, carry.optimizer)
-    metrics |= {"grad_norm": optax.tree.norm(gradient), "actor_updates": actor_on.astype(jnp.float32)}
-    return Improving(network, opt_state, stopped), metrics
+    norm = optax.tree.norm(gradient)
+    return Improving(parts, opt_state, stopped), jnp.stack([*means, norm, actor_on.astype(jnp.float32)])
 
 
 def summed_gradient(
-    config: PPOConfig, network: PyTree, batch: Rows, kl_coef: Array, actor_on: Array
-) -> tuple[PyTree, dict[str, Array]]:
+    config: PPOConfig,
+    join: Callable[[optimisers.Parts], PyTree],
+    batch: Rows,
+    kl_coef: Array,
+    parts: optimisers.Parts,
+    actor_on: Array,
+) -> tuple[optimisers.Parts, Array]:
     """Gradient of the loss and its metrics, summed over the rows of a minibatch, chunk by chunk."""
-    grad = jax.grad(summed_loss, has_aux=True)
-    size = batch.weight.shape[0]
-    num_chunks = checks.chunks(size, config.gradient_chunk)
+
+    def loss(parts: optimisers.Parts, chunk: Rows) -> tuple[Array, Array]:
+        return summed_loss(config, join(parts), chunk, kl_coef, actor_on)
+
+    grad = jax.grad(loss, has_aux=True)
+    num_chunks = checks.chunks(batch.weight.shape[0], config.gradient_chunk)
     if num_chunks == 1:
-        return grad(network, batch, config, kl_coef, actor_on)
+        return grad(parts, batch)
 
     def add(total: PyTree, chunk: Rows) -> tuple[PyTree, None]:
-        return jax.tree.map(jnp.add, total, grad(network, chunk, config, kl_coef, actor_on)), None
+        return jax.tree.map(jnp.add, total, grad(parts, chunk)), None
 
     chunks = jax.tree.map(lambda x: x.reshape(num_chunks, -1, *x.shape[1:]), batch)
-    shapes = jax.eval_shape(
-        lambda: grad(network, jax.tree.map(lambda x: x[0], chunks), config, kl_coef, actor_on)
-    )
+    shapes = jax.eval_shape(lambda: grad(parts, jax.tree.map(lambda x: x[0], chunks)))
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     return jax.lax.scan(add, zeros, chunks)[0]
 
 
 def summed_loss(
-    network: PyTree, batch: Rows, config: PPOConfig, kl_coef: Array, actor_on: Array
-) -> tuple[Array, dict[str, Array]]:
-    """PPO's loss and metrics, summed over the rows that are transitions."""
-    distribution, value = network.policy_and_value(batch.observation, batch.action_mask)
+    config: PPOConfig, network: PyTree, batch: Rows, kl_coef: Array, actor_on: Array
+) -> tuple[Array, Array]:
+    """PPO's loss, and the first five of METRICS, summed over the rows that are transitions."""
+    distribution, value = policy_and_value(network, batch.observation, batch.action_mask)
     log_ratio = actions.log_prob(distribution, batch.raw) - batch.log_prob
     entropy = actions.entropy(distribution)
     policy_loss = SURROGATES[config.surrogate](config, log_ratio, batch, distribution, kl_coef)
@@ -422,15 +475,11 @@ def summed_loss(
     def total(x: Array) -> Array:
         return jnp.sum(jnp.where(batch.weight > 0, x, 0.0))
 
-    sums = {
-        "policy_loss": total(policy_loss),
-        "value_loss": total(value_loss),
-        "entropy": total(entropy),
-        "approx_kl": total(policy_losses.kl_k3(log_ratio)),
-        "clip_fraction": total((jnp.abs(jnp.expm1(log_ratio)) > config.clip_coef).astype(jnp.float32)),
-    }
-    actor_loss = jnp.where(actor_on, sums["policy_loss"] - config.ent_coef * sums["entropy"], 0.0)
-    return actor_loss + config.vf_coef * sums["value_loss"], sums
+    kl = policy_losses.kl_k3(log_ratio)
+    clipped = (jnp.abs(jnp.expm1(log_ratio)) > config.clip_coef).astype(jnp.float32)
+    sums = jnp.stack([total(x) for x in (policy_loss, value_loss, entropy, kl, clipped)])
+    actor_loss = jnp.where(actor_on, sums[0] - config.ent_coef * sums[2], 0.0)
+    return actor_loss + config.vf_coef * sums[1], sums
 
 
 def _clip(config: PPOConfig, log_ratio: Array, batch: Rows, distribution: Any, kl_coef: Array) -> Array:
@@ -463,24 +512,3 @@ def adapt(config: PPOConfig, shared: Shared, kl: Array) -> Shared:
     if config.surrogate == "penalty" and config.adaptive_kl_coef:
         kl_coef = policy_losses.adapt_kl_coef(kl_coef, kl, config.desired_kl)
     return shared._replace(learning_rate_scale=scale, kl_coef=kl_coef)
-
-
-def once(x: Array) -> Mean:
-    """A metric counted once an update."""
-    return Mean(jnp.asarray(x, jnp.float32), jnp.ones(()))
-
-
-def moments_of(name: str, x: Array, weight: Array, axis: tuple[str, ...]) -> dict[str, Mean]:
-    """Mean and standard deviation of a batch as metrics."""
-    mean, variance = statistics.weighted_moments(x, weight, axis_name=axis)
-    return {f"{name}_mean": once(mean), f"{name}_std": once(jnp.sqrt(variance))}
-
-
-def summarise(history: dict[str, Array]) -> dict[str, Mean]:
-    """Metrics of an update's gradient steps, [steps] each; the actor's count only where it was updated."""
-    on, every = history["actor_updates"], jnp.ones_like(history["actor_updates"])
-    actors = ("policy_loss", "entropy", "approx_kl", "clip_fraction")
-    return {
-        name: Mean(jnp.sum(x * (on if name in actors else every)), jnp.sum(on if name in actors else every))
-        for name, x in history.items()
-    }

@@ -42,7 +42,7 @@ class RunConfig:
     eval_metrics: str = ""
     """A module:function from the played episodes to further metrics of an evaluation."""
     log_every: int = 0
-    """Environment steps between log points; 0 logs fifty times, and at each evaluation."""
+    """Environment steps between log points; 0 logs forty times, and at each evaluation."""
     devices: int = 0
     """How many devices of the machine are used; 0 is all."""
     env_groups: int = 0
@@ -114,7 +114,7 @@ class RunConfig:
             every = max(1, round(self.log_every / self.steps_per_update))
             points = set(range(every, total + 1, every))
         else:
-            points = {round(total * k / 50) for k in range(1, 51)} - {0}
+            points = {round(total * k / 40) for k in range(1, 41)} - {0}
         return sorted((points | set(self.evaluation_points())) - {0})
 
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from shoal.envs.batch import Batch
+from shoal.runtime.hoisting import ahead
 from shoal.runtime.run import Episodes
 from shoal.types import Algorithm, Array, Mean, Memory, Metrics, Policy, PyTree, TimeStep, Trajectory
 
@@ -59,18 +60,24 @@ def rollout(
       where the rollout ended, and the trajectory with T+1 time-steps.
     """
 
-    def step(position: Position, key: Array) -> tuple[Position, tuple[TimeStep, Any, Any]]:
-        act_key, env_key = jax.random.split(key)
-        memory, action, extras = algorithm.act(
-            policy, position.memory, position.timestep, act_key, greedy=greedy
-        )
+    act_key, env_key = jax.random.split(key)
+
+    def act(key: Array, policy: Policy, memory: Memory, timestep: TimeStep) -> tuple[Memory, Any, Any]:
+        return algorithm.act(policy, memory, timestep, key, greedy=greedy)
+
+    draw, finish = ahead(act, act_key, policy, position.memory, position.timestep)
+
+    def step(position: Position, randomness: tuple) -> tuple[Position, tuple[TimeStep, Any, Any]]:
+        drawn, env_key = randomness
+        memory, action, extras = finish(drawn, policy, position.memory, position.timestep)
         state, timestep = batch.step(position.state, action, env_key)
         episodes, ended = count(position.episodes, position.ended, timestep)
         return Position(state, timestep, memory, episodes, ended), (position.timestep, action, extras)
 
     memory = position.memory
-    keys = jax.random.split(key, num_steps)
-    position, (timesteps, actions, extras) = jax.lax.scan(step, position, keys)
+    drawn = jax.vmap(draw)(jax.random.split(act_key, num_steps))
+    randomness = (drawn, jax.random.split(env_key, num_steps))
+    position, (timesteps, actions, extras) = jax.lax.scan(step, position, randomness)
     timesteps = jax.tree.map(lambda xs, x: jnp.concatenate([xs, x[None]]), timesteps, position.timestep)
     return position, Trajectory(timesteps, actions, extras, memory)
 
