@@ -65,14 +65,15 @@ class TrainedPolicy:
           memory and action, batched as the observation is.
 
         Raises:
-          ShoalError: the observation does not have the space's shape.
+          ShoalError: the observation does not have the space's shape, or the memory is of another batch.
         """
-        observation = jax.tree.map(jnp.asarray, observation)
         single = batch_axes(observation, self.spec.observation_space) == 0
+        observation = as_arrays(observation, self.spec.observation_space)
         if single:
             observation = jax.tree.map(lambda x: x[None], observation)
             action_mask = None if action_mask is None else jnp.asarray(action_mask)[None]
         size = jax.tree.leaves(observation)[0].shape[0]
+        check_memory(memory, size)
         timestep = TimeStep(
             observation=observation,
             reward=jnp.broadcast_to(jnp.asarray(reward, jnp.float32), (size,)),
@@ -97,6 +98,23 @@ def _act(
         parameters, memory, timestep, jax.random.key(0) if greedy else key, greedy=greedy
     )
     return memory, action
+
+
+def as_arrays(observation: PyTree, space: Space) -> PyTree:
+    """An observation as arrays of the space's dtypes, whatever numbers or lists it was given as."""
+    if isinstance(space, Dict):
+        return {name: as_arrays(observation[name], part) for name, part in space.items()}
+    return jnp.asarray(observation, space.dtype)
+
+
+def check_memory(memory: Memory, size: int) -> None:
+    """Raises ShoalError unless the memory is of `size` environments."""
+    for leaf in jax.tree.leaves(memory):
+        if np.shape(leaf)[:1] != (size,):
+            raise ShoalError(
+                f"memory has shape {np.shape(leaf)} and the observations are {size}; begin with "
+                f"initial_memory(({size},))."
+            )
 
 
 def batch_axes(observation: PyTree, space: Space) -> int:
