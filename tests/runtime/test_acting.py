@@ -1,0 +1,192 @@
+"""A trained policy as a callable: one observation or a batch, greedy or sampled, with memory and masks."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_bandit import BanditConfig
+from tiny_worlds import Halves
+
+from shoal import envs, trees
+from shoal.algos.ppo import PPOConfig
+from shoal.errors import ShoalError
+from shoal.runtime.acting import TrainedPolicy, batch_axes
+from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
+from shoal.types import restart, spec_of, transition
+
+
+@envs.environment
+class Shop:
+    """A dictionary to see, and three things of which not all are to be had."""
+
+    observation_space = Dict({"purse": Box(0.0, 1.0, (2,)), "day": Discrete(7)})
+    action_space = Discrete(3)
+
+    def observe(self, key):
+        return {"purse": jax.random.uniform(key, (2,)), "day": jnp.zeros((), jnp.int32)}
+
+    def reset(self, key):
+        return (), restart(self.observe(key), action_mask=jnp.ones(3, bool))
+
+    def step(self, state, action, key):
+        return (), transition(self.observe(key), 0.0, terminated=True, action_mask=jnp.ones(3, bool))
+
+
+def policy_of(env, config):
+    """An untrained policy."""
+
+    @jax.jit
+    def parameters(config, key):
+        algorithm = config.algorithm(spec_of(env))
+        return algorithm.policy(algorithm.init(key, 1))
+
+    config = trees.as_arrays(config)
+    return TrainedPolicy(config, parameters(config, jax.random.key(0)), env)
+
+
+@pytest.fixture(scope="module")
+def cartpole():
+    return policy_of(envs.make("CartPole-v1"), PPOConfig(hidden_sizes=(8,), norm_obs=True).resolved())
+
+
+@pytest.fixture(scope="module")
+def pendulum():
+    config = PPOConfig(hidden_sizes=(8,), correlated_noise=True, noise_correlation=0.99).resolved()
+    return policy_of(envs.make("Pendulum-v1"), config)
+
+
+@pytest.fixture(scope="module")
+def shop():
+    return policy_of(Shop(), PPOConfig(hidden_sizes=(8,)).resolved())
+
+
+OBSERVATIONS = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
+
+
+def test_one_observation_and_a_batch_agree(cartpole):
+    assert cartpole.initial_memory() == ()
+    memory, actions = cartpole((), OBSERVATIONS)
+    assert memory == ()
+    assert isinstance(actions, np.ndarray)
+    assert actions.shape == (64,)
+    assert set(actions.tolist()) == {0, 1}
+    for observation, action in zip(OBSERVATIONS[:4], actions[:4], strict=True):
+        _, alone = cartpole((), observation)
+        assert alone.shape == ()
+        assert alone == action
+        assert cartpole((), observation.tolist())[1] == action  # a list is as good
+
+
+def test_a_key_samples_and_none_is_greedy(cartpole):
+    one = np.broadcast_to(OBSERVATIONS[0], (64, 4))
+    assert len(set(cartpole((), one)[1].tolist())) == 1
+    first, again, other = (cartpole((), one, key=jax.random.key(k))[1] for k in (0, 0, 1))
+    assert set(first.tolist()) == {0, 1}
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
+
+
+def test_it_acts_as_the_algorithm_does(cartpole):
+    """The normaliser is applied: the mode is that of the network's logits for normalised observations."""
+    policy = cartpole.parameters
+    shifted = policy._replace(observation=policy.observation._replace(mean=jnp.full(4, 2.0)))
+    moved = TrainedPolicy(cartpole.config, shifted, cartpole.environment)
+    _, there = moved((), OBSERVATIONS + 2.0)
+    _, here = cartpole((), OBSERVATIONS)
+    np.testing.assert_array_equal(there, here)
+    assert (moved((), OBSERVATIONS)[1] != here).any()
+
+
+@pytest.mark.parametrize(
+    "observation,sentence",
+    [
+        (np.zeros(3), "observation has shape (3,); one must be of shape (4,), a batch has one axis before."),
+        (np.zeros((2, 3)), "observation has shape (2, 3); one must be of shape (4,)"),
+        (np.zeros((2, 2, 4)), "observation has shape (2, 2, 4); one must be of shape (4,)"),
+        (0.0, "observation has shape (); one must be of shape (4,)"),
+    ],
+)
+def test_a_wrong_shape_is_one_sentence(cartpole, observation, sentence):
+    with pytest.raises(ShoalError) as error:
+        cartpole((), observation)
+    assert sentence in str(error.value)
+
+
+def test_a_dictionary_of_observations(shop):
+    one = {"purse": np.zeros(2), "day": 3}
+    _, action = shop((), one)
+    assert action.shape == ()
+    batch = {"purse": np.zeros((5, 2)), "day": np.full(5, 3)}
+    _, actions = shop((), batch)
+    assert actions.tolist() == [int(action)] * 5
+    for wrong, sentence in (
+        ({"purse": np.zeros(2)}, "must be a dictionary with the entries day, purse"),
+        (np.zeros(2), "must be a dictionary with the entries day, purse"),
+        ({"purse": np.zeros((5, 2)), "day": 3}, "disagree on whether they are one or a batch"),
+        ({"purse": np.zeros(2), "day": np.zeros((2, 2))}, "one must be an integer"),
+    ):
+        with pytest.raises(ShoalError, match=sentence):
+            shop((), wrong)
+
+
+def test_a_mask_is_obeyed(shop):
+    one = {"purse": np.zeros(2), "day": 3}
+    for legal in range(3):
+        mask = np.arange(3) == legal
+        assert shop((), one, action_mask=mask)[1] == legal
+        assert shop((), one, action_mask=mask.tolist(), key=jax.random.key(0))[1] == legal
+    batch = {"purse": np.zeros((3, 2)), "day": np.zeros(3)}
+    assert shop((), batch, action_mask=np.eye(3, dtype=bool))[1].tolist() == [0, 1, 2]
+
+
+def test_memory_carries_the_noise_from_step_to_step(pendulum):
+    """Neighbouring samples differ little while an episode goes on, and start anew where `first` says so."""
+    observation, keys = np.zeros(3, np.float32), jax.random.split(jax.random.key(0), 20)
+    memory = pendulum.initial_memory()
+    assert memory.shape == (1, 1)
+
+    def walk(first):
+        memory, actions = pendulum.initial_memory(), []
+        for k, key in enumerate(keys):
+            memory, action = pendulum(memory, observation, first=first or k == 0, key=key)
+            assert action.shape == (1,)
+            actions.append(float(action[0]))
+        return np.abs(np.diff(actions)).mean()
+
+    assert walk(first=False) < walk(first=True) / 3
+    batch = pendulum.initial_memory((4,))
+    memory, actions = pendulum(batch, np.zeros((4, 3)), key=keys[0])
+    assert memory.shape == (4, 1)
+    assert actions.shape == (4, 1)
+    assert len(np.unique(actions)) == 4
+    assert np.all(np.abs(actions) <= 2)  # the torque's own bounds
+
+
+def test_memory_of_another_batch_is_one_sentence(pendulum):
+    with pytest.raises(ShoalError) as error:
+        pendulum(pendulum.initial_memory(), np.zeros((4, 3)))
+    assert str(error.value) == (
+        "memory has shape (1, 1) and the observations are 4; begin with initial_memory((4,))."
+    )
+
+
+def test_memory_of_a_users_algorithm():
+    policy = policy_of(Halves(), BanditConfig())
+    memory = policy.initial_memory()
+    counts = []
+    for first in (True, False, False, True, False):
+        memory, action = policy(memory, np.zeros(1), first=first)
+        counts.append(int(memory[0]))
+        assert action.shape == ()
+    assert counts == [0, 1, 2, 0, 1]
+    memory, actions = policy(policy.initial_memory((3,)), np.zeros((3, 1)), first=[True, False, False])
+    assert memory.tolist() == [0, 1, 1]
+    assert actions.shape == (3,)
+
+
+def test_batch_axes():
+    assert batch_axes(3, Discrete(5)) == 0
+    assert batch_axes(np.zeros(4), Discrete(5)) == 1
+    assert batch_axes(np.zeros(2), MultiDiscrete((3, 4))) == 0
+    with pytest.raises(ShoalError, match="of shape"):
+        batch_axes(np.zeros(3), MultiDiscrete((3, 4)))

@@ -1,0 +1,69 @@
+"""What depends on the machine: devices, groups of environments, the compile cache."""
+
+import os
+import subprocess
+import sys
+
+import jax
+import pytest
+
+from shoal.runtime import machine
+
+
+@pytest.mark.parametrize(
+    "devices,seeds,num_envs,num_steps,groups",
+    [
+        (2, 10, 1024, 128, 1),  # several seeds share out over the devices themselves
+        (2, 1, 1024, 32, 2),
+        (1, 1, 1024, 32, 1),
+        (2, 1, 4, 128, 1),  # 512 rows are not worth a second device
+        (2, 1, 1023, 128, 1),  # does not divide
+        (8, 1, 1024, 32, 8),
+        (8, 1, 1024, 16, 4),  # 16,384 rows keep four busy
+        (8, 1, 1000, 128, 8),
+        (8, 1, 1002, 128, 6),
+    ],
+)
+def test_environments_are_split_where_it_is_worth_it(devices, seeds, num_envs, num_steps, groups):
+    assert machine.groups(devices, seeds, num_envs, num_steps) == groups
+    assert num_envs % groups == 0
+
+
+def test_the_cores_are_those_that_this_process_may_use():
+    assert machine.cores() == len(os.sched_getaffinity(0))
+
+
+def test_a_backend_that_runs_keeps_its_devices():
+    before = len(jax.devices())
+    machine.prepare(before + 3)
+    assert len(jax.devices()) == before
+
+
+ASK = """
+import jax
+from shoal.runtime import machine
+machine.prepare({devices})
+print(len(jax.devices()), jax.config.jax_compilation_cache_dir)
+"""
+
+
+@pytest.mark.parametrize(
+    "devices,environment,answer",
+    [
+        (3, {"XDG_CACHE_HOME": "/tmp/somewhere"}, "3 /tmp/somewhere/shoal/jax"),
+        (0, {"SHOAL_CACHE": "0"}, f"{machine.cores()} None"),
+        (1, {"JAX_COMPILATION_CACHE_DIR": "/tmp/mine"}, "1 /tmp/mine"),
+    ],
+)
+def test_a_fresh_process_gets_its_devices_and_its_cache(devices, environment, answer):
+    unset = ("SHOAL_CACHE", "JAX_COMPILATION_CACHE_DIR", "XDG_CACHE_HOME", "XLA_FLAGS")
+    inherited = {name: value for name, value in os.environ.items() if name not in unset}
+    done = subprocess.run(
+        [sys.executable, "-c", ASK.format(devices=devices)],
+        env=inherited | {"JAX_PLATFORMS": "cpu"} | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert done.stdout.strip() == answer

@@ -1,0 +1,145 @@
+"""The host's side: the budget, the points, who is told what, and where the time goes."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_bandit import BanditConfig
+from tiny_worlds import Halves, assert_equal, values
+
+from shoal.envs.probes import ActionReward
+from shoal.runtime import population as populations
+from shoal.runtime import trainer
+from shoal.runtime.config import RunConfig
+from shoal.runtime.run import Run
+from shoal.types import Mean
+
+RUN = RunConfig(
+    seeds=2, seed=5, num_envs=4, num_steps=8, total_steps=7 * 32, num_evals=2, log_every=64, eval_episodes=8
+)
+
+
+class Recorder:
+    """A listener that writes everything down."""
+
+    def __init__(self):
+        self.told = []
+
+    def trained(self, updates, metrics, seconds, steps_per_second):
+        assert seconds > 0
+        assert steps_per_second > 0
+        self.told.append(("trained", updates, metrics))
+
+    def evaluated(self, updates, metrics):
+        self.told.append(("evaluated", updates, metrics))
+
+
+def fitted(env, run=RUN, begin=lambda population: population):
+    layout = populations.layout(jax.devices()[:1], run.seeds, 1)
+    recorder = Recorder()
+    result = trainer.fit(
+        trainer.stacked(env, run.seeds),
+        trainer.stacked(BanditConfig(), run.seeds),
+        run,
+        trainer.settings_of(run, 1, run.score, None),
+        layout,
+        recorder,
+        begin,
+    )
+    return result, recorder.told
+
+
+@pytest.fixture(scope="module")
+def done():
+    return fitted(ActionReward())
+
+
+def test_the_whole_budget_is_trained_and_told(done):
+    result, told = done
+    assert [(kind, updates) for kind, updates, _ in told] == [
+        ("evaluated", 0),
+        ("trained", 2),
+        ("trained", 4),
+        ("evaluated", 4),
+        ("trained", 6),
+        ("trained", 7),
+        ("evaluated", 7),
+    ]
+    assert isinstance(result.population, Run)
+    assert result.population.updates.tolist() == [7, 7]
+    assert result.population.learner.local.shape == (2, 4)
+    assert [updates for updates, _ in result.evaluations] == [0, 4, 7]
+    assert_equal(result.final, result.evaluations[-1][1])
+
+
+def test_it_learns_and_every_number_is_one_a_seed(done):
+    result, told = done
+    for _, _, metrics in told:
+        assert {np.shape(x) for x in metrics.values()} == {(2,)}
+    episodes = sum(metrics["episodes"] for kind, _, metrics in told if kind == "trained")
+    # A chunk's number is a mean over its updates; chunks of 2, 2, 2 and 1 have 16 episodes an update: each of
+    # the 8 steps of 4 environments is an episode's only step, or the ignored one after it.
+    np.testing.assert_allclose(episodes, 4 * 16)
+    assert result.final["return_mean"].tolist() == [1.0, 1.0]
+    assert result.absolute["return_mean"].tolist() == [1.0, 1.0]
+    first = told[0][2]["return_mean"]
+    assert set(first.tolist()) <= {-1.0, 1.0}
+
+
+def test_the_time_is_told_apart(done):
+    result, _ = done
+    assert all(seconds > 0 for seconds in result.seconds)
+    assert result.seconds._fields == ("compile", "train", "evaluate")
+
+
+def test_a_population_may_begin_from_elsewhere():
+    seen = []
+
+    def begin(population):
+        seen.append(values(population)["updates"].tolist())
+        shared = population.learner.shared
+        better = shared._replace(actions=jnp.broadcast_to(jnp.array([0.0, 50.0]), shared.actions.shape))
+        return dataclasses.replace(population, learner=population.learner._replace(shared=better))
+
+    run = RunConfig(seeds=1, num_envs=2, num_steps=4, total_steps=8, num_evals=0, eval_episodes=4)
+    result, told = fitted(ActionReward(), run, begin)
+    assert seen == [[0]]
+    assert told[0][2]["return_mean"].tolist() == [1.0]
+    assert result.population.learner.shared.actions[0, 1] > 49
+
+
+def test_keys_depend_on_their_seed_alone():
+    two, three = RunConfig(seeds=2, seed=4), RunConfig(seeds=3, seed=3)
+    assert_equal(trainer.keys_of(two), trainer.keys_of(three)[1:])
+    assert_equal(trainer.keys_of(two)[0], jax.random.key(4))
+
+
+def test_numbers_are_stacked_and_cast():
+    stacked = trainer.stacked(Halves(bonus=2), 3)
+    assert stacked.bonus.shape == (3,)
+    assert stacked.bonus.dtype == jnp.float32
+    assert stacked.short == 2  # static
+
+
+def test_a_mean_of_nothing_is_nan_without_a_warning():
+    metrics = {"a": Mean(jnp.array([6.0, 0.0]), jnp.array([3.0, 0.0]))}
+    np.testing.assert_array_equal(trainer.means(metrics)["a"], [2.0, np.nan])
+
+
+def test_settings_are_the_runs():
+    run = RunConfig(num_envs=8, reset="pool", reset_pool=5, eval_mode="both", eval_max_steps=7)
+    settings = trainer.settings_of(run, 2, "return_mean", None)
+    assert (settings.num_envs, settings.groups, settings.pool_size, settings.reset_policy) == (
+        8,
+        2,
+        5,
+        "pool",
+    )
+    assert (settings.eval_mode, settings.eval_max_steps, settings.total_updates) == (
+        "both",
+        7,
+        run.total_updates,
+    )
+    assert trainer.settings_of(RunConfig(), 1, "return_mean", None).pool_size == 0
