@@ -42,8 +42,9 @@ class Experiment:
     def validate(self) -> None:
         """Raises one sentence for the first setting that cannot work, before anything compiles."""
         self.run.validate()
-        spec = spec_of(self.environment)
-        self.config.validate(spec, self.run.num_envs // max(self.run.env_groups, 1), self.run.num_steps)
+        if hasattr(self.config, "validate"):  # an algorithm need not have one
+            num_envs = self.run.num_envs // max(self.run.env_groups, 1)
+            self.config.validate(spec_of(self.environment), num_envs, self.run.num_steps)
 
     def as_json(self) -> dict[str, Any]:
         """What `config.json` holds; `load` reads it back."""
