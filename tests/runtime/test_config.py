@@ -56,7 +56,7 @@ def test_points_lie_in_the_run_and_close_together(updates, settings):
     if "log_every" in settings:
         assert set(range(7, updates + 1, 7)) <= set(logs)
     else:
-        assert min(50, updates) <= len(logs) <= 50 + len(evaluations)
+        assert min(40, updates) <= len(logs) <= 40 + len(evaluations)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,178 @@
+"""One contract for every algorithm, Shoal's own and a user's: what the runtime relies on, and no more."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_bandit import BanditConfig
+from tiny_worlds import Halves, assert_equal, populate, values
+
+import shoal
+from shoal import trees
+from shoal.algos import registry
+from shoal.envs.batch import Batch
+from shoal.runtime.rollout import Position, none_ended, rollout
+from shoal.runtime.run import Episodes
+from shoal.types import Learner, Mean, spec_of
+
+NUM_ENVS, NUM_STEPS = 8, 8
+ENV = Halves(bonus=1.0)
+SPEC = spec_of(ENV)
+
+
+def made(name):
+    if name == "a user's":
+        return BanditConfig()
+    return registry.config_class(name)(hidden_sizes=(8,)).resolved()
+
+
+@pytest.fixture(params=[*registry.algorithms(), "a user's"], scope="module")
+def config(request):
+    return made(request.param)
+
+
+@pytest.fixture(scope="module")
+def learn(config):
+    """The compiled function from a config and a key to a learner before and after an update; counts its traces."""
+    batch = Batch(ENV, num_envs=NUM_ENVS)
+
+    def learn(config, key):
+        learn.traces += 1
+        algorithm = config.algorithm(SPEC)
+        init_key, reset_key, roll_key, update_key = jax.random.split(key, 4)
+        learner = algorithm.init(init_key, NUM_ENVS)
+        state, timestep = batch.reset(reset_key)
+        zeros = jnp.zeros(NUM_ENVS)
+        memory = algorithm.memory((NUM_ENVS,))
+        position = Position(state, timestep, memory, Episodes(zeros, zeros), none_ended())
+        position, trajectory = rollout(
+            batch, algorithm, algorithm.policy(learner), position, roll_key, NUM_STEPS
+        )
+        new, metrics = algorithm.update(learner, trajectory, update_key, jnp.float32(0.25))
+        return {"before": learner, "after": new, "metrics": metrics, "trajectory": trajectory}
+
+    learn.traces = 0
+    compiled = jax.jit(learn)
+    compiled.counted = learn
+    return compiled
+
+
+@pytest.fixture(scope="module")
+def learned(config, learn):
+    return learn(trees.as_arrays(config), jax.random.key(0))
+
+
+def test_an_update_keeps_structure_shapes_and_types(learned):
+    before, after = learned["before"], learned["after"]
+    assert isinstance(before, Learner)
+    assert isinstance(after, Learner)
+    assert jax.tree.structure(before) == jax.tree.structure(after)
+    assert [jax.typeof(x) for x in jax.tree.leaves(before)] == [jax.typeof(x) for x in jax.tree.leaves(after)]
+    assert not any(jax.typeof(x).weak_type for x in jax.tree.leaves(before))
+
+
+def test_an_update_learns_something_finite(learned):
+    before, after = values(learned["before"].shared), values(learned["after"].shared)
+    assert any((before[name] != after[name]).any() for name in before)
+    assert all(np.isfinite(x).all() for x in after.values())
+    metrics = learned["metrics"]
+    assert metrics
+    for name, mean in metrics.items():
+        assert isinstance(mean, Mean), name
+        assert mean.total.shape == mean.weight.shape == ()
+        assert mean.total.dtype == mean.weight.dtype == jnp.float32
+        assert np.isfinite(float(mean.value)), name
+
+
+def test_what_is_local_has_an_environment_axis(config, learned):
+    for leaf in jax.tree.leaves((learned["after"].local, learned["trajectory"].memory)):
+        assert leaf.shape[0] == NUM_ENVS
+    algorithm = config.algorithm(SPEC)
+    for leaf in jax.tree.leaves(algorithm.memory((3, 2))):
+        assert leaf.shape[:2] == (3, 2)
+    for leaf in jax.tree.leaves(learned["trajectory"].extras):
+        assert leaf.shape[:2] == (NUM_STEPS, NUM_ENVS)
+
+
+def test_what_is_shared_has_none(config):
+    """Another number of environments changes the shape of nothing but `local`."""
+    init = config.algorithm(SPEC).init
+    few, many = (jax.eval_shape(lambda key, n=n: init(key, n), jax.random.key(0)) for n in (2, 64))
+    assert jax.tree.all(jax.tree.map(lambda x, y: x.shape == y.shape, few.shared, many.shared))
+    assert {x.shape[0] for x in jax.tree.leaves(many.local)} <= {64}
+
+
+def test_it_is_pure(config, learn, learned):
+    assert_equal(learned, learn(trees.as_arrays(config), jax.random.key(0)))
+    other = values(learn(trees.as_arrays(config), jax.random.key(1))["before"].shared)
+    first = values(learned["before"].shared)
+    assert any((first[name] != other[name]).any() for name in first)  # seeds begin apart
+
+
+def test_numbers_are_data_and_a_stack_of_them_is_a_sweep(config, learn, learned):
+    """One program for every value of every float; and mapped over values and keys, each member is its solo run."""
+    names = trees.data_fields(config)
+    changed = {name: getattr(config, name) / 2 or 0.125 for name in names}
+    configs = [
+        trees.as_arrays(dataclasses.replace(config, **{name: value})) for name, value in changed.items()
+    ]
+    keys = jax.random.split(jax.random.key(7), len(configs))
+    alone = [values(learn(*pair)["after"]) for pair in zip(configs, keys, strict=True)]
+    assert learn.counted.traces == 1
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *configs)
+    swept = values(jax.jit(jax.vmap(lambda c, k: learn.counted(c, k)["after"]))(stacked, keys))
+    learn.counted.traces = 1
+    for k, member in enumerate(alone):
+        for name, x in member.items():
+            np.testing.assert_allclose(swept[name][k], x, rtol=1e-3, atol=2e-5, err_msg=f"{names[k]}: {name}")
+
+
+def test_acting_needs_the_policy_alone(config, learned):
+    """Legal actions, the same ones for the same key, the same ones for any key if greedy."""
+    algorithm = config.algorithm(SPEC)
+    timestep = jax.tree.map(lambda x: x[0], learned["trajectory"].timesteps)
+    policy, memory = algorithm.policy(learned["after"]), algorithm.memory((NUM_ENVS,))
+
+    @jax.jit
+    def act(policy, memory, keys):
+        def one(key):
+            return [
+                algorithm.act(policy, memory, timestep, key, greedy=greedy)[:2] for greedy in (False, True)
+            ]
+
+        return jax.lax.map(one, keys)
+
+    keys = jax.random.split(jax.random.key(0), 32)
+    (new_memory, sampled), (_, greedy) = act(policy, memory, keys)
+    assert jax.tree.structure(new_memory) == jax.tree.structure(memory)
+    assert sampled.shape == greedy.shape == (32, NUM_ENVS)
+    assert sampled.dtype == jnp.int32
+    assert set(np.unique(sampled)) == {0, 1}
+    assert (greedy == greedy[0]).all()
+    assert_equal(sampled, act(policy, memory, keys)[0][1])
+
+
+def test_it_trains_in_the_loop(config):
+    population, compiled = populate(ENV, config, (0, 1))
+    population, _ = compiled.train(population, jnp.int32(2))
+    population, metrics = compiled.evaluate(population)
+    assert population.updates.tolist() == [2, 2]
+    assert all(np.isfinite(x).all() for x in metrics.values())
+
+
+def test_it_trains_from_the_api(config, tmp_path):
+    run = shoal.train(
+        "probe/action",
+        algorithm=config,
+        **{"seeds": 2, "num_envs": 4, "num_steps": 8, "total_steps": 96, "num_evals": 1, "eval_episodes": 2},
+        run_dir=tmp_path / "run",
+        progress=False,
+        devices=1,
+    )
+    assert run.summary["algorithm"] == registry.name_of(config)
+    assert len(set(run.summary["parameters_sha256"])) == 2
+    policy = shoal.load(run.path, "last", seed=1)
+    _, action = policy(policy.initial_memory(), np.zeros(1))
+    assert action in (0, 1)
