@@ -133,6 +133,8 @@ def run_experiment(decided: Experiment, *, progress: bool = True, import_seconds
     eval_metrics = experiment.function_named("eval_metrics", run.eval_metrics) if run.eval_metrics else None
     settings = trainer.settings_of(run, run.env_groups, scored_by, eval_metrics)
     begin = taking_over(decided) if decided.started_from else _as_it_is
+    if scored_by != "return_mean" or eval_metrics:
+        trainer.check_scoring(decided.environment, decided.config, settings)
     directory = RunDirectory.create(run.run_dir or None, decided.environment_name, decided.algorithm)
     directory.save_config(decided.as_json())
     layout = population.layout(devices, run.seeds, run.env_groups, run.members)

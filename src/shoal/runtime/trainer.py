@@ -117,6 +117,20 @@ def settings_of(
     )
 
 
+def check_scoring(environment: Environment, config: Any, settings: Settings) -> None:
+    """Traces an evaluation, so that an unknown score or a mistake in a user's function shows before a run begins.
+
+    Raises:
+      ShoalError: the score is no metric of an evaluation.
+    """
+
+    def assess(environment: Environment, config: Any) -> Any:
+        alone = settings._replace(groups=1)
+        return evaluate(start(jax.random.key(0), environment, config, alone))[1]
+
+    jax.eval_shape(assess, trees.as_arrays(environment), trees.as_arrays(config))
+
+
 def keys_of(run: RunConfig) -> jax.Array:
     """One key a seed, which depends on nothing but that seed."""
     return jnp.stack([jax.random.key(run.seed + k) for k in range(run.seeds)])
