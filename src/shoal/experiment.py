@@ -88,7 +88,7 @@ def decide(
         name = environment or saved["environment"]["name"]
         same = saved and name == saved["environment"]["name"]
         parameters = {
-            **(saved["environment"]["parameters"] if same else {}),
+            **({k: _from_json(x) for k, x in saved["environment"]["parameters"].items()} if same else {}),
             **(environment_parameters or {}),
         }
         environment = envs.make(name, **parameters)
@@ -197,7 +197,7 @@ def split(config_class: type, settings: Mapping[str, Any]) -> tuple[dict[str, An
     for name in settings:
         if name not in run_names | algorithm_names:
             raise ShoalError(f"there is no setting {name!r}{nearest(name, run_names | algorithm_names)}.")
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+    values = {name: _from_json(value) for name, value in settings.items()}
     return (
         {name: value for name, value in values.items() if name in run_names},
         {name: value for name, value in values.items() if name in algorithm_names},
@@ -239,6 +239,13 @@ def function_named(setting: str, value: str | Callable) -> Callable:
 
 def _names(config_class: type) -> set[str]:
     return {field.name for field in dataclasses.fields(config_class)}
+
+
+def _from_json(value: Any) -> Any:
+    """What JSON cannot hold: tuples (static values must be hashable), and numbers that are not finite."""
+    if isinstance(value, list):
+        return tuple(_from_json(part) for part in value)
+    return float(value) if value in ("inf", "-inf", "nan") else value
 
 
 def _plain(config: Any) -> dict[str, Any]:
