@@ -1,59 +1,251 @@
+"""What is decided from names, presets, config files and overrides, and what is written down of it."""
+
 import dataclasses
 import json
+import math
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
+from tiny_bandit import BanditConfig
+from tiny_worlds import Halves
 
-import shoal
-from shoal import envs, experiment
-from shoal.envs.classic.cartpole import CartPole
+from shoal import envs, experiment, trees
+from shoal.algos.policy_gradient import A2CConfig
+from shoal.algos.ppo import PPOConfig
+from shoal.envs.base import Wrapper
 from shoal.errors import ShoalError
+from shoal.experiment import decide
+from shoal.nets.actor_critic import ActorCritic
+from shoal.presets import preset
+from shoal.runtime.config import RunConfig
+from shoal.runtime.directory import RunDirectory
+
+PRESET = preset("CartPole-v1", "ppo")
 
 
-def remade(described):
-    name, parameters = described
-    return shoal.make(name, **json.loads(json.dumps(parameters)))
+class MyNetwork(ActorCritic):
+    """A user's own."""
+
+
+@envs.environment
+class Mine(Wrapper):
+    """A wrapper of the user's own."""
+
+    extra: float = 1.0
+
+
+def written(decided, path):
+    """A config.json of what was decided."""
+    path.mkdir(exist_ok=True)
+    (path / "config.json").write_text(json.dumps(decided.as_json()))
+    return path
+
+
+# ---- precedence
+
+
+def test_an_override_wins_over_the_file_and_the_file_over_the_preset(tmp_path):
+    assert PRESET["learning_rate"] != PPOConfig().learning_rate
+    decided = decide("CartPole-v1", overrides={})
+    assert decided.config.learning_rate == PRESET["learning_rate"]
+    assert decided.run.num_envs == PRESET["num_envs"]
+
+    plain = decide("CartPole-v1", use_preset=False, overrides={"gamma": 0.5, "seeds": 3})
+    assert plain.config == dataclasses.replace(PPOConfig(), gamma=0.5)
+    assert plain.run == RunConfig(seeds=3)
+
+    path = written(plain, tmp_path / "run")
+    for file in (path, path / "config.json", str(path)):
+        assert decide("CartPole-v1", config_file=file, overrides={}) == plain  # whole: no preset beside it
+        assert decide(None, config_file=file, overrides={}) == plain
+    changed = decide(None, config_file=path, overrides={"gamma": 0.25, "num_envs": 8})
+    assert changed.config == dataclasses.replace(PPOConfig(), gamma=0.25)
+    assert changed.run == RunConfig(seeds=3, num_envs=8)
+
+
+def test_a_run_directory_is_never_taken_over(tmp_path):
+    path = written(decide("CartPole-v1", overrides={"run_dir": "here"}), tmp_path / "run")
+    assert decide(None, config_file=path, overrides={}).run.run_dir == ""
+    assert decide(None, config_file=path, overrides={"run_dir": "there"}).run.run_dir == "there"
+
+
+def test_another_algorithm_takes_the_files_run_but_not_its_settings(tmp_path):
+    path = written(decide("CartPole-v1", overrides={"gamma": 0.5, "seeds": 3}), tmp_path / "run")
+    decided = decide(None, algorithm="a2c", config_file=path, overrides={})
+    assert decided.config == A2CConfig()
+    assert decided.run.seeds == 3
+
+
+def test_environment_parameters_belong_to_their_environment(tmp_path):
+    path = written(
+        decide("CartPole-v1", environment_parameters={"gravity": 5.0}, overrides={}), tmp_path / "run"
+    )
+    assert decide(None, config_file=path, overrides={}).environment.env.gravity == 5.0
+    both = decide(None, environment_parameters={"pole_mass": 0.2}, config_file=path, overrides={})
+    assert both.environment_parameters == {"gravity": 5.0, "pole_mass": 0.2}
+    assert decide("Acrobot-v1", config_file=path, overrides={}).environment_parameters == {}
+
+
+# ---- given as objects
+
+
+def test_a_config_itself_keeps_its_settings_but_takes_the_presets_run():
+    mine = PPOConfig(learning_rate=0.125)
+    decided = decide("CartPole-v1", algorithm=mine, overrides={"gamma": 0.5})
+    assert decided.config == dataclasses.replace(mine, gamma=0.5)
+    assert decided.algorithm == "ppo"
+    assert decided.run.num_envs == PRESET["num_envs"]
+    assert decide("CartPole-v1", algorithm=A2CConfig, overrides={}).config == A2CConfig()
+
+
+def test_a_users_algorithm_by_name_class_or_value():
+    name = "tiny_bandit:BanditConfig"
+    for given in (name, BanditConfig, BanditConfig()):
+        decided = decide("probe/action", algorithm=given, overrides={"step_size": 0.25, "seeds": 2})
+        assert decided.config == BanditConfig(step_size=0.25)
+        assert (decided.algorithm, decided.run.seeds) == (name, 2)
 
 
 @pytest.mark.parametrize(
-    ("environment", "name", "parameters"),
+    "environment,name,parameters",
     [
-        (shoal.make("CartPole-v1"), "CartPole-v1", {}),
-        (shoal.make("CartPole-v1", gravity=5.0), "CartPole-v1", {"gravity": 5.0}),
-        (shoal.make("Pendulum-v1", max_episode_steps=50), "Pendulum-v1", {"max_episode_steps": 50}),
-        (CartPole(force=jnp.float32(3)), "CartPole-v1", {"force": 3.0, "max_episode_steps": None}),
-        (shoal.make("probe/endless"), "probe/endless", {}),
+        (envs.make("CartPole-v1"), "CartPole-v1", {}),
+        (envs.make("CartPole-v1", gravity=5.0), "CartPole-v1", {"gravity": 5.0}),
+        (envs.make("CartPole-v1", max_episode_steps=7), "CartPole-v1", {"max_episode_steps": 7}),
+        (envs.make("CartPole-v1", max_episode_steps=None), "CartPole-v1", {"max_episode_steps": None}),
+        (Halves(bonus=jnp.float32(2.0), short=3), "tiny_worlds:Halves", {"bonus": 2.0, "short": 3}),
+        (envs.TimeLimit(Halves(), 9), "tiny_worlds:Halves", {"max_episode_steps": 9}),
     ],
 )
-def test_an_environment_is_described_so_that_it_can_be_made_again(environment, name, parameters):
-    assert experiment.described(environment) == (name, parameters)
-    again = remade((name, parameters))
-    assert jax.tree.structure(again) == jax.tree.structure(environment)
-    assert all(map(np.array_equal, jax.tree.leaves(again), jax.tree.leaves(environment)))
+def test_an_environment_itself_is_written_down_so_that_it_is_made_again(
+    environment, name, parameters, tmp_path
+):
+    decided = decide(environment, overrides={})
+    assert (decided.environment_name, decided.environment_parameters) == (name, parameters)
+    again = decide(None, config_file=written(decided, tmp_path / "run"), overrides={})
+    assert trees.as_arrays(again.environment) == trees.as_arrays(environment)
 
 
-def test_a_wrapper_without_a_name_is_not_described_as_something_else():
-    stacked = envs.FrameStack(shoal.make("CartPole-v1"), 2)
-    assert experiment.described(stacked) == ("shoal.envs.wrappers:FrameStack", {})
+def test_a_wrapper_of_ones_own_is_named_and_no_more():
+    decided = decide(Mine(Halves()), overrides={})
+    assert decided.environment_name == f"{__name__}:Mine"
+    assert decided.environment_parameters == {}
 
 
-def test_an_environment_given_itself_has_the_preset_of_its_name():
-    by_name = experiment.decide("CartPole-v1", overrides={})
-    itself = experiment.decide(shoal.make("CartPole-v1"), overrides={})
-    assert dataclasses.replace(itself, environment=by_name.environment) == by_name
+def test_sizes_and_infinities_come_back_as_they_were(tmp_path):
+    """JSON has lists for tuples, and neither NaN nor infinity; a static value must be hashable."""
+    decided = decide(
+        "tiny_worlds:Sized",
+        environment_parameters={"sizes": ((3, 4), (5,)), "limit": -math.inf},
+        algorithm=PPOConfig(hidden_sizes=(8, 8)),
+        overrides={},
+    )
+    directory = RunDirectory.create(tmp_path / "run", "x", "y")
+    directory.save_config(decided.as_json())
+    again = decide(None, config_file=directory.path, overrides={})
+    assert again.environment == decided.environment
+    assert again.config.hidden_sizes == (8, 8)
+    hash((again.environment.sizes, again.config.hidden_sizes))
 
 
-def test_a_run_in_a_wrapper_is_loaded_beside_it(tmp_path):
-    stacked = envs.FrameStack(shoal.make("CartPole-v1"), 2)
-    run = shoal.train(
-        stacked, seeds=1, total_steps=512, num_envs=4, num_steps=64, num_evals=0, eval_episodes=4,
-        eval_max_steps=20, run_dir=str(tmp_path / "run"), progress=False,
-    )  # fmt: skip
-    _, action = run.policy()((), np.zeros((2, 4)))
-    assert action in (0, 1)
-    loaded = shoal.load(run.path, environment=stacked)
-    assert jax.tree.structure(loaded.parameters) == jax.tree.structure(run.policy().parameters)
-    with pytest.raises(ShoalError, match="FrameStack needs the parameter 'env'"):
-        shoal.load(run.path)
+def test_a_network_class_is_written_by_its_name():
+    decided = decide("CartPole-v1", overrides={"network": MyNetwork})
+    assert decided.config.network is MyNetwork
+    assert decided.as_json()["algorithm"]["network"] == f"{__name__}:MyNetwork"
+
+
+def test_what_is_written_is_complete():
+    """Every setting is there, so that other defaults in a later version change nothing."""
+    decided = decide("CartPole-v1", overrides={"seeds": 3})
+    saved = json.loads(json.dumps(decided.as_json()))
+    assert set(saved) == {"schema", "environment", "algorithm", "run", "from"}
+    assert set(saved["run"]) == {field.name for field in dataclasses.fields(RunConfig)}
+    assert set(saved["algorithm"]) == {"name", *(field.name for field in dataclasses.fields(PPOConfig))}
+    decided = dataclasses.replace(decided, config=trees.as_arrays(decided.config))
+    assert decided.as_json()["algorithm"]["gamma"] == pytest.approx(0.99)
+
+
+# ---- what cannot be
+
+
+@pytest.mark.parametrize(
+    "arguments,sentence",
+    [
+        ({"environment": None}, "no environment was named; give one such as CartPole-v1"),
+        ({"environment": "CartPol-v1"}, "there is no environment 'CartPol-v1'; did you mean 'CartPole-v1'?"),
+        ({"environment": "nowhere:World"}, "there is no module 'nowhere'"),
+        ({"environment": "tiny_worlds:Halfs"}, "did you mean 'Halves'?"),
+        ({"environment_parameters": {"gravty": 1}}, "no parameter 'gravty'"),
+        (
+            {"algorithm": "pop"},
+            "there is no algorithm 'pop'; did you mean 'ppo'?; there are a2c, ppo, reinforce.",
+        ),
+        ({"algorithm": "nowhere:Config"}, "there is no module 'nowhere'"),
+        ({"algorithm": "tiny_bandit:BanditConfg"}, "did you mean 'BanditConfig'?"),
+        ({"algorithm": "tiny_bandit:bandit"}, "'tiny_bandit:bandit' is not an algorithm's config"),
+        ({"overrides": {"gama": 0.5}}, "there is no setting 'gama'; did you mean 'gamma'?"),
+        ({"overrides": {"sed": 1}}, "there is no setting 'sed'; did you mean 'seed'?"),
+        ({"config_file": "nowhere"}, "config file 'nowhere' cannot be read: No such file or directory."),
+    ],
+)
+def test_an_unknown_name_suggests_the_nearest(arguments, sentence):
+    with pytest.raises(ShoalError) as error:
+        decide(**{"environment": "CartPole-v1", "overrides": {}} | arguments)
+    assert sentence in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text,sentence",
+    [
+        ("{", "is not JSON"),
+        ("[]", "lacks environment, algorithm or run"),
+        ('{"run": {}}', "lacks environment, algorithm or run; is it a config.json?"),
+    ],
+)
+def test_a_file_that_is_no_config(tmp_path, text, sentence):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ShoalError, match="config file .*" + sentence):
+        experiment.read_config(tmp_path)
+
+
+def test_a_setting_that_a_file_has_and_no_version_knows(tmp_path):
+    path = written(decide("CartPole-v1", overrides={}), tmp_path / "run")
+    saved = json.loads((path / "config.json").read_text())
+    saved["run"]["num_env"] = 3
+    (path / "config.json").write_text(json.dumps(saved))
+    with pytest.raises(ShoalError, match="there is no setting 'num_env'; did you mean 'num_envs'"):
+        decide(None, config_file=path, overrides={})
+
+
+@pytest.mark.parametrize(
+    "settings,sentence",
+    [
+        ({"num_minibatches": 7}, "num_minibatches=7 does not divide num_envs*num_steps="),
+        ({"num_envs": 8, "env_groups": 2, "num_steps": 4, "num_minibatches": 32}, "num_envs*num_steps=16;"),
+        ({"gamma": 1.5}, "gamma=1.5 is out of bounds"),
+        ({"seeds": 0}, "seeds=0 is too small"),
+        ({"total_steps": 10}, "total_steps=10 is less than one rollout"),
+    ],
+)
+def test_what_cannot_work_is_told_before_anything_starts(settings, sentence):
+    with pytest.raises(ShoalError) as error:
+        decide("CartPole-v1", overrides=settings).validate()
+    assert sentence in str(error.value)
+
+
+def test_a_config_without_validate_is_taken_as_it_is():
+    decide("probe/action", algorithm=BanditConfig, overrides={}).validate()
+
+
+def test_functions_are_given_or_named():
+    assert experiment.function_named("score", decide) is decide
+    assert experiment.function_named("score", "shoal.experiment:decide") is decide
+    for value, sentence in (
+        (3, "score=3 is not a function."),
+        ("nowhere:f", "there is no module 'nowhere'"),
+        ("shoal.experiment:SCHEMA", "score='shoal.experiment:SCHEMA' is not a function."),
+        ("shoal.experiment:decid", "did you mean 'decide'"),
+    ):
+        with pytest.raises(ShoalError, match=sentence):
+            experiment.function_named("score", value)

@@ -13,7 +13,7 @@ from shoal.runtime.loop import train
 from shoal.runtime.run import Settings, start
 from shoal.runtime.trainer import stacked
 from shoal.spaces import Box, Discrete
-from shoal.types import restart, transition
+from shoal.types import Environment, restart, transition
 
 
 class HalvesState(NamedTuple):
@@ -75,6 +75,15 @@ class Halves:
             truncated=ends & long,
             info=self.info(state, broken),
         )
+
+
+@envs.environment
+class Sized(envs.Wrapper):
+    """A world whose parameters are such as JSON has no words for."""
+
+    env: Environment = Halves()
+    sizes: tuple = ((1, 2), (3,))
+    limit: float = float("inf")
 
 
 SMALL = {"num_envs": 4, "num_steps": 8, "total_updates": 10, "eval_episodes": 4, "eval_max_steps": 50}
