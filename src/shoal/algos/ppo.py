@@ -369,7 +369,8 @@ def minibatches(config: PPOConfig, axis: tuple[str, ...], rows: Rows, key: Array
     epochs = max(config.update_epochs, config.critic_update_epochs)
     permutation = jax.vmap(permutations.permutation, in_axes=(0, None))
     index = permutation(jax.random.split(key, epochs), num_rows).reshape(epochs * config.num_minibatches, -1)
-    advantage, weight = rows.advantage[index], rows.weight[index]
+    # One minibatch after the other: a gather of all at once takes five times as long on the CPU.
+    advantage, weight = jax.lax.map(lambda chosen: (rows.advantage[chosen], rows.weight[chosen]), index)
     if config.norm_adv == "minibatch":
         advantage = jax.vmap(lambda x, w: statistics.standardise(x, w, axis_name=axis))(advantage, weight)
     total = weight.sum(axis=1)
