@@ -1,6 +1,7 @@
 """Optimisers by name, with one set of settings for all parameters or one each for actor and critic."""
 
 import ast
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -68,6 +69,17 @@ def named(name: str, texts: tuple[str, ...], learning_rate: Array | float) -> op
     if not isinstance(optimizer, optax.GradientTransformation):
         raise ShoalError(f"optimizer={name!r} is not an optimiser of optax; 'adam' is one.")
     return optimizer
+
+
+def chunk() -> int:
+    """How many rows of a minibatch a gradient is best taken of at once; 0 for all of them.
+
+    On the CPU 2,048 for each core that a device has: so the activations of two layers of 64 stay in the core's
+    second-level cache (8% of a whole training step where it was measured). An accelerator wants all at once.
+    """
+    if jax.default_backend() != "cpu":
+        return 0
+    return 2048 * max(1, (os.cpu_count() or 1) // jax.local_device_count())
 
 
 Parts = dict[str, Any]  # "actor" and "critic": each one vector, or a tuple of leaves

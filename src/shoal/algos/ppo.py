@@ -116,7 +116,7 @@ class PPOConfig:
     """Correlation of the noise of neighbouring steps (correlated_noise)."""
     gradient_chunk: int = -1
     """A minibatch's gradient is summed over chunks of so many rows, which stay in cache: 0 is all rows at
-    once, -1 chooses (2,048 on the CPU, all elsewhere). Changes rounding, not the result."""
+    once, -1 chooses (2,048 for each core of a CPU device, all elsewhere). Changes rounding, not the result."""
 
     def algorithm(self, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorithm:
         """The five functions of PPO for an environment; gradients and statistics are reduced over `axis`."""
@@ -130,14 +130,11 @@ class PPOConfig:
             self.critic_update_epochs,
             self.critic_optimizer,
         )
-        chunk = self.gradient_chunk
-        if chunk < 0:
-            chunk = 2048 if jax.default_backend() == "cpu" else 0
         return dataclasses.replace(
             self,
             separate_updates=self.separate_updates or any(critic),
             kl_stop=self.kl_stop or self.target_kl > 0,
-            gradient_chunk=chunk,
+            gradient_chunk=optimisers.chunk() if self.gradient_chunk < 0 else self.gradient_chunk,
         )
 
     def validate(self, spec: EnvSpec, num_envs: int, num_steps: int) -> None:
