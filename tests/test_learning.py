@@ -1,0 +1,84 @@
+"""What training reaches: the presets' scores, and that every variant of the algorithm learns."""
+
+import pytest
+
+import shoal
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+SEEDS = 10
+
+# environment: at most so many steps of each seed, the least interquartile mean over seeds, the least worst seed
+SCORES = {
+    "CartPole-v1": (500_000, 500.0, 490.0),
+    "Acrobot-v1": (1_000_000, -75.0, -85.0),
+    "MountainCar-v0": (2_000_000, -110.0, -120.0),
+    "MountainCarContinuous-v0": (500_000, 92.0, 88.0),
+    "Pendulum-v1": (1_000_000, -160.0, -190.0),
+}
+
+# What is changed of CartPole's preset (of the algorithm's defaults, where it is another one than PPO).
+VARIANTS = {
+    "penalty": {"surrogate": "penalty"},
+    "penalty_fixed": {"surrogate": "penalty", "adaptive_kl_coef": False},
+    "dpo": {"surrogate": "dpo"},
+    "clipped_values": {"clip_vloss": True},
+    "batch_advantages": {"norm_adv": "batch"},
+    "plain_advantages": {"norm_adv": "none"},
+    "normalised": {"norm_obs": True, "norm_reward": True},
+    "shared_torso": {"shared_torso": True},
+    "layer_norm": {"layer_norm": True},
+    "kl_stop": {"target_kl": 0.02},
+    "adaptive_rate": {"lr_schedule": "adaptive"},
+    "cosine": {"lr_schedule": "cosine"},
+    "own_critic": {"critic_learning_rate": 2e-3, "critic_update_epochs": 8, "update_epochs": 4},
+    "groups": {"env_groups": 2},
+    "a2c": {"algorithm": "a2c", "num_envs": 16, "num_steps": 8},
+    "reinforce": {"algorithm": "reinforce", "num_envs": 8, "num_steps": 512, "learning_rate": 1e-2},
+}
+
+CONTINUOUS = {
+    "tanh_normal": {"distribution": "tanh_normal"},
+    "beta": {"distribution": "beta"},
+    "state_dependent_std": {"state_dependent_std": True},
+    "clipped_actions": {"action_scaling": "clip"},
+}
+
+
+def absolute(environment, path, **settings):
+    """The summary of a run and the returns of its seeds' best policies."""
+    summary = shoal.train(environment, run_dir=path / "run", progress=False, **settings).summary
+    return summary, summary["absolute"]
+
+
+@pytest.mark.parametrize("environment", SCORES)
+def test_the_preset_reaches_its_score(environment, tmp_path):
+    budget, iqm, worst = SCORES[environment]
+    summary, reached = absolute(environment, tmp_path, seeds=SEEDS)
+    assert summary["seeds"] == list(range(SEEDS)) and summary["steps_per_seed"] <= budget
+    assert reached["iqm"] >= iqm
+    assert min(reached["returns"]) >= worst
+
+
+@pytest.mark.parametrize("environment", SCORES)
+def test_the_preset_was_not_fitted_to_its_seeds(environment, tmp_path):
+    """Seeds that nothing was chosen by reach the same bounds."""
+    _, iqm, worst = SCORES[environment]
+    _, reached = absolute(environment, tmp_path, seeds=SEEDS, seed=100)
+    assert reached["iqm"] >= iqm
+    assert min(reached["returns"]) >= worst
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variant_learns_to_balance(variant, tmp_path):
+    """On CartPole, where a random policy gets about 22: the last policy of each seed, not a lucky one, gets 400."""
+    summary, reached = absolute("CartPole-v1", tmp_path, seeds=4, total_steps=300_000, **VARIANTS[variant])
+    assert min(reached["returns"]) >= 475
+    assert summary["final"]["iqm"] >= 400
+
+
+@pytest.mark.parametrize("variant", CONTINUOUS)
+def test_every_continuous_policy_learns_to_swing_up(variant, tmp_path):
+    """On Pendulum, where a random policy gets about -1200."""
+    _, reached = absolute("Pendulum-v1", tmp_path, seeds=4, total_steps=400_000, **CONTINUOUS[variant])
+    assert min(reached["returns"]) >= -220
