@@ -16,7 +16,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 from shoal import spaces, trees
-from shoal.algos import actions, checks, counts, networks, optimisers
+from shoal.algos import actions, checks, counts, networks, optimisers, surrogates
 from shoal.nets.actor_critic import acting_part, policy_and_value
 from shoal.ops import permutations, policy_losses, returns, statistics, value_losses
 from shoal.types import Algorithm, Array, EnvSpec, Learner, Mean, Metrics, PyTree, TimeStep, Trajectory
@@ -106,7 +106,7 @@ class PPOConfig:
     """The policy's distribution; auto takes what fits the action space: categorical, or normal for a Box."""
     state_dependent_std: bool = False
     """The standard deviation is an output of the network instead of a free parameter."""
-    initial_std: float = trees.static(1.0)
+    initial_std: float = trees.static(default=1.0)
     """Standard deviation that a continuous policy starts with; static, since it shapes the network."""
     action_scaling: Literal["rescale", "clip"] = "rescale"
     """A normal policy acts in [-1, 1], rescaled to the bounds, or in the action's own units, clipped to them."""
@@ -189,12 +189,11 @@ def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorit
     def init(key: Array, num_envs: int) -> Learner:
         network = networks.build(config, spec, key)
         parts, _ = optimisers.parted(config, network)
+        example = spaces.zeros(spec.observation_space)
         shared = Shared(
             network=network,
             optimizer=optimisers.build(config, parts, 0.0).init(parts),
-            observation=statistics.init_moments(spaces.zeros(spec.observation_space))
-            if config.norm_obs
-            else None,
+            observation=statistics.init_moments(example) if config.norm_obs else None,
             reward=statistics.init_moments(jnp.zeros(())) if config.norm_reward else None,
             learning_rate_scale=jnp.ones(()),
             kl_coef=jnp.asarray(config.kl_coef, jnp.float32),
@@ -204,7 +203,7 @@ def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorit
     def memory(batch_shape: tuple[int, ...]) -> Array | tuple:
         if not config.correlated_noise:
             return ()
-        return jnp.zeros((*batch_shape, *spaces.zeros(spec.action_space).shape))
+        return jnp.zeros((*batch_shape, spaces.zeros(spec.action_space).size))
 
     def policy(learner: Learner) -> ActingPolicy:
         return ActingPolicy(acting_part(learner.shared.network), learner.shared.observation)
@@ -228,35 +227,43 @@ def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorit
             return memory, raw, Extras((), log_prob, kept)
         return memory, to_action(raw), Extras(raw, log_prob, kept)
 
-    def update(
-        learner: Learner, trajectory: Trajectory, key: Array, progress: Array
-    ) -> tuple[Learner, Metrics]:
-        rows, prepared, metrics = prepare(config, axis, learner, trajectory)
-        shared = prepared.shared
-        rate = optimisers.scheduled(config.lr_schedule, progress) * shared.learning_rate_scale
-        parts, join = optimisers.parted(config, shared.network)
-        optimizer = optimisers.build(config, parts, rate)
-        shuffle_key = jax.random.fold_in(key, jax.lax.axis_index(axis)) if axis else key
+    return Algorithm(init, memory, policy, act, functools.partial(update, config, axis))
 
-        def improve(carry: Improving, minibatch: Minibatch) -> tuple[Improving, Array]:
-            batch = jax.tree.map(lambda x: x[minibatch.rows], rows)
-            batch = batch._replace(advantage=minibatch.advantage)
-            gradient = functools.partial(summed_gradient, config, join, batch, shared.kl_coef)
-            return improve_once(config, axis, optimizer, gradient, carry, minibatch)
 
-        start = Improving(parts, shared.optimizer, stopped=jnp.asarray(False))
-        done, history = jax.lax.scan(improve, start, minibatches(config, axis, rows, shuffle_key))
-        steps = dict(zip(METRICS, history.T, strict=True))
-        last = slice(-config.num_minibatches, None)
-        kl = statistics.weighted_mean(steps["approx_kl"][last], steps["actor_updates"][last])
-        shared = shared._replace(network=join(done.parts), optimizer=done.optimizer)
-        metrics |= counts.summed(steps, ACTORS) | {
-            "learning_rate": counts.once(config.learning_rate * rate),
-            "kl_coef": counts.once(shared.kl_coef),
-        }
-        return Learner(adapt(config, shared, kl), prepared.local), metrics
+def update(
+    config: PPOConfig,
+    axis: tuple[str, ...],
+    learner: Learner,
+    trajectory: Trajectory,
+    key: Array,
+    progress: Array,
+) -> tuple[Learner, Metrics]:
+    """PPO's update: the rollout as rows with advantages, then epochs of gradient steps on minibatches of them."""
+    rows, prepared, metrics = prepare(config, axis, learner, trajectory)
+    shared = prepared.shared
+    rate = optimisers.scheduled(config.lr_schedule, progress) * shared.learning_rate_scale
+    parts, join = optimisers.parted(config, shared.network)
+    optimizer = optimisers.build(config, parts, rate)
+    shuffle_key = jax.random.fold_in(key, jax.lax.axis_index(axis)) if axis else key
 
-    return Algorithm(init, memory, policy, act, update)
+    def improve(carry: Improving, minibatch: Minibatch) -> tuple[Improving, Array]:
+        batch = jax.tree.map(lambda x: x[minibatch.rows], rows)
+        batch = batch._replace(advantage=minibatch.advantage)
+        gradient = functools.partial(summed_gradient, config, join, batch, shared.kl_coef)
+        return improve_once(config, axis, optimizer, gradient, carry, minibatch)
+
+    start = Improving(parts, shared.optimizer, stopped=jnp.asarray(False))
+    done, history = jax.lax.scan(improve, start, minibatches(config, axis, rows, shuffle_key))
+    steps = dict(zip(METRICS, history.T, strict=True))
+    kl = jnp.mean(
+        steps["approx_kl"][-config.num_minibatches :]
+    )  # how far the policy has moved by the last epoch
+    shared = shared._replace(network=join(done.parts), optimizer=done.optimizer)
+    metrics |= counts.summed(steps, ACTORS) | {
+        "learning_rate": counts.once(config.learning_rate * rate),
+        "kl_coef": counts.once(shared.kl_coef),
+    }
+    return Learner(adapt(config, shared, kl), prepared.local), metrics
 
 
 def prepare(
@@ -464,7 +471,8 @@ def summed_loss(
     distribution, value = policy_and_value(network, batch.observation, batch.action_mask)
     log_ratio = actions.log_prob(distribution, batch.raw) - batch.log_prob
     entropy = actions.entropy(distribution)
-    policy_loss = SURROGATES[config.surrogate](config, log_ratio, batch, distribution, kl_coef)
+    surrogate = surrogates.NAMED[config.surrogate]
+    policy_loss = surrogate(config, log_ratio, batch.advantage, (batch.distribution, distribution), kl_coef)
     if config.clip_vloss:
         value_loss = value_losses.clipped_value(value, batch.value, batch.target, config.vf_clip_coef)
     else:
@@ -478,28 +486,6 @@ def summed_loss(
     sums = jnp.stack([total(x) for x in (policy_loss, value_loss, entropy, kl, clipped)])
     actor_loss = jnp.where(actor_on, sums[0] - config.ent_coef * sums[2], 0.0)
     return actor_loss + config.vf_coef * sums[1], sums
-
-
-def _clip(config: PPOConfig, log_ratio: Array, batch: Rows, distribution: Any, kl_coef: Array) -> Array:
-    return policy_losses.clip_surrogate(log_ratio, batch.advantage, config.clip_coef)
-
-
-def _penalty(config: PPOConfig, log_ratio: Array, batch: Rows, distribution: Any, kl_coef: Array) -> Array:
-    kl = batch.distribution.kl(distribution)
-    return policy_losses.kl_penalty_surrogate(log_ratio, batch.advantage, kl, kl_coef)
-
-
-def _dpo(config: PPOConfig, log_ratio: Array, batch: Rows, distribution: Any, kl_coef: Array) -> Array:
-    return policy_losses.dpo_surrogate(log_ratio, batch.advantage, config.dpo_alpha, config.dpo_beta)
-
-
-def _policy_gradient(
-    config: PPOConfig, log_ratio: Array, batch: Rows, distribution: Any, kl_coef: Array
-) -> Array:
-    return policy_losses.policy_gradient(log_ratio, batch.advantage)  # the old log_prob is a constant
-
-
-SURROGATES = {"clip": _clip, "penalty": _penalty, "dpo": _dpo, "policy_gradient": _policy_gradient}
 
 
 def adapt(config: PPOConfig, shared: Shared, kl: Array) -> Shared:
