@@ -47,7 +47,7 @@ def population(sizes: Namespace) -> tuple[Run, Settings, populations.Layout]:
     layout = populations.layout(jax.devices()[: run.devices], run.seeds, run.env_groups)
     environment = trainer.stacked(envs.make("CartPole-v1"), run.seeds)
     keys = jnp.stack([jax.random.key(run.seed)])
-    start = trainer.Programs(settings, layout).start(keys, environment, trainer.stacked(ppo(), run.seeds))
+    start, *_ = trainer.Programs(settings, layout).start(keys, environment, trainer.stacked(ppo(), run.seeds))
     return start, settings, layout
 
 

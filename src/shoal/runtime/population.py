@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-from jax.sharding import AxisType, Mesh
+from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from shoal.runtime.run import ENV_AXIS, Run, Settings, placement
@@ -121,6 +121,16 @@ def start_program(function: Callable, settings: Settings, layout: Layout) -> Any
         mapped, mesh=layout.mesh, in_specs=P(MEMBER_AXIS), out_specs=specs(settings), check_vma=False
     )
     return jax.jit(sharded)
+
+
+def shapes(program: Any, arguments: tuple, settings: Settings, layout: Layout) -> Run:
+    """What a start program will give, without running it: shapes, dtypes and places, to compile for."""
+
+    def placed(spec: P, part: PyTree) -> PyTree:
+        sharding = NamedSharding(layout.mesh, spec)
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), part)
+
+    return jax.tree.map(placed, specs(settings), jax.eval_shape(program, arguments))
 
 
 def run_program(function: Callable, settings: Settings, layout: Layout, *, grouped: bool = True) -> Any:

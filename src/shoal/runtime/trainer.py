@@ -57,26 +57,27 @@ class Programs:
         self.settings, self.layout = settings, layout
         self.seconds = 0.0
 
-    def start(self, keys: jax.Array, environments: Environment, configs: Any) -> Run:
-        """Makes the population (compiled: building networks eagerly takes seconds)."""
-        begun = time.perf_counter()
-        program = populations.start_program(start, self.settings, self.layout)
-        compiled = program.lower((keys, environments, configs)).compile(options(self.layout))
-        population = jax.block_until_ready(compiled((keys, environments, configs)))
-        self.seconds += time.perf_counter() - begun
-        return population
+    def start(
+        self, keys: jax.Array, environments: Environment, configs: Any
+    ) -> tuple[Run, Callable, Callable]:
+        """Makes the population, and the programs that train and evaluate it; all are compiled side by side.
 
-    def compile(self, population: Run) -> tuple[Callable, Callable]:
-        """The programs that train and evaluate, compiled side by side."""
+        Making it is compiled too: building networks eagerly takes seconds.
+        """
         begun = time.perf_counter()
+        arguments = (keys, environments, configs)
+        making = populations.start_program(start, self.settings, self.layout)
         training = populations.run_program(train, self.settings, self.layout)
         evaluating = populations.run_program(evaluate, self.settings, self.layout, grouped=False)
-        with ThreadPoolExecutor() as pool:
-            assess = pool.submit(evaluating.lower(population).compile, options(self.layout))
-            advance = training.lower(population, jnp.int32(1)).compile(options(self.layout))
-            programs = advance, assess.result()
+        shapes = populations.shapes(making, arguments, self.settings, self.layout)
+        with ThreadPoolExecutor() as pool:  # the longest first
+            advance = pool.submit(training.lower(shapes, jnp.int32(1)).compile, options(self.layout))
+            make = pool.submit(making.lower(arguments).compile, options(self.layout))
+            assess = pool.submit(evaluating.lower(shapes).compile, options(self.layout))
+            programs = make.result(), advance.result(), assess.result()
+        population = jax.block_until_ready(programs[0](arguments))
         self.seconds += time.perf_counter() - begun
-        return programs
+        return population, *programs[1:]
 
     def compile_absolute(self, population: Run, episodes: int) -> Callable:
         """The program that evaluates the best policies anew."""
@@ -162,8 +163,8 @@ def fit(
       begin: changes the population before training (to start from given parameters).
     """
     programs = Programs(settings, layout)
-    population = begin(programs.start(keys_of(run), environments, configs))
-    advance, assess = programs.compile(population)
+    population, advance, assess = programs.start(keys_of(run), environments, configs)
+    population = begin(population)
     log_points, evaluation_points = run.log_points(), set(run.evaluation_points())
     train_seconds = evaluate_seconds = 0.0
     evaluations: list[tuple[int, Numbers]] = []
