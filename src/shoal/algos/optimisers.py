@@ -134,7 +134,8 @@ def parted(config: Any, network: PyTree) -> tuple[Parts, Callable[[Parts], PyTre
     Each part is one vector where its optimiser is elementwise, else a tuple of the leaves as they are.
     """
     paths, structure = jax.tree_util.tree_flatten_with_path(network)
-    owners = [part_of(path) for path, _ in paths]
+    apart = config.separate_updates or config.kl_stop
+    owners = [part_of(path) if apart else "actor" for path, _ in paths]
     chosen = {"actor": config.optimizer, "critic": config.critic_optimizer or config.optimizer}
     parts: Parts = {}
     restore: dict[str, Callable[[Any], Any]] = {}

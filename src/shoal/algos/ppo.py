@@ -482,7 +482,8 @@ def summed_loss(
         return jnp.sum(jnp.where(batch.weight > 0, x, 0.0))
 
     kl = policy_losses.kl_k3(log_ratio)
-    clipped = (jnp.abs(jnp.expm1(log_ratio)) > config.clip_coef).astype(jnp.float32)
+    beyond = (log_ratio > jnp.log1p(config.clip_coef)) | (jnp.exp(log_ratio) < 1.0 - config.clip_coef)
+    clipped = beyond.astype(jnp.float32)
     sums = jnp.stack([total(x) for x in (policy_loss, value_loss, entropy, kl, clipped)])
     actor_loss = jnp.where(actor_on, sums[0] - config.ent_coef * sums[2], 0.0)
     return actor_loss + config.vf_coef * sums[1], sums
