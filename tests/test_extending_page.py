@@ -1,0 +1,49 @@
+"""The listings on the page about extending are whole: each is saved under its name and used as the page does."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import shoal
+from shoal.imports import imported
+from shoal.nets.checker import check_network
+from shoal.types import spec_of
+
+PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
+NAMES = ("corridor", "my_net", "linear")
+
+
+@pytest.fixture
+def listings(tmp_path, monkeypatch):
+    """Files with the page's listings, where `module:Name` finds them."""
+    found = re.findall(r"`(\w+)\.py`:\n\n```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert tuple(name for name, _ in found) == NAMES
+    for name, code in found:
+        (tmp_path / f"{name}.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    for name in NAMES:
+        sys.modules.pop(name, None)
+
+
+def test_the_environment_is_sound(listings):
+    assert shoal.check("corridor:Corridor", keys=4, steps=32) == []
+
+
+def test_the_network_is_sound(listings):
+    check_network(imported("my_net:GatedActorCritic"), spec_of(shoal.make("CartPole-v1")))
+
+
+def test_the_algorithm_learns(listings):
+    """From about 22 by random actions, within half of the budget on the page."""
+    run = shoal.train(
+        "CartPole-v1",
+        algorithm="linear:LinearConfig",
+        **{"learning_rate": 0.5, "num_envs": 32, "num_steps": 512, "total_steps": 500_000, "seeds": 2},
+        **{"num_evals": 1, "devices": 1, "progress": False},
+        run_dir=listings / "run",
+    )
+    assert min(run.summary["absolute"]["returns"]) > 200
+    assert shoal.load(run.path).config.learning_rate == 0.5
