@@ -136,6 +136,11 @@ def parted(config: Any, network: PyTree) -> tuple[Parts, Callable[[Parts], PyTre
     paths, structure = jax.tree_util.tree_flatten_with_path(network)
     apart = config.separate_updates or config.kl_stop
     owners = [part_of(path) if apart else "actor" for path, _ in paths]
+    if apart and "critic" not in owners:
+        raise ShoalError(
+            f"network={config.network!r} has no attribute named 'critic', by which separate_updates and target_kl "
+            "tell the critic's parameters from the actor's; name it so, or leave both off."
+        )
     chosen = {"actor": config.optimizer, "critic": config.critic_optimizer or config.optimizer}
     parts: Parts = {}
     restore: dict[str, Callable[[Any], Any]] = {}

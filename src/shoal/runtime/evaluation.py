@@ -114,7 +114,7 @@ def summed_up(played: Played) -> dict[str, Array]:
         }
     metrics["terminated"] = jnp.mean(played.terminated.astype(jnp.float32))
     metrics["truncated"] = jnp.mean(played.truncated.astype(jnp.float32))
-    metrics["unfinished"] = 1.0 - metrics["terminated"] - metrics["truncated"]
+    metrics["unfinished"] = jnp.mean((~played.terminated & ~played.truncated).astype(jnp.float32))
     return metrics | {f"info_{name}": jnp.mean(x.astype(jnp.float32)) for name, x in played.info.items()}
 
 

@@ -74,9 +74,11 @@ def result(summary: dict[str, Any], path: Any) -> str:
     low, high = absolute["interval"]
     episodes = summary["evaluation"]["episodes"]
     seconds = summary["seconds"]
+    number = len(summary["seeds"])
+    seeds = "1 seed" if number == 1 else f"{number} seeds"
     return "\n".join(
         [
-            f"{summary['environment']}, {summary['algorithm']}, {len(summary['seeds'])} seeds, "
+            f"{summary['environment']}, {summary['algorithm']}, {seeds}, "
             f"{summary['steps_per_seed']:,} steps each",
             f"  best policies   IQM {absolute['iqm']:.2f}  [{low:.2f}, {high:.2f}]  "
             f"worst seed {min(absolute['returns']):.2f}   ({episodes} new episodes each)",
