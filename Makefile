@@ -16,6 +16,9 @@ endif
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 	if $$python -c '$(NEEDS)' >/dev/null 2>&1; then echo $$python; break; fi; done)
 
+# Two processes or more, each with whole test files, since the tests of a file share compiled programs.
+PARALLEL ?= --numprocesses auto --maxprocesses 8 --dist loadfile
+
 # Arguments handed on to the command behind a target: make train ARGS="--seeds 3"
 ARGS ?=
 
@@ -37,10 +40,10 @@ train: $(VENV)/.installed ## train PPO on CartPole-v1 with 10 seeds at once and 
 	$(BIN)/shoal train CartPole-v1 $(ARGS)
 
 test: lint ## check style and types, then run the fast tests
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 test-slow: $(VENV)/.installed-test ## run the long learning tests
-	$(BIN)/python -m pytest -m slow --timeout 3600 $(ARGS)
+	XLA_FLAGS= $(BIN)/python -m pytest -m slow --timeout 3600 $(ARGS)
 
 lint: $(VENV)/.installed-test ## check style and types only
 	$(BIN)/ruff check .
