@@ -273,9 +273,7 @@ def _accumulate(delta_t: Array, decay_t: Array, w_tm1: Array) -> Array:
     # Entries of weight 0 are replaced before the scan too: a gradient passes through both sides of `where`.
     delta_t = jnp.where(w_tm1 > 0, delta_t, 0.0).astype(jnp.float32)
     decay_t = jnp.where(w_tm1 > 0, decay_t, 0.0).astype(jnp.float32)
-    return jax.lax.scan(
-        backwards, jnp.zeros((), jnp.float32), (delta_t, decay_t, w_tm1), reverse=True, unroll=16
-    )[1]
+    return jax.lax.scan(backwards, jnp.zeros((), jnp.float32), (delta_t, decay_t, w_tm1), reverse=True)[1]
 
 
 def _discounted(discount_t: Array, v_t: Array) -> Array:
