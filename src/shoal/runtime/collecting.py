@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -139,22 +139,28 @@ def collect(
         seconds = time.perf_counter() - begun
         if file is not None and record is not None:
             np.savez(file, allow_pickle=False, **record.arrays)
-    episodes, returned, length, terminated = ended
-    share = (lambda x: float(x / episodes)) if episodes else lambda _: math.nan
     return RolloutResult(
         num_envs=num_envs,
         num_steps=num_steps,
         devices=used,
-        episodes=int(episodes),
-        return_mean=share(returned),
-        length_mean=share(length),
-        terminated=share(terminated),
         steps_per_second=num_envs * num_steps / seconds,
         seconds=seconds,
         compile_seconds=compile_seconds,
         data=record.arrays if record else None,
         path=save,
+        **_of_episodes(*ended),
     )
+
+
+def _of_episodes(episodes: float, returned: float, length: float, terminated: float) -> dict[str, Any]:
+    """The statistics of the episodes that ended, from their sums; NaN where none has."""
+    share = (lambda x: float(x / episodes)) if episodes else lambda _: math.nan
+    return {
+        "episodes": int(episodes),
+        "return_mean": share(returned),
+        "length_mean": share(length),
+        "terminated": share(terminated),
+    }
 
 
 @functools.partial(jax.jit, static_argnames=("num_envs", "mesh"))
