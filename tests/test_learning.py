@@ -26,14 +26,22 @@ VARIANTS = {
     "batch_advantages": {"norm_adv": "batch"},
     "plain_advantages": {"norm_adv": "none"},
     "normalised": {"norm_obs": True, "norm_reward": True},
-    "shared_torso": {"shared_torso": True},
+    # Values of up to a hundred make a value loss that drowns the policy in a torso that both share.
+    "shared_torso": {"shared_torso": True, "norm_reward": True},
+    "shared_torso_small_vf_coef": {"shared_torso": True, "vf_coef": 0.01},
     "layer_norm": {"layer_norm": True},
     "kl_stop": {"target_kl": 0.02},
     "adaptive_rate": {"lr_schedule": "adaptive"},
     "cosine": {"lr_schedule": "cosine"},
     "own_critic": {"critic_learning_rate": 2e-3, "critic_update_epochs": 8, "update_epochs": 4},
     "groups": {"env_groups": 2},
-    "a2c": {"algorithm": "a2c", "num_envs": 16, "num_steps": 8},
+    "a2c": {
+        "algorithm": "a2c",
+        "num_envs": 8,
+        "num_steps": 16,
+        "learning_rate": 2e-3,
+        "lr_schedule": "linear",
+    },
     "reinforce": {"algorithm": "reinforce", "num_envs": 8, "num_steps": 512, "learning_rate": 1e-2},
 }
 
