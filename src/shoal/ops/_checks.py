@@ -1,0 +1,92 @@
+"""What the operations require of their arguments, checked while tracing: shapes and dtypes, never values."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+Array = jax.Array
+
+
+def same_shape(shape: str = "", **arrays: Array) -> tuple[int, ...]:
+    """The shape that all the named arrays have; `shape` words it, as in "[T]", and so requires that many axes.
+
+    Raises:
+      ValueError: they differ, or have another number of axes than `shape`.
+    """
+    shapes = {name: jnp.shape(array) for name, array in arrays.items()}
+    first = next(iter(shapes.values()))
+    axes = len(shape.strip("[]").split(",")) if shape else len(first)
+    if any(found != first or len(found) != axes for found in shapes.values()):
+        hint = "; map over further axes with jax.vmap" if shape else ""
+        worded = f" {shape}" if shape else ""
+        raise ValueError(f"{_named(shapes)} must all have the same shape{worded}{hint}.")
+    return first
+
+
+def broadcastable(shape: tuple[int, ...], **arrays: Array | float) -> None:
+    """Requires that each named argument is a number or has the given shape.
+
+    Raises:
+      ValueError: one has another shape.
+    """
+    for name, array in arrays.items():
+        found = jnp.shape(array)
+        if found not in ((), shape):
+            raise ValueError(f"{name} {list(found)} must be a number or have the shape {list(shape)}.")
+
+
+def floating(**arrays: Array) -> np.dtype:
+    """The floating dtype that all the named arrays have.
+
+    Raises:
+      TypeError: one is not floating, or two differ.
+    """
+    dtypes = {name: jnp.result_type(array) for name, array in arrays.items()}
+    for name, dtype in dtypes.items():
+        if not jnp.issubdtype(dtype, jnp.floating):
+            raise TypeError(f"{name} is {dtype}; it must be floating.")
+    if len(set(dtypes.values())) > 1:
+        listed = ", ".join(f"{name} {dtype}" for name, dtype in dtypes.items())
+        raise TypeError(f"{listed} must all have the same dtype; cast with astype.")
+    return np.dtype(next(iter(dtypes.values())))
+
+
+def real(**arrays: Array) -> None:
+    """Requires floating numbers, integers or booleans: what can be a reward or a weight.
+
+    Raises:
+      TypeError: one is something else (complex numbers, keys).
+    """
+    for name, array in arrays.items():
+        dtype = jnp.result_type(array)
+        if not any(jnp.issubdtype(dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)):
+            raise TypeError(f"{name} is {dtype}; it must be floating, integer or boolean.")
+
+
+def integer(**arrays: Array) -> None:
+    """Requires integers: indices of actions.
+
+    Raises:
+      TypeError: one has another dtype.
+    """
+    _kind(jnp.integer, "integer", arrays)
+
+
+def boolean(**arrays: Array) -> None:
+    """Requires booleans: flags and masks.
+
+    Raises:
+      TypeError: one has another dtype.
+    """
+    _kind(jnp.bool_, "boolean", arrays)
+
+
+def _kind(kind: type, worded: str, arrays: dict[str, Array]) -> None:
+    for name, array in arrays.items():
+        dtype = jnp.result_type(array)
+        if not jnp.issubdtype(dtype, kind):
+            raise TypeError(f"{name} is {dtype}; it must be {worded}.")
+
+
+def _named(shapes: dict[str, tuple[int, ...]]) -> str:
+    return ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
