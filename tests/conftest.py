@@ -23,7 +23,8 @@ def known(flag: str) -> bool:
     if not library.is_file():
         return False
     with open(library, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        return content.find(flag.strip("-").split("=")[0].encode()) >= 0
+        name = flag.strip("-").split("=")[0].encode()
+        return content.find(b"\0" + name + b"\0") >= 0  # a removed flag lives on in the message's description
 
 
 os.environ.setdefault("XLA_FLAGS", " ".join(flag for flag in QUICK if known(flag)))
