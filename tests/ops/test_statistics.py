@@ -4,6 +4,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import jax.test_util
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
@@ -12,6 +13,8 @@ from shoal.ops import statistics
 
 RNG = np.random.default_rng(0)
 update = jax.jit(statistics.update_moments, static_argnames="axis_name")
+merge = jax.jit(statistics.merge_moments)
+moments_of = jax.jit(statistics.moments_of, static_argnames=("axis_name", "only"))
 
 
 def weighted(shape: tuple[int, ...], binary: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -69,6 +72,39 @@ class TestBatch:
         assert float(statistics.explained_variance(target, 0 * target, w)) == pytest.approx(0, abs=1e-5)
         assert statistics.explained_variance(jnp.ones(5), jnp.arange(5.0), jnp.ones(5)) == 0
 
+    def test_gradients_are_finite(self):
+        """NaN where the weight is 0, and values that are all equal, where a root has no slope."""
+        for x, w in (
+            (self.poisoned, self.w),
+            (np.full((3, 4), 2.0, np.float32), np.ones((3, 4), np.float32)),
+        ):
+            for function in (
+                statistics.weighted_mean,
+                lambda x, w: sum(statistics.weighted_moments(x, w)),
+                lambda x, w: jnp.sum(jnp.square(statistics.standardise(x, w))),
+                lambda x, w: statistics.explained_variance(x, 0.5 * x, w),
+            ):
+                assert np.all(np.isfinite(jax.grad(function)(x, w)))
+        smooth = jnp.asarray(self.x[:3, :4])
+
+        def weighed(x, w):
+            return jnp.sum(jnp.sin(x) * statistics.standardise(x, w))
+
+        jax.test_util.check_grads(lambda x: weighed(x, jnp.asarray(self.w[:3, :4])), (smooth,), 1, rtol=0.02)
+
+    def test_integers_are_converted(self):
+        x = RNG.integers(-5, 50, size=200)
+        got = statistics.weighted_moments(x, np.ones(200, np.int32))
+        np.testing.assert_allclose(got, (x.mean(), x.var()), rtol=1e-6)
+        assert statistics.weighted_mean(x, np.ones(())).dtype == jnp.float32
+
+    def test_what_does_not_fit_is_named(self):
+        for function in (statistics.weighted_mean, statistics.weighted_moments, statistics.standardise):
+            with pytest.raises(ValueError, match=r"w has shape \[3\].*x's, \[2\]"):
+                function(jnp.zeros(2), jnp.ones(3))
+        with pytest.raises(ValueError, match=r"target \[2\], prediction \[3\]"):
+            statistics.explained_variance(jnp.zeros(2), jnp.zeros(3), jnp.ones(2))
+
 
 @pytest.mark.parametrize("how", ["vmap", "shard_map"])
 def test_devices_with_different_weights_count_as_one_batch(how):
@@ -123,6 +159,38 @@ def batch(*leading: int) -> dict[str, np.ndarray]:
     }
 
 
+def known(count: float, mean: float, variance: float) -> statistics.RunningMoments:
+    """The state after `count` samples of this mean and variance."""
+    empty = statistics.init_moments(jnp.zeros(()))
+    return empty._replace(count=jnp.float32(count), mean=jnp.float32(mean), variance=jnp.float32(variance))
+
+
+def in_float64(moments: statistics.RunningMoments) -> list[float]:
+    """Count, mean and variance of a lone number with what rounding took from them."""
+    return [float(x) + float(y) for x, y in zip(moments[:3], moments.residual, strict=True)]
+
+
+def chan(a: tuple[float, ...], b: tuple[float, ...]) -> tuple[float, float, float]:
+    """Chan et al.'s formula; in float64 the oracle, in float32 what loses digits."""
+    count, delta = a[0] + b[0], b[1] - a[1]
+    variance = (a[2] * a[0] + b[2] * b[0]) / count + delta * delta * (a[0] / count) * (b[0] / count)
+    return count, a[1] + delta * b[0] / count, variance
+
+
+@jax.jit
+def twenty_thousand_batches(moments, batches):
+    """Counts in the batches [K, n] in turn, 20,000 times; and the same with `chan` in plain float32."""
+
+    def step(carry, i):
+        moments, plain = carry
+        batch = batches[i % len(batches)]
+        part = (jnp.float32(batch.size), batch.mean(), batch.var())
+        return (statistics.update_moments(moments, batch), chan(plain, part)), None
+
+    start = (moments, tuple(moments[:3]))
+    return jax.lax.scan(step, start, jnp.arange(20_000))[0]
+
+
 class TestRunning:
     def test_is_all_samples_at_once(self):
         batches = [batch(5, 8) for _ in range(30)]
@@ -163,33 +231,38 @@ class TestRunning:
             for x, y in zip(jax.tree.leaves(merged), jax.tree.leaves(a), strict=True):
                 np.testing.assert_array_equal(x, y)
 
-    def test_does_not_stall_after_a_thousand_million_samples(self):
-        """20,000 batches of 512 on top of 1e9 samples; a mean far from 0, so that a plain sum would stall."""
-        before, rounds = 1e9, 20_000
-        moments = statistics.init_moments(jnp.zeros(()))._replace(
-            count=jnp.float32(before), mean=jnp.float32(1000.0), variance=jnp.float32(4.0)
-        )
-        grid = np.linspace(-1, 1, 512).astype(np.float32)
-        batch = jnp.asarray(1003 + grid)  # the same each time, so that the truth is known without noise
+    @pytest.mark.parametrize("mean, deviation", [(0.0, 1.0), (1000.0, 2.0), (10_000.0, 1.0)])
+    def test_does_not_stall_after_a_thousand_million_samples(self, mean, deviation):
+        """20,000 batches of 512 on top of 1e9 samples, 1.5 deviations aside, against float64.
 
-        @jax.jit
-        def run(moments):
-            def step(m, _):
-                return statistics.update_moments(m, batch), None
+        Beside it Chan's formula in plain float32, which is off by 1e-4 of the variance at least.
+        """
+        before = (1e9, mean, deviation**2)
+        batches = RNG.normal(mean + 1.5 * deviation, deviation, size=(64, 512)).astype(np.float32)
+        parts = [(512.0, x.mean(dtype=np.float64), x.var(dtype=np.float64)) for x in batches]
+        truth = functools.reduce(chan, (parts[i % 64] for i in range(20_000)), before)
+        after, plain = twenty_thousand_batches(known(*before), jnp.asarray(batches))
+        got = in_float64(after)
+        assert got[0] == truth[0] == 1e9 + 512 * 20_000
+        assert abs(got[1] - truth[1]) < 1e-9 * deviation
+        assert got[2] == pytest.approx(truth[2], rel=1e-8)
+        assert float(plain[2]) != pytest.approx(truth[2], rel=1e-4)
 
-            return jax.lax.scan(step, moments, None, length=rounds)[0]
-
-        after = run(moments)
-        n, values = rounds * 512, np.asarray(batch, np.float64)
-        mean = (before * 1000 + n * values.mean()) / (before + n)
-        variance = (before * (4 + (1000 - mean) ** 2) + n * (values.var() + (values.mean() - mean) ** 2)) / (
-            before + n
-        )
-        assert float(after.count) + float(after.residual[0]) == before + n
-        moved = float(after.mean) + float(after.residual[1]) - 1000
-        assert moved == pytest.approx(mean - 1000, rel=1e-4)  # of 0.03; a step of float32 here is 6e-5
-        moved = float(after.variance) + float(after.residual[2]) - 4
-        assert moved == pytest.approx(variance - 4, rel=1e-4)
+    def test_merging_up_to_a_thousand_million_samples(self):
+        """256 states of four million samples each: a chain, or a tree as devices would merge."""
+        states, parts = [], []
+        for k in range(256):
+            x = RNG.normal(100 + k % 7, 1 + k % 3, size=1000).astype(np.float32)
+            first = moments_of(x)
+            states.append(first._replace(count=jnp.float32(4e6)))
+            parts.append((4e6, x.mean(dtype=np.float64), x.var(dtype=np.float64)))
+        truth = functools.reduce(chan, parts)
+        tree = states
+        while len(tree) > 1:
+            tree = [merge(a, b) for a, b in zip(tree[::2], tree[1::2], strict=True)]
+        for got in (functools.reduce(merge, states), tree[0]):
+            assert float(got.count) == 1.024e9
+            np.testing.assert_allclose(in_float64(got), truth, rtol=5e-8)
 
     def test_count_knows_one_more_than_2_to_the_24(self):
         moments = statistics.init_moments(jnp.zeros(()))._replace(count=jnp.float32(2.0**24))
@@ -239,6 +312,118 @@ class TestRunning:
         moments = statistics.init_moments(jnp.zeros(2, jnp.int32))
         assert statistics.update_moments(moments, jnp.ones((5, 2), jnp.int32)).count == 0
 
-    def test_a_batch_that_does_not_fit_is_named(self):
-        with pytest.raises(ValueError, match=r"\[5, 2\].*\[3\]"):
-            statistics.update_moments(statistics.init_moments(jnp.zeros(3)), jnp.zeros((5, 2)))
+    def test_only_chosen_paths(self):
+        example = {"arm": {"angle": jnp.zeros(2), "torque": jnp.zeros(())}, "goal": jnp.zeros(3)}
+        batch = jax.tree.map(lambda x: 5 + RNG.normal(size=(40, *x.shape)).astype(np.float32), example)
+        asked = []
+
+        def only(path: str) -> bool:
+            asked.append(path)
+            return path.startswith("arm/a") or path == "goal"
+
+        moments = update(statistics.init_moments(example, only=only), batch)
+        assert asked == ["arm/angle", "arm/torque", "goal"]
+        got = statistics.normalise(moments, batch)
+        for x in (got["arm"]["angle"], got["goal"]):
+            np.testing.assert_allclose(x.mean(0), 0, atol=1e-4)
+        assert got["arm"]["torque"] is batch["arm"]["torque"]
+        assert statistics.standard_deviation(moments)["arm"]["torque"] == 1
+        assert statistics.denormalise(moments, got)["arm"]["torque"] is batch["arm"]["torque"]
+        both = merge(moments, moments)
+        assert both.count == 80
+        np.testing.assert_allclose(both.mean["goal"], moments.mean["goal"], rtol=1e-6)
+        alone = statistics.init_moments(jnp.zeros(3), only=lambda path: path == "")
+        assert update(alone, batch["goal"]).count == 40
+        with pytest.raises(ValueError, match="arm/angle, arm/torque, goal"):
+            statistics.init_moments(example, only=lambda path: path == "gaol")
+
+    def test_starts_from_data(self):
+        b, w = batch(6, 9), (RNG.uniform(size=(6, 9)) < 0.5).astype(np.float32)
+        for started, later in (
+            (moments_of(b, w), update(statistics.init_moments(EXAMPLE), b, w)),
+            (moments_of(flat := batch(7)), update(statistics.init_moments(EXAMPLE), flat)),
+        ):
+            assert jax.tree.structure(started) == jax.tree.structure(later)
+            for x, y in zip(jax.tree.leaves(started), jax.tree.leaves(later), strict=True):
+                assert x.dtype == y.dtype
+                np.testing.assert_array_equal(x, y)
+        chosen = statistics.moments_of(b, w, only=lambda path: path == "speed")
+        assert chosen.count == w.sum()
+
+    def test_bounds_of_the_deviation(self):
+        x = (RNG.normal(size=(500, 3)) * [1e-3, 1.0, 50.0]).astype(np.float32)
+        moments = moments_of(x)
+        np.testing.assert_allclose(
+            statistics.standard_deviation(moments, 0.1, 10.0), np.clip(x.std(0), 0.1, 10.0), rtol=1e-5
+        )
+        got = statistics.normalise(moments, x, clip=2.0, minimum_deviation=0.1, maximum_deviation=10.0)
+        expected = (x - x.mean(0)) / np.clip(x.std(0), 0.1, 10.0)
+        np.testing.assert_allclose(got, np.clip(expected, -2, 2), rtol=1e-4, atol=1e-5)
+        assert jnp.max(jnp.abs(statistics.normalise(moments, x + 1e6, clip=np.inf))) > 1e3
+
+    def test_warms_up_before_it_normalises(self):
+        """Up to 100 samples only the clip is felt; the 100th changes that."""
+        moments, x = statistics.init_moments(jnp.zeros(3)), batch(1, 3)["speed"][0]
+        for count in (33, 66, 99, 132):
+            moments = update(moments, batch(33)["speed"])
+            got = statistics.normalise(moments, x, clip=50.0, warm_up=100)
+            back = statistics.denormalise(moments, got, warm_up=100)
+            deviation = statistics.standard_deviation(moments, warm_up=100)
+            assert moments.count == count
+            if count < 100:
+                np.testing.assert_array_equal(got, np.clip(x, -50, 50))
+                np.testing.assert_array_equal(back, got)
+                np.testing.assert_array_equal(deviation, 1)
+            else:
+                np.testing.assert_array_equal(got, statistics.normalise(moments, x, clip=50.0))
+                np.testing.assert_array_equal(deviation, statistics.standard_deviation(moments))
+                np.testing.assert_allclose(back, x, rtol=1e-5, atol=1e-5)
+
+    @pytest.mark.parametrize("mean, deviation", [(0.0, 1.0), (1e4, 0.01), (-3.0, 1e6), (1e-3, 1e-6)])
+    def test_denormalise_is_the_inverse(self, mean, deviation):
+        """Within four units in the last place of the largest number that took part."""
+        x = RNG.normal(mean, deviation, size=(1000,)).astype(np.float32)
+        moments = moments_of(x)
+        back = statistics.denormalise(
+            moments, statistics.normalise(moments, x, minimum_deviation=1e-8), minimum_deviation=1e-8
+        )
+        units = np.spacing(
+            np.maximum(np.abs(x), np.abs(np.float32(moments.mean))) + 3 * np.float32(deviation)
+        )
+        assert np.max(np.abs(back - x) / units) <= 4
+
+    def test_gradient_of_what_is_normalised(self):
+        moments, x = moments_of(jnp.asarray([1.0, 3.0, 5.0])), jnp.asarray([0.0, 2.0, 1e9])
+        gradient = jax.grad(lambda x: statistics.normalise(moments, x).sum())(x)
+        np.testing.assert_allclose(gradient, [1 / np.sqrt(8 / 3)] * 2 + [0], rtol=1e-6)
+
+    def test_other_dtypes_come_back_as_float32(self):
+        x = RNG.normal(size=(50, 2))
+        expected = statistics.normalise(moments_of(x.astype(np.float32)), x.astype(np.float32))
+        np.testing.assert_array_equal(statistics.normalise(moments_of(x), x), expected)
+        half = jnp.asarray(x, jnp.bfloat16)
+        got = statistics.normalise(moments_of(half), half)
+        assert got.dtype == jnp.float32
+        np.testing.assert_allclose(got, expected, atol=0.03)
+
+    def test_what_does_not_fit_is_named(self):
+        moments = statistics.init_moments({"x": jnp.zeros(3), "n": jnp.zeros((), int)})
+        n = jnp.zeros(5, int)
+        for x, error, message in (
+            ({"x": jnp.zeros((5, 2)), "n": n}, ValueError, r"batch\['x'\] has shape \[5, 2\].* \[3\]"),
+            ({"x": jnp.zeros((5, 3), int), "n": n}, TypeError, r"batch\['x'\] is int32.*floating"),
+            ({"x": jnp.zeros((5, 3))}, ValueError, "structure"),
+        ):
+            with pytest.raises(error, match=message):
+                statistics.update_moments(moments, x)
+        with pytest.raises(ValueError, match=r"x\['x'\] has shape \[2\]"):
+            statistics.normalise(moments, {"x": jnp.zeros(2), "n": n})
+        with pytest.raises(ValueError, match=r"\[4\], \[5\]"):
+            statistics.update_moments(moments, {"x": jnp.zeros((5, 3)), "n": n}, jnp.ones(4))
+        two = statistics.init_moments((jnp.zeros(2), jnp.zeros(2)))
+        with pytest.raises(ValueError, match=r"\[5\], \[6\]"):
+            statistics.update_moments(two, (jnp.zeros((5, 2)), jnp.zeros((6, 2))))
+        with pytest.raises(ValueError, match="same example"):
+            statistics.merge_moments(
+                statistics.init_moments(jnp.zeros(2)), statistics.init_moments(jnp.zeros(1))
+            )

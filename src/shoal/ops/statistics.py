@@ -2,12 +2,19 @@
 
 A weight of 0 takes an entry out, whatever it holds, NaN included. `axis_name` names the mapped axes
 (`vmap`, `shard_map`) whose batches count as one: every mean is then `psum(sum w x) / psum(sum w)`.
+
+Everything is computed and returned in float32: integers, booleans, float64 and narrower floats are
+converted first.
 """
 
+import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+
+from shoal.ops import _checks
 
 Array = jax.Array
 PyTree = Any
@@ -21,9 +28,13 @@ def weighted_mean(x: Array, w: Array, axis_name: AxisName = ()) -> Array:
       x: values, [...].
       w: weights of 0 or more, of the shape of x or one that broadcasts to it.
       axis_name: mapped axes to reduce over as well.
+
+    Raises:
+      ValueError: w does not broadcast to the shape of x.
     """
-    w = jnp.broadcast_to(w, x.shape)
-    total, weight = _sum((jnp.where(w > 0, x * w, 0.0), w), axis_name)
+    w = _weights(w, x)
+    x = jnp.where(w > 0, x, 0.0).astype(jnp.float32)
+    total, weight = _sum((x * w, w), axis_name)
     return _divide(total, weight)
 
 
@@ -36,9 +47,12 @@ def weighted_moments(x: Array, w: Array, axis_name: AxisName = ()) -> tuple[Arra
       x: values, [...].
       w: weights of 0 or more, of the shape of x or one that broadcasts to it.
       axis_name: mapped axes to reduce over as well.
+
+    Raises:
+      ValueError: w does not broadcast to the shape of x.
     """
-    w = jnp.broadcast_to(w, x.shape)
-    _, mean, variance = _batch_moments(x, w, jnp.zeros((), jnp.float32), axis_name)
+    w = _weights(w, x)
+    _, mean, variance, _ = _batch_moments(x, w, jnp.zeros((), jnp.float32), axis_name)
     return mean, variance
 
 
@@ -54,9 +68,15 @@ def standardise(x: Array, w: Array, axis_name: AxisName = (), epsilon: float = 1
       w: weights of 0 or more, of the shape of x or one that broadcasts to it.
       axis_name: mapped axes that the mean and the deviation are taken over as well.
       epsilon: ε, added to the standard deviation.
+
+    Raises:
+      ValueError: w does not broadcast to the shape of x.
     """
+    w = _weights(w, x)
+    x = jnp.where(w > 0, x, 0.0).astype(jnp.float32)  # a NaN would get into the gradient of the rest
     mean, variance = weighted_moments(x, w, axis_name)
-    deviation = jnp.maximum(jnp.sqrt(variance), 1e-6 * jnp.abs(mean))
+    least = jnp.maximum(jnp.square(1e-6 * mean), jnp.finfo(jnp.float32).tiny)  # a root has no slope at 0
+    deviation = jnp.sqrt(jnp.maximum(variance, least))
     return jnp.where(w > 0, (x - mean) / (deviation + epsilon), 0.0)
 
 
@@ -68,43 +88,85 @@ def explained_variance(target: Array, prediction: Array, w: Array, axis_name: Ax
     Args:
       target: [...].
       prediction: [...].
-      w: weights of 0 or more, [...].
+      w: weights of 0 or more, [...] or of a shape that broadcasts to it.
       axis_name: mapped axes to reduce over as well.
+
+    Raises:
+      ValueError: target and prediction have different shapes, or w does not broadcast to them.
     """
+    _checks.same_shape(target=target, prediction=prediction)
     _, residual = weighted_moments(target - prediction, w, axis_name)
     _, variance = weighted_moments(target, w, axis_name)
     return jnp.where(variance > 0, 1.0 - residual / jnp.where(variance > 0, variance, 1.0), 0.0)
 
 
 class RunningMoments(NamedTuple):
-    """Count, mean and variance of all samples so far, of each leaf of a pytree.
+    """Count, mean and variance of all samples so far, of each leaf of a pytree that is followed.
 
     Sums in float32 stall: beyond 2**24 samples one more changes nothing. Here every number is kept as a
     float32 and what rounding took from it (`residual`, of the same structure), so that each is good to
     some 48 bits: the moments are those of all samples, equally weighted, after 1e12 of them.
+
+    Leaves that are not followed (integers, booleans, paths that were left out) hold a boolean in place of
+    their moments, and are passed through wherever samples are.
     """
 
     count: Array  # type: ignore[assignment]  # sum of weights; a tuple's own count is of no use here
-    mean: PyTree  # float32, of the example's shapes; () for leaves that are not floating
+    mean: PyTree  # float32, of the example's shapes
     variance: PyTree  # of the same structure; biased (divided by the count)
     residual: tuple[Array, PyTree, PyTree]  # what count, mean and variance lost to rounding
 
 
-def init_moments(example: PyTree) -> RunningMoments:
+def init_moments(example: PyTree, only: Callable[[str], bool] | None = None) -> RunningMoments:
     """No samples yet: mean 0, variance 1, so that `normalise` changes nothing but its clip.
 
     Args:
       example: a pytree of arrays of the shapes and dtypes of one sample. Leaves that are not of a
         floating dtype (integers, booleans) are never touched.
+      only: which of the floating leaves to follow, by their path (`"arm/angles"`; `""` for a lone array);
+        all by default.
+
+    Raises:
+      ValueError: `only` chooses none, although there are floating leaves.
     """
+    paths, structure = jax.tree.flatten_with_path(example)
+    leaves = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in paths}
+    floating = [name for name, leaf in leaves.items() if jnp.issubdtype(_dtype(leaf), jnp.floating)]
+    followed = [name for name in floating if only is None or only(name)]
+    if floating and not followed:
+        raise ValueError(f"only chooses none of the floating leaves, whose paths are {', '.join(floating)}.")
 
-    def shape(leaf: Array) -> tuple[int, ...]:
-        return jnp.shape(leaf) if _is_floating(leaf) else ()
+    def filled(value: float) -> PyTree:
+        parts = [
+            jnp.full(jnp.shape(leaf), value, jnp.float32) if name in followed else jnp.asarray(False)
+            for name, leaf in leaves.items()
+        ]
+        return jax.tree.unflatten(structure, parts)
 
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(shape(leaf), jnp.float32), example)
-    ones = jax.tree.map(lambda leaf: jnp.ones(shape(leaf), jnp.float32), example)
     count = jnp.zeros((), jnp.float32)
-    return RunningMoments(count, zeros, ones, (count, zeros, zeros))
+    return RunningMoments(count, filled(0.0), filled(1.0), (count, filled(0.0), filled(0.0)))
+
+
+def moments_of(
+    batch: PyTree,
+    weight: Array | None = None,
+    axis_name: AxisName = (),
+    only: Callable[[str], bool] | None = None,
+) -> RunningMoments:
+    """The moments of a first batch, to start from data and not from nothing.
+
+    Args:
+      batch: a pytree, each leaf with the same leading axes [...] before those of one sample.
+      weight: weights of 0 or more of the samples, [...]; by default all 1, with one leading axis.
+      axis_name: mapped axes whose batches are counted in as well.
+      only: which of the floating leaves to follow, as `init_moments` takes it.
+
+    Raises:
+      ValueError: `only` chooses none, or the leading axes of leaves and weight differ.
+    """
+    leading = 1 if weight is None else jnp.ndim(weight)
+    example = jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x)[leading:], _dtype(x)), batch)
+    return update_moments(init_moments(example, only), batch, weight, axis_name)
 
 
 def update_moments(
@@ -119,93 +181,207 @@ def update_moments(
       axis_name: mapped axes whose batches are counted in as well, so that all come to the same result.
 
     Raises:
-      ValueError: a leaf of the batch does not end in the shape of the example's.
+      ValueError: the batch is not of the example's structure, or a leaf that is followed does not end in the
+        shape of the example's or has other leading axes than the weight.
+      TypeError: a leaf that is followed is not floating.
 
     Source: Chan, Golub and LeVeque 1983, "Algorithms for Computing the Sample Variance"; a corrected
     two-pass sum within the batch, about the mean so far.
     """
+    leaves = _leaves_of(batch, moments, "batch")
+    leading = {
+        x.shape[: x.ndim - mean.ndim]
+        for x, mean in zip(leaves, jax.tree.leaves(moments.mean), strict=True)
+        if _is_followed(mean)
+    }
+    if not leading:
+        return moments
+    if weight is not None:
+        leading.add(jnp.shape(weight))
+    if len(leading) > 1:
+        shapes = ", ".join(str(list(shape)) for shape in sorted(leading))
+        raise ValueError(f"batch and weight have different leading axes, {shapes}; all must have the same.")
+    w = jnp.ones(leading.pop()) if weight is None else jnp.asarray(weight, jnp.float32)
 
-    def update(x: Array, *parts: Array) -> tuple[Array, ...]:
-        if not _is_floating(x):
-            return parts
-        mean, variance, mean_residual, variance_residual = parts
-        leading = x.ndim - mean.ndim
-        if leading < 0 or x.shape[leading:] != mean.shape:
-            raise ValueError(f"batch has a leaf of shape {list(x.shape)}; it must end in {list(mean.shape)}.")
-        w = jnp.ones(x.shape[:leading]) if weight is None else weight
-        w = jnp.broadcast_to(w.reshape(w.shape + (1,) * mean.ndim), x.shape)
-        count, batch_mean, batch_variance = _batch_moments(x, w, mean, axis_name, range(leading))
+    def update(x: Array, mean: Array, variance: Array, *residuals: Array) -> tuple[Array, ...]:
+        own = jnp.broadcast_to(w.reshape(w.shape + (1,) * mean.ndim), x.shape)
+        batch_moments = _batch_moments(x, own, mean, axis_name, range(w.ndim))
         return _merge_leaf(
-            (moments.count, mean, variance, mean_residual, variance_residual),
-            (count, batch_mean, batch_variance, jnp.zeros_like(mean), jnp.zeros_like(mean)),
+            (moments.count, mean, variance, *residuals), (*batch_moments, jnp.zeros_like(mean))
         )
 
-    leaves, structure = jax.tree.flatten(batch)
-    merged = _map_parts(update, moments, leaves)
-    shapes = zip(leaves, jax.tree.leaves(moments.mean), strict=True)
-    floating = [x.shape[: x.ndim - mean.ndim] for x, mean in shapes if _is_floating(x)]
-    if not floating:
-        return moments
-    w = jnp.ones(floating[0]) if weight is None else weight
-    (count,) = _sum((w.astype(jnp.float32),), axis_name)
-    return _rebuild(structure, _add(moments.count, moments.residual[0], count), merged)
+    (count,) = _sum((w,), axis_name)
+    return _rebuild(moments, _add(moments.count, moments.residual[0], count), update, [leaves])
 
 
 def merge_moments(a: RunningMoments, b: RunningMoments) -> RunningMoments:
     """The moments of both sets of samples together; the order does not matter.
 
+    Args:
+      a: of some samples.
+      b: of other samples, made from the same example.
+
+    Raises:
+      ValueError: the two were not made from the same example.
+
     Source: Chan, Golub and LeVeque 1983, "Algorithms for Computing the Sample Variance".
     """
 
     def merge(*parts: Array) -> tuple[Array, ...]:
-        return _merge_leaf((a.count, *parts[:4]), (b.count, *parts[4:]))
+        return _merge_leaf((b.count, *parts[:4]), (a.count, *parts[4:]))
 
-    mean, variance = jax.tree.leaves(b.mean), jax.tree.leaves(b.variance)
-    residuals = (jax.tree.leaves(part) for part in b.residual[1:])
-    others = list(zip(mean, variance, *residuals, strict=True))
-    merged = _map_parts(lambda other, *own: merge(*own, *other), a, others)
+    shapes = [
+        jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), moments.mean) for moments in (a, b)
+    ]
+    if shapes[0] != shapes[1]:
+        raise ValueError(f"a and b are not moments of the same example: {shapes[0]} and {shapes[1]}.")
     count = _add(a.count, a.residual[0], b.count, b.residual[0])
-    return _rebuild(jax.tree.structure(a.mean), count, merged)
+    return _rebuild(a, count, merge, [jax.tree.leaves(part) for part in _parts(b)])
 
 
-def standard_deviation(moments: RunningMoments, minimum: float = 1e-4) -> PyTree:
-    """The standard deviation of each leaf, never below `minimum`."""
-    return jax.tree.map(lambda v: jnp.sqrt(jnp.maximum(v, minimum**2)), moments.variance)
+def standard_deviation(
+    moments: RunningMoments, minimum: float = 1e-4, maximum: float = math.inf, warm_up: float = 0.0
+) -> PyTree:
+    """The standard deviation of each leaf within bounds, `clip(sqrt(variance), minimum, maximum)`.
+
+    Args:
+      moments: of any samples.
+      minimum: what it is at least; keeps a feature that never changes from being blown up.
+      maximum: what it is at most; keeps a feature with rare outliers from being flattened.
+      warm_up: before so many samples it is 1.
+
+    Returns:
+      a pytree of the example's structure; 1 for leaves that are not followed.
+    """
+
+    def one(variance: Array) -> Array:
+        if not _is_followed(variance):
+            return jnp.ones(())
+        deviation = jnp.clip(jnp.sqrt(jnp.maximum(variance, minimum**2)), minimum, maximum)
+        return jnp.where(moments.count < warm_up, 1.0, deviation)
+
+    return jax.tree.map(one, moments.variance)
 
 
 def normalise(
-    moments: RunningMoments, x: PyTree, clip: float = 10.0, minimum_deviation: float = 1e-4
+    moments: RunningMoments,
+    x: PyTree,
+    clip: float = 10.0,
+    minimum_deviation: float = 1e-4,
+    maximum_deviation: float = math.inf,
+    warm_up: float = 0.0,
 ) -> PyTree:
     """Brings samples to mean 0 and standard deviation 1: `clip((x - mean) / deviation, -clip, clip)`.
 
     Args:
       moments: of such samples.
-      x: a pytree as the example was, with any leading axes. Integers and booleans are returned as they are.
-      clip: bound of the result.
-      minimum_deviation: what the standard deviation is at least; keeps a feature that never changes from
-        being blown up.
+      x: a pytree as the example was, with any leading axes. Leaves that are not followed (integers and
+        booleans among them) are returned as they are.
+      clip: bound of the result; `math.inf` for none.
+      minimum_deviation: what the standard deviation is at least.
+      maximum_deviation: what the standard deviation is at most.
+      warm_up: before so many samples have been counted, x is clipped and nothing else.
+
+    Returns:
+      a pytree as x is; float32 where it was normalised.
+
+    Raises:
+      ValueError: x is not of the example's structure, or a leaf that is followed does not end in the shape of
+        the example's.
+      TypeError: a leaf that is followed is not floating.
     """
 
-    def one(x: Array, mean: Array, deviation: Array, mean_residual: Array) -> Array:
-        if not _is_floating(x):
-            return x
-        return jnp.clip((x - mean - mean_residual) / deviation, -clip, clip)
+    def one(x: Array, mean: Array, mean_residual: Array, deviation: Array) -> Array:
+        offset = (x - mean) - mean_residual
+        return jnp.clip(offset / deviation, -clip, clip).astype(jnp.float32)
 
-    deviation = standard_deviation(moments, minimum_deviation)
-    return jax.tree.map(one, x, moments.mean, deviation, moments.residual[1])
+    return _scaled(one, moments, x, minimum_deviation, maximum_deviation, warm_up)
 
 
-def denormalise(moments: RunningMoments, x: PyTree, minimum_deviation: float = 1e-4) -> PyTree:
-    """The inverse of `normalise`, for what it did not clip: `x deviation + mean`."""
+def denormalise(
+    moments: RunningMoments,
+    x: PyTree,
+    minimum_deviation: float = 1e-4,
+    maximum_deviation: float = math.inf,
+    warm_up: float = 0.0,
+) -> PyTree:
+    """The inverse of `normalise` with the same arguments, for what it did not clip: `x deviation + mean`.
 
-    def one(x: Array, mean: Array, deviation: Array) -> Array:
-        return x * deviation + mean if _is_floating(x) else x
+    Exact but for rounding: within some units in the last place of the larger of mean and result.
+    """
 
-    return jax.tree.map(one, x, moments.mean, standard_deviation(moments, minimum_deviation))
+    def one(x: Array, mean: Array, mean_residual: Array, deviation: Array) -> Array:
+        return ((x * deviation + mean_residual) + mean).astype(jnp.float32)
+
+    return _scaled(one, moments, x, minimum_deviation, maximum_deviation, warm_up)
 
 
-def _is_floating(leaf: Array) -> bool:
-    return jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+def _scaled(
+    one: Callable[..., Array],
+    moments: RunningMoments,
+    x: PyTree,
+    minimum: float,
+    maximum: float,
+    warm_up: float,
+) -> PyTree:
+    """Applies `one(x, mean, mean's residual, deviation)` to the leaves that are followed."""
+    cold = moments.count < warm_up
+    parts = (moments.mean, moments.residual[1], standard_deviation(moments, minimum, maximum, warm_up))
+    columns = zip(_leaves_of(x, moments, "x"), *(jax.tree.leaves(part) for part in parts), strict=True)
+    leaves = [
+        one(leaf, jnp.where(cold, 0.0, mean), jnp.where(cold, 0.0, residual), deviation)
+        if _is_followed(mean)
+        else leaf
+        for leaf, mean, residual, deviation in columns
+    ]
+    return jax.tree.unflatten(jax.tree.structure(x), leaves)
+
+
+def _dtype(leaf: Any) -> Any:
+    return leaf.dtype if hasattr(leaf, "dtype") else jnp.result_type(leaf)
+
+
+def _is_followed(part: Array) -> bool:
+    return part.dtype != jnp.bool_
+
+
+def _leaves_of(x: PyTree, moments: RunningMoments, name: str) -> list[Array]:
+    """The leaves of samples that fit the moments; those that are followed as arrays.
+
+    Raises:
+      ValueError: their structure or a shape does not fit.
+      TypeError: a leaf that is followed is not floating.
+    """
+    paths, structure = jax.tree.flatten_with_path(x)
+    expected = jax.tree.structure(moments.mean)
+    if structure != expected:  # type: ignore[operator]
+        raise ValueError(f"{name} has the structure {structure}, which must be the example's, {expected}.")
+    leaves = []
+    for (path, leaf), mean in zip(paths, jax.tree.leaves(moments.mean), strict=True):
+        if not _is_followed(mean):
+            leaves.append(leaf)
+            continue
+        where = jax.tree_util.keystr(path)
+        if not jnp.issubdtype(_dtype(leaf), jnp.floating):
+            raise TypeError(f"{name}{where} is {_dtype(leaf)}; it must be floating, as the example is.")
+        shape, own = list(jnp.shape(leaf)), list(mean.shape)
+        if shape[max(len(shape) - len(own), 0) :] != own:
+            raise ValueError(f"{name}{where} has shape {shape}, which must end in the example's, {own}.")
+        leaves.append(jnp.asarray(leaf))
+    return leaves
+
+
+def _weights(w: Array, x: Array) -> Array:
+    """Weights as float32 of the shape of x.
+
+    Raises:
+      ValueError: they do not broadcast to it.
+    """
+    try:
+        return jnp.broadcast_to(w, jnp.shape(x)).astype(jnp.float32)
+    except ValueError:
+        shapes = f"{list(jnp.shape(w))}, which must broadcast to x's, {list(jnp.shape(x))}"
+        raise ValueError(f"w has shape {shapes}.") from None
 
 
 def _divide(total: Array, weight: Array) -> Array:
@@ -219,8 +395,8 @@ def _sum(xs: tuple[Array, ...], axis_name: AxisName, axes: Any = None) -> tuple[
 
 def _batch_moments(
     x: Array, w: Array, anchor: Array, axis_name: AxisName, axes: Any = None
-) -> tuple[Array, Array, Array]:
-    """Weight, mean and variance over `axes` (all by default), in two passes about `anchor`."""
+) -> tuple[Array, Array, Array, Array]:
+    """Weight, mean, variance and the mean's residual over `axes` (None is all), in two passes about `anchor`."""
     x, w = jnp.where(w > 0, x, 0.0).astype(jnp.float32), w.astype(jnp.float32)
     total, weight = _sum((w * jnp.where(w > 0, x - anchor, 0.0), w), axis_name, axes)
     offset = _divide(total, weight)
@@ -228,7 +404,8 @@ def _batch_moments(
     first, second = _sum((w * rest, w * jnp.square(rest)), axis_name, axes)
     correction = _divide(first, weight)
     variance = jnp.maximum(_divide(second, weight) - jnp.square(correction), 0.0)
-    return weight, anchor + offset + correction, variance
+    mean, residual = _add(anchor, 0.0, offset + correction)
+    return weight, mean, variance, residual
 
 
 def _merge_leaf(a: tuple[Array, ...], b: tuple[Array, ...]) -> tuple[Array, ...]:
@@ -249,7 +426,7 @@ def _merge_leaf(a: tuple[Array, ...], b: tuple[Array, ...]) -> tuple[Array, ...]
     return mean, variance, mean_residual, variance_residual
 
 
-def _add(high: Array, low: Array, x: Array, x_low: Array | float = 0.0) -> tuple[Array, Array]:
+def _add(high: Array, low: Array | float, x: Array, x_low: Array | float = 0.0) -> tuple[Array, Array]:
     """Adds to a number kept in two float32 words (Knuth's two-sum; Dekker 1971)."""
     total = high + x
     taken = total - high
@@ -259,14 +436,26 @@ def _add(high: Array, low: Array, x: Array, x_low: Array | float = 0.0) -> tuple
     return result, low - (result - total)
 
 
-def _map_parts(function: Any, moments: RunningMoments, leaves: list) -> list[tuple[Array, ...]]:
-    trees = (moments.mean, moments.variance, moments.residual[1], moments.residual[2])
-    parts = zip(*(jax.tree.leaves(tree) for tree in trees), strict=True)
-    return [function(leaf, *own) for leaf, own in zip(leaves, parts, strict=True)]
+def _parts(moments: RunningMoments) -> tuple[PyTree, PyTree, PyTree, PyTree]:
+    return moments.mean, moments.variance, moments.residual[1], moments.residual[2]
 
 
-def _rebuild(structure: Any, count: tuple[Array, Array], parts: list[tuple[Array, ...]]) -> RunningMoments:
-    columns = zip(*parts, strict=True)
+def _rebuild(
+    moments: RunningMoments,
+    count: tuple[Array, Array],
+    function: Callable[..., tuple[Array, ...]],
+    others: list[list[Array]],
+) -> RunningMoments:
+    """The moments with `function(*others, mean, variance, *residuals)` of each leaf that is followed."""
+    structure = jax.tree.structure(moments.mean)
+    own = list(zip(*(jax.tree.leaves(part) for part in _parts(moments)), strict=True))
+    columns = zip(
+        *(
+            function(*other, *parts) if _is_followed(parts[0]) else parts
+            for *other, parts in zip(*others, own, strict=True)
+        ),
+        strict=True,
+    )
     mean, variance, mean_residual, variance_residual = (
         jax.tree.unflatten(structure, list(column)) for column in columns
     )
