@@ -1,0 +1,310 @@
+"""Distributions over vectors of real numbers, whose entries are independent."""
+
+import dataclasses
+import functools
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import betaln, digamma, erf
+
+from shoal.ops.distributions._arguments import (
+    ILLEGAL,
+    broadcast_shape,
+    parameter,
+    same_last_axis,
+    vectors,
+)
+
+Array = jax.Array
+Bound = float | tuple[float, ...]
+
+
+class Normal(NamedTuple):
+    """Independent normal entries: float32 [..., n], unbounded."""
+
+    loc: Array  # [..., n]
+    scale: Array  # standard deviation, above 0, [..., n]
+
+    def sample(self, key: Array) -> Array:
+        """[..., n], differentiable in loc and scale."""
+        loc, scale = self._loc_and_scale
+        return loc + scale * jax.random.normal(key, self._shape, jnp.result_type(loc, scale))
+
+    def mode(self) -> Array:
+        """The mean, [..., n]."""
+        return jnp.broadcast_to(self._loc_and_scale[0], self._shape)
+
+    def log_prob(self, x: Array) -> Array:
+        """[..., n] -> [...]."""
+        loc, scale = self._loc_and_scale
+        z = (vectors(x, self._shape) - loc) / scale
+        return jnp.sum(-0.5 * jnp.square(z) - jnp.log(scale) - _HALF_LOG_2PI, axis=-1)
+
+    def sample_and_log_prob(self, key: Array) -> tuple[Array, Array]:
+        """An action and its log-density."""
+        x = self.sample(key)
+        return x, self.log_prob(x)
+
+    def entropy(self) -> Array:
+        """Differential entropy in nats, [...]."""
+        terms = 0.5 + _HALF_LOG_2PI + jnp.log(self._loc_and_scale[1])
+        return jnp.sum(jnp.broadcast_to(terms, self._shape), axis=-1)
+
+    def kl(self, other: "Normal") -> Array:
+        """KL(self || other), [...]."""
+        shape = _common_shape(self=self._shape, other=other._shape)
+        (loc, scale), (other_loc, other_scale) = self._loc_and_scale, other._loc_and_scale
+        log_ratio = jnp.log(scale) - jnp.log(other_scale)
+        z = (loc - other_loc) / other_scale
+        # (e^2x - 1) / 2 - x is 0 and not a rounding error below it where the scales are equal.
+        terms = 0.5 * (jnp.expm1(2.0 * log_ratio) + jnp.square(z)) - log_ratio
+        return jnp.sum(jnp.broadcast_to(terms, shape), axis=-1)
+
+    @property
+    def _loc_and_scale(self) -> tuple[Array, Array]:
+        return parameter(loc=self.loc), parameter(scale=self.scale)
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return broadcast_shape(loc=jnp.shape(self.loc), scale=jnp.shape(self.scale))
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=["loc", "scale"], meta_fields=["low", "high"]
+)
+@dataclasses.dataclass(frozen=True)
+class TanhNormal:
+    """A Normal squashed by tanh and stretched to an interval: float32 [..., n] in [low, high].
+
+    The raw methods speak of the Normal's sample u, the others of the action
+    `x = low + (high - low) (tanh(u) + 1) / 2`. The log-density is that of x in both.
+    The bounds are static: numbers, or tuples with one for each entry.
+    """
+
+    loc: Array  # of the Normal, [..., n]
+    scale: Array  # of the Normal, [..., n]
+    low: Bound = -1.0
+    high: Bound = 1.0
+
+    def sample_raw(self, key: Array) -> Array:
+        """u, [..., n]; what to remember of an action."""
+        return self._normal.sample(key)
+
+    def mode_raw(self) -> Array:
+        """The u of `mode`, [..., n]."""
+        return self._normal.mode()
+
+    def from_raw(self, raw: Array) -> Array:
+        """The action of a u."""
+        low, width = self._interval
+        unit = 0.5 * jnp.tanh(vectors(raw, self._normal._shape)) + 0.5
+        return jnp.clip(low + width * unit, low, jnp.asarray(self.high, unit.dtype))
+
+    def log_prob_raw(self, raw: Array) -> Array:
+        """Log-density of the action whose raw sample this is, [..., n] -> [...]; exact wherever u lies."""
+        _, width = self._interval
+        raw = vectors(raw, self._normal._shape)
+        # log(1 - tanh(u)²), without the cancellation.
+        log_slope = 2.0 * (math.log(2.0) - raw - jax.nn.softplus(-2.0 * raw))
+        return self._normal.log_prob(raw) - jnp.sum(log_slope + jnp.log(0.5 * width), axis=-1)
+
+    def sample(self, key: Array) -> Array:
+        """An action, [..., n], differentiable in loc and scale."""
+        return self.from_raw(self.sample_raw(key))
+
+    def mode(self) -> Array:
+        """The action of the Normal's mean (its median; the density itself may peak at the bounds), [..., n]."""
+        return self.from_raw(self.mode_raw())
+
+    def log_prob(self, x: Array) -> Array:
+        """[..., n] -> [...]. Actions within 6e-7 of the interval's length of a bound count as that far from it."""
+        low, width = self._interval
+        unit = 2.0 * (vectors(x, self._normal._shape) - low) / width - 1.0
+        return self.log_prob_raw(jnp.arctanh(jnp.clip(unit, -1.0 + _EDGE, 1.0 - _EDGE)))
+
+    def sample_and_log_prob(self, key: Array) -> tuple[Array, Array]:
+        """An action and its log-density, better near the bounds than that of `log_prob`."""
+        raw = self.sample_raw(key)
+        return self.from_raw(raw), self.log_prob_raw(raw)
+
+    def entropy_estimate(self) -> Array:
+        """Differential entropy in nats, [...]: an estimate, since there is no closed form.
+
+        Deterministic, differentiable, and within 4e-6 of the truth for each entry of the action whatever loc
+        and scale are (beside float32's rounding); its gradient in loc within 1e-5. Not unbiased noise but a fit:
+        the expectation of log cosh is taken of a function that is that close to it everywhere and whose
+        expectation has a closed form.
+        """
+        _, width = self._interval
+        loc, scale = jnp.broadcast_arrays(*self._normal._loc_and_scale)
+        log_slope = 2.0 * math.log(2.0) - 2.0 * _expected_log_2cosh(loc, scale)
+        return self._normal.entropy() + jnp.sum(log_slope + jnp.log(0.5 * width), axis=-1)
+
+    def kl(self, other: "TanhNormal") -> Array:
+        """KL(self || other), [...], for equal bounds: that of the Normals."""
+        _same_bounds(self, other)
+        return self._normal.kl(other._normal)
+
+    @property
+    def _normal(self) -> Normal:
+        return Normal(self.loc, self.scale)
+
+    @property
+    def _interval(self) -> tuple[Array, Array]:
+        return _interval(self, self._normal._shape, jnp.result_type(*self._normal._loc_and_scale))
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=["alpha", "beta"], meta_fields=["low", "high"]
+)
+@dataclasses.dataclass(frozen=True)
+class Beta:
+    """Independent Betas stretched to an interval: float32 [..., n] in (low, high).
+
+    The bounds are static: numbers, or tuples with one for each entry. Samples and the arguments of
+    `log_prob` are kept 1e-6 of the interval's length away from the bounds, where a density may be 0 or infinite.
+    """
+
+    alpha: Array  # above 0, [..., n]
+    beta: Array  # above 0, [..., n]
+    low: Bound = 0.0
+    high: Bound = 1.0
+
+    def sample(self, key: Array) -> Array:
+        """[..., n], differentiable in alpha and beta."""
+        alpha, beta = self._alpha_and_beta
+        return self._stretched(jax.random.beta(key, alpha, beta, self._shape, jnp.result_type(alpha, beta)))
+
+    def mode(self) -> Array:
+        """Where the density is highest, [..., n]: a bound where a parameter is at most 1, the middle if flat."""
+        alpha, beta = (parameter - 1.0 for parameter in self._alpha_and_beta)
+        inside = (alpha > 0) & (beta > 0)
+        peak = alpha / jnp.where(inside, alpha + beta, 1.0)
+        edge = jnp.where(alpha > beta, 1.0, jnp.where(alpha < beta, 0.0, 0.5))
+        return self._stretched(jnp.where(inside, peak, edge))
+
+    def log_prob(self, x: Array) -> Array:
+        """[..., n] -> [...]."""
+        alpha, beta = self._alpha_and_beta
+        low, width = self._interval
+        unit = jnp.clip((vectors(x, self._shape) - low) / width, _BETA_EDGE, 1.0 - _BETA_EDGE)
+        density = (alpha - 1.0) * jnp.log(unit) + (beta - 1.0) * jnp.log1p(-unit)
+        return jnp.sum(density - betaln(alpha, beta) - jnp.log(width), axis=-1)
+
+    def sample_and_log_prob(self, key: Array) -> tuple[Array, Array]:
+        """An action and its log-density."""
+        x = self.sample(key)
+        return x, self.log_prob(x)
+
+    def entropy(self) -> Array:
+        """Differential entropy in nats, [...]."""
+        a, b = jnp.broadcast_arrays(*self._alpha_and_beta)
+        terms = betaln(a, b) - (a - 1.0) * digamma(a) - (b - 1.0) * digamma(b)
+        return jnp.sum(terms + (a + b - 2.0) * digamma(a + b) + jnp.log(self._interval[1]), axis=-1)
+
+    def kl(self, other: "Beta") -> Array:
+        """KL(self || other), [...], for equal bounds."""
+        shape = _common_shape(self=self._shape, other=other._shape)
+        _same_bounds(self, other)
+        (a, b), (other_a, other_b) = self._alpha_and_beta, other._alpha_and_beta
+        da, db = a - other_a, b - other_b
+        terms = da * digamma(a) + db * digamma(b) - (da + db) * digamma(a + b)
+        terms += betaln(other_a, other_b) - betaln(a, b)
+        return jnp.sum(jnp.broadcast_to(terms, shape), axis=-1)
+
+    def _stretched(self, unit: Array) -> Array:
+        low, width = self._interval
+        return low + width * jnp.clip(unit, _BETA_EDGE, 1.0 - _BETA_EDGE)
+
+    @property
+    def _alpha_and_beta(self) -> tuple[Array, Array]:
+        return parameter(alpha=self.alpha), parameter(beta=self.beta)
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return broadcast_shape(alpha=jnp.shape(self.alpha), beta=jnp.shape(self.beta))
+
+    @property
+    def _interval(self) -> tuple[Array, Array]:
+        return _interval(self, self._shape, jnp.result_type(*self._alpha_and_beta))
+
+
+class Deterministic(NamedTuple):
+    """One vector for certain: any dtype, [..., n]."""
+
+    value: Array
+
+    def sample(self, key: Array) -> Array:
+        """The value; the key is not used."""
+        return self.value
+
+    def mode(self) -> Array:
+        """The value."""
+        return self.value
+
+    def log_prob(self, x: Array) -> Array:
+        """Log-probability, [..., n] -> [...]: 0 where x is the value, else `ILLEGAL`."""
+        _common_shape(x=jnp.shape(x), value=self.value.shape)
+        return jnp.where(jnp.all(x == self.value, axis=-1), 0.0, jnp.float32(ILLEGAL))
+
+    def sample_and_log_prob(self, key: Array) -> tuple[Array, Array]:
+        """The value and 0."""
+        return self.value, jnp.zeros(self.value.shape[:-1], jnp.float32)
+
+    def entropy(self) -> Array:
+        """0, [...]."""
+        return jnp.zeros(self.value.shape[:-1], jnp.float32)
+
+    def kl(self, other: "Deterministic") -> Array:
+        """KL(self || other), [...]: 0 where the values are equal, else very large."""
+        return 0.0 - other.log_prob(self.value)
+
+
+_HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
+_EDGE = 1.2e-6  # of [-1, 1]; float32 has steps of 6e-8 there
+_BETA_EDGE = 1e-6  # of [0, 1]
+
+
+def _interval(d: "TanhNormal | Beta", shape: tuple[int, ...], dtype: jnp.dtype) -> tuple[Array, Array]:
+    """The lower bound and the width, each a number or [n]."""
+    for name, bound in (("low", d.low), ("high", d.high)):
+        if np.ndim(bound) > 0 and np.shape(bound) != shape[-1:]:
+            raise ValueError(f"{name}={bound} must be a number or, for {list(shape)}, {shape[-1]} of them.")
+    low = jnp.asarray(d.low, dtype)
+    return low, jnp.asarray(d.high, dtype) - low
+
+
+def _same_bounds(p: TanhNormal | Beta, q: TanhNormal | Beta) -> None:
+    if np.any(np.not_equal(p.low, q.low)) or np.any(np.not_equal(p.high, q.high)):
+        raise ValueError(
+            f"self has the bounds low={p.low}, high={p.high} and other low={q.low}, high={q.high}; "
+            "they must be equal."
+        )
+
+
+def _common_shape(**shapes: tuple[int, ...]) -> tuple[int, ...]:
+    same_last_axis(**shapes)
+    return broadcast_shape(**shapes)
+
+
+# log(2 cosh u) = u erf(C u) + sum_k A_k exp(-B_k u²), within 1.7e-6 for every u (derivative: 4.5e-6). Fitted
+# by least squares to value and derivative.
+_LOG_COSH_C = 0.92527198
+_LOG_COSH_B = (0.19993489, 0.40315449, 0.83265669, 1.88550118)
+_LOG_COSH_A = (0.00627707, 0.05041021, 0.64354119, -0.00708076)
+
+
+def _expected_log_2cosh(loc: Array, scale: Array) -> Array:
+    """E log(2 cosh u) for u of N(loc, scale²), by the fit above, each of whose terms has an expectation."""
+    c, variance = _LOG_COSH_C, jnp.square(scale)
+    spread = 1.0 + 2.0 * c * c * variance
+    root = jax.lax.rsqrt(spread)
+    expected = loc * erf(c * loc * root)
+    expected += 2.0 * c * variance * root / math.sqrt(math.pi) * jnp.exp(-jnp.square(c * loc * root))
+    for a, b in zip(_LOG_COSH_A, _LOG_COSH_B, strict=True):
+        root = jax.lax.rsqrt(1.0 + 2.0 * b * variance)
+        expected += a * root * jnp.exp(-b * jnp.square(loc * root))
+    return expected

@@ -1,0 +1,317 @@
+"""Distributions over finitely many choices: actions by number, and values on a support of atoms."""
+
+import functools
+from collections.abc import Iterable
+from typing import NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal.ops._checks import real
+from shoal.ops.distributions._arguments import (
+    ILLEGAL,
+    broadcast_shape,
+    integers,
+    parameter,
+    same_last_axis,
+    widened,
+)
+
+Array = jax.Array
+T = TypeVar("T", "Categorical", "MultiCategorical")
+
+
+class Categorical(NamedTuple):
+    """One of n actions: int32 [...]. See `masked` for legal actions."""
+
+    logits: Array  # [..., n], not normalised
+
+    def sample(self, key: Array) -> Array:
+        """One action for each batch entry, by the inverse of the distribution function at one uniform number.
+
+        Never an action of probability 0. One of a probability below 2**-24 is drawn only roughly as often
+        as it should be: the uniform number has no more digits.
+        """
+        probabilities = jax.nn.softmax(parameter(logits=self.logits))
+        uniform = jax.random.uniform(key, probabilities.shape[:-1], probabilities.dtype)
+        if probabilities.shape[-1] <= _UNROLLED:
+            return _inverse_unrolled(probabilities, uniform)
+        return _inverse(probabilities, uniform)
+
+    def mode(self) -> Array:
+        """The likeliest action, the first of equals, [...]."""
+        return jnp.argmax(self.logits, axis=-1).astype(jnp.int32)
+
+    def log_prob(self, x: Array) -> Array:
+        """[...] -> [...]."""
+        log_probabilities = self._log_probabilities
+        # A select and a sum, for its gradient is again a select: a gather's would be a scatter.
+        chosen = _one_hot(integers(x, self.logits.shape[:-1]), self.logits.shape[-1])
+        return jnp.sum(jnp.where(chosen, log_probabilities, 0.0), axis=-1)
+
+    def sample_and_log_prob(self, key: Array) -> tuple[Array, Array]:
+        """An action and its log-probability."""
+        x = self.sample(key)
+        return x, self.log_prob(x)
+
+    def entropy(self) -> Array:
+        """In nats, [...]; 0 where one action is legal."""
+        log_probabilities = self._log_probabilities
+        return -jnp.sum(_times(jnp.exp(log_probabilities), log_probabilities), axis=-1)
+
+    def kl(self, other: "Categorical") -> Array:
+        """KL(self || other), [...]; very large where self takes actions that are illegal in other."""
+        same_last_axis(self=self.logits.shape, other=other.logits.shape)
+        log_p, log_q = self._log_probabilities, other._log_probabilities
+        return jnp.sum(_times(jnp.exp(log_p), log_p - log_q), axis=-1)
+
+    @property
+    def _log_probabilities(self) -> Array:
+        return jax.nn.log_softmax(parameter(logits=self.logits))
+
+
+class MultiCategorical(NamedTuple):
+    """Several independent choices at once, of different sizes: int32 [..., parts]."""
+
+    logits: tuple[Array, ...]  # each [..., n_i]
+
+    @property
+    def parts(self) -> tuple[Categorical, ...]:
+        """The choices one by one."""
+        return tuple(Categorical(logits) for logits in self.logits)
+
+    def sample(self, key: Array) -> Array:
+        """One choice of each part, [..., parts]."""
+        keys = jax.random.split(key, len(self.logits))
+        return jnp.stack([part.sample(k) for part, k in zip(self.parts, keys, strict=True)], axis=-1)
+
+    def mode(self) -> Array:
+        """The likeliest choice of each part, [..., parts]."""
+        return jnp.stack([part.mode() for part in self.parts], axis=-1)
+
+    def log_prob(self, x: Array) -> Array:
+        """[..., parts] -> [...]."""
+        batch = self.logits[0].shape[:-1]
+        same_last_axis(x=jnp.shape(x), parts=(*batch, len(self.logits)))
+        return _total(part.log_prob(x[..., i]) for i, part in enumerate(self.parts))
+
+    def sample_and_log_prob(self, key: Array) -> tuple[Array, Array]:
+        """An action and its log-probability."""
+        x = self.sample(key)
+        return x, self.log_prob(x)
+
+    def entropy(self) -> Array:
+        """In nats, summed over the parts, [...]."""
+        return _total(part.entropy() for part in self.parts)
+
+    def kl(self, other: "MultiCategorical") -> Array:
+        """KL(self || other), summed over the parts, [...]."""
+        sizes, others = ([part.shape[-1] for part in d.logits] for d in (self, other))
+        if sizes != others:
+            raise ValueError(f"self has parts of {sizes} and other of {others} choices; they must be equal.")
+        return _total(p.kl(q) for p, q in zip(self.parts, other.parts, strict=True))
+
+
+def masked(distribution: T, mask: Array) -> T:
+    """The distribution among legal actions only: the others have probability 0 and get no gradient.
+
+    What an illegal action's logit was does not matter, NaN included. Where no action is legal at all, all
+    are taken to be equally likely.
+
+    Args:
+      distribution: a Categorical or a MultiCategorical.
+      mask: True (or not 0) where legal, [..., n]; of a MultiCategorical [..., sum(n_i)], the
+        parts' one after the other.
+
+    Raises:
+      ValueError: the mask's last axis is not as long as there are logits.
+    """
+    parts = distribution.logits if isinstance(distribution, MultiCategorical) else (distribution.logits,)
+    sizes = [part.shape[-1] for part in parts]
+    masks = jnp.split(_legal(mask, sum(sizes)), np.cumsum(sizes)[:-1].tolist(), axis=-1)
+    legal = tuple(jnp.where(m, parameter(logits=part), ILLEGAL) for m, part in zip(masks, parts, strict=True))
+    if isinstance(distribution, MultiCategorical):
+        return MultiCategorical(legal)
+    return Categorical(legal[0])
+
+
+class EpsilonGreedy(NamedTuple):
+    """The best action, but with probability ε any legal one: int32 [...].
+
+        π(a) = ε / number of legal actions + (1 - ε) / number of best actions, where a is one of the best
+
+    The best are the legal actions of the highest value; where several have it they share 1 - ε equally, and
+    all do where a value is NaN or no action is legal (then as if all were). Values get no gradient, ε does.
+
+    Source: Sutton and Barto 2018, "Reinforcement Learning", section 2.2.
+    """
+
+    values: Array  # [..., n]; of an illegal action it does not matter, NaN included
+    epsilon: Array | float  # in [0, 1], a number or [...]
+    mask: Array | None = None  # True (or not 0) where legal, [..., n]; None: everywhere
+
+    def sample(self, key: Array) -> Array:
+        """An action, [...], at one uniform number for each batch entry."""
+        return self.categorical.sample(key)
+
+    def mode(self) -> Array:
+        """The best action, the first of equals, whatever ε is, [...]."""
+        return jnp.argmax(self._legal_and_best[1], axis=-1).astype(jnp.int32)
+
+    def log_prob(self, x: Array) -> Array:
+        """[...] -> [...]; `ILLEGAL` of what is never taken."""
+        return self.categorical.log_prob(x)
+
+    def sample_and_log_prob(self, key: Array) -> tuple[Array, Array]:
+        """An action and its log-probability."""
+        return self.categorical.sample_and_log_prob(key)
+
+    def entropy(self) -> Array:
+        """In nats, [...]."""
+        return self.categorical.entropy()
+
+    def kl(self, other: "EpsilonGreedy") -> Array:
+        """KL(self || other), [...]; very large where self takes actions that other never does."""
+        return self.categorical.kl(other.categorical)
+
+    @property
+    def categorical(self) -> Categorical:
+        """The same distribution by the logarithms of its probabilities."""
+        legal, best = self._legal_and_best
+        real(epsilon=jnp.asarray(self.epsilon))
+        broadcast_shape(epsilon=jnp.shape(self.epsilon), batch=best.shape[:-1])
+        epsilon = widened(self.epsilon)[..., None]
+        probabilities = epsilon * _shares(legal) + (1.0 - epsilon) * _shares(best)
+        possible = probabilities > 0
+        return Categorical(jnp.where(possible, jnp.log(jnp.where(possible, probabilities, 1.0)), ILLEGAL))
+
+    @property
+    def _legal_and_best(self) -> tuple[Array, Array]:
+        values = jax.lax.stop_gradient(parameter(values=self.values))
+        legal = jnp.ones(values.shape, bool)
+        if self.mask is not None:
+            legal = jnp.broadcast_to(_legal(self.mask, values.shape[-1]), values.shape)
+            legal |= ~jnp.any(legal, axis=-1, keepdims=True)
+        highest = jnp.max(jnp.where(legal, values, -jnp.inf), axis=-1, keepdims=True)
+        return legal, legal & ~(values < highest)  # and not >=, which would hold for none where one is NaN
+
+
+class DiscreteValued(NamedTuple):
+    """A number that is one of n atoms: float32 [...]. What a distributional critic predicts.
+
+    Several atoms may have the same value; entropy and KL are then those of which atom it is.
+
+    Source: Bellemare et al. 2017, "A Distributional Perspective on Reinforcement Learning", section 4.
+    """
+
+    logits: Array  # [..., n], not normalised
+    atoms: Array  # the support, [n] or [..., n]
+
+    def sample(self, key: Array) -> Array:
+        """One of the atoms, [...]; differentiable in the atoms, not in the logits."""
+        return self._atom(self._categorical.sample(key))
+
+    def mode(self) -> Array:
+        """The likeliest atom, the first of equals, [...]."""
+        return self._atom(self._categorical.mode())
+
+    def log_prob(self, x: Array) -> Array:
+        """[...] -> [...]: `ILLEGAL` unless x is exactly one of the atoms."""
+        real(x=x)
+        atoms, log_probabilities = self._support, self._categorical._log_probabilities
+        broadcast_shape(x=jnp.shape(x), batch=jnp.shape(log_probabilities)[:-1])
+        equal = widened(x)[..., None] == atoms
+        chosen = jax.nn.logsumexp(jnp.where(equal, log_probabilities, ILLEGAL), axis=-1)
+        return jnp.where(jnp.any(equal, axis=-1), chosen, ILLEGAL)
+
+    def sample_and_log_prob(self, key: Array) -> tuple[Array, Array]:
+        """An atom and its log-probability."""
+        x = self.sample(key)
+        return x, self.log_prob(x)
+
+    def entropy(self) -> Array:
+        """In nats, [...]."""
+        return self._categorical.entropy()
+
+    def kl(self, other: "DiscreteValued") -> Array:
+        """KL(self || other), [...], for equal atoms."""
+        return self._categorical.kl(other._categorical)
+
+    def mean(self) -> Array:
+        """[...]: what an agent acts on."""
+        return jnp.sum(jax.nn.softmax(parameter(logits=self.logits)) * self._support, axis=-1)
+
+    def variance(self) -> Array:
+        """[...]."""
+        probabilities = jax.nn.softmax(parameter(logits=self.logits))
+        mean = jnp.sum(probabilities * self._support, axis=-1, keepdims=True)
+        return jnp.sum(probabilities * jnp.square(self._support - mean), axis=-1)
+
+    @property
+    def _categorical(self) -> Categorical:
+        return Categorical(jnp.broadcast_to(parameter(logits=self.logits), self._shape))
+
+    @property
+    def _support(self) -> Array:
+        return jnp.broadcast_to(parameter(atoms=self.atoms), self._shape)
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        shapes = {"logits": jnp.shape(self.logits), "atoms": jnp.shape(self.atoms)}
+        same_last_axis(**shapes)
+        return broadcast_shape(**shapes)
+
+    def _atom(self, index: Array) -> Array:
+        return jnp.sum(jnp.where(_one_hot(index, self.logits.shape[-1]), self._support, 0.0), axis=-1)
+
+
+def _one_hot(index: Array, n: int) -> Array:
+    return jnp.arange(n) == index[..., None]
+
+
+def _legal(mask: Array, n: int) -> Array:
+    """The mask as booleans [..., n]."""
+    real(mask=mask)
+    if jnp.shape(mask)[-1:] != (n,):
+        raise ValueError(f"mask has shape {list(jnp.shape(mask))}; its last axis must be {n} long.")
+    return jnp.asarray(mask).astype(bool)
+
+
+def _shares(chosen: Array) -> Array:
+    """1 over the number of those chosen, for each of them; 0 for the others."""
+    return chosen / jnp.sum(chosen, axis=-1, keepdims=True, dtype=jnp.float32)
+
+
+def _total(terms: Iterable[Array]) -> Array:
+    return functools.reduce(jnp.add, terms)
+
+
+def _times(probability: Array, x: Array) -> Array:
+    """p x, and 0 where p is 0 even if x is infinite, in the gradient too."""
+    return probability * jnp.where(probability > 0, x, 0.0)
+
+
+def _inverse_unrolled(probabilities: Array, uniform: Array) -> Array:
+    """The first action whose cumulative probability exceeds the uniform number (of the total)."""
+    n = probabilities.shape[-1]
+    # Summed one after the other: an action of probability 0 then adds exactly nothing, and is never the first.
+    cumulative = [probabilities[..., 0]]
+    for i in range(1, n):
+        cumulative.append(cumulative[-1] + probabilities[..., i])
+    threshold = uniform * cumulative[-1] * _BELOW_ONE
+    return _total((c <= threshold).astype(jnp.int32) for c in cumulative)
+
+
+def _inverse(probabilities: Array, uniform: Array) -> Array:
+    """The same for many actions, whose sums are made in parallel and may round up at an action of 0."""
+    cumulative = jnp.cumsum(probabilities, axis=-1)
+    threshold = uniform * cumulative[..., -1] * _BELOW_ONE
+    exceeds = (cumulative > threshold[..., None]) & (probabilities > 0)
+    first = jnp.argmax(exceeds, axis=-1)
+    likeliest = jnp.argmax(probabilities, axis=-1)
+    return jnp.where(jnp.any(exceeds, axis=-1), first, likeliest).astype(jnp.int32)
+
+
+_UNROLLED = 32  # up to so many actions the distribution function is summed one by one
+_BELOW_ONE = 1.0 - 2.0**-22  # keeps a uniform number's product with the total below it in spite of rounding
