@@ -23,6 +23,15 @@ def draw(n: int, count: int, seed: int = 0) -> np.ndarray:
     return np.asarray(jax.jit(jax.vmap(lambda key: permutations.permutation(key, n)))(keys))
 
 
+def of_words(words: np.ndarray, n: int) -> np.ndarray:
+    """[count, n]: the permutations of keys that are given by their two words, [count, 2]."""
+
+    def one(word: jax.Array) -> jax.Array:
+        return permutations.permutation(jax.random.wrap_key_data(word), n)
+
+    return np.asarray(jax.jit(lambda words: jax.lax.map(one, words, batch_size=64))(words))
+
+
 def landing_p_value(drawn: np.ndarray) -> float:
     """Chi-square of where every index lands: n * n cells whose rows and columns have equal sums."""
     count, n = drawn.shape
@@ -48,6 +57,20 @@ def joint_pair_p_value(drawn: np.ndarray, i: int, j: int) -> float:
     cells = np.bincount(drawn[:, i] * n + drawn[:, j], minlength=n * n).reshape(n, n)
     assert np.trace(cells) == 0
     return scipy.stats.chisquare(cells[~np.eye(n, dtype=bool)]).pvalue
+
+
+def coarse_landing_p_value(drawn: np.ndarray, tiles: int = 32) -> float:
+    """Chi-square of the tile where each index lands against the tile that it comes from, for many indices.
+
+    In each permutation all rows and columns have fixed sums, so the statistic has (tiles - 1)**2 degrees of
+    freedom, and is larger by n / (n - 1) than for independent counts, which is nothing here.
+    """
+    count, n = drawn.shape
+    tile = np.arange(n) * tiles // n
+    sizes = np.bincount(tile)
+    cells = np.bincount((tile * tiles + tile[drawn]).ravel(), minlength=tiles**2).reshape(tiles, tiles)
+    expected = count * np.outer(sizes, sizes) / n
+    return scipy.stats.chi2.sf(np.sum((cells - expected) ** 2 / expected), (tiles - 1) ** 2)
 
 
 def poisson_p_value(counts: np.ndarray) -> float:
@@ -138,6 +161,100 @@ def test_avalanche_between_keys_that_are_close(n):
     assert poisson_p_value(np.sum(drawn[1:] == drawn[:-1], axis=1)) > SIGNIFICANCE
 
 
+@pytest.mark.parametrize("n", [96, 1000, 1024, 32_768])
+def test_avalanche_when_one_bit_of_the_key_flips(n):
+    """Each of the key's 64 bits moves all but one index in the mean, as an unrelated key would: Poisson(1)."""
+    words = np.random.default_rng(5).integers(2**32, size=(20, 1, 2), dtype=np.uint32)
+    bits = np.zeros((64, 2), np.uint32)
+    bits[np.arange(64), np.arange(64) // 32] = np.uint32(1) << (np.arange(64, dtype=np.uint32) % 32)
+    drawn = of_words(np.concatenate([words, words ^ bits], axis=1).reshape(-1, 2), n).reshape(20, 65, n)
+    agree = np.sum(drawn[:, 1:] == drawn[:, :1], axis=2)
+    assert poisson_p_value(agree.ravel()) > SIGNIFICANCE
+    apart = (drawn[:, 1:] - drawn[:, :1]) % n  # how far an index lands from where it landed: anywhere
+    cells = np.bincount((apart * 16 // n).ravel(), minlength=16)
+    expected = apart.size * np.bincount(np.arange(n) * 16 // n) / n
+    assert scipy.stats.chisquare(cells, expected).pvalue > SIGNIFICANCE
+
+
+@pytest.mark.parametrize("n", [1000, 1024, 32_768, 32_770])
+def test_of_many_every_index_lands_everywhere(n):
+    drawn = draw(n, 20_000 * 100 // n if n < 30_000 else 100, seed=4)
+    assert coarse_landing_p_value(drawn) > SIGNIFICANCE
+    assert pair_p_value(drawn, 1) > SIGNIFICANCE
+
+
+def affine(rng: np.random.Generator, n: int, count: int) -> np.ndarray:
+    """(a i + b) mod n with a random a prime to n and a random b: every index lands everywhere."""
+    factors = np.array([a for a in range(1, n) if math.gcd(a, n) == 1])
+    a, b = rng.choice(factors, size=(count, 1)), rng.integers(n, size=(count, 1))
+    return (a * np.arange(n) + b) % n
+
+
+def rotation(rng: np.random.Generator, n: int, count: int) -> np.ndarray:
+    """Everyone moves by the same random distance."""
+    return (np.arange(n) + rng.integers(n, size=(count, 1))) % n
+
+
+def same_for_all(rng: np.random.Generator, n: int, count: int) -> np.ndarray:
+    """One good permutation, whatever the key."""
+    return np.broadcast_to(rng.permutation(n), (count, n))
+
+
+def same_for_two(rng: np.random.Generator, n: int, count: int) -> np.ndarray:
+    """Good permutations whose key loses its last bit."""
+    return np.repeat(np.stack([rng.permutation(n) for _ in range(-(-count // 2))]), 2, axis=0)[:count]
+
+
+def riffle(rng: np.random.Generator, n: int, count: int) -> np.ndarray:
+    """One random swap for each two indices, which leaves a third of them where they were."""
+    drawn = np.tile(np.arange(n), (count, 1))
+    rows = np.arange(count)
+    for _ in range(n // 2):
+        i, j = rng.integers(n, size=(2, count))
+        drawn[rows, i], drawn[rows, j] = drawn[rows, j], drawn[rows, i]
+    return drawn
+
+
+def no_fixed_point(rng: np.random.Generator, n: int, count: int) -> np.ndarray:
+    """Good permutations, drawn again until nothing stays in its place (a third of all are so)."""
+    drawn = np.stack([rng.permutation(n) for _ in range(4 * count)])
+    return drawn[np.all(drawn != np.arange(n), axis=1)][:count]
+
+
+def p_values(drawn: np.ndarray) -> dict[str, float]:
+    """Each of the statistics above, of permutations that belong to keys in a row."""
+    n = drawn.shape[1]
+    return {
+        "landing": landing_p_value(drawn),
+        "coarse": coarse_landing_p_value(drawn),
+        "pairs": pair_p_value(drawn, 1),
+        "joint": joint_pair_p_value(drawn, 0, 1),
+        "fixed": poisson_p_value(np.sum(drawn == np.arange(n), axis=1)),
+        "avalanche": poisson_p_value(np.sum(drawn[1:] == drawn[:-1], axis=1)),
+    }
+
+
+WEAK = {
+    affine: {"pairs", "avalanche"},
+    rotation: {"pairs", "joint", "fixed", "avalanche"},
+    same_for_all: {"landing", "coarse", "pairs", "joint", "fixed", "avalanche"},
+    same_for_two: {"avalanche"},
+    riffle: {"landing", "coarse", "pairs", "joint", "fixed", "avalanche"},
+    no_fixed_point: {"fixed"},
+}
+
+
+@pytest.mark.parametrize("n", [97, 128])
+def test_these_tests_catch_weak_permutations(n):
+    """Each is caught by the tests that should catch it; good ones, from a sort, by none."""
+    rng = np.random.default_rng(n)
+    good = np.argsort(rng.random(size=(20_000, n)), axis=1)
+    assert min(p_values(good).values()) > SIGNIFICANCE
+    for weak, caught_by in WEAK.items():
+        found = p_values(weak(rng, n, 20_000))
+        assert caught_by <= {name for name, p in found.items() if p < 1e-9}, (weak.__name__, found)
+
+
 @pytest.mark.parametrize("n", [100, 128])
 def test_these_tests_catch_a_weak_network(n, monkeypatch):
     monkeypatch.setattr(permutations, "ROUNDS", 4)
@@ -165,8 +282,10 @@ def test_bad_input_is_named():
     for n in (0, -3, 2**31):
         with pytest.raises(ValueError, match=f"n={n} must"):
             permutations.permute(key, jnp.arange(3), n)
-    with pytest.raises(ValueError, match="float32"):
+    with pytest.raises(TypeError, match="index is float32"):
         permutations.permute(key, jnp.zeros(3), 3)
+    with pytest.raises(ValueError, match=r"index is int8.*n-1=299"):
+        permutations.permute(key, jnp.zeros(3, jnp.int8), 300)
 
 
 MEASURE = """

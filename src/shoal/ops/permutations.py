@@ -16,6 +16,8 @@ import math
 import jax
 import jax.numpy as jnp
 
+from shoal.ops import _checks
+
 Array = jax.Array
 
 ROUNDS = 10
@@ -31,20 +33,22 @@ def permute(key: Array, index: Array, n: int) -> Array:
 
     Args:
       key: a PRNG key; the same key is the same permutation, on every device.
-      index: integers (int32 or uint32) in 0..n-1, of any shape.
+      index: integers in 0..n-1, of any shape and of a dtype that holds n - 1.
       n: how many there are, static, 1 to 2**31 - 1.
 
     Returns:
       the images, of the shape and dtype of `index`.
 
     Raises:
-      ValueError: n is out of range or `index` is not of an integer type.
+      ValueError: n is out of range, or the dtype of `index` does not hold n - 1.
+      TypeError: `index` is not of an integer dtype.
     """
     index = jnp.asarray(index)
+    _checks.integer(index=index)
     if not 1 <= n < 2**31:
         raise ValueError(f"n={n} must be at least 1 and at most 2147483647.")
-    if not jnp.issubdtype(index.dtype, jnp.integer):
-        raise ValueError(f"index has dtype {index.dtype}, which must be int32 or uint32.")
+    if jnp.iinfo(index.dtype).max < n - 1:
+        raise ValueError(f"index is {index.dtype}, which does not hold n-1={n - 1}; int32 does.")
     if n <= SMALL:
         return _ranks(key, n)[index].astype(index.dtype)
     left, right = _radices(n)
