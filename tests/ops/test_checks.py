@@ -20,6 +20,14 @@ def test_one_shape():
         _checks.same_shape("[T]", x=matrix)
 
 
+def test_the_first_axes():
+    _checks.leading((3,), "[T, A]", x=matrix, y=jnp.zeros((3, 5)))
+    with pytest.raises(ValueError, match=r"^x \[3, 2\] must have the axes \[T, A\] and begin with \[4\]\.$"):
+        _checks.leading((4,), "[T, A]", x=matrix)
+    with pytest.raises(ValueError, match=r"^x \[3\] must have the axes"):
+        _checks.leading((3,), "[T, A]", x=a)
+
+
 def test_a_number_or_one_per_step():
     _checks.broadcastable((3,), x=a, y=0.5, z=jnp.ones(()))
     with pytest.raises(ValueError, match=r"^y \[4\] must be a number or have the shape \[3\]\.$"):

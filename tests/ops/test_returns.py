@@ -1,6 +1,9 @@
-"""Against double loops written from the papers, over random ends, with NaN wherever nothing may be read."""
+"""Every function of returns against loops written from the papers, over random ends, NaN wherever nothing is read.
 
-from typing import NamedTuple
+The first half runs over all functions, those of `vtrace` and `off_policy` too; the second is about `returns`.
+"""
+
+import functools
 
 import hypothesis
 import hypothesis.strategies as st
@@ -8,331 +11,305 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.test_util import check_grads
+from return_streams import CASES, FLOATING, Case, Stream, consistent, episodes, may_be_read, stream
 
-from shoal.ops import returns
+from shoal.ops import off_policy, returns, vtrace
 
-GAMMA = 0.97
-LENGTH = 24  # one length for all random streams, so that each function compiles once
+BATCH, LENGTHS = 3, (1, 4, 16)  # few, so that each function compiles few times
+KINDS = "oooootcbd0TCB"
+TOLERANCE = {"rtol": 2e-5, "atol": 2e-5}
 
-
-class Stream(NamedTuple):
-    r_t: np.ndarray
-    discount_t: np.ndarray
-    v_tm1: np.ndarray
-    v_t: np.ndarray
-    w_tm1: np.ndarray
-    log_rho_tm1: np.ndarray
-    lambda_: np.ndarray
+every = pytest.mark.parametrize("name", CASES)
 
 
-def stream(seed: int, ends: str, poison: bool = True) -> Stream:
-    """A stream whose t-th transition is `ends[t]`: on, terminated, cut (truncated), weight 0 ("0").
-
-    After an end the next transition has weight 0, as the batch's reset step has. With `poison`, everything
-    that may not be read is NaN: all of a transition of weight 0, and the value after a termination.
-    """
-    rng = np.random.default_rng(seed)
-    length = len(ends)
-    values = rng.normal(size=length + 1).astype(np.float32)
-    kinds = list(ends)
-    for t in range(1, length):
-        if kinds[t - 1] in "tc":
-            kinds[t] = "0"
-    terminated = np.array([kind == "t" for kind in kinds])
-    weight = np.array([0.0 if kind == "0" else 1.0 for kind in kinds], np.float32)
-    made = Stream(
-        r_t=rng.normal(size=length).astype(np.float32),
-        discount_t=np.where(terminated, 0.0, GAMMA).astype(np.float32),
-        v_tm1=values[:-1].copy(),
-        v_t=values[1:].copy(),
-        w_tm1=weight,
-        log_rho_tm1=rng.normal(size=length).astype(np.float32),
-        lambda_=rng.uniform(size=length).astype(np.float32),
-    )
-    if poison:
-        made.v_t[terminated] = np.nan
-        for array in (made.r_t, made.discount_t, made.v_tm1, made.v_t, made.log_rho_tm1):
-            array[weight == 0] = np.nan
-    return made
+@functools.cache
+def batched(name: str):
+    """The function over a batch of streams, time-major, as a caller has them."""
+    axes = Stream(*(1 for _ in Stream._fields))
+    return jax.jit(jax.vmap(CASES[name], in_axes=(axes,), out_axes=1))
 
 
-def episodes(s: Stream) -> list[range]:
-    """Runs of transitions of weight 1; none reaches across a transition of weight 0."""
-    runs, start = [], None
-    for t, weight in enumerate([*s.w_tm1, 0.0]):
-        if weight > 0 and start is None:
-            start = t
-        if weight == 0 and start is not None:
-            runs.append(range(start, t))
-            start = None
-    return runs
+@functools.cache
+def compiled(name: str):
+    return jax.jit(CASES[name])
 
 
-def bootstrap(s: Stream, t: int) -> float:
-    return 0.0 if s.discount_t[t] == 0 else float(s.discount_t[t]) * float(s.v_t[t])
+@functools.cache
+def gradient(name: str, stop: bool):
+    """Of the sum of what counts, with respect to all that floats."""
+
+    def total(floating: dict[str, jax.Array], s: Stream) -> jax.Array:
+        results = CASES[name](s._replace(**floating), stop_target_gradients=stop)
+        return sum(jnp.sum(jnp.where(s.w_tm1 > 0, x, 0.0)) for x in results)
+
+    return jax.jit(jax.grad(total))
 
 
-def loop_gae(s: Stream) -> np.ndarray:
-    """Eq. 16: A_i = sum_l (prod γλ) δ_{i+l}, by a sum for every i."""
-    result = np.zeros(len(s.r_t))
-    for run in episodes(s):
-        for i in run:
-            decay = 1.0
-            for j in range(i, run.stop):
-                result[i] += decay * (s.r_t[j] + bootstrap(s, j) - s.v_tm1[j])
-                decay *= float(s.discount_t[j]) * float(s.lambda_[j])
-    return result
+def floating(s: Stream) -> dict[str, np.ndarray]:
+    return {name: getattr(s, name) for name in FLOATING}
 
 
-def loop_n_step(s: Stream, n: int) -> np.ndarray:
-    """Eq. 7.1: up to n rewards, then the value of where they led."""
-    result = np.zeros(len(s.r_t))
-    for run in episodes(s):
-        for i in run:
-            decay, last = 1.0, min(i + n, run.stop) - 1
-            for j in range(i, last):
-                result[i] += decay * s.r_t[j]
-                decay *= float(s.discount_t[j])
-            result[i] += decay * (s.r_t[last] + bootstrap(s, last)) if decay else 0.0
-    return result
+def batches(length: int) -> st.SearchStrategy:
+    kinds = st.text(alphabet=KINDS, min_size=length, max_size=length)
+    return st.lists(kinds, min_size=BATCH, max_size=BATCH)
 
 
-def loop_lambda(s: Stream) -> np.ndarray:
-    """Eq. 12.18 unrolled: the n-step returns of all lengths, each by the probability of stopping there."""
-    result = np.zeros(len(s.r_t))
-    for run in episodes(s):
-        for i in run:
-            going_on = 1.0
-            for n in range(1, run.stop - i + 1):
-                j = i + n - 1
-                stop = 1.0 if j == run.stop - 1 else 1.0 - float(s.lambda_[j])
-                only_this_run = s._replace(
-                    w_tm1=np.where(np.isin(np.arange(len(s.r_t)), list(run)), 1.0, 0.0)
-                )
-                result[i] += going_on * stop * loop_n_step_at(only_this_run, i, n)
-                going_on *= 1.0 - stop
-    return result
+def test_every_public_function_is_a_case():
+    public = [
+        value
+        for module in (returns, vtrace, off_policy)
+        for key, value in vars(module).items()
+        if callable(value) and getattr(value, "__module__", "") == module.__name__ and key[0] not in "_V"
+    ]
+    assert len(public) == 15 and {case.function for case in CASES.values()} == set(public)
 
 
-def loop_n_step_at(s: Stream, i: int, n: int) -> float:
-    total, decay = 0.0, 1.0
-    for j in range(i, i + n):
-        total += decay * s.r_t[j]
-        if j == i + n - 1:
-            return total + (decay * bootstrap(s, j) if decay else 0.0)
-        decay *= float(s.discount_t[j])
-    return total
+@every
+@hypothesis.settings(deadline=None, max_examples=40)
+@hypothesis.given(st.integers(0, 2**31), st.sampled_from(LENGTHS).flatmap(batches))
+def test_equals_the_loop_from_the_paper(name, seed, kinds):
+    streams = [stream(seed + i, row) for i, row in enumerate(kinds)]
+    got = batched(name)(Stream(*(np.stack(x, axis=1) for x in zip(*streams, strict=True))))
+    for i, s in enumerate(streams):
+        for result, expected in zip(got, CASES[name].loop(s), strict=True):
+            np.testing.assert_allclose(result[:, i], expected, **TOLERANCE)
 
 
-def loop_vtrace(s: Stream, clip_rho: float, clip_c: float, clip_pg: float) -> tuple[np.ndarray, np.ndarray]:
-    """Eq. 1: v_i = V_i + sum_j γ^{j-i} (prod c) δ_j, by a sum for every i."""
-    targets, advantages = s.v_tm1.astype(np.float64).copy(), np.zeros(len(s.r_t))
-    ratio = np.exp(s.log_rho_tm1.astype(np.float64))
-    rho, c = np.minimum(clip_rho, ratio), s.lambda_ * np.minimum(clip_c, ratio)
-    for run in episodes(s):
-        for i in run:
-            decay = 1.0
-            for j in range(i, run.stop):
-                targets[i] += decay * rho[j] * (s.r_t[j] + bootstrap(s, j) - s.v_tm1[j])
-                decay *= float(s.discount_t[j]) * c[j]
-        for i in run:
-            following = 0.0
-            if s.discount_t[i] > 0:
-                following = float(s.v_t[i])
-                if i + 1 < run.stop:
-                    lambda_ = float(s.lambda_[i])
-                    following = (1 - lambda_) * following + lambda_ * targets[i + 1]
-            q = s.r_t[i] + float(s.discount_t[i]) * following
-            advantages[i] = min(clip_pg, ratio[i]) * (q - s.v_tm1[i])
-    return targets, advantages
-
-
-def apply(name: str, s: Stream) -> np.ndarray:
-    """Every function of the module as one array [T, outputs], each with arguments of its own."""
-    r, discount, v_tm1, v, w, log_rho, lambda_ = (jnp.asarray(x) for x in s)
-    if name == "gae":
-        return JITTED[name](r, discount, v_tm1, v, w, lambda_)
-    if name.startswith("n_step"):
-        return JITTED[name](r, discount, v, w)
-    if name == "discounted":
-        return JITTED[name](r, discount, v, w)
-    if name == "lambda":
-        return JITTED[name](r, discount, v, w, lambda_)
-    return jnp.stack(JITTED[name](r, discount, v_tm1, v, w, log_rho, lambda_), axis=-1)
-
-
-CLIPS = {"vtrace": (1.0, 1.0, np.inf), "vtrace_clips": (2.0, 0.7, 1.5)}
-JITTED = {
-    "gae": jax.jit(returns.gae),
-    "discounted": jax.jit(returns.discounted_returns),
-    "lambda": jax.jit(returns.lambda_returns),
-    "n_step_1": jax.jit(lambda *a: returns.n_step_returns(*a, 1)),
-    "n_step_5": jax.jit(lambda *a: returns.n_step_returns(*a, 5)),
-    "n_step_100": jax.jit(lambda *a: returns.n_step_returns(*a, 100)),
-    "vtrace": jax.jit(returns.vtrace),
-    "vtrace_clips": jax.jit(lambda *a: returns.vtrace(*a, *CLIPS["vtrace_clips"])),
-}
-
-
-def loop(name: str, s: Stream) -> np.ndarray:
-    if name == "gae":
-        return loop_gae(s)
-    if name.startswith("n_step"):
-        return loop_n_step(s, int(name.removeprefix("n_step_")))
-    if name == "discounted":
-        return loop_lambda(s._replace(lambda_=np.ones_like(s.lambda_)))
-    if name == "lambda":
-        return loop_lambda(s)
-    return np.stack(loop_vtrace(s, *CLIPS[name]), axis=-1)
-
-
-endings = st.text(alphabet="ooootc0", min_size=LENGTH, max_size=LENGTH)
-
-
-@pytest.mark.parametrize("name", JITTED)
-@hypothesis.settings(deadline=None, max_examples=60)
-@hypothesis.given(st.integers(0, 2**31), endings)
-def test_equals_the_loop_from_the_paper(name, seed, ends):
-    s = stream(seed, ends)
-    got = np.asarray(apply(name, s))
-    np.testing.assert_allclose(got, loop(name, s), rtol=2e-5, atol=2e-5)
-    quiet = got[s.w_tm1 == 0] if got.ndim == 1 else got[s.w_tm1 == 0, 1]
-    assert np.all(quiet == 0)  # advantages and returns; a target is the value that was there
-
-
-@pytest.mark.parametrize("name", JITTED)
-@pytest.mark.parametrize("end", "tc")
+@every
+@pytest.mark.parametrize("end", "tcbTCB")
 def test_two_episodes_in_one_stream_equal_the_two_apart(name, end):
-    first, second = "o" * 8 + end, "o" * 15
-    s = stream(3, first + second)
-    got = np.asarray(apply(name, s))
-    for part in (slice(0, 9), slice(10, LENGTH)):
-        apart = np.asarray(apply(name, Stream(*(x[part] for x in s))))
-        np.testing.assert_array_equal(got[part], apart)
+    """Whether the world resets in the same step (lower case) or spends a step on it, that of weight 0."""
+    first, second = "ooo" + end, "o" * 4
+    between = "0" if end.isupper() else ""
+    s = stream(3, first + between + second)
+    got = compiled(name)(s)
+    for part in (slice(0, 4), slice(4 + len(between), None)):
+        apart = compiled(name)(Stream(*(x[part] for x in s)))
+        for result, expected in zip(got, apart, strict=True):
+            np.testing.assert_array_equal(result[part], expected)
 
 
-@pytest.mark.parametrize("name", JITTED)
-def test_gradients_are_finite_where_masked_entries_are_nan(name):
-    s = stream(5, "ooot0oocooo0ooooootooooo")
-    mask = s.w_tm1 > 0
-
-    def total(v_tm1, r_t, log_rho, discount):
-        out = apply(name, s._replace(v_tm1=v_tm1, r_t=r_t, log_rho_tm1=log_rho, discount_t=discount))
-        return jnp.sum(jnp.where(mask if out.ndim == 1 else mask[:, None], out, 0.0))
-
-    gradients = jax.grad(total, argnums=(0, 1, 2))(s.v_tm1, s.r_t, s.log_rho_tm1, s.discount_t)
-    for gradient in gradients:
-        assert np.all(np.isfinite(np.asarray(gradient)[mask]))
-        assert np.all(np.asarray(gradient)[~mask] == 0)
-    by_discount = np.asarray(jax.grad(total, argnums=3)(s.v_tm1, s.r_t, s.log_rho_tm1, s.discount_t))
-    assert np.all(np.isfinite(by_discount[mask]))
+@every
+def test_an_episode_that_diverges_leaves_the_one_before_alone(name):
+    s = stream(4, "ooocoooo")
+    wild = {
+        key: np.array(value) for key, value in floating(s).items() if key not in ("discount_t", "lambda_")
+    }
+    for value in wild.values():
+        value[5:] = np.inf
+    diverged = compiled(name)(s._replace(**wild))
+    for result, expected in zip(diverged, compiled(name)(s), strict=True):
+        np.testing.assert_array_equal(result[:4], expected[:4])
+        assert not np.all(np.isfinite(result[4:]))
 
 
-def unbroken(seed: int = 0) -> Stream:
-    """A stream with terminations alone and no reset steps: what rlax's functions are for."""
-    s = stream(seed, "o" * LENGTH)
-    s.discount_t[[6, 13]] = 0.0
-    return s
+@every
+def test_gradients_are_finite_and_nothing_reaches_what_is_not_read(name):
+    s = stream(5, "ooTooocoooCo0btoooBodooo")
+    masks, gradients = may_be_read(s), gradient(name, False)(floating(s), s)
+    for field in FLOATING:
+        got, mask = np.asarray(gradients[field]), masks[field]
+        assert np.all(np.isfinite(got[mask])), field
+        assert np.all(got[~mask] == 0), field
+        if field in CASES[name].arguments and not (name == "n_step_returns_1" and field == "lambda_"):
+            assert np.any(got != 0), field
+
+
+@every
+def test_targets_are_constants_unless_they_are_asked_to_carry_gradients(name):
+    s = stream(6, "oocoooTo")
+    gradients = gradient(name, True)(floating(s), s)
+    for field in FLOATING:
+        expected = np.zeros_like(getattr(s, field))
+        if name == "importance_corrected_td_errors" and field == "v_tm1":
+            expected = -s.w_tm1  # the prediction that is compared with the target
+        np.testing.assert_array_equal(gradients[field], expected, err_msg=field)
+    for stopped, by_default, open_ in zip(
+        CASES[name](s, stop_target_gradients=True),
+        CASES[name](s),
+        CASES[name](s, stop_target_gradients=False),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(stopped, by_default)
+        np.testing.assert_array_equal(stopped, open_)
+
+
+@every
+def test_gradients_equal_differences(name):
+    """In float64, with one factor on all discounts: at a termination there is no discount to differentiate by."""
+    case = CASES[name]
+    s = stream(7, "oocooTootoo", poison=False)
+    varied = [field for field in FLOATING if field in case.arguments and field != "discount_t"]
+    with jax.enable_x64(True):
+        wide = s._replace(**{field: getattr(s, field).astype(np.float64) for field in FLOATING})
+
+        @jax.jit
+        def function(factor, *values):
+            given = dict(zip(varied, values, strict=True))
+            results = case(
+                wide._replace(discount_t=factor * wide.discount_t, **given), stop_target_gradients=False
+            )
+            return sum(jnp.sum(jnp.square(x)) for x in results)
+
+        values = [jnp.asarray(getattr(wide, field)) for field in varied]
+        check_grads(function, (jnp.asarray(0.9), *values), order=1, modes=("rev",), atol=1e-6, rtol=1e-6)
+
+
+@every
+def test_dtypes(name):
+    case, s = CASES[name], stream(8, "oocooToo", poison=False)
+    whole = s._replace(r_t=np.arange(8, dtype=np.int32), w_tm1=s.w_tm1 > 0)
+    as_float = case(whole._replace(r_t=whole.r_t.astype(np.float32)))
+    for result, expected in zip(case(whole), as_float, strict=True):
+        assert result.dtype == jnp.float32 and not result.weak_type
+        np.testing.assert_array_equal(result, expected)
+    with jax.enable_x64(True):
+        assert all(x.dtype == jnp.float32 for x in case(s))
+        wide = s._replace(**{field: getattr(s, field).astype(np.float64) for field in FLOATING})
+        for result, expected in zip(case(wide), case.loop(wide), strict=True):
+            assert result.dtype == jnp.float64
+            np.testing.assert_allclose(result, expected, rtol=1e-12, atol=1e-12)
+        mixed = s._replace(discount_t=s.discount_t.astype(np.float64))
+        with pytest.raises(TypeError, match=r"discount_t float64.* must all have the same dtype"):
+            case(mixed)
+
+
+@every
+def test_disagreement_is_named(name):
+    case, s = CASES[name], stream(9, "oooo", poison=False)
+    public = {field: argument for argument, field in case.renamed.items()}
+    for field in case.arguments:
+        short = s._replace(**{field: getattr(s, field)[1:]})
+        with pytest.raises(ValueError, match=rf"{public.get(field, field)} \[3(, 3)?\]"):
+            jax.eval_shape(case, short)
+        with pytest.raises(ValueError, match=rf"{public.get(field, field)} \[4, 1(, 3)?\]"):
+            jax.eval_shape(case, s._replace(**{field: getattr(s, field)[:, None]}))
+        if field in FLOATING and field not in ("r_t", "lambda_"):
+            with pytest.raises(TypeError, match=rf"{public.get(field, field)} is int32; it must be floating"):
+                jax.eval_shape(case, s._replace(**{field: getattr(s, field).astype(np.int32)}))
+    with pytest.raises(TypeError, match="last_t is float32; it must be boolean"):
+        jax.eval_shape(case, s._replace(last_t=s.discount_t))
+
+
+def as_number(case: Case, s: Stream, lambda_: float) -> list[np.ndarray]:
+    return case(s._replace(lambda_=lambda_, w_tm1=None))
+
+
+@every
+def test_a_number_counts_for_every_step_and_no_weights_count_all(name):
+    s = stream(10, "oocoootooo")
+    spread = s._replace(lambda_=np.full(10, 0.7, np.float32))
+    assert np.all(s.w_tm1 == 1)
+    for result, expected in zip(as_number(CASES[name], s, 0.7), CASES[name](spread), strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-6, atol=1e-6)
+    if "lambda_" in CASES[name].arguments:
+        with pytest.raises(ValueError, match=r"lambda_=1\.5 must be between 0 and 1"):
+            as_number(CASES[name], s, 1.5)
+
+
+@every
+def test_a_stream_of_length_0(name):
+    s = Stream(*(x[:0] for x in stream(0, "oo")))
+    assert all(result.shape == (0,) for result in CASES[name](s))
+
+
+def unbroken(seed: int = 0, length: int = 24) -> Stream:
+    """A stream with terminations alone and no reset steps, one value each: what rlax's functions are for."""
+    kinds = ["o"] * length
+    kinds[6] = kinds[13] = "t"
+    s = consistent(stream(seed, "".join(kinds), poison=False))
+    return s._replace(v_t=np.append(s.v_tm1[1:], s.v_t[-1:]))
 
 
 def test_gae_equals_rlax(rlax):
     s = unbroken()
     values = np.append(s.v_tm1, s.v_t[-1])
-    expected = rlax.truncated_generalized_advantage_estimation(s.r_t, s.discount_t, 0.9, values)
-    got = returns.gae(s.r_t, s.discount_t, s.v_tm1, s.v_t, s.w_tm1, 0.9)
-    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+    for lambda_ in (0.9, s.lambda_):
+        expected = rlax.truncated_generalized_advantage_estimation(s.r_t, s.discount_t, lambda_, values)
+        got = returns.gae(s.r_t, s.discount_t, s.last_t, s.v_tm1, s.v_t, lambda_)
+        np.testing.assert_allclose(got, expected, **TOLERANCE)
 
 
 def test_returns_equal_rlax(rlax):
     s = unbroken()
+    given = (s.r_t, s.discount_t, s.last_t, s.v_t)
     for lambda_ in (0.0, 0.7, s.lambda_):
         expected = rlax.lambda_returns(s.r_t, s.discount_t, s.v_t, lambda_)
-        got = returns.lambda_returns(s.r_t, s.discount_t, s.v_t, s.w_tm1, lambda_)
-        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(returns.lambda_returns(*given, lambda_), expected, **TOLERANCE)
+        expected = rlax.n_step_bootstrapped_returns(s.r_t, s.discount_t, s.v_t, 4, lambda_)
+        np.testing.assert_allclose(returns.n_step_returns(*given, lambda_, n=4), expected, **TOLERANCE)
     expected = rlax.discounted_returns(s.r_t, s.discount_t, s.v_t)
-    got = returns.discounted_returns(s.r_t, s.discount_t, s.v_t, s.w_tm1)
-    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
-    expected = rlax.n_step_bootstrapped_returns(s.r_t, s.discount_t, s.v_t, 4)
-    got = returns.n_step_returns(s.r_t, s.discount_t, s.v_t, s.w_tm1, 4)
-    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(returns.discounted_returns(*given), expected, **TOLERANCE)
 
 
-def test_vtrace_equals_rlax(rlax):
-    s = unbroken()
-    ratio = np.exp(s.log_rho_tm1)
-    for lambda_ in (1.0, 0.8):
-        errors = rlax.vtrace(s.v_tm1, s.v_t, s.r_t, s.discount_t, ratio, lambda_, clip_rho_threshold=1.0)
-        got = returns.vtrace(s.r_t, s.discount_t, s.v_tm1, s.v_t, s.w_tm1, s.log_rho_tm1, lambda_)
-        np.testing.assert_allclose(got.targets - s.v_tm1, errors, rtol=1e-5, atol=1e-5)
-    expected = rlax.vtrace_td_error_and_advantage(s.v_tm1, s.v_t, s.r_t, s.discount_t, ratio)
-    got = returns.vtrace(s.r_t, s.discount_t, s.v_tm1, s.v_t, s.w_tm1, s.log_rho_tm1, 1.0, clip_pg_rho=1.0)
-    np.testing.assert_allclose(got.advantages, expected.pg_advantage, rtol=1e-5, atol=1e-5)
+class TestIdentities:
+    s = consistent(stream(11, "oooTooooocoooCooo0oboodooooo", poison=False))
+    common = (s.r_t, s.discount_t, s.last_t)
+    counts = s.w_tm1 > 0
 
+    def less_value(self, x):
+        return np.where(self.counts, x - self.s.v_tm1, 0)
 
-def test_identities():
-    s = stream(11, "ooootooooocoooooo0oootoo", poison=False)
-    r, discount, v_tm1, v, w, _, lambda_ = s
-    returned = returns.discounted_returns(r, discount, v, w)
-    monte_carlo = returns.gae(r, discount, v_tm1, v, w, 1.0)
-    np.testing.assert_allclose(monte_carlo, np.where(w > 0, returned - v_tm1, 0), rtol=1e-5, atol=1e-5)
-    one_step = np.where(w > 0, r + discount * v - v_tm1, 0)
-    np.testing.assert_allclose(returns.gae(r, discount, v_tm1, v, w, 0.0), one_step, rtol=1e-5, atol=1e-6)
-    mixed = returns.lambda_returns(r, discount, v, w, lambda_)
-    np.testing.assert_allclose(
-        returns.gae(r, discount, v_tm1, v, w, lambda_),
-        np.where(w > 0, mixed - v_tm1, 0),
-        rtol=1e-5,
-        atol=1e-5,
-    )
-    on_policy = returns.vtrace(r, discount, v_tm1, v, w, np.zeros_like(r), lambda_)
-    np.testing.assert_allclose(on_policy.targets, np.where(w > 0, mixed, v_tm1), rtol=1e-5, atol=1e-5)
-    np.testing.assert_array_equal(
-        returns.n_step_returns(r, discount, v, w, 500), returns.n_step_returns(r, discount, v, w, LENGTH)
-    )
-    own_ratio = returns.vtrace_advantages(r, discount, v_tm1, v, w, on_policy.targets, lambda_)
-    np.testing.assert_allclose(own_ratio, on_policy.advantages, rtol=1e-5, atol=1e-6)
+    def advantages(self, lambda_):
+        return returns.gae(*self.common, self.s.v_tm1, self.s.v_t, lambda_, self.s.w_tm1)
 
+    def lambda_returns(self, lambda_):
+        return returns.lambda_returns(*self.common, self.s.v_t, lambda_, self.s.w_tm1)
 
-def test_vtrace_survives_ratios_that_overflow():
-    s = stream(2, "o" * LENGTH, poison=False)
-    log_rho = jnp.full(LENGTH, 200.0).at[::2].set(-200.0)
+    def n_step(self, n, lambda_=1.0):
+        return returns.n_step_returns(*self.common, self.s.v_t, lambda_, self.s.w_tm1, n=n)
 
-    def total(log_rho):
-        out = returns.vtrace(*s[:5], log_rho, 0.9, clip_pg_rho=1.0)
-        return jnp.sum(out.targets) + jnp.sum(out.advantages)
+    def discounted(self):
+        return returns.discounted_returns(*self.common, self.s.v_t, self.s.w_tm1)
 
-    value, gradient = jax.value_and_grad(total)(log_rho)
-    assert np.isfinite(value) and np.all(np.isfinite(gradient))
+    def one_step(self):
+        return np.where(self.counts, self.s.r_t + self.s.discount_t * self.s.v_t, 0)
 
+    def test_gae_is_the_return_less_the_value(self):
+        np.testing.assert_allclose(self.advantages(1.0), self.less_value(self.discounted()), **TOLERANCE)
+        mixed = self.less_value(self.lambda_returns(self.s.lambda_))
+        np.testing.assert_allclose(self.advantages(self.s.lambda_), mixed, **TOLERANCE)
 
-def test_whole_batches_by_vmap_and_integer_rewards():
-    streams = [stream(seed, "ooooooootooooocooooooooo") for seed in range(3)]
-    r, discount, v_tm1, v, w, _, _ = (np.stack(x, axis=1) for x in zip(*streams, strict=True))
-    gae = jax.vmap(returns.gae, in_axes=(1, 1, 1, 1, 1, None), out_axes=1)
-    together = gae(r, discount, v_tm1, v, w, 0.95)
-    for i, s in enumerate(streams):
-        alone = returns.gae(*s[:5], 0.95)
-        np.testing.assert_allclose(together[:, i], alone, rtol=1e-6)
-    whole = np.arange(LENGTH, dtype=np.int32)
-    s = streams[0]
-    for function in (returns.discounted_returns, lambda *a: returns.n_step_returns(*a, 3)):
-        got = function(jnp.asarray(whole), s.discount_t, s.v_t, s.w_tm1)
-        assert got.dtype == jnp.float32
-        np.testing.assert_array_equal(got, function(whole.astype(np.float32), *s[1:2], s.v_t, s.w_tm1))
+    def test_lambda_0_is_one_step(self):
+        np.testing.assert_allclose(self.advantages(0.0), self.less_value(self.one_step()), **TOLERANCE)
+        np.testing.assert_allclose(self.lambda_returns(0.0), self.one_step(), **TOLERANCE)
+        np.testing.assert_allclose(self.n_step(5, 0.0), self.one_step(), **TOLERANCE)
 
+    def test_lambda_1_is_the_discounted_return(self):
+        np.testing.assert_allclose(self.lambda_returns(1.0), self.discounted(), **TOLERANCE)
 
-def test_shapes_that_disagree_are_named():
-    s = stream(0, "o" * LENGTH)
-    with pytest.raises(ValueError, match=r"v_t \[23\].*vmap"):
-        returns.gae(s.r_t, s.discount_t, s.v_tm1, s.v_t[1:], s.w_tm1, 0.9)
-    with pytest.raises(ValueError, match=r"r_t \[24, 1\]"):
-        returns.discounted_returns(*(x[:, None] for x in (s.r_t, s.discount_t, s.v_t, s.w_tm1)))
-    with pytest.raises(ValueError, match="n=0"):
-        returns.n_step_returns(s.r_t, s.discount_t, s.v_t, s.w_tm1, 0)
+    def test_n_steps(self):
+        np.testing.assert_allclose(self.n_step(1), self.one_step(), **TOLERANCE)
+        length = len(self.s.r_t)
+        for n in (length, length + 500):
+            np.testing.assert_allclose(self.n_step(n), self.discounted(), **TOLERANCE)
+            mixed = self.lambda_returns(self.s.lambda_)
+            np.testing.assert_allclose(self.n_step(n, self.s.lambda_), mixed, **TOLERANCE)
+        assert not np.allclose(self.n_step(3), self.discounted())
+
+    def test_what_is_known_without_any_formula(self):
+        """With reward 1 everywhere, no discount and values 0, a return counts the steps to the end."""
+        zeros, ones = np.zeros_like(self.s.r_t), np.ones_like(self.s.r_t)
+        ends = np.where(self.s.discount_t == 0, 0.0, 1.0).astype(np.float32)
+        got = returns.discounted_returns(ones, ends, self.s.last_t, zeros, self.s.w_tm1)
+        expected = np.zeros(len(zeros))
+        for run in episodes(self.s):
+            expected[list(run)] = np.arange(len(run), 0, -1)
+        np.testing.assert_array_equal(got, expected)
 
 
 def test_discounted_returns_read_no_value_but_where_the_rewards_end():
-    s = stream(4, "oooocoooooootooooooooooo")
+    s = stream(4, "oooocoooootoooooCooooooo")
     silent = np.full_like(s.v_t, np.nan)
-    silent[[4, LENGTH - 1]] = s.v_t[[4, LENGTH - 1]]
-    np.testing.assert_array_equal(apply("discounted", s._replace(v_t=silent)), apply("discounted", s))
+    cut = [4, 16, 23]
+    silent[cut] = s.v_t[cut]
+    got = CASES["discounted_returns"](s._replace(v_t=silent))
+    np.testing.assert_array_equal(got, CASES["discounted_returns"](s))
+    assert np.all(np.isfinite(got))
+
+
+def test_n_is_at_least_1():
+    s = stream(0, "oooo")
+    with pytest.raises(ValueError, match=r"^n=0 must be at least 1\.$"):
+        returns.n_step_returns(s.r_t, s.discount_t, s.last_t, s.v_t, n=0)

@@ -282,8 +282,8 @@ def prepare(
     observation = normalise(shared.observation, timesteps.observation)
     value = shared.network.value(observation)  # once over all T+1 steps
     discount = config.gamma * after.discount
-    gae = jax.vmap(returns.gae, in_axes=(1, 1, 1, 1, 1, None), out_axes=1)
-    advantage = gae(reward, discount, value[:-1], value[1:], weight, config.gae_lambda)
+    gae = jax.vmap(returns.gae, in_axes=(1, 1, 1, 1, 1, None, 1), out_axes=1)
+    advantage = gae(reward, discount, after.last, value[:-1], value[1:], config.gae_lambda, weight)
     target = advantage + value[:-1]
     if config.norm_adv == "batch":
         advantage_loss = statistics.standardise(advantage, weight, axis_name=axis)

@@ -23,6 +23,18 @@ def same_shape(shape: str = "", **arrays: Array) -> tuple[int, ...]:
     return first
 
 
+def leading(shape: tuple[int, ...], axes: str, **arrays: Array) -> None:
+    """Requires that each named array has the axes `axes`, as in "[T, A]", and begins with the given shape.
+
+    Raises:
+      ValueError: one has another number of axes, or begins otherwise.
+    """
+    for name, array in arrays.items():
+        found = jnp.shape(array)
+        if len(found) != len(axes.split(",")) or found[: len(shape)] != shape:
+            raise ValueError(f"{name} {list(found)} must have the axes {axes} and begin with {list(shape)}.")
+
+
 def broadcastable(shape: tuple[int, ...], **arrays: Array | float) -> None:
     """Requires that each named argument is a number or has the given shape.
 

@@ -1,0 +1,411 @@
+"""Returns of a target policy π from what a behaviour policy μ did.
+
+The rules at the ends of episodes, for gradients and for dtypes are those of `shoal.ops.returns`. All but
+`importance_corrected_td_errors` are one recursion, given here for the target of `q(o_{t-1}, a_{t-1})`:
+
+    G_{t-1} = r_t + γ_t (v_t + λ_t c_t (G_t - q_t)),   the bracket is v_t at T and where the episode ended
+
+with v_t the value of observation t under π, q_t that of the action taken there, and c_t the trace of that action:
+
+| algorithm | v_t | c_t |
+| --- | --- | --- |
+| importance sampling (per decision) | E_π q | π/μ |
+| Q(λ) of Harutyunyan et al. 2016 | E_π q | 1 |
+| Tree-Backup | E_π q | π |
+| Retrace | E_π q | min(1, π/μ) |
+| Q(λ) after Watkins | max q | 1 if the action was greedy, else 0 |
+| Q(λ) after Peng | max q | 1, and q_t replaced by v_t |
+
+Where an episode or the stream ends at t no action was taken, or none that counts: the entries of `q_t` [T], `a_t`,
+`c_t`, `mu_t` and `log_rho_t` are not read there, and those of `v_t`, `q_t` [T, A] and `pi_t` are, unless it
+terminated. From T+1 observations and T actions they are made as `q[1:]` and `jnp.append(a[1:], 0)`.
+
+Source: Munos et al. 2016, "Safe and Efficient Off-Policy Reinforcement Learning", eq. 3 and table 1.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from shoal.ops import _checks
+from shoal.ops._streams import Stream, accumulate, corrected_returns, kept, stopped, stream, td_errors
+
+Array = jax.Array
+
+
+def general_off_policy_returns_from_q_and_v(
+    r_t: Array,
+    discount_t: Array,
+    last_t: Array,
+    q_t: Array,
+    v_t: Array,
+    c_t: Array,
+    lambda_: Array | float = 1.0,
+    w_tm1: Array | None = None,
+    *,
+    stop_target_gradients: bool = True,
+) -> Array:
+    """Off-policy returns with traces of the caller's own, from the values of actions and observations.
+
+        G_{t-1} = r_t + γ_t (v_t + λ_t c_t (G_t - q_t))
+
+    Args:
+      r_t: rewards, [T].
+      discount_t: γ times the environment's discount, [T]; 0 where the episode terminated.
+      last_t: whether the transition led to the end of its episode, [T]; there the bracket is v_t.
+      q_t: values of the actions taken at the observations that followed, [T].
+      v_t: values under π of the observations that followed, [T].
+      c_t: traces of the actions taken there, [T].
+      lambda_: trace decay, a number or [T].
+      w_tm1: weights of the transitions, 0 or 1, [T]; None counts all.
+      stop_target_gradients: whether the returns are constants.
+
+    Returns:
+      returns, [T]: targets of the values of the actions that were taken; 0 where the weight is 0.
+
+    Raises:
+      ValueError: the shapes disagree.
+      TypeError: the dtypes disagree.
+
+    Source: Munos et al. 2016, eq. 3.
+    """
+    s = stream(r_t, discount_t, last_t, lambda_, w_tm1, q_t=q_t, v_t=v_t, c_t=c_t)
+    return stopped(corrected_returns(s, q_t, v_t, c_t), stop_target_gradients)
+
+
+def general_off_policy_returns_from_action_values(
+    r_t: Array,
+    discount_t: Array,
+    last_t: Array,
+    q_t: Array,
+    a_t: Array,
+    pi_t: Array,
+    c_t: Array,
+    lambda_: Array | float = 1.0,
+    w_tm1: Array | None = None,
+    *,
+    stop_target_gradients: bool = True,
+) -> Array:
+    """Off-policy returns with traces of the caller's own, from the values of all actions.
+
+        G_{t-1} = r_t + γ_t (Σ_a π_t(a) q_t(a) + λ_t c_t (G_t - q_t(a_t)))
+
+    Args:
+      r_t: rewards, [T].
+      discount_t: γ times the environment's discount, [T]; 0 where the episode terminated.
+      last_t: whether the transition led to the end of its episode, [T]; there only the sum is left.
+      q_t: values of all actions at the observations that followed, [T, A].
+      a_t: the actions taken there, integers, [T].
+      pi_t: probabilities of the target policy there, [T, A]; the value of an action of probability 0 is not read.
+      c_t: traces of the actions taken there, [T].
+      lambda_: trace decay, a number or [T].
+      w_tm1: weights of the transitions, 0 or 1, [T]; None counts all.
+      stop_target_gradients: whether the returns are constants.
+
+    Returns:
+      returns, [T]: targets of the values of the actions that were taken; 0 where the weight is 0.
+
+    Raises:
+      ValueError: the shapes disagree.
+      TypeError: the dtypes disagree.
+
+    Source: Munos et al. 2016, eq. 3.
+    """
+    s = _with_actions(r_t, discount_t, last_t, lambda_, w_tm1, q_t, a_t, pi_t, c_t=c_t)
+    returns = corrected_returns(s, _taken(s, q_t, a_t), _expected(s, q_t, pi_t), c_t)
+    return stopped(returns, stop_target_gradients)
+
+
+def retrace(
+    r_t: Array,
+    discount_t: Array,
+    last_t: Array,
+    q_t: Array,
+    a_t: Array,
+    pi_t: Array,
+    mu_t: Array,
+    lambda_: Array | float = 1.0,
+    w_tm1: Array | None = None,
+    *,
+    stop_target_gradients: bool = True,
+) -> Array:
+    """Retrace(λ) of discrete actions: the trace is cut as far as the action is less probable under π.
+
+        G_{t-1} = r_t + γ_t (Σ_a π_t(a) q_t(a) + λ_t min(1, π_t(a_t) / μ_t(a_t)) (G_t - q_t(a_t)))
+
+    Args:
+      r_t: rewards, [T].
+      discount_t: γ times the environment's discount, [T]; 0 where the episode terminated.
+      last_t: whether the transition led to the end of its episode, [T]; there only the sum is left.
+      q_t: values of all actions at the observations that followed, [T, A].
+      a_t: the actions taken there, integers, [T].
+      pi_t: probabilities of the target policy there, [T, A].
+      mu_t: probabilities with which the behaviour policy took `a_t`, [T].
+      lambda_: trace decay, a number or [T].
+      w_tm1: weights of the transitions, 0 or 1, [T]; None counts all.
+      stop_target_gradients: whether the returns are constants.
+
+    Returns:
+      returns, [T]: targets of the values of the actions that were taken; 0 where the weight is 0.
+
+    Raises:
+      ValueError: the shapes disagree.
+      TypeError: the dtypes disagree.
+
+    Source: Munos et al. 2016, eq. 3 and section 3.
+    """
+    s = _with_actions(r_t, discount_t, last_t, lambda_, w_tm1, q_t, a_t, pi_t, mu_t=mu_t)
+    pi_a_t, mu_t = _taken(s, pi_t, a_t), kept(s.goes_on, mu_t)
+    # Divided only where the ratio is below 1, so that neither a quotient nor its gradient overflows.
+    below = pi_a_t < mu_t
+    c_t = jnp.where(below, pi_a_t / jnp.where(below, mu_t, 1), 1)
+    returns = corrected_returns(s, _taken(s, q_t, a_t), _expected(s, q_t, pi_t), c_t)
+    return stopped(returns, stop_target_gradients)
+
+
+def retrace_continuous(
+    r_t: Array,
+    discount_t: Array,
+    last_t: Array,
+    q_t: Array,
+    v_t: Array,
+    log_rho_t: Array,
+    lambda_: Array | float = 1.0,
+    w_tm1: Array | None = None,
+    *,
+    stop_target_gradients: bool = True,
+) -> Array:
+    """Retrace(λ) of continuous actions, whose expected value is given.
+
+        G_{t-1} = r_t + γ_t (v_t + λ_t min(1, exp(log_rho_t)) (G_t - q_t))
+
+    Args:
+      r_t: rewards, [T].
+      discount_t: γ times the environment's discount, [T]; 0 where the episode terminated.
+      last_t: whether the transition led to the end of its episode, [T]; there the bracket is v_t.
+      q_t: values of the actions taken at the observations that followed, [T].
+      v_t: values under π of those observations, [T], as a mean of q over actions of π.
+      log_rho_t: log π(a) - log μ(a) of those actions, [T].
+      lambda_: trace decay, a number or [T].
+      w_tm1: weights of the transitions, 0 or 1, [T]; None counts all.
+      stop_target_gradients: whether the returns are constants.
+
+    Returns:
+      returns, [T]: targets of the values of the actions that were taken; 0 where the weight is 0.
+
+    Raises:
+      ValueError: the shapes disagree.
+      TypeError: the dtypes disagree.
+
+    Source: Munos et al. 2016, eq. 3 and section 3.
+    """
+    s = stream(r_t, discount_t, last_t, lambda_, w_tm1, q_t=q_t, v_t=v_t, log_rho_t=log_rho_t)
+    c_t = jnp.exp(jnp.minimum(kept(s.goes_on, log_rho_t), 0))
+    return stopped(corrected_returns(s, q_t, v_t, c_t), stop_target_gradients)
+
+
+def tree_backup(
+    r_t: Array,
+    discount_t: Array,
+    last_t: Array,
+    q_t: Array,
+    a_t: Array,
+    pi_t: Array,
+    lambda_: Array | float = 1.0,
+    w_tm1: Array | None = None,
+    *,
+    stop_target_gradients: bool = True,
+) -> Array:
+    """Tree-Backup(λ): the return of the action taken counts by its probability under π; μ need not be known.
+
+        G_{t-1} = r_t + γ_t (Σ_a π_t(a) q_t(a) + λ_t π_t(a_t) (G_t - q_t(a_t)))
+
+    Args:
+      r_t: rewards, [T].
+      discount_t: γ times the environment's discount, [T]; 0 where the episode terminated.
+      last_t: whether the transition led to the end of its episode, [T]; there only the sum is left.
+      q_t: values of all actions at the observations that followed, [T, A].
+      a_t: the actions taken there, integers, [T].
+      pi_t: probabilities of the target policy there, [T, A].
+      lambda_: trace decay, a number or [T].
+      w_tm1: weights of the transitions, 0 or 1, [T]; None counts all.
+      stop_target_gradients: whether the returns are constants.
+
+    Returns:
+      returns, [T]: targets of the values of the actions that were taken; 0 where the weight is 0.
+
+    Raises:
+      ValueError: the shapes disagree.
+      TypeError: the dtypes disagree.
+
+    Source: Precup, Sutton and Singh 2000, "Eligibility Traces for Off-Policy Policy Evaluation"; Sutton and
+    Barto 2018, "Reinforcement Learning", eq. 7.16 (for λ = 1).
+    """
+    s = _with_actions(r_t, discount_t, last_t, lambda_, w_tm1, q_t, a_t, pi_t)
+    returns = corrected_returns(s, _taken(s, q_t, a_t), _expected(s, q_t, pi_t), _taken(s, pi_t, a_t))
+    return stopped(returns, stop_target_gradients)
+
+
+def q_lambda_peng(
+    r_t: Array,
+    discount_t: Array,
+    last_t: Array,
+    q_t: Array,
+    lambda_: Array | float,
+    w_tm1: Array | None = None,
+    *,
+    stop_target_gradients: bool = True,
+) -> Array:
+    """Q(λ) after Peng and Williams: λ-returns with the greedy value, whatever was done.
+
+        G_{t-1} = r_t + γ_t ((1 - λ_t) max_a q_t(a) + λ_t G_t)
+
+    Traces are never cut, so it learns fast, and with λ above 0 it estimates neither the greedy policy's values
+    nor the behaviour's.
+
+    Args:
+      r_t: rewards, [T].
+      discount_t: γ times the environment's discount, [T]; 0 where the episode terminated.
+      last_t: whether the transition led to the end of its episode, [T]; there only the maximum is left.
+      q_t: values of all actions at the observations that followed, [T, A].
+      lambda_: trace decay, a number or [T].
+      w_tm1: weights of the transitions, 0 or 1, [T]; None counts all.
+      stop_target_gradients: whether the returns are constants.
+
+    Returns:
+      returns, [T]: targets of the values of the actions that were taken; 0 where the weight is 0.
+
+    Raises:
+      ValueError: the shapes disagree.
+      TypeError: the dtypes disagree.
+
+    Source: Peng and Williams 1996, "Incremental Multi-Step Q-Learning".
+    """
+    s = _with_actions(r_t, discount_t, last_t, lambda_, w_tm1, q_t)
+    v_t = jnp.max(kept(s.bootstraps, q_t), axis=-1)
+    return stopped(corrected_returns(s, v_t, v_t, jnp.ones_like(v_t)), stop_target_gradients)
+
+
+def q_lambda_watkins(
+    r_t: Array,
+    discount_t: Array,
+    last_t: Array,
+    q_t: Array,
+    a_t: Array,
+    lambda_: Array | float,
+    w_tm1: Array | None = None,
+    *,
+    stop_target_gradients: bool = True,
+) -> Array:
+    """Q(λ) after Watkins: λ-returns with the greedy value, as far as the actions were greedy.
+
+        G_{t-1} = r_t + γ_t ((1 - κ_t) max_a q_t(a) + κ_t G_t),   κ_t = λ_t if q_t(a_t) = max_a q_t(a), else 0
+
+    Args:
+      r_t: rewards, [T].
+      discount_t: γ times the environment's discount, [T]; 0 where the episode terminated.
+      last_t: whether the transition led to the end of its episode, [T]; there only the maximum is left.
+      q_t: values of all actions at the observations that followed, [T, A].
+      a_t: the actions taken there, integers, [T]; one of several of the same greatest value is greedy.
+      lambda_: trace decay, a number or [T].
+      w_tm1: weights of the transitions, 0 or 1, [T]; None counts all.
+      stop_target_gradients: whether the returns are constants.
+
+    Returns:
+      returns, [T]: targets of the values of the actions that were taken; 0 where the weight is 0.
+
+    Raises:
+      ValueError: the shapes disagree.
+      TypeError: the dtypes disagree.
+
+    Source: Watkins 1989, "Learning from Delayed Rewards"; Sutton and Barto 2018, "Reinforcement Learning",
+    section 12.10.
+    """
+    s = _with_actions(r_t, discount_t, last_t, lambda_, w_tm1, q_t, a_t)
+    v_t = jnp.max(kept(s.bootstraps, q_t), axis=-1)
+    greedy = _taken(s, q_t, a_t) >= v_t
+    return stopped(corrected_returns(s, v_t, v_t, greedy.astype(v_t.dtype)), stop_target_gradients)
+
+
+def importance_corrected_td_errors(
+    r_t: Array,
+    discount_t: Array,
+    last_t: Array,
+    v_tm1: Array,
+    v_t: Array,
+    log_rho_tm1: Array,
+    lambda_: Array | float = 1.0,
+    w_tm1: Array | None = None,
+    *,
+    stop_target_gradients: bool = True,
+) -> Array:
+    """Multi-step TD errors of the value under π, with importance sampling per decision.
+
+        e_{t-1} = ρ_{t-1} (r_t + γ_t v_t - v_{t-1} + γ_t λ_t e_t),   e_T = 0,   ρ = π/μ
+
+    The ratios are not clipped: their product may grow without bound, which V-trace and Retrace avoid.
+
+    Args:
+      r_t: rewards, [T].
+      discount_t: γ times the environment's discount, [T]; 0 where the episode terminated.
+      last_t: whether the transition led to the end of its episode, [T]; nothing is passed back across it.
+      v_tm1: values of the observations that were acted on, [T].
+      v_t: values of the observations that followed, [T].
+      log_rho_tm1: log π(a) - log μ(a) of the actions, [T].
+      lambda_: trace decay, a number or [T].
+      w_tm1: weights of the transitions, 0 or 1, [T]; None counts all.
+      stop_target_gradients: whether `e + v_tm1`, the target, is a constant. The error itself then has gradient
+        -1 with respect to `v_tm1`, the prediction, and none else.
+
+    Returns:
+      errors e, [T]; 0 where the weight is 0.
+
+    Raises:
+      ValueError: the shapes disagree.
+      TypeError: the dtypes disagree.
+
+    Source: Sutton et al. 2014, "A New Q(λ) with Interim Forward View and Monte Carlo Equivalence"; per-decision
+    sampling after Precup, Sutton and Singh 2000, "Eligibility Traces for Off-Policy Policy Evaluation".
+    """
+    s = stream(r_t, discount_t, last_t, lambda_, w_tm1, v_tm1=v_tm1, v_t=v_t, log_rho_tm1=log_rho_tm1)
+    rho_tm1 = jnp.exp(kept(s.counts, log_rho_tm1))
+    delta_t = rho_tm1 * td_errors(s, v_tm1, v_t)
+    errors = accumulate(s, delta_t, rho_tm1 * s.discount_t * s.lambda_t)
+    if not stop_target_gradients:
+        return errors
+    prediction = kept(s.counts, v_tm1)
+    return jax.lax.stop_gradient(errors) - (prediction - jax.lax.stop_gradient(prediction))
+
+
+def _with_actions(
+    r_t: Array,
+    discount_t: Array,
+    last_t: Array,
+    lambda_: Array | float,
+    w_tm1: Array | None,
+    q_t: Array,
+    a_t: Array | None = None,
+    pi_t: Array | None = None,
+    **values: Array,
+) -> Stream:
+    """The stream, after checking what has an axis of actions against it."""
+    s = stream(r_t, discount_t, last_t, lambda_, w_tm1, **values)
+    _checks.leading(s.counts.shape, "[T, A]", q_t=q_t)
+    if a_t is not None:
+        _checks.leading(s.counts.shape, "[T]", a_t=a_t)
+        _checks.integer(a_t=a_t)
+    over_actions = {"q_t": q_t} if pi_t is None else {"q_t": q_t, "pi_t": pi_t}
+    _checks.same_shape("[T, A]", **over_actions)
+    _checks.floating(discount_t=discount_t, **over_actions)
+    return s
+
+
+def _taken(s: Stream, x_t: Array, a_t: Array) -> Array:
+    """`x_t` [T, A] at the actions, [T]; 0 where nothing goes on."""
+    x_t, a_t = kept(s.goes_on, x_t), kept(s.goes_on, a_t)
+    return jnp.take_along_axis(x_t, a_t[:, None], axis=-1)[:, 0]
+
+
+def _expected(s: Stream, q_t: Array, pi_t: Array) -> Array:
+    """Σ_a π(a) q(a), [T]; 0 where nothing bootstraps. An illegal action's value may be infinite or NaN."""
+    pi_t = kept(s.bootstraps, pi_t)
+    return jnp.sum(pi_t * jnp.where(pi_t > 0, q_t, 0), axis=-1)

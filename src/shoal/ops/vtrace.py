@@ -1,0 +1,176 @@
+"""V-trace: values and advantages of data that an older policy acted out.
+
+The rules at the ends of episodes, for gradients and for dtypes are those of `shoal.ops.returns`. All share
+
+    δ_t = r_t + γ_t V_t - V_{t-1},   ρ = min(ρ̄, π/μ),   c = min(c̄, π/μ)
+    v_{t-1} = V_{t-1} + ρ_{t-1} δ_t + γ_t λ_t c_{t-1} (v_t - V_t),   v_T = V_T
+
+where V are the given values and v the targets. Ratios are given as logarithms, `log π(a) - log μ(a)`, and cut as
+such, so that one that would overflow has a finite result and gradient.
+
+Source: Espeholt et al. 2018, "IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner
+Architectures", eq. 1 and section 4.2; λ as in its remark 2.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from shoal.ops._streams import accumulate, counted, kept, shifted, stopped, stream, td_errors
+
+Array = jax.Array
+
+
+class VTrace(NamedTuple):
+    """What `vtrace` returns, each [T]."""
+
+    targets: Array  # v_{t-1}: what the value should be; V_{t-1} where the weight is 0
+    advantages: Array  # of the policy gradient, already with its ratio; 0 where the weight is 0
+
+
+def vtrace(
+    r_t: Array,
+    discount_t: Array,
+    last_t: Array,
+    v_tm1: Array,
+    v_t: Array,
+    log_rho_tm1: Array,
+    lambda_: Array | float = 1.0,
+    w_tm1: Array | None = None,
+    *,
+    clip_rho: Array | float = 1.0,
+    clip_c: Array | float = 1.0,
+    clip_pg_rho: Array | float = 1.0,
+    stop_target_gradients: bool = True,
+) -> VTrace:
+    """V-trace's targets of the value and advantages of the policy gradient.
+
+        A_{t-1} = min(ρ̄_pg, π/μ) (r_t + γ_t [(1 - λ_t) V_t + λ_t v_t] - V_{t-1})
+
+    The loss is then `-A log π(a)`. One that has the ratio already, as PPO's, takes `vtrace_targets` and
+    `vtrace_advantages`.
+
+    Args:
+      r_t: rewards, [T].
+      discount_t: γ times the environment's discount, [T]; 0 where the episode terminated.
+      last_t: whether the transition led to the end of its episode, [T].
+      v_tm1: values V of the observations that were acted on, [T].
+      v_t: values V of the observations that followed, [T].
+      log_rho_tm1: log π(a) - log μ(a) of the actions, [T].
+      lambda_: trace decay, a number or [T].
+      w_tm1: weights of the transitions, 0 or 1, [T]; None counts all.
+      clip_rho: ρ̄, at least clip_c; it decides which policy's value the targets converge to.
+      clip_c: c̄; it decides only how fast.
+      clip_pg_rho: ρ̄_pg; `jnp.inf` does not clip.
+      stop_target_gradients: whether targets and advantages are constants.
+
+    Returns:
+      targets and advantages, [T] each.
+
+    Raises:
+      ValueError: the shapes disagree, or clip_rho is below clip_c.
+      TypeError: the dtypes disagree.
+    """
+    given, stop = (r_t, discount_t, last_t, v_tm1, v_t), stop_target_gradients
+    targets = vtrace_targets(
+        *given, log_rho_tm1, lambda_, w_tm1, clip_rho=clip_rho, clip_c=clip_c, stop_target_gradients=stop
+    )
+    advantages = vtrace_advantages(*given, targets, lambda_, w_tm1, stop_target_gradients=stop)
+    ratio = _clipped_ratio(kept(counted(w_tm1, targets.shape), log_rho_tm1), clip_pg_rho)
+    return VTrace(targets, stopped(ratio * advantages, stop))
+
+
+def vtrace_targets(
+    r_t: Array,
+    discount_t: Array,
+    last_t: Array,
+    v_tm1: Array,
+    v_t: Array,
+    log_rho_tm1: Array,
+    lambda_: Array | float = 1.0,
+    w_tm1: Array | None = None,
+    *,
+    clip_rho: Array | float = 1.0,
+    clip_c: Array | float = 1.0,
+    stop_target_gradients: bool = True,
+) -> Array:
+    """V-trace's targets of the value.
+
+        v_{t-1} = V_{t-1} + ρ_{t-1} δ_t + γ_t λ_t c_{t-1} (v_t - V_t),   v_T = V_T
+
+    Args:
+      r_t: rewards, [T].
+      discount_t: γ times the environment's discount, [T]; 0 where the episode terminated.
+      last_t: whether the transition led to the end of its episode, [T].
+      v_tm1: values V of the observations that were acted on, [T].
+      v_t: values V of the observations that followed, [T].
+      log_rho_tm1: log π(a) - log μ(a) of the actions, [T].
+      lambda_: trace decay, a number or [T].
+      w_tm1: weights of the transitions, 0 or 1, [T]; None counts all.
+      clip_rho: ρ̄, at least clip_c.
+      clip_c: c̄.
+      stop_target_gradients: whether the targets are constants.
+
+    Returns:
+      targets v, [T]; V_{t-1} where the weight is 0.
+
+    Raises:
+      ValueError: the shapes disagree, or clip_rho is below clip_c.
+      TypeError: the dtypes disagree.
+    """
+    s = stream(r_t, discount_t, last_t, lambda_, w_tm1, v_tm1=v_tm1, v_t=v_t, log_rho_tm1=log_rho_tm1)
+    if isinstance(clip_rho, int | float) and isinstance(clip_c, int | float) and clip_rho < clip_c:
+        raise ValueError(f"clip_rho={clip_rho} must be at least clip_c={clip_c}.")
+    log_rho_tm1 = kept(s.counts, log_rho_tm1)
+    delta_t = _clipped_ratio(log_rho_tm1, clip_rho) * td_errors(s, v_tm1, v_t)
+    errors = accumulate(s, delta_t, s.discount_t * s.lambda_t * _clipped_ratio(log_rho_tm1, clip_c))
+    return stopped(v_tm1 + errors, stop_target_gradients)
+
+
+def vtrace_advantages(
+    r_t: Array,
+    discount_t: Array,
+    last_t: Array,
+    v_tm1: Array,
+    v_t: Array,
+    targets_tm1: Array,
+    lambda_: Array | float = 1.0,
+    w_tm1: Array | None = None,
+    *,
+    stop_target_gradients: bool = True,
+) -> Array:
+    """V-trace's advantages without their ratio, for a loss that brings its own (PPO's).
+
+        A_{t-1} = r_t + γ_t [(1 - λ_t) V_t + λ_t v_t] - V_{t-1},   [...] = V_t where nothing goes on
+
+    The ratio within the targets corrects what followed; that of the action itself stands in the loss, once.
+
+    Args:
+      r_t: rewards, [T].
+      discount_t: γ times the environment's discount, [T]; 0 where the episode terminated.
+      last_t: whether the transition led to the end of its episode, [T].
+      v_tm1: values V of the observations that were acted on, [T].
+      v_t: values V of the observations that followed, [T].
+      targets_tm1: `vtrace_targets(...)`, [T].
+      lambda_: trace decay, a number or [T].
+      w_tm1: weights of the transitions, 0 or 1, [T]; None counts all.
+      stop_target_gradients: whether the advantages are constants.
+
+    Returns:
+      advantages, [T]; 0 where the weight is 0.
+
+    Raises:
+      ValueError: the shapes disagree.
+      TypeError: the dtypes disagree.
+    """
+    s = stream(r_t, discount_t, last_t, lambda_, w_tm1, v_tm1=v_tm1, v_t=v_t, targets_tm1=targets_tm1)
+    targets_t = kept(s.goes_on, shifted(jnp.asarray(targets_tm1)))
+    bootstrap_t = (1 - s.lambda_t) * kept(s.bootstraps, v_t) + s.lambda_t * targets_t
+    advantages = s.r_t + s.discount_t * bootstrap_t - kept(s.counts, v_tm1)
+    return stopped(advantages, stop_target_gradients)
+
+
+def _clipped_ratio(log_ratio: Array, bound: Array | float) -> Array:
+    """min(bound, exp(log_ratio)). The minimum is taken of the logarithms: a ratio that overflows has no gradient."""
+    return jnp.exp(jnp.minimum(log_ratio, jnp.log(jnp.asarray(bound, log_ratio.dtype))))
