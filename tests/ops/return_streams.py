@@ -115,6 +115,14 @@ def consistent(s: Stream) -> Stream:
     return s._replace(v_t=v_t)
 
 
+def unbroken(seed: int = 0, length: int = 24) -> Stream:
+    """Terminations alone, no steps of weight 0, one value for each observation: what rlax's functions are for."""
+    kinds = ["o"] * length
+    kinds[6] = kinds[13] = "t"
+    s = stream(seed, "".join(kinds), poison=False)
+    return s._replace(v_t=np.append(s.v_tm1[1:], s.v_t[-1:]))
+
+
 def episodes(s: Stream) -> list[range]:
     """Runs of transitions that belong together: none reaches across an end or a transition of weight 0."""
     runs, start = [], None

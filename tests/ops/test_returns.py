@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.test_util import check_grads
-from return_streams import CASES, FLOATING, Case, Stream, consistent, episodes, may_be_read, stream
+from return_streams import CASES, FLOATING, Case, Stream, consistent, episodes, may_be_read, stream, unbroken
 
 from shoal.ops import off_policy, returns, vtrace
 
@@ -212,14 +212,6 @@ def test_a_number_counts_for_every_step_and_no_weights_count_all(name):
 def test_a_stream_of_length_0(name):
     s = Stream(*(x[:0] for x in stream(0, "oo")))
     assert all(result.shape == (0,) for result in CASES[name](s))
-
-
-def unbroken(seed: int = 0, length: int = 24) -> Stream:
-    """A stream with terminations alone and no reset steps, one value each: what rlax's functions are for."""
-    kinds = ["o"] * length
-    kinds[6] = kinds[13] = "t"
-    s = consistent(stream(seed, "".join(kinds), poison=False))
-    return s._replace(v_t=np.append(s.v_tm1[1:], s.v_t[-1:]))
 
 
 def test_gae_equals_rlax(rlax):
