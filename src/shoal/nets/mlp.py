@@ -27,7 +27,31 @@ class Dense(nnx.Module):
 
     def __call__(self, x: Array) -> Array:
         """[in, batch] -> [out, batch]."""
-        return self.kernel @ x + self.bias[:, None]
+        return product(self.kernel, x) + self.bias[:, None]
+
+
+@jax.custom_vjp
+def product(kernel: Array, x: Array) -> Array:
+    """`kernel @ x`, [out, in] and [in, batch] -> [out, batch], whose gradient is as fast on a CPU as itself.
+
+    The gradient of x is a product with the transposed kernel. Left to itself, XLA reads the kernel the wrong
+    way round, by a routine that takes up to twice as long and uses a second core badly; a small copy that is really
+    transposed costs nothing beside that. There is no forward-mode derivative.
+    """
+    return kernel @ x
+
+
+def _product_forward(kernel: Array, x: Array) -> tuple[Array, tuple[Array, Array]]:
+    return kernel @ x, (kernel, x)
+
+
+def _product_backward(saved: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+    kernel, x = saved
+    # Without the barrier XLA folds the transpose into the product again.
+    return gradient @ x.T, jax.lax.optimization_barrier(kernel.T) @ gradient
+
+
+product.defvjp(_product_forward, _product_backward)
 
 
 class LayerNorm(nnx.Module):
