@@ -7,8 +7,8 @@ import jax.numpy as jnp
 
 from shoal import envs
 from shoal.algos.ppo import PPOConfig
+from shoal.runtime import machine, trainer
 from shoal.runtime import population as populations
-from shoal.runtime import trainer
 from shoal.runtime.config import RunConfig
 from shoal.runtime.run import Run, Settings
 
@@ -34,6 +34,8 @@ def ppo() -> PPOConfig:
 
 def population(sizes: Namespace) -> tuple[Run, Settings, populations.Layout]:
     """One run of one seed before its first update, its environments spread over the devices."""
+    if machine.worth_one_thread(sizes.devices, 1, sizes.num_envs, sizes.num_steps):
+        machine.prepare(one_thread=True)  # as `shoal train` does
     updates = 1_000_000  # what a schedule would divide by; nothing here is scheduled
     run = RunConfig(
         seeds=1,

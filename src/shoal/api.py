@@ -120,12 +120,23 @@ def train(
     return run_experiment(decided, progress=progress)
 
 
-def run_experiment(decided: Experiment, *, progress: bool = True, import_seconds: float = 0.0) -> TrainedRun:
+def run_experiment(
+    decided: Experiment, *, progress: bool = True, import_seconds: float = 0.0, own_process: bool = False
+) -> TrainedRun:
     """Carries out an experiment and writes its run directory.
+
+    Args:
+      decided: what `decide` returned.
+      progress: whether anything is printed.
+      import_seconds: how long importing took; for the summary.
+      own_process: whether this process does nothing else, so that the backend may be set up for this run alone.
 
     Raises:
       ShoalError: as `train`.
     """
+    run = decided.run
+    if own_process and machine.worth_one_thread(run.devices, run.seeds, run.num_envs, run.num_steps):
+        machine.prepare(one_thread=True)
     devices, decided = place(decided)
     decided.validate()
     run = decided.run

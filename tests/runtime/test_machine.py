@@ -67,3 +67,34 @@ def test_a_fresh_process_gets_its_devices_and_its_cache(devices, environment, an
         timeout=120,
     )
     assert done.stdout.strip() == answer
+
+
+@pytest.mark.parametrize(
+    "devices,seeds,num_envs,num_steps,expected",
+    [
+        (0, 1, 4, 128, True),
+        (1, 1, 4, 128, True),
+        (2, 1, 4, 128, False),  # two devices were asked for
+        (0, 10, 4, 128, False),  # ten seeds keep every core busy
+        (0, 1, 64, 128, False),  # kernels worth sharing
+    ],
+)
+def test_only_a_small_run_of_one_seed_is_worth_one_thread(devices, seeds, num_envs, num_steps, expected):
+    assert machine.worth_one_thread(devices, seeds, num_envs, num_steps) is expected
+
+
+def test_one_thread_starts_a_backend_with_one_device_and_a_pool_of_one():
+    ask = (
+        "import jax, os; from shoal.runtime import machine; machine.prepare(one_thread=True);"
+        "machine.prepare(0); print(len(jax.devices()), os.environ['NPROC'])"
+    )
+    inherited = {name: value for name, value in os.environ.items() if name not in ("NPROC", "XLA_FLAGS")}
+    done = subprocess.run(
+        [sys.executable, "-c", ask],
+        env=inherited | {"JAX_PLATFORMS": "cpu", "SHOAL_CACHE": "0"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert done.stdout.strip() == "1 1"

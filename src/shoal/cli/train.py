@@ -55,7 +55,9 @@ def main(arguments: Sequence[str]) -> int:
         started_from=chosen.from_,
         overrides=changed,
     )
-    run = api.run_experiment(decided, progress=not chosen.quiet, import_seconds=IMPORT_SECONDS)
+    run = api.run_experiment(
+        decided, progress=not chosen.quiet, import_seconds=IMPORT_SECONDS, own_process=True
+    )
     print(api.result(dict(run.summary), run.path))
     return 0
 

@@ -9,7 +9,7 @@ import jax
 ROWS_WORTH_A_DEVICE = 4096  # of a rollout; below, a device costs more in communication than it computes
 
 
-def prepare(devices: int = 0) -> None:
+def prepare(devices: int = 0, *, one_thread: bool = False) -> None:
     """Makes every core of the CPU a device, and keeps compiled programs between processes.
 
     Both only where it is not too late or decided already: the devices if no backend has started, the cache if none
@@ -17,9 +17,14 @@ def prepare(devices: int = 0) -> None:
 
     Args:
       devices: how many, 0 for as many as there are cores.
+      one_thread: one device whose programs run on one thread, for the rest of the process (`NPROC` wins). Threads
+        that hand kernels of a microsecond to each other lose more than they gain.
     """
     with contextlib.suppress(RuntimeError):  # a backend runs already, with the devices that it has
-        jax.config.update("jax_num_cpu_devices", devices or cores())
+        jax.config.update("jax_num_cpu_devices", 1 if one_thread else devices or cores())
+        if one_thread:
+            os.environ.setdefault("NPROC", "1")  # XLA reads it once, when its backend starts:
+            jax.devices()  # now
     cache = getattr(jax.config, "jax_compilation_cache_dir", None)
     if cache is None and os.environ.get("SHOAL_CACHE", "1") != "0":
         root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -31,6 +36,11 @@ def prepare(devices: int = 0) -> None:
 def cores() -> int:
     """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def worth_one_thread(devices: int, seeds: int, num_envs: int, num_steps: int) -> bool:
+    """Whether a run is so small that one thread is faster than many: one seed, and rollouts of few rows."""
+    return devices in (0, 1) and seeds == 1 and num_envs * num_steps < ROWS_WORTH_A_DEVICE
 
 
 def groups(devices: int, seeds: int, num_envs: int, num_steps: int) -> int:
