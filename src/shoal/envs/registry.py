@@ -13,6 +13,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from shoal.envs.grid import names as grid_names
 from shoal.errors import ShoalError, nearest
 
 if TYPE_CHECKING:
@@ -23,10 +24,11 @@ TIME_LIMIT = "max_episode_steps"  # every environment has this parameter; None m
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """A registered constructor, and the time limit that its environment has by default."""
+    """A registered constructor, the time limit that its environment has, and what else the name stands for."""
 
     constructor: Callable[..., Environment] | str  # a callable, or "module:attribute" (imported when made)
     max_episode_steps: int | None = None
+    parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 _entries: dict[str, Entry] = {}
@@ -37,6 +39,7 @@ def register(
     constructor: Callable[..., Environment] | str,
     *,
     max_episode_steps: int | None = None,
+    parameters: Mapping[str, Any] | None = None,
     replace: bool = False,
 ) -> None:
     """Gives an environment a name.
@@ -46,6 +49,8 @@ def register(
       constructor: an environment class, a function that returns an environment, or `"module:attribute"`
         of either, which is imported when the environment is first made.
       max_episode_steps: the time limit that `make` adds unless told otherwise; None for none.
+      parameters: values of the environment's parameters that this name stands for, such as a size; `make`
+        may still be told others.
       replace: whether the name may be taken already.
 
     Raises:
@@ -57,7 +62,7 @@ def register(
         )
     if name in _entries and not replace:
         raise ShoalError(f"the name {name!r} is taken already; give replace=True to replace it")
-    _entries[name] = Entry(constructor, _checked_limit(name, max_episode_steps))
+    _entries[name] = Entry(constructor, _checked_limit(name, max_episode_steps), dict(parameters or {}))
 
 
 def environments() -> list[str]:
@@ -80,6 +85,7 @@ def make(name: str, **parameters: Any) -> Environment:
     entry = _entry(name)
     constructor = _resolve(name, entry.constructor)
     known = parameters_of(name)
+    parameters = {**entry.parameters, **parameters}
     for parameter, value in parameters.items():
         parameters[parameter] = _checked(name, parameter, value, known)
     own_limit = TIME_LIMIT in _own_parameters(constructor)
@@ -106,7 +112,11 @@ def parameters_of(name: str) -> dict[str, inspect.Parameter]:
     limit = inspect.Parameter(
         TIME_LIMIT, inspect.Parameter.KEYWORD_ONLY, default=entry.max_episode_steps, annotation=int | None
     )
-    return {TIME_LIMIT: limit} | _own_parameters(_resolve(name, entry.constructor))
+    known = {TIME_LIMIT: limit} | _own_parameters(_resolve(name, entry.constructor))
+    own = {
+        parameter: known[parameter].replace(default=value) for parameter, value in entry.parameters.items()
+    }
+    return known | own
 
 
 def _entry(name: str) -> Entry:
@@ -234,3 +244,5 @@ for _name, _attribute, _limit in (
     ("probe/observation", "probes:ObservationReward", None),
 ):
     register(_name, f"shoal.envs.{_attribute}", max_episode_steps=_limit)
+for _name, _constructor, _parameters in grid_names.entries():
+    register(_name, _constructor, parameters=_parameters)

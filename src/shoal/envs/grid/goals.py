@@ -1,0 +1,114 @@
+"""Goals: what ends an episode with success.
+
+A goal is five bytes, `[kind, ...]`, as in XLand-MiniGrid:
+
+    [kind, tile, colour, 0, 0]                       one tile
+    [kind, tile, colour, other tile, other colour]   two tiles
+    [kind, tile, colour, row, column]                a tile on a cell
+    [kind, row, column, 0, 0]                        the agent on a cell
+"""
+
+import enum
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from shoal.envs.grid import near
+from shoal.envs.grid.actions import Agent
+from shoal.envs.grid.board import Board, read
+from shoal.envs.grid.near import Attention, Nearby
+from shoal.envs.grid.tiles import Bytes, packed, unpacked
+from shoal.types import Array
+
+ENCODED = 5  # bytes
+
+
+class GoalKind(enum.IntEnum):
+    """The kinds of goals by number; "near up" means that the (second) tile is above."""
+
+    NONE = 0
+    AGENT_HOLD = 1
+    AGENT_ON_TILE = 2
+    AGENT_NEAR = 3
+    TILE_NEAR = 4
+    TILE_ON_POSITION = 5
+    AGENT_ON_POSITION = 6
+    TILE_NEAR_UP = 7
+    TILE_NEAR_RIGHT = 8
+    TILE_NEAR_DOWN = 9
+    TILE_NEAR_LEFT = 10
+    AGENT_NEAR_UP = 11
+    AGENT_NEAR_RIGHT = 12
+    AGENT_NEAR_DOWN = 13
+    AGENT_NEAR_LEFT = 14
+
+
+KINDS = near.numbered(
+    (
+        0,
+        near.POCKET,
+        near.OWN_CELL,
+        near.agent_near(),
+        near.tile_near(),
+        near.CELL_AT,
+        near.AGENT_AT,
+        *(near.tile_near(direction) for direction in range(4)),
+        *(near.agent_near(direction) for direction in range(4)),
+    )
+)
+
+
+class Goal(NamedTuple):
+    """One goal."""
+
+    kind: Array  # uint32 [], bits as in `near`
+    tile: Array  # uint16 []
+    other: Array  # uint16 [], the second tile where there is one
+    place: Array  # int32 [], in the board's memory, where it is about a cell
+
+
+def decoded(board: Board, encoded: Bytes) -> Goal:
+    """The goal of five bytes, [5]."""
+    numbers = jnp.asarray(encoded).astype(jnp.int32)
+    kind = numbers[0]
+    row, column = jnp.where(kind == GoalKind.AGENT_ON_POSITION, numbers[1:3], numbers[3:5])
+    inside = (row < board.height) & (column < board.width)
+    place = jnp.where(inside, board.place(row, column), 0)
+    return Goal(jnp.asarray(KINDS)[kind], packed(encoded[1:3]), packed(encoded[3:5]), place)
+
+
+def encoded(board: Board, goal: Goal) -> Array:
+    """The five bytes of a goal, uint8 [5]."""
+    kind = (goal.kind >> near.KIND_SHIFT).astype(jnp.uint8)
+    cell = jnp.stack(board.position(goal.place)).astype(jnp.uint8)
+    first = jnp.where(kind == GoalKind.AGENT_ON_POSITION, cell, unpacked(goal.tile))
+    second = jnp.where(kind == GoalKind.TILE_ON_POSITION, cell, unpacked(goal.other))
+    return jnp.concatenate([kind[None], first, second])
+
+
+def make(kind: GoalKind, tile: Array | int = 0, place: Array | int = 0) -> Goal:
+    """A goal of one tile, or of a place in the board's memory, or both."""
+    return Goal(
+        jnp.asarray(KINDS[kind]),
+        jnp.asarray(tile, jnp.uint16),
+        jnp.zeros((), jnp.uint16),
+        jnp.asarray(place, jnp.int32),
+    )
+
+
+def reached(goal: Goal, cells: Array, agent: Agent, nearby: Nearby | None, attends: Attention) -> Array:
+    """Whether a goal is reached, from the cells after all rules.
+
+    `nearby` is None where the goal is known not to look at it.
+    """
+    holds = near.has(goal.kind, near.POCKET) & attends.pick & (agent.pocket == goal.tile)
+    looked = jnp.where(near.has(goal.kind, near.CELL_AT), goal.place, agent.place)
+    on_tile = near.has(goal.kind, near.OWN_CELL) & attends.forward
+    lies = (near.has(goal.kind, near.CELL_AT) | on_tile) & (read(cells, looked) == goal.tile)
+    stands = near.has(goal.kind, near.AGENT_AT) & (agent.place == goal.place)
+    alone = holds | lies | stands
+    if nearby is None:
+        return alone
+    around, in_front = near.agent_hits(goal.kind, goal.tile, nearby, attends)
+    beyond = near.tile_hits(goal.kind, goal.tile, goal.other, nearby, attends)
+    return alone | in_front | jnp.any(around) | jnp.any(beyond)

@@ -1,0 +1,155 @@
+"""How worlds are laid out: walls and rooms, whose cells are known while tracing, and draws without loops.
+
+All that an episode draws comes from one call of the generator (`draw`), one 32-bit number a decision.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal.envs.grid.board import Board
+from shoal.envs.grid.tiles import FLOOR, WALL, Colour, Tile
+from shoal.types import Array
+
+COLOURS = (Colour.RED, Colour.GREEN, Colour.BLUE, Colour.PURPLE, Colour.YELLOW, Colour.GREY)
+THINGS = (Tile.BALL, Tile.SQUARE, Tile.PYRAMID, Tile.HEX, Tile.STAR)
+
+
+def draw(key: Array, count: int) -> Array:
+    """Random 32-bit numbers, [count]."""
+    return jax.random.bits(key, (count,), jnp.uint32)
+
+
+def below(bits: Array, limit: Array | int) -> Array:
+    """A whole number from 0 to `limit - 1` from each random number: `floor(bits * limit / 2^32)`.
+
+    The product has more than 32 bits, so it is made of two halves. No number is likelier than another by
+    more than one part in `2^32 / limit`; `limit` is less than 2^16.
+    """
+    limit = jnp.asarray(limit, jnp.uint32)
+    high, low = (bits >> 16) * limit, (bits & 0xFFFF) * limit
+    return (high + (low >> 16) >> 16).astype(jnp.int32)
+
+
+def one_of(bits: Array, choices: Sequence[int]) -> Array:
+    """One of some numbers for each random number."""
+    return jnp.asarray(np.asarray(choices, np.int32))[below(bits, len(choices))]
+
+
+def distinct(bits: Array, total: Array | int) -> list[Array]:
+    """Different numbers from 0 to `total - 1`, in any order equally likely; as many as there are bits.
+
+    The first steps of a Fisher-Yates shuffle, of whose table only the places that were swapped are kept.
+    """
+    swapped: list[tuple[Array, Array]] = []  # places of the table, and what lies there now
+
+    def content(place: Array | int) -> Array:
+        found = jnp.asarray(place, jnp.int32)
+        for other, value in swapped:  # a later swap of the same place counts
+            found = jnp.where(other == place, value, found)
+        return found
+
+    drawn = []
+    for index in range(bits.shape[0]):
+        chosen = index + below(bits[index], total - index)
+        drawn.append(content(chosen))
+        swapped.append((chosen, content(index)))
+    return drawn
+
+
+def room(height: int, width: int) -> np.ndarray:
+    """Floor within walls, cells [height, width]."""
+    grid = np.full((height, width), FLOOR, np.uint16)
+    grid[[0, -1], :] = WALL
+    grid[:, [0, -1]] = WALL
+    return grid
+
+
+def two_rooms(height: int, width: int) -> np.ndarray:
+    """Two rooms side by side."""
+    grid = room(height, width)
+    grid[:, width // 2] = WALL
+    return grid
+
+
+def four_rooms(height: int, width: int) -> np.ndarray:
+    """Two rooms by two."""
+    grid = two_rooms(height, width)
+    grid[height // 2, :] = WALL
+    return grid
+
+
+def six_rooms(height: int, width: int) -> np.ndarray:
+    """Three rooms on each side of a corridor from top to bottom."""
+    left, right = width // 2 - 2, width // 2 + 2
+    grid = room(height, width)
+    grid[:, [left, right]] = WALL
+    for row in (height // 3, 2 * (height // 3)):
+        grid[row, :left] = WALL
+        grid[row, right : right + left] = WALL
+    return grid
+
+
+def nine_rooms(height: int, width: int) -> np.ndarray:
+    """Three rooms by three."""
+    grid = room(height, width)
+    grid[:, [width // 3, 2 * (width // 3)]] = WALL
+    grid[[height // 3, 2 * (height // 3)], :] = WALL
+    return grid
+
+
+def free_places(board: Board, grid: np.ndarray) -> np.ndarray:
+    """Where the floor of a grid lies in memory, int32."""
+    rows, columns = np.nonzero(grid == FLOOR)
+    return np.asarray(board.place(rows, columns), np.int32)
+
+
+def two_rooms_door(board: Board, bits: Array) -> Array:
+    """Where the door between two rooms may be, from one random number."""
+    return board.place(1 + below(bits, board.height - 2), board.width // 2)
+
+
+def four_rooms_doors(board: Board, bits: Array) -> Array:
+    """Where the four doors between four rooms may be, from four random numbers: left, right, upper, lower."""
+    middle_row, middle_column = board.height // 2, board.width // 2
+    offsets = 1 + below(bits, middle_row - 1)
+    return jnp.stack(
+        [
+            board.place(middle_row, offsets[0]),
+            board.place(middle_row, middle_column + offsets[1]),
+            board.place(offsets[2], middle_column),
+            board.place(middle_row + offsets[3], middle_column),
+        ]
+    )
+
+
+def six_rooms_doors(board: Board) -> np.ndarray:
+    """Where the six doors to the corridor are: those on the left from top to bottom, then on the right."""
+    middle, third = board.height // 2, board.height // 3
+    rows = np.asarray([middle - third, middle, middle + third] * 2)
+    columns = np.asarray([board.width // 2 - 2] * 3 + [board.width // 2 + 2] * 3)
+    return np.asarray(board.place(rows, columns), np.int32)
+
+
+def six_rooms_corners(board: Board) -> np.ndarray:
+    """The upper left corners of the walls of the six rooms, in the order of their doors."""
+    third = board.height // 3
+    rows = np.asarray([0, third, 2 * third] * 2)
+    columns = np.asarray([0] * 3 + [board.width // 2 + 2] * 3)
+    return np.asarray(board.place(rows, columns), np.int32)
+
+
+def nine_rooms_doors(board: Board, bits: Array) -> Array:
+    """Where the twelve doors between nine rooms may be, from twelve random numbers."""
+    height, width = board.height // 3, board.width // 3
+    offsets = 1 + below(bits, width - 1)
+    walls = [(row * height, (column + 1) * width, True) for row in range(3) for column in range(2)]
+    walls += [((row + 1) * height, column * width, False) for row in range(2) for column in range(3)]
+    return jnp.stack(
+        [
+            board.place(row + offset, column) if vertical else board.place(row, column + offset)
+            for (row, column, vertical), offset in zip(walls, offsets, strict=True)
+        ]
+    )

@@ -1,0 +1,142 @@
+"""Rulesets: the goal, the rules and the things of a task, as bytes in XLand-MiniGrid's encoding."""
+
+import enum
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from shoal.envs.grid import goals, rules
+from shoal.envs.grid.goals import GoalKind
+from shoal.envs.grid.rules import OF_TWO_TILES, RuleKind
+from shoal.envs.grid.tiles import NUM_COLOURS, NUM_TILES, Bytes, Tile
+from shoal.errors import ShoalError
+
+
+class Ruleset(NamedTuple):
+    """One task, or N of them with a leading axis. Rules and things are padded with rows of zeros."""
+
+    goal: Bytes  # uint8 [5]; see `goals`
+    rules: Bytes  # uint8 [R, 7]; see `rules`
+    init_tiles: Bytes  # uint8 [O, 2]: tile and colour of the things that an episode starts with
+
+
+NO_RULESET = Ruleset(
+    np.zeros(goals.ENCODED, np.uint8), np.zeros((0, rules.ENCODED), np.uint8), np.zeros((0, 2), np.uint8)
+)
+
+
+def ruleset(
+    goal: Sequence[int] = (), rules: Sequence[Sequence[int]] = (), init_tiles: Sequence[Sequence[int]] = ()
+) -> Ruleset:
+    """A ruleset from numbers; a goal or rule may leave out the zeros at its end.
+
+        ruleset(
+            goal=(GoalKind.AGENT_HOLD, Tile.STAR, Colour.BLUE),
+            rules=[(RuleKind.TILE_NEAR, Tile.BALL, Colour.RED, Tile.KEY, Colour.GREY, Tile.STAR, Colour.BLUE)],
+            init_tiles=[(Tile.BALL, Colour.RED), (Tile.KEY, Colour.GREY)],
+        )
+
+    Raises:
+      ShoalError: a kind, tile or colour is unknown, or a row is too long.
+    """
+    made = Ruleset(
+        _rows("goal", [goal], NO_RULESET.goal.shape[-1])[0],
+        _rows("rule", rules, NO_RULESET.rules.shape[-1]),
+        _rows("init_tiles", init_tiles, NO_RULESET.init_tiles.shape[-1]),
+    )
+    check(made)
+    return made
+
+
+def _rows(name: str, rows: Sequence[Sequence[int]], length: int) -> np.ndarray:
+    """Rows of bytes, filled up with zeros."""
+    for row in rows:
+        if len(row) > length or not all(0 <= int(number) <= 255 for number in row):
+            raise ShoalError(f"{name} {[int(x) for x in row]} is not at most {length} numbers from 0 to 255")
+    filled = [[int(number) for number in row] + [0] * (length - len(row)) for row in rows]
+    return np.asarray(filled, np.uint8).reshape(len(filled), length)
+
+
+def stacked(tasks: Sequence[Ruleset]) -> Ruleset:
+    """Several rulesets as one with a leading axis, padded to the longest."""
+
+    def padded(arrays: Sequence[Bytes]) -> np.ndarray:
+        rows = max(len(array) for array in arrays)
+        return np.stack([np.pad(array, ((0, rows - len(array)), (0, 0))) for array in arrays])
+
+    return Ruleset(
+        np.stack([task.goal for task in tasks]),
+        padded([task.rules for task in tasks]),
+        padded([task.init_tiles for task in tasks]),
+    )
+
+
+def check(given: Ruleset) -> None:
+    """Holds rulesets to what the engine knows; values that are traced are not looked at.
+
+    Raises:
+      ShoalError: an array has the wrong shape, or a kind, tile or colour is unknown.
+    """
+    _check_shapes(given)
+    if any(isinstance(array, jax.core.Tracer) for array in given):
+        return
+    goal, rule, things = (np.asarray(array).reshape(-1, array.shape[-1]) for array in given)
+    _check_kinds("goal", goal, GoalKind)
+    _check_kinds("rule", rule, RuleKind)
+    is_pair = np.isin(goal[:, 0], [kind for kind in GoalKind if kind.name.startswith("TILE_NEAR")])
+    has_tile = ~np.isin(goal[:, 0], (GoalKind.NONE, GoalKind.AGENT_ON_POSITION))
+    _check_tiles("goal", goal[has_tile], 1)
+    _check_tiles("goal", goal[is_pair], 3)
+    is_pair, has_tile = np.isin(rule[:, 0], OF_TWO_TILES), rule[:, 0] != RuleKind.NONE
+    _check_tiles("rule", rule[has_tile], 1)
+    _check_tiles("rule", rule[is_pair], 3)
+    _check_tiles("rule", rule[has_tile & ~is_pair], 3, may_be_empty=True)  # the products
+    _check_tiles("rule", rule[is_pair], 5, may_be_empty=True)
+    _check_tiles("init_tiles", things, 0, may_be_empty=True)
+
+
+def _check_shapes(given: Ruleset) -> None:
+    leading = np.shape(given.goal)[:-1]
+    for name, wanted in (
+        ("goal", (goals.ENCODED,)),
+        ("rules", (None, rules.ENCODED)),
+        ("init_tiles", (None, 2)),
+    ):
+        array = getattr(given, name)
+        shape, rank = np.shape(array), len(leading) + len(wanted)
+        fits = (
+            len(leading) <= 1
+            and len(shape) == rank
+            and (*leading, wanted[-1]) == (*shape[: len(leading)], shape[-1])
+        )
+        dtype = getattr(array, "dtype", type(array).__name__)
+        if not fits or dtype != np.uint8:
+            text = ", ".join("n" if size is None else str(size) for size in wanted)
+            raise ShoalError(
+                f"the ruleset's {name} is {dtype}{list(shape)}, where uint8[{text}] is needed, or the same "
+                "with one leading axis in all three for several rulesets"
+            )
+
+
+def _check_kinds(name: str, rows: np.ndarray, kinds: type[enum.IntEnum]) -> None:
+    unknown = rows[rows[:, 0] >= len(kinds), 0]
+    if len(unknown):
+        raise ShoalError(
+            f"there is no {name} of kind {unknown[0]}; the kinds of {name}s are 0 to {len(kinds) - 1}"
+        )
+
+
+def _check_tiles(name: str, rows: np.ndarray, column: int, may_be_empty: bool = False) -> None:
+    """Holds tile and colour in two columns to those that exist; tile 0 is what lies outside the grid."""
+    tile, colour = rows[:, column], rows[:, column + 1]
+    unknown = rows[(tile >= NUM_TILES) | (colour >= NUM_COLOURS)]
+    if len(unknown):
+        raise ShoalError(
+            f"the {name} {unknown[0].tolist()} has tile {unknown[0][column]} of colour "
+            f"{unknown[0][column + 1]}; tiles are 0 to {NUM_TILES - 1}, colours 0 to {NUM_COLOURS - 1}"
+        )
+    empty = rows[tile == Tile.EMPTY]
+    if len(empty) and not may_be_empty:
+        raise ShoalError(f"the {name} {empty[0].tolist()} is about tile 0, which is nothing; give 1 to 12")

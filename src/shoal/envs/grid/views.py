@@ -1,0 +1,58 @@
+"""What an agent sees: the cells in front of it and beside it, turned so that it looks up.
+
+The agent stands in the middle of the last row. Cells outside the grid, and those that it cannot see, are
+`NOTHING`.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal.envs.grid.actions import Agent
+from shoal.envs.grid.board import Board, read, step_of
+from shoal.envs.grid.tiles import NOTHING, OPAQUE, is_one_of, tile_of
+from shoal.types import Array
+
+
+def view(board: Board, cells: Array, agent: Agent, size: int, see_through_walls: bool) -> Array:
+    """The tiles and colours that the agent sees, uint8 [size, size, 2]."""
+    seen = window(board, cells, agent, size)
+    if not see_through_walls:
+        seen = jnp.where(visible(~is_one_of(tile_of(seen), OPAQUE)), seen, NOTHING)
+    return jax.lax.bitcast_convert_type(seen, jnp.uint8)
+
+
+def window(board: Board, cells: Array, agent: Agent, size: int) -> Array:
+    """The cells in a square that reaches `size - 1` cells ahead and `size // 2` to each side, [size, size]."""
+    ahead = step_of(board, agent.direction)
+    right = step_of(board, (agent.direction + 1) % 4)
+    forward = np.arange(size - 1, -1, -1, dtype=np.int32)[:, None]
+    sideways = np.arange(size, dtype=np.int32) - size // 2
+    return read(cells, agent.place + forward * ahead + sideways * right)
+
+
+def visible(transparent: Array) -> Array:
+    """Which cells of a window can be seen, given which can be seen through; both boolean [V, V].
+
+    Light spreads from the agent row by row, from the last to the first. In a row it passes from every lit
+    transparent cell to the next on the right; then all of these light, in the row above, the cells
+    straight and diagonally to the right ahead of them; then the same to the left. This is the rule of
+    MiniGrid (Chevalier-Boisvert et al. 2023). A row is one integer here, a cell one of its bits.
+    """
+    size = transparent.shape[-1]
+    weights = np.left_shift(np.uint32(1), np.arange(size, dtype=np.uint32))
+    clear = jnp.sum(jnp.where(transparent, weights, np.uint32(0)), axis=-1, dtype=jnp.uint32)
+    lit = [jnp.uint32(0)] * size
+    lit[-1] = jnp.uint32(1 << size // 2)
+    for row in reversed(range(size)):
+        here, above = lit[row], lit[row - 1]
+        for shift, end in ((jnp.left_shift, size - 1), (jnp.right_shift, 0)):
+            passing = clear[row] & np.uint32((1 << size) - 1 ^ 1 << end)
+            for _ in range(size - 1):
+                here = here | shift(here & passing, 1)
+            above = above | (here & passing) | shift(here & passing, 1)
+        lit[row] = here
+        if row:
+            lit[row - 1] = above
+    rows = jnp.stack(lit)
+    return (rows[:, None] & weights) != 0

@@ -1,0 +1,219 @@
+"""The engine: one step of a grid world, whatever its task; a task says how an episode starts."""
+
+import abc
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from shoal.envs.base import TimeStep, environment, restart, transition
+from shoal.envs.grid import goals, near, rules
+from shoal.envs.grid.actions import Action, Agent, handled, moved
+from shoal.envs.grid.board import Board, read, step_of, write
+from shoal.envs.grid.goals import Goal
+from shoal.envs.grid.rules import Rules
+from shoal.envs.grid.tiles import NOTHING, NUM_COLOURS, NUM_TILES, unpacked
+from shoal.envs.grid.views import view
+from shoal.errors import ShoalError
+from shoal.spaces import Box, Dict, Discrete, Space
+from shoal.types import Array, PyTree
+
+NOWHERE = -1  # the place of what is not there
+DECAY = 0.9  # how much of the reward is lost by an episode that takes all its time
+LEAST_VIEW = 3
+LARGEST_SIDE = 255  # a goal's row and column are bytes
+
+
+class GridState(NamedTuple):
+    """A world in the middle of an episode."""
+
+    cells: Array  # uint16, in the board's memory
+    agent: Agent
+    steps: Array  # [], int32
+    goal: Goal
+    rules: Rules
+    pitfall: Array  # [], int32: the place that ends the episode without success
+    task: Array  # [], int32: which of the environment's rulesets is played
+
+
+@environment
+class GridWorld(abc.ABC):
+    """What all grid worlds share.
+
+    The agent is paid `1 - 0.9 steps / max_episode_steps` when it reaches the goal, which terminates the
+    episode, and nothing otherwise; an episode of `max_episode_steps` steps is truncated. Without a limit
+    (None) the goal pays 1.
+
+    The observation is what the agent sees, `[tile, colour]` of view_size x view_size cells, uint8, the agent
+    in the middle of the last row and looking up. With any of the `observe_` flags it is a dictionary: `view`
+    is that, `direction` where the agent looks (0 to 3 for up, right, down, left), `pocket` what it holds,
+    `[tile, colour]`, `goal` and `rules` the encodings of the task.
+
+    `info["success"]` is 1 on the step that reaches the goal.
+    """
+
+    height: int = 9
+    width: int = 9
+    view_size: int = 7
+    max_episode_steps: int | None = None
+    see_through_walls: bool = True
+    observe_direction: bool = False
+    observe_pocket: bool = False
+    observe_goal: bool = False
+    observe_rules: bool = False
+
+    action_space = Discrete(len(Action))
+    info_summaries = MappingProxyType({"success": "max"})
+
+    # What a task needs of the engine, so that it does not pay for the rest.
+    changes_cells = True  # whether anything can be picked up, opened or turned into something else
+    looks_nearby = False  # whether goals look at what is near the agent or the cell in front
+    shows_goal = True  # whether the goal's encoding may be seen; otherwise it reads as none
+
+    @abc.abstractmethod
+    def start(self, key: Array) -> GridState:
+        """The state in which an episode starts."""
+
+    @property
+    def board(self) -> Board:
+        """The sizes of the grid in memory."""
+        return Board(self.height, self.width, self.view_size - 1)
+
+    @property
+    def num_rules(self) -> int:
+        """How many rules a step applies."""
+        return 0
+
+    @property
+    def observation_space(self) -> Space:
+        """What the agent sees, alone or with what it is told."""
+        parts: dict[str, Space] = {
+            "view": cell_space(self.view_size, self.view_size),
+            "direction": Discrete(4),
+            "pocket": cell_space(),
+            "goal": Box(0, 255, (goals.ENCODED,), np.uint8),
+            "rules": Box(0, 255, (self.num_rules, rules.ENCODED), np.uint8),
+        }
+        told = self._told()
+        return Dict({name: parts[name] for name in ("view", *told)}) if told else parts["view"]
+
+    def _told(self) -> tuple[str, ...]:
+        names = ("direction", "pocket", "goal", "rules")
+        return tuple(name for name in names if getattr(self, f"observe_{name}"))
+
+    def reset(self, key: Array) -> tuple[GridState, TimeStep]:
+        """A new episode.
+
+        Raises:
+          ShoalError: the view or the grid has a size that cannot be.
+        """
+        self.check()
+        state = self.start(key)
+        return state, restart(self.observe(state), info={"success": jnp.zeros((), jnp.float32)})
+
+    def step(self, state: GridState, action: Array, key: Array) -> tuple[GridState, TimeStep]:
+        """One action, then the rules, then the goal; deterministic, the key is not used."""
+        action = jnp.asarray(action, jnp.int32)
+        state, success = self._act(state, action)
+        fails = state.agent.place == state.pitfall
+        reward: Array | float = 1.0
+        timed_out: Array | bool = False
+        if self.max_episode_steps is not None:
+            reward = 1.0 - DECAY * (state.steps / self.max_episode_steps)
+            timed_out = state.steps >= self.max_episode_steps
+        return state, transition(
+            self.observe(state),
+            reward=jnp.where(success, reward, 0.0),
+            terminated=success | fails,
+            truncated=timed_out,
+            info={"success": success.astype(jnp.float32)},
+        )
+
+    def _act(self, state: GridState, action: Array) -> tuple[GridState, Array]:
+        """The state after an action and its consequences, and whether the goal is reached."""
+        board, cells = self.board, state.cells
+        front_place = state.agent.place + step_of(board, state.agent.direction)
+        front = read(cells, front_place)
+        agent = moved(board, state.agent, front, action)
+        if self.changes_cells:
+            agent, front = handled(agent, front, action)
+        nearby, attends = None, near.attention(action, agent.direction)
+        if self.looks_nearby:
+            cells, agent, nearby = self._apply_rules(state, agent, front, attends, action)
+        elif self.changes_cells:
+            cells = write(cells, front_place, front)
+        success = goals.reached(state.goal, cells, agent, nearby, attends)
+        return state._replace(cells=cells, agent=agent, steps=state.steps + 1), success
+
+    def _apply_rules(
+        self, state: GridState, agent: Agent, front: Array, attends: near.Attention, action: Array
+    ) -> tuple[Array, Agent, near.Nearby]:
+        """The cells, the agent and what is near it, after the action has been done and the rules applied."""
+        places = near.places_nearby(self.board, agent.place, agent.direction)
+        nearby = near.look(state.cells, places)
+        # After a move or a turn there is another cell in front; only the others change the one there.
+        nearby = nearby._replace(front=jnp.where(action >= Action.PICK_UP, front, nearby.front))
+        nearby, pocket = rules.apply(state.rules, nearby, agent.pocket, attends)
+        around = jnp.where(attends.ahead, nearby.front, nearby.around)
+        cells = write(state.cells, jnp.concatenate(places[1:]), jnp.concatenate([around, nearby.beyond]))
+        return cells, agent._replace(pocket=pocket), nearby
+
+    def observe(self, state: GridState) -> PyTree:
+        """What the agent is shown of a state."""
+        seen = view(self.board, state.cells, state.agent, self.view_size, self.see_through_walls)
+        told = self._told()
+        if not told:
+            return seen
+        parts = {"view": seen}
+        if "direction" in told:
+            parts["direction"] = state.agent.direction
+        if "pocket" in told:
+            parts["pocket"] = unpacked(state.agent.pocket)
+        if "goal" in told:
+            encoded = goals.encoded(self.board, state.goal)
+            parts["goal"] = encoded if self.shows_goal else jnp.zeros_like(encoded)
+        if "rules" in told:
+            parts["rules"] = rules.encoded(state.rules)
+        return parts
+
+    def check(self) -> None:
+        """Holds the sizes to what is possible.
+
+        Raises:
+          ShoalError: the view or the grid has a size that cannot be.
+        """
+        if self.view_size < LEAST_VIEW or self.view_size % 2 == 0:
+            raise ShoalError(f"view_size={self.view_size} is not an odd number of {LEAST_VIEW} or more")
+        for name in ("height", "width"):
+            if not 3 <= getattr(self, name) <= LARGEST_SIDE:
+                raise ShoalError(f"{name}={getattr(self, name)} is not between 3 and {LARGEST_SIDE}")
+
+
+def cell_space(*shape: int) -> Box:
+    """Tiles and colours, uint8 [*shape, 2]."""
+    return Box(0, np.broadcast_to((NUM_TILES - 1, NUM_COLOURS - 1), (*shape, 2)), dtype=np.uint8)
+
+
+def begin(
+    cells: Any,
+    place: Any,
+    direction: Any,
+    goal: Goal,
+    *,
+    rule_table: Rules | None = None,
+    pitfall: Any = NOWHERE,
+    task: Any = 0,
+) -> GridState:
+    """The state at the start of an episode, with nothing in the pocket."""
+    return GridState(
+        cells=jnp.asarray(cells, jnp.uint16),
+        agent=Agent(
+            jnp.asarray(place, jnp.int32), jnp.asarray(direction, jnp.int32), jnp.asarray(NOTHING, jnp.uint16)
+        ),
+        steps=jnp.zeros((), jnp.int32),
+        goal=goal,
+        rules=rules.no_rules() if rule_table is None else rule_table,
+        pitfall=jnp.asarray(pitfall, jnp.int32),
+        task=jnp.asarray(task, jnp.int32),
+    )

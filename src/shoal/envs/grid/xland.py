@@ -1,0 +1,142 @@
+"""XLand-MiniGrid: worlds whose things, rules and goal are data (Nikulin et al. 2023)."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from shoal.envs.base import environment
+from shoal.envs.grid import goals, layouts, rules, rulesets
+from shoal.envs.grid.board import write
+from shoal.envs.grid.layouts import COLOURS, below, distinct, draw, one_of
+from shoal.envs.grid.rulesets import NO_RULESET, Ruleset
+from shoal.envs.grid.tiles import FLOOR, NOTHING, Tile, coloured, packed
+from shoal.envs.grid.world import GridState, GridWorld, begin
+from shoal.errors import ShoalError, nearest
+from shoal.types import Array, TimeStep, restart
+
+# The walls of each kind of world, and how many doors it has.
+ROOMS = {
+    "R1": (layouts.room, 0),
+    "R2": (layouts.two_rooms, 1),
+    "R4": (layouts.four_rooms, 4),
+    "R6": (layouts.six_rooms, 6),
+    "R9": (layouts.nine_rooms, 12),
+}
+
+
+@environment
+class XLand(GridWorld):
+    """Rooms with things in them: find out by which rules they turn into what the goal asks for.
+
+    Attributes:
+      rooms: "R1", "R2", "R4", "R6" or "R9", how many there are; doors between them are closed, not locked.
+      ruleset: the task, as data; or several of them with a leading axis, one of which is drawn for every
+        episode. A stack of worlds with a task each can be mapped over.
+    """
+
+    rooms: str = "R1"
+    view_size: int = 5
+    ruleset: Ruleset = NO_RULESET
+
+    looks_nearby = True
+
+    @property
+    def num_rules(self) -> int:
+        """The rows of the ruleset, padding included."""
+        return self.ruleset.rules.shape[-2]
+
+    @property
+    def num_rulesets(self) -> int | None:
+        """How many tasks there are; None for one without a leading axis."""
+        return self.ruleset.goal.shape[0] if self.ruleset.goal.ndim > 1 else None
+
+    def start(self, key: Array) -> GridState:
+        """Things and agent on different free cells, of one of the tasks."""
+        bits = draw(key, 1 + self._draws())
+        task = jnp.zeros((), jnp.int32) if self.num_rulesets is None else below(bits[0], self.num_rulesets)
+        return self._start(task, bits[1:])
+
+    def again(self, state: GridState, key: Array) -> tuple[GridState, TimeStep]:
+        """A new episode of the task that a state is of: what a trial of several episodes needs."""
+        state = self._start(state.task, draw(key, self._draws()))
+        return state, restart(self.observe(state), info={"success": jnp.zeros((), jnp.float32)})
+
+    def check(self) -> None:
+        """Holds rooms, sizes and rulesets to what is possible.
+
+        Raises:
+          ShoalError: there are no such rooms, they do not fit, a ruleset is none, or it has more things than
+            the world has free cells.
+        """
+        GridWorld.check(self)
+        if self.rooms not in ROOMS:
+            raise ShoalError(
+                f"rooms={self.rooms!r} is not one of {', '.join(ROOMS)}{nearest(self.rooms, ROOMS)}"
+            )
+        _check_rooms(self.rooms, self.height, self.width)
+        rulesets.check(self.ruleset)
+        free = len(layouts.free_places(self.board, self._walls()))
+        things = self.ruleset.init_tiles.shape[-2]
+        if things + 1 > free:
+            raise ShoalError(
+                f"the ruleset has {things} things (rows of init_tiles), which with the agent need {things + 1} "
+                f"free cells, but {self.rooms} of {self.height} x {self.width} has {free}"
+            )
+
+    def _walls(self) -> np.ndarray:
+        return ROOMS[self.rooms][0](self.height, self.width)
+
+    def _draws(self) -> int:
+        """How many random numbers an episode needs: two a door, one a thing, two for the agent."""
+        return 2 * ROOMS[self.rooms][1] + self.ruleset.init_tiles.shape[-2] + 2
+
+    def _start(self, task: Array, bits: Array) -> GridState:
+        board, walls, doors = self.board, self._walls(), ROOMS[self.rooms][1]
+        chosen = self.ruleset
+        if self.num_rulesets is not None:
+            chosen = Ruleset(*(jnp.asarray(array)[task] for array in chosen))
+        things = packed(chosen.init_tiles)
+        cells = jnp.asarray(board.flat(walls))
+        if doors:
+            colours = one_of(bits[doors : 2 * doors], COLOURS)
+            cells = write(cells, self._door_places(bits[:doors]), coloured(Tile.DOOR_CLOSED, colours))
+        free = layouts.free_places(board, walls)
+        ranks = distinct(bits[2 * doors : -1], len(free))
+        places = jnp.asarray(free)[jnp.stack(ranks)]
+        kept = jnp.where(things == NOTHING, FLOOR, things)
+        cells = write(cells, places[1:], kept)
+        return begin(
+            cells,
+            places[0],
+            below(bits[-1], 4),
+            goals.decoded(board, chosen.goal),
+            rule_table=rules.table(chosen.rules),
+            task=task,
+        )
+
+    def _door_places(self, bits: Array) -> Array:
+        match self.rooms:
+            case "R2":
+                return layouts.two_rooms_door(self.board, bits)
+            case "R4":
+                return layouts.four_rooms_doors(self.board, bits)
+            case "R6":
+                return jnp.asarray(layouts.six_rooms_doors(self.board))
+            case _:
+                return layouts.nine_rooms_doors(self.board, bits)
+
+
+def _check_rooms(rooms: str, height: int, width: int) -> None:
+    """Sizes in which every door stands between two rooms.
+
+    Raises:
+      ShoalError: the size is another.
+    """
+    size = f"height={height}, width={width}"
+    if height != width:
+        raise ShoalError(f"{size}: the worlds of XLand are square")
+    if rooms in ("R2", "R4") and (height < 5 or height % 2 == 0):
+        raise ShoalError(f"{size}: {rooms} needs an odd number of 5 or more")
+    if rooms == "R6" and height < 9:
+        raise ShoalError(f"{size}: R6 needs 9 or more")
+    if rooms == "R9" and (height < 7 or height % 3 != 1):
+        raise ShoalError(f"{size}: R9 needs 7 or more, and one more than a multiple of 3")

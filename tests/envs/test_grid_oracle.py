@@ -1,0 +1,73 @@
+"""The engine is xminigrid's: from its states, with the same actions, everything that follows is equal."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from grid_oracle import NAMES, converted, differing, original_reset, original_seen, original_step, our_seen
+
+from shoal import envs
+
+FORWARD, PICK_UP, PUT_DOWN, TOGGLE = 0, 3, 4, 5
+NUM_STEPS = 50
+LEAST_LIVE = 0.75  # of the steps; 44 environments x 128 x 50 x 0.75 are more than 200,000 steps
+
+
+def purposeful(rng, seen):
+    """Mostly what can be done with the cell in front (the last row but one of the view), else anything."""
+    middle = seen.observation.shape[2] // 2
+    tile = seen.observation[:, -2, middle, 0]
+    fitting = np.full(len(tile), FORWARD)
+    fitting[np.isin(tile, (8, 9))] = TOGGLE
+    fitting[np.isin(tile, (3, 4, 5, 7, 11, 12))] = PICK_UP
+    actions = rng.integers(0, 6, len(tile))
+    return np.where(rng.random(len(tile)) < 0.5, fitting, actions).astype(np.int32)
+
+
+def of_one_shape():
+    """The names in groups that share the original's compiled step."""
+    groups = {}
+    for name in NAMES:
+        groups.setdefault(original_step(name), []).append(name)
+    return list(groups.values())
+
+
+def test_the_names_are_those_of_the_original():
+    assert [name for name in envs.environments() if "MiniGrid-" in name] == NAMES
+    assert len(NAMES) == 44
+
+
+@pytest.mark.parametrize(
+    "num_envs", [pytest.param(16, id="some"), pytest.param(128, id="all", marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize("names", of_one_shape(), ids=lambda names: names[0].removeprefix("XLand-"))
+def test_every_step_is_that_of_the_original(names, num_envs):
+    for name in names:
+        compared, ends = compare(name, num_envs)
+        assert compared >= LEAST_LIVE * num_envs * NUM_STEPS
+        assert ends[1] >= num_envs // 8  # truncated
+
+
+def compare(name, num_envs):
+    """Steps both; returns how many steps of running episodes, and how many terminated and were truncated."""
+    rng = np.random.default_rng(NAMES.index(name))
+    world = envs.make(name)
+    limit = world.max_episode_steps
+    theirs = original_reset(name)(jax.random.split(jax.random.key(NAMES.index(name)), num_envs))
+    steps = rng.integers(0, limit - NUM_STEPS, num_envs)
+    steps[: num_envs // 8] = limit - 1 - rng.integers(0, NUM_STEPS, num_envs // 8)  # these run out of time
+    theirs = theirs.replace(state=theirs.state.replace(step_num=jnp.asarray(steps)))
+    state, seen = converted(world, theirs), original_seen(theirs)
+    our_step = jax.jit(jax.vmap(world.step, (0, 0, None)))
+    live, compared, ends = np.ones(num_envs, bool), 0, np.zeros(2, int)
+    for _ in range(NUM_STEPS):
+        action = purposeful(rng, seen)
+        theirs = original_step(name)(theirs, action, limit)
+        state, timestep = our_step(state, action, jax.random.key(0))
+        seen, ours = original_seen(theirs), our_seen(world, state, timestep)
+        differ = differing(ours.of(live), seen.of(live))
+        assert not differ, f"{name}: {differ}"
+        compared += live.sum()
+        ends += (seen.terminated & live).sum(), (seen.truncated & live).sum()
+        live &= ~(seen.terminated | seen.truncated)
+    return compared, ends
