@@ -1,0 +1,86 @@
+"""What the losses of single transitions share: their checks, and which of their entries may be read."""
+
+import re
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from shoal.ops import _checks
+from shoal.ops._streams import stopped
+
+Array = jax.Array
+Shape = tuple[int, ...]
+
+
+class Transition(NamedTuple):
+    """Transitions with batch axes [...]; what may not be read is 0."""
+
+    r_t: Array
+    discount_t: Array
+    counts: Array  # whether it is a transition at all: its weight is not 0
+    bootstraps: Array  # whether what follows is read: it counts, and nothing terminated there
+
+
+def transition(r_t: Array, discount_t: Array, w_tm1: Array | None, **floats: Array) -> Transition:
+    """Checks the batch axes of the transitions and the dtypes of all, `floats` (by name) included.
+
+    Raises:
+      ValueError: shapes disagree.
+      TypeError: dtypes disagree.
+    """
+    weights = {} if w_tm1 is None else {"w_tm1": w_tm1}
+    shape = _checks.same_shape("", r_t=r_t, discount_t=discount_t, **weights)
+    _checks.real(r_t=r_t, **weights)
+    rewards = {"r_t": r_t} if jnp.issubdtype(jnp.result_type(r_t), jnp.floating) else {}
+    dtype = _checks.floating(**rewards, discount_t=discount_t, **floats)
+    counts = jnp.ones(shape, bool) if w_tm1 is None else jnp.asarray(w_tm1) > 0
+    bootstraps = counts & (jnp.asarray(discount_t) != 0)
+    return Transition(kept(counts, jnp.asarray(r_t, dtype)), kept(counts, discount_t), counts, bootstraps)
+
+
+def check_axes(batch: Shape, axes: str, **arrays: Array) -> None:
+    """Requires axes of each named array, in their order, as in "[..., A, n] [..., A, m] [n]".
+
+    The dots stand for `batch`, and equal letters for equal lengths; where there are none, as in "[n]", the batch axes
+    may be there or not.
+
+    Raises:
+      ValueError: an array has others.
+    """
+    lengths: dict[str, int] = {}
+    fits = []
+    for array, group in zip(arrays.values(), re.findall(r"\[(.*?)\]", axes), strict=True):
+        letters = [word for word in group.split(", ") if word != "..."]
+        shape = jnp.shape(array)
+        before, after = shape[: len(shape) - len(letters)], shape[len(shape) - len(letters) :]
+        fits.append(before == batch or (before == () and "..." not in group))
+        fits.append(len(after) == len(letters))
+        fits.extend(lengths.setdefault(*pair) == pair[1] for pair in zip(letters, after, strict=False))
+    if not all(fits):
+        listed = ", ".join(f"{name} {list(jnp.shape(array))}" for name, array in arrays.items())
+        raise ValueError(
+            f"{listed} must have the axes {axes}, where ... is {list(batch)} and equal letters are equal lengths."
+        )
+
+
+def kept(where: Array, x: Array) -> Array:
+    """`x` [..., and more axes] where it may be read, and 0 elsewhere, in its gradient too."""
+    x = jnp.asarray(x)
+    where = where.reshape(where.shape + (1,) * (x.ndim - where.ndim))
+    return jnp.where(where, x, jnp.zeros((), x.dtype))
+
+
+def chosen(x: Array, action: Array, axis: int = -1) -> Array:
+    """The entries of one action along the axis of actions; those of the others are not read, nor their gradient."""
+    after = (1,) * (-1 - axis)
+    x, action = jnp.asarray(x), jnp.asarray(action)
+    index = action.reshape(*action.shape, 1, *after)
+    here = jnp.arange(x.shape[axis]).reshape(-1, *after) == index
+    return jnp.sum(jnp.where(here, x, jnp.zeros((), x.dtype)), axis=axis)
+
+
+def td_error(t: Transition, prediction: Array, value_t: Array, stop_target_gradients: bool) -> Array:
+    """δ_t = r_t + γ_t v_t - v_{t-1}, of a value that has been kept where it may be read; 0 where none counts."""
+    target = stopped(t.r_t + t.discount_t * value_t, stop_target_gradients)
+    return target - kept(t.counts, prediction)

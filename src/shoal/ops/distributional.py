@@ -1,0 +1,407 @@
+"""Losses of distributions of values: categorical ones on fixed atoms, and quantiles.
+
+The rules for weights, gradients and dtypes are those of `shoal.ops.value_losses`: single transitions with batch
+axes [...] first, actions next and atoms or quantiles last. Every function returns losses [...], unreduced and to
+be minimised. Atoms are in ascending order, one support for all, [n], or one for each, [..., n]; those of the
+prediction and of what follows may differ in number and place.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from shoal.ops import _checks
+from shoal.ops._streams import stopped
+from shoal.ops._transitions import Transition, check_axes, chosen, kept, transition
+from shoal.ops.value_losses import huber
+
+Array = jax.Array
+
+
+def categorical_projection(atoms: Array, probabilities: Array, onto: Array) -> Array:
+    """A categorical distribution on other atoms: each mass goes to its two neighbours, the nearer one gets more.
+
+        p'_i = Σ_j p_j (f_{i-1}(z_j) - f_i(z_j)),   f_i(z) = clip((z - z'_i) / (z'_{i+1} - z'_i), 0, 1)
+        with f of before the first atom 1 and of the last 0
+
+    The masses keep their sum and none is negative; masses beyond the ends go to the ends; a mass at an atom goes
+    there undivided; and the mean is kept if no mass lies beyond the ends. The supports may differ in every way.
+
+    Args:
+      atoms: z, in any order, [m] or [..., m].
+      probabilities: p, [..., m].
+      onto: z', in ascending order, [n] or [..., n].
+
+    Returns:
+      p', [..., n].
+
+    Raises:
+      ValueError: the shapes disagree.
+      TypeError: the dtypes disagree.
+
+    Source: Bellemare et al. 2017, "A Distributional Perspective on Reinforcement Learning", eq. 7.
+    """
+    batch = jnp.shape(probabilities)[:-1]
+    _checks.floating(atoms=atoms, probabilities=probabilities, onto=onto)
+    check_axes(batch, "[m] [..., m] [n]", atoms=atoms, probabilities=probabilities, onto=onto)
+    z, lower, upper = jnp.asarray(atoms)[..., None, :], onto[..., :-1, None], onto[..., 1:, None]
+    apart = upper > lower
+    passed = jnp.where(apart, (z - lower) / jnp.where(apart, upper - lower, 1.0), z >= upper)
+    passed = jnp.clip(passed, 0.0, 1.0)  # which part of a mass at z has passed from atom i to i + 1
+    unchanged = [(0, 0)] * (passed.ndim - 2)
+    arrived = jnp.pad(passed, [*unchanged, (1, 0), (0, 0)], constant_values=1.0)
+    left = jnp.pad(passed, [*unchanged, (0, 1), (0, 0)])
+    return jnp.sum((arrived - left) * probabilities[..., None, :], axis=-1)
+
+
+def categorical_td_learning(
+    atoms_tm1: Array,
+    logits_tm1: Array,
+    r_t: Array,
+    discount_t: Array,
+    atoms_t: Array,
+    logits_t: Array,
+    w_tm1: Array | None = None,
+    *,
+    stop_target_gradients: bool = True,
+) -> Array:
+    """The loss of a categorical state value: its cross-entropy with what follows, moved and projected.
+
+        -Σ_i p'_i log softmax(logits_{t-1})_i,   p' the projection of softmax(logits_t) at r_t + γ_t z
+
+    Args:
+      atoms_tm1: atoms of the prediction, ascending, [n] or [..., n].
+      logits_tm1: logits of the observations that were acted on, [..., n].
+      r_t: rewards, [...].
+      discount_t: γ times the environment's discount, [...]; 0 where the episode terminated.
+      atoms_t: atoms z of what follows, [m] or [..., m].
+      logits_t: logits of the observations that followed, [..., m].
+      w_tm1: weights of the transitions, 0 or 1, [...]; None counts all.
+      stop_target_gradients: whether p' is a constant.
+
+    Returns:
+      losses, [...]; 0 where the weight is 0.
+
+    Raises:
+      ValueError: the shapes disagree.
+      TypeError: the dtypes disagree.
+
+    Source: Bellemare et al. 2017, "A Distributional Perspective on Reinforcement Learning", eq. 7 and
+    algorithm 1.
+    """
+    arrays = {"atoms_tm1": atoms_tm1, "logits_tm1": logits_tm1, "atoms_t": atoms_t, "logits_t": logits_t}
+    t = transition(r_t, discount_t, w_tm1, **arrays)
+    check_axes(t.r_t.shape, "[n] [..., n] [m] [..., m]", **arrays)
+    return _categorical_loss(t, atoms_tm1, logits_tm1, atoms_t, logits_t, stop_target_gradients)
+
+
+def categorical_q_learning(
+    atoms_tm1: Array,
+    logits_tm1: Array,
+    a_tm1: Array,
+    r_t: Array,
+    discount_t: Array,
+    atoms_t: Array,
+    logits_t: Array,
+    w_tm1: Array | None = None,
+    *,
+    stop_target_gradients: bool = True,
+) -> Array:
+    """The loss of categorical Q-learning (C51): as `categorical_td_learning`, of the action of the highest mean.
+
+    Args:
+      atoms_tm1: atoms of the prediction, ascending, [n] or [..., n].
+      logits_tm1: logits of the actions at the observations that were acted on, [..., A, n].
+      a_tm1: the actions, integers, [...].
+      r_t: rewards, [...].
+      discount_t: γ times the environment's discount, [...]; 0 where the episode terminated.
+      atoms_t: atoms of what follows, [m] or [..., m].
+      logits_t: logits of the actions at the observations that followed (of the target network), [..., A, m].
+      w_tm1: weights of the transitions, 0 or 1, [...]; None counts all.
+      stop_target_gradients: whether the target is a constant.
+
+    Returns:
+      losses, [...]; 0 where the weight is 0.
+
+    Raises:
+      ValueError: the shapes disagree.
+      TypeError: the dtypes disagree.
+
+    Source: Bellemare et al. 2017, "A Distributional Perspective on Reinforcement Learning", algorithm 1.
+    """
+    return _categorical_q_learning(
+        atoms_tm1, logits_tm1, a_tm1, r_t, discount_t, atoms_t, logits_t, None, w_tm1, stop_target_gradients
+    )
+
+
+def categorical_double_q_learning(
+    atoms_tm1: Array,
+    logits_tm1: Array,
+    a_tm1: Array,
+    r_t: Array,
+    discount_t: Array,
+    atoms_t: Array,
+    logits_t: Array,
+    selector_t: Array,
+    w_tm1: Array | None = None,
+    *,
+    stop_target_gradients: bool = True,
+) -> Array:
+    """The loss of categorical double Q-learning: the next action is the one of the highest `selector_t`.
+
+    Args:
+      atoms_tm1: atoms of the prediction, ascending, [n] or [..., n].
+      logits_tm1: logits of the actions at the observations that were acted on, [..., A, n].
+      a_tm1: the actions, integers, [...].
+      r_t: rewards, [...].
+      discount_t: γ times the environment's discount, [...]; 0 where the episode terminated.
+      atoms_t: atoms of what follows, [m] or [..., m].
+      logits_t: logits of the actions at the observations that followed (of the target network), [..., A, m].
+      selector_t: values of the same actions by which one is chosen (of the network that learns; -1e9 for an
+        action that is illegal), [..., A].
+      w_tm1: weights of the transitions, 0 or 1, [...]; None counts all.
+      stop_target_gradients: whether the target is a constant.
+
+    Returns:
+      losses, [...]; 0 where the weight is 0.
+
+    Raises:
+      ValueError: the shapes disagree.
+      TypeError: the dtypes disagree.
+
+    Source: Hessel et al. 2018, "Rainbow: Combining Improvements in Deep Reinforcement Learning".
+    """
+    return _categorical_q_learning(
+        atoms_tm1,
+        logits_tm1,
+        a_tm1,
+        r_t,
+        discount_t,
+        atoms_t,
+        logits_t,
+        selector_t,
+        w_tm1,
+        stop_target_gradients,
+    )
+
+
+def quantile_fractions(n: int, dtype: jnp.dtype = jnp.float32) -> Array:
+    """The fractions at the middle of n equal parts, (2 i + 1) / (2 n) for i of 0..n-1: [n].
+
+    Source: Dabney et al. 2018, "Distributional Reinforcement Learning with Quantile Regression", lemma 2.
+    """
+    return (2 * jnp.arange(n, dtype=dtype) + 1) / (2 * n)
+
+
+def quantile_regression(
+    quantiles: Array,
+    fractions: Array,
+    samples: Array,
+    delta: Array | float = 1.0,
+    *,
+    stop_target_gradients: bool = True,
+) -> Array:
+    """The quantile Huber loss, summed over quantiles and averaged over samples.
+
+        Σ_i mean_j |τ_i - 1{e_ij < 0}| H(e_ij) / δ,   e_ij = x_j - θ_i
+        H(e) = e²/2 where |e| <= δ,   δ (|e| - δ/2) elsewhere;   H(e) / δ is |e| where δ = 0
+
+    With δ = 0 its minimum is at the quantiles of the samples; the division makes that the limit of small δ.
+
+    Args:
+      quantiles: θ, what is learned, [..., n].
+      fractions: τ, of which each is the quantile, in (0, 1), [n] or [..., n].
+      samples: x, of the distribution that is aimed at, [..., m].
+      delta: δ, 0 or more, a number.
+      stop_target_gradients: whether the samples are constants.
+
+    Returns:
+      losses, [...].
+
+    Raises:
+      ValueError: the shapes disagree.
+      TypeError: the dtypes disagree.
+
+    Source: Dabney et al. 2018, "Distributional Reinforcement Learning with Quantile Regression", eq. 10; the
+    division by δ as in Dabney et al. 2018, "Implicit Quantile Networks for Distributional Reinforcement
+    Learning", eq. 3.
+    """
+    _checks.broadcastable((), delta=delta)
+    arrays = {"quantiles": quantiles, "fractions": fractions, "samples": samples}
+    check_axes(jnp.shape(quantiles)[:-1], "[..., n] [n] [..., m]", **arrays)
+    _checks.floating(**arrays)
+    error = stopped(samples, stop_target_gradients)[..., None, :] - quantiles[..., :, None]
+    weight = jnp.abs(fractions[..., :, None] - (error < 0))
+    delta = jnp.asarray(delta, error.dtype)
+    smooth = delta > 0
+    scaled = jnp.where(smooth, huber(error, delta=delta) / jnp.where(smooth, delta, 1.0), jnp.abs(error))
+    return jnp.sum(jnp.mean(weight * scaled, axis=-1), axis=-1)
+
+
+def quantile_q_learning(
+    quantiles_tm1: Array,
+    fractions: Array,
+    a_tm1: Array,
+    r_t: Array,
+    discount_t: Array,
+    quantiles_t: Array,
+    w_tm1: Array | None = None,
+    *,
+    delta: Array | float = 1.0,
+    stop_target_gradients: bool = True,
+) -> Array:
+    """The loss of quantile Q-learning (QR-DQN): `quantile_regression` on r_t + γ_t θ_t of the best action.
+
+    Args:
+      quantiles_tm1: quantiles of the actions at the observations that were acted on, [..., A, n].
+      fractions: of which each is the quantile, in (0, 1), [n] or [..., n]; see `quantile_fractions`.
+      a_tm1: the actions, integers, [...].
+      r_t: rewards, [...].
+      discount_t: γ times the environment's discount, [...]; 0 where the episode terminated.
+      quantiles_t: quantiles θ_t of the actions at the observations that followed (of the target network),
+        [..., A, m]; the best action is the one with the highest mean of them.
+      w_tm1: weights of the transitions, 0 or 1, [...]; None counts all.
+      delta: of the Huber loss, 0 or more, a number.
+      stop_target_gradients: whether r_t + γ_t θ_t is a constant.
+
+    Returns:
+      losses, [...]; 0 where the weight is 0.
+
+    Raises:
+      ValueError: the shapes disagree.
+      TypeError: the dtypes disagree.
+
+    Source: Dabney et al. 2018, "Distributional Reinforcement Learning with Quantile Regression", algorithm 1.
+    """
+    return _quantile_q_learning(
+        quantiles_tm1,
+        fractions,
+        a_tm1,
+        r_t,
+        discount_t,
+        quantiles_t,
+        None,
+        w_tm1,
+        delta,
+        stop_target_gradients,
+    )
+
+
+def quantile_double_q_learning(
+    quantiles_tm1: Array,
+    fractions: Array,
+    a_tm1: Array,
+    r_t: Array,
+    discount_t: Array,
+    quantiles_t: Array,
+    selector_t: Array,
+    w_tm1: Array | None = None,
+    *,
+    delta: Array | float = 1.0,
+    stop_target_gradients: bool = True,
+) -> Array:
+    """The loss of quantile double Q-learning: the next action is the one of the highest `selector_t`.
+
+    Args:
+      quantiles_tm1: quantiles of the actions at the observations that were acted on, [..., A, n].
+      fractions: of which each is the quantile, in (0, 1), [n] or [..., n]; see `quantile_fractions`.
+      a_tm1: the actions, integers, [...].
+      r_t: rewards, [...].
+      discount_t: γ times the environment's discount, [...]; 0 where the episode terminated.
+      quantiles_t: quantiles of the actions at the observations that followed (of the target network), [..., A, m].
+      selector_t: values of the same actions by which one is chosen (of the network that learns; -1e9 for an
+        action that is illegal), [..., A].
+      w_tm1: weights of the transitions, 0 or 1, [...]; None counts all.
+      delta: of the Huber loss, 0 or more, a number.
+      stop_target_gradients: whether the target is a constant.
+
+    Returns:
+      losses, [...]; 0 where the weight is 0.
+
+    Raises:
+      ValueError: the shapes disagree.
+      TypeError: the dtypes disagree.
+
+    Source: as `quantile_q_learning`, with the choice of van Hasselt et al. 2016, "Deep Reinforcement Learning
+    with Double Q-learning".
+    """
+    return _quantile_q_learning(
+        quantiles_tm1,
+        fractions,
+        a_tm1,
+        r_t,
+        discount_t,
+        quantiles_t,
+        selector_t,
+        w_tm1,
+        delta,
+        stop_target_gradients,
+    )
+
+
+def _categorical_q_learning(
+    atoms_tm1: Array,
+    logits_tm1: Array,
+    a_tm1: Array,
+    r_t: Array,
+    discount_t: Array,
+    atoms_t: Array,
+    logits_t: Array,
+    selector_t: Array | None,  # None: the means of what follows
+    w_tm1: Array | None,
+    stop: bool,
+) -> Array:
+    selector = {} if selector_t is None else {"selector_t": selector_t}
+    floats = {
+        "atoms_tm1": atoms_tm1,
+        "logits_tm1": logits_tm1,
+        "atoms_t": atoms_t,
+        "logits_t": logits_t,
+        **selector,
+    }
+    t = transition(r_t, discount_t, w_tm1, **floats)
+    axes = "[...] [n] [..., A, n] [m] [..., A, m]" + " [..., A]" * len(selector)
+    check_axes(t.r_t.shape, axes, a_tm1=a_tm1, **floats)
+    _checks.integer(a_tm1=a_tm1)
+    if selector_t is None:
+        selector_t = jnp.sum(jax.nn.softmax(logits_t) * jnp.asarray(atoms_t)[..., None, :], axis=-1)
+    logits_tm1 = chosen(logits_tm1, a_tm1, axis=-2)
+    logits_t = chosen(logits_t, jnp.argmax(selector_t, axis=-1), axis=-2)
+    return _categorical_loss(t, atoms_tm1, logits_tm1, atoms_t, logits_t, stop)
+
+
+def _quantile_q_learning(
+    quantiles_tm1: Array,
+    fractions: Array,
+    a_tm1: Array,
+    r_t: Array,
+    discount_t: Array,
+    quantiles_t: Array,
+    selector_t: Array | None,  # None: the means of what follows
+    w_tm1: Array | None,
+    delta: Array | float,
+    stop: bool,
+) -> Array:
+    selector = {} if selector_t is None else {"selector_t": selector_t}
+    floats = {"quantiles_tm1": quantiles_tm1, "fractions": fractions, "quantiles_t": quantiles_t, **selector}
+    t = transition(r_t, discount_t, w_tm1, **floats)
+    axes = "[...] [..., A, n] [n] [..., A, m]" + " [..., A]" * len(selector)
+    check_axes(t.r_t.shape, axes, a_tm1=a_tm1, **floats)
+    _checks.integer(a_tm1=a_tm1)
+    if selector_t is None:
+        selector_t = jnp.mean(quantiles_t, axis=-1)
+    predicted = kept(t.counts, chosen(quantiles_tm1, a_tm1, axis=-2))
+    following = kept(t.bootstraps, chosen(quantiles_t, jnp.argmax(selector_t, axis=-1), axis=-2))
+    samples = t.r_t[..., None] + t.discount_t[..., None] * following
+    losses = quantile_regression(predicted, fractions, samples, delta, stop_target_gradients=stop)
+    return kept(t.counts, losses)
+
+
+def _categorical_loss(
+    t: Transition, atoms_tm1: Array, logits_tm1: Array, atoms_t: Array, logits_t: Array, stop: bool
+) -> Array:
+    """The cross-entropy of the projected target and the prediction, of logits [..., n] and [..., m]."""
+    probabilities = jax.nn.softmax(kept(t.bootstraps, logits_t))
+    moved = t.r_t[..., None] + t.discount_t[..., None] * atoms_t
+    target = stopped(categorical_projection(moved, probabilities, atoms_tm1), stop)
+    log_probabilities = jax.nn.log_softmax(kept(t.counts, logits_tm1))
+    return kept(t.counts, -jnp.sum(target * log_probabilities, axis=-1))

@@ -1,0 +1,159 @@
+"""TD errors of action values, of single transitions with batch axes [...] first and actions [..., A] last.
+
+The rules for weights, gradients and dtypes are those of `shoal.ops.value_losses`. Each function returns TD errors
+δ_t = target - q_{t-1}(a_{t-1}), [...], so that `huber(δ)` or `squared(δ)` is the loss and |δ| a priority. An
+action that is illegal at observation t gets a value of -1e9 there before it is passed.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from shoal.ops import _checks
+from shoal.ops._transitions import Transition, check_axes, chosen, kept, td_error, transition
+
+Array = jax.Array
+
+
+def q_learning(
+    q_tm1: Array,
+    a_tm1: Array,
+    r_t: Array,
+    discount_t: Array,
+    q_t: Array,
+    w_tm1: Array | None = None,
+    *,
+    stop_target_gradients: bool = True,
+) -> Array:
+    """TD errors of Q-learning.
+
+        δ_t = r_t + γ_t max_a q_t(a) - q_{t-1}(a_{t-1})
+
+    Args:
+      q_tm1: values of the actions at the observations that were acted on, [..., A].
+      a_tm1: the actions, integers, [...].
+      r_t: rewards, [...].
+      discount_t: γ times the environment's discount, [...]; 0 where the episode terminated.
+      q_t: values of the actions at the observations that followed (of the target network), [..., A].
+      w_tm1: weights of the transitions, 0 or 1, [...]; None counts all.
+      stop_target_gradients: whether r_t + γ_t max q_t is a constant.
+
+    Returns:
+      TD errors, [...]; 0 where the weight is 0.
+
+    Raises:
+      ValueError: the shapes disagree.
+      TypeError: the dtypes disagree.
+
+    Source: Watkins and Dayan 1992, "Q-learning"; with a target network Mnih et al. 2015, "Human-level
+    control through deep reinforcement learning".
+    """
+    t = _transition(r_t, discount_t, w_tm1, a_tm1, q_tm1=q_tm1, q_t=q_t)
+    value_t = jnp.max(kept(t.bootstraps, q_t), axis=-1)
+    return td_error(t, chosen(q_tm1, a_tm1), value_t, stop_target_gradients)
+
+
+def double_q_learning(
+    q_tm1: Array,
+    a_tm1: Array,
+    r_t: Array,
+    discount_t: Array,
+    q_t: Array,
+    selector_t: Array,
+    w_tm1: Array | None = None,
+    *,
+    stop_target_gradients: bool = True,
+) -> Array:
+    """TD errors of double Q-learning: one network chooses the next action, another says what it is worth.
+
+        δ_t = r_t + γ_t q_t(argmax_a selector_t(a)) - q_{t-1}(a_{t-1})
+
+    Args:
+      q_tm1: values of the actions at the observations that were acted on, [..., A].
+      a_tm1: the actions, integers, [...].
+      r_t: rewards, [...].
+      discount_t: γ times the environment's discount, [...]; 0 where the episode terminated.
+      q_t: values of the actions at the observations that followed (of the target network), [..., A].
+      selector_t: values of the same actions by which one is chosen (of the network that learns), [..., A].
+      w_tm1: weights of the transitions, 0 or 1, [...]; None counts all.
+      stop_target_gradients: whether the target is a constant.
+
+    Returns:
+      TD errors, [...]; 0 where the weight is 0.
+
+    Raises:
+      ValueError: the shapes disagree.
+      TypeError: the dtypes disagree.
+
+    Source: van Hasselt et al. 2016, "Deep Reinforcement Learning with Double Q-learning", eq. 4.
+    """
+    t = _transition(r_t, discount_t, w_tm1, a_tm1, q_tm1=q_tm1, q_t=q_t, selector_t=selector_t)
+    a_t = jnp.argmax(selector_t, axis=-1)
+    value_t = chosen(kept(t.bootstraps, q_t), a_t)
+    return td_error(t, chosen(q_tm1, a_tm1), value_t, stop_target_gradients)
+
+
+def munchausen_q_learning(
+    q_tm1: Array,
+    a_tm1: Array,
+    r_t: Array,
+    discount_t: Array,
+    q_t: Array,
+    policy_q_tm1: Array,
+    w_tm1: Array | None = None,
+    *,
+    temperature: Array | float = 0.03,
+    alpha: Array | float = 0.9,
+    lowest: Array | float = -1.0,
+    stop_target_gradients: bool = True,
+) -> Array:
+    """TD errors of Munchausen Q-learning: a soft value, and the policy's log-probability as a reward.
+
+        δ_t = r_t + α max(τ log π(a_{t-1}), l_0) + γ_t Σ_a π_t(a) (q_t(a) - τ log π_t(a)) - q_{t-1}(a_{t-1})
+        π = softmax(policy_q_{t-1} / τ),   π_t = softmax(q_t / τ)
+
+    The sum is τ log Σ_a exp(q_t(a) / τ), the form that is computed. With α = 0 this is soft Q-learning.
+
+    Args:
+      q_tm1: values of the actions at the observations that were acted on, [..., A].
+      a_tm1: the actions, integers, [...].
+      r_t: rewards, [...].
+      discount_t: γ times the environment's discount, [...]; 0 where the episode terminated.
+      q_t: values of the actions at the observations that followed (of the target network), [..., A].
+      policy_q_tm1: values of the actions at the observations that were acted on by the network of q_t, [..., A].
+      w_tm1: weights of the transitions, 0 or 1, [...]; None counts all.
+      temperature: τ, above 0, a number.
+      alpha: α, a number.
+      lowest: l_0, at most 0: keeps the log-probability of an action that is nearly impossible in bounds.
+      stop_target_gradients: whether all but q_{t-1}(a_{t-1}) is a constant.
+
+    Returns:
+      TD errors, [...]; 0 where the weight is 0.
+
+    Raises:
+      ValueError: the shapes disagree.
+      TypeError: the dtypes disagree.
+
+    Source: Vieillard et al. 2020, "Munchausen Reinforcement Learning" (arXiv:2007.14430): the target of M-DQN.
+    """
+    t = _transition(r_t, discount_t, w_tm1, a_tm1, q_tm1=q_tm1, q_t=q_t, policy_q_tm1=policy_q_tm1)
+    _checks.broadcastable((), temperature=temperature, alpha=alpha, lowest=lowest)
+    policy_q_tm1 = kept(t.counts, policy_q_tm1)
+    scaled_log_pi = chosen(policy_q_tm1, a_tm1) - _soft_maximum(policy_q_tm1, temperature)
+    reward = t.r_t + kept(t.counts, alpha * jnp.maximum(scaled_log_pi, lowest))
+    value_t = _soft_maximum(kept(t.bootstraps, q_t), temperature)
+    return td_error(t._replace(r_t=reward), chosen(q_tm1, a_tm1), value_t, stop_target_gradients)
+
+
+def _transition(r_t: Array, discount_t: Array, w_tm1: Array | None, a_tm1: Array, **q: Array) -> Transition:
+    """The checked transition of which q are values of actions, [..., A]."""
+    t = transition(r_t, discount_t, w_tm1, **q)
+    check_axes(t.r_t.shape, "[...]" + " [..., A]" * len(q), a_tm1=a_tm1, **q)
+    _checks.integer(a_tm1=a_tm1)
+    return t
+
+
+def _soft_maximum(q: Array, temperature: Array | float) -> Array:
+    """τ log Σ_a exp(q(a) / τ), [..., A] -> [...]; the largest is taken out first, so that none overflows."""
+    highest = jax.lax.stop_gradient(jnp.max(q, axis=-1, keepdims=True))
+    rest = temperature * jax.nn.logsumexp((q - highest) / temperature, axis=-1)
+    return highest[..., 0] + rest
