@@ -1,11 +1,16 @@
 """Policy losses, elementwise and unreduced: the caller weighs and averages. All are to be minimised.
 
-`log_ratio` is log π(a) - log μ(a), of the policy being learned over the one that acted, and
-`advantage` carries no gradient; both of the same shape [...], and so is every result.
+`log_prob` is log π(a) of the policy being learned, and `log_ratio` is log π(a) - log μ(a), over the one that acted.
+An advantage above 0 says that the action was better than expected, and carries no gradient. All arrays of a call
+have one shape [...] and one floating dtype, and so has the result; a coefficient is a number or of that shape. A
+disagreement of shapes raises a ValueError while tracing, one of dtypes a TypeError, each with the names and what
+they are.
 """
 
 import jax
 import jax.numpy as jnp
+
+from shoal.ops import _checks
 
 Array = jax.Array
 
@@ -16,7 +21,67 @@ def policy_gradient(log_prob: Array, advantage: Array) -> Array:
     Source: Williams 1992, "Simple Statistical Gradient-Following Algorithms for Connectionist
     Reinforcement Learning"; Mnih et al. 2016, "Asynchronous Methods for Deep Reinforcement Learning".
     """
+    _check(log_prob=log_prob, advantage=advantage)
     return -log_prob * jax.lax.stop_gradient(advantage)
+
+
+def policy_gradient_with_baseline(log_prob: Array, returns: Array, baseline: Array) -> Array:
+    """REINFORCE with a baseline: `-(G - b) log π(a)`; neither G nor b gets a gradient.
+
+    Args:
+      log_prob: log π(a), [...].
+      returns: G, of what followed the action, [...].
+      baseline: b, which may depend on the observation and not on the action (as a critic's value), [...].
+
+    Source: Williams 1992, "Simple Statistical Gradient-Following Algorithms for Connectionist
+    Reinforcement Learning"; Sutton and Barto 2018, "Reinforcement Learning", section 13.4.
+    """
+    _check(log_prob=log_prob, returns=returns, baseline=baseline)
+    return policy_gradient(log_prob, returns - baseline)
+
+
+def vtrace_policy_gradient(
+    log_prob: Array, log_ratio: Array, advantage: Array, clip_pg_rho: Array | float = 1.0
+) -> Array:
+    """V-trace's policy gradient (IMPALA): `-ρ A log π(a)`, ρ = min(ρ̄, exp(log_ratio)) without a gradient.
+
+    Args:
+      log_prob: log π(a), [...].
+      log_ratio: log π(a) - log μ(a), [...].
+      advantage: A without its ratio, r + γ v - V, [...], as of `shoal.ops.vtrace.vtrace_advantages`; for one
+        that has it already, the loss is `policy_gradient`.
+      clip_pg_rho: ρ̄, above 0.
+
+    Source: Espeholt et al. 2018, "IMPALA: Scalable Distributed Deep-RL with Importance Weighted
+    Actor-Learner Architectures", section 4.2.
+    """
+    _check(log_prob=log_prob, log_ratio=log_ratio, advantage=advantage)
+    _checks.broadcastable(jnp.shape(log_prob), clip_pg_rho=clip_pg_rho)
+    ratio = jnp.minimum(clip_pg_rho, jnp.exp(_bounded(log_ratio)))
+    return policy_gradient(log_prob, jax.lax.stop_gradient(ratio) * advantage)
+
+
+def entropy_loss(entropy: Array) -> Array:
+    """The entropy's loss: `-H`, so that adding a multiple of it keeps the policy random.
+
+    Args:
+      entropy: H of the policy, [...]: a distribution's `entropy()` or `entropy_estimate()`.
+
+    Source: Williams and Peng 1991, "Function Optimization using Connectionist Reinforcement Learning
+    Algorithms"; Mnih et al. 2016, "Asynchronous Methods for Deep Reinforcement Learning".
+    """
+    _check(entropy=entropy)
+    return -entropy
+
+
+def sampled_entropy_loss(log_prob: Array) -> Array:
+    """The entropy's loss from actions of π itself: its value is `log π(a)`, its gradient `log π(a) ∇log π(a)`.
+
+    Both are unbiased estimates of those of -H. The gradient of log π(a) alone is not: its mean is 0.
+    """
+    _check(log_prob=log_prob)
+    constant = jax.lax.stop_gradient(log_prob)
+    return constant + constant * (log_prob - constant)
 
 
 def clip_surrogate(log_ratio: Array, advantage: Array, clip_coef: Array | float) -> Array:
@@ -24,6 +89,8 @@ def clip_surrogate(log_ratio: Array, advantage: Array, clip_coef: Array | float)
 
     Source: Schulman et al. 2017, "Proximal Policy Optimization Algorithms", eq. 7.
     """
+    _check(log_ratio=log_ratio, advantage=advantage)
+    _checks.broadcastable(jnp.shape(log_ratio), clip_coef=clip_coef)
     advantage = jax.lax.stop_gradient(advantage)
     ratio = jnp.exp(_bounded(log_ratio))
     clipped = jnp.clip(ratio, 1.0 - clip_coef, 1.0 + clip_coef)
@@ -37,10 +104,12 @@ def kl_penalty_surrogate(log_ratio: Array, advantage: Array, kl: Array, kl_coef:
       log_ratio: log π(a) - log μ(a), [...].
       advantage: [...].
       kl: KL(μ || π) of the two distributions at the same observation, or an estimate of it, [...].
-      kl_coef: β; `adapt_kl_coef` moves it.
+      kl_coef: β, a number for a fixed penalty; for an adaptive one `adapt_kl_coef` moves it.
 
     Source: Schulman et al. 2017, "Proximal Policy Optimization Algorithms", eq. 8.
     """
+    _check(log_ratio=log_ratio, advantage=advantage, kl=kl)
+    _checks.broadcastable(jnp.shape(log_ratio), kl_coef=kl_coef)
     ratio = jnp.exp(_bounded(log_ratio))
     return kl_coef * kl - ratio * jax.lax.stop_gradient(advantage)
 
@@ -48,7 +117,7 @@ def kl_penalty_surrogate(log_ratio: Array, advantage: Array, kl: Array, kl_coef:
 def adapt_kl_coef(kl_coef: Array | float, kl: Array, target: Array | float) -> Array:
     """The KL coefficient for the next update: halved where kl < target / 1.5, doubled where kl > 1.5 target.
 
-    Unchanged where `kl` is not finite; kept in [1e-6, 1e6], so that it can find its way back.
+    Unchanged where `kl` is not finite; kept in [1e-6, 1e6], so that it can find its way back. float32.
 
     Source: Schulman et al. 2017, "Proximal Policy Optimization Algorithms", section 4.
     """
@@ -67,6 +136,8 @@ def dpo_surrogate(
 
     Source: Lu et al. 2022, "Discovered Policy Optimisation", section 5.3 (arXiv:2210.05639).
     """
+    _check(log_ratio=log_ratio, advantage=advantage)
+    _checks.broadcastable(jnp.shape(log_ratio), alpha=alpha, beta=beta)
     advantage = jax.lax.stop_gradient(advantage)
     log_ratio = _bounded(log_ratio)
     upward = jnp.expm1(log_ratio) * advantage
@@ -84,6 +155,7 @@ def kl_k1(log_ratio: Array) -> Array:
 
     Source: Schulman 2020, "Approximating KL Divergence".
     """
+    _check(log_ratio=log_ratio)
     return -log_ratio
 
 
@@ -92,6 +164,7 @@ def kl_k3(log_ratio: Array) -> Array:
 
     Source: Schulman 2020, "Approximating KL Divergence".
     """
+    _check(log_ratio=log_ratio)
     # expm1(x) - x loses its digits near 0, where PPO lives: there the series x²/2 + x³/6 + x⁴/24 is exact.
     series = jnp.square(log_ratio) * (0.5 + log_ratio * (1.0 / 6.0 + log_ratio / 24.0))
     return jnp.where(jnp.abs(log_ratio) < 0.03, series, jnp.expm1(_bounded(log_ratio)) - log_ratio)
@@ -103,3 +176,8 @@ _MAX_LOG_RATIO = 60.0  # exp(60) = 1e26: far beyond any use, and its square stil
 def _bounded(log_ratio: Array) -> Array:
     """Cuts a log-ratio where its exponential would overflow; infinity times a gradient of 0 is NaN."""
     return jnp.minimum(log_ratio, _MAX_LOG_RATIO)
+
+
+def _check(**arrays: Array) -> None:
+    _checks.same_shape("", **arrays)
+    _checks.floating(**arrays)

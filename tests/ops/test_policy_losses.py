@@ -1,0 +1,279 @@
+"""Policy losses against plain loops and rlax, their gradients by finite differences, and at extremes."""
+
+import inspect
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+from shoal.ops import policy_losses
+from shoal.ops.distributions import Categorical
+
+RNG = np.random.default_rng(0)
+LOG_RATIO = RNG.normal(scale=0.4, size=200).astype(np.float32)
+ADVANTAGE = RNG.normal(size=200).astype(np.float32)
+KL = RNG.uniform(size=200).astype(np.float32)
+
+
+def clip_by_case(log_ratio: float, advantage: float, epsilon: float) -> float:
+    """Figure 1 of the paper, case by case."""
+    ratio = np.exp(np.float64(log_ratio))
+    if advantage >= 0:
+        return -advantage * min(ratio, 1 + epsilon)
+    return -advantage * max(ratio, 1 - epsilon)
+
+
+def dpo_by_case(log_ratio: float, advantage: float, alpha: float, beta: float) -> float:
+    ratio = np.exp(np.float64(log_ratio))
+    if advantage >= 0:
+        drift = (ratio - 1) * advantage - alpha * np.tanh((ratio - 1) * advantage / alpha)
+    else:
+        drift = np.log(ratio) * advantage - beta * np.tanh(np.log(ratio) * advantage / beta)
+    return -(ratio * advantage - max(drift, 0.0))
+
+
+def k3_by_series(x: float) -> float:
+    """exp(x) - 1 - x, term by term, so that nothing cancels."""
+    total, term = 0.0, x
+    for n in range(2, 60):
+        term *= x / n
+        total += term
+    return total
+
+
+FORMULAS = {
+    "policy_gradient": (policy_losses.policy_gradient, lambda x, a, y: -a * x),
+    "baseline": (
+        policy_losses.policy_gradient_with_baseline,
+        lambda x, a, y: -(a - y) * x,
+    ),
+    "vtrace": (
+        lambda x, a, y: policy_losses.vtrace_policy_gradient(x, y, a, 1.1),
+        lambda x, a, y: -min(1.1, np.exp(y)) * a * x,
+    ),
+    "entropy": (policy_losses.entropy_loss, lambda x, a, y: -x),
+    "sampled_entropy": (policy_losses.sampled_entropy_loss, lambda x, a, y: x),
+    "clip": (lambda x, a: policy_losses.clip_surrogate(x, a, 0.2), lambda x, a, y: clip_by_case(x, a, 0.2)),
+    "penalty": (
+        lambda x, a, y: policy_losses.kl_penalty_surrogate(x, a, y, 3.0),
+        lambda x, a, y: -(np.exp(x) * a - 3.0 * y),
+    ),
+    "dpo": (policy_losses.dpo_surrogate, lambda x, a, y: dpo_by_case(x, a, 2.0, 0.6)),
+    "dpo_other": (
+        lambda x, a: policy_losses.dpo_surrogate(x, a, 0.5, 1.5),
+        lambda x, a, y: dpo_by_case(x, a, 0.5, 1.5),
+    ),
+    "k1": (policy_losses.kl_k1, lambda x, a, y: -x),
+    "k3": (policy_losses.kl_k3, lambda x, a, y: k3_by_series(x)),
+}
+
+
+def arity(function) -> int:
+    """How many of log-ratio, advantage and a third array a loss of the table takes."""
+    return sum(p.default is p.empty for p in inspect.signature(function).parameters.values())
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_every_loss_equals_its_paper(name):
+    function, oracle = FORMULAS[name]
+    arrays = (LOG_RATIO, ADVANTAGE, KL)[: arity(function)]
+    rows = zip(*(a.astype(np.float64) for a in (LOG_RATIO, ADVANTAGE, KL)), strict=True)
+    expected = [oracle(*row) for row in rows]
+    got = function(*arrays)
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+    assert got.dtype == jnp.float32
+    with jax.enable_x64(True):
+        doubles = [jnp.asarray(a, jnp.float64) for a in arrays]
+        exact = function(*doubles)
+        assert exact.dtype == jnp.float64
+        series = name == "k3"  # which is as long as float32 needs
+        np.testing.assert_allclose(exact, expected, rtol=1e-6 if series else 1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", [name for name in FORMULAS if name != "sampled_entropy"])
+def test_every_loss_has_its_own_gradient(name):
+    function = FORMULAS[name][0]
+    with jax.enable_x64(True):
+        # Away from the clip's corners, where there is no derivative.
+        smooth = np.abs(np.abs(np.expm1(LOG_RATIO)) - 0.2) > 0.02
+        x, *rest = (
+            jnp.asarray(a[smooth], jnp.float64) for a in (LOG_RATIO, ADVANTAGE, KL)[: arity(function)]
+        )
+        check_grads(
+            lambda x: function(x, *rest), (x,), order=1, modes=["rev"], rtol=1e-5, atol=1e-6, eps=1e-6
+        )
+
+
+@pytest.mark.parametrize("name", ["policy_gradient", "baseline", "vtrace", "clip", "penalty", "dpo"])
+def test_no_gradient_passes_into_the_advantage_nor_a_baseline_nor_a_ratio(name):
+    function = FORMULAS[name][0]
+    arrays = (LOG_RATIO, ADVANTAGE, KL)[: arity(function)]
+    slopes = jax.grad(lambda *a: jnp.sum(function(*a)), argnums=tuple(range(len(arrays))))(*arrays)
+    for slope in slopes[1:] if name != "penalty" else slopes[1:2]:
+        np.testing.assert_array_equal(slope, 0.0)
+
+
+def test_discovered_policy_optimisation_defaults_are_the_papers():
+    np.testing.assert_array_equal(
+        policy_losses.dpo_surrogate(LOG_RATIO, ADVANTAGE),
+        policy_losses.dpo_surrogate(LOG_RATIO, ADVANTAGE, 2.0, 0.6),
+    )
+
+
+SURROGATES = {
+    "clip": lambda x, a: policy_losses.clip_surrogate(x, a, 0.2),
+    "penalty": lambda x, a: policy_losses.kl_penalty_surrogate(x, a, jnp.square(x), 0.7),
+    "dpo": policy_losses.dpo_surrogate,
+    "policy_gradient": policy_losses.policy_gradient,
+}
+
+
+@pytest.mark.parametrize("name", SURROGATES)
+def test_every_surrogate_is_the_policy_gradient_where_the_policies_agree(name):
+    zeros = jnp.zeros_like(ADVANTAGE)
+    gradient = jax.grad(lambda x: jnp.sum(SURROGATES[name](x, ADVANTAGE)))(zeros)
+    np.testing.assert_allclose(gradient, -ADVANTAGE, rtol=1e-6)
+
+
+def test_the_clip_cuts_the_gradient_on_the_good_side_only():
+    log_ratio = jnp.log(jnp.asarray([1.5, 1.5, 0.5, 0.5]))
+    advantage = jnp.asarray([1.0, -1.0, 1.0, -1.0])
+    gradient = jax.grad(lambda x: jnp.sum(policy_losses.clip_surrogate(x, advantage, 0.2)))(log_ratio)
+    np.testing.assert_allclose(gradient, [0.0, 1.5, -0.5, 0.0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", SURROGATES)
+def test_surrogates_are_finite_at_extremes(name):
+    log_ratio, advantage = (
+        x.ravel()
+        for x in jnp.meshgrid(
+            jnp.asarray([-1e4, -100.0, 0.0, 50.0, 100.0, 1e4]), jnp.asarray([-100.0, 0.0, 100.0])
+        )
+    )
+    value, gradient = jax.vmap(jax.value_and_grad(SURROGATES[name]))(log_ratio, advantage)
+    assert np.all(np.isfinite(value)) and np.all(np.isfinite(gradient))
+
+
+def test_kl_estimators_estimate_the_kl():
+    """Of two normals one apart: KL = 1/2; and k3 is right where exp(x) - 1 - x loses all its digits."""
+    x = np.random.default_rng(1).normal(size=400_000)  # of μ = N(0, 1); π = N(1, 1)
+    log_ratio = jnp.asarray((x - 0.5).astype(np.float32))
+    k1, k3 = policy_losses.kl_k1(log_ratio), policy_losses.kl_k3(log_ratio)
+    for estimate in (k1, k3):
+        error = 5 * float(jnp.std(estimate)) / np.sqrt(len(x))
+        assert abs(float(jnp.mean(estimate)) - 0.5) < error
+    assert jnp.all(k3 >= 0)
+    small = np.concatenate([np.geomspace(1e-7, 1.0, 60), -np.geomspace(1e-7, 1.0, 60)]).astype(np.float32)
+    exact = np.expm1(small.astype(np.longdouble)) - small.astype(np.longdouble)
+    exact = np.where(np.abs(small) < 1e-4, small.astype(np.float64) ** 2 * (0.5 + small / 6.0), exact)
+    np.testing.assert_allclose(policy_losses.kl_k3(small), exact.astype(np.float64), rtol=2e-5)
+    gradient = jax.vmap(jax.grad(policy_losses.kl_k3))(jnp.asarray([0.0, 0.01, -0.5, 1e4]))
+    np.testing.assert_allclose(gradient[:3], np.expm1([0.0, 0.01, -0.5]), rtol=1e-5)
+    assert np.all(np.isfinite(gradient))
+
+
+def test_the_kl_coefficient_follows_the_kl():
+    adapted = [
+        float(policy_losses.adapt_kl_coef(0.4, jnp.float32(kl), 0.03)) for kl in (0.019, 0.021, 0.044, 0.046)
+    ]
+    np.testing.assert_allclose(adapted, [0.2, 0.4, 0.4, 0.8], rtol=1e-6)
+    assert float(policy_losses.adapt_kl_coef(0.4, jnp.float32(np.nan), 0.03)) == np.float32(0.4)
+    assert float(policy_losses.adapt_kl_coef(1e-6, jnp.float32(0.0), 0.03)) == np.float32(1e-6)
+
+
+def test_are_rlaxs(rlax):
+    """Where rlax has them; it reduces to a mean, and takes logits or ratios."""
+    rng = np.random.default_rng(2)
+    logits = rng.normal(size=(30, 4)).astype(np.float32)
+    actions, weight = rng.integers(4, size=30), np.ones(30, np.float32)
+    advantage, log_ratio = ADVANTAGE[:30], LOG_RATIO[:30]
+    policy = Categorical(logits)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the distributions that rlax uses
+        theirs = [
+            rlax.policy_gradient_loss(logits, actions, advantage, weight),
+            rlax.entropy_loss(logits, weight),
+            rlax.clipped_surrogate_pg_loss(np.exp(log_ratio), advantage, 0.2),
+        ]
+    ours = [
+        policy_losses.policy_gradient(policy.log_prob(actions), advantage),
+        policy_losses.entropy_loss(policy.entropy()),
+        policy_losses.clip_surrogate(log_ratio, advantage, 0.2),
+    ]
+    np.testing.assert_allclose([jnp.mean(loss) for loss in ours], theirs, rtol=1e-5)
+
+
+def test_the_sampled_entropys_gradient_is_the_entropys():
+    """In expectation over all actions; that of log π(a) alone would be 0."""
+    logits = jnp.asarray([0.3, -1.0, 1.2, 0.0])
+
+    def expected_loss(logits, loss):
+        policy = Categorical(jnp.broadcast_to(logits, (4, 4)))
+        probabilities = jax.lax.stop_gradient(jax.nn.softmax(logits))
+        return jnp.sum(probabilities * loss(policy.log_prob(jnp.arange(4))))
+
+    value, slope = jax.value_and_grad(expected_loss)(logits, policy_losses.sampled_entropy_loss)
+    right, right_slope = jax.value_and_grad(lambda x: policy_losses.entropy_loss(Categorical(x).entropy()))(
+        logits
+    )
+    np.testing.assert_allclose(value, right, rtol=1e-5)
+    np.testing.assert_allclose(slope, right_slope, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(jax.grad(expected_loss)(logits, lambda x: x), 0.0, atol=1e-6)
+
+
+def test_the_kl_estimators_have_the_kls_gradient():
+    """In expectation over the actions of μ."""
+    mu, logits = Categorical(jnp.asarray([0.3, -1.0, 1.2])), jnp.asarray([0.5, 0.1, -0.4])
+
+    def expected_estimate(logits, estimator):
+        actions = jnp.arange(3)
+        policies = [jnp.broadcast_to(x, (3, 3)) for x in (logits, mu.logits)]
+        log_ratio = Categorical(policies[0]).log_prob(actions) - Categorical(policies[1]).log_prob(actions)
+        return jnp.sum(jax.nn.softmax(mu.logits) * estimator(log_ratio))
+
+    right, right_slope = jax.value_and_grad(lambda x: mu.kl(Categorical(x)))(logits)
+    for estimator in (policy_losses.kl_k1, policy_losses.kl_k3):
+        value, slope = jax.value_and_grad(expected_estimate)(logits, estimator)
+        np.testing.assert_allclose(value, right, rtol=1e-5)
+        np.testing.assert_allclose(slope, right_slope, rtol=1e-4, atol=1e-6)
+
+
+def test_special_cases():
+    zeros = jnp.zeros_like(ADVANTAGE)
+    on_policy = policy_losses.vtrace_policy_gradient(LOG_RATIO, zeros, ADVANTAGE)
+    np.testing.assert_array_equal(on_policy, policy_losses.policy_gradient(LOG_RATIO, ADVANTAGE))
+    with_baseline = policy_losses.policy_gradient_with_baseline(LOG_RATIO, ADVANTAGE, zeros)
+    np.testing.assert_array_equal(with_baseline, policy_losses.policy_gradient(LOG_RATIO, ADVANTAGE))
+    unclipped = policy_losses.clip_surrogate(LOG_RATIO, ADVANTAGE, 1e6)
+    np.testing.assert_allclose(
+        unclipped, policy_losses.kl_penalty_surrogate(LOG_RATIO, ADVANTAGE, KL, 0.0), rtol=1e-6
+    )
+
+
+BAD = {
+    "policy_gradient": "log_prob",
+    "policy_gradient_with_baseline": "log_prob",
+    "vtrace_policy_gradient": "log_prob",
+    "clip_surrogate": "log_ratio",
+    "kl_penalty_surrogate": "log_ratio",
+    "dpo_surrogate": "log_ratio",
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_named(name):
+    function = getattr(policy_losses, name)
+    parameters = inspect.signature(function).parameters
+    numbers = ("clip_coef", "kl_coef", "clip_pg_rho", "alpha", "beta")
+    right = {key: jnp.ones(()) if key in numbers else jnp.zeros(4) for key in parameters}
+    for key in parameters:
+        with pytest.raises(ValueError, match=rf"\b{key} \[5\]"):
+            jax.eval_shape(lambda arrays: function(**arrays), right | {key: jnp.zeros(5)})
+        if key not in numbers:
+            with pytest.raises(TypeError, match=rf"\b{key} (is int32|bfloat16)"):
+                jax.eval_shape(lambda arrays: function(**arrays), right | {key: jnp.zeros(4, jnp.bfloat16)})
+            with pytest.raises(TypeError, match=rf"\b{key} is int32; it must be floating"):
+                jax.eval_shape(lambda arrays: function(**arrays), right | {key: jnp.zeros(4, jnp.int32)})
