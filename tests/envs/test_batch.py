@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from one_of_each import one_of_each
 
-from shoal.envs import Batch, environment, environments, make, restart, transition
+from shoal.envs import Batch, environment, make, restart, transition
 from shoal.errors import ShoalError
 from shoal.spaces import Box, Discrete
 from shoal.types import TimeStep
@@ -177,7 +178,7 @@ def test_actions_are_legal_uniform_and_different():
     assert len(np.unique(actions, axis=1).T) == MANY
 
 
-@pytest.mark.parametrize("name", environments())
+@pytest.mark.parametrize("name", one_of_each())
 def test_every_environment_scans_with_stable_types(name):
     batch = Batch(make(name), 3)
     state, timestep = jax.eval_shape(batch.reset, jax.random.key(0))
