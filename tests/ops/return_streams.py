@@ -318,7 +318,6 @@ CASES = {
     "discounted_returns": case(
         returns.discounted_returns, each_step(lambda s, run, i: n_step(s, run, i, 1000, s.v_t))
     ),
-    "n_step_returns_1": case(returns.n_step_returns, each_step(n_steps(1)), n=1),
     "n_step_returns_3": case(returns.n_step_returns, each_step(n_steps(3)), n=3),
     "n_step_returns_100": case(returns.n_step_returns, each_step(n_steps(100)), n=100),
     "vtrace": case(

@@ -63,7 +63,7 @@ def floating(**arrays: Array) -> np.dtype:
     return np.dtype(next(iter(dtypes.values())))
 
 
-def real(**arrays: Array) -> None:
+def real(**arrays: Array | float) -> None:
     """Requires floating numbers, integers or booleans: what can be a reward or a weight.
 
     Raises:

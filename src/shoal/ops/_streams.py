@@ -3,7 +3,8 @@
 The rules at the ends of episodes are in `shoal.ops.returns`; this is the one place that follows them.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,15 +12,26 @@ import jax.numpy as jnp
 from shoal.ops import _checks
 
 Array = jax.Array
+PyTree = Any
 
 
 class Stream(NamedTuple):
-    """One stream of transitions, each [T]; what may not be read is 0."""
+    """One stream of transitions as it was given, each [T], or one row of it."""
+
+    r_t: Array
+    discount_t: Array
+    last_t: Array
+    lambda_t: Array
+    counts: Array | None  # whether the weight is not 0; None: all
+
+
+class Step(NamedTuple):
+    """One transition, each a number; what may not be read is 0."""
 
     r_t: Array
     discount_t: Array
     lambda_t: Array  # 0 where nothing goes on
-    counts: Array  # whether the transition is one at all: its weight is not 0
+    counts: Array  # whether this is a transition at all
     bootstraps: Array  # whether the value of where it led is read: it counts, and nothing terminated there
     goes_on: Array  # whether the next transition belongs to the same episode, and there is one
 
@@ -32,7 +44,7 @@ def stream(
     w_tm1: Array | None,
     **values: Array,
 ) -> Stream:
-    """Checks one stream, `values` (by name, [T]) included, and finds what may be read and what goes on.
+    """Checks one stream, and `values` (by name, [T]) against it.
 
     Raises:
       ValueError: shapes disagree, or λ is a number outside [0, 1].
@@ -47,67 +59,92 @@ def stream(
     _checks.real(r_t=r_t, lambda_=lambda_, **weights)
     rewards = {"r_t": r_t} if jnp.issubdtype(jnp.result_type(r_t), jnp.floating) else {}
     dtype = _checks.floating(**rewards, discount_t=discount_t, **values)
-
-    counts = counted(w_tm1, shape)
-    bootstraps = counts & (jnp.asarray(discount_t) != 0)
-    goes_on = bootstraps & ~jnp.asarray(last_t) & shifted(counts)
-    lambda_t = jnp.broadcast_to(jnp.asarray(lambda_, dtype), shape)
     return Stream(
-        kept(counts, jnp.asarray(r_t, dtype)),
-        kept(counts, discount_t),
-        kept(goes_on, lambda_t),
-        counts,
-        bootstraps,
-        goes_on,
+        jnp.asarray(r_t, dtype),
+        jnp.asarray(discount_t),
+        jnp.asarray(last_t),
+        jnp.broadcast_to(jnp.asarray(lambda_, dtype), shape),
+        None if w_tm1 is None else jnp.asarray(w_tm1) > 0,
     )
 
 
-def counted(w_tm1: Array | None, shape: tuple[int, ...]) -> Array:
-    """Which transitions count: those of a weight above 0, or all."""
-    return jnp.ones(shape, bool) if w_tm1 is None else jnp.asarray(w_tm1) > 0
+def backwards(s: Stream, step: Callable[..., tuple[PyTree, PyTree]], start: PyTree, values: PyTree) -> PyTree:
+    """One scan from the end of the stream to its start.
+
+    All is computed within it, on one step: what is prepared for all steps at once is written to memory and read
+    again, and `vmap` over a second axis transposes it, which together takes up to twice the time.
+
+    Args:
+      s: the stream.
+      step: (the step, what the following one passed on, the step's `values`) -> (what it passes on, its result).
+        What would be passed on across an end, or from beyond the stream, is 0.
+      start: zeros of the structure that is passed on.
+      values: further arrays, [T, ...] each.
+
+    Returns:
+      the results, [T, ...].
+    """
+
+    def one(carry: tuple[PyTree, Array], row: tuple[Stream, PyTree]) -> tuple[tuple[PyTree, Array], PyTree]:
+        following, follows = carry
+        now = _seen(row[0], follows)
+        # Selected, and not only multiplied by 0: the next episode may have diverged.
+        following = jax.tree.map(lambda x: kept(now.goes_on, x), following)
+        passed_on, result = step(now, following, *row[1])
+        return (passed_on, now.counts), result
+
+    return jax.lax.scan(one, (start, jnp.zeros((), bool)), (s, values), reverse=True)[1]
 
 
-def shifted(x_tm1: Array) -> Array:
-    """What belongs to observation t of what is given for t-1; 0 after the last."""
-    return jnp.append(x_tm1, jnp.zeros((), x_tm1.dtype))[1:]
+def accumulated(s: Stream, terms: Callable[..., tuple[Array, Array]], values: tuple[Array, ...]) -> Array:
+    """x_{t-1} = fixed_t + decay_t x_t, where x_t is 0 if nothing goes on; `terms` gives the two of one step."""
+
+    def step(now: Step, following: Array, *value: Array) -> tuple[Array, Array]:
+        fixed, decay = terms(now, *value)
+        result = fixed + decay * following
+        return result, result
+
+    return backwards(s, step, jnp.zeros((), s.discount_t.dtype), values)
 
 
 def kept(where: Array, x: Array) -> Array:
-    """`x` [T, ...] where it may be read, and 0 elsewhere, in its gradient too."""
-    x = jnp.asarray(x)
-    return jnp.where(where.reshape(where.shape + (1,) * (x.ndim - where.ndim)), x, jnp.zeros((), x.dtype))
+    """`x` where it may be read, and 0 elsewhere, in its gradient too."""
+    return jnp.where(where, x, jnp.zeros((), jnp.result_type(x)))
 
 
-def td_errors(s: Stream, v_tm1: Array, v_t: Array) -> Array:
+def td_error(now: Step, v_tm1: Array, v_t: Array) -> Array:
     """δ_t = r_t + γ_t v_t - v_{t-1}; 0 where the weight is 0."""
-    return s.r_t + s.discount_t * kept(s.bootstraps, v_t) - kept(s.counts, v_tm1)
+    return now.r_t + now.discount_t * kept(now.bootstraps, v_t) - kept(now.counts, v_tm1)
 
 
-def accumulate(s: Stream, delta_t: Array, decay_t: Array) -> Array:
-    """x_{t-1} = delta_t + decay_t x_t, where x_t is 0 if nothing goes on; one scan backwards."""
-
-    def backwards(following: Array, step: tuple[Array, Array, Array]) -> tuple[Array, Array]:
-        delta, decay, goes_on = step
-        # Selected, and not only multiplied by 0: the next episode may have diverged.
-        result = delta + decay * jnp.where(goes_on, following, jnp.zeros((), following.dtype))
-        return result, result
-
-    steps = (delta_t, decay_t, s.goes_on)
-    return jax.lax.scan(backwards, jnp.zeros((), delta_t.dtype), steps, reverse=True)[1]
+def corrected(now: Step, q_t: Array, v_t: Array, c_t: Array) -> tuple[Array, Array]:
+    """The terms of G_{t-1} = r_t + γ_t (v_t + λ_t c_t (G_t - q_t)), whose bracket is v_t if nothing goes on."""
+    trace_t = now.lambda_t * kept(now.goes_on, c_t)
+    bootstrap_t = kept(now.bootstraps, v_t) - trace_t * kept(now.goes_on, q_t)
+    return now.r_t + now.discount_t * bootstrap_t, now.discount_t * trace_t
 
 
-def corrected_returns(s: Stream, q_t: Array, v_t: Array, c_t: Array) -> Array:
-    """G_{t-1} = r_t + γ_t (v_t + λ_t c_t (G_t - q_t)), where the bracket is v_t if nothing goes on."""
-    return accumulate(s, *corrected_terms(s, q_t, v_t, c_t))
-
-
-def corrected_terms(s: Stream, q_t: Array, v_t: Array, c_t: Array) -> tuple[Array, Array]:
-    """The two parts of `corrected_returns`: what each step adds, and the decay of what follows."""
-    trace_t = s.lambda_t * kept(s.goes_on, c_t)
-    bootstrap_t = kept(s.bootstraps, v_t) - trace_t * kept(s.goes_on, q_t)
-    return s.r_t + s.discount_t * bootstrap_t, s.discount_t * trace_t
+def mixed(now: Step, v_t: Array) -> tuple[Array, Array]:
+    """The terms of G_{t-1} = r_t + γ_t ((1 - λ_t) v_t + λ_t G_t), whose bracket is v_t if nothing goes on."""
+    bootstrap_t = (1 - now.lambda_t) * kept(now.bootstraps, v_t)
+    return now.r_t + now.discount_t * bootstrap_t, now.discount_t * now.lambda_t
 
 
 def stopped(x: Array, stop: bool) -> Array:
     """`x`, without its gradient if `stop`."""
     return jax.lax.stop_gradient(x) if stop else x
+
+
+def _seen(s: Stream, follows: Array) -> Step:
+    """One step of the stream, given whether the next one counts."""
+    counts = jnp.ones_like(follows) if s.counts is None else s.counts
+    bootstraps = counts & (s.discount_t != 0)
+    goes_on = bootstraps & ~s.last_t & follows
+    return Step(
+        kept(counts, s.r_t),
+        kept(counts, s.discount_t),
+        kept(goes_on, s.lambda_t),
+        counts,
+        bootstraps,
+        goes_on,
+    )

@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 
 from shoal.ops import _checks
-from shoal.ops._streams import Stream, accumulate, corrected_returns, kept, stopped, stream, td_errors
+from shoal.ops._streams import Step, Stream, accumulated, corrected, kept, mixed, stopped, stream, td_error
 
 Array = jax.Array
 
@@ -69,7 +69,7 @@ def general_off_policy_returns_from_q_and_v(
     Source: Munos et al. 2016, eq. 3.
     """
     s = stream(r_t, discount_t, last_t, lambda_, w_tm1, q_t=q_t, v_t=v_t, c_t=c_t)
-    return stopped(corrected_returns(s, q_t, v_t, c_t), stop_target_gradients)
+    return stopped(accumulated(s, corrected, (q_t, v_t, c_t)), stop_target_gradients)
 
 
 def general_off_policy_returns_from_action_values(
@@ -111,8 +111,11 @@ def general_off_policy_returns_from_action_values(
     Source: Munos et al. 2016, eq. 3.
     """
     s = _with_actions(r_t, discount_t, last_t, lambda_, w_tm1, q_t, a_t, pi_t, c_t=c_t)
-    returns = corrected_returns(s, _taken(s, q_t, a_t), _expected(s, q_t, pi_t), c_t)
-    return stopped(returns, stop_target_gradients)
+
+    def terms(now: Step, q_t: Array, a_t: Array, pi_t: Array, c_t: Array) -> tuple[Array, Array]:
+        return corrected(now, _taken(q_t, a_t), _expected(now, q_t, pi_t), c_t)
+
+    return stopped(accumulated(s, terms, (q_t, a_t, pi_t, c_t)), stop_target_gradients)
 
 
 def retrace(
@@ -154,12 +157,15 @@ def retrace(
     Source: Munos et al. 2016, eq. 3 and section 3.
     """
     s = _with_actions(r_t, discount_t, last_t, lambda_, w_tm1, q_t, a_t, pi_t, mu_t=mu_t)
-    pi_a_t, mu_t = _taken(s, pi_t, a_t), kept(s.goes_on, mu_t)
-    # Divided only where the ratio is below 1, so that neither a quotient nor its gradient overflows.
-    below = pi_a_t < mu_t
-    c_t = jnp.where(below, pi_a_t / jnp.where(below, mu_t, 1), 1)
-    returns = corrected_returns(s, _taken(s, q_t, a_t), _expected(s, q_t, pi_t), c_t)
-    return stopped(returns, stop_target_gradients)
+
+    def terms(now: Step, q_t: Array, a_t: Array, pi_t: Array, mu_t: Array) -> tuple[Array, Array]:
+        pi_a_t = _taken(pi_t, a_t)
+        # Divided only where the ratio is below 1, so that neither a quotient nor its gradient overflows.
+        below = now.goes_on & (pi_a_t < mu_t)
+        c_t = jnp.where(below, pi_a_t / jnp.where(below, mu_t, 1), 1)
+        return corrected(now, _taken(q_t, a_t), _expected(now, q_t, pi_t), c_t)
+
+    return stopped(accumulated(s, terms, (q_t, a_t, pi_t, mu_t)), stop_target_gradients)
 
 
 def retrace_continuous(
@@ -199,8 +205,11 @@ def retrace_continuous(
     Source: Munos et al. 2016, eq. 3 and section 3.
     """
     s = stream(r_t, discount_t, last_t, lambda_, w_tm1, q_t=q_t, v_t=v_t, log_rho_t=log_rho_t)
-    c_t = jnp.exp(jnp.minimum(kept(s.goes_on, log_rho_t), 0))
-    return stopped(corrected_returns(s, q_t, v_t, c_t), stop_target_gradients)
+
+    def terms(now: Step, q_t: Array, v_t: Array, log_rho_t: Array) -> tuple[Array, Array]:
+        return corrected(now, q_t, v_t, jnp.exp(jnp.minimum(kept(now.goes_on, log_rho_t), 0)))
+
+    return stopped(accumulated(s, terms, (q_t, v_t, log_rho_t)), stop_target_gradients)
 
 
 def tree_backup(
@@ -241,8 +250,11 @@ def tree_backup(
     Barto 2018, "Reinforcement Learning", eq. 7.16 (for λ = 1).
     """
     s = _with_actions(r_t, discount_t, last_t, lambda_, w_tm1, q_t, a_t, pi_t)
-    returns = corrected_returns(s, _taken(s, q_t, a_t), _expected(s, q_t, pi_t), _taken(s, pi_t, a_t))
-    return stopped(returns, stop_target_gradients)
+
+    def terms(now: Step, q_t: Array, a_t: Array, pi_t: Array) -> tuple[Array, Array]:
+        return corrected(now, _taken(q_t, a_t), _expected(now, q_t, pi_t), _taken(pi_t, a_t))
+
+    return stopped(accumulated(s, terms, (q_t, a_t, pi_t)), stop_target_gradients)
 
 
 def q_lambda_peng(
@@ -281,8 +293,11 @@ def q_lambda_peng(
     Source: Peng and Williams 1996, "Incremental Multi-Step Q-Learning".
     """
     s = _with_actions(r_t, discount_t, last_t, lambda_, w_tm1, q_t)
-    v_t = jnp.max(kept(s.bootstraps, q_t), axis=-1)
-    return stopped(corrected_returns(s, v_t, v_t, jnp.ones_like(v_t)), stop_target_gradients)
+
+    def terms(now: Step, q_t: Array) -> tuple[Array, Array]:
+        return mixed(now, _greatest(now, q_t))
+
+    return stopped(accumulated(s, terms, (q_t,)), stop_target_gradients)
 
 
 def q_lambda_watkins(
@@ -321,9 +336,13 @@ def q_lambda_watkins(
     section 12.10.
     """
     s = _with_actions(r_t, discount_t, last_t, lambda_, w_tm1, q_t, a_t)
-    v_t = jnp.max(kept(s.bootstraps, q_t), axis=-1)
-    greedy = _taken(s, q_t, a_t) >= v_t
-    return stopped(corrected_returns(s, v_t, v_t, greedy.astype(v_t.dtype)), stop_target_gradients)
+
+    def terms(now: Step, q_t: Array, a_t: Array) -> tuple[Array, Array]:
+        v_t = _greatest(now, q_t)
+        greedy = now.goes_on & (_taken(q_t, a_t) >= v_t)
+        return mixed(now._replace(lambda_t=kept(greedy, now.lambda_t)), v_t)
+
+    return stopped(accumulated(s, terms, (q_t, a_t)), stop_target_gradients)
 
 
 def importance_corrected_td_errors(
@@ -367,12 +386,15 @@ def importance_corrected_td_errors(
     sampling after Precup, Sutton and Singh 2000, "Eligibility Traces for Off-Policy Policy Evaluation".
     """
     s = stream(r_t, discount_t, last_t, lambda_, w_tm1, v_tm1=v_tm1, v_t=v_t, log_rho_tm1=log_rho_tm1)
-    rho_tm1 = jnp.exp(kept(s.counts, log_rho_tm1))
-    delta_t = rho_tm1 * td_errors(s, v_tm1, v_t)
-    errors = accumulate(s, delta_t, rho_tm1 * s.discount_t * s.lambda_t)
+
+    def terms(now: Step, v_tm1: Array, v_t: Array, log_rho_tm1: Array) -> tuple[Array, Array]:
+        rho = jnp.exp(kept(now.counts, log_rho_tm1))
+        return rho * td_error(now, v_tm1, v_t), rho * now.discount_t * now.lambda_t
+
+    errors = accumulated(s, terms, (v_tm1, v_t, log_rho_tm1))
     if not stop_target_gradients:
         return errors
-    prediction = kept(s.counts, v_tm1)
+    prediction = v_tm1 if s.counts is None else kept(s.counts, v_tm1)
     return jax.lax.stop_gradient(errors) - (prediction - jax.lax.stop_gradient(prediction))
 
 
@@ -389,9 +411,9 @@ def _with_actions(
 ) -> Stream:
     """The stream, after checking what has an axis of actions against it."""
     s = stream(r_t, discount_t, last_t, lambda_, w_tm1, **values)
-    _checks.leading(s.counts.shape, "[T, A]", q_t=q_t)
+    _checks.leading(s.last_t.shape, "[T, A]", q_t=q_t)
     if a_t is not None:
-        _checks.leading(s.counts.shape, "[T]", a_t=a_t)
+        _checks.leading(s.last_t.shape, "[T]", a_t=a_t)
         _checks.integer(a_t=a_t)
     over_actions = {"q_t": q_t} if pi_t is None else {"q_t": q_t, "pi_t": pi_t}
     _checks.same_shape("[T, A]", **over_actions)
@@ -399,13 +421,17 @@ def _with_actions(
     return s
 
 
-def _taken(s: Stream, x_t: Array, a_t: Array) -> Array:
-    """`x_t` [T, A] at the actions, [T]; 0 where nothing goes on."""
-    x_t, a_t = kept(s.goes_on, x_t), kept(s.goes_on, a_t)
-    return jnp.take_along_axis(x_t, a_t[:, None], axis=-1)[:, 0]
+def _taken(x_t: Array, a_t: Array) -> Array:
+    """`x_t` [A] at the action of one step; NaN for an action that there is not."""
+    return x_t.at[a_t].get(mode="fill")
 
 
-def _expected(s: Stream, q_t: Array, pi_t: Array) -> Array:
-    """Σ_a π(a) q(a), [T]; 0 where nothing bootstraps. An illegal action's value may be infinite or NaN."""
-    pi_t = kept(s.bootstraps, pi_t)
-    return jnp.sum(pi_t * jnp.where(pi_t > 0, q_t, 0), axis=-1)
+def _expected(now: Step, q_t: Array, pi_t: Array) -> Array:
+    """Σ_a π(a) q(a) of one step; 0 where nothing bootstraps. An illegal action's value may be infinite or NaN."""
+    pi_t = kept(now.bootstraps, pi_t)
+    return jnp.sum(pi_t * kept(pi_t > 0, q_t))
+
+
+def _greatest(now: Step, q_t: Array) -> Array:
+    """max_a q(a) of one step; 0 where nothing bootstraps. The maximum of NaN has no gradient that is 0."""
+    return jnp.max(kept(now.bootstraps, q_t))

@@ -37,7 +37,7 @@ shapes raises a ValueError while tracing, one of dtypes a TypeError, each with t
 import jax
 import jax.numpy as jnp
 
-from shoal.ops._streams import accumulate, corrected_returns, kept, shifted, stopped, stream, td_errors
+from shoal.ops._streams import Step, accumulated, backwards, kept, mixed, stopped, stream, td_error
 
 Array = jax.Array
 
@@ -78,8 +78,11 @@ def gae(
     Advantage Estimation", eq. 16.
     """
     s = stream(r_t, discount_t, last_t, lambda_, w_tm1, v_tm1=v_tm1, v_t=v_t)
-    advantages = accumulate(s, td_errors(s, v_tm1, v_t), s.discount_t * s.lambda_t)
-    return stopped(advantages, stop_target_gradients)
+
+    def terms(now: Step, v_tm1: Array, v_t: Array) -> tuple[Array, Array]:
+        return td_error(now, v_tm1, v_t), now.discount_t * now.lambda_t
+
+    return stopped(accumulated(s, terms, (v_tm1, v_t)), stop_target_gradients)
 
 
 def lambda_returns(
@@ -115,7 +118,7 @@ def lambda_returns(
     Source: Sutton and Barto 2018, "Reinforcement Learning", eq. 12.18.
     """
     s = stream(r_t, discount_t, last_t, lambda_, w_tm1, v_t=v_t)
-    return stopped(corrected_returns(s, v_t, v_t, jnp.ones_like(s.lambda_t)), stop_target_gradients)
+    return stopped(accumulated(s, mixed, (v_t,)), stop_target_gradients)
 
 
 def discounted_returns(
@@ -151,9 +154,11 @@ def discounted_returns(
     Source: Sutton and Barto 2018, "Reinforcement Learning", eq. 3.9.
     """
     s = stream(r_t, discount_t, last_t, 1.0, w_tm1, v_t=v_t)
-    v_t = kept(~s.goes_on, v_t)
-    returns = accumulate(s, s.r_t + s.discount_t * kept(s.bootstraps, v_t), s.discount_t)
-    return stopped(returns, stop_target_gradients)
+
+    def terms(now: Step, v_t: Array) -> tuple[Array, Array]:
+        return now.r_t + now.discount_t * kept(now.bootstraps & ~now.goes_on, v_t), now.discount_t
+
+    return stopped(accumulated(s, terms, (v_t,)), stop_target_gradients)
 
 
 def n_step_returns(
@@ -197,14 +202,14 @@ def n_step_returns(
     s = stream(r_t, discount_t, last_t, lambda_, w_tm1, v_t=v_t)
     if n < 1:
         raise ValueError(f"n={n} must be at least 1.")
-    v_t = kept(s.bootstraps, v_t)
-    fixed_t = s.r_t + s.discount_t * (1 - s.lambda_t) * v_t
-    decay_t = s.discount_t * s.lambda_t
+    n = min(n, max(len(v_t), 1))
 
-    def one_more(shorter: Array, _: None) -> tuple[Array, None]:
-        """The returns of one reward more, for all steps at once."""
-        return fixed_t + decay_t * kept(s.goes_on, shifted(shorter)), None
+    def step(now: Step, following: Array, v_t: Array) -> tuple[Array, Array]:
+        """The returns G^1 to G^n of a step, of which each but the first takes in one of the next step."""
+        fixed, decay = mixed(now, v_t)
+        one = now.r_t + now.discount_t * kept(now.bootstraps, v_t)
+        returns = jnp.append(one, fixed + decay * following[:-1])
+        return returns, returns[-1]
 
-    one = s.r_t + s.discount_t * v_t
-    returns = jax.lax.scan(one_more, one, None, length=min(n, len(one)) - 1)[0] if len(one) else one
+    returns = backwards(s, step, jnp.zeros(n, s.discount_t.dtype), (v_t,))
     return stopped(returns, stop_target_gradients)

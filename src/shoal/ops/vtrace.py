@@ -12,12 +12,13 @@ Source: Espeholt et al. 2018, "IMPALA: Scalable Distributed Deep-RL with Importa
 Architectures", eq. 1 and section 4.2; λ as in its remark 2.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from shoal.ops._streams import accumulate, counted, kept, shifted, stopped, stream, td_errors
+from shoal.ops._streams import Step, accumulated, backwards, kept, mixed, stopped, stream, td_error
 
 Array = jax.Array
 
@@ -72,13 +73,22 @@ def vtrace(
       ValueError: the shapes disagree, or clip_rho is below clip_c.
       TypeError: the dtypes disagree.
     """
-    given, stop = (r_t, discount_t, last_t, v_tm1, v_t), stop_target_gradients
-    targets = vtrace_targets(
-        *given, log_rho_tm1, lambda_, w_tm1, clip_rho=clip_rho, clip_c=clip_c, stop_target_gradients=stop
-    )
-    advantages = vtrace_advantages(*given, targets, lambda_, w_tm1, stop_target_gradients=stop)
-    ratio = _clipped_ratio(kept(counted(w_tm1, targets.shape), log_rho_tm1), clip_pg_rho)
-    return VTrace(targets, stopped(ratio * advantages, stop))
+    s = stream(r_t, discount_t, last_t, lambda_, w_tm1, v_tm1=v_tm1, v_t=v_t, log_rho_tm1=log_rho_tm1)
+    terms = _terms(clip_rho, clip_c)
+
+    def step(
+        now: Step, following: tuple[Array, Array], v_tm1: Array, v_t: Array, log_rho_tm1: Array
+    ) -> tuple[tuple[Array, Array], VTrace]:
+        error_t, target_t = following
+        fixed, decay = terms(now, v_tm1, v_t, log_rho_tm1)
+        error = fixed + decay * error_t
+        ratio = _clipped_ratio(kept(now.counts, log_rho_tm1), clip_pg_rho)
+        result = VTrace(v_tm1 + error, ratio * _advantage(now, v_tm1, v_t, target_t))
+        return (error, result.targets), result
+
+    zero = jnp.zeros((), s.discount_t.dtype)
+    targets, advantages = backwards(s, step, (zero, zero), (v_tm1, v_t, log_rho_tm1))
+    return VTrace(stopped(targets, stop_target_gradients), stopped(advantages, stop_target_gradients))
 
 
 def vtrace_targets(
@@ -120,11 +130,7 @@ def vtrace_targets(
       TypeError: the dtypes disagree.
     """
     s = stream(r_t, discount_t, last_t, lambda_, w_tm1, v_tm1=v_tm1, v_t=v_t, log_rho_tm1=log_rho_tm1)
-    if isinstance(clip_rho, int | float) and isinstance(clip_c, int | float) and clip_rho < clip_c:
-        raise ValueError(f"clip_rho={clip_rho} must be at least clip_c={clip_c}.")
-    log_rho_tm1 = kept(s.counts, log_rho_tm1)
-    delta_t = _clipped_ratio(log_rho_tm1, clip_rho) * td_errors(s, v_tm1, v_t)
-    errors = accumulate(s, delta_t, s.discount_t * s.lambda_t * _clipped_ratio(log_rho_tm1, clip_c))
+    errors = accumulated(s, _terms(clip_rho, clip_c), (v_tm1, v_t, log_rho_tm1))
     return stopped(v_tm1 + errors, stop_target_gradients)
 
 
@@ -165,10 +171,31 @@ def vtrace_advantages(
       TypeError: the dtypes disagree.
     """
     s = stream(r_t, discount_t, last_t, lambda_, w_tm1, v_tm1=v_tm1, v_t=v_t, targets_tm1=targets_tm1)
-    targets_t = kept(s.goes_on, shifted(jnp.asarray(targets_tm1)))
-    bootstrap_t = (1 - s.lambda_t) * kept(s.bootstraps, v_t) + s.lambda_t * targets_t
-    advantages = s.r_t + s.discount_t * bootstrap_t - kept(s.counts, v_tm1)
+
+    def step(now: Step, target_t: Array, v_tm1: Array, v_t: Array, target_tm1: Array) -> tuple[Array, Array]:
+        return target_tm1, _advantage(now, v_tm1, v_t, target_t)
+
+    advantages = backwards(s, step, jnp.zeros((), s.discount_t.dtype), (v_tm1, v_t, targets_tm1))
     return stopped(advantages, stop_target_gradients)
+
+
+def _terms(clip_rho: Array | float, clip_c: Array | float) -> Callable[..., tuple[Array, Array]]:
+    """The terms of v_{t-1} - V_{t-1} = ρ_{t-1} δ_t + γ_t λ_t c_{t-1} (v_t - V_t)."""
+    if isinstance(clip_rho, int | float) and isinstance(clip_c, int | float) and clip_rho < clip_c:
+        raise ValueError(f"clip_rho={clip_rho} must be at least clip_c={clip_c}.")
+
+    def terms(now: Step, v_tm1: Array, v_t: Array, log_rho_tm1: Array) -> tuple[Array, Array]:
+        log_rho_tm1 = kept(now.counts, log_rho_tm1)
+        decay = now.discount_t * now.lambda_t * _clipped_ratio(log_rho_tm1, clip_c)
+        return _clipped_ratio(log_rho_tm1, clip_rho) * td_error(now, v_tm1, v_t), decay
+
+    return terms
+
+
+def _advantage(now: Step, v_tm1: Array, v_t: Array, target_t: Array) -> Array:
+    """r_t + γ_t [(1 - λ_t) V_t + λ_t v_t] - V_{t-1}."""
+    fixed, decay = mixed(now, v_t)
+    return fixed + decay * target_t - kept(now.counts, v_tm1)
 
 
 def _clipped_ratio(log_ratio: Array, bound: Array | float) -> Array:
