@@ -21,7 +21,7 @@ from shoal.runtime.collecting import RolloutResult
 from shoal.runtime.config import RunConfig, at_least
 from shoal.runtime.directory import RunDirectory
 from shoal.runtime.evaluation import play, summed_up
-from shoal.runtime.run import Run
+from shoal.runtime.run import Run, Settings
 from shoal.runtime.summary import build_summary, score
 from shoal.types import Environment, TimeStep, restart, spec_of, transition
 
@@ -143,7 +143,7 @@ def run_experiment(
     scored_by = run.score if is_metric(run.score) else experiment.function_named("score", run.score)
     eval_metrics = experiment.function_named("eval_metrics", run.eval_metrics) if run.eval_metrics else None
     settings = trainer.settings_of(run, run.env_groups, scored_by, eval_metrics)
-    begin = taking_over(decided) if decided.started_from else _as_it_is
+    begin = taking_over(decided, settings) if decided.started_from else _as_it_is
     if scored_by != "return_mean" or eval_metrics:
         trainer.check_scoring(decided.environment, decided.config, settings)
     directory = RunDirectory.create(run.run_dir or None, decided.environment_name, decided.algorithm)
@@ -201,9 +201,15 @@ def is_metric(score: str | Callable) -> bool:
     return isinstance(score, str) and ":" not in score
 
 
-def taking_over(decided: Experiment) -> Callable[[Run], Run]:
-    """The function that starts a population from what another run learned."""
+def taking_over(decided: Experiment, settings: Settings) -> Callable[[Run], Run]:
+    """The function that starts a population from what another run learned.
+
+    Raises:
+      ShoalError: there is no such run, or its parameters do not fit.
+    """
     leaves, _ = RunDirectory.open(decided.started_from).load_policy("last")
+    member = trainer.member_shapes(decided.environment, decided.config, settings)
+    saving.takeable(member.learner.shared, leaves, decided.started_from)
     return lambda population: saving.take_over(population, leaves, decided.started_from)
 
 

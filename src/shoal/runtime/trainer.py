@@ -125,11 +125,16 @@ def check_scoring(environment: Environment, config: Any, settings: Settings) -> 
       ShoalError: the score is no metric of an evaluation.
     """
 
-    def assess(environment: Environment, config: Any) -> Any:
-        alone = settings._replace(groups=1)
-        return evaluate(start(jax.random.key(0), environment, config, alone))[1]
+    jax.eval_shape(evaluate, member_shapes(environment, config, settings))
 
-    jax.eval_shape(assess, trees.as_arrays(environment), trees.as_arrays(config))
+
+def member_shapes(environment: Environment, config: Any, settings: Settings) -> Run:
+    """The shapes of one member of a population before its first update; computes nothing."""
+
+    def begin(environment: Environment, config: Any) -> Run:
+        return start(jax.random.key(0), environment, config, settings._replace(groups=1))
+
+    return jax.eval_shape(begin, trees.as_arrays(environment), trees.as_arrays(config))
 
 
 def keys_of(run: RunConfig) -> jax.Array:
