@@ -1,18 +1,22 @@
-"""Against SciPy and Monte Carlo, and finite wherever a policy may stray."""
+"""Each distribution against SciPy, loops and Monte Carlo; what all promise is in `test_distribution_contract.py`."""
+
+import warnings
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.integrate
+import scipy.special
 import scipy.stats
-from jax.test_util import check_grads
 
 from shoal.ops import distributions
 from shoal.ops.distributions import (
     Beta,
     Categorical,
     Deterministic,
+    DiscreteValued,
+    EpsilonGreedy,
     MultiCategorical,
     Normal,
     TanhNormal,
@@ -320,91 +324,120 @@ def test_deterministic():
     np.testing.assert_array_equal(d.sample_and_log_prob(KEY)[1], 0.0)
 
 
-EVERY = {
-    "categorical": (Categorical, (RNG.normal(size=(3, 4)).astype(np.float32),)),
-    "normal": (Normal, RNG.uniform(0.5, 1.5, size=(2, 3, 4)).astype(np.float32)),
-    "tanh_normal": (TanhNormal, RNG.uniform(0.5, 1.5, size=(2, 3, 4)).astype(np.float32)),
-    "beta": (Beta, RNG.uniform(1.5, 3.0, size=(2, 3, 4)).astype(np.float32)),
-}
+class TestEpsilonGreedy:
+    values = np.asarray([[1.0, 3.0, 3.0, -2.0], [5.0, 1.0, 0.0, 2.0], [1.0, 1.0, 1.0, 1.0]], np.float32)
+    mask = np.asarray([[1, 0, 1, 1], [0, 1, 0, 0], [0, 0, 0, 0]], np.int8)
+
+    @staticmethod
+    def loop(values, epsilon, legal):
+        """Action by action; where none is legal all are."""
+        legal = legal if any(legal) else [True] * len(values)
+        best = max(value for value, may in zip(values, legal, strict=True) if may)
+        greedy = [may and value == best for value, may in zip(values, legal, strict=True)]
+        return [
+            may * epsilon / sum(legal) + chosen * (1 - epsilon) / sum(greedy)
+            for may, chosen in zip(legal, greedy, strict=True)
+        ]
+
+    @pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
+    @pytest.mark.parametrize("mask", [None, mask])
+    def test_probabilities_are_those_of_a_loop(self, epsilon, mask):
+        d = EpsilonGreedy(self.values, epsilon, mask)
+        legal = np.ones((3, 4), bool) if mask is None else mask.astype(bool)
+        expected = [self.loop(row, epsilon, may) for row, may in zip(self.values, legal, strict=True)]
+        got = jnp.stack([jnp.exp(d.log_prob(jnp.full(3, action))) for action in range(4)], axis=-1)
+        np.testing.assert_allclose(got, expected, atol=1e-6)
+        np.testing.assert_allclose(d.entropy(), scipy.stats.entropy(expected, axis=-1), atol=1e-5)
+        np.testing.assert_array_equal(d.mode(), [1, 0, 0] if mask is None else [2, 1, 0])
+        counts = np.bincount(
+            many(jax.tree.map(lambda x: jnp.asarray(x)[0], d._replace(epsilon=np.full(3, epsilon))))
+        )
+        if np.sum(np.asarray(expected[0]) > 0) > 1:
+            possible = np.asarray(expected[0]) > 0
+            counts = np.pad(counts, (0, 4 - len(counts)))
+            assert counts[~possible].sum() == 0
+            exact = np.asarray(expected[0])[possible] / np.sum(expected[0])
+            assert scipy.stats.chisquare(counts[possible], counts.sum() * exact).pvalue > 1e-4
+
+    def test_equals_share_and_the_mode_is_the_first_of_them_whatever_epsilon_is(self):
+        d = EpsilonGreedy(jnp.asarray([0.0, 7.0, 7.0]), 0.0)
+        assert set(many(d._replace(epsilon=jnp.float32(0.0)), 1000)) == {1, 2}
+        assert d.mode() == d._replace(epsilon=1.0).mode() == 1
+
+    def test_is_rlaxs(self, rlax):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            theirs = rlax.epsilon_greedy(0.3)
+            probabilities = theirs.probs(self.values)
+        d = EpsilonGreedy(self.values, 0.3)
+        np.testing.assert_allclose(jax.nn.softmax(d.categorical.logits), probabilities, rtol=1e-5)
+
+    def test_epsilon_has_a_gradient_and_values_have_none(self):
+        def log_prob(values, epsilon):
+            return EpsilonGreedy(values, epsilon).log_prob(jnp.asarray(0))
+
+        of_values, of_epsilon = jax.grad(log_prob, argnums=(0, 1))(jnp.asarray([0.0, 1.0, 2.0]), 0.25)
+        np.testing.assert_array_equal(of_values, 0.0)
+        np.testing.assert_allclose(of_epsilon, 4.0, rtol=1e-5)  # of log(ε / 3)
+
+    def test_what_is_not_a_number_leaves_all_legal_actions_alike(self):
+        d = EpsilonGreedy(
+            jnp.asarray([1.0, jnp.nan, 2.0, jnp.nan]), 0.1, jnp.asarray([True, True, True, False])
+        )
+        assert d.entropy() == pytest.approx(np.log(3), rel=1e-6)
+        hidden = EpsilonGreedy(
+            jnp.asarray([1.0, jnp.nan, 2.0, 0.0]), 0.1, jnp.asarray([True, False, True, True])
+        )
+        assert hidden.mode() == 2
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_gradients_by_finite_differences(name):
-    make, parameters = EVERY[name]
-    d = make(*parameters)
-    x = d.sample(KEY)
-    other = make(*(p * 1.1 for p in parameters))
-    entropy = "entropy_estimate" if name == "tanh_normal" else "entropy"
-    for function in (
-        lambda *p: make(*p).log_prob(x),
-        lambda *p: getattr(make(*p), entropy)(),
-        lambda *p: make(*p).kl(other),
-    ):
-        check_grads(function, tuple(parameters), order=1, modes=["rev"], rtol=2e-2, atol=2e-2, eps=1e-2)
+class TestDiscreteValued:
+    logits = RNG.normal(size=(3, 6)).astype(np.float32)
+    atoms = np.linspace(-2.0, 3.0, 6, dtype=np.float32)
+    d = DiscreteValued(logits, atoms)
 
+    def test_is_scipys(self):
+        probabilities = np.asarray(jax.nn.softmax(self.logits), np.float64)
+        for row, p in enumerate(probabilities / probabilities.sum(axis=-1, keepdims=True)):
+            oracle = scipy.stats.rv_discrete(values=(np.arange(6), p))  # of integers only
+            np.testing.assert_allclose(self.d.mean()[row], oracle.mean() - 2, rtol=1e-5)
+            np.testing.assert_allclose(self.d.variance()[row], oracle.var(), rtol=1e-5)
+            np.testing.assert_allclose(self.d.entropy()[row], oracle.entropy(), rtol=1e-5)
+            np.testing.assert_allclose(
+                self.d.log_prob(self.atoms[:, None])[:, row], np.log(p), rtol=1e-4, atol=1e-6
+            )
+        drawn = many(DiscreteValued(self.logits[0], self.atoms))
+        counts = np.asarray([np.sum(drawn == atom) for atom in self.atoms])
+        assert (
+            scipy.stats.chisquare(counts, counts.sum() * probabilities[0] / probabilities[0].sum()).pvalue
+            > 1e-4
+        )
 
-@pytest.mark.parametrize("name", EVERY)
-def test_passes_through_jit_scan_and_vmap(name):
-    make, parameters = EVERY[name]
-    d = make(*parameters)
-    keys = jax.random.split(KEY, 3)
-    mapped = jax.jit(jax.vmap(lambda d, key: d.sample(key)))(d, keys)
-    _, (scanned, back) = jax.lax.scan(
-        lambda carry, step: (carry, (step[0].sample(step[1]), step[0])), 0, (d, keys)
-    )
-    np.testing.assert_allclose(mapped, scanned, rtol=1e-6)
-    assert jax.tree.structure(back) == jax.tree.structure(d)
-    np.testing.assert_array_equal(jax.tree.leaves(back)[0], parameters[0])
+    def test_the_mode_is_an_atom_and_nothing_else_is_possible(self):
+        np.testing.assert_array_equal(self.d.mode(), self.atoms[self.logits.argmax(axis=-1)])
+        np.testing.assert_array_equal(self.d.log_prob(jnp.full(3, 0.5)), distributions.ILLEGAL)
+
+    def test_atoms_of_equal_value_count_together(self):
+        d = DiscreteValued(jnp.zeros(4), floats(1.0, 2.0, 2.0, 3.0))
+        np.testing.assert_allclose(d.log_prob(jnp.float32(2.0)), np.log(0.5), rtol=1e-6)
+        assert d.mean() == 2.0 and d.variance() == 0.5
+
+    def test_each_may_have_atoms_of_its_own(self):
+        quantiles = RNG.normal(size=(3, 6)).astype(np.float32)
+        d = DiscreteValued(np.zeros((6,), np.float32), quantiles)
+        np.testing.assert_allclose(d.mean(), quantiles.mean(axis=-1), rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(d.variance(), quantiles.var(axis=-1), rtol=1e-4)
+        drawn = d.sample(KEY)
+        assert drawn.shape == (3,) and np.all(np.any(drawn[:, None] == quantiles, axis=-1))
 
 
 def finite(*trees) -> bool:
     return all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(trees))
 
 
-def test_categorical_is_finite_at_extremes():
-    logits = jnp.asarray(
-        [[1e4, -1e4, 0.0], [-1e4, -1e4, -1e4], [1e4, 1e4, 1e4], [-1e4, distributions.ILLEGAL, 1e4]],
-        jnp.float32,
-    )
-    for action in range(3):
-        for other in (logits, -logits.at[3].set(0.0)):
-
-            def everything(logits, action=action, other=other):
-                d = Categorical(logits)
-                return jnp.sum(d.log_prob(jnp.full(4, action)) + d.entropy() + d.kl(Categorical(other)))
-
-            assert finite(jax.value_and_grad(everything)(logits))
-    one_sided = jnp.asarray([0.0, -jnp.inf])  # a user's own mask
-    value, gradient = jax.value_and_grad(lambda x: Categorical(x).entropy())(one_sided)
+def test_a_mask_of_the_users_own_by_infinite_logits_is_finite():
+    value, gradient = jax.value_and_grad(lambda x: Categorical(x).entropy())(jnp.asarray([0.0, -jnp.inf]))
     assert value == 0 and finite(gradient)
-
-
-def corners(*values: tuple[float, ...]) -> list[jax.Array]:
-    """Every combination, one array for each argument."""
-    return [jnp.asarray(x.ravel(), jnp.float32) for x in np.meshgrid(*values)]
-
-
-def test_continuous_are_finite_at_extremes():
-    other = Normal(jnp.zeros(2), jnp.ones(2))
-
-    def everything(loc, scale, raw):
-        loc, scale, raw = jnp.stack([loc, 0.0]), jnp.stack([scale, scale]), jnp.full(2, raw)
-        squashed, normal = TanhNormal(loc, scale, low=-2.0, high=5.0), Normal(loc, scale)
-        action = jax.lax.stop_gradient(squashed.from_raw(raw))
-        return jnp.stack(
-            [
-                squashed.log_prob_raw(raw),
-                squashed.log_prob(action),
-                squashed.entropy_estimate(),
-                normal.log_prob(raw),
-                normal.kl(other),
-                other.kl(normal),
-            ]
-        )
-
-    arguments = corners((-1e4, 0.0, 1e4), (1e-6, 1e-3, 1.0, 1e3, 1e6), (-1e4, -20.0, 0.0, 20.0, 1e4))
-    assert finite(jax.jit(jax.vmap(everything))(*arguments))
-    assert finite(jax.jit(jax.vmap(jax.jacrev(everything, argnums=(0, 1, 2))))(*arguments))
 
 
 @pytest.mark.parametrize("bound", [-2.0, 5.0])
@@ -416,17 +449,29 @@ def test_log_prob_of_an_action_at_the_bound_is_finite(bound):
         assert finite(jax.value_and_grad(log_prob, argnums=(0, 1))(jnp.float32(x), jnp.float32(0.3)))
 
 
-def test_beta_is_finite_at_extremes():
-    def everything(alpha, beta, x):
-        d = Beta(alpha[None], beta[None], low=-1.0, high=1.0)
-        other = Beta(floats(2.0), floats(3.0), low=-1.0, high=1.0)
-        return jnp.stack([d.log_prob(x[None]), d.entropy(), d.kl(other)])
+def test_beta_samples_have_the_gradient_of_their_mean():
+    """E x = a / (a + b), so that dE x / da = b / (a + b)² and dE x / db = -a / (a + b)²."""
+    count = 20_000
 
-    parameters = (1e-3, 0.5, 1.0, 2.0, 1e3, 1e6)
-    arguments = corners(parameters, parameters, (-1.0, 0.0, 1.0))
-    assert finite(jax.jit(jax.vmap(everything))(*arguments))
-    assert finite(jax.jit(jax.vmap(jax.jacrev(everything, argnums=(0, 1, 2))))(*arguments))
-    alpha, beta = corners(parameters, parameters)
+    def mean(a, b):
+        return jnp.mean(Beta(jnp.full((count, 1), a), jnp.full((count, 1), b)).sample(KEY))
+
+    slopes = jax.jit(jax.grad(mean, argnums=(0, 1)))(2.0, 3.0)
+    np.testing.assert_allclose(slopes, [3 / 25, -2 / 25], rtol=0.03)
+
+
+def test_the_gradient_of_a_betas_entropy_is_scipys():
+    """Also for parameters so small that JAX's own log B has no gradient."""
+    a, b = (np.asarray(x, np.float64) for x in ([1e-6, 1e-3, 2.0, 500.0], [1e-6, 1e6, 0.7, 300.0]))
+    slope = jax.grad(lambda a: jnp.sum(Beta(a[:, None], b[:, None].astype(np.float32)).entropy()))
+    trigamma = scipy.special.polygamma(1, a), scipy.special.polygamma(1, a + b)
+    expected = -(a - 1) * trigamma[0] + (a + b - 2) * trigamma[1]
+    np.testing.assert_allclose(slope(a.astype(np.float32)), expected, rtol=2e-4)
+
+
+def test_beta_samples_lie_inside_at_extremes():
+    parameters = (1e-6, 1e-3, 0.5, 1.0, 2.0, 1e3, 1e6)
+    alpha, beta = (jnp.asarray(x.ravel(), jnp.float32) for x in np.meshgrid(parameters, parameters))
     drawn = jax.jit(jax.vmap(lambda key: Beta(alpha, beta, -1.0, 1.0).sample(key)))(
         jax.random.split(KEY, 500)
     )

@@ -192,7 +192,7 @@ class Beta:
         low, width = self._interval
         unit = jnp.clip((vectors(x, self._shape) - low) / width, _BETA_EDGE, 1.0 - _BETA_EDGE)
         density = (alpha - 1.0) * jnp.log(unit) + (beta - 1.0) * jnp.log1p(-unit)
-        return jnp.sum(density - betaln(alpha, beta) - jnp.log(width), axis=-1)
+        return jnp.sum(density - _log_beta(alpha, beta) - jnp.log(width), axis=-1)
 
     def sample_and_log_prob(self, key: Array) -> tuple[Array, Array]:
         """An action and its log-density."""
@@ -201,8 +201,8 @@ class Beta:
 
     def entropy(self) -> Array:
         """Differential entropy in nats, [...]."""
-        a, b = jnp.broadcast_arrays(*self._alpha_and_beta)
-        terms = betaln(a, b) - (a - 1.0) * digamma(a) - (b - 1.0) * digamma(b)
+        a, b = self._alpha_and_beta
+        terms = _log_beta(a, b) - (a - 1.0) * digamma(a) - (b - 1.0) * digamma(b)
         return jnp.sum(terms + (a + b - 2.0) * digamma(a + b) + jnp.log(self._interval[1]), axis=-1)
 
     def kl(self, other: "Beta") -> Array:
@@ -212,7 +212,7 @@ class Beta:
         (a, b), (other_a, other_b) = self._alpha_and_beta, other._alpha_and_beta
         da, db = a - other_a, b - other_b
         terms = da * digamma(a) + db * digamma(b) - (da + db) * digamma(a + b)
-        terms += betaln(other_a, other_b) - betaln(a, b)
+        terms += _log_beta(other_a, other_b) - _log_beta(a, b)
         return jnp.sum(jnp.broadcast_to(terms, shape), axis=-1)
 
     def _stretched(self, unit: Array) -> Array:
@@ -221,7 +221,8 @@ class Beta:
 
     @property
     def _alpha_and_beta(self) -> tuple[Array, Array]:
-        return parameter(alpha=self.alpha), parameter(beta=self.beta)
+        alpha, beta = jnp.broadcast_to(parameter(alpha=self.alpha), self._shape), parameter(beta=self.beta)
+        return alpha, jnp.broadcast_to(beta, self._shape)
 
     @property
     def _shape(self) -> tuple[int, ...]:
@@ -288,6 +289,19 @@ def _same_bounds(p: TanhNormal | Beta, q: TanhNormal | Beta) -> None:
 def _common_shape(**shapes: tuple[int, ...]) -> tuple[int, ...]:
     same_last_axis(**shapes)
     return broadcast_shape(**shapes)
+
+
+@jax.custom_jvp
+def _log_beta(a: Array, b: Array) -> Array:
+    """log B(a, b), with a gradient that is finite for tiny parameters too, where that of `betaln` is NaN."""
+    return betaln(a, b)
+
+
+@_log_beta.defjvp
+def _log_beta_slope(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    (a, b), (da, db) = primals, tangents
+    of_sum = digamma(a + b)
+    return _log_beta(a, b), (digamma(a) - of_sum) * da + (digamma(b) - of_sum) * db
 
 
 # log(2 cosh u) = u erf(C u) + sum_k A_k exp(-B_k u²), within 1.7e-6 for every u (derivative: 4.5e-6). Fitted

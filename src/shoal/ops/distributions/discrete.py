@@ -179,6 +179,8 @@ class EpsilonGreedy(NamedTuple):
     def categorical(self) -> Categorical:
         """The same distribution by the logarithms of its probabilities."""
         legal, best = self._legal_and_best
+        if isinstance(self.epsilon, int | float) and not 0 <= self.epsilon <= 1:
+            raise ValueError(f"epsilon={self.epsilon} must be between 0 and 1.")
         real(epsilon=jnp.asarray(self.epsilon))
         broadcast_shape(epsilon=jnp.shape(self.epsilon), batch=best.shape[:-1])
         epsilon = widened(self.epsilon)[..., None]
