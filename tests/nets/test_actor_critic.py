@@ -13,9 +13,9 @@ from shoal.nets.actor_critic import (
     ActorCritic,
     Network,
     acting_part,
-    num_parameters,
     policy_and_value,
 )
+from shoal.nets.costs import num_parameters
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
 from shoal.trees import named_leaves
 from shoal.types import EnvSpec

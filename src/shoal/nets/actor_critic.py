@@ -263,8 +263,3 @@ class ActorCritic(nnx.Module):
             return self.policy(observation, action_mask), self.value(observation)
         distribution, features = self.actor.with_features(observation, action_mask)
         return distribution, self.critic(features)
-
-
-def num_parameters(tree: PyTree) -> int:
-    """How many numbers a pytree of arrays holds: for a network, its parameters."""
-    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
