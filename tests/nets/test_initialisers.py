@@ -7,7 +7,8 @@ import pytest
 import scipy.stats
 
 from shoal.errors import ShoalError
-from shoal.nets.initialisers import orthogonal, orthogonals, variance_scaling
+from shoal.nets.initialisers import INITIALISERS, kernels, orthogonal, orthogonals, variance_scaling
+from shoal.nets.mlp import MLP
 
 SHAPES = [(64, 64), (64, 4), (2, 64), (1, 64), (64, 1), (1, 1), (8, 3, 5), (256, 256), (300, 100)]
 
@@ -94,3 +95,32 @@ def test_unknown_mode_and_distribution_are_named():
         variance_scaling(jax.random.key(0), (2, 2), mode="fan")
     with pytest.raises(ShoalError, match=r"distribution='cauchy' .* uniform"):
         variance_scaling(jax.random.key(0), (2, 2), distribution="cauchy")
+
+
+@pytest.mark.parametrize("name", [name for name in INITIALISERS if name != "orthogonal"])
+def test_by_name_they_have_the_moments_of_jaxs(name):
+    """Of JAX's own initialiser of that name, whose kernels are [in, out], and independent of each other."""
+    first, second = kernels(jax.random.key(0), [(300, 200), (300, 200)], name)
+    theirs = getattr(jax.nn.initializers, name)()(jax.random.key(1), (200, 300))
+    np.testing.assert_allclose(first.std(), theirs.std(), rtol=0.01)
+    np.testing.assert_allclose(jnp.abs(first).max(), jnp.abs(theirs).max(), rtol=0.01)
+    assert abs(np.corrcoef(first.ravel(), second.ravel())[0, 1]) < 0.02
+
+
+def test_by_name_orthogonal_is_orthogonals():
+    shapes = [(8, 4), (3, 8)]
+    for ours, theirs in zip(
+        kernels(jax.random.key(0), shapes), orthogonals(jax.random.key(0), shapes), strict=True
+    ):
+        np.testing.assert_array_equal(ours, theirs)
+    with pytest.raises(
+        ShoalError, match=r"initialiser='othogonal' is none of orthogonal, .* mean 'orthogonal'\?"
+    ):
+        kernels(jax.random.key(0), shapes, "othogonal")
+
+
+def test_an_mlp_takes_an_initialiser_and_its_scale():
+    mlp = MLP(200, (300,), 100, initialiser="he_uniform", scale=2.0, out_scale=0.5, key=jax.random.key(0))
+    for layer, std in ((mlp.layers[0], 2.0 * np.sqrt(2 / 200)), (mlp.projection[0], 0.5 * np.sqrt(2 / 300))):
+        np.testing.assert_allclose(layer.kernel.std(), std, rtol=0.02)
+        np.testing.assert_allclose(jnp.abs(layer.kernel).max(), std * np.sqrt(3), rtol=0.01)

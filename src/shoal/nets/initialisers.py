@@ -2,14 +2,14 @@
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.errors import ShoalError
+from shoal.errors import ShoalError, nearest
 
 Array = jax.Array
 
@@ -154,5 +154,47 @@ def variance_scaling(
         f"distribution={distribution!r} of variance_scaling must be one of normal, truncated_normal, uniform."
     )
 
+
+def kernels(key: Array, shapes: Sequence[tuple[int, ...]], initialiser: str = "orthogonal") -> list[Array]:
+    """Independent kernels, one of each shape, by an initialiser's name.
+
+    The scale of a layer multiplies what comes out of this. With "lecun_normal" and a scale of sqrt(2)
+    that is He's initialisation, with "lecun_uniform" and 1 / sqrt(3) PyTorch's of linear layers.
+
+    Args:
+      key: a JAX key.
+      shapes: each of at least two axes, `[out, in...]`.
+      initialiser: one of `INITIALISERS`: "orthogonal", or `variance_scaling` of scale 1 with the fan
+        inputs (lecun), inputs and outputs (glorot), or inputs and scale 2 (he), each normal (cut at two
+        standard deviations) or uniform.
+
+    Raises:
+      ShoalError: an unknown name, or a shape of fewer than two axes or with an empty one.
+    """
+    if initialiser not in INITIALISERS:
+        options = ", ".join(INITIALISERS)
+        raise ShoalError(
+            f"initialiser={initialiser!r} is none of {options}{nearest(str(initialiser), INITIALISERS)}."
+        )
+    if initialiser == "orthogonal":
+        return orthogonals(key, shapes)
+    keys = jax.random.split(key, len(shapes))
+    return [INITIALISERS[initialiser](k, shape) for k, shape in zip(keys, shapes, strict=True)]
+
+
+def _scaled(scale: float, mode: Literal["fan_in", "fan_avg"], uniform: bool) -> Callable[..., Array]:
+    distribution: Literal["uniform", "truncated_normal"] = "uniform" if uniform else "truncated_normal"
+    return functools.partial(variance_scaling, scale=scale, mode=mode, distribution=distribution)
+
+
+INITIALISERS: dict[str, Callable[..., Array]] = {
+    "orthogonal": orthogonal,
+    "lecun_normal": _scaled(1.0, "fan_in", uniform=False),
+    "lecun_uniform": _scaled(1.0, "fan_in", uniform=True),
+    "glorot_normal": _scaled(1.0, "fan_avg", uniform=False),
+    "glorot_uniform": _scaled(1.0, "fan_avg", uniform=True),
+    "he_normal": _scaled(2.0, "fan_in", uniform=False),
+    "he_uniform": _scaled(2.0, "fan_in", uniform=True),
+}
 
 _TRUNCATED_STD = 0.87962566103423978  # of a standard normal cut at two standard deviations

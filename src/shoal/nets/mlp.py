@@ -13,7 +13,7 @@ from flax import nnx
 
 from shoal.errors import ShoalError
 from shoal.nets.activations import activation as activation_named
-from shoal.nets.initialisers import orthogonals
+from shoal.nets.initialisers import kernels as initial_kernels
 
 Array = jax.Array
 
@@ -85,12 +85,13 @@ class MLP(nnx.Module):
       out_features: width of the plain last layer, or None for none.
       activation: a name in `shoal.nets.activations.ACTIVATIONS`.
       layer_norm: normalise each hidden layer before its activation.
-      scale: of the orthogonal initialisation of the hidden layers.
+      scale: of the initial weights of the hidden layers.
       out_scale: the same for the plain last layer. Biases begin at zero.
+      initialiser: of all weights; a name in `shoal.nets.initialisers.INITIALISERS`.
       key: a JAX key.
 
     Raises:
-      ShoalError: a width below 1, or an unknown activation.
+      ShoalError: a width below 1, or an unknown activation or initialiser.
 
     Attributes:
       num_features: width of the last hidden layer (of the input, if `sizes` is empty).
@@ -107,6 +108,7 @@ class MLP(nnx.Module):
         layer_norm: bool = False,
         scale: float = math.sqrt(2),
         out_scale: float = 1.0,
+        initialiser: str = "orthogonal",
         key: Array,
     ):
         activation_named(activation)  # an unknown name is an error here, not in the first call
@@ -116,7 +118,8 @@ class MLP(nnx.Module):
                 f"in_features={in_features}, sizes={tuple(sizes)}, out_features={out_features} of an MLP "
                 "must be integers of at least 1."
             )
-        kernels = orthogonals(key, list(zip(widths[1:], widths[:-1], strict=True))) if widths[1:] else []
+        shapes = list(zip(widths[1:], widths[:-1], strict=True))
+        kernels = initial_kernels(key, shapes, initialiser) if shapes else []
         self.activation = activation
         self.in_features = in_features
         self.num_features = widths[len(sizes)]
