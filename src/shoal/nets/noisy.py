@@ -1,0 +1,127 @@
+"""Noisy networks: a multi-layer perceptron whose weights are drawn anew, so that it explores by itself."""
+
+import math
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from shoal.errors import ShoalError
+from shoal.nets.mlp import MLP, Dense
+from shoal.trees import named_leaves, with_named_leaves
+
+Array = jax.Array
+
+
+class NoisyMLP(nnx.Module):
+    """An MLP each of whose weights has a learned mean and a learned deviation, with factorised noise.
+
+        w = μ + σ ⊙ f(ε_out) f(ε_in)ᵀ,   b = μ_b + σ_b ⊙ f(ε_out),   f(x) = sgn(x) √|x|
+
+    with independent standard normal ε for each layer. The noise is an argument and nothing is stored:
+    the same key gives the same network, `drawn` gives that network itself (to act with one draw for many
+    steps), and without a key the means alone are used. One key is one draw for the whole batch; map over
+    keys for a draw of its own for each element.
+
+    Initially μ is uniform in ±1/√p for a layer of p inputs, its bias included, and σ is `sigma / √p`.
+
+    Args:
+      in_features: length of the input vector.
+      sizes: width of each activated layer; may be empty.
+      out_features: width of the plain last layer, or None for none.
+      activation: a name in `shoal.nets.activations.ACTIVATIONS`.
+      layer_norm: normalise each hidden layer before its activation; its parameters are not noisy.
+      sigma: of the initial deviations, 0 or more.
+      scale: of means and deviations of the hidden layers.
+      out_scale: the same for the plain last layer.
+      key: a JAX key for the initial weights.
+
+    Raises:
+      ShoalError: a width below 1, an unknown activation, or a negative sigma.
+
+    Attributes:
+      mean: an `MLP` of the means.
+      deviations: of each of its layers in order, the plain last one included.
+
+    Source: Fortunato et al. 2018, "Noisy Networks for Exploration", section 3 (b) and 3.2.
+    """
+
+    noisy = True  # its call takes a key for the noise
+
+    def __init__(
+        self,
+        in_features: int,
+        sizes: Sequence[int],
+        out_features: int | None = None,
+        *,
+        activation: str = "relu",
+        layer_norm: bool = False,
+        sigma: float = 0.5,
+        scale: float = 1.0,
+        out_scale: float = 1.0,
+        key: Array,
+    ):
+        if not isinstance(sigma, jax.core.Tracer) and sigma < 0:
+            raise ShoalError(f"sigma={sigma} of a NoisyMLP must be 0 or more.")
+        kernel_key, bias_key = jax.random.split(key)
+        third = 1.0 / math.sqrt(3.0)  # a uniform number in ±1/√p has the variance 1/(3p)
+        mean = MLP(
+            in_features,
+            sizes,
+            out_features,
+            activation=activation,
+            layer_norm=layer_norm,
+            scale=scale * third,
+            out_scale=out_scale * third,
+            initialiser="lecun_uniform",
+            key=kernel_key,
+        )
+        names = _layers(mean)
+        scales = [scale] * len(mean.layers) + [out_scale] * len(mean.projection)
+        leaves = named_leaves(mean)
+        deviations = []
+        for name, scale_, k in zip(names, scales, jax.random.split(bias_key, len(names)), strict=True):
+            kernel = leaves[f"{name}/kernel"]
+            limit = scale_ / math.sqrt(kernel.shape[1])
+            leaves[f"{name}/bias"] = limit * jax.random.uniform(k, kernel.shape[:1], minval=-1.0, maxval=1.0)
+            layer = Dense(kernel)
+            deviations.append(jax.tree.map(lambda leaf, s=sigma * limit: jnp.full_like(leaf, s), layer))
+        self.mean = with_named_leaves(mean, leaves)
+        self.deviations = nnx.List(deviations)
+        self.in_features = mean.in_features
+        self.num_features = mean.num_features
+        self.out_features = mean.out_features
+
+    def __call__(self, x: Array, key: Array | None = None) -> Array:
+        """[..., in_features] -> [..., out_features], at the draw of that key, or of the means if None."""
+        return (self.mean if key is None else self.drawn(key))(x)
+
+    def drawn(self, key: Array) -> MLP:
+        """The plain MLP that one draw of the noise makes of this."""
+        names = _layers(self.mean)
+        leaves = named_leaves(self.mean)
+        keys = jax.random.split(key, len(names))
+        for name, deviation, k in zip(names, self.deviations, keys, strict=True):
+            noise = factorised_noise(k, deviation.kernel.shape)
+            leaves[f"{name}/kernel"] += deviation.kernel * (noise[0][:, None] * noise[1])
+            leaves[f"{name}/bias"] += deviation.bias * noise[0]
+        return with_named_leaves(self.mean, leaves)
+
+
+def factorised_noise(key: Array, shape: tuple[int, int]) -> tuple[Array, Array]:
+    """f(ε) for the outputs, [out], and for the inputs, [in], of a layer: `sgn(ε) √|ε|`, ε standard normal.
+
+    Each has mean 0 and variance E|ε| = √(2/π); the outer product of both is the noise of the weights.
+
+    Source: Fortunato et al. 2018, "Noisy Networks for Exploration", eq. 10 and 11.
+    """
+    normal = jax.random.normal(key, (sum(shape),))
+    noise = jnp.sign(normal) * jnp.sqrt(jnp.abs(normal))
+    return noise[: shape[0]], noise[shape[0] :]
+
+
+def _layers(mlp: MLP) -> list[str]:
+    """The names of the dense layers of an MLP, in their order."""
+    parts = (("layers", mlp.layers), ("projection", mlp.projection))
+    return [f"{part}/{index}" for part, layers in parts for index in range(len(layers))]
