@@ -1,0 +1,225 @@
+"""Convolutional torsos: images or small grids to a feature vector."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from shoal.errors import ShoalError
+from shoal.nets.activations import activation as activation_named
+from shoal.nets.convolution import ChannelNorm, Conv, Image, Padding, image_shape, images, out_size, pair
+from shoal.nets.initialisers import kernels as initial_kernels
+from shoal.nets.inputs import EmbeddingInput, leading_shape
+from shoal.nets.mlp import MLP
+
+Array = jax.Array
+
+
+class CNN(nnx.Module):
+    """Convolutions with an activation after each, then an MLP upon all that they give.
+
+    The defaults are the network of Mnih et al. 2015, for 84 x 84 images.
+
+    Args:
+      in_shape: of one image: (height, width, channels), or (channels, height, width) with `channels_first`.
+      channels: how many each convolution has.
+      kernels: size of each convolution's window: a number, or (height, width).
+      strides: of each in the same form.
+      padding: "valid" or "same", see `shoal.nets.convolution.convolve`.
+      channels_first: in which order the axes of an image are.
+      sizes: activated layers of the MLP; may be empty.
+      out_features: width of a plain last layer, or None for none.
+      activation: a name in `shoal.nets.activations.ACTIVATIONS`.
+      layer_norm: normalise each layer before its activation; of a convolution, the channels of each place.
+      scale: of the initial weights of all but the plain last layer.
+      out_scale: of that. Biases begin at zero.
+      initialiser: a name in `shoal.nets.initialisers.INITIALISERS`.
+      key: a JAX key.
+
+    Raises:
+      ShoalError: lists of different lengths, numbers below 1, a kernel larger than what reaches it, an
+        unknown padding, activation or initialiser.
+
+    Attributes:
+      in_shape: as given.
+      out_features: width of the output.
+
+    Source: Mnih et al. 2015, "Human-Level Control through Deep Reinforcement Learning", methods.
+    """
+
+    def __init__(
+        self,
+        in_shape: Sequence[int],
+        channels: Sequence[int] = (32, 64, 64),
+        kernels: Sequence[int | Sequence[int]] = (8, 4, 3),
+        strides: Sequence[int | Sequence[int]] = (4, 2, 1),
+        *,
+        padding: Padding = "valid",
+        channels_first: bool = False,
+        sizes: Sequence[int] = (512,),
+        out_features: int | None = None,
+        activation: str = "relu",
+        layer_norm: bool = False,
+        scale: float = math.sqrt(2),
+        out_scale: float = 1.0,
+        initialiser: str = "orthogonal",
+        key: Array,
+    ):
+        owner = type(self).__name__
+        activation_named(activation)
+        image = image_shape(owner, in_shape, channels_first)
+        layers = _layers(owner, image, channels, kernels, strides, padding)
+        conv_key, mlp_key = jax.random.split(key)
+        shapes = [shape for shape, _, _ in layers]
+        initial = initial_kernels(conv_key, shapes, initialiser) if shapes else []
+        *_, last = (image, *(out for _, _, out in layers))
+        self.in_shape = tuple(in_shape)
+        self.channels_first = channels_first
+        self.activation = activation
+        self.convs = nnx.List(
+            [
+                Conv(scale * kernel, strides=stride, padding=padding)
+                for kernel, (_, stride, _) in zip(initial, layers, strict=True)
+            ]
+        )
+        self.norms = nnx.List([ChannelNorm(shape[0]) for shape in shapes] if layer_norm else [])
+        self.mlp = MLP(
+            math.prod(last),
+            sizes,
+            out_features,
+            activation=activation,
+            layer_norm=layer_norm,
+            scale=scale,
+            out_scale=out_scale,
+            initialiser=initialiser,
+            key=mlp_key,
+        )
+
+    @property
+    def out_features(self) -> int:
+        """Of the MLP."""
+        return self.mlp.out_features
+
+    def __call__(self, x: Array) -> Array:
+        """[..., *in_shape] of any real dtype -> [..., out_features]."""
+        x, batch_shape = images(x, self.in_shape, self.channels_first)
+        activate = activation_named(self.activation)
+        for conv, norm in itertools.zip_longest(self.convs, self.norms):
+            x = conv(x)
+            x = activate(x if norm is None else norm(x))
+        return self.mlp(x.reshape(*batch_shape, self.mlp.in_features))
+
+
+class GridCNN(nnx.Module):
+    """Small windows over a small grid of cells, each of which is a few integers: what a grid world shows.
+
+    Each integer of a cell (its tile, its colour, its state) becomes a learned vector, then follow
+    convolutions of stride 1 without padding, and an MLP.
+
+    Args:
+      in_shape: (height, width, integers of a cell).
+      values: how many values each of these has; what is out of range is all zeros. None for cells of
+        arbitrary numbers, which the convolutions take as they are.
+      embedding: length of each integer's vector.
+      channels: of each convolution.
+      kernel: size of every window: a number, or (height, width).
+      sizes, out_features, activation, layer_norm, scale, out_scale, initialiser, key: see `CNN`.
+
+    Raises:
+      ShoalError: as many values as integers of a cell are not given; and as `CNN`.
+
+    Source: after the baselines of Nikulin et al. 2024, "XLand-MiniGrid: Scalable Meta-Reinforcement
+    Learning Environments in JAX".
+    """
+
+    def __init__(
+        self,
+        in_shape: Sequence[int],
+        values: Sequence[int] | None = None,
+        *,
+        embedding: int = 16,
+        channels: Sequence[int] = (16, 32, 64),
+        kernel: int | Sequence[int] = 2,
+        sizes: Sequence[int] = (),
+        out_features: int | None = None,
+        activation: str = "relu",
+        layer_norm: bool = False,
+        scale: float = math.sqrt(2),
+        out_scale: float = 1.0,
+        initialiser: str = "orthogonal",
+        key: Array,
+    ):
+        height, width, cell = image_shape("GridCNN", in_shape, channels_first=False)
+        if values is not None and len(values) != cell:
+            raise ShoalError(
+                f"values={tuple(values)} of a GridCNN must be {cell} numbers, as many as a cell of "
+                f"in_shape={tuple(in_shape)} has integers."
+            )
+        embedding_key, cnn_key = jax.random.split(key)
+        self.in_shape = tuple(in_shape)
+        embeddings = [] if values is None else [EmbeddingInput(values, embedding, key=embedding_key)]
+        self.embeddings = nnx.List(embeddings)
+        self.cnn = CNN(
+            (height, width, cell if values is None else cell * embedding),
+            channels,
+            [kernel] * len(channels),
+            [1] * len(channels),
+            sizes=sizes,
+            out_features=out_features,
+            activation=activation,
+            layer_norm=layer_norm,
+            scale=scale,
+            out_scale=out_scale,
+            initialiser=initialiser,
+            key=cnn_key,
+        )
+
+    @property
+    def out_features(self) -> int:
+        """Of the MLP."""
+        return self.cnn.out_features
+
+    def __call__(self, x: Array) -> Array:
+        """[..., *in_shape] -> [..., out_features]."""
+        x = jnp.asarray(x)
+        leading_shape("x", x, self.in_shape)
+        for embed in self.embeddings:
+            x = embed(x)
+        return self.cnn(x)
+
+
+Layer = tuple[tuple[int, int, int, int], tuple[int, int], Image]  # kernel, strides, image after it
+
+
+def _layers(
+    owner: str, image: Image, channels: Any, kernels: Any, strides: Any, padding: Padding
+) -> list[Layer]:
+    """The shape of every convolution's kernel, its strides, and the image that it makes."""
+    if padding not in ("valid", "same"):
+        raise ShoalError(f"padding={padding!r} of a {owner} must be 'valid' or 'same'.")
+    if not len(channels) == len(kernels) == len(strides):
+        raise ShoalError(
+            f"channels={tuple(channels)}, kernels={tuple(kernels)} and strides={tuple(strides)} of a {owner} "
+            "must be equally many, one each for a convolution."
+        )
+    layers: list[Layer] = []
+    for index, (outputs, kernel, stride) in enumerate(zip(channels, kernels, strides, strict=True)):
+        if not isinstance(outputs, int) or outputs < 1:
+            raise ShoalError(f"channels[{index}]={outputs} of a {owner} must be an integer of at least 1.")
+        windows, steps = pair(f"kernels[{index}]", kernel), pair(f"strides[{index}]", stride)
+        height, width = (
+            out_size(size, window, step, padding)
+            for size, window, step in zip(image[:2], windows, steps, strict=True)
+        )
+        if min(height, width) < 1:
+            raise ShoalError(
+                f"kernels[{index}]={windows} of a {owner} is larger than the {image[0]} x {image[1]} image that "
+                "reaches it; smaller kernels or strides, a larger in_shape or padding='same' would do."
+            )
+        layers.append(((outputs, *windows, image[2]), steps, (height, width, outputs)))
+        image = (height, width, outputs)
+    return layers

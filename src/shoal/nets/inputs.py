@@ -1,0 +1,221 @@
+"""What stands at a network's door: arrays, dictionaries of them, and discrete actions as vectors.
+
+`shoal.nets.encoders.Encoder` makes one vector of an observation of any space; these are for networks that are
+put together by hand.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from shoal.errors import ShoalError, nearest
+from shoal.nets.composition import is_noisy, joined
+
+Array = jax.Array
+
+
+class ArrayInput(nnx.Module):
+    """An array as float32, divided by a number, and flattened if one likes.
+
+    Args:
+      shape: of one input; () for a number.
+      divisor: 255 brings the bytes of an image to [0, 1].
+      flatten: to a vector; else the shape stays, as a CNN wants it.
+
+    Raises:
+      ShoalError: a negative length, or a divisor of 0.
+    """
+
+    def __init__(self, shape: Sequence[int] = (), *, divisor: float = 1.0, flatten: bool = True):
+        if any(length < 0 for length in shape):
+            raise ShoalError(f"shape={tuple(shape)} of an ArrayInput must have lengths of 0 or more.")
+        if divisor == 0:
+            raise ShoalError("divisor=0 of an ArrayInput must be another number, such as 255 for bytes.")
+        self.shape = tuple(shape)
+        self.divisor = float(divisor)
+        self.flatten = flatten
+
+    @property
+    def out_features(self) -> int:
+        """Numbers in one input."""
+        return math.prod(self.shape)
+
+    def __call__(self, x: Array) -> Array:
+        """[..., *shape] of any real dtype -> float32 [..., out_features], or of the same shape."""
+        x = jnp.asarray(x)
+        batch_shape = leading_shape("x", x, self.shape)
+        x = x.astype(jnp.float32) / self.divisor
+        return x.reshape(*batch_shape, self.out_features) if self.flatten else x
+
+
+class OneHotInput(nnx.Module):
+    """A discrete action as one-hot vectors, one for each of its parts.
+
+    What is out of range, such as -1 for "no action yet", is all zeros.
+
+    Args:
+      sizes: n, or one for each part of a multi-discrete action.
+
+    Raises:
+      ShoalError: a size below 1.
+    """
+
+    def __init__(self, sizes: int | Sequence[int]):
+        self.sizes = _sizes("OneHotInput", sizes)
+        self.several = not isinstance(sizes, int)
+
+    @property
+    def out_features(self) -> int:
+        """The sizes' sum."""
+        return sum(self.sizes)
+
+    def __call__(self, x: Array) -> Array:
+        """Integers [...] ([..., parts] if sizes are several) -> float32 [..., out_features]."""
+        columns = zip(_columns(x, self.sizes, self.several), self.sizes, strict=True)
+        parts = [jax.nn.one_hot(column, n, dtype=jnp.float32) for column, n in columns]
+        return jnp.concatenate(parts, axis=-1)
+
+
+class EmbeddingInput(nnx.Module):
+    """A discrete action as a learned vector: a table of them for each of its parts.
+
+    What is out of range, such as -1 for "no action yet", is all zeros. The lookup is the product of a one-hot
+    vector and the table: its gradient is a product too, where that of a gather is a scatter.
+
+    Args:
+      sizes: n, or one for each part of a multi-discrete action.
+      features: length of each part's vector.
+      scale: standard deviation of the initial entries, which are normal.
+      key: a JAX key.
+
+    Raises:
+      ShoalError: a size or a length below 1.
+    """
+
+    def __init__(self, sizes: int | Sequence[int], features: int, *, scale: float = 1.0, key: Array):
+        self.sizes = _sizes("EmbeddingInput", sizes)
+        self.several = not isinstance(sizes, int)
+        if features < 1:
+            raise ShoalError(f"features={features} of an EmbeddingInput must be at least 1.")
+        self.features = features
+        tables = scale * jax.random.normal(key, (sum(self.sizes), features))
+        ends = [sum(self.sizes[: i + 1]) for i in range(len(self.sizes))]
+        self.tables = nnx.List(
+            [nnx.data(tables[end - n : end]) for n, end in zip(self.sizes, ends, strict=True)]
+        )
+
+    @property
+    def out_features(self) -> int:
+        """Of all parts together."""
+        return len(self.sizes) * self.features
+
+    def __call__(self, x: Array) -> Array:
+        """Integers [...] ([..., parts] if sizes are several) -> float32 [..., out_features]."""
+        columns = zip(_columns(x, self.sizes, self.several), self.sizes, self.tables, strict=True)
+        parts = [jax.nn.one_hot(column, n, dtype=jnp.float32) @ table for column, n, table in columns]
+        return jnp.concatenate(parts, axis=-1)
+
+
+class DictInput(nnx.Module):
+    """A dictionary of inputs, a torso for each; their features follow each other in name order.
+
+    Args:
+      torsos: by name. Entries of an input that have no torso are left out.
+
+    Raises:
+      ShoalError: no torso.
+    """
+
+    def __init__(self, torsos: Mapping[str, Any]):
+        if not torsos:
+            raise ShoalError("a DictInput has 0 torsos; it must have 1 or more.")
+        self.names = tuple(sorted(torsos))
+        self.torsos = nnx.List([torsos[name] for name in self.names])
+
+    @property
+    def noisy(self) -> bool:
+        """Whether one of the torsos is."""
+        return any(is_noisy(torso) for torso in self.torsos)
+
+    @property
+    def out_features(self) -> int:
+        """Of all together."""
+        return sum(torso.out_features for torso in self.torsos)
+
+    def __call__(self, inputs: Mapping[str, Any], key: Array | None = None) -> Array:
+        """A dictionary of inputs with leading axes [...] -> [..., out_features]."""
+        for name in self.names:
+            if name not in inputs:
+                raise ShoalError(
+                    f"the input lacks {name!r}{nearest(name, inputs)}; it has {', '.join(inputs)}."
+                )
+        return joined(self.torsos, [inputs[name] for name in self.names], key)
+
+
+class Inputs(nnx.Module):
+    """Several arguments, a torso for each; their features follow each other in the order of the arguments.
+
+    `Inputs(MLP(...), EmbeddingInput(...))` takes an observation and a previous action.
+
+    Args:
+      torsos: one for each argument.
+
+    Raises:
+      ShoalError: no torso; in a call, another number of arguments.
+    """
+
+    def __init__(self, *torsos: Any):
+        if not torsos:
+            raise ShoalError("Inputs have 0 torsos; they must have 1 or more.")
+        self.torsos = nnx.List(torsos)
+
+    @property
+    def noisy(self) -> bool:
+        """Whether one of the torsos is."""
+        return any(is_noisy(torso) for torso in self.torsos)
+
+    @property
+    def out_features(self) -> int:
+        """Of all together."""
+        return sum(torso.out_features for torso in self.torsos)
+
+    def __call__(self, *inputs: Any, key: Array | None = None) -> Array:
+        """Inputs with the same leading axes [...] -> [..., out_features]."""
+        if len(inputs) != len(self.torsos):
+            raise ShoalError(
+                f"{len(inputs)} inputs were given; they must be {len(self.torsos)}, one a torso."
+            )
+        return joined(self.torsos, inputs, key)
+
+
+def leading_shape(name: str, x: Array, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The leading axes of an array whose last ones are `shape`.
+
+    Raises:
+      ShoalError: they are not.
+    """
+    split = x.ndim - len(shape)
+    if split < 0 or x.shape[split:] != shape:
+        raise ShoalError(f"{name} has shape {x.shape}, which must end in {shape}.")
+    return x.shape[:split]
+
+
+def _sizes(owner: str, sizes: int | Sequence[int]) -> tuple[int, ...]:
+    several = (sizes,) if isinstance(sizes, int) else tuple(sizes)
+    if not several or min(several) < 1:
+        raise ShoalError(f"sizes={sizes} of an {owner} must be integers of at least 1.")
+    return several
+
+
+def _columns(x: Array, sizes: tuple[int, ...], several: bool) -> list[Array]:
+    x = jnp.asarray(x)
+    if not jnp.issubdtype(x.dtype, jnp.integer):
+        raise ShoalError(f"x is {x.dtype}; what becomes one-hot or is embedded must be integers.")
+    if not several:
+        return [x]
+    leading_shape("x", x, (len(sizes),))
+    return [x[..., i] for i in range(len(sizes))]

@@ -1,0 +1,111 @@
+"""The residual torso for images of IMPALA."""
+
+import math
+from collections.abc import Sequence
+
+import jax
+from flax import nnx
+
+from shoal.errors import ShoalError
+from shoal.nets.activations import activation as activation_named
+from shoal.nets.convolution import Conv, image_shape, images, max_pool, out_size
+from shoal.nets.initialisers import kernels as initial_kernels
+from shoal.nets.mlp import MLP
+
+Array = jax.Array
+
+KERNEL, POOL, POOL_STRIDE = (3, 3), (3, 3), (2, 2)
+
+
+class ResidualCNN(nnx.Module):
+    """Stacks of convolution, max-pooling and residual blocks, then an MLP.
+
+        stack: x ← pool(conv(x)), then for each block x ← x + conv(f(conv(f(x))))
+        output: MLP(f(x))
+
+    All windows are 3 x 3 with padding, so that a convolution keeps the size and a stack halves it.
+
+    Args:
+      in_shape: of one image: (height, width, channels), or (channels, height, width) with `channels_first`.
+      channels: how many the convolutions of each stack have.
+      blocks: residual blocks in each stack; 0 or more.
+      channels_first: in which order the axes of an image are.
+      sizes: activated layers of the MLP; may be empty.
+      out_features: width of a plain last layer, or None for none.
+      activation: f, a name in `shoal.nets.activations.ACTIVATIONS`.
+      scale: of the initial weights of all but the plain last layer.
+      out_scale: of that. Biases begin at zero.
+      initialiser: a name in `shoal.nets.initialisers.INITIALISERS`.
+      key: a JAX key.
+
+    Raises:
+      ShoalError: numbers below 1 (blocks below 0), an unknown activation or initialiser.
+
+    Source: Espeholt et al. 2018, "IMPALA: Scalable Distributed Deep-RL with Importance Weighted
+    Actor-Learner Architectures", figure 3 (right).
+    """
+
+    def __init__(
+        self,
+        in_shape: Sequence[int],
+        channels: Sequence[int] = (16, 32, 32),
+        *,
+        blocks: int = 2,
+        channels_first: bool = False,
+        sizes: Sequence[int] = (256,),
+        out_features: int | None = None,
+        activation: str = "relu",
+        scale: float = math.sqrt(2),
+        out_scale: float = 1.0,
+        initialiser: str = "orthogonal",
+        key: Array,
+    ):
+        activation_named(activation)
+        height, width, inputs = image_shape("ResidualCNN", in_shape, channels_first)
+        if blocks < 0 or any(not isinstance(count, int) or count < 1 for count in channels):
+            raise ShoalError(
+                f"channels={tuple(channels)} and blocks={blocks} of a ResidualCNN must be integers, at least "
+                "1 each, and 0 or more."
+            )
+        shapes: list[tuple[int, ...]] = []
+        for count in channels:
+            shapes += [(count, *KERNEL, inputs)] + [(count, *KERNEL, count)] * (2 * blocks)
+            height, width = (
+                out_size(size, window, stride, "same")
+                for size, window, stride in zip((height, width), POOL, POOL_STRIDE, strict=True)
+            )
+            inputs = count
+        conv_key, mlp_key = jax.random.split(key)
+        initial = initial_kernels(conv_key, shapes, initialiser) if shapes else []
+        self.in_shape = tuple(in_shape)
+        self.channels_first = channels_first
+        self.activation = activation
+        self.blocks = blocks
+        self.convs = nnx.List([Conv(scale * kernel, padding="same") for kernel in initial])
+        self.mlp = MLP(
+            height * width * inputs,
+            sizes,
+            out_features,
+            activation=activation,
+            scale=scale,
+            out_scale=out_scale,
+            initialiser=initialiser,
+            key=mlp_key,
+        )
+
+    @property
+    def out_features(self) -> int:
+        """Of the MLP."""
+        return self.mlp.out_features
+
+    def __call__(self, x: Array) -> Array:
+        """[..., *in_shape] of any real dtype -> [..., out_features]."""
+        x, batch_shape = images(x, self.in_shape, self.channels_first)
+        activate = activation_named(self.activation)
+        each = 1 + 2 * self.blocks
+        for start in range(0, len(self.convs), each):
+            narrow, *pairs = self.convs[start : start + each]
+            x = max_pool(narrow(x), POOL, POOL_STRIDE, "same")
+            for first, second in zip(pairs[::2], pairs[1::2], strict=True):
+                x = x + second(activate(first(activate(x))))
+        return self.mlp(activate(x).reshape(*batch_shape, self.mlp.in_features))
