@@ -15,7 +15,15 @@ import numpy as np
 from flax import nnx
 
 from shoal.errors import ShoalError, nearest
-from shoal.ops.distributions import Beta, Categorical, MultiCategorical, Normal, TanhNormal, masked
+from shoal.ops.distributions import (
+    Beta,
+    Categorical,
+    Deterministic,
+    MultiCategorical,
+    Normal,
+    TanhNormal,
+    masked,
+)
 from shoal.spaces import Box, Discrete, MultiDiscrete, Space
 
 Array = jax.Array
@@ -168,6 +176,27 @@ class GSDEHead(nnx.Module):
         _no_mask(self, action_mask)
         variance = jax.lax.stop_gradient(features) ** 2 @ jnp.exp(2.0 * self.log_std)
         return Normal(x, jnp.sqrt(variance + self.minimum_std**2))
+
+
+class DeterministicHead(nnx.Module):
+    """One action for certain: what a critic's gradient improves.
+
+    Args:
+      size: numbers in an action.
+      bounded: squash them into [-1, 1] by tanh; else they are the inputs as they are.
+
+    Source: Silver et al. 2014, "Deterministic Policy Gradient Algorithms"; the tanh as in Lillicrap et al.
+    2016, "Continuous Control with Deep Reinforcement Learning".
+    """
+
+    def __init__(self, size: int, *, bounded: bool = True):
+        self.num_inputs = size
+        self.bounded = bounded
+
+    def __call__(self, x: Array, action_mask: Array | None = None) -> Deterministic:
+        """[..., size] -> Deterministic over [..., size]."""
+        _no_mask(self, action_mask)
+        return Deterministic(jnp.tanh(x) if self.bounded else x)
 
 
 KINDS = ("auto", "categorical", "normal", "tanh_normal", "beta", "gsde")

@@ -1,0 +1,199 @@
+"""Heads for values of actions, of each of n discrete ones or of a continuous one.
+
+Those for discrete actions have no parameters of their own: `shoal.nets.headed.Headed` (or a `NoisyMLP`) puts a
+layer of the width `num_inputs` before one. Which actions are legal is said where one is chosen:
+`EpsilonGreedy(values, epsilon, mask)`.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from shoal.errors import ShoalError
+from shoal.nets.headed import Headed
+from shoal.nets.inputs import leading_shape
+from shoal.nets.value_heads import DiscreteValuedHead, ScalarValueHead, even_atoms
+from shoal.ops.distributions import DiscreteValued
+
+Array = jax.Array
+
+
+def dueling(x: Array, n: int, length: int = 1) -> Array:
+    """Values of actions from the value of the state and the advantages of the actions over each other.
+
+        Q(s, a) = V(s) + A(s, a) - mean_a' A(s, a')
+
+    For each atom or quantile by itself, where a value has several.
+
+    Args:
+      x: V and then A of one action after the other, [..., (1 + n) length].
+      n: how many actions there are.
+      length: how many numbers make up a value.
+
+    Returns:
+      Q, [..., n, length].
+
+    Source: Wang et al. 2016, "Dueling Network Architectures for Deep Reinforcement Learning", eq. 9; for
+    atoms Hessel et al. 2018, "Rainbow: Combining Improvements in Deep Reinforcement Learning".
+    """
+    streams = x.reshape(*x.shape[:-1], 1 + n, length)
+    value, advantages = streams[..., :1, :], streams[..., 1:, :]
+    return value + advantages - jnp.mean(advantages, axis=-2, keepdims=True)
+
+
+class QHead(nnx.Module):
+    """A value for each of n actions: the numbers that come in.
+
+    Source: Mnih et al. 2015, "Human-Level Control through Deep Reinforcement Learning".
+    """
+
+    def __init__(self, n: int):
+        self.n = _count("QHead", "n", n)
+        self.num_inputs = n
+
+    def __call__(self, x: Array) -> Array:
+        """[..., n] -> Q, [..., n]."""
+        leading_shape("x", x, (self.num_inputs,))
+        return x
+
+
+class DuelingQHead(nnx.Module):
+    """A value for each of n actions, see `dueling`.
+
+    With a layer of its own before the value and before the advantages (`Branches` of two MLPs of one and
+    of n outputs) it is the network of the paper; with one layer for all it has the same form at less cost.
+
+    Source: Wang et al. 2016, "Dueling Network Architectures for Deep Reinforcement Learning", eq. 9.
+    """
+
+    def __init__(self, n: int):
+        self.n = _count("DuelingQHead", "n", n)
+        self.num_inputs = 1 + n
+
+    def __call__(self, x: Array) -> Array:
+        """V and n advantages [..., 1 + n] -> Q, [..., n]."""
+        leading_shape("x", x, (self.num_inputs,))
+        return dueling(x, self.n)[..., 0]
+
+
+class DistributionalQHead(DiscreteValuedHead):
+    """A distribution over evenly spaced atoms for the return of each of n actions (C51).
+
+    Args:
+      n: how many actions there are.
+      low: the first atom.
+      high: the last one.
+      num_atoms: how many.
+      dueling: the logits are made of those of the state and those of the advantages, as in Rainbow.
+
+    Raises:
+      ShoalError: n below 1, `low` not below `high`, fewer than two atoms.
+
+    Source: Bellemare et al. 2017, "A Distributional Perspective on Reinforcement Learning", section 4;
+    Hessel et al. 2018, "Rainbow: Combining Improvements in Deep Reinforcement Learning", for dueling logits.
+    """
+
+    def __init__(self, n: int, low: float, high: float, num_atoms: int = 51, *, dueling: bool = False):
+        _count("DistributionalQHead", "n", n)
+        super().__init__(even_atoms("DistributionalQHead", low, high, num_atoms), (n,))
+        self.dueling = dueling
+        self.num_inputs = (n + dueling) * num_atoms
+
+    def __call__(self, x: Array) -> DiscreteValued:
+        """[..., num_inputs] -> DiscreteValued with batch axes [..., n]; its `mean()` is Q, [..., n]."""
+        leading_shape("x", x, (self.num_inputs,))
+        if self.dueling:
+            x = dueling(x, self.shape[0], len(self.values)).reshape(*x.shape[:-1], -1)
+        return super().__call__(x)
+
+
+class QuantileQHead(nnx.Module):
+    """Quantiles of the return of each of n actions, at the fractions of `ops.distributional.quantile_fractions`.
+
+    Args:
+      n: how many actions there are.
+      num_quantiles: how many quantiles each has; Q is their mean.
+      dueling: quantiles are made of those of the state and those of the advantages.
+
+    Raises:
+      ShoalError: n or `num_quantiles` below 1.
+
+    Source: Dabney et al. 2018, "Distributional Reinforcement Learning with Quantile Regression", section 4.
+    """
+
+    def __init__(self, n: int, num_quantiles: int = 200, *, dueling: bool = False):
+        self.n = _count("QuantileQHead", "n", n)
+        self.num_quantiles = _count("QuantileQHead", "num_quantiles", num_quantiles)
+        self.dueling = dueling
+        self.num_inputs = (n + dueling) * num_quantiles
+
+    def __call__(self, x: Array) -> Array:
+        """[..., num_inputs] -> quantiles, [..., n, num_quantiles]."""
+        leading_shape("x", x, (self.num_inputs,))
+        if self.dueling:
+            return dueling(x, self.n, self.num_quantiles)
+        return x.reshape(*x.shape[:-1], self.n, self.num_quantiles)
+
+
+class ContinuousQ(nnx.Module):
+    """The value of a continuous action: an MLP upon features and action together, and a head for values.
+
+    Args:
+      in_features: length of the features (an observation, or what a torso makes of it).
+      action_size: numbers in an action.
+      sizes: activated layers.
+      head: `ScalarValueHead()` if None; another makes a distributional critic.
+      scale: of the initial weights of the last layer.
+      activation, layer_norm, hidden_scale, initialiser, key: see `Headed`.
+
+    Raises:
+      ShoalError: a width below 1, an unknown activation or initialiser; in a call, a shape that does not fit.
+
+    Source: Lillicrap et al. 2016, "Continuous Control with Deep Reinforcement Learning"; with the action at
+    the first layer as in Fujimoto et al. 2018, "Addressing Function Approximation Error in Actor-Critic
+    Methods".
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        action_size: int,
+        sizes: Sequence[int] = (256, 256),
+        *,
+        head: Any = None,
+        scale: float = 1.0,
+        activation: str = "relu",
+        layer_norm: bool = False,
+        hidden_scale: float = math.sqrt(2),
+        initialiser: str = "orthogonal",
+        key: Array,
+    ):
+        self.in_features = _count("ContinuousQ", "in_features", in_features)
+        self.action_size = _count("ContinuousQ", "action_size", action_size)
+        self.headed = Headed(
+            ScalarValueHead() if head is None else head,
+            in_features + action_size,
+            sizes,
+            scale=scale,
+            activation=activation,
+            layer_norm=layer_norm,
+            hidden_scale=hidden_scale,
+            initialiser=initialiser,
+            key=key,
+        )
+
+    def __call__(self, features: Array, action: Array) -> Any:
+        """Features [..., in_features] and actions [..., action_size] -> Q, [...], or what the head makes."""
+        leading_shape("features", features, (self.in_features,))
+        leading_shape("action", action, (self.action_size,))
+        return self.headed(jnp.concatenate([features, action], axis=-1))
+
+
+def _count(owner: str, name: str, value: int) -> int:
+    if not isinstance(value, int) or value < 1:
+        raise ShoalError(f"{name}={value} of a {owner} must be an integer of at least 1.")
+    return value

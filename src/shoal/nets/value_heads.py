@@ -1,0 +1,102 @@
+"""Heads for values of states: a number, or a distribution over numbers.
+
+Like the heads of policies they say how many numbers they need (`num_inputs`) and have no parameters of their
+own: `shoal.nets.headed.Headed` puts a layer of the right width before one.
+"""
+
+import math
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from shoal.errors import ShoalError
+from shoal.ops.distributions import DiscreteValued
+
+Array = jax.Array
+
+
+class ScalarValueHead(nnx.Module):
+    """A value as the one number that comes in."""
+
+    num_inputs = 1
+
+    def __call__(self, x: Array) -> Array:
+        """[..., 1] -> [...]."""
+        return x[..., 0]
+
+
+class DiscreteValuedHead(nnx.Module):
+    """Numbers each of which is one of the same atoms; the inputs are the logits.
+
+    Args:
+      values: the atoms, ascending.
+      shape: of the numbers that are predicted together; () for one.
+
+    Raises:
+      ShoalError: fewer than two atoms, or atoms that do not ascend or are not finite.
+
+    Attributes:
+      atoms: as an array, [n]: what the losses of `shoal.ops.distributional` ask for.
+
+    Source: Bellemare et al. 2017, "A Distributional Perspective on Reinforcement Learning", section 4.
+    """
+
+    def __init__(self, values: Sequence[float], shape: Sequence[int] = ()):
+        atoms = np.asarray(values, np.float32)
+        if atoms.ndim != 1 or len(atoms) < 2 or not np.all(np.isfinite(atoms)) or np.any(np.diff(atoms) <= 0):
+            raise ShoalError(
+                f"values={tuple(values)} of a {type(self).__name__} must be two or more finite numbers, each "
+                "larger than the one before."
+            )
+        self.values = tuple(atoms.tolist())
+        self.shape = tuple(shape)
+        self.num_inputs = math.prod(self.shape) * len(self.values)
+
+    @property
+    def atoms(self) -> Array:
+        """The values that each number may have, [n]."""
+        return jnp.asarray(self.values, jnp.float32)
+
+    def __call__(self, x: Array) -> DiscreteValued:
+        """[..., num_inputs] -> DiscreteValued with batch axes [..., *shape]; its `mean()` is the estimate.
+
+        Its atoms have the shape of its logits, so that it may be sliced, stacked and mapped over.
+        """
+        logits = x.reshape(*x.shape[:-1], *self.shape, len(self.values))
+        return DiscreteValued(logits, jnp.broadcast_to(self.atoms, logits.shape))
+
+
+class CategoricalValueHead(DiscreteValuedHead):
+    """A value as a categorical distribution over evenly spaced atoms.
+
+    Args:
+      low: the first atom.
+      high: the last one.
+      num_atoms: how many.
+
+    Raises:
+      ShoalError: `low` is not below `high`, or there are fewer than two atoms.
+
+    Source: Bellemare et al. 2017, "A Distributional Perspective on Reinforcement Learning", section 4;
+    Farebrother et al. 2024, "Stop Regressing: Training Value Functions via Classification for Scalable Deep
+    RL", for values that are learned so.
+    """
+
+    def __init__(self, low: float, high: float, num_atoms: int = 51):
+        super().__init__(even_atoms(type(self).__name__, low, high, num_atoms))
+
+
+def even_atoms(owner: str, low: float, high: float, num_atoms: int) -> list[float]:
+    """Numbers from `low` to `high` at equal distances.
+
+    Raises:
+      ShoalError: `low` is not below `high`, one is not finite, or there are fewer than two atoms.
+    """
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise ShoalError(f"low={low} of a {owner} must be below high={high}, both finite.")
+    if num_atoms < 2:
+        raise ShoalError(f"num_atoms={num_atoms} of a {owner} must be 2 or more; 51 is usual.")
+    return np.linspace(low, high, num_atoms).tolist()
