@@ -1,0 +1,81 @@
+"""Several networks of one kind as one: twin critics, ensembles, all by `vmap` over their parameters."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from shoal.errors import ShoalError
+from shoal.nets.composition import is_noisy
+
+Array = jax.Array
+
+
+class Ensemble(nnx.Module):
+    """Members of equal structure and different initial weights, applied to the same inputs.
+
+    `members` is one module whose every array has a leading axis of members, so that an ensemble is a tree of
+    as many arrays as one member, and one update of the optimiser serves all. A loss of one member is mapped over
+    them: `jax.vmap(loss, in_axes=(0, None))(ensemble.members, batch)`.
+
+    Args:
+      build: from a key to a member.
+      size: how many; 2 for twin critics.
+      key: a JAX key.
+
+    Raises:
+      ShoalError: a size below 1.
+
+    Source: two critics as in Fujimoto et al. 2018, "Addressing Function Approximation Error in Actor-Critic
+    Methods"; more as in Chen et al. 2021, "Randomized Ensembled Double Q-Learning".
+    """
+
+    def __init__(self, build: Callable[[Array], Any], size: int = 2, *, key: Array):
+        if not isinstance(size, int) or size < 1:
+            raise ShoalError(f"size={size} of an Ensemble must be an integer of at least 1.")
+        self.size = size
+        self.members = jax.vmap(build)(jax.random.split(key, size))
+
+    @property
+    def noisy(self) -> bool:
+        """Whether the members are."""
+        return is_noisy(self.members)
+
+    def member(self, index: int) -> Any:
+        """One member by itself."""
+        return jax.tree.map(lambda leaf: leaf[index], self.members)
+
+    def __call__(self, *inputs: Any, key: Array | None = None) -> Any:
+        """What a member gives, with a leading axis of members; each noisy one has a key of its own."""
+        if key is None or not self.noisy:
+            return jax.vmap(lambda member: member(*inputs))(self.members)
+        keys = jax.random.split(key, self.size)
+        return jax.vmap(lambda member, key: member(*inputs, key=key))(self.members, keys)
+
+
+def lowest(values: Array, key: Array | None = None, count: int | None = None) -> Array:
+    """The smallest of the members' values, or of some of them chosen at random: a pessimistic target.
+
+    Args:
+      values: of each member, [size, ...].
+      key: a JAX key; needed if `count` is given.
+      count: how many members are chosen, without repetition, the same for all entries; None for all.
+
+    Returns:
+      [...].
+
+    Raises:
+      ShoalError: a count that is not between 1 and the number of members, or without a key.
+
+    Source: Fujimoto et al. 2018, "Addressing Function Approximation Error in Actor-Critic Methods", eq. 10;
+    of a random part Chen et al. 2021, "Randomized Ensembled Double Q-Learning", algorithm 1.
+    """
+    if count is None:
+        return jnp.min(values, axis=0)
+    size = values.shape[0]
+    if not 1 <= count <= size or key is None:
+        raise ShoalError(f"count={count} of {size} members must be between 1 and {size}, and needs a key.")
+    chosen = jax.lax.top_k(jax.random.uniform(key, (size,)), count)[1]
+    return jnp.min(values[chosen], axis=0)

@@ -1,0 +1,73 @@
+"""Target networks: slow copies of a network that a loss may hold on to."""
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from shoal.errors import ShoalError
+from shoal.trees import named_leaves
+from shoal.types import PyTree
+
+Array = jax.Array
+
+
+def target_of(network: PyTree) -> PyTree:
+    """A target network to begin with: equal to the network, in arrays of its own.
+
+    A learner that held the same arrays twice could not be donated to a compiled function.
+    """
+    return jax.tree.map(jnp.copy, network)
+
+
+def polyak(target: PyTree, network: PyTree, tau: Array | float) -> PyTree:
+    """The target moved a part of the way: `θ' ← τ θ + (1 - τ) θ'`.
+
+    Args:
+      target: θ'.
+      network: θ, of the same structure and shapes.
+      tau: τ, from 0 (the target stays) to 1 (it becomes the network); 0.005 is usual.
+
+    Raises:
+      ShoalError: the two differ in structure or shapes, or τ is outside of 0 to 1.
+
+    Source: Polyak and Juditsky 1992, "Acceleration of Stochastic Approximation by Averaging"; Lillicrap
+    et al. 2016, "Continuous Control with Deep Reinforcement Learning", algorithm 1, as targets.
+    """
+    _check_alike(target, network)
+    if not isinstance(tau, jax.core.Tracer) and not 0.0 <= float(tau) <= 1.0:
+        raise ShoalError(f"tau={tau} of a target network must be between 0 and 1, such as 0.005.")
+    return optax.incremental_update(network, target, tau)
+
+
+def periodic(target: PyTree, network: PyTree, step: Array | int, period: Array | int) -> PyTree:
+    """The network where `step` is a multiple of the period, else the target as it was.
+
+    Args:
+      target: θ'.
+      network: θ, of the same structure and shapes.
+      step: how many updates the network has had, an integer scalar.
+      period: updates from one copy to the next, 1 or more.
+
+    Raises:
+      ShoalError: the two differ in structure or shapes, or the period is below 1.
+
+    Source: Mnih et al. 2015, "Human-Level Control through Deep Reinforcement Learning", algorithm 1.
+    """
+    _check_alike(target, network)
+    if not isinstance(period, jax.core.Tracer) and not int(period) >= 1:
+        raise ShoalError(f"period={period} of a target network must be 1 or more updates.")
+    return optax.periodic_update(network, target, step, period)
+
+
+def _check_alike(target: PyTree, network: PyTree) -> None:
+    theirs, ours = named_leaves(target), named_leaves(network)
+    if jax.tree.structure(target) != jax.tree.structure(network):  # type: ignore[operator]
+        odd = sorted(theirs.keys() ^ ours.keys())
+        which = f", such as {odd[0]!r}" if odd else ""
+        raise ShoalError(f"target and network must be alike, but their structures differ{which}.")
+    for name, leaf in ours.items():
+        if jnp.shape(leaf) != jnp.shape(theirs[name]):
+            raise ShoalError(
+                f"target and network must be alike, but {name!r} has shape {jnp.shape(theirs[name])} in the "
+                f"target and {jnp.shape(leaf)} in the network."
+            )

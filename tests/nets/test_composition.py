@@ -1,0 +1,181 @@
+"""Inputs and compositions: each against what its parts give by themselves."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from shoal.errors import ShoalError
+from shoal.nets.composition import AroundCore, Branches, Chain, Core, NoCore, is_noisy
+from shoal.nets.ensembles import Ensemble
+from shoal.nets.headed import Headed
+from shoal.nets.heads import CategoricalHead
+from shoal.nets.inputs import ArrayInput, DictInput, EmbeddingInput, Inputs, OneHotInput
+from shoal.nets.mlp import MLP
+from shoal.nets.noisy import NoisyMLP
+
+KEY, OTHER = jax.random.key(0), jax.random.key(1)
+
+
+class RunningSum:
+    """A core whose memory is the sum of all inputs since the episode began."""
+
+    in_features = out_features = 4
+
+    def initial(self, batch_shape):
+        return jnp.zeros((*batch_shape, 4))
+
+    def __call__(self, memory, x, first):
+        def step(memory, now):
+            x_t, first_t = now
+            memory = jnp.where(first_t[..., None], 0.0, memory) + x_t
+            return memory, memory
+
+        return jax.lax.scan(step, memory, (x, first))
+
+
+def test_array_input_casts_divides_and_flattens():
+    x = jnp.arange(12, dtype=jnp.uint8).reshape(2, 2, 3)
+    np.testing.assert_allclose(ArrayInput((2, 3), divisor=2.0)(x), np.arange(12.0).reshape(2, 6) / 2)
+    whole = ArrayInput((2, 3), flatten=False)(x)
+    assert whole.shape == (2, 2, 3)
+    assert whole.dtype == jnp.float32
+    assert ArrayInput()(jnp.array([True, False])).shape == (2, 1)
+
+
+def test_one_hot_and_embedding_of_one_and_of_several_actions():
+    np.testing.assert_array_equal(
+        OneHotInput(3)(jnp.array([2, 0, -1, 3])), np.eye(3)[[2, 0, 0, 0]] * [[1], [1], [0], [0]]
+    )
+    several = jnp.array([[1, 0], [0, 2]])
+    np.testing.assert_array_equal(OneHotInput((2, 3))(several), [[0, 1, 1, 0, 0], [1, 0, 0, 0, 1]])
+    embedding = EmbeddingInput((2, 3), 4, key=KEY)
+    first, second = embedding.tables
+    assert (first.shape, second.shape) == ((2, 4), (3, 4))
+    expected = np.concatenate([first[several[:, 0]], second[several[:, 1]]], axis=-1)
+    np.testing.assert_allclose(embedding(several), expected, rtol=1e-6)
+    np.testing.assert_array_equal(embedding(jnp.array([-1, 3])), 0.0)
+    one = EmbeddingInput(2, 4, key=KEY)
+    np.testing.assert_allclose(one(jnp.array([[1], [0]])), one.tables[0][jnp.array([[1], [0]])], rtol=1e-6)
+
+
+def test_embeddings_begin_with_the_stated_scale_and_learn_only_where_they_were_looked_up():
+    embedding = EmbeddingInput(1000, 8, scale=0.3, key=KEY)
+    np.testing.assert_allclose(np.std(embedding.tables[0]), 0.3, rtol=0.05)
+    gradient = jax.grad(lambda e: jnp.sum(e(jnp.array([3, 3, 5])) * 2.0))(embedding).tables[0]
+    np.testing.assert_array_equal(gradient[3], 4.0)
+    np.testing.assert_array_equal(gradient[5], 2.0)
+    assert float(jnp.abs(gradient).sum()) == 8 * 6
+
+
+def test_a_dictionary_and_several_arguments_are_their_torsos_one_after_the_other():
+    mlp, actions = MLP(3, (4,), key=KEY), OneHotInput(2)
+    x, a = jax.random.normal(KEY, (5, 3)), jnp.array([0, 1, 1, 0, 1])
+    named = DictInput({"x": mlp, "a": actions})
+    assert named.names == ("a", "x")
+    np.testing.assert_allclose(
+        named({"x": x, "a": a, "more": 0}), np.concatenate([actions(a), mlp(x)], axis=-1), rtol=1e-6
+    )
+    np.testing.assert_allclose(
+        Inputs(mlp, actions)(x, a), np.concatenate([mlp(x), actions(a)], axis=-1), rtol=1e-6
+    )
+    assert named.out_features == Inputs(mlp, actions).out_features == 6
+
+
+def test_a_chain_is_its_modules_in_order_and_hands_the_mask_to_its_head():
+    torso, head = MLP(3, (4,), key=KEY), Headed(CategoricalHead(2), 4, scale=1.0, key=OTHER)
+    x = jax.random.normal(KEY, (5, 3))
+    np.testing.assert_array_equal(Chain(torso, head)(x).logits, head(torso(x)).logits)
+    only = Chain(torso, head)(x, jnp.array([False, True]))
+    np.testing.assert_array_equal(only.mode(), 1)
+    np.testing.assert_allclose(only.entropy(), 0.0, atol=1e-6)
+    branches = Branches(torso, torso)
+    np.testing.assert_array_equal(branches(x), np.concatenate([torso(x), torso(x)], axis=-1))
+    assert branches.out_features == 8
+
+
+def test_noise_reaches_every_noisy_part_with_a_key_of_its_own():
+    plain, noisy = MLP(3, (3,), key=KEY), NoisyMLP(3, (), 3, key=KEY)
+    x = jax.random.normal(KEY, (5, 3))
+    for composed in (Chain(plain, noisy, noisy), Branches(noisy, plain, noisy), Inputs(noisy, noisy)):
+        inputs = (x, x) if isinstance(composed, Inputs) else (x,)
+        assert is_noisy(composed)
+        first, again, other, mean = (composed(*inputs, key=key) for key in (KEY, KEY, OTHER, None))
+        np.testing.assert_array_equal(first, again)
+        assert np.abs(first - other).max() > 1e-3
+        assert np.abs(first - mean).max() > 1e-3
+        assert np.all(mean == composed(*inputs))
+    both = Branches(noisy, noisy)(x, key=KEY)
+    assert np.abs(both[:, :3] - both[:, 3:]).max() > 1e-3
+    assert not is_noisy(Chain(plain, plain))
+    named = DictInput({"a": noisy, "b": plain})
+    assert np.abs(named({"a": x, "b": x}, key=KEY) - named({"a": x, "b": x})).max() > 1e-3
+    ensemble = Ensemble(lambda key: NoisyMLP(3, (), 2, key=key), 2, key=KEY)
+    quiet = Ensemble(lambda key: NoisyMLP(3, (), 2, sigma=0.0, key=key), 2, key=KEY)
+    noise = ensemble(x, key=KEY) - quiet(x)
+    assert np.abs(noise[0] - noise[1]).max() > 1e-3
+
+
+def test_around_a_core_torsos_take_all_steps_and_the_core_goes_through_them():
+    before, after = MLP(3, (4,), key=KEY), MLP(4, (5,), 2, key=OTHER)
+    network = AroundCore(before, RunningSum(), after)
+    x = jax.random.normal(KEY, (6, 2, 3))
+    first = jnp.zeros((6, 2), bool).at[3, 1].set(True)
+    memory, y = network(network.initial((2,)), x, first)
+    features = np.asarray(before(x))
+    total = np.zeros((2, 4))
+    for t in range(6):
+        total = np.where(np.asarray(first[t])[:, None], 0.0, total) + features[t]
+        np.testing.assert_allclose(y[t], after(jnp.asarray(total, jnp.float32)), atol=1e-5)
+    np.testing.assert_allclose(memory, total, atol=1e-5)
+    middle, start = network(network.initial((2,)), x[:4], first[:4])
+    _, end = network(middle, x[4:], first[4:])
+    np.testing.assert_allclose(np.concatenate([start, end]), y, atol=1e-5)
+
+
+def test_without_a_core_it_is_the_chain_of_both_torsos():
+    before, after = NoisyMLP(3, (4,), key=KEY), Headed(CategoricalHead(2), 4, scale=1.0, key=OTHER)
+    network = AroundCore(before, NoCore(4), after)
+    x, first = jax.random.normal(KEY, (6, 2, 3)), jnp.zeros((6, 2), bool)
+    memory, policy = network(network.initial((2,)), x, first)
+    assert memory == ()
+    np.testing.assert_allclose(policy.logits, Chain(before, after)(x).logits, atol=1e-6)
+    _, legal = network((), x, first, jnp.array([True, False]), key=KEY)
+    np.testing.assert_array_equal(legal.mode(), 0)
+    assert is_noisy(network)
+    assert isinstance(NoCore(4), Core)
+
+
+@pytest.mark.parametrize(
+    "build, message",
+    [
+        (Chain, "a Chain has 0 modules"),
+        (Branches, "Branches have 0 modules"),
+        (Inputs, "Inputs have 0 torsos"),
+        (lambda: DictInput({}), "a DictInput has 0 torsos"),
+        (
+            lambda: Chain(MLP(3, (4,), key=KEY), MLP(5, (4,), key=KEY)),
+            r"MLP, module 1 of a Chain, has in_features=5; it must be 4, the out_features of the MLP before it",
+        ),
+        (
+            lambda: AroundCore(MLP(3, (5,), key=KEY), RunningSum(), MLP(4, (5,), key=KEY)),
+            r"RunningSum, module 1 .* must be 5",
+        ),
+        (lambda: ArrayInput((2, -1)), r"shape=\(2, -1\) of an ArrayInput"),
+        (lambda: ArrayInput((2,), divisor=0), "divisor=0 of an ArrayInput .* 255"),
+        (lambda: ArrayInput((2,))(jnp.zeros((2, 3))), r"x has shape \(2, 3\), which must end in \(2,\)"),
+        (lambda: OneHotInput(0), "sizes=0 of an OneHotInput must be integers of at least 1"),
+        (lambda: EmbeddingInput((3, -1), 4, key=KEY), r"sizes=\(3, -1\) of an EmbeddingInput"),
+        (lambda: EmbeddingInput(3, 0, key=KEY), "features=0 of an EmbeddingInput"),
+        (lambda: OneHotInput(2)(jnp.zeros(3)), "x is float32; .* integers"),
+        (
+            lambda: OneHotInput((2, 2))(jnp.zeros((3, 1), int)),
+            r"x has shape \(3, 1\), which must end in \(2,\)",
+        ),
+        (lambda: DictInput({"goal": OneHotInput(2)})({"gaol": 0}), "lacks 'goal'; did you mean 'gaol'"),
+        (lambda: Inputs(OneHotInput(2))(0, 1), "2 inputs were given; they must be 1"),
+    ],
+)
+def test_bad_input_is_named(build, message):
+    with pytest.raises(ShoalError, match=message):
+        build()

@@ -1,0 +1,140 @@
+"""Ensembles against their members one by one, and target networks against their formula."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from shoal.errors import ShoalError
+from shoal.nets.ensembles import Ensemble, lowest
+from shoal.nets.mlp import MLP
+from shoal.nets.q_heads import ContinuousQ
+from shoal.nets.targets import periodic, polyak, target_of
+from shoal.trees import named_leaves
+
+KEY = jax.random.key(0)
+
+
+@functools.cache
+def critics():
+    return jax.jit(lambda key: Ensemble(lambda key: ContinuousQ(3, 2, (8, 8), key=key), 3, key=key))(KEY)
+
+
+def test_an_ensemble_equals_its_members_one_by_one():
+    ensemble = critics()
+    features, action = jax.random.normal(KEY, (5, 3)), jax.random.normal(jax.random.key(1), (5, 2))
+    q = ensemble(features, action)
+    assert q.shape == (3, 5)
+    for index, key in enumerate(jax.random.split(KEY, 3)):
+        alone = ContinuousQ(3, 2, (8, 8), key=key)
+        np.testing.assert_allclose(q[index], alone(features, action), atol=1e-5)
+        for name, leaf in named_leaves(ensemble.member(index)).items():
+            np.testing.assert_allclose(leaf, named_leaves(alone)[name], atol=1e-6)
+    assert np.abs(q[0] - q[1]).max() > 1e-2
+
+
+def test_gradients_of_members_are_apart():
+    ensemble = critics()
+    features, action = jax.random.normal(KEY, (5, 3)), jax.random.normal(jax.random.key(1), (5, 2))
+    gradient = jax.grad(lambda ensemble: ensemble(features, action)[1].sum())(ensemble)
+    for leaf in jax.tree.leaves(gradient):
+        np.testing.assert_array_equal(leaf[0], 0.0)
+        np.testing.assert_array_equal(leaf[2], 0.0)
+    mapped = jax.vmap(lambda member: member(features, action))(ensemble.members)
+    np.testing.assert_array_equal(mapped, ensemble(features, action))
+
+
+def test_one_update_serves_all_members():
+    """An optimiser that treats each number by itself makes of an ensemble what it makes of each member."""
+    ensemble, optimiser = critics(), optax.adam(1e-2)
+    features, action = jax.random.normal(KEY, (5, 3)), jax.random.normal(jax.random.key(1), (5, 2))
+
+    @jax.jit
+    def step(network):
+        gradient = jax.grad(lambda network: jnp.sum(network(features, action) ** 2))(network)
+        return optax.apply_updates(network, optimiser.update(gradient, optimiser.init(network))[0])
+
+    together = step(ensemble)
+    for name, leaf in named_leaves(step(ensemble.member(2))).items():
+        np.testing.assert_allclose(named_leaves(together.member(2))[name], leaf, atol=1e-5)
+
+
+def test_lowest_of_all_and_of_some():
+    values = jnp.array([[3.0, 1.0], [2.0, 5.0], [9.0, 0.0], [4.0, 4.0]])
+    np.testing.assert_array_equal(lowest(values), [2.0, 0.0])
+    np.testing.assert_array_equal(lowest(values, KEY, 4), [2.0, 0.0])
+    drawn = jax.vmap(lambda key: lowest(values, key, 2))(jax.random.split(KEY, 4000))
+    pairs = [tuple(np.minimum(values[i], values[j]).tolist()) for i in range(4) for j in range(i)]
+    found, counts = np.unique(np.asarray(drawn), axis=0, return_counts=True)
+    assert {tuple(row) for row in found.tolist()} == set(pairs)
+    for row, count in zip(found.tolist(), counts, strict=True):
+        np.testing.assert_allclose(count / 4000, pairs.count(tuple(row)) / 6, atol=0.04)
+
+
+def networks():
+    return (MLP(3, (4,), 2, key=jax.random.key(seed)) for seed in (0, 1))
+
+
+def test_polyak_moves_a_part_of_the_way():
+    target, network = networks()
+    moved = jax.jit(polyak)(target, network, 0.1)
+    for name, leaf in named_leaves(moved).items():
+        before, towards = (np.asarray(named_leaves(tree)[name], np.float64) for tree in (target, network))
+        np.testing.assert_allclose(leaf, 0.9 * before + 0.1 * towards, atol=1e-6)
+        np.testing.assert_array_equal(named_leaves(polyak(target, network, 1.0))[name], towards)
+        np.testing.assert_array_equal(named_leaves(polyak(target, network, 0.0))[name], before)
+    many = jax.lax.fori_loop(0, 20, lambda _, t: polyak(t, network, 0.1), target)
+    kernel, start, end = (np.asarray(tree.layers[0].kernel) for tree in (many, target, network))
+    np.testing.assert_allclose(kernel, end + 0.9**20 * (start - end), atol=1e-6)
+
+
+def test_periodic_copies_at_multiples_only():
+    target, network = networks()
+    update = jax.jit(periodic)
+    for step in range(7):
+        expected = network if step % 3 == 0 else target
+        np.testing.assert_array_equal(
+            update(target, network, step, 3).layers[0].kernel, expected.layers[0].kernel
+        )
+    assert jax.tree.structure(update(target, network, 1, 3)) == jax.tree.structure(network)
+
+
+def test_a_target_is_a_copy_that_can_be_donated_with_its_network():
+    network, _ = networks()
+    target = target_of(network)
+    for ours, theirs in zip(jax.tree.leaves(target), jax.tree.leaves(network), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+        assert ours.unsafe_buffer_pointer() != theirs.unsafe_buffer_pointer()
+    step = jax.jit(lambda learner: jax.tree.map(lambda x: x + 1.0, learner), donate_argnums=0)
+    kernel = np.asarray(network.layers[0].kernel)
+    np.testing.assert_allclose(step((network, target))[1].layers[0].kernel, kernel + 1.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "build, message",
+    [
+        (lambda: Ensemble(lambda key: MLP(2, (), 1, key=key), 0, key=KEY), r"size=0 of an Ensemble"),
+        (lambda: lowest(jnp.zeros((2, 3)), KEY, 3), r"count=3 of 2 members must be between 1 and 2"),
+        (lambda: lowest(jnp.zeros((2, 3)), None, 1), r"needs a key"),
+        (lambda: polyak(*networks(), 1.5), r"tau=1.5 of a target network must be between 0 and 1"),
+        (lambda: periodic(*networks(), 3, 0), r"period=0 of a target network must be 1 or more"),
+        (
+            lambda: polyak(MLP(3, (4,), key=KEY), MLP(3, (4,), 2, key=KEY), 0.1),
+            r"structures differ, such as 'projection/0/bias'",
+        ),
+        (
+            lambda: periodic(MLP(3, (4,), key=KEY), MLP(3, (5,), key=KEY), 0, 2),
+            r"(structures differ|'layers/0/bias' has shape \(4,\) in the target and \(5,\))",
+        ),
+        (
+            lambda: polyak({"a": jnp.zeros(2)}, {"a": jnp.zeros(3)}, 0.1),
+            r"'a' has shape \(2,\) in the target and \(3,\) in the network",
+        ),
+    ],
+)
+def test_bad_input_is_named(build, message):
+    with pytest.raises(ShoalError, match=message):
+        build()
