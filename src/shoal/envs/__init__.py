@@ -10,13 +10,14 @@ if TYPE_CHECKING:
     from shoal.envs.base import Wrapper, environment, restart, static, transition
     from shoal.envs.batch import Batch, BatchState
     from shoal.envs.registry import environments, make, parameters_of, register
-    from shoal.envs.wrappers import Flatten, FrameStack, RewardScale, TimeLimit
+    from shoal.envs.wrappers import Flatten, FrameStack, Hide, RewardScale, TimeLimit
 
 _MODULE_OF = {
     "Batch": "batch",
     "BatchState": "batch",
     "Flatten": "wrappers",
     "FrameStack": "wrappers",
+    "Hide": "wrappers",
     "RewardScale": "wrappers",
     "TimeLimit": "wrappers",
     "Wrapper": "base",
@@ -35,6 +36,7 @@ __all__ = [
     "BatchState",
     "Flatten",
     "FrameStack",
+    "Hide",
     "RewardScale",
     "TimeLimit",
     "Wrapper",

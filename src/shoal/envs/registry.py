@@ -231,9 +231,12 @@ def _listed(names: Iterable[str]) -> str:
 
 for _name, _attribute, _limit in (
     ("Acrobot-v1", "classic.acrobot:Acrobot", 500),
+    ("CartPole-NoVelocity-v1", "classic.no_velocity:cartpole", 500),
     ("CartPole-v1", "classic.cartpole:CartPole", 500),
+    ("MemoryChain-v0", "memory_chain:MemoryChain", None),
     ("MountainCar-v0", "classic.mountain_car:MountainCar", 200),
     ("MountainCarContinuous-v0", "classic.mountain_car_continuous:MountainCarContinuous", 999),
+    ("Pendulum-NoVelocity-v1", "classic.no_velocity:pendulum", 200),
     ("Pendulum-v1", "classic.pendulum:Pendulum", 200),
     ("probe/action", "probes:ActionReward", None),
     ("probe/action-and-observation", "probes:ActionAndObservationReward", None),

@@ -1,6 +1,8 @@
 """Environments made of other environments. Each is an environment itself, so that they compose."""
 
-from typing import NamedTuple
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -137,6 +139,60 @@ class RewardScale(Wrapper):
         """One step."""
         state, timestep = self.env.step(state, action, key)
         return state, timestep._replace(reward=timestep.reward * self.scale + self.offset)
+
+
+@environment
+class Hide(Wrapper):
+    """Leaves entries out of an observation that is a vector, so that an agent cannot see them.
+
+    Attributes:
+      hidden: the indices of the entries.
+
+    Raises:
+      ShoalError: when the space is read, if the observation is no vector or lacks such an entry.
+    """
+
+    hidden: tuple[int, ...]
+
+    @property
+    def observation_space(self) -> Box:
+        """The vector without the hidden entries."""
+        space = self.env.observation_space
+        if not isinstance(space, Box) or len(space.shape) != 1:
+            raise ShoalError(f"hidden={self.hidden} needs an observation that is a vector, and it is {space}")
+        seen = self._seen(space.shape[0])
+        return Box(space.low[seen], space.high[seen], dtype=space.dtype)
+
+    def _seen(self, size: int) -> np.ndarray:
+        if not set(self.hidden) < set(range(size)):
+            raise ShoalError(
+                f"hidden={self.hidden} must be some of the entries 0 to {size - 1} of the observation, not all"
+            )
+        return np.setdiff1d(np.arange(size), self.hidden)
+
+    def _without(self, timestep: TimeStep) -> TimeStep:
+        seen = self._seen(timestep.observation.shape[-1])
+        return timestep._replace(observation=timestep.observation[..., seen])
+
+    def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
+        """A new episode."""
+        state, timestep = self.env.reset(key)
+        return state, self._without(timestep)
+
+    def step(self, state: State, action: PyTree, key: jax.Array) -> tuple[State, TimeStep]:
+        """One step."""
+        state, timestep = self.env.step(state, action, key)
+        return state, self._without(timestep)
+
+
+def hiding(constructor: Callable[..., Any], hidden: tuple[int, ...]) -> Callable[..., Hide]:
+    """A constructor with the same parameters whose environments hide entries of their observations."""
+
+    @functools.wraps(constructor, updated=())
+    def make(*args: Any, **parameters: Any) -> Hide:
+        return Hide(constructor(*args, **parameters), hidden)
+
+    return make
 
 
 def stacked_space(space: Space, count: int) -> Space:

@@ -1,0 +1,90 @@
+"""MemoryChain: say at the end of an episode what was shown at its start."""
+
+from types import MappingProxyType
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal.envs.base import TimeStep, environment, restart, transition
+from shoal.errors import ShoalError
+from shoal.spaces import Box, Discrete
+
+TIME, QUERY, CONTEXT = 0, 1, 2  # where each stands in an observation; the context takes all that follows
+
+
+class MemoryChainState(NamedTuple):
+    """What is to be remembered, and how much of the episode is over."""
+
+    context: jax.Array  # [num_bits], bool
+    query: jax.Array  # which bit will be asked for
+    steps: jax.Array  # made so far
+
+
+@environment
+class MemoryChain:
+    """Random bits are shown at the start; at the end the action must be the one that is asked for.
+
+    An observation is `[time left, query, context]`. The time left falls from 1 to 0. The context, -1 or 1 for
+    each bit, is shown until the first action has been made; the query, the index of a bit, only before the
+    last action; all this reads as 0 where it is not shown. An episode has `length` + 1 steps and terminates:
+    the last one's reward is 1 if its action is the bit, else -1, and all other actions do nothing.
+
+    The same as bsuite's `memory_chain`, of which its experiment `memory_len` has one bit and the lengths 1 to
+    100, and `memory_size` the length 2 and more bits. (As there, the first action does not make time pass, so
+    that the start is seen twice and the last action is the one at time left `1 / length`.)
+
+    `info["success"]` is 1 on a step whose answer is right.
+
+    Source: Osband et al. 2020, "Behaviour Suite for Reinforcement Learning".
+    """
+
+    length: int = 32
+    num_bits: int = 1
+
+    action_space = Discrete(2)  # the bit
+    info_summaries = MappingProxyType({"success": "max"})
+
+    @property
+    def observation_space(self) -> Box:
+        """[time left, query, context], [2 + num_bits]."""
+        bits = np.ones(self.num_bits)
+        return Box(np.r_[0.0, 0.0, -bits], np.r_[1.0, max(self.num_bits - 1, 0), bits])
+
+    def reset(self, key: jax.Array) -> tuple[MemoryChainState, TimeStep]:
+        """Draws the bits, and the one that will be asked for.
+
+        Raises:
+          ShoalError: the length or the number of bits is below 1.
+        """
+        for name in ("length", "num_bits"):
+            if getattr(self, name) < 1:
+                raise ShoalError(f"{name}={getattr(self, name)} of a MemoryChain is too few; give 1 or more")
+        context_key, query_key = jax.random.split(key)
+        state = MemoryChainState(
+            context=jax.random.bernoulli(context_key, shape=(self.num_bits,)),
+            query=jax.random.randint(query_key, (), 0, self.num_bits),
+            steps=jnp.zeros((), jnp.int32),
+        )
+        return state, restart(self._observe(state), info={"success": jnp.zeros((), jnp.float32)})
+
+    def step(
+        self, state: MemoryChainState, action: jax.Array, key: jax.Array
+    ) -> tuple[MemoryChainState, TimeStep]:
+        """One step nearer to the answer, or the answer; deterministic, the key is not used."""
+        answered = state.steps == self.length
+        right = answered & (action == state.context[state.query])
+        state = state._replace(steps=state.steps + 1)
+        return state, transition(
+            self._observe(state),
+            reward=jnp.where(answered, jnp.where(right, 1.0, -1.0), 0.0),
+            terminated=answered,
+            info={"success": right.astype(jnp.float32)},
+        )
+
+    def _observe(self, state: MemoryChainState) -> jax.Array:
+        passed = jnp.maximum(state.steps - 1, 0)  # the first action is made before time begins to pass
+        bits = jnp.where(passed == 0, jnp.where(state.context, 1.0, -1.0), 0.0)
+        query = jnp.where(passed == self.length - 1, state.query.astype(jnp.float32), 0.0)
+        return jnp.concatenate([jnp.stack([1.0 - passed / self.length, query]), bits])

@@ -1,0 +1,120 @@
+"""MemoryChain against bsuite's rules, written again in NumPy from the description of its episodes.
+
+The rules below were compared with bsuite 0.3.6 itself, whose package needs what is not installed here.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from shoal.envs import Batch, make
+from shoal.envs.checker import check
+from shoal.envs.memory_chain import MemoryChain
+from shoal.errors import ShoalError
+
+
+class Rules:
+    """One episode with a known context and query; `step` returns observation, reward, whether it is the end."""
+
+    def __init__(self, length, context, query):
+        self.length, self.context, self.query = length, np.asarray(context), int(query)
+        self.time = 0
+
+    def observation(self):
+        seen = np.zeros(2 + len(self.context), np.float32)
+        seen[0] = 1 - self.time / self.length
+        seen[1] = self.query if self.time == self.length - 1 else 0
+        if self.time == 0:
+            seen[2:] = np.where(self.context, 1, -1)
+        return seen
+
+    def step(self, action):
+        seen = self.observation()  # of the time before it passes
+        self.time += 1
+        if self.time <= self.length:
+            return seen, 0.0, False
+        return seen, 1.0 if action == self.context[self.query] else -1.0, True
+
+
+def rollout(length, num_bits, num_envs=16, episodes=3):
+    """Actions, and the states and time-steps that random actions lead through."""
+    batch = Batch(MemoryChain(length, num_bits), num_envs)
+
+    @jax.jit
+    def run(key):
+        def body(carry, key):
+            state, timestep = carry
+            action_key, step_key = jax.random.split(key)
+            action = batch.sample_actions(timestep, action_key)
+            after = batch.step(state, action, step_key)
+            return after, (action, after)
+
+        start = batch.reset(key)
+        _, rest = jax.lax.scan(body, start, jax.random.split(key, episodes * (length + 2)))
+        return start, rest
+
+    (state, timestep), (actions, (states, timesteps)) = jax.device_get(run(jax.random.key(length)))
+    together = jax.tree.map(lambda x, y: np.concatenate([x[None], y]), (state, timestep), (states, timesteps))
+    return actions, together[0].env, together[1]
+
+
+@pytest.mark.parametrize(("length", "num_bits"), [(1, 1), (2, 3), (3, 1), (32, 1), (7, 20)])
+def test_whole_episodes_follow_bsuites_rules(length, num_bits):
+    actions, states, timesteps = rollout(length, num_bits)
+    ends = answers = 0
+    for i in range(actions.shape[1]):
+        for t in range(len(actions) + 1):
+            seen, reward, last = timesteps.observation[t, i], 0.0, False
+            if timesteps.first[t, i]:
+                rules = Rules(length, states.context[t, i], states.query[t, i])
+                expected = rules.observation()
+            else:
+                expected, reward, last = rules.step(actions[t - 1, i])
+            np.testing.assert_allclose(seen, expected, atol=1e-7)
+            assert timesteps.reward[t, i] == reward
+            assert timesteps.last[t, i] == timesteps.terminated[t, i] == last
+            assert timesteps.info["success"][t, i] == (reward == 1.0)
+            ends, answers = ends + last, answers + (reward == 1.0)
+    assert ends == 3 * actions.shape[1]
+    assert 0 < answers < ends
+
+
+def test_bits_and_queries_are_fair_and_drawn_apart():
+    state, _ = jax.vmap(MemoryChain(4, 3).reset)(jax.random.split(jax.random.key(0), 6000))
+    np.testing.assert_allclose(np.mean(state.context, 0), 0.5, atol=0.03)
+    np.testing.assert_allclose(np.bincount(state.query) / 6000, 1 / 3, atol=0.03)
+    np.testing.assert_allclose(np.corrcoef(np.c_[state.context, state.query].T), np.eye(4), atol=0.05)
+
+
+def test_who_remembers_is_always_right_and_who_does_not_is_right_by_half():
+    env = make("MemoryChain-v0", length=5)
+
+    @jax.jit
+    @jax.vmap
+    def episode(key):
+        state, timestep = env.reset(key)
+        shown = timestep.observation[2] > 0
+        rewards = []
+        for answer in (shown, ~shown):
+            inner = state
+            for _ in range(6):
+                inner, timestep = env.step(inner, answer.astype(jnp.int32), key)
+            rewards.append(timestep.reward)
+        return jnp.stack(rewards), timestep.observation
+
+    rewards, last_seen = episode(jax.random.split(jax.random.key(0), 50))
+    np.testing.assert_array_equal(rewards, np.tile([1.0, -1.0], (50, 1)))
+    assert not np.any(last_seen)  # nothing is left of the context
+
+
+def test_the_registered_name_and_the_checker():
+    assert make("MemoryChain-v0") == MemoryChain(length=32, num_bits=1)
+    assert check(make("MemoryChain-v0", length=6), keys=4, steps=40) == []
+    assert check(make("MemoryChain-v0", length=4, num_bits=3), keys=8, steps=40) == []
+
+
+@pytest.mark.parametrize("name", ["length", "num_bits"])
+def test_too_few_is_one_sentence(name):
+    with pytest.raises(ShoalError, match=f"^{name}=0 of a MemoryChain is too few; give 1 or more$"):
+        make("MemoryChain-v0", **{name: 0}).reset(jax.random.key(0))
