@@ -10,6 +10,7 @@ import pytest
 from tiny_bandit import BanditConfig
 from tiny_worlds import Halves, assert_equal, populate, values
 
+from shoal import envs
 from shoal.errors import ShoalError
 from shoal.runtime import evaluation
 from shoal.runtime.run import Stream, stream_key
@@ -92,6 +93,24 @@ def test_info_is_summed_up_as_the_environment_declares(whole):
     for name, x in expected.items():
         np.testing.assert_allclose(result.info[name], x, err_msg=name)
         np.testing.assert_allclose(metrics[f"info_{name}"], np.mean(x), rtol=1e-6, err_msg=name)
+
+
+def test_a_summary_that_there_is_not_is_one_sentence():
+    """Not a sum in silence: a misspelt mean would be a number of another size."""
+
+    @envs.environment
+    class Misspelt(Halves):
+        info_summaries = {"clock_last": "last", "not_in_info": "maen"}  # noqa: RUF012
+
+    algorithm = BanditConfig().algorithm(spec_of(Misspelt()))
+    with pytest.raises(ShoalError) as error:
+        evaluation.play(
+            Misspelt(), algorithm, jnp.zeros(2), jax.random.key(0), episodes=2, max_steps=3, greedy=True
+        )
+    assert str(error.value) == (
+        "info_summaries['not_in_info'] is 'maen'; 'last', 'sum', 'mean' or 'max' would be right; "
+        "did you mean 'mean'?"
+    )
 
 
 def test_the_cap_leaves_episodes_unfinished():

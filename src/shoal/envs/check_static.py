@@ -8,11 +8,10 @@ import jax
 import numpy as np
 
 from shoal.envs.check_findings import Finding, describe
+from shoal.envs.summaries import SUMMARIES
 from shoal.errors import nearest
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
 from shoal.trees import as_arrays, data_fields, is_struct, named_leaves
-
-SUMMARIES = ("last", "sum", "mean", "max")
 
 _ATTRIBUTES = {
     "observation_space": "a space of shoal.spaces",

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from shoal import trees
+from shoal.envs import summaries
 from shoal.errors import ShoalError, nearest
 from shoal.runtime.run import Best, Run, Settings, Stream, stream_key
 from shoal.types import Algorithm, Array, Environment, Policy, TimeStep, spec_of
@@ -41,7 +42,7 @@ def play(
     reset_key, step_key = jax.random.split(key)
     state, timestep = jax.vmap(environment.reset)(jax.random.split(reset_key, episodes))
     zeros = jnp.zeros(episodes)
-    info = no_info(timestep, environment.info_summaries)
+    info = summaries.nothing(timestep.info, environment.info_summaries)
     played = Played(zeros, zeros, zeros > 0, zeros > 0, info)
 
     def going_on(carry: tuple) -> Array:
@@ -60,45 +61,19 @@ def play(
 
     start = (jnp.zeros((), jnp.int32), timestep, state, algorithm.memory((episodes,)), played)
     played = jax.lax.while_loop(going_on, step_all, start)[-1]
-    return played._replace(info=averaged(played, environment.info_summaries))
+    info = summaries.averaged(played.info, environment.info_summaries, played.length)
+    return played._replace(info=info)
 
 
-def no_info(timestep: TimeStep, summaries: Mapping[str, str]) -> dict[str, Array]:
-    """The info of episodes without a step; what is added up is float32, so that yes and yes are two."""
-
-    def empty(name: str, x: Array) -> Array:
-        return jnp.zeros_like(x, jnp.float32 if summaries.get(name) in ("sum", "mean") else None)
-
-    return {name: empty(name, x) for name, x in timestep.info.items()}
-
-
-def add(played: Played, timestep: TimeStep, summaries: Mapping[str, str]) -> Played:
+def add(played: Played, timestep: TimeStep, declared: Mapping[str, str]) -> Played:
     """Adds one time-step to the episodes."""
-    first = played.length == 0
-
-    def info(name: str, so_far: Array, now: Array) -> Array:
-        how = summaries.get(name, "last")
-        if how == "last":
-            return now.astype(so_far.dtype)
-        if how == "max":
-            return jnp.where(first, now, jnp.maximum(so_far, now))
-        return so_far + now  # sum; a mean is divided by the length at the end
-
     return Played(
         returned=played.returned + timestep.reward,
         length=played.length + 1.0,
         terminated=timestep.terminated,
         truncated=timestep.truncated,
-        info={name: info(name, played.info[name], timestep.info[name]) for name in played.info},
+        info=summaries.added(played.info, timestep.info, declared, played.length == 0),
     )
-
-
-def averaged(played: Played, summaries: Mapping[str, str]) -> Mapping[str, Array]:
-    """The episodes' info with the sums of what is declared a mean divided by the length."""
-    return {
-        name: x / jnp.maximum(played.length, 1.0) if summaries.get(name) == "mean" else x
-        for name, x in played.info.items()
-    }
 
 
 def summed_up(played: Played) -> dict[str, Array]:
