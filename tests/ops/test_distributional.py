@@ -13,6 +13,8 @@ from transition_losses import DELTA, LOSSES, arguments, project, quantile_regres
 from shoal.ops import distributional
 
 RNG = np.random.default_rng(0)
+projection = jax.jit(distributional.categorical_projection)
+regression = jax.jit(distributional.quantile_regression, static_argnames="stop_target_gradients")
 SUPPORTS = {
     "even": np.linspace(-2.0, 2.0, 9),
     "uneven": np.asarray([-3.0, -2.5, -0.1, 0.0, 0.4, 5.0]),
@@ -27,7 +29,7 @@ def test_the_projection_is_that_of_each_mass_alone(name):
     onto = SUPPORTS[name].astype(np.float32)
     atoms = np.concatenate([RNG.normal(scale=2.0, size=9), onto[[0, -1]], [-99.0, 99.0]]).astype(np.float32)
     probabilities = RNG.dirichlet(np.ones(len(atoms)), size=4).astype(np.float32)
-    got = np.asarray(distributional.categorical_projection(atoms, probabilities, onto))
+    got = np.asarray(projection(atoms, probabilities, onto))
     expected = [project(atoms.astype(float), p.astype(float), onto.astype(float)) for p in probabilities]
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(got.sum(axis=-1), 1.0, rtol=1e-6)
@@ -38,7 +40,7 @@ def test_the_projection_keeps_the_mean_of_what_lies_inside():
     for onto in (SUPPORTS["even"], SUPPORTS["uneven"]):
         atoms = RNG.uniform(onto[0], onto[-1], size=(20, 7)).astype(np.float32)
         probabilities = RNG.dirichlet(np.ones(7), size=20).astype(np.float32)
-        got = distributional.categorical_projection(atoms, probabilities, onto.astype(np.float32))
+        got = projection(atoms, probabilities, onto.astype(np.float32))
         np.testing.assert_allclose(got @ onto, np.sum(atoms * probabilities, axis=-1), rtol=1e-5, atol=1e-6)
 
 
@@ -46,13 +48,13 @@ def test_the_projection_is_exact_at_the_atoms_and_beyond_the_ends():
     for support in (np.linspace(-10.0, 10.0, 51), SUPPORTS["uneven"]):
         onto = support.astype(np.float32)
         n = len(onto)
-        same = distributional.categorical_projection(onto[:, None], np.ones((n, 1), np.float32), onto)
+        same = projection(onto[:, None], np.ones((n, 1), np.float32), onto)
         np.testing.assert_array_equal(same, np.eye(n))
         beyond = np.asarray([np.nextafter(onto[0], -99), np.nextafter(onto[-1], 99), -1e30, 1e30], np.float32)
-        ends = distributional.categorical_projection(beyond[:, None], np.ones((4, 1), np.float32), onto)
+        ends = projection(beyond[:, None], np.ones((4, 1), np.float32), onto)
         np.testing.assert_array_equal(ends, np.eye(n)[[0, n - 1, 0, n - 1]])
     twice = jnp.asarray([0.0, 1.0, 1.0, 2.0])  # a support that is only nearly one
-    split = distributional.categorical_projection(jnp.asarray([0.5, 1.0, 1.5]), jnp.full(3, 1 / 3), twice)
+    split = projection(jnp.asarray([0.5, 1.0, 1.5]), jnp.full(3, 1 / 3), twice)
     assert np.all(split >= 0)
     np.testing.assert_allclose([split.sum(), split[0], split[3]], [1.0, 1 / 6, 1 / 6], rtol=1e-6)
 
@@ -61,7 +63,7 @@ def test_the_projection_is_rlaxs_and_differentiable(rlax):
     onto = SUPPORTS["uneven"].astype(np.float32)
     atoms, probabilities = RNG.normal(size=8).astype(np.float32), RNG.dirichlet(np.ones(8)).astype(np.float32)
     np.testing.assert_allclose(
-        distributional.categorical_projection(atoms, probabilities, onto),
+        projection(atoms, probabilities, onto),
         rlax.categorical_l2_project(atoms, probabilities, onto),
         rtol=1e-5,
         atol=1e-6,
@@ -69,7 +71,7 @@ def test_the_projection_is_rlaxs_and_differentiable(rlax):
     with jax.enable_x64(True):
         arrays = [jnp.asarray(a, jnp.float64) for a in (atoms, probabilities)]
         check_grads(
-            lambda *a: distributional.categorical_projection(*a, jnp.asarray(onto, jnp.float64)),
+            lambda *a: projection(*a, jnp.asarray(onto, jnp.float64)),
             arrays,
             order=1,
         )
@@ -88,7 +90,7 @@ def test_categorical_losses_are_rlaxs(rlax, name):
     made = arguments(LOSSES[name], 1, (20,))
     axes = [None if name.startswith("atoms") else 0 for name in made]
     theirs = jax.jit(jax.vmap(getattr(rlax, NAMES[name]), in_axes=axes))(*made.values())
-    ours = getattr(distributional, NAMES[name])(*made.values())
+    ours = jax.jit(getattr(distributional, NAMES[name]))(*made.values())
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
@@ -152,21 +154,17 @@ def test_quantile_regression_equals_its_formula_and_its_gradient():
         quantile_regression(*(np.asarray(a, np.float64) for a in row))
         for row in zip(quantiles, fractions, samples, strict=True)
     ]
-    np.testing.assert_allclose(
-        distributional.quantile_regression(quantiles, fractions, samples, DELTA), expected, rtol=1e-5
-    )
+    np.testing.assert_allclose(regression(quantiles, fractions, samples, DELTA), expected, rtol=1e-5)
     with jax.enable_x64(True):
         doubles = [jnp.asarray(a, jnp.float64) for a in (quantiles, fractions, samples)]
         for delta in (0.0, DELTA):
             check_grads(
-                lambda q, x, delta=delta: distributional.quantile_regression(
-                    q, doubles[1], x, delta, stop_target_gradients=False
-                ),
+                lambda q, x, delta=delta: regression(q, doubles[1], x, delta, stop_target_gradients=False),
                 (doubles[0], doubles[2]),
                 order=1,
                 modes=["rev"],
             )
-    slope = jax.grad(lambda x: jnp.sum(distributional.quantile_regression(quantiles, fractions, x)))(samples)
+    slope = jax.grad(lambda x: jnp.sum(regression(quantiles, fractions, x)))(samples)
     np.testing.assert_array_equal(slope, 0.0)
 
 
@@ -179,7 +177,7 @@ def test_quantiles_minimise_the_quantile_loss():
 
     def slope(shift):
         def loss(quantiles):
-            return distributional.quantile_regression(quantiles, fractions, samples, 0.0)
+            return regression(quantiles, fractions, samples, 0.0)
 
         return jax.grad(loss)(jnp.asarray(right + shift, jnp.float32))
 
@@ -192,10 +190,8 @@ def test_quantiles_minimise_the_quantile_loss():
 def test_the_quantile_loss_of_small_delta_is_that_of_none():
     quantiles, samples = RNG.normal(size=(2, 6)).astype(np.float32)
     fractions = distributional.quantile_fractions(6)
-    small = distributional.quantile_regression(quantiles, fractions, samples, 1e-4)
-    np.testing.assert_allclose(
-        small, distributional.quantile_regression(quantiles, fractions, samples, 0.0), atol=2e-3 / 6
-    )
+    small = regression(quantiles, fractions, samples, 1e-4)
+    np.testing.assert_allclose(small, regression(quantiles, fractions, samples, 0.0), atol=2e-3 / 6)
 
 
 def test_shapes_that_do_not_fit_are_named():
