@@ -115,6 +115,16 @@ def test_a_users_algorithm_by_name_class_or_value():
         (envs.make("CartPole-v1", max_episode_steps=None), "CartPole-v1", {"max_episode_steps": None}),
         (Halves(bonus=jnp.float32(2.0), short=3), "tiny_worlds:Halves", {"bonus": 2.0, "short": 3}),
         (envs.TimeLimit(Halves(), 9), "tiny_worlds:Halves", {"max_episode_steps": 9}),
+        (
+            envs.make("CartPole-NoVelocity-v1", gravity=5.0, trial_episodes=3),
+            "CartPole-NoVelocity-v1",
+            {"gravity": 5.0, "trial_episodes": 3},
+        ),
+        (
+            envs.Trial(envs.TimeLimit(Halves(), 9), 2),
+            "tiny_worlds:Halves",
+            {"max_episode_steps": 9, "trial_episodes": 2},
+        ),
     ],
 )
 def test_an_environment_itself_is_written_down_so_that_it_is_made_again(

@@ -17,7 +17,7 @@ import numpy as np
 
 from shoal import envs
 from shoal.algos import registry
-from shoal.envs.registry import TIME_LIMIT
+from shoal.envs.registry import TIME_LIMIT, TRIAL
 from shoal.errors import ShoalError, nearest
 from shoal.imports import import_name, imported
 from shoal.presets import preset
@@ -109,15 +109,14 @@ def described(environment: Environment) -> tuple[str, dict[str, Any]]:
     Without parameters where none do, as for a wrapper of the user's own: then the policies of a run can only be
     loaded beside their environment.
     """
-    inner, limit = _unlimited(environment)
+    inner, around = _unwrapped(environment)
     for name in (*envs.environments(), import_name(type(inner))):
         try:
-            plain, plain_limit = _unlimited(envs.make(name))
+            plain, plain_around = _unwrapped(envs.make(name))
             if type(plain) is not type(inner):
                 continue
             parameters = {k: v for k, v in _fields(inner).items() if v != _fields(plain)[k]}
-            if limit != plain_limit:
-                parameters[TIME_LIMIT] = limit
+            parameters |= {k: v for k, v in around.items() if v != plain_around[k]}
             if _same(envs.make(name, **parameters), environment):
                 return name, parameters
         except Exception:  # whatever keeps an environment from being made by its name alone
@@ -125,15 +124,21 @@ def described(environment: Environment) -> tuple[str, dict[str, Any]]:
     return import_name(type(environment)), {}
 
 
-def _unlimited(environment: Any) -> tuple[Any, int | None]:
+def _unwrapped(environment: Any) -> tuple[Any, dict[str, int | None]]:
+    """The environment without the wrappers that `make` may put around any, and the parameters for them."""
+    around: dict[str, int | None] = {TIME_LIMIT: None, TRIAL: None}
+    if isinstance(environment, envs.Trial):
+        environment, around[TRIAL] = environment.env, environment.episodes
     if isinstance(environment, envs.TimeLimit):
-        return environment.env, environment.max_steps
-    return environment, None
+        environment, around[TIME_LIMIT] = environment.env, environment.max_steps
+    return environment, around
 
 
 def _fields(environment: Any) -> dict[str, Any]:
-    """The fields as JSON can hold them."""
+    """The fields as JSON can hold them; a wrapper's after those of the environment that it holds."""
     values = {field.name: getattr(environment, field.name) for field in dataclasses.fields(environment)}
+    if isinstance(environment, envs.Wrapper):
+        values = _fields(values.pop("env")) | values
     return {name: x.tolist() if hasattr(x, "dtype") else x for name, x in values.items()}
 
 

@@ -76,7 +76,7 @@ def test_register(monkeypatch):
 
 def test_parameters_of():
     parameters = parameters_of(f"{__name__}:Lamp")
-    assert list(parameters) == ["max_episode_steps", "count", "bright", "power", "label"]
+    assert list(parameters) == ["max_episode_steps", "trial_episodes", "count", "bright", "power", "label"]
     assert parameters["power"].annotation is float
     assert parameters["power"].default == 1.0
     assert parameters_of("Acrobot-v1")["max_episode_steps"].default == 500

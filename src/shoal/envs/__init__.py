@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from shoal.envs.base import Wrapper, environment, restart, static, transition
     from shoal.envs.batch import Batch, BatchState
     from shoal.envs.registry import environments, make, parameters_of, register
+    from shoal.envs.trials import Trial
     from shoal.envs.wrappers import Flatten, FrameStack, Hide, RewardScale, TimeLimit
 
 _MODULE_OF = {
@@ -20,6 +21,7 @@ _MODULE_OF = {
     "Hide": "wrappers",
     "RewardScale": "wrappers",
     "TimeLimit": "wrappers",
+    "Trial": "trials",
     "Wrapper": "base",
     "environment": "base",
     "environments": "registry",
@@ -39,6 +41,7 @@ __all__ = [
     "Hide",
     "RewardScale",
     "TimeLimit",
+    "Trial",
     "Wrapper",
     "environment",
     "environments",

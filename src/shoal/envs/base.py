@@ -11,7 +11,7 @@ from shoal.spaces import Space
 from shoal.trees import static, struct
 from shoal.types import Environment, PyTree, State, TimeStep, restart, transition
 
-__all__ = ["Environment", "TimeStep", "Wrapper", "environment", "restart", "static", "transition"]
+__all__ = ["Environment", "TimeStep", "Wrapper", "again", "environment", "restart", "static", "transition"]
 
 T = TypeVar("T")
 
@@ -78,3 +78,34 @@ class Wrapper:
     def step(self, state: State, action: PyTree, key: jax.Array) -> tuple[State, TimeStep]:
         """One step of the inner environment."""
         return self.env.step(state, action, key)
+
+    def again(self, state: State, key: jax.Array) -> tuple[State, TimeStep]:
+        """A new episode of the task that a state is of; see the function `again`.
+
+        Raises:
+          ShoalError: the inner environment keeps tasks, and this wrapper's `reset` is its own but its `again` is
+            not.
+        """
+        if type(self).reset is Wrapper.reset:
+            return again(self.env, state, key)
+        if keeps_task(self.env):
+            raise ShoalError(
+                f"{type(self).__name__} has a `reset` of its own but no `again(state, key)`, without which the "
+                "next episode would be of another task"
+            )
+        return self.reset(key)
+
+
+def keeps_task(env: Environment) -> bool:
+    """Whether an environment draws a task in `reset` that its `again` keeps."""
+    return keeps_task(env.env) if isinstance(env, Wrapper) else hasattr(env, "again")
+
+
+def again(env: Environment, state: State, key: jax.Array) -> tuple[State, TimeStep]:
+    """A new episode of the task that a state is of.
+
+    Where a task is the environment's parameters alone, that is any new episode. An environment that draws
+    something of the task in `reset`, such as one of many rulesets, has a method `again(state, key)` that
+    keeps it.
+    """
+    return env.again(state, key) if hasattr(env, "again") else env.reset(key)

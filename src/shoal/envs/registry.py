@@ -19,7 +19,9 @@ from shoal.errors import ShoalError, nearest
 if TYPE_CHECKING:
     from shoal.types import Environment
 
-TIME_LIMIT = "max_episode_steps"  # every environment has this parameter; None means no limit
+# Every environment has these parameters; None means no limit, and no trials.
+TIME_LIMIT = "max_episode_steps"
+TRIAL = "trial_episodes"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +64,8 @@ def register(
         )
     if name in _entries and not replace:
         raise ShoalError(f"the name {name!r} is taken already; give replace=True to replace it")
-    _entries[name] = Entry(constructor, _checked_limit(name, max_episode_steps), dict(parameters or {}))
+    limit = _checked_count(name, TIME_LIMIT, max_episode_steps)
+    _entries[name] = Entry(constructor, limit, dict(parameters or {}))
 
 
 def environments() -> list[str]:
@@ -75,8 +78,9 @@ def make(name: str, **parameters: Any) -> Environment:
 
     Args:
       name: a registered name, or `"module:Name"` for a class (or function) that can be imported.
-      **parameters: fields of the environment (physics, sizes, rules), and `max_episode_steps`, its time
-        limit (None for none). Numbers may be arrays and may be traced: to have many worlds, map over it,
+      **parameters: fields of the environment (physics, sizes, rules); `max_episode_steps`, its time limit
+        (None for none); and `trial_episodes`, how many episodes a `Trial` joins into one (None for no trials).
+        Numbers may be arrays and may be traced: to have many worlds, map over it,
         `jax.vmap(lambda gravity: make("MountainCar-v0", gravity=gravity).step(...))`.
 
     Raises:
@@ -88,18 +92,15 @@ def make(name: str, **parameters: Any) -> Environment:
     parameters = {**entry.parameters, **parameters}
     for parameter, value in parameters.items():
         parameters[parameter] = _checked(name, parameter, value, known)
-    own_limit = TIME_LIMIT in _own_parameters(constructor)
-    limit = entry.max_episode_steps if own_limit else parameters.pop(TIME_LIMIT, entry.max_episode_steps)
+    around = {TIME_LIMIT: entry.max_episode_steps, TRIAL: None}  # what wrappers do, unless it does so itself
+    for parameter in around.keys() - _own_parameters(constructor).keys():
+        around[parameter] = parameters.pop(parameter, around[parameter])
     for parameter, declared in known.items():
         if declared.default is inspect.Parameter.empty and parameter not in parameters:
             raise ShoalError(f"{name} needs the parameter {parameter!r}, which has no default")
     env = constructor(**parameters)
     _check_is_environment(name, env)
-    if limit is None:
-        return env
-    from shoal.envs.wrappers import TimeLimit  # noqa: PLC0415  (imports JAX)
-
-    return TimeLimit(env, limit)
+    return _wrapped(env, around[TIME_LIMIT], around[TRIAL])
 
 
 def parameters_of(name: str) -> dict[str, inspect.Parameter]:
@@ -109,14 +110,25 @@ def parameters_of(name: str) -> dict[str, inspect.Parameter]:
       ShoalError: the name is unknown.
     """
     entry = _entry(name)
-    limit = inspect.Parameter(
-        TIME_LIMIT, inspect.Parameter.KEYWORD_ONLY, default=entry.max_episode_steps, annotation=int | None
-    )
-    known = {TIME_LIMIT: limit} | _own_parameters(_resolve(name, entry.constructor))
+    known = {
+        parameter: inspect.Parameter(
+            parameter, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=int | None
+        )
+        for parameter, default in ((TIME_LIMIT, entry.max_episode_steps), (TRIAL, None))
+    } | _own_parameters(_resolve(name, entry.constructor))
     own = {
         parameter: known[parameter].replace(default=value) for parameter, value in entry.parameters.items()
     }
     return known | own
+
+
+def _wrapped(env: Environment, limit: int | None, trial: int | None) -> Environment:
+    """An environment with its time limit, and as trials of so many episodes."""
+    from shoal.envs.trials import Trial  # noqa: PLC0415  (imports JAX)
+    from shoal.envs.wrappers import TimeLimit  # noqa: PLC0415
+
+    limited = env if limit is None else TimeLimit(env, limit)
+    return limited if trial is None else Trial(limited, trial)
 
 
 def _entry(name: str) -> Entry:
@@ -167,8 +179,8 @@ def _own_parameters(constructor: Callable[..., Environment]) -> dict[str, inspec
 
 def _checked(name: str, parameter: str, value: Any, known: Mapping[str, inspect.Parameter]) -> Any:
     """A parameter's value, if the environment takes it."""
-    if parameter == TIME_LIMIT:
-        return _checked_limit(name, value)
+    if parameter in (TIME_LIMIT, TRIAL):
+        return _checked_count(name, parameter, value)
     if parameter not in known:
         if any(declared.kind is inspect.Parameter.VAR_KEYWORD for declared in known.values()):
             return value
@@ -199,18 +211,19 @@ def _fits(value: Any, declared: Any) -> bool:
     return True  # arrays, environments, tuples: the constructor knows best
 
 
-def _checked_limit(name: str, limit: Any) -> int | None:
-    if limit is None:
+def _checked_count(name: str, parameter: str, value: Any) -> int | None:
+    """A whole number of 1 or more, or None."""
+    if value is None:
         return None
     try:
-        steps = operator.index(limit)
+        count = operator.index(value)
     except TypeError:
-        steps = 0
-    if steps < 1 or isinstance(limit, bool):
+        count = 0
+    if count < 1 or isinstance(value, bool):
         raise ShoalError(
-            f"{name}: {TIME_LIMIT}={limit!r} is not a whole number of 1 or more, nor None for no limit"
+            f"{name}: {parameter}={value!r} is not a whole number of 1 or more, nor None for none"
         )
-    return steps
+    return count
 
 
 def _check_is_environment(name: str, env: Any) -> None:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.envs.base import TimeStep, Wrapper, environment
+from shoal.envs.base import TimeStep, Wrapper, again, environment
 from shoal.errors import ShoalError
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 from shoal.types import PyTree, State
@@ -33,8 +33,14 @@ class TimeLimit(Wrapper):
 
     def reset(self, key: jax.Array) -> tuple[TimeLimitState, TimeStep]:
         """A new episode, with no steps made."""
-        state, timestep = self.env.reset(key)
-        return TimeLimitState(state, jnp.zeros((), jnp.int32)), timestep
+        return self._begin(*self.env.reset(key))
+
+    def again(self, state: TimeLimitState, key: jax.Array) -> tuple[TimeLimitState, TimeStep]:
+        """A new episode of the same task."""
+        return self._begin(*again(self.env, state.env, key))
+
+    def _begin(self, inner: State, timestep: TimeStep) -> tuple[TimeLimitState, TimeStep]:
+        return TimeLimitState(inner, jnp.zeros((), jnp.int32)), timestep
 
     def step(self, state: TimeLimitState, action: PyTree, key: jax.Array) -> tuple[TimeLimitState, TimeStep]:
         """One step; the `max_steps`-th of an episode is its last."""
@@ -76,9 +82,15 @@ class FrameStack(Wrapper):
 
     def reset(self, key: jax.Array) -> tuple[FrameStackState, TimeStep]:
         """A new episode; its first observation, repeated."""
-        state, timestep = self.env.reset(key)
+        return self._begin(*self.env.reset(key))
+
+    def again(self, state: FrameStackState, key: jax.Array) -> tuple[FrameStackState, TimeStep]:
+        """A new episode of the same task."""
+        return self._begin(*again(self.env, state.env, key))
+
+    def _begin(self, inner: State, timestep: TimeStep) -> tuple[FrameStackState, TimeStep]:
         frames = jax.tree.map(lambda x: jnp.stack([x] * self.frames, self._axis), timestep.observation)
-        return FrameStackState(state, frames), timestep._replace(observation=frames)
+        return FrameStackState(inner, frames), timestep._replace(observation=frames)
 
     def step(
         self, state: FrameStackState, action: PyTree, key: jax.Array
@@ -117,6 +129,11 @@ class Flatten(Wrapper):
     def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
         """A new episode."""
         state, timestep = self.env.reset(key)
+        return state, self._flat(timestep)
+
+    def again(self, state: State, key: jax.Array) -> tuple[State, TimeStep]:
+        """A new episode of the same task."""
+        state, timestep = again(self.env, state, key)
         return state, self._flat(timestep)
 
     def step(self, state: State, action: PyTree, key: jax.Array) -> tuple[State, TimeStep]:
@@ -177,6 +194,11 @@ class Hide(Wrapper):
     def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
         """A new episode."""
         state, timestep = self.env.reset(key)
+        return state, self._without(timestep)
+
+    def again(self, state: State, key: jax.Array) -> tuple[State, TimeStep]:
+        """A new episode of the same task."""
+        state, timestep = again(self.env, state, key)
         return state, self._without(timestep)
 
     def step(self, state: State, action: PyTree, key: jax.Array) -> tuple[State, TimeStep]:

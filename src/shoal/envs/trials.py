@@ -1,0 +1,166 @@
+"""Trials: several episodes of one task, one after the other, as one long episode (meta-learning)."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from shoal import trees
+from shoal.envs import summaries
+from shoal.envs.base import TimeStep, Wrapper, again, environment
+from shoal.errors import ShoalError
+from shoal.spaces import Dict, Discrete
+from shoal.types import Array, PyTree, State
+
+ENDED = "episode_ended"  # the flag in the observation
+INDEX, RETURN, LENGTH = (
+    "episode_index",
+    "episode_return",
+    "episode_length",
+)  # of the step's episode, in `info`
+OF_EPISODE = "_of_episode"  # ends the names of what `info` has for each episode of the trial
+
+
+class TrialState(NamedTuple):
+    """Where a trial stands."""
+
+    env: State
+    episode: Array  # the index of the running episode, from 0
+    returned: Array  # its return so far
+    length: Array  # its steps so far
+    info: Mapping[str, Array]  # of its steps, summed up
+    log: Mapping[str, Array]  # of every episode by its index, [episodes, ...]; 0 for those to come
+
+
+@environment
+class Trial(Wrapper):
+    """Joins `episodes` episodes of one task into one, so that an agent with a memory can learn within it.
+
+    `first` and `last` mark the trial. Where an episode ends before the last one does, the next begins in the
+    same step: the reward is still the ended episode's, the observation and the mask already the new one's,
+    and the discount is 1, so that values and memory flow on. The last episode ends the trial as it ended
+    itself, by termination or by truncation, and its final observation is shown.
+
+    The task stays the same: see `shoal.envs.base.again`.
+
+    Observation: a dictionary of the inner one under "observation" (or the inner dictionary itself) and
+    "episode_ended", 1 if the step that led here ended an episode, else 0.
+
+    `info` has, beside what the inner environment's has,
+      `episode_index`, `episode_return`, `episode_length`: of the episode that the step belongs to, up to it;
+      `return_of_episode`, `length_of_episode`: of every episode by its index, [episodes], the running one's so
+        far, 0 for those to come;
+      `NAME_of_episode`: likewise each entry of the inner `info`, summed up over each episode as it declares.
+
+    Attributes:
+      episodes: how many make a trial.
+
+    Source: Duan et al. 2016, "RL²: Fast Reinforcement Learning via Slow Reinforcement Learning", section 2.2
+    (there too the agent is shown when an episode has ended, and its memory goes on until the trial has).
+    """
+
+    episodes: int
+
+    @property
+    def observation_space(self) -> Dict:
+        """The inner observation, and whether an episode has just ended."""
+        inner = self.env.observation_space
+        parts = dict(inner.items()) if isinstance(inner, Dict) else {"observation": inner}
+        if ENDED in parts:
+            raise ShoalError(
+                f"a Trial adds {ENDED!r} to an observation that has it already; rename that entry"
+            )
+        return Dict({**parts, ENDED: Discrete(2)})
+
+    @property
+    def info_summaries(self) -> Mapping[str, str]:
+        """The inner ones, over the whole trial; all that is the trial's own counts as it stands at the end."""
+        return MappingProxyType({**self.env.info_summaries, **dict.fromkeys((INDEX, RETURN, LENGTH), "last")})
+
+    def reset(self, key: Array) -> tuple[TrialState, TimeStep]:
+        """A new trial: the first episode of a new task.
+
+        Raises:
+          ShoalError: there is no episode in a trial, or the inner observation or `info` has a name that is
+            the trial's.
+        """
+        if self.episodes < 1:
+            raise ShoalError(f"episodes={self.episodes} of a Trial is too few; give 1 or more")
+        inner, timestep = self.env.reset(key)
+        self._check_names(timestep.info)
+        nothing = summaries.nothing(timestep.info, self.env.info_summaries)
+        running = TrialState(
+            env=inner,
+            episode=jnp.zeros((), jnp.int32),
+            returned=jnp.zeros_like(timestep.reward),
+            length=jnp.zeros((), jnp.int32),
+            info=nothing,
+            log={},
+        )
+        results = summaries.averaged(nothing, self.env.info_summaries, running.length)
+        log = jax.tree.map(
+            lambda x: jnp.zeros((self.episodes, *x.shape), x.dtype), _results(running, results)
+        )
+        state = running._replace(log=log)
+        return state, self._shown(timestep, state, jnp.asarray(False), timestep.info)
+
+    def step(self, state: TrialState, action: PyTree, key: Array) -> tuple[TrialState, TimeStep]:
+        """One step, and the start of the next episode where it ended one that is not the trial's last."""
+        step_key, again_key = jax.random.split(key)
+        inner, timestep = self.env.step(state.env, action, step_key)
+        state = self._logged(state._replace(env=inner), timestep)
+        ended, is_last = timestep.last, state.episode == self.episodes - 1
+        goes_on = ended & ~is_last
+        joined = timestep._replace(last=ended & is_last, discount=jnp.where(goes_on, 1.0, timestep.discount))
+        new_inner, new = again(self.env, inner, again_key)
+        new = joined._replace(observation=new.observation, action_mask=new.action_mask, alive=new.alive)
+        shown = self._shown(trees.where(goes_on, new, joined), state, ended, timestep.info)
+        begun = state._replace(
+            env=new_inner,
+            episode=state.episode + 1,
+            returned=jnp.zeros_like(state.returned),
+            length=jnp.zeros_like(state.length),
+            info=jax.tree.map(jnp.zeros_like, state.info),
+        )
+        return trees.where(goes_on, begun, state), shown
+
+    def _logged(self, state: TrialState, timestep: TimeStep) -> TrialState:
+        """The state with one more step of its running episode in the books."""
+        declared = self.env.info_summaries
+        running = state._replace(
+            returned=state.returned + timestep.reward,
+            length=state.length + 1,
+            info=summaries.added(state.info, timestep.info, declared, state.length == 0),
+        )
+        results = _results(running, summaries.averaged(running.info, declared, running.length))
+        here = jnp.arange(self.episodes) == state.episode
+        log = {
+            name: jnp.where(here.reshape(-1, *[1] * x.ndim), x, state.log[name])
+            for name, x in results.items()
+        }
+        return running._replace(log=log)
+
+    def _shown(
+        self, timestep: TimeStep, state: TrialState, ended: Array, info: Mapping[str, Array]
+    ) -> TimeStep:
+        """A time-step with the flag in its observation, and the trial's own entries in its info."""
+        inner = timestep.observation
+        parts = inner if isinstance(self.env.observation_space, Dict) else {"observation": inner}
+        agents = () if self.num_agents == 1 else (self.num_agents,)
+        flag = jnp.broadcast_to(ended.astype(jnp.int32), agents)
+        own = {INDEX: state.episode, RETURN: state.returned, LENGTH: state.length}
+        return timestep._replace(observation={**parts, ENDED: flag}, info={**info, **own, **state.log})
+
+    def _check_names(self, info: Mapping[str, Array]) -> None:
+        own = {INDEX, RETURN, LENGTH, *(f"{name}{OF_EPISODE}" for name in ("return", "length", *info))}
+        for name in info:
+            if name in own or name in ("return", "length"):
+                raise ShoalError(f"a Trial has no room for {name!r} in `info`, a name of its own; rename it")
+
+
+def _results(state: TrialState, info: Mapping[str, Array]) -> dict[str, Array]:
+    """What is known of the running episode, by its name in the log."""
+    results = {"return": state.returned, "length": state.length, **info}
+    return {f"{name}{OF_EPISODE}": x for name, x in results.items()}
