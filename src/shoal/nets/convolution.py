@@ -1,5 +1,6 @@
 """Convolutions and pooling of images [batch, height, width, channels], and their shapes."""
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Literal
@@ -16,10 +17,17 @@ Padding = Literal["valid", "same"]
 Image = tuple[int, int, int]  # height, width, channels
 
 
+MOST_PLACES = 16  # of a window up to which its derivatives are products over patches; measured on a CPU
+
+
 def convolve(x: Array, kernel: Array, strides: tuple[int, int] = (1, 1), padding: Padding = "valid") -> Array:
     """Cross-correlation of images with a kernel, as every library's convolution layer has it.
 
         y[b, i, j, o] = Σ_{m, n, c} kernel[o, m, n, c] x[b, i s_h + m, j s_w + n, c]
+
+    On a CPU `lax.conv` is the fastest way to this, but not to its gradient: where that is taken and the window
+    has at most 16 places, it is made of matrix products over the patches of the image. On an accelerator it
+    is `lax.conv` throughout.
 
     Args:
       x: [batch, height, width, channels].
@@ -31,9 +39,49 @@ def convolve(x: Array, kernel: Array, strides: tuple[int, int] = (1, 1), padding
     Returns:
       [batch, height', width', out].
     """
+    if padding == "same":
+        x = _padded(x, kernel.shape[1:3], strides, 0.0)
+    small = kernel.shape[1] * kernel.shape[2] <= MOST_PLACES
+    if small and jax.default_backend() == "cpu":
+        return _convolve_by_patches(x, kernel, strides)
+    return _convolve(x, kernel, strides)
+
+
+def _convolve(x: Array, kernel: Array, strides: tuple[int, int]) -> Array:
     return jax.lax.conv_general_dilated(
-        x, kernel, strides, padding.upper(), dimension_numbers=("NHWC", "OHWI", "NHWC")
+        x, kernel, strides, "VALID", dimension_numbers=("NHWC", "OHWI", "NHWC")
     )
+
+
+_convolve_by_patches = jax.custom_jvp(_convolve, nondiff_argnums=(2,))
+
+
+@_convolve_by_patches.defjvp
+def _convolve_jvp(strides: tuple[int, int], primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    x, kernel = primals
+    patches = _patches(x, kernel.shape[1:3], strides)
+    moved = _patches(tangents[0], kernel.shape[1:3], strides)
+    columns, changed = (k.reshape(len(kernel), -1).T for k in (kernel, tangents[1]))
+    return patches @ columns, patches @ changed + moved @ columns
+
+
+def _patches(x: Array, window: tuple[int, ...], strides: tuple[int, int]) -> Array:
+    """What each window sees: [batch, height', width', places of the window x channels]."""
+    rows = [_every(x, 1, start, window[0], strides[0]) for start in range(window[0])]
+    parts = [_every(row, 2, start, window[1], strides[1]) for row in rows for start in range(window[1])]
+    # Without the barrier XLA makes them anew inside the products.
+    return jax.lax.optimization_barrier(jnp.concatenate(parts, axis=-1))
+
+
+def _every(x: Array, axis: int, start: int, window: int, stride: int) -> Array:
+    """The place `start` of each window along an axis."""
+    count = out_size(x.shape[axis], window, stride, "valid")
+    return jax.lax.slice_in_dim(x, start, start + stride * (count - 1) + 1, stride, axis)
+
+
+def _padded(x: Array, window: tuple[int, ...], strides: tuple[int, int], value: float) -> Array:
+    low_and_high = jax.lax.padtype_to_pads(x.shape[1:3], window, strides, "SAME")
+    return jnp.pad(x, [(0, 0), *low_and_high, (0, 0)], constant_values=value)
 
 
 class Conv(nnx.Module):
@@ -70,8 +118,16 @@ class ChannelNorm(nnx.Module):
 def max_pool(
     x: Array, window: tuple[int, int], strides: tuple[int, int], padding: Padding = "valid"
 ) -> Array:
-    """The largest number in each window, for each channel: [batch, height, width, channels] -> the same axes."""
-    return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, *window, 1), (1, *strides, 1), padding.upper())
+    """The largest number in each window, for each channel: [batch, height, width, channels] -> the same axes.
+
+    First over the rows of a window, then over its columns, by comparing slices: on a CPU the gradient of
+    `lax.reduce_window` took 6 to 13 times as long. Numbers that are equally large share the gradient.
+    """
+    if padding == "same":
+        x = _padded(x, window, strides, -jnp.inf)
+    for axis, size, stride in zip((1, 2), window, strides, strict=True):
+        x = functools.reduce(jnp.maximum, [_every(x, axis, start, size, stride) for start in range(size)])
+    return x
 
 
 def out_size(size: int, window: int, stride: int, padding: Padding) -> int:
