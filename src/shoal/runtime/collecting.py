@@ -12,7 +12,7 @@ import functools
 import math
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -128,14 +128,8 @@ def collect(
         compile_seconds = time.perf_counter() - begun
 
         begun = time.perf_counter()
-        ended = np.zeros(len(Ended._fields))
-        for start in range(0, num_steps, at_once):
-            stop = min(start + at_once, num_steps)
-            bounds = jnp.int32(start), jnp.int32(stop)
-            standing, more, chunk = advance(environment, actor, standing, key, *bounds)
-            ended += [float(np.sum(np.asarray(x, np.float64))) for x in more]  # waits for the chunk
-            if record is not None:
-                record.add(chunk, start, stop)
+        step = functools.partial(advance, environment, actor)
+        ended = _step_through(step, standing, key, range(0, num_steps, at_once), num_steps, record)
         seconds = time.perf_counter() - begun
         if file is not None and record is not None:
             np.savez(file, allow_pickle=False, **record.arrays)
@@ -150,6 +144,20 @@ def collect(
         path=save,
         **_of_episodes(*ended),
     )
+
+
+def _step_through(
+    step: Callable, standing: Standing, key: Array, starts: range, num_steps: int, record: "Record | None"
+) -> np.ndarray:
+    """Steps in pieces that begin at `starts`; returns the sums over the episodes that ended, as `Ended` has them."""
+    ended = np.zeros(len(Ended._fields))
+    for start in starts:
+        stop = min(start + starts.step, num_steps)
+        standing, more, chunk = step(standing, key, jnp.int32(start), jnp.int32(stop))
+        ended += [float(np.sum(np.asarray(x, np.float64))) for x in more]  # waits for the piece
+        if record is not None:
+            record.add(chunk, start, stop)
+    return ended
 
 
 def _of_episodes(episodes: float, returned: float, length: float, terminated: float) -> dict[str, Any]:
