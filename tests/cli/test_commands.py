@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import shoal
+from shoal.cli.eval import trial_lines
 from shoal.runtime.directory import RunDirectory
 
 BROKEN = """
@@ -67,6 +68,32 @@ def test_eval_goes_to_another_world(trained, command, capsys):
     assert told() == pytest.approx(same)  # the run's own parameters
     assert told("--env", "max_episode_steps=5")["length_max"] == 5
     assert told("--env", "CartPole-v1", "max_episode_steps=3")["truncated"] == 1
+
+
+def test_eval_shows_trials_by_the_index_of_their_episodes():
+    """The seeds' mean of each; an environment that knows no success has no column for it."""
+    hows = {"mean": 1.0, "median": 2.0, "p20": 0.5}
+
+    def of(name, index, add):
+        return {f"info_{name}_of_episode_{index}_{how}": x + index + add for how, x in hows.items()}
+
+    def shown(*names):
+        metrics = [
+            {key: x for index in range(2) for name in names for key, x in of(name, index, add).items()}
+            for add in (0.0, 10.0)
+        ]
+        return [line.split() for line in trial_lines(metrics)[1:]]
+
+    returns = ["return", "mean", "return", "median", "return", "p20"]
+    assert shown("return") == [
+        ["episode", *returns],
+        ["0", "6.000", "7.000", "5.500"],
+        ["1", "7.000", "8.000", "6.500"],
+    ]
+    header, first, _ = shown("return", "success")
+    assert header == ["episode", *returns, *(word.replace("return", "success") for word in returns)]
+    assert first == ["0", "6.000", "7.000", "5.500", "6.000", "7.000", "5.500"]
+    assert trial_lines([{"return_mean": 1.0}]) == []
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,51 @@ def test_a_sampled_policy_samples():
     assert (result.returned != other.returned).any()
 
 
+@pytest.fixture(scope="module")
+def trials():
+    """Trials of three episodes of the policy that takes action 1, and what they are summed up to."""
+    env = envs.Trial(Halves(bonus=0.5, long=5), 3)
+
+    @jax.jit
+    def play(key):
+        algorithm = BanditConfig().algorithm(spec_of(env))
+        policy = jnp.array((0.0, 1.0))
+        result = evaluation.play(env, algorithm, policy, key, episodes=EPISODES, max_steps=50, greedy=True)
+        return result, evaluation.summed_up(result)
+
+    return jax.device_get(play(jax.random.key(1)))
+
+
+def test_trials_are_played_to_the_end_of_their_last_episode(trials):
+    result, metrics = trials
+    length = result.info["length_of_episode"]
+    assert set(np.unique(length)) == {2, 5}
+    np.testing.assert_array_equal(length.sum(1), result.length)
+    np.testing.assert_allclose(result.info["return_of_episode"], 1.5 * length)
+    np.testing.assert_allclose(result.returned, 1.5 * result.length)
+    np.testing.assert_array_equal(result.info["is_long_of_episode"], length == 5)
+    np.testing.assert_array_equal(result.truncated, length[:, 2] == 5)  # as the last episode ended
+    np.testing.assert_array_equal(result.terminated, length[:, 2] == 2)
+    np.testing.assert_array_equal(result.info["episode_index"], 2)
+    assert metrics["unfinished"] == pytest.approx(0, abs=1e-6)
+
+
+def test_each_episode_of_a_trial_is_reported_by_its_index(trials):
+    """Mean, median and 20th percentile over the trials; the numbers are NumPy's."""
+    result, metrics = trials
+    hows = {"mean": np.mean, "median": np.median, "p20": lambda x: np.percentile(x, 20)}
+    for name in ("return_of_episode", "length_of_episode", "is_long_of_episode", "odd_mean_of_episode"):
+        values = np.asarray(result.info[name], np.float64)
+        np.testing.assert_allclose(metrics[f"info_{name}"], values.mean(), rtol=1e-6)
+        for index in range(3):
+            for how, function in hows.items():
+                np.testing.assert_allclose(
+                    metrics[f"info_{name}_{index}_{how}"], function(values[:, index]), rtol=1e-6
+                )
+    assert len({float(metrics[f"info_return_of_episode_{index}_mean"]) for index in range(3)}) > 1
+    assert not any(name.startswith("info_clock_last_0") for name in metrics)  # a number has no index
+
+
 def longest_share(played):
     return {"share_of_twenty": jnp.mean(played.length == 20.0)}
 

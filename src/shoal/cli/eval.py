@@ -71,4 +71,23 @@ def table(evaluated: dict[str, Any]) -> str:
     if len(evaluated["metrics"]) > 1:
         low, high = evaluated["interval"]
         lines.append(f"   IQM{evaluated['iqm']:>11.2f}   [{low:.2f}, {high:.2f}]")
-    return "\n".join(lines)
+    return "\n".join([*lines, *trial_lines(list(evaluated["metrics"].values()))])
+
+
+def trial_lines(metrics: Sequence[dict[str, float]]) -> list[str]:
+    """Return and success by the index of an episode in its trial, the seeds' mean; nothing without trials."""
+    shown = [name for name in ("return", "success") if f"info_{name}_of_episode_0_mean" in metrics[0]]
+    if not shown:
+        return []
+    hows = ("mean", "median", "p20")
+    lines = ["by episode of a trial" + (", the mean of the seeds" if len(metrics) > 1 else "")]
+    lines.append(" episode" + "".join(f"{f'{name} {how}':>16}" for name in shown for how in hows))
+    episodes = sum(name.startswith("info_return_of_episode_") for name in metrics[0]) // len(hows)
+    for index in range(episodes):
+        keys = [f"info_{name}_of_episode_{index}_{how}" for name in shown for how in hows]
+        lines.append(f"{index:>8}" + "".join(f"{_mean([x[key] for x in metrics]):>16.3f}" for key in keys))
+    return lines
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

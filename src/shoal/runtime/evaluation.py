@@ -90,7 +90,22 @@ def summed_up(played: Played) -> dict[str, Array]:
     metrics["terminated"] = jnp.mean(played.terminated.astype(jnp.float32))
     metrics["truncated"] = jnp.mean(played.truncated.astype(jnp.float32))
     metrics["unfinished"] = jnp.mean((~played.terminated & ~played.truncated).astype(jnp.float32))
-    return metrics | {f"info_{name}": jnp.mean(x.astype(jnp.float32)) for name, x in played.info.items()}
+    for name, x in played.info.items():
+        metrics |= _of_info(f"info_{name}", x.astype(jnp.float32))
+    return metrics
+
+
+def _of_info(name: str, x: Array) -> dict[str, Array]:
+    """The mean of an entry of `info` over episodes and all else, and of a vector [N, K] each index by itself.
+
+    So a trial tells how its episodes differ by their index, which is what meta-learning is about.
+    """
+    metrics = {name: jnp.mean(x)}
+    if x.ndim == 2:
+        by_index = {"mean": jnp.mean(x, 0), "median": jnp.median(x, 0), "p20": jnp.quantile(x, 0.2, axis=0)}
+        for index in range(x.shape[1]):
+            metrics |= {f"{name}_{index}_{how}": column[index] for how, column in by_index.items()}
+    return metrics
 
 
 def evaluate_policy(
