@@ -75,7 +75,7 @@ def original_step(name):
 
 def converted(world, timestep):
     """A batch of the original's time-steps as our states."""
-    return jax.vmap(functools.partial(_converted, world))(timestep.state)
+    return jax.jit(jax.vmap(functools.partial(_converted, world)))(timestep.state)
 
 
 def _converted(world, state):
@@ -116,10 +116,6 @@ class Seen(NamedTuple):
     direction: np.ndarray
     pocket: np.ndarray
 
-    def of(self, chosen):
-        """The same of some environments only."""
-        return Seen(*(array[chosen] for array in self))
-
 
 def original_seen(timestep):
     """What the original shows; an episode that ends both ways has terminated."""
@@ -142,7 +138,7 @@ def original_seen(timestep):
 def our_seen(world, state, timestep):
     """What our engine shows."""
     board = world.board
-    row, column = board.position(np.asarray(state.agent.place))
+    row, column = np.divmod(np.asarray(state.agent.place) - board.place(0, 0), board.stride)
     cells = np.asarray(state.cells)
     margin = board.margin
     rows = cells[:, :-margin].reshape(len(cells), -1, board.stride)

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from grid_oracle import NAMES, converted, differing, original_reset, original_seen, original_step, our_seen
 
-from shoal import envs
+from shoal import envs, trees
 
 FORWARD, PICK_UP, PUT_DOWN, TOGGLE = 0, 3, 4, 5
-NUM_STEPS = 50
-LEAST_LIVE = 0.75  # of the steps; 44 environments x 128 x 50 x 0.75 are more than 200,000 steps
+NUM_STEPS = 36  # 44 environments x 128 x 36 are more than 200,000 steps
 
 
 def purposeful(rng, seen):
@@ -43,31 +42,46 @@ def test_the_names_are_those_of_the_original():
 @pytest.mark.parametrize("names", of_one_shape(), ids=lambda names: names[0].removeprefix("XLand-"))
 def test_every_step_is_that_of_the_original(names, num_envs):
     for name in names:
-        compared, ends = compare(name, num_envs)
-        assert compared >= LEAST_LIVE * num_envs * NUM_STEPS
-        assert ends[1] >= num_envs // 8  # truncated
+        terminated, truncated = compare(name, num_envs)
+        assert truncated
+        assert terminated or name not in ("MiniGrid-Empty-5x5", "MiniGrid-MemoryS8", "MiniGrid-Unlock")
+
+
+_compiled = {}
+
+
+def our_step_of(world):
+    """Our step of a batch; worlds of one kind and size that differ in their rooms share one."""
+    kind = (type(world), world.height, world.width, world.max_episode_steps)
+    return _compiled.setdefault(kind, jax.jit(jax.vmap(world.step, (0, 0, None))))
+
+
+@jax.jit
+def started_again(ended, start, now):
+    """The start where an episode has ended."""
+    return trees.where(ended, start, now)
 
 
 def compare(name, num_envs):
-    """Steps both; returns how many steps of running episodes, and how many terminated and were truncated."""
+    """Steps both side by side; returns how many episodes terminated and how many were truncated."""
     rng = np.random.default_rng(NAMES.index(name))
     world = envs.make(name)
     limit = world.max_episode_steps
     theirs = original_reset(name)(jax.random.split(jax.random.key(NAMES.index(name)), num_envs))
     steps = rng.integers(0, limit - NUM_STEPS, num_envs)
-    steps[: num_envs // 8] = limit - 1 - rng.integers(0, NUM_STEPS, num_envs // 8)  # these run out of time
-    theirs = theirs.replace(state=theirs.state.replace(step_num=jnp.asarray(steps)))
+    steps[: num_envs // 4] = limit - 1 - rng.integers(0, NUM_STEPS, num_envs // 4)  # these run out of time
+    theirs = theirs.replace(state=theirs.state.replace(step_num=jnp.asarray(steps, jnp.int32)))
     state, seen = converted(world, theirs), original_seen(theirs)
-    our_step = jax.jit(jax.vmap(world.step, (0, 0, None)))
-    live, compared, ends = np.ones(num_envs, bool), 0, np.zeros(2, int)
+    start = (theirs, state)
+    our_step = our_step_of(world)
+    ends = np.zeros(2, int)
     for _ in range(NUM_STEPS):
         action = purposeful(rng, seen)
         theirs = original_step(name)(theirs, action, limit)
         state, timestep = our_step(state, action, jax.random.key(0))
-        seen, ours = original_seen(theirs), our_seen(world, state, timestep)
-        differ = differing(ours.of(live), seen.of(live))
+        seen = original_seen(theirs)
+        differ = differing(our_seen(world, state, timestep), seen)
         assert not differ, f"{name}: {differ}"
-        compared += live.sum()
-        ends += (seen.terminated & live).sum(), (seen.truncated & live).sum()
-        live &= ~(seen.terminated | seen.truncated)
-    return compared, ends
+        ends += seen.terminated.sum(), seen.truncated.sum()
+        theirs, state = started_again(seen.terminated | seen.truncated, start, (theirs, state))
+    return ends

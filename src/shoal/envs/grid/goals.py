@@ -109,6 +109,6 @@ def reached(goal: Goal, cells: Array, agent: Agent, nearby: Nearby | None, atten
     alone = holds | lies | stands
     if nearby is None:
         return alone
-    around, in_front = near.agent_hits(goal.kind, goal.tile, nearby, attends)
+    around = near.agent_hits(goal.kind, goal.tile, nearby, attends)
     beyond = near.tile_hits(goal.kind, goal.tile, goal.other, nearby, attends)
-    return alone | in_front | jnp.any(around) | jnp.any(beyond)
+    return near.any_of([alone, *around, *beyond])

@@ -15,13 +15,15 @@ whose bits say what of these it looks at:
     bits 20-    the kind's own number
 """
 
+import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from shoal.envs.grid.actions import Action
-from shoal.envs.grid.board import Board, read, step_of
+from shoal.envs.grid.board import Board, step_of
 from shoal.types import Array
 
 ALL = 0b1111
@@ -57,20 +59,20 @@ def numbered(kinds: tuple[int, ...]) -> np.ndarray:
 
 
 class Nearby(NamedTuple):
-    """The cells that a step can concern, uint16."""
+    """The cells that a step can concern, uint16 [] each."""
 
-    front: Array  # [], in front of the agent
-    around: Array  # [4], the agent's neighbours; the one in front is stale, `front` counts
-    beyond: Array  # [4], the neighbours of the cell in front; one is the agent's own
+    front: Array  # in front of the agent
+    around: tuple[Array, Array, Array, Array]  # the agent's neighbours; one of them is the one in front
+    beyond: tuple[Array, Array, Array, Array]  # the neighbours of the cell in front; one is the agent's own
 
 
 class Attention(NamedTuple):
-    """What the action of a step lets rules and goals look at."""
+    """What the action of a step lets rules and goals look at, and where the agent looks; bool [] each."""
 
-    forward: Array  # []
+    forward: Array
     put: Array
     pick: Array
-    ahead: Array  # [4], whether that direction is the agent's
+    ahead: tuple[Array, Array, Array, Array]  # whether that direction is the agent's
 
 
 def attention(action: Array, direction: Array) -> Attention:
@@ -79,43 +81,66 @@ def attention(action: Array, direction: Array) -> Attention:
         action == Action.FORWARD,
         action == Action.PUT_DOWN,
         action == Action.PICK_UP,
-        np.arange(4, dtype=np.int32) == direction,
+        tuple(direction == number for number in range(4)),  # type: ignore[arg-type]
     )
 
 
-def places_nearby(board: Board, place: Array, direction: Array) -> tuple[Array, Array, Array]:
-    """Where the cells of `Nearby` lie: front [], around [4], beyond [4]."""
-    front = place + step_of(board, direction)
-    return front, place + board.steps, front + board.steps
+def places_nearby(board: Board, place: Array, direction: Array) -> Array:
+    """Where the agent's neighbours lie, and then those of the cell in front, [8]."""
+    return jnp.concatenate([place + board.steps, place + step_of(board, direction) + board.steps])
 
 
-def look(cells: Array, places: tuple[Array, Array, Array]) -> Nearby:
-    """Reads the cells nearby, in one gather."""
-    front, around, beyond = places
-    found = read(cells, jnp.concatenate([front[None], around, beyond]))
-    return Nearby(found[0], found[1:5], found[5:9])
+def nearby_of(found: Sequence[Array], attends: Attention) -> Nearby:
+    """The cells nearby, from the eight in the order of their places."""
+    around, beyond = tuple(found[:4]), tuple(found[4:])
+    return Nearby(chosen(around, attends.ahead), around, beyond)  # type: ignore[arg-type]
 
 
-def directions(bits: Array, shift: int) -> Array:
-    """Four of the bits as booleans, one a direction: [...] to [..., 4]."""
-    return ((bits[..., None] >> (shift + np.arange(4, dtype=np.uint32))) & 1).astype(bool)
+def chosen(four: tuple[Array, ...], ahead: tuple[Array, ...]) -> Array:
+    """That one of four that is ahead."""
+    return jnp.where(
+        ahead[0] | ahead[1], jnp.where(ahead[0], four[0], four[1]), jnp.where(ahead[2], four[2], four[3])
+    )
+
+
+def with_front(nearby: Nearby, front: Array, attends: Attention) -> Nearby:
+    """The same with another cell in front."""
+    around = tuple(
+        jnp.where(is_ahead, front, cell) for is_ahead, cell in zip(attends.ahead, nearby.around, strict=True)
+    )
+    return Nearby(front, around, nearby.beyond)  # type: ignore[arg-type]
+
+
+def bit(bits: Array, number: int) -> Array:
+    """Whether a bit is set."""
+    return (bits & np.uint32(1 << number)) != 0
 
 
 def has(bits: Array, flag: int) -> Array:
-    """Whether a bit is set."""
+    """Whether any bit of a flag is set."""
     return (bits & np.uint32(flag)) != 0
 
 
-def agent_hits(bits: Array, tile: Array, near: Nearby, attends: Attention) -> tuple[Array, Array]:
-    """Which of the agent's neighbours is the tile: of the three others [4], and the one in front []."""
-    looked = (directions(bits, FORWARD_SHIFT) & attends.forward) | (directions(bits, PUT_SHIFT) & attends.put)
-    found = looked & ~attends.ahead & (near.around == tile)
-    in_front = jnp.any(looked & attends.ahead) & (near.front == tile)
-    return found, in_front
+def agent_hits(bits: Array, tile: Array, nearby: Nearby, attends: Attention) -> list[Array]:
+    """In which directions the tile is beside the agent, if that is looked at: four booleans."""
+    return [
+        (bit(bits, FORWARD_SHIFT + number) & attends.forward | bit(bits, PUT_SHIFT + number) & attends.put)
+        & (cell == tile)
+        for number, cell in enumerate(nearby.around)
+    ]
 
 
-def tile_hits(bits: Array, first: Array, second: Array, near: Nearby, attends: Attention) -> Array:
-    """Which neighbours of the cell in front make up the pair with it, [4]."""
-    as_first = directions(bits, FIRST_SHIFT) & (near.front == first) & (near.beyond == second)
-    as_second = directions(bits, SECOND_SHIFT) & (near.front == second) & (near.beyond == first)
-    return (as_first | as_second) & attends.put
+def tile_hits(bits: Array, first: Array, second: Array, nearby: Nearby, attends: Attention) -> list[Array]:
+    """In which directions from the cell in front lies what makes up the pair with it: four booleans."""
+    as_first = attends.put & (nearby.front == first)
+    as_second = attends.put & (nearby.front == second)
+    return [
+        as_first & bit(bits, FIRST_SHIFT + number) & (cell == second)
+        | as_second & bit(bits, SECOND_SHIFT + number) & (cell == first)
+        for number, cell in enumerate(nearby.beyond)
+    ]
+
+
+def any_of(booleans: list[Array]) -> Array:
+    """Whether any of some booleans holds."""
+    return functools.reduce(jnp.bitwise_or, booleans)

@@ -11,7 +11,7 @@ product takes the place of the neighbour, and the cell in front of the agent bec
 """
 
 import enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
@@ -91,23 +91,30 @@ def _of_two_tiles(kind: Array) -> Array:
     return (kind >= min(OF_TWO_TILES)) & (kind <= max(OF_TWO_TILES))
 
 
-def apply(rules: Rules, nearby: Nearby, pocket: Array, attends: Attention) -> tuple[Nearby, Array]:
-    """The cells nearby and the pocket after all rules, one after the other."""
-    for index in range(rules.kind.shape[0]):
-        rule = Rules(*(column[index] for column in rules))
-        nearby, pocket = apply_one(rule, nearby, pocket, attends)
-    return nearby, pocket
+def holding(rules: Rules, nearby: Nearby, pocket: Array, attends: Attention) -> Array:
+    """Which rules hold for the cells nearby and the pocket, bool [R]."""
+    held = near.has(rules.kind, near.POCKET) & attends.pick & (pocket == rules.tile)
+    around = near.agent_hits(rules.kind, rules.tile, nearby, attends)
+    beyond = near.tile_hits(rules.kind, rules.tile, rules.other, nearby, attends)
+    return near.any_of([held, *around, *beyond])
 
 
 def apply_one(rule: Rules, nearby: Nearby, pocket: Array, attends: Attention) -> tuple[Nearby, Array]:
     """The cells nearby and the pocket after one rule. Which of its parts can hold is said by its kind."""
     held = near.has(rule.kind, near.POCKET) & attends.pick & (pocket == rule.tile)
-    around, in_front = near.agent_hits(rule.kind, rule.tile, nearby, attends)
+    around = near.agent_hits(rule.kind, rule.tile, nearby, attends)
     beyond = near.tile_hits(rule.kind, rule.tile, rule.other, nearby, attends)
-    front = jnp.where(in_front, rule.product, nearby.front)
-    changed = Nearby(
-        front=jnp.where(jnp.any(beyond), FLOOR, front),
-        around=jnp.where(around, rule.product, nearby.around),
-        beyond=jnp.where(beyond, rule.product, nearby.beyond),
+    front = jnp.where(
+        near.any_of([x & y for x, y in zip(around, attends.ahead, strict=True)]), rule.product, nearby.front
     )
-    return changed, jnp.where(held, rule.product, pocket)
+    changed = Nearby(
+        nearby.front,
+        _replaced(nearby.around, around, rule.product),
+        _replaced(nearby.beyond, beyond, rule.product),
+    )
+    front = jnp.where(near.any_of(beyond), FLOOR, front)
+    return near.with_front(changed, front, attends), jnp.where(held, rule.product, pocket)
+
+
+def _replaced(cells: tuple[Array, ...], hits: list[Array], product: Array) -> Any:
+    return tuple(jnp.where(hit, product, cell) for hit, cell in zip(hits, cells, strict=True))

@@ -13,6 +13,7 @@ from shoal.envs.grid.actions import Action, Agent, handled, moved
 from shoal.envs.grid.board import Board, read, step_of, write
 from shoal.envs.grid.goals import Goal
 from shoal.envs.grid.rules import Rules
+from shoal.envs.grid.settling import Scene, settle
 from shoal.envs.grid.tiles import NOTHING, NUM_COLOURS, NUM_TILES, unpacked
 from shoal.envs.grid.views import view
 from shoal.errors import ShoalError
@@ -138,26 +139,15 @@ class GridWorld(abc.ABC):
         agent = moved(board, state.agent, front, action)
         if self.changes_cells:
             agent, front = handled(agent, front, action)
+            cells = write(cells, front_place, front)
         nearby, attends = None, near.attention(action, agent.direction)
         if self.looks_nearby:
-            cells, agent, nearby = self._apply_rules(state, agent, front, attends, action)
-        elif self.changes_cells:
-            cells = write(cells, front_place, front)
+            places = near.places_nearby(board, agent.place, agent.direction)
+            scene = Scene(state.rules, places, attends)
+            cells, nearby, pocket = settle(scene, cells, agent.pocket)
+            agent = agent._replace(pocket=pocket)
         success = goals.reached(state.goal, cells, agent, nearby, attends)
         return state._replace(cells=cells, agent=agent, steps=state.steps + 1), success
-
-    def _apply_rules(
-        self, state: GridState, agent: Agent, front: Array, attends: near.Attention, action: Array
-    ) -> tuple[Array, Agent, near.Nearby]:
-        """The cells, the agent and what is near it, after the action has been done and the rules applied."""
-        places = near.places_nearby(self.board, agent.place, agent.direction)
-        nearby = near.look(state.cells, places)
-        # After a move or a turn there is another cell in front; only the others change the one there.
-        nearby = nearby._replace(front=jnp.where(action >= Action.PICK_UP, front, nearby.front))
-        nearby, pocket = rules.apply(state.rules, nearby, agent.pocket, attends)
-        around = jnp.where(attends.ahead, nearby.front, nearby.around)
-        cells = write(state.cells, jnp.concatenate(places[1:]), jnp.concatenate([around, nearby.beyond]))
-        return cells, agent._replace(pocket=pocket), nearby
 
     def observe(self, state: GridState) -> PyTree:
         """What the agent is shown of a state."""
