@@ -28,6 +28,7 @@ class Side(NamedTuple):
     python: str
     script: str
     devices: int = 1
+    environment: str = ""  # which, where the script knows several
 
 
 class Comparison(NamedTuple):
@@ -65,6 +66,7 @@ class Worker:
             "--devices",
             str(side.devices),
         ]
+        command += ["--environment", side.environment] if side.environment else []
         environment = {**os.environ, "PYTHONPATH": str(HERE), "JAX_PLATFORMS": "cpu"}
         self.side = side
         self.process = subprocess.Popen(

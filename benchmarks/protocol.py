@@ -28,6 +28,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--num-envs", type=int, required=True)
     parser.add_argument("--num-steps", type=int, required=True)
     parser.add_argument("--devices", type=int, default=1)
+    parser.add_argument("--environment", default="", help="which, for workers that know several")
     return parser.parse_args()
 
 
