@@ -10,7 +10,7 @@ from tiny_worlds import Halves
 from shoal import envs, trees
 from shoal.algos.ppo import PPOConfig
 from shoal.errors import ShoalError
-from shoal.runtime.acting import TrainedPolicy, batch_axes
+from shoal.runtime.acting import TrainedPolicy, as_mask, batch_axes
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
 from shoal.types import restart, spec_of, transition
 
@@ -137,6 +137,49 @@ def test_a_mask_is_obeyed(shop):
         assert shop((), one, action_mask=mask.tolist(), key=jax.random.key(0))[1] == legal
     batch = {"purse": np.zeros((3, 2)), "day": np.zeros(3)}
     assert shop((), batch, action_mask=np.eye(3, dtype=bool))[1].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "mask,batch,sentence",
+    [
+        (
+            [True, False],
+            (),
+            "action_mask has shape (2,); for Discrete(n=3) it must be of shape (3,), one entry an action.",
+        ),
+        (True, (), "action_mask has shape (); for Discrete(n=3) it must be of shape (3,)"),
+        (np.ones((1, 3)), (), "action_mask has shape (1, 3); for Discrete(n=3) it must be of shape (3,)"),
+        (
+            np.ones(3),
+            (5,),
+            "action_mask has shape (3,); for Discrete(n=3) it must be of shape (5, 3), one entry an action and "
+            "one row an observation.",
+        ),
+        (np.ones((4, 3)), (5,), "action_mask has shape (4, 3); for Discrete(n=3) it must be of shape (5, 3)"),
+        ([[1, 0, 1], [1]], (2,), "action_mask=[[1, 0, 1], [1]] is no array; it must be of shape (2, 3)."),
+    ],
+)
+def test_a_mask_of_another_shape_is_one_sentence(shop, mask, batch, sentence):
+    observation = {"purse": np.zeros((*batch, 2)), "day": np.zeros(batch)}
+    with pytest.raises(ShoalError) as error:
+        shop((), observation, action_mask=mask)
+    assert sentence in str(error.value)
+
+
+def test_masks_of_other_spaces():
+    spaces = Dict({"pick": Discrete(2), "set": MultiDiscrete((2, 3))})
+    mask = as_mask({"pick": [1, 0], "set": np.ones(5)}, spaces, ())
+    assert mask["pick"].tolist() == [True, False]
+    assert mask["set"].shape == (5,)
+    with pytest.raises(
+        ShoalError, match=r"action_mask\['set'\] has shape \(2,\); for MultiDiscrete.* shape \(5,\)"
+    ):
+        as_mask({"set": np.ones(2)}, spaces, ())
+    for wrong in (np.ones(2), {"take": np.ones(2)}):
+        with pytest.raises(ShoalError, match="action_mask must be a dictionary with entries among pick, set"):
+            as_mask(wrong, spaces, ())
+    with pytest.raises(ShoalError, match=r"action_mask was given, but Box.* leave it out"):
+        as_mask(np.ones(2), Box(-1.0, 1.0, (2,)), ())
 
 
 def test_memory_carries_the_noise_from_step_to_step(pendulum):

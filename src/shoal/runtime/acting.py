@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.errors import ShoalError
-from shoal.spaces import Dict, Discrete, Space
+from shoal.spaces import Dict, Discrete, MultiDiscrete, Space
 from shoal.types import Array, Environment, EnvSpec, Memory, PyTree, TimeStep, spec_of
 
 
@@ -65,22 +65,26 @@ class TrainedPolicy:
           memory and action, batched as the observation is.
 
         Raises:
-          ShoalError: the observation does not have the space's shape, or the memory is of another batch.
+          ShoalError: the observation or the mask does not have its space's shape, or the memory is of another
+            batch.
         """
         single = batch_axes(observation, self.spec.observation_space) == 0
         observation = as_arrays(observation, self.spec.observation_space)
         if single:
             observation = jax.tree.map(lambda x: x[None], observation)
-            action_mask = None if action_mask is None else jnp.asarray(action_mask)[None]
         size = jax.tree.leaves(observation)[0].shape[0]
         check_memory(memory, size)
+        if action_mask is not None:
+            batch_shape = () if single else (size,)
+            action_mask = as_mask(action_mask, self.spec.action_space, batch_shape)
+            action_mask = jax.tree.map(lambda x: x[None], action_mask) if single else action_mask
         timestep = TimeStep(
             observation=observation,
             reward=jnp.broadcast_to(jnp.asarray(reward, jnp.float32), (size,)),
             discount=jnp.ones(size),
             first=jnp.broadcast_to(jnp.asarray(first, bool), (size,)),
             last=jnp.zeros(size, bool),
-            action_mask=None if action_mask is None else jnp.asarray(action_mask),
+            action_mask=action_mask,
         )
         memory, action = _act(self.config, self.spec, self.parameters, memory, timestep, key)
         if single:
@@ -105,6 +109,31 @@ def as_arrays(observation: PyTree, space: Space) -> PyTree:
     if isinstance(space, Dict):
         return {name: as_arrays(observation[name], part) for name, part in space.items()}
     return jnp.asarray(observation, space.dtype)
+
+
+def as_mask(mask: PyTree, space: Space, batch_shape: tuple[int, ...], name: str = "action_mask") -> PyTree:
+    """A mask as boolean arrays, whatever numbers or lists it was given as.
+
+    Raises:
+      ShoalError: it is not of the shape that the actions' space has a mask of, for each observation.
+    """
+    if isinstance(space, Dict):
+        if not isinstance(mask, dict) or not set(mask) <= set(space):
+            raise ShoalError(f"{name} must be a dictionary with entries among {', '.join(space)}.")
+        return {key: as_mask(part, space[key], batch_shape, f"{name}[{key!r}]") for key, part in mask.items()}
+    if not isinstance(space, Discrete | MultiDiscrete):
+        raise ShoalError(f"{name} was given, but {space} has no single actions to mask; leave it out.")
+    right = (*batch_shape, space.n if isinstance(space, Discrete) else sum(space.nvec))
+    try:
+        array = np.asarray(mask, bool)
+    except ValueError as error:  # lists of different lengths
+        raise ShoalError(f"{name}={mask!r} is no array; it must be of shape {right}.") from error
+    if array.shape != right:
+        raise ShoalError(
+            f"{name} has shape {array.shape}; for {space} it must be of shape {right}, one entry an action"
+            f"{' and one row an observation' if batch_shape else ''}."
+        )
+    return jnp.asarray(array)
 
 
 def check_memory(memory: Memory, size: int) -> None:
