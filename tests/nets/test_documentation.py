@@ -1,15 +1,53 @@
-"""The code on the page about networks runs as it stands there, from top to bottom."""
+"""The page about networks names what there is, and its code runs as it stands there, from top to bottom."""
 
+import importlib
+import inspect
 import re
 from pathlib import Path
+
+import pytest
 
 PAGE = Path(__file__).parents[2] / "docs" / "networks.md"
 
 
 def test_the_pages_code_runs():
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 7
     names = {}
     for block in blocks:
         exec(compile(block, str(PAGE), "exec"), names)
     assert "GatedActorCritic" in names
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cnn",
+        "composition",
+        "costs",
+        "ensembles",
+        "gradients",
+        "headed",
+        "heads",
+        "inputs",
+        "noisy",
+        "q_heads",
+        "residual",
+        "targets",
+        "value_heads",
+    ],
+)
+def test_the_page_names_every_module_and_helper(name):
+    module, page = importlib.import_module(f"shoal.nets.{name}"), PAGE.read_text()
+    public = [
+        key
+        for key, value in vars(module).items()
+        if not key.startswith("_") and getattr(value, "__module__", "") == module.__name__ and key not in OWN
+    ]
+    assert [key for key in public if not re.search(rf"`{key}\b", page)] == []
+    assert any(inspect.isclass(getattr(module, key)) or callable(getattr(module, key)) for key in public)
+
+
+# Parts of others, protocols, and what only these files call.
+OWN = {"Dense", "LayerNorm", "Head", "Torso", "Core", "head_for", "Cost", "even_atoms", "leading_shape"}
+OWN |= {"is_noisy", "applied", "keys_for", "joined", "factorised_noise", "dueling"}
