@@ -14,6 +14,7 @@ from shoal.envs.grid.tiles import FLOOR, WALL, Colour, Tile
 from shoal.types import Array
 
 COLOURS = (Colour.RED, Colour.GREEN, Colour.BLUE, Colour.PURPLE, Colour.YELLOW, Colour.GREY)
+MOST_WITHOUT_TABLE = 14  # numbers drawn; beyond it compiling takes long
 THINGS = (Tile.BALL, Tile.SQUARE, Tile.PYRAMID, Tile.HEX, Tile.STAR)
 
 
@@ -41,8 +42,11 @@ def one_of(bits: Array, choices: Sequence[int]) -> Array:
 def distinct(bits: Array, total: Array | int) -> list[Array]:
     """Different numbers from 0 to `total - 1`, in any order equally likely; as many as there are bits.
 
-    The first steps of a Fisher-Yates shuffle, of whose table only the places that were swapped are kept.
+    The first steps of a Fisher-Yates shuffle. Where they are few, only the places of its table that were
+    swapped are kept; otherwise `total` must not be traced.
     """
+    if bits.shape[0] > MOST_WITHOUT_TABLE and isinstance(total, int):
+        return list(_distinct_of_table(bits, total))
     swapped: list[tuple[Array, Array]] = []  # places of the table, and what lies there now
 
     def content(place: Array | int) -> Array:
@@ -57,6 +61,16 @@ def distinct(bits: Array, total: Array | int) -> list[Array]:
         drawn.append(content(chosen))
         swapped.append((chosen, content(index)))
     return drawn
+
+
+def _distinct_of_table(bits: Array, total: int) -> Array:
+    def swap(table: Array, each: tuple[Array, Array]) -> tuple[Array, Array]:
+        index, own_bits = each
+        chosen = index + below(own_bits, total - index)
+        return table.at[chosen].set(table[index]), table[chosen]
+
+    indices = jnp.arange(bits.shape[0], dtype=jnp.int32)
+    return jax.lax.scan(swap, jnp.arange(total, dtype=jnp.int32), (indices, bits))[1]
 
 
 def room(height: int, width: int) -> np.ndarray:
