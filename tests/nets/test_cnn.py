@@ -43,6 +43,7 @@ def jittered(module, key):
         ((4, 4, 3), (3, 3), (2, 2), "same"),
         ((3, 3, 2), (3, 3), (1, 1), "valid"),
         ((5, 5, 1), (1, 1), (3, 3), "valid"),
+        ((14, 14, 13), (3, 3), (1, 1), "same"),  # large enough for lax's gradient
     ],
 )
 def test_convolution_equals_a_double_loop_and_its_gradients_equal_laxs(image, kernel, strides, padding):
@@ -67,7 +68,7 @@ def test_convolution_equals_a_double_loop_and_its_gradients_equal_laxs(image, ke
     np.testing.assert_allclose(y, in_numpy(x, weights, strides, padding), atol=2e-5)
     np.testing.assert_allclose(y, expected, atol=2e-5)
     np.testing.assert_allclose(gradients[0], expected_gradients[0], atol=5e-5)
-    np.testing.assert_allclose(gradients[1], expected_gradients[1], atol=5e-5)
+    np.testing.assert_allclose(gradients[1], expected_gradients[1], atol=1e-4)
     np.testing.assert_allclose(jax.jit(lambda: convolve(x, weights, strides, padding))(), y, atol=2e-5)
 
 

@@ -17,7 +17,9 @@ Padding = Literal["valid", "same"]
 Image = tuple[int, int, int]  # height, width, channels
 
 
-MOST_PLACES = 16  # of a window up to which its derivatives are products over patches; measured on a CPU
+SMALL = (
+    16_384  # numbers in an image's patches, up to which products over them are worth it; measured on a CPU
+)
 
 
 def convolve(x: Array, kernel: Array, strides: tuple[int, int] = (1, 1), padding: Padding = "valid") -> Array:
@@ -25,9 +27,9 @@ def convolve(x: Array, kernel: Array, strides: tuple[int, int] = (1, 1), padding
 
         y[b, i, j, o] = Σ_{m, n, c} kernel[o, m, n, c] x[b, i s_h + m, j s_w + n, c]
 
-    On a CPU `lax.conv` is the fastest way to this, but not to its gradient: where that is taken and the window
-    has at most 16 places, it is made of matrix products over the patches of the image. On an accelerator it
-    is `lax.conv` throughout.
+    On a CPU `lax.conv` is the fastest way to this, but for small images not to its gradient: where that is
+    taken, it is made of matrix products over the patches of the image. On an accelerator, and for large
+    images, it is `lax.conv` throughout.
 
     Args:
       x: [batch, height, width, channels].
@@ -41,8 +43,9 @@ def convolve(x: Array, kernel: Array, strides: tuple[int, int] = (1, 1), padding
     """
     if padding == "same":
         x = _padded(x, kernel.shape[1:3], strides, 0.0)
-    small = kernel.shape[1] * kernel.shape[2] <= MOST_PLACES
-    if small and jax.default_backend() == "cpu":
+    axes = zip(x.shape[1:3], kernel.shape[1:3], strides, strict=True)
+    places = math.prod(out_size(size, window, stride, "valid") for size, window, stride in axes)
+    if places * math.prod(kernel.shape[1:]) <= SMALL and jax.default_backend() == "cpu":
         return _convolve_by_patches(x, kernel, strides)
     return _convolve(x, kernel, strides)
 
