@@ -97,7 +97,7 @@ def _converted(world, state):
         agent=agent,
         steps=jnp.asarray(state.step_num, jnp.int32),
         goal=goal,
-        rules=rules.table(state.rule_encoding) if world.looks_nearby else rules.no_rules(),
+        rules=rules.table(state.rule_encoding) if hasattr(world, "ruleset") else (),
         pitfall=pitfall,
         task=jnp.zeros((), jnp.int32),
     )

@@ -219,6 +219,13 @@ def things(count):
         (R1, {"ruleset": NO_RULESET._replace(goal=np.zeros(4, np.uint8))}, ("goal is uint8[4]", "uint8[5]")),
         (R1, {"ruleset": NO_RULESET._replace(rules=np.zeros((1, 7)))}, ("rules is float64[1, 7]",)),
         (R1, {"ruleset": NO_RULESET._replace(goal=np.asarray([99] * 5, np.uint8))}, ("kind 99",)),
+        (
+            R1,
+            {"ruleset": NO_RULESET._replace(rules=np.zeros((0, 7), np.uint8))},
+            ("uint8[0, 7]", "uint8[n, 7]"),
+        ),
+        (R1, {"ruleset": Ruleset(*(array[None, None] for array in NO_RULESET))}, ("uint8[1, 1, 5]",)),
+        (R1, {"ruleset": (1, 2, 3)}, ("of type tuple",)),
         (R1, {"rooms": "R3"}, ("rooms='R3'", "R1, R2, R4, R6, R9")),
         (R1, {"rooms": "R4", "height": 10, "width": 10}, ("height=10", "odd")),
         (R1, {"rooms": "R9", "height": 12, "width": 12}, ("height=12", "multiple of 3")),
@@ -228,9 +235,8 @@ def things(count):
     ],
 )
 def test_what_cannot_be_is_said_in_one_sentence(name, parameters, words):
-    world = envs.make(name, **parameters)
     with pytest.raises(ShoalError) as error:
-        world.reset(jax.random.key(0))
+        envs.make(name, **parameters).reset(jax.random.key(0))
     assert all(word in str(error.value) for word in words), error.value
 
 

@@ -62,12 +62,6 @@ class Rules(NamedTuple):
     product: Array  # uint16 [R]
 
 
-def no_rules() -> Rules:
-    """The table of no rules."""
-    nothing = jnp.zeros(0, jnp.uint16)
-    return Rules(jnp.zeros(0, jnp.uint32), nothing, nothing, nothing)
-
-
 def table(encoded: Bytes) -> Rules:
     """The table of encoded rules [R, 7]."""
     encoded = jnp.asarray(encoded)

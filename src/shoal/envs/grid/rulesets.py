@@ -15,7 +15,10 @@ from shoal.errors import ShoalError
 
 
 class Ruleset(NamedTuple):
-    """One task, or N of them with a leading axis. Rules and things are padded with rows of zeros."""
+    """One task, or N of them with a leading axis.
+
+    Rules and things are padded with rows of zeros; there is at least one row of each.
+    """
 
     goal: Bytes  # uint8 [5]; see `goals`
     rules: Bytes  # uint8 [R, 7]; see `rules`
@@ -23,7 +26,7 @@ class Ruleset(NamedTuple):
 
 
 NO_RULESET = Ruleset(
-    np.zeros(goals.ENCODED, np.uint8), np.zeros((0, rules.ENCODED), np.uint8), np.zeros((0, 2), np.uint8)
+    np.zeros(goals.ENCODED, np.uint8), np.zeros((1, rules.ENCODED), np.uint8), np.zeros((1, 2), np.uint8)
 )
 
 
@@ -43,8 +46,8 @@ def ruleset(
     """
     made = Ruleset(
         _rows("goal", [goal], NO_RULESET.goal.shape[-1])[0],
-        _rows("rule", rules, NO_RULESET.rules.shape[-1]),
-        _rows("init_tiles", init_tiles, NO_RULESET.init_tiles.shape[-1]),
+        _rows("rule", rules or [()], NO_RULESET.rules.shape[-1]),
+        _rows("init_tiles", init_tiles or [()], NO_RULESET.init_tiles.shape[-1]),
     )
     check(made)
     return made
@@ -79,7 +82,7 @@ def check(given: Ruleset) -> None:
     Raises:
       ShoalError: an array has the wrong shape, or a kind, tile or colour is unknown.
     """
-    _check_shapes(given)
+    check_shapes(given)
     if any(isinstance(array, jax.core.Tracer) for array in given):
         return
     goal, rule, things = (np.asarray(array).reshape(-1, array.shape[-1]) for array in given)
@@ -97,26 +100,32 @@ def check(given: Ruleset) -> None:
     _check_tiles("init_tiles", things, 0, may_be_empty=True)
 
 
-def _check_shapes(given: Ruleset) -> None:
-    leading = np.shape(given.goal)[:-1]
-    for name, wanted in (
-        ("goal", (goals.ENCODED,)),
-        ("rules", (None, rules.ENCODED)),
-        ("init_tiles", (None, 2)),
-    ):
-        array = getattr(given, name)
-        shape, rank = np.shape(array), len(leading) + len(wanted)
-        fits = (
-            len(leading) <= 1
-            and len(shape) == rank
-            and (*leading, wanted[-1]) == (*shape[: len(leading)], shape[-1])
+def check_shapes(given: Ruleset) -> None:
+    """Holds a ruleset to its arrays' shapes and types, which are known while tracing.
+
+    Raises:
+      ShoalError: it is no Ruleset, or an array has another shape or type.
+    """
+    if not isinstance(given, Ruleset):
+        raise ShoalError(
+            f"the ruleset is of type {type(given).__name__}; make it by shoal.envs.grid.rulesets"
         )
+    leading = np.shape(given.goal)[:-1]
+    for name, row, array in (
+        ("goal", "5", given.goal),
+        ("rules", "n, 7", given.rules),
+        ("init_tiles", "n, 2", given.init_tiles),
+    ):
+        of_one = np.shape(array)[len(leading) :]
+        wanted = tuple(
+            of_one[0] if size == "n" and of_one else int(size.replace("n", "0")) for size in row.split(", ")
+        )
+        fits = np.shape(array) == (*leading, *wanted) and len(leading) <= 1 and min(wanted) > 0
         dtype = getattr(array, "dtype", type(array).__name__)
         if not fits or dtype != np.uint8:
-            text = ", ".join("n" if size is None else str(size) for size in wanted)
             raise ShoalError(
-                f"the ruleset's {name} is {dtype}{list(shape)}, where uint8[{text}] is needed, or the same "
-                "with one leading axis in all three for several rulesets"
+                f"the ruleset's {name} is {dtype}{list(np.shape(array))}, where uint8[{row}] is needed, or the "
+                "same with one leading axis in all three for several rulesets"
             )
 
 

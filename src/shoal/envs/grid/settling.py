@@ -89,8 +89,6 @@ def _rules_that_hold(scene: Scene, cells: Array, pocket: Array) -> Settled:
     count, size = cells.shape
     at_once = min(count, max(LEAST_AT_ONCE, int(count * SHARE_AT_ONCE)))
     found = batching.once(scene.places[:, 0] >= 0, jax.vmap(read), cells, scene.places)
-    if scene.rules.kind.shape[1] == 0:
-        return Settled(cells, found, pocket)
     start = jnp.zeros(count, jnp.int32)
     waiting = Waiting(jnp.any(jax.vmap(_left)(scene, start, found, pocket), axis=1), start)
 

@@ -33,7 +33,7 @@ class GridState(NamedTuple):
     agent: Agent
     steps: Array  # [], int32
     goal: Goal
-    rules: Rules
+    rules: Rules | tuple[()]  # () where the task has none
     pitfall: Array  # [], int32: the place that ends the episode without success
     task: Array  # [], int32: which of the environment's rulesets is played
 
@@ -69,7 +69,6 @@ class GridWorld(abc.ABC):
 
     # What a task needs of the engine, so that it does not pay for the rest.
     changes_cells = True  # whether anything can be picked up, opened or turned into something else
-    looks_nearby = False  # whether goals look at what is near the agent or the cell in front
     shows_goal = True  # whether the goal's encoding may be seen; otherwise it reads as none
 
     @abc.abstractmethod
@@ -83,8 +82,8 @@ class GridWorld(abc.ABC):
 
     @property
     def num_rules(self) -> int:
-        """How many rules a step applies."""
-        return 0
+        """How many rules the agent is told of, padding included."""
+        return 1
 
     @property
     def observation_space(self) -> Space:
@@ -141,7 +140,7 @@ class GridWorld(abc.ABC):
             agent, front = handled(agent, front, action)
             cells = write(cells, front_place, front)
         nearby, attends = None, near.attention(action, agent.direction)
-        if self.looks_nearby:
+        if state.rules:
             places = near.places_nearby(board, agent.place, agent.direction)
             scene = Scene(state.rules, places, attends)
             cells, nearby, pocket = settle(scene, cells, agent.pocket)
@@ -164,7 +163,8 @@ class GridWorld(abc.ABC):
             encoded = goals.encoded(self.board, state.goal)
             parts["goal"] = encoded if self.shows_goal else jnp.zeros_like(encoded)
         if "rules" in told:
-            parts["rules"] = rules.encoded(state.rules)
+            nothing = jnp.zeros((self.num_rules, rules.ENCODED), jnp.uint8)
+            parts["rules"] = rules.encoded(state.rules) if state.rules else nothing
         return parts
 
     def check(self) -> None:
@@ -191,7 +191,7 @@ def begin(
     direction: Any,
     goal: Goal,
     *,
-    rule_table: Rules | None = None,
+    rule_table: Rules | tuple[()] = (),
     pitfall: Any = NOWHERE,
     task: Any = 0,
 ) -> GridState:
@@ -203,7 +203,7 @@ def begin(
         ),
         steps=jnp.zeros((), jnp.int32),
         goal=goal,
-        rules=rules.no_rules() if rule_table is None else rule_table,
+        rules=rule_table,
         pitfall=jnp.asarray(pitfall, jnp.int32),
         task=jnp.asarray(task, jnp.int32),
     )

@@ -37,11 +37,10 @@ class XLand(GridWorld):
     view_size: int = 5
     ruleset: Ruleset = NO_RULESET
 
-    looks_nearby = True
-
     @property
     def num_rules(self) -> int:
         """The rows of the ruleset, padding included."""
+        rulesets.check_shapes(self.ruleset)
         return self.ruleset.rules.shape[-2]
 
     @property
