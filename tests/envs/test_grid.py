@@ -1,6 +1,8 @@
 """Grid worlds as environments: views, observations, rulesets as data, and the sentences for bad input."""
 
 import functools
+import pathlib
+import re
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +22,7 @@ from shoal.envs.grid.rulesets import NO_RULESET, Ruleset, ruleset, stacked
 from shoal.envs.grid.tiles import FLOOR, Colour, Tile, cell
 from shoal.errors import ShoalError
 
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "grid.md"
 R1 = "XLand-MiniGrid-R1-9x9"
 BALL, KEY, STAR = (Tile.BALL, Colour.RED), (Tile.KEY, Colour.RED), (Tile.STAR, Colour.BLUE)
 
@@ -245,3 +248,20 @@ def test_as_many_things_as_there_are_free_cells_are_placed():
     state, _ = jax.jit(world.reset)(jax.random.key(0))
     assert (np.asarray(state.cells) == cell(*BALL)).sum() == 48
     assert state.cells[state.agent.place] == FLOOR
+
+
+def test_the_code_of_the_page_runs():
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert len(blocks) == 3
+    namespace = {}
+    for block in blocks:
+        exec(compile(block, str(PAGE), "exec"), namespace)
+
+
+def test_the_page_gives_the_numbers_of_tiles_and_colours():
+    rows = re.findall(r"^\| (\d+) \| ([\w ]+)[^|]* \| *(\d*) *\| *(\w*) *\|$", PAGE.read_text(), re.MULTILINE)
+    assert [int(row[0]) for row in rows] == list(Tile)
+    colours = [row[3] for row in rows if row[2]]
+    assert colours[1:] == [colour.name.lower() for colour in Colour][1:]
+    for (_, words, *_), tile in list(zip(rows, Tile, strict=True))[1:]:
+        assert set(words.split()) >= set(tile.name.lower().replace("hex", "hexagon").split("_"))
