@@ -74,6 +74,18 @@ def test_register(monkeypatch):
         register("a:b", Lamp)
 
 
+def test_a_name_may_stand_for_parameters(monkeypatch):
+    monkeypatch.setattr("shoal.envs.registry._entries", {})
+    register("Lamp-3", Lamp, max_episode_steps=5, parameters={"count": 3, "power": 2.0})
+    assert make("Lamp-3") == TimeLimit(Lamp(3, power=2.0), 5)
+    assert make("Lamp-3", count=4, max_episode_steps=None) == Lamp(4, power=2.0)
+    assert parameters_of("Lamp-3")["count"].default == 3
+    assert parameters_of("Lamp-3")["bright"].default is False
+    register("Lamp-x", Lamp, parameters={"kount": 3})
+    with pytest.raises(ShoalError, match=r"no parameter 'kount'.*did you mean 'count'"):
+        make("Lamp-x")
+
+
 def test_parameters_of():
     parameters = parameters_of(f"{__name__}:Lamp")
     assert list(parameters) == ["max_episode_steps", "trial_episodes", "count", "bright", "power", "label"]

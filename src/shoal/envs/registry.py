@@ -117,7 +117,9 @@ def parameters_of(name: str) -> dict[str, inspect.Parameter]:
         for parameter, default in ((TIME_LIMIT, entry.max_episode_steps), (TRIAL, None))
     } | _own_parameters(_resolve(name, entry.constructor))
     own = {
-        parameter: known[parameter].replace(default=value) for parameter, value in entry.parameters.items()
+        parameter: known[parameter].replace(default=value)
+        for parameter, value in entry.parameters.items()
+        if parameter in known  # `make` says what is wrong otherwise
     }
     return known | own
 
