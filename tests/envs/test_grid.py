@@ -232,9 +232,13 @@ def things(count):
         (R1, {"rooms": "R3"}, ("rooms='R3'", "R1, R2, R4, R6, R9")),
         (R1, {"rooms": "R4", "height": 10, "width": 10}, ("height=10", "odd")),
         (R1, {"rooms": "R9", "height": 12, "width": 12}, ("height=12", "multiple of 3")),
-        (R1, {"height": 11}, ("height=11, width=9", "square")),
+        (R1, {"rooms": "R2", "height": 11}, ("height=11, width=9", "square")),
+        ("MiniGrid-FourRooms", {"height": 8, "width": 8}, ("height=8", "odd")),
+        ("MiniGrid-MemoryS8", {"height": 9}, ("height=9", "needs 7")),
+        ("MiniGrid-DoorKey-5x5", {"width": 4}, ("width=4", "5 and 255")),
+        ("MiniGrid-Playground", {"num_objects": 225}, ("num_objects=225", "at most 224")),
         (R1, {"view_size": 4}, ("view_size=4", "odd number of 3 or more")),
-        ("MiniGrid-Empty-5x5", {"height": 2}, ("height=2", "3 and 255")),
+        ("MiniGrid-Empty-5x5", {"height": 2}, ("height=2", "4 and 255")),
     ],
 )
 def test_what_cannot_be_is_said_in_one_sentence(name, parameters, words):

@@ -11,6 +11,7 @@ import numpy as np
 
 from shoal.envs.grid.board import Board
 from shoal.envs.grid.tiles import FLOOR, WALL, Colour, Tile
+from shoal.errors import ShoalError
 from shoal.types import Array
 
 COLOURS = (Colour.RED, Colour.GREEN, Colour.BLUE, Colour.PURPLE, Colour.YELLOW, Colour.GREY)
@@ -112,6 +113,23 @@ def nine_rooms(height: int, width: int) -> np.ndarray:
     grid[:, [width // 3, 2 * (width // 3)]] = WALL
     grid[[height // 3, 2 * (height // 3)], :] = WALL
     return grid
+
+
+def check_rooms(rooms: str, height: int, width: int) -> None:
+    """Holds worlds of 1, 2, 4, 6 or 9 rooms ("R1" and so on) to sizes in which each door is between two.
+
+    Raises:
+      ShoalError: the size is another.
+    """
+    size = f"height={height}, width={width}"
+    if rooms != "R1" and height != width:
+        raise ShoalError(f"{size}: a world of several rooms must be square")
+    if rooms in ("R2", "R4") and (height < 5 or height % 2 == 0):
+        raise ShoalError(f"{size}: {rooms} needs an odd number of 5 or more")
+    if rooms == "R6" and height < 9:
+        raise ShoalError(f"{size}: R6 needs 9 or more")
+    if rooms == "R9" and (height < 7 or height % 3 != 1):
+        raise ShoalError(f"{size}: R9 needs 7 or more, and one more than a multiple of 3")
 
 
 def free_places(board: Board, grid: np.ndarray) -> np.ndarray:

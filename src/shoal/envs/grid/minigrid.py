@@ -15,9 +15,11 @@ from shoal.envs.grid.goals import Goal, GoalKind
 from shoal.envs.grid.layouts import COLOURS, THINGS, below, distinct, draw, one_of
 from shoal.envs.grid.tiles import FLOOR, GOAL, WALL, Colour, Tile, cell, coloured
 from shoal.envs.grid.world import GridState, GridWorld, begin
+from shoal.errors import ShoalError
 from shoal.types import Array
 
 RIGHT = 1  # the direction
+MEMORY_HEIGHT = 7
 LEFT_WALL_ROOM = 5  # the side of the room in which a memory task shows its thing, walls included
 
 
@@ -37,6 +39,7 @@ def with_goal(grid: np.ndarray) -> np.ndarray:
 class Empty(GridWorld):
     """An empty room: walk from the upper left corner to the goal in the lower right one."""
 
+    smallest = (4, 4)
     changes_cells = False
 
     def start(self, key: Array) -> GridState:
@@ -49,6 +52,7 @@ class Empty(GridWorld):
 class EmptyRandom(GridWorld):
     """An empty room: walk from anywhere to the goal in the lower right corner."""
 
+    smallest = (4, 4)
     changes_cells = False
 
     def start(self, key: Array) -> GridState:
@@ -69,6 +73,11 @@ class FourRooms(GridWorld):
 
     changes_cells = False
 
+    def check(self) -> None:
+        """Holds the sizes to those in which each door is between two rooms."""
+        GridWorld.check(self)
+        layouts.check_rooms("R4", self.height, self.width)
+
     def start(self, key: Array) -> GridState:
         """An opening in each of the four walls; goal and agent on two free cells, openings included."""
         grid = layouts.four_rooms(self.height, self.width)
@@ -87,6 +96,8 @@ class DoorKey(GridWorld):
 
     height: int = 5
     width: int = 5
+
+    smallest = (4, 5)
 
     def start(self, key: Array) -> GridState:
         """Key and agent are left of the wall, which stands anywhere; the door is not in its lowest cell."""
@@ -131,6 +142,8 @@ class Unlock(GridWorld):
     height: int = 6
     width: int = 11
 
+    smallest = (4, 5)
+
     def start(self, key: Array) -> GridState:
         """Key and agent are in the left room."""
         bits = draw(key, 5)
@@ -150,6 +163,8 @@ class UnlockPickUp(GridWorld):
 
     height: int = 6
     width: int = 11
+
+    smallest = (4, 5)
 
     def start(self, key: Array) -> GridState:
         """Key and agent are in the left room, the thing is in the right one."""
@@ -174,6 +189,8 @@ class BlockedUnlockPickUp(GridWorld):
 
     height: int = 6
     width: int = 11
+
+    smallest = (5, 5)
 
     def start(self, key: Array) -> GridState:
         """Key, agent and what is in the way are in the left room, the thing is in the right one."""
@@ -216,6 +233,11 @@ class LockedRoom(GridWorld):
     height: int = 19
     width: int = 19
 
+    def check(self) -> None:
+        """Holds the sizes to those in which each door is between two rooms."""
+        GridWorld.check(self)
+        layouts.check_rooms("R6", self.height, self.width)
+
     def start(self, key: Array) -> GridState:
         """Doors of six colours; the key, which is in another room, has that of the locked one."""
         board = self.board
@@ -246,12 +268,21 @@ class Memory(GridWorld):
     The other end ends the episode without reward. The things cannot be picked up.
     """
 
-    height: int = 7
+    height: int = MEMORY_HEIGHT
     width: int = 13
     view_size: int = 3
 
+    smallest = (MEMORY_HEIGHT, 8)
     changes_cells = False
     shows_goal = False
+
+    def check(self) -> None:
+        """Holds the height to the only one there is."""
+        GridWorld.check(self)
+        if self.height != MEMORY_HEIGHT:
+            raise ShoalError(
+                f"height={self.height}: Memory needs {MEMORY_HEIGHT}; its width may be 8 or more"
+            )
 
     def start(self, key: Array) -> GridState:
         """The agent looks right, from anywhere in the room or the corridor before its end."""
@@ -293,6 +324,17 @@ class Playground(GridWorld):
     height: int = 19
     width: int = 19
     num_objects: int = 12
+
+    def check(self) -> None:
+        """Holds the sizes to those in which each door is between two rooms, with room for the things."""
+        GridWorld.check(self)
+        layouts.check_rooms("R9", self.height, self.width)
+        free = len(layouts.free_places(self.board, layouts.nine_rooms(self.height, self.width)))
+        if not 1 <= self.num_objects < free:
+            raise ShoalError(
+                f"num_objects={self.num_objects} is not at least 1 and at most {free - 1}, for which there is "
+                "room beside the agent"
+            )
 
     def start(self, key: Array) -> GridState:
         """Twelve closed doors; things and agent on different free cells."""

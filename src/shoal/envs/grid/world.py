@@ -67,6 +67,8 @@ class GridWorld(abc.ABC):
     action_space = Discrete(len(Action))
     info_summaries = MappingProxyType({"success": "max"})
 
+    smallest = (3, 3)  # height and width in which an episode can start
+
     # What a task needs of the engine, so that it does not pay for the rest.
     changes_cells = True  # whether anything can be picked up, opened or turned into something else
     shows_goal = True  # whether the goal's encoding may be seen; otherwise it reads as none
@@ -175,9 +177,9 @@ class GridWorld(abc.ABC):
         """
         if self.view_size < LEAST_VIEW or self.view_size % 2 == 0:
             raise ShoalError(f"view_size={self.view_size} is not an odd number of {LEAST_VIEW} or more")
-        for name in ("height", "width"):
-            if not 3 <= getattr(self, name) <= LARGEST_SIDE:
-                raise ShoalError(f"{name}={getattr(self, name)} is not between 3 and {LARGEST_SIDE}")
+        for name, least in zip(("height", "width"), self.smallest, strict=True):
+            if not least <= getattr(self, name) <= LARGEST_SIDE:
+                raise ShoalError(f"{name}={getattr(self, name)} is not between {least} and {LARGEST_SIDE}")
 
 
 def cell_space(*shape: int) -> Box:

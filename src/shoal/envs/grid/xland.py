@@ -71,7 +71,7 @@ class XLand(GridWorld):
             raise ShoalError(
                 f"rooms={self.rooms!r} is not one of {', '.join(ROOMS)}{nearest(self.rooms, ROOMS)}"
             )
-        _check_rooms(self.rooms, self.height, self.width)
+        layouts.check_rooms(self.rooms, self.height, self.width)
         rulesets.check(self.ruleset)
         free = len(layouts.free_places(self.board, self._walls()))
         things = self.ruleset.init_tiles.shape[-2]
@@ -122,20 +122,3 @@ class XLand(GridWorld):
                 return jnp.asarray(layouts.six_rooms_doors(self.board))
             case _:
                 return layouts.nine_rooms_doors(self.board, bits)
-
-
-def _check_rooms(rooms: str, height: int, width: int) -> None:
-    """Sizes in which every door stands between two rooms.
-
-    Raises:
-      ShoalError: the size is another.
-    """
-    size = f"height={height}, width={width}"
-    if height != width:
-        raise ShoalError(f"{size}: the worlds of XLand are square")
-    if rooms in ("R2", "R4") and (height < 5 or height % 2 == 0):
-        raise ShoalError(f"{size}: {rooms} needs an odd number of 5 or more")
-    if rooms == "R6" and height < 9:
-        raise ShoalError(f"{size}: R6 needs 9 or more")
-    if rooms == "R9" and (height < 7 or height % 3 != 1):
-        raise ShoalError(f"{size}: R9 needs 7 or more, and one more than a multiple of 3")
