@@ -1,0 +1,257 @@
+"""Recurrent cores: what a network remembers from step to step.
+
+A core unrolls over T steps of N sequences at once, [T, N, ...]; acting is the same with T = 1. The input
+projection of the whole sequence is one product outside the loop over time: only the product with the hidden
+state stays inside, and minGRU, whose gates do not see the hidden state, needs no loop at all. Where `first` is True
+the memory is cleared *before* that step is processed, so that no sequence sees the one before it.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from shoal.errors import ShoalError, nearest
+from shoal.nets.initialisers import orthogonals
+
+Array = jax.Array
+State = tuple[Array, ...]  # of one layer: the hidden state, and what else the cell keeps; each [..., size]
+Carry = tuple[State, ...]  # of all layers
+
+OUTPUTS = ("last", "sum")
+
+
+def gru(projected: Array, hidden: Array, bias: Array, state: State) -> State:
+    """Gated recurrent unit, with the reset gate after the recurrent product (one product for all gates).
+
+        r = σ(x_r + h_r),  z = σ(x_z + h_z),  n = tanh(x_n + r (h_n + b)),  h' = (1 - z) n + z h
+
+    Source: Cho et al. 2014, "Learning Phrase Representations using RNN Encoder-Decoder"; the order is cuDNN's.
+    """
+    (h,) = state
+    (x_r, x_z, x_n), (h_r, h_z, h_n) = jnp.split(projected, 3, -1), jnp.split(hidden, 3, -1)
+    reset, update = jax.nn.sigmoid(x_r + h_r), jax.nn.sigmoid(x_z + h_z)
+    candidate = jnp.tanh(x_n + reset * (h_n + bias))
+    return ((1.0 - update) * candidate + update * h,)
+
+
+def lstm(projected: Array, hidden: Array, bias: Array, state: State) -> State:
+    """Long short-term memory; the state is (h, c).
+
+        i, f, o = σ(x + h),  g = tanh(x_g + h_g),  c' = f c + i g,  h' = o tanh(c')
+
+    Source: Hochreiter and Schmidhuber 1997; the forget gate, Gers et al. 2000, has an initial bias of 1, as
+    Jozefowicz et al. 2015 advise.
+    """
+    _, c = state
+    i, f, g, o = jnp.split(projected + hidden, 4, axis=-1)
+    c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+    return jax.nn.sigmoid(o) * jnp.tanh(c), c
+
+
+def rnn(projected: Array, hidden: Array, bias: Array, state: State) -> State:
+    """Simple recurrence, `h' = tanh(x + h)` (Elman 1990, "Finding Structure in Time")."""
+    return (jnp.tanh(projected + hidden),)
+
+
+def mgu(projected: Array, hidden: Array, bias: Array, state: State) -> State:
+    """Minimal gated unit: one gate forgets and resets, applied after the recurrent product as in `gru`.
+
+        f = σ(x_f + h_f),  n = tanh(x_n + f (h_n + b)),  h' = (1 - f) n + f h
+
+    Source: Zhou et al. 2016, "Minimal Gated Unit for Recurrent Neural Networks", whose f is 1 - f here; the gate
+    has an initial bias of 1, so that it begins by keeping.
+    """
+    (h,) = state
+    (x_f, x_n), (h_f, h_n) = jnp.split(projected, 2, -1), jnp.split(hidden, 2, -1)
+    forget = jax.nn.sigmoid(x_f + h_f)
+    candidate = jnp.tanh(x_n + forget * (h_n + bias))
+    return ((1.0 - forget) * candidate + forget * h,)
+
+
+class Cell(NamedTuple):
+    """What tells one kind of core from another."""
+
+    gates: int  # blocks of the input projection
+    step: Callable[[Array, Array, Array, State], State] | None  # None: parallel over time
+    states: int = 1  # arrays that it keeps; the first is its output
+    candidate_bias: bool = False  # on the recurrent side of the candidate, inside the gate
+    remember: int | None = None  # the block whose bias begins at 1
+
+
+CELLS = {
+    "gru": Cell(3, gru, candidate_bias=True),
+    "lstm": Cell(4, lstm, states=2, remember=1),
+    "rnn": Cell(1, rnn),
+    "mgu": Cell(2, mgu, candidate_bias=True, remember=0),
+    "mingru": Cell(2, None),
+}
+
+
+def initial(kind: str, size: int, layers: int, batch_shape: tuple[int, ...]) -> Carry:
+    """The memory of a core that has just begun: zeros, each [*batch_shape, size]."""
+    check(kind, size, layers)
+    zeros = jnp.zeros((*batch_shape, size), jnp.float32)
+    return ((zeros,) * CELLS[kind].states,) * layers
+
+
+def check(kind: str, size: int, layers: int) -> None:
+    """Raises ShoalError unless there is such a core."""
+    if kind not in CELLS:
+        raise ShoalError(f"core={kind!r} is none of {', '.join(CELLS)}{nearest(str(kind), CELLS)}.")
+    for name, value in (("size", size), ("layers", layers)):
+        if not isinstance(value, int) or value < 1:
+            raise ShoalError(f"{name}={value} of a core must be an integer of at least 1.")
+
+
+class Layer(nnx.Module):
+    """One layer of a core. Kernels are orthogonal gate by gate, biases zero but where `Cell.remember` says."""
+
+    def __init__(self, in_features: int, size: int, kind: str, *, key: Array):
+        cell = CELLS[kind]
+        blocks = [(size, in_features)] * cell.gates + [(size, size)] * (cell.gates if cell.step else 0)
+        kernels = orthogonals(key, blocks)
+        bias = jnp.zeros((cell.gates, size), jnp.float32)
+        if cell.remember is not None:
+            bias = bias.at[cell.remember].set(1.0)
+        self.kind = kind
+        self.size = size
+        self.kernel = nnx.data(jnp.concatenate(kernels[: cell.gates]))  # [gates * size, in]
+        self.bias = nnx.data(bias.reshape(-1))
+        if cell.step:
+            self.recurrent = nnx.data(jnp.concatenate(kernels[cell.gates :]))  # [gates * size, size]
+        if cell.candidate_bias:
+            self.candidate_bias = nnx.data(jnp.zeros(size, jnp.float32))
+
+    def unroll(self, state: State, x: Array, first: Array) -> tuple[State, Array, State]:
+        """State [N, size], x [T, N, in], first [T, N] -> state, outputs [T, N, size], states before each step."""
+        projected = x @ self.kernel.T + self.bias
+        step = CELLS[self.kind].step
+        if step is None:
+            return self._at_once(state, projected, first)
+        bias = self.candidate_bias if CELLS[self.kind].candidate_bias else jnp.zeros(())
+
+        def advance(state: State, inputs: tuple[Array, Array]) -> tuple[State, tuple[Array, State]]:
+            projected, first = inputs
+            cleared = tuple(jnp.where(first[:, None], 0.0, part) for part in state)
+            new = step(projected, cleared[0] @ self.recurrent.T, bias, cleared)
+            return new, (new[0], state)
+
+        state, (outputs, before) = jax.lax.scan(advance, state, (projected, first))
+        return state, outputs, before
+
+    def _at_once(self, state: State, projected: Array, first: Array) -> tuple[State, Array, State]:
+        """minGRU, by an associative scan over time: log2 T rounds in place of T steps.
+
+            z = σ(x_z),  h' = (1 - z) h + z x_h
+
+        Each step is the affine map h -> keep h + add; the composition of two is one again, and a reset is keep = 0.
+
+        Source: Feng et al. 2024, "Were RNNs All We Needed?", section 3.1 (the variant without log space).
+        """
+        gate, candidate = jnp.split(projected, 2, axis=-1)
+        update = jax.nn.sigmoid(gate)
+        keep, add = jnp.where(first[..., None], 0.0, 1.0 - update), update * candidate
+        add = add.at[0].add(keep[0] * state[0])
+
+        def compose(earlier: tuple[Array, Array], later: tuple[Array, Array]) -> tuple[Array, Array]:
+            return earlier[0] * later[0], later[0] * earlier[1] + later[1]
+
+        _, outputs = jax.lax.associative_scan(compose, (keep, add))
+        before = jnp.concatenate([state[0][None], outputs[:-1]])
+        return (outputs[-1],), outputs, (before,)
+
+
+class RecurrentCore(nnx.Module):
+    """A stack of recurrent layers, each upon the outputs of the one before.
+
+    Args:
+      in_features: length of the input vector at each step.
+      size: of the hidden state of each layer, and of the output.
+      kind: "gru", "lstm", "rnn", "mgu" or "mingru".
+      layers: how many.
+      outputs: what comes out at each step: the "last" layer's output, or the "sum" of all layers'.
+      key: a JAX key.
+
+    Raises:
+      ShoalError: an unknown kind or choice of outputs, or a number below 1.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        size: int,
+        kind: str = "gru",
+        *,
+        layers: int = 1,
+        outputs: str = "last",
+        key: Array,
+    ):
+        check(kind, size, layers)
+        if outputs not in OUTPUTS:
+            raise ShoalError(f"outputs={outputs!r} of a core must be one of {', '.join(OUTPUTS)}.")
+        if in_features < 1:
+            raise ShoalError(f"in_features={in_features} of a core must be an integer of at least 1.")
+        keys = jax.random.split(key, layers)
+        widths = [in_features] + [size] * (layers - 1)
+        self.kind = kind
+        self.outputs = outputs
+        self.in_features = in_features
+        self.out_features = size
+        self.layers = nnx.List(
+            [Layer(width, size, kind, key=k) for width, k in zip(widths, keys, strict=True)]
+        )
+
+    def initial(self, batch_shape: tuple[int, ...] = ()) -> Carry:
+        """The memory of a sequence that has just begun: zeros, each [*batch_shape, size]."""
+        return initial(self.kind, self.out_features, len(self.layers), batch_shape)
+
+    def unroll(self, carry: Carry, x: Array, first: Array) -> tuple[Carry, Array, Carry]:
+        """Runs over T steps; B stands for any number of batch axes.
+
+        Args:
+          carry: from before the first step, [*B, size].
+          x: inputs, [T, *B, in_features].
+          first: whether each step begins a sequence anew, [T, *B].
+
+        Returns:
+          the carry after the last step; the outputs, [T, *B, size]; and the carries from before each step (from
+          before a reset there, if there is one), [T, *B, size].
+
+        Raises:
+          ShoalError: shapes that do not fit each other.
+        """
+        if x.shape[-1:] != (self.in_features,) or x.shape[:-1] != first.shape or first.ndim < 1:
+            raise ShoalError(
+                f"x of shape {x.shape} and first of shape {first.shape} of a core must be "
+                f"[T, ..., {self.in_features}] and [T, ...]."
+            )
+        steps, *batch_shape = first.shape
+        if steps < 1:
+            raise ShoalError(
+                f"x of shape {x.shape} has no step to unroll a core over; it must have at least one."
+            )
+        size = math.prod(batch_shape)
+        carry = jax.tree.map(lambda part: part.reshape(size, part.shape[-1]), carry)
+        x, first = x.reshape(steps, size, self.in_features), first.reshape(steps, size)
+        after, outputs, before = [], [], []
+        for layer, state in zip(self.layers, carry, strict=True):
+            new, x, states = layer.unroll(state, x, first)
+            after.append(new)
+            outputs.append(x)
+            before.append(states)
+        output = sum(outputs[1:], outputs[0]) if self.outputs == "sum" else outputs[-1]
+
+        def shaped(tree, leading):  # type: ignore[no-untyped-def]
+            return jax.tree.map(lambda part: part.reshape(*leading, part.shape[-1]), tree)
+
+        in_time = (steps, *batch_shape)
+        return shaped(tuple(after), batch_shape), shaped(output, in_time), shaped(tuple(before), in_time)
+
+    def __call__(self, carry: Carry, x: Array, first: Array) -> tuple[Carry, Array]:
+        """The carry after the last step, and the outputs; see `unroll`."""
+        carry, outputs, _ = self.unroll(carry, x, first)
+        return carry, outputs

@@ -1,0 +1,300 @@
+"""Recurrent cores against Flax's cells, loops in NumPy, and what must hold of every one of them."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+from shoal.errors import ShoalError
+from shoal.nets.cores import CELLS, RecurrentCore, initial
+
+T, N, IN, SIZE = 7, 4, 3, 5
+KINDS = tuple(CELLS)
+
+
+def jittered(core, key):
+    """The core with noise on every parameter, so that no bias is trivial."""
+    leaves, structure = jax.tree.flatten(core)
+    keys = jax.random.split(key, len(leaves))
+    noisy = [leaf + 0.3 * jax.random.normal(k, leaf.shape) for leaf, k in zip(leaves, keys, strict=True)]
+    return jax.tree.unflatten(structure, noisy)
+
+
+def made(kind, **options):
+    return jittered(RecurrentCore(IN, SIZE, kind, key=jax.random.key(0), **options), jax.random.key(1))
+
+
+def drawn(seed=2, steps=T):
+    """Inputs, a memory that is not zero, and resets that are at the start, in the middle, twice, and nowhere."""
+    x_key, carry_key = jax.random.split(jax.random.key(seed))
+    first = np.zeros((steps, N), bool)
+    first[0, 1] = first[steps // 2, 2] = first[1:3, 3] = True
+    return jax.random.normal(x_key, (steps, N, IN)), jnp.asarray(first), carry_key
+
+
+def begun(core, key, batch_shape=(N,)):
+    leaves, structure = jax.tree.flatten(core.initial(batch_shape))
+    keys = jax.random.split(key, len(leaves))
+    return jax.tree.unflatten(
+        structure, [jax.random.normal(k, leaf.shape) for k, leaf in zip(keys, leaves, strict=True)]
+    )
+
+
+unroll = jax.jit(RecurrentCore.unroll)
+
+
+def close(first, second, atol=1e-5):
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=atol), first, second)
+
+
+def blocks(array, n):
+    return np.split(np.asarray(array), n)
+
+
+def flax_cell(kind, layer):
+    """Flax's cell and its parameters, copied from a layer."""
+    gates = CELLS[kind].gates
+    inputs, hidden, bias = (
+        blocks(layer.kernel, gates),
+        blocks(layer.recurrent, gates),
+        blocks(layer.bias, gates),
+    )
+    if kind == "gru":
+        names = "rzn"
+        tree = {f"i{g}": {"kernel": w.T, "bias": b} for g, w, b in zip(names, inputs, bias, strict=True)}
+        tree |= {f"h{g}": {"kernel": u.T} for g, u in zip(names, hidden, strict=True)}
+        tree["hn"]["bias"] = layer.candidate_bias
+        return nn.GRUCell(SIZE), tree
+    if kind == "lstm":
+        names = "ifgo"
+        tree = {f"i{g}": {"kernel": w.T} for g, w in zip(names, inputs, strict=True)}
+        tree |= {f"h{g}": {"kernel": u.T, "bias": b} for g, u, b in zip(names, hidden, bias, strict=True)}
+        return nn.LSTMCell(SIZE), tree
+    if kind == "mgu":
+        names = "fn"
+        tree = {f"i{g}": {"kernel": w.T, "bias": b} for g, w, b in zip(names, inputs, bias, strict=True)}
+        tree |= {f"h{g}": {"kernel": u.T} for g, u in zip(names, hidden, strict=True)}
+        tree["hn"]["bias"] = layer.candidate_bias
+        return nn.MGUCell(SIZE), tree
+    tree = {"i": {"kernel": inputs[0].T, "bias": bias[0]}, "h": {"kernel": hidden[0].T}}
+    return nn.SimpleCell(SIZE), tree
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm", "rnn", "mgu"])
+def test_a_layer_equals_flaxs_cell(kind):
+    core = made(kind)
+    x, _, key = drawn()
+    carry = begun(core, key)
+    cell, tree = flax_cell(kind, core.layers[0])
+    state = (carry[0][1], carry[0][0]) if kind == "lstm" else carry[0][0]  # Flax's is (c, h)
+    expected = []
+    apply = jax.jit(cell.apply)
+    for x_t in x:
+        state, y = apply({"params": tree}, state, x_t)
+        expected.append(y)
+    after, outputs, _ = unroll(core, carry, x, jnp.zeros((T, N), bool))
+    close(outputs, jnp.stack(expected))
+    close(after[0], (state[1], state[0]) if kind == "lstm" else (state,))
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def numpy_step(kind, layer, x, h, c):
+    """One step of one sequence in float64: (h, c)."""
+    gates = CELLS[kind].gates
+    p = np.split(np.asarray(layer.kernel, np.float64) @ x + np.asarray(layer.bias, np.float64), gates)
+    if kind == "mingru":
+        z = sigmoid(p[0])
+        return (1 - z) * h + z * p[1], c
+    q = np.split(np.asarray(layer.recurrent, np.float64) @ h, gates)
+    if kind == "rnn":
+        return np.tanh(p[0] + q[0]), c
+    if kind == "lstm":
+        i, f, o = (sigmoid(p[k] + q[k]) for k in (0, 1, 3))
+        c = f * c + i * np.tanh(p[2] + q[2])
+        return o * np.tanh(c), c
+    b = np.asarray(layer.candidate_bias, np.float64)
+    keep = sigmoid(p[-2] + q[-2])
+    opened = sigmoid(p[0] + q[0]) if kind == "gru" else keep
+    return (1 - keep) * np.tanh(p[-1] + opened * (q[-1] + b)) + keep * h, c
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("layers, outputs", [(1, "last"), (3, "last"), (3, "sum")])
+def test_equals_a_loop_in_numpy_with_resets(kind, layers, outputs):
+    """Each sequence, step and layer by itself; memory and what is remembered of it too."""
+    core = made(kind, layers=layers, outputs=outputs)
+    x, first, key = drawn()
+    carry = begun(core, key)
+    after, actual, before = unroll(core, carry, x, first)
+    for n in range(N):
+        states = [[np.asarray(part[n], np.float64) for part in state] for state in carry]
+        for t in range(T):
+            close([[part[t, n] for part in state] for state in before], [list(s) for s in states])
+            y, total = np.asarray(x[t, n], np.float64), 0.0
+            for k, layer in enumerate(core.layers):
+                state = [np.zeros(SIZE) if first[t, n] else part for part in states[k]]
+                h, c = numpy_step(kind, layer, y, state[0], state[-1])
+                states[k] = [h, c] if len(state) == 2 else [h]
+                y, total = h, total + h
+            np.testing.assert_allclose(actual[t, n], total if outputs == "sum" else y, atol=1e-5)
+        close([[part[n] for part in state] for state in after], states)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_step_by_step_and_by_chunks_equal_the_whole(kind):
+    """Acting (T = 1) and replaying from the memory at any step give what one unroll gives."""
+    core = made(kind, layers=2)
+    x, first, key = drawn()
+    carry = begun(core, key)
+    after, outputs, before = unroll(core, carry, x, first)
+    stepped, single = carry, []
+    for t in range(T):
+        close(stepped, jax.tree.map(lambda part, t=t: part[t], before))
+        stepped, y, _ = unroll(core, stepped, x[t : t + 1], first[t : t + 1])
+        single.append(y[0])
+    close(jnp.stack(single), outputs)
+    close(stepped, after)
+    at = jax.tree.map(lambda part: part[3], before)
+    close(unroll(core, at, x[3:6], first[3:6])[1], outputs[3:6])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_reset_makes_two_sequences_of_one_for_every_pattern(kind):
+    """All 2^4 patterns of resets at once: each stretch between resets is as if it were alone."""
+    core, steps = made(kind), 4
+    patterns = np.stack([(np.arange(2**steps) >> t) & 1 for t in range(steps)]).astype(bool)  # [T, 16]
+    x = jnp.broadcast_to(drawn(steps=steps)[0][:, :1], (steps, 2**steps, IN))
+    carry = begun(core, jax.random.key(5), (2**steps,))
+    _, outputs, _ = unroll(core, carry, x, jnp.asarray(patterns))
+    none = jnp.zeros((steps, 2**steps), bool)
+    alone = {}  # outputs of a sequence that begins at step b with no memory
+    for b in range(steps):
+        alone[b] = unroll(core, core.initial((2**steps,)), x[b:], none[b:])[1]
+    unbroken = unroll(core, carry, x, none)[1]
+    for n, pattern in enumerate(patterns.T):
+        for t in range(steps):
+            begins = [b for b in range(t + 1) if pattern[b]]
+            expected = alone[begins[-1]][t - begins[-1], n] if begins else unbroken[t, n]
+            np.testing.assert_allclose(outputs[t, n], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_reset_stops_nan_and_the_gradient(kind):
+    core = made(kind)
+    x, _, key = drawn()
+    first = jnp.zeros((T, N), bool).at[3].set(True)
+    poisoned = x.at[2].set(jnp.nan)
+    if kind != "mingru":  # there NaN would pass the maps before the reset, as 0 times NaN
+        assert np.isfinite(unroll(core, begun(core, key), poisoned, first)[1][3:]).all()
+
+    @jax.jit
+    def gradient(x):
+        return jax.grad(lambda x: jnp.sum(core.unroll(begun(core, key), x, first)[1][3:] ** 2))(x)
+
+    assert np.array_equal(gradient(x)[:3], np.zeros((3, N, IN)))
+    assert (np.abs(gradient(x)[3:]) > 0).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_by_finite_differences(kind):
+    core = made(kind, layers=2, outputs="sum")
+    x, first, key = drawn(steps=4)
+    carry = begun(core, key)
+    loss = jax.jit(lambda core, carry, x: jnp.sum(core.unroll(carry, x, first)[1] ** 2))
+    check_grads(loss, (core, carry, x), order=1, modes=["rev"], atol=3e-2, rtol=3e-2)
+    gradients = jax.tree.leaves(jax.jit(jax.grad(loss))(core, carry, x))
+    assert all((np.abs(leaf) > 0).any() for leaf in gradients)  # nothing is left out
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_are_finite_at_extreme_inputs(kind):
+    core = made(kind)
+    gradient = jax.jit(
+        jax.grad(lambda core, x: jnp.mean(core(core.initial((N,)), x, jnp.zeros((T, N), bool))[1]))
+    )
+    for value in (1e6, -1e6, 0.0):
+        assert all(
+            np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient(core, jnp.full((T, N, IN), value)))
+        )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_contract(kind):
+    """A pytree of floats, the same structure each time, any batch axes, and vmap over members."""
+    cores = [RecurrentCore(IN, SIZE, kind, layers=2, key=jax.random.key(seed)) for seed in (0, 1)]
+    assert jax.tree.structure(cores[0]) == jax.tree.structure(cores[1])
+    traced = jax.jit(lambda key: RecurrentCore(IN, SIZE, kind, layers=2, key=key))(jax.random.key(0))
+    close(traced, cores[0])
+    assert jax.tree.structure(traced) == jax.tree.structure(cores[0])
+    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(cores[0]))
+    assert jax.tree.structure(cores[0].initial((N,))) == jax.tree.structure(initial(kind, SIZE, 2, (N,)))
+
+    x, first, _ = drawn()
+    flat = cores[0](cores[0].initial((N,)), x, first)
+    one = cores[0](cores[0].initial(), x[:, 2], first[:, 2])
+    close(one, (jax.tree.map(lambda part: part[2], flat[0]), flat[1][:, 2]))
+    folded = cores[0](cores[0].initial((2, 2)), x.reshape(T, 2, 2, IN), first.reshape(T, 2, 2))
+    assert folded[1].shape == (T, 2, 2, SIZE)
+    close(folded[1].reshape(T, N, SIZE), flat[1])
+
+    members = jax.tree.map(lambda *leaves: jnp.stack(leaves), *cores)
+    mapped = jax.jit(jax.vmap(lambda core: core(core.initial((N,)), x, first)[1]))(members)
+    close(mapped[1], cores[1](cores[1].initial((N,)), x, first)[1])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_initial_weights(kind):
+    """Orthogonal blocks, gate by gate; a gate that keeps begins by keeping."""
+    layer = RecurrentCore(IN, SIZE, kind, key=jax.random.key(0)).layers[0]
+    cell = CELLS[kind]
+    kernels = [layer.kernel, *([layer.recurrent] if cell.step else [])]
+    for block in [b for kernel in kernels for b in blocks(kernel, cell.gates)]:
+        np.testing.assert_allclose(np.linalg.svd(block, compute_uv=False), 1.0, rtol=1e-5)
+    for k, bias in enumerate(blocks(layer.bias, cell.gates)):
+        np.testing.assert_array_equal(bias, 1.0 if k == cell.remember else 0.0)
+
+
+def test_the_input_projection_stands_outside_the_loop():
+    """In the loop over time there is one product a layer, with the hidden state."""
+    core = RecurrentCore(IN, SIZE, "gru", layers=2, key=jax.random.key(0))
+    arguments = core.initial((N,)), jnp.zeros((T, N, IN)), jnp.zeros((T, N), bool)
+    outside = jax.make_jaxpr(RecurrentCore.unroll)(core, *arguments).eqns
+    loops = [equation for equation in outside if equation.primitive.name == "scan"]
+    assert len(loops) == 2
+    assert sum(equation.primitive.name == "dot_general" for equation in outside) == 2
+    for loop in loops:
+        inside = [equation.primitive.name for equation in loop.params["jaxpr"].jaxpr.eqns]
+        assert inside.count("dot_general") == 1
+    core = RecurrentCore(IN, SIZE, "mingru", key=jax.random.key(0))
+    names = [
+        e.primitive.name
+        for e in jax.make_jaxpr(RecurrentCore.unroll)(
+            core, *arguments[:0], core.initial((N,)), *arguments[1:]
+        ).eqns
+    ]
+    assert "scan" not in names
+    assert "while" not in names
+
+
+def test_bad_input_is_named():
+    key = jax.random.key(0)
+    with pytest.raises(ShoalError, match=r"core='gruu' is none of .*did you mean 'gru'"):
+        RecurrentCore(3, 4, "gruu", key=key)
+    with pytest.raises(ShoalError, match="size=0 of a core"):
+        RecurrentCore(3, 0, key=key)
+    with pytest.raises(ShoalError, match="layers=0 of a core"):
+        initial("gru", 4, 0, ())
+    with pytest.raises(ShoalError, match="in_features=0 of a core"):
+        RecurrentCore(0, 4, key=key)
+    with pytest.raises(ShoalError, match="outputs='mean' of a core must be one of last, sum"):
+        RecurrentCore(3, 4, outputs="mean", key=key)
+    core = RecurrentCore(3, 4, key=key)
+    with pytest.raises(ShoalError, match=r"x of shape \(2, 5, 2\) and first of shape \(2, 5\)"):
+        core(core.initial((5,)), jnp.zeros((2, 5, 2)), jnp.zeros((2, 5), bool))
+    with pytest.raises(ShoalError, match="no step"):
+        core(core.initial((5,)), jnp.zeros((0, 5, 3)), jnp.zeros((0, 5), bool))
