@@ -5,13 +5,14 @@ environment is given the raw action fitted to its space: as it is (discrete), re
 squashed (tanh-normal), or stretched from [-1, 1] (beta).
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from shoal.spaces import Box, Space
+from shoal.spaces import Box, Discrete, MultiDiscrete, Space
 from shoal.types import Array
 
 
@@ -59,6 +60,23 @@ def correlated(
     carried = correlation * noise + jnp.sqrt(1.0 - jnp.square(correlation)) * fresh
     noise = jnp.where(first[..., None], fresh, carried)
     return noise, distribution.loc + distribution.scale * noise
+
+
+def num_numbers(space: Space) -> int:
+    """How many numbers `numbers` makes of an action."""
+    if isinstance(space, Discrete):
+        return space.n
+    return sum(space.nvec) if isinstance(space, MultiDiscrete) else math.prod(space.shape)  # type: ignore[union-attr]
+
+
+def numbers(space: Space, raw: Array) -> Array:
+    """Raw actions [...] as a network sees them, [..., num_numbers]: one-hot, or the numbers of a Box themselves."""
+    if isinstance(space, Discrete):
+        return jax.nn.one_hot(raw, space.n, dtype=jnp.float32)
+    if isinstance(space, MultiDiscrete):
+        parts = [jax.nn.one_hot(raw[..., i], n, dtype=jnp.float32) for i, n in enumerate(space.nvec)]
+        return jnp.concatenate(parts, axis=-1)
+    return raw
 
 
 def fitted(space: Space, kind: str, scaling: str) -> Callable[[Array], Array]:

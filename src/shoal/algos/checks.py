@@ -79,14 +79,6 @@ def divides(name: str, number: int, what: str, total: int) -> None:
     raise ShoalError(f"{name}={number} does not divide {what}={total}; {near}.")
 
 
-def chunks(size: int, rows: int) -> int:
-    """Into how many equal chunks of about `rows` rows a minibatch of `size` is cut; 1 if it cannot be."""
-    if rows <= 0 or size <= rows:
-        return 1
-    wanted = math.ceil(size / rows)
-    return next((k for k in range(wanted, 4 * wanted) if size % k == 0), 1)
-
-
 def check_ppo(config: Any, spec: EnvSpec, num_envs: int, num_steps: int) -> None:
     """Everything that PPO's config must satisfy for an environment and a rollout's size.
 
@@ -103,7 +95,17 @@ def check_ppo(config: Any, spec: EnvSpec, num_envs: int, num_steps: int) -> None
     critics = ("critic_learning_rate", "critic_max_grad_norm", "critic_update_epochs")
     within(config, 0.0, math.inf, *at_least_zero, *critics)
     within(config, -1, math.inf, "gradient_chunk")
-    divides("num_minibatches", config.num_minibatches, "num_envs*num_steps", num_envs * num_steps)
+    check_memory(config, num_steps)
+    if config.core == "none":
+        divides("num_minibatches", config.num_minibatches, "num_envs*num_steps", num_envs * num_steps)
+    else:
+        chunks = num_envs * (num_steps // (config.chunk_length or num_steps))
+        divides(
+            "num_minibatches",
+            config.num_minibatches,
+            "the number of chunks, num_envs*num_steps/chunk_length",
+            chunks,
+        )
     if any(size <= 0 for size in (*config.hidden_sizes, *config.critic_hidden_sizes)):
         raise ShoalError(
             f"hidden_sizes={config.hidden_sizes} must be widths greater than 0, such as (64, 64)."
@@ -120,6 +122,58 @@ def check_ppo(config: Any, spec: EnvSpec, num_envs: int, num_steps: int) -> None
         optimisers.named(config.critic_optimizer, config.critic_optimizer_args, 0.1)
     activation(config.activation)
     networks.check(config, spec)
+
+
+MEMORY_DEFAULTS = {
+    "core_outputs": "last",
+    "head_sizes": (),
+    "previous_action": False,
+    "action_embedding": 0,
+    "previous_reward": False,
+    "first_flag": False,
+    "chunk_length": 0,
+    "burn_in": 0,
+}  # settings that a network without memory has no use for
+
+
+def check_memory(config: Any, num_steps: int) -> None:
+    """The settings of a recurrent network fit each other and the rollout; without one they are left alone.
+
+    Raises:
+      ShoalError: the first that does not.
+    """
+    within(config, 1, math.inf, "core_size", "core_layers")
+    within(config, 0, math.inf, "chunk_length", "burn_in", "action_embedding")
+    if config.core == "none":
+        for name, default in MEMORY_DEFAULTS.items():
+            if (value := getattr(config, name)) != default:
+                raise ShoalError(
+                    f"{name}={value!r} is of networks with memory, and core='none' has none; choose a core such "
+                    f"as core='gru', or leave {name} at {default!r}."
+                )
+        return
+    if networks.class_of(config) is not networks.ActorCritic:
+        raise ShoalError(
+            f"core={config.core!r} gives a memory to Shoal's own network, and network={config.network!r} is another; "
+            "leave core at 'none' with it."
+        )
+    if any(size <= 0 for size in config.head_sizes):
+        raise ShoalError(f"head_sizes={config.head_sizes} must be widths greater than 0, such as (64,).")
+    length = config.chunk_length or num_steps
+    divides("chunk_length", length, "num_steps", num_steps)
+    if config.burn_in > length:
+        raise ShoalError(
+            f"burn_in={config.burn_in} is longer than a chunk of {length} steps; it must be at most that."
+        )
+    if config.burn_in and length == num_steps:
+        raise ShoalError(
+            f"burn_in={config.burn_in} has no steps to run over where a chunk is the whole rollout of {num_steps}; "
+            f"choose a shorter chunk_length, or leave it 0."
+        )
+    if config.action_embedding and not config.previous_action:
+        raise ShoalError(
+            f"action_embedding={config.action_embedding} needs previous_action=True, or leave it 0."
+        )
 
 
 def check_distribution(config: Any, spec: EnvSpec) -> None:

@@ -2,9 +2,11 @@
 
 from typing import Any
 
+from shoal.algos import actions
 from shoal.imports import imported
 from shoal.nets.actor_critic import ActorCritic
 from shoal.nets.checker import check_network
+from shoal.nets.recurrent import CoreOptions, RecurrentActorCritic
 from shoal.types import Array, EnvSpec, PyTree
 
 
@@ -19,8 +21,7 @@ def build(config: Any, spec: EnvSpec, key: Array) -> PyTree:
     network = class_of(config)
     if network is not ActorCritic:
         return network(spec, key=key)
-    return ActorCritic(
-        spec,
+    common: dict[str, Any] = dict(
         actor_sizes=config.hidden_sizes,
         critic_sizes=config.critic_hidden_sizes or config.hidden_sizes,
         activation=config.activation,
@@ -32,6 +33,19 @@ def build(config: Any, spec: EnvSpec, key: Array) -> PyTree:
         encoder=config.encoder,
         key=key,
     )
+    if config.core == "none":
+        return ActorCritic(spec, **common)
+    core = CoreOptions(
+        config.core,
+        config.core_size,
+        config.core_layers,
+        config.core_outputs,
+        action_size=actions.num_numbers(spec.action_space) if config.previous_action else 0,
+        action_embedding=config.action_embedding,
+        reward=config.previous_reward,
+        first=config.first_flag,
+    )
+    return RecurrentActorCritic(spec, core, head_sizes=config.head_sizes, **common)
 
 
 def class_of(config: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Proximal Policy Optimisation, feed-forward (Schulman et al. 2017, arXiv:1707.06347).
+"""Proximal Policy Optimisation (Schulman et al. 2017, arXiv:1707.06347), with or without a recurrent network.
 
 From top to bottom: what can be set, what is learned, how it acts, how a rollout becomes a batch, the loss
 of a minibatch, and the update. What varies (the surrogate, the value loss, the schedule of the
@@ -16,9 +16,11 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 from shoal import spaces, trees
-from shoal.algos import actions, checks, counts, networks, optimisers, surrogates
-from shoal.nets.actor_critic import acting_part, policy_and_value
-from shoal.ops import permutations, policy_losses, returns, statistics, value_losses
+from shoal.algos import actions, batches, checks, counts, memories, networks, optimisers, surrogates
+from shoal.algos.batches import Minibatch, Rows
+from shoal.nets.actor_critic import acting_part
+from shoal.nets.recurrent import Inputs, Memories
+from shoal.ops import policy_losses, returns, statistics, value_losses
 from shoal.types import Algorithm, Array, EnvSpec, Learner, Mean, Metrics, PyTree, TimeStep, Trajectory
 
 
@@ -39,7 +41,7 @@ class PPOConfig:
     update_epochs: int = 4
     """Passes over each rollout."""
     num_minibatches: int = 4
-    """Gradient steps per pass; must divide num_envs * num_steps."""
+    """Gradient steps per pass; must divide num_envs * num_steps, with a core over chunk_length."""
     surrogate: Literal["clip", "penalty", "dpo", "policy_gradient"] = "clip"
     """The policy's objective: PPO's clip, a KL penalty, Discovered Policy Optimisation, or no ratio at all."""
     clip_coef: float = 0.2
@@ -100,6 +102,28 @@ class PPOConfig:
     """Layer normalisation before each activation."""
     shared_torso: bool = False
     """One torso for actor and critic in place of one each."""
+    core: Literal["none", "gru", "lstm", "rnn", "mgu", "mingru"] = "none"
+    """Recurrent core after the hidden layers of actor and critic (of both, with shared_torso); none: no memory."""
+    core_size: int = 128
+    """Size of the core's hidden state."""
+    core_layers: int = 1
+    """Recurrent layers, one upon the other."""
+    core_outputs: Literal["last", "sum"] = "last"
+    """What comes out of several layers: the last one's output, or the sum of all."""
+    head_sizes: tuple[int, ...] = ()
+    """Widths of hidden layers after the core, of actor and critic each."""
+    previous_action: bool = False
+    """Shows the core the previous action: one-hot, or the numbers of a Box."""
+    action_embedding: int = 0
+    """Features of a learned linear embedding of the previous action; 0 shows it as it is."""
+    previous_reward: bool = False
+    """Shows the core the reward of the step before."""
+    first_flag: bool = False
+    """Shows the core whether an episode begins."""
+    chunk_length: int = 0
+    """Steps over which the gradient goes back in time, a divisor of num_steps; 0 is the whole rollout."""
+    burn_in: int = 0
+    """Steps before a chunk that bring its memory up to date with the parameters, without gradient."""
     encoder: Literal["flatten", "mlp_each"] = "flatten"
     """A dictionary of observations is flattened into one vector, or each entry gets an encoder."""
     distribution: Literal["auto", "categorical", "normal", "tanh_normal", "beta"] = "auto"
@@ -115,8 +139,8 @@ class PPOConfig:
     noise_correlation: float = 0.9
     """Correlation of the noise of neighbouring steps (correlated_noise)."""
     gradient_chunk: int = -1
-    """A minibatch's gradient is summed over chunks of so many rows, which stay in cache: 0 is all rows at
-    once, -1 chooses (2,048 for each core of a CPU device, all elsewhere). Changes rounding, not the result."""
+    """A minibatch's gradient is summed over parts of so many steps, which stay in cache: 0 is all of them at once,
+    -1 chooses (2,048 for each core of a CPU device; all elsewhere, and with memory). Changes rounding only."""
 
     def algorithm(self, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorithm:
         """The five functions of PPO for an environment; gradients and statistics are reduced over `axis`."""
@@ -130,11 +154,12 @@ class PPOConfig:
             self.critic_update_epochs,
             self.critic_optimizer,
         )
+        chosen_chunk = 0 if memories.recurrent(self) else optimisers.chunk()
         return dataclasses.replace(
             self,
             separate_updates=self.separate_updates or any(critic),
             kl_stop=self.kl_stop or self.target_kl > 0,
-            gradient_chunk=optimisers.chunk() if self.gradient_chunk < 0 else self.gradient_chunk,
+            gradient_chunk=self.gradient_chunk if self.gradient_chunk >= 0 else chosen_chunk,
         )
 
     def validate(self, spec: EnvSpec, num_envs: int, num_steps: int) -> None:
@@ -168,20 +193,6 @@ class Extras(NamedTuple):
     distribution: PyTree  # that the action was drawn from, where the surrogate needs it
 
 
-class Rows(NamedTuple):
-    """The rollout as independent rows, [T*N, ...]; a row of weight 0 is no transition and counts nowhere."""
-
-    observation: PyTree
-    action_mask: Array | None
-    raw: Array
-    log_prob: Array
-    distribution: PyTree
-    value: Array
-    advantage: Array
-    target: Array
-    weight: Array
-
-
 def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorithm:
     """PPO's five functions; `config` may hold traced numbers, so this is called inside the traced function."""
     to_action = actions.fitted(spec.action_space, config.distribution, config.action_scaling)
@@ -198,40 +209,43 @@ def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorit
             learning_rate_scale=jnp.ones(()),
             kl_coef=jnp.asarray(config.kl_coef, jnp.float32),
         )
-        return Learner(shared, local=jnp.zeros((num_envs,)))  # the running discounted return
+        return Learner(shared, memories.local(config, num_envs))
 
-    def memory(batch_shape: tuple[int, ...]) -> Array | tuple:
-        if not config.correlated_noise:
-            return ()
-        return jnp.zeros((*batch_shape, spaces.zeros(spec.action_space).size))
+    def memory(batch_shape: tuple[int, ...]) -> PyTree:
+        return memories.initial(config, spec, batch_shape)
 
     def policy(learner: Learner) -> ActingPolicy:
         return ActingPolicy(acting_part(learner.shared.network), learner.shared.observation)
 
     def act(
-        policy: ActingPolicy, memory: Any, timestep: TimeStep, key: Array, *, greedy: bool = False
-    ) -> tuple[Any, Array, Extras]:
+        policy: ActingPolicy, memory: PyTree, timestep: TimeStep, key: Array, *, greedy: bool = False
+    ) -> tuple[PyTree, Array, Extras]:
+        carry, previous, noise = memories.opened(memory)
         observation = normalise(policy.observation, timestep.observation)
-        distribution = policy.actor.policy(observation, timestep.action_mask)
+        shown = memories.inputs(config, timestep, observation, previous)
+        carry, distribution = memories.step(policy.actor, carry, shown)
         if greedy:
             raw = actions.mode(distribution)
         elif config.correlated_noise:
-            memory, raw = actions.correlated(
-                distribution, memory, timestep.first, key, config.noise_correlation
+            noise, raw = actions.correlated(
+                distribution, noise, timestep.first, key, config.noise_correlation
             )
         else:
             raw = actions.sample(distribution, key)
+        previous = () if isinstance(previous, tuple) else actions.numbers(spec.action_space, raw)
+        memory = memories.closed(memories.Memory(carry, previous, noise))
         kept = distribution if config.surrogate == "penalty" else ()
         log_prob = actions.log_prob(distribution, raw)
         if not isinstance(spec.action_space, spaces.Box):
             return memory, raw, Extras((), log_prob, kept)
         return memory, to_action(raw), Extras(raw, log_prob, kept)
 
-    return Algorithm(init, memory, policy, act, functools.partial(update, config, axis))
+    return Algorithm(init, memory, policy, act, functools.partial(update, config, spec, axis))
 
 
 def update(
     config: PPOConfig,
+    spec: EnvSpec,
     axis: tuple[str, ...],
     learner: Learner,
     trajectory: Trajectory,
@@ -239,7 +253,7 @@ def update(
     progress: Array,
 ) -> tuple[Learner, Metrics]:
     """PPO's update: the rollout as rows with advantages, then epochs of gradient steps on minibatches of them."""
-    rows, prepared, metrics = prepare(config, axis, learner, trajectory)
+    rows, prepared, metrics = prepare(config, spec, axis, learner, trajectory)
     shared = prepared.shared
     rate = optimisers.scheduled(config.lr_schedule, progress) * shared.learning_rate_scale
     parts, join = optimisers.parted(config, shared.network)
@@ -253,7 +267,7 @@ def update(
         return improve_once(config, axis, optimizer, gradient, carry, minibatch)
 
     start = Improving(parts, shared.optimizer, stopped=jnp.asarray(False))
-    done, history = jax.lax.scan(improve, start, minibatches(config, axis, rows, shuffle_key))
+    done, history = jax.lax.scan(improve, start, batches.minibatches(config, axis, rows, shuffle_key))
     steps = dict(zip(METRICS, history.T, strict=True))
     kl = jnp.mean(
         steps["approx_kl"][-config.num_minibatches :]
@@ -267,7 +281,7 @@ def update(
 
 
 def prepare(
-    config: PPOConfig, axis: tuple[str, ...], learner: Learner, trajectory: Trajectory
+    config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...], learner: Learner, trajectory: Trajectory
 ) -> tuple[Rows, Learner, dict[str, Mean]]:
     """Turns a rollout into rows with advantages and value targets.
 
@@ -279,8 +293,7 @@ def prepare(
     weight = jnp.where(before.last, 0.0, 1.0)  # from a last to a first step there is no transition
     reward, learner = scaled_rewards(config, axis, learner, after, weight)
 
-    observation = normalise(shared.observation, timesteps.observation)
-    value = shared.network.value(observation)  # once over all T+1 steps
+    seen, value, carries = look_back(config, spec, learner, trajectory)
     discount = config.gamma * after.discount
     gae = jax.vmap(returns.gae, in_axes=(1, 1, 1, 1, 1, None, 1), out_axes=1)
     advantage = gae(reward, discount, after.last, value[:-1], value[1:], config.gae_lambda, weight)
@@ -294,9 +307,9 @@ def prepare(
         """What is no transition is replaced before it enters the network: 0 times NaN is NaN in a gradient."""
         return trees.where(weight > 0, tree, jax.tree.map(jnp.zeros_like, tree))
 
+    inputs = kept(at_start(seen))._replace(first=at_start(seen.first), action_mask=before.action_mask)
     rows = Rows(
-        observation=kept(at_start(observation)),
-        action_mask=before.action_mask,
+        inputs=inputs,
         raw=kept(raw_actions(trajectory)),
         log_prob=kept(trajectory.extras.log_prob),
         distribution=trajectory.extras.distribution,
@@ -315,7 +328,28 @@ def prepare(
         **counts.moments_of("value", value[:-1], weight, axis),
         **counts.moments_of("advantage", advantage, weight, axis),
     }
-    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows), learner, metrics
+    if carries:
+        local = memories.parts_of(learner.local)._replace(
+            critic=jax.tree.map(lambda x: x[-1], carries.critic)
+        )
+        learner = learner._replace(local=memories.with_parts(local))
+    rows = batches.rows_of(config, rows)._replace(start=batches.starts(config, inputs, carries))
+    return rows, learner, metrics
+
+
+def look_back(
+    config: PPOConfig, spec: EnvSpec, learner: Learner, trajectory: Trajectory
+) -> tuple[Inputs, Array, PyTree]:
+    """What the network saw at each of T+1 steps, its values [T+1, N], and its memories from before each step.
+
+    It runs once over all of them, from the memory of before the first, with the parameters that acted.
+    """
+    memory = memories.opened(trajectory.memory)
+    observation = normalise(learner.shared.observation, trajectory.timesteps.observation)
+    previous = memories.previous_actions(spec, memory.action, raw_actions(trajectory))
+    seen = memories.inputs(config, trajectory.timesteps, observation, previous)
+    carries = Memories(memory.carry, memories.parts_of(learner.local).critic)
+    return seen, *memories.values(learner.shared.network, carries, seen)
 
 
 def raw_actions(trajectory: Trajectory) -> Array:
@@ -344,43 +378,18 @@ def scaled_rewards(
     if not config.norm_reward:
         return after.reward, learner
 
+    parts = memories.parts_of(learner.local)
+
     def accumulate(discounted: Array, step: tuple[Array, Array, Array]) -> tuple[Array, Array]:
         reward, weight, last = step
         discounted = jnp.where(weight > 0, config.gamma * discounted + reward, discounted)
         return jnp.where(last, 0.0, discounted), discounted
 
-    local, discounted = jax.lax.scan(accumulate, learner.local, (after.reward, weight, after.last))
+    last, discounted = jax.lax.scan(accumulate, parts.discounted, (after.reward, weight, after.last))
     moments = statistics.update_moments(learner.shared.reward, discounted, weight, axis_name=axis)
     reward = jnp.clip(after.reward / statistics.standard_deviation(moments), -10.0, 10.0)
+    local = memories.with_parts(parts._replace(discounted=last))
     return reward, Learner(learner.shared._replace(reward=moments), local)
-
-
-class Minibatch(NamedTuple):
-    """Which rows a gradient step is taken on."""
-
-    rows: Array  # their indices, [size]
-    advantage: Array  # of these rows, normalised as configured, [size]
-    weight: Array  # how many of them are transitions, of all devices
-    epoch: Array
-
-
-def minibatches(config: PPOConfig, axis: tuple[str, ...], rows: Rows, key: Array) -> Minibatch:
-    """The minibatches of all epochs, each epoch in an order of its own, [epochs * num_minibatches, ...].
-
-    Their statistics are taken here for all at once, so that devices need not wait for each other at every step.
-    """
-    num_rows = rows.weight.shape[0]
-    epochs = max(config.update_epochs, config.critic_update_epochs)
-    permutation = jax.vmap(permutations.permutation, in_axes=(0, None))
-    index = permutation(jax.random.split(key, epochs), num_rows).reshape(epochs * config.num_minibatches, -1)
-    # One minibatch after the other: a gather of all at once takes five times as long on the CPU.
-    advantage, weight = jax.lax.map(lambda chosen: (rows.advantage[chosen], rows.weight[chosen]), index)
-    if config.norm_adv == "minibatch":
-        advantage = jax.vmap(lambda x, w: statistics.standardise(x, w, axis_name=axis))(advantage, weight)
-    total = weight.sum(axis=1)
-    if axis:
-        total = jax.lax.psum(total, axis)
-    return Minibatch(index, advantage, total, jnp.repeat(jnp.arange(epochs), config.num_minibatches))
 
 
 class Improving(NamedTuple):
@@ -451,7 +460,7 @@ def summed_gradient(
         return summed_loss(config, join(parts), chunk, kl_coef, actor_on)
 
     grad = jax.grad(loss, has_aux=True)
-    num_chunks = checks.chunks(batch.weight.shape[0], config.gradient_chunk)
+    num_chunks = batches.num_parts(batch, config.gradient_chunk)
     if num_chunks == 1:
         return grad(parts, batch)
 
@@ -468,7 +477,7 @@ def summed_loss(
     config: PPOConfig, network: PyTree, batch: Rows, kl_coef: Array, actor_on: Array
 ) -> tuple[Array, Array]:
     """PPO's loss, and the first five of METRICS, summed over the rows that are transitions."""
-    distribution, value = policy_and_value(network, batch.observation, batch.action_mask)
+    batch, distribution, value = batches.replay(network, batch)
     log_ratio = actions.log_prob(distribution, batch.raw) - batch.log_prob
     entropy = actions.entropy(distribution)
     surrogate = surrogates.NAMED[config.surrogate]

@@ -1,0 +1,113 @@
+"""What a policy carries from step to step, and how a network is run over time: with a memory or without.
+
+A network without one sees each step by itself. It is the case of empty memories `()`, which hold no arrays, so
+that nothing is computed, stored or shuffled for them.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from shoal import spaces, trees
+from shoal.algos import actions
+from shoal.nets import cores
+from shoal.nets.recurrent import Inputs, Memories
+from shoal.types import Array, EnvSpec, PyTree, TimeStep
+
+
+class Memory(NamedTuple):
+    """What a recurrent policy carries from step to step, [N, ...]; each () where it has none."""
+
+    carry: PyTree  # of the actor's core
+    action: PyTree  # the previous one as numbers, zeros for none
+    noise: PyTree  # of correlated exploration
+
+
+class Local(NamedTuple):
+    """What belongs to each environment, [N, ...], where the critic has a memory of its own."""
+
+    discounted: Array  # the running discounted return
+    critic: PyTree  # the critic's carry from before the next rollout
+
+
+def recurrent(config: Any) -> bool:
+    """Whether a config's network has a memory."""
+    return config.core != "none"
+
+
+def initial(config: Any, spec: EnvSpec, batch_shape: tuple[int, ...]) -> PyTree:
+    """The memory of a policy that has just begun; () if it has none, and the noise alone if it has only that."""
+    noise: PyTree = ()
+    if config.correlated_noise:
+        noise = jnp.zeros((*batch_shape, spaces.zeros(spec.action_space).size))
+    shown = config.previous_action and recurrent(config)
+    action = jnp.zeros((*batch_shape, actions.num_numbers(spec.action_space))) if shown else ()
+    return closed(Memory(_carry(config, batch_shape) if recurrent(config) else (), action, noise))
+
+
+def opened(memory: PyTree) -> Memory:
+    """A policy's memory with all its parts."""
+    return memory if isinstance(memory, Memory) else Memory((), (), memory)
+
+
+def closed(memory: Memory) -> PyTree:
+    """The reverse of `opened`."""
+    return memory if jax.tree.leaves(memory.carry) else memory.noise
+
+
+def local(config: Any, num_envs: int) -> Array | Local:
+    """What belongs to each environment before its first step."""
+    discounted = jnp.zeros((num_envs,))
+    if not recurrent(config) or config.shared_torso:
+        return discounted
+    return Local(discounted, _carry(config, (num_envs,)))
+
+
+def parts_of(local: Array | Local) -> Local:
+    """What belongs to each environment, with all its parts."""
+    return local if isinstance(local, Local) else Local(local, ())
+
+
+def with_parts(local: Local) -> Array | Local:
+    """The reverse of `parts_of`."""
+    return local if jax.tree.leaves(local.critic) else local.discounted
+
+
+def _carry(config: Any, batch_shape: tuple[int, ...]) -> PyTree:
+    return cores.initial(config.core, config.core_size, config.core_layers, batch_shape)
+
+
+def inputs(config: Any, timestep: TimeStep, observation: PyTree, previous: PyTree) -> Inputs:
+    """What the network is shown: the observation as normalised, and what else the config names.
+
+    The previous action and the reward of an episode's first step are none: zeros.
+    """
+    if not recurrent(config):
+        return Inputs(observation, timestep.action_mask)
+    action = trees.where(timestep.first, jax.tree.map(jnp.zeros_like, previous), previous)
+    reward = jnp.where(timestep.first, 0.0, timestep.reward) if config.previous_reward else ()
+    return Inputs(observation, timestep.action_mask, timestep.first, action, reward)
+
+
+def previous_actions(spec: EnvSpec, before: PyTree, raw: Array) -> PyTree:
+    """The actions from before each of T+1 steps as numbers, [T+1, N, A]: the memory's, then those of the rollout."""
+    if isinstance(before, tuple):
+        return ()
+    return jnp.concatenate([before[None], actions.numbers(spec.action_space, raw)])
+
+
+def step(actor: PyTree, carry: PyTree, inputs: Inputs) -> tuple[PyTree, Any]:
+    """One step of N sequences: the new carry, and the distribution of the next action [N]."""
+    if isinstance(inputs.first, tuple):
+        return (), actor.policy(inputs.observation, inputs.action_mask)
+    carry, distribution = actor.policy(carry, jax.tree.map(lambda x: x[None], inputs))
+    return carry, jax.tree.map(lambda x: x[0], distribution)
+
+
+def values(network: PyTree, carries: Memories, inputs: Inputs) -> tuple[Array, PyTree]:
+    """The values of T+1 steps, [T+1, N], and the memories from before each of them; () for none."""
+    if isinstance(inputs.first, tuple):
+        return network.value(inputs.observation), ()
+    unrolled = network.unroll(carries, inputs)
+    return unrolled.value, unrolled.before

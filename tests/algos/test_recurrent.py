@@ -1,0 +1,400 @@
+"""Recurrent PPO: its replay is what acting gave, for every core, chunk length and pattern of resets."""
+
+import dataclasses
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_worlds import Halves, populate
+
+from shoal import trees
+from shoal.algos import actions, batches, memories, optimisers, ppo
+from shoal.algos.ppo import PPOConfig
+from shoal.errors import ShoalError
+from shoal.nets.cores import CELLS
+from shoal.nets.recurrent import Memories
+from shoal.runtime.acting import TrainedPolicy
+from shoal.spaces import Box, Discrete, MultiDiscrete
+from shoal.types import EnvSpec, TimeStep, Trajectory, spec_of
+
+T = 6
+CHUNKS = ((0, 0), (1, 0), (2, 0), (3, 2))  # lengths with burn-ins; 0 is the whole rollout
+DISCRETE = EnvSpec(Box(-3.0, 3.0, (2,)), Discrete(3))
+SPECS = {
+    "discrete": DISCRETE,
+    "box": EnvSpec(Box(-3.0, 3.0, (2,)), Box(-2.0, 2.0, (2,))),
+    "parts": EnvSpec(Box(-3.0, 3.0, (2,)), MultiDiscrete((2, 3))),
+}
+SEEN = {"previous_action": True, "previous_reward": True, "first_flag": True}
+
+VARIANTS = {kind: ("discrete", {"core": kind}) for kind in CELLS} | {
+    "gru, shared, all inputs, heads": (
+        "discrete",
+        {"core": "gru", "shared_torso": True, "head_sizes": (4,), **SEEN},
+    ),
+    "lstm, two layers summed, embedding": (
+        "parts",
+        {"core": "lstm", "core_layers": 2, "core_outputs": "sum", "action_embedding": 2, **SEEN},
+    ),
+    "mingru, noise, normalised, no layer before": (
+        "box",
+        {
+            "core": "mingru",
+            "correlated_noise": True,
+            "norm_obs": True,
+            "norm_reward": True,
+            "hidden_sizes": (),
+            **SEEN,
+        },
+    ),
+}
+
+
+def made(**settings):
+    return PPOConfig(**{"hidden_sizes": (5,), "core_size": 4, "num_minibatches": 1} | settings).resolved()
+
+
+def patterns(steps):
+    """Every way in which episodes can begin and end within `steps + 1` time-steps: first and last, [T+1, N].
+
+    No time-step is the last of one episode and the first of the next; the first one may or may not begin one.
+    """
+    rows = [
+        (begins, bits)
+        for bits in itertools.product([False, True], repeat=steps + 1)
+        for begins in (False, True)
+        if not any(a and b for a, b in itertools.pairwise(bits)) and not (begins and bits[0])
+    ]
+    last = np.array([bits for _, bits in rows]).T
+    first = np.concatenate([np.array([[begins for begins, _ in rows]]), last[:-1]])
+    return first, last
+
+
+def stream(spec, key):
+    """T+1 time-steps of one environment for each pattern, whatever the actions."""
+    first, last = patterns(T)
+    n = first.shape[1]
+    observation_key, reward_key = jax.random.split(key)
+    discount = np.where(last & (np.arange(n) % 2 == 0), 0.0, 1.0).astype(np.float32)
+    return TimeStep(
+        observation=jax.random.normal(observation_key, (T + 1, n, *spec.observation_space.shape)),
+        reward=jnp.where(first, 0.0, jax.random.normal(reward_key, (T + 1, n))),
+        discount=jnp.asarray(discount),
+        first=jnp.asarray(first),
+        last=jnp.asarray(last),
+    )
+
+
+def noisy(tree, key):
+    """Noise on every leaf: parameters that are not fresh, memories from the midst of an episode."""
+    leaves, structure = jax.tree.flatten(tree)
+    keys = jax.random.split(key, len(leaves))
+    return jax.tree.unflatten(
+        structure, [x + 0.3 * jax.random.normal(k, x.shape) for x, k in zip(leaves, keys, strict=True)]
+    )
+
+
+def acted(config, spec, key):
+    """A learner in the midst of training, T acted steps, and the values that the network gave on the way."""
+    algorithm = config.algorithm(spec)
+    init_key, net_key, memory_key, local_key, stream_key, act_key = jax.random.split(key, 6)
+    timesteps = stream(spec, stream_key)
+    n = timesteps.first.shape[1]
+    learner = algorithm.init(init_key, n)
+    learner = learner._replace(
+        shared=learner.shared._replace(network=noisy(learner.shared.network, net_key)),
+        local=noisy(learner.local, local_key),
+    )
+    memory = noisy(algorithm.memory((n,)), memory_key)
+    policy = algorithm.policy(learner)
+    network, critic = learner.shared.network, memories.parts_of(learner.local).critic
+
+    def step(carry, inputs):
+        memory, critic = carry
+        timestep, key = inputs
+        parts = memories.opened(memory)
+        observation = ppo.normalise(policy.observation, timestep.observation)
+        seen = memories.inputs(config, timestep, observation, parts.action)
+        one = network.unroll(Memories(parts.carry, critic), jax.tree.map(lambda x: x[None], seen))
+        memory, action, extras = algorithm.act(policy, memory, timestep, key)
+        return (memory, one.after.critic), (action, extras, one.value[0])
+
+    keys = jax.random.split(act_key, T + 1)
+    _, (taken, extras, values) = jax.lax.scan(step, (memory, critic), (timesteps, keys))
+    taken, extras = jax.tree.map(lambda x: x[:-1], (taken, extras))
+    return learner, Trajectory(timesteps, taken, extras, memory), values
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def everything(config, spec, key):
+    """What acting gave, and what the update's own functions make of it at each chunk length."""
+    learner, trajectory, values = acted(config, spec, key)
+    network, found = learner.shared.network, {}
+    _, looked_back, _ = ppo.look_back(config, spec, learner, trajectory)
+    for length, burn_in in CHUNKS:
+        chosen = dataclasses.replace(config, chunk_length=length, burn_in=burn_in)
+        rows, prepared, _ = ppo.prepare(chosen, spec, (), learner, trajectory)
+        batch, distribution, value = batches.replay(network, rows)
+        ratio = actions.log_prob(distribution, batch.raw) - batch.log_prob
+        _, sums = ppo.summed_loss(chosen, network, rows, jnp.float32(1.0), jnp.asarray(True))
+        found[length, burn_in] = rows, batch, ratio, value, sums, prepared.local
+    return trajectory, values, looked_back, found
+
+
+@pytest.fixture(params=VARIANTS, scope="module")
+def variant(request):
+    name, settings = VARIANTS[request.param]
+    return everything(trees.as_arrays(made(**settings)), SPECS[name], jax.random.key(0))
+
+
+def test_every_pattern_of_resets_is_there():
+    first, last = patterns(T)
+    assert first.shape == (T + 1, 55)  # 34 without two ends in a row, 21 of which may begin with a first
+    assert len({tuple(column) for column in np.concatenate([first[:1], last]).T}) == 55
+    assert not (first & last).any()
+
+
+def test_looking_back_gives_the_values_that_acting_gave(variant):
+    _, values, looked_back, _ = variant
+    np.testing.assert_allclose(looked_back, values, rtol=1e-5, atol=1e-5)
+
+
+def test_the_first_minibatch_has_ratio_one_at_every_chunk_length(variant):
+    trajectory, _, _, found = variant
+    for (length, burn_in), (rows, batch, ratio, value, sums, _) in found.items():
+        steps, size = length or T, 55 * T // (length or T)
+        assert rows.weight.shape == (size, steps)
+        assert batch.weight.shape == ratio.shape == value.shape == (steps, size)
+        counts = np.asarray(batch.weight) > 0
+        assert counts.sum() == (~np.asarray(trajectory.timesteps.last[:-1])).sum()
+        np.testing.assert_allclose(np.asarray(ratio)[counts], 0.0, atol=2e-5, err_msg=f"{length}, {burn_in}")
+        np.testing.assert_allclose(np.asarray(value)[counts], np.asarray(batch.value)[counts], atol=2e-5)
+        means = dict(zip(ppo.METRICS, np.asarray(sums) / counts.sum(), strict=False))
+        assert abs(means["approx_kl"]) < 1e-6
+        assert means["clip_fraction"] == 0.0
+
+
+def test_the_critics_memory_goes_on_with_the_next_rollout():
+    """Two rollouts in a row give the values that one of them all gives."""
+    config = trees.as_arrays(made(core="gru"))
+
+    @jax.jit
+    def both(key):
+        learner, trajectory, values = acted(config, DISCRETE, key)
+
+        def part(a, b, memory):
+            cut = jax.tree.map(lambda x: x[a:b], (trajectory.actions, trajectory.extras))
+            steps = jax.tree.map(lambda x: x[a : b + 1], trajectory.timesteps)
+            return Trajectory(steps, *cut, memory)
+
+        _, _, before = ppo.look_back(config, DISCRETE, learner, trajectory)
+        _, second, _ = ppo.prepare(config, DISCRETE, (), learner, part(0, 4, trajectory.memory))
+        carry = jax.tree.map(lambda x: x[4], before.actor)
+        rest = part(4, 6, memories.Memory(carry, (), ()))
+        return values[4:], ppo.look_back(config, DISCRETE, second, rest)[1]
+
+    np.testing.assert_allclose(*both(jax.random.key(3)), atol=1e-5)
+
+
+def test_chunks_are_contiguous_in_time():
+    x = jnp.arange(T)[:, None] * 100 + jnp.arange(5)
+    rows = np.asarray(batches.rows_of(made(core="gru", chunk_length=2), x))
+    assert rows.shape == (15, 2)
+    assert {tuple(row) for row in rows} == {
+        (t * 100 + n, (t + 1) * 100 + n) for t in range(0, T, 2) for n in range(5)
+    }
+    np.testing.assert_array_equal(batches.rows_of(made(core="gru"), x), x.T)
+    np.testing.assert_array_equal(batches.rows_of(made(), x), x.reshape(-1))
+
+
+def test_the_gradient_is_that_of_stepping_through_each_chunk():
+    """Against a loop over single steps, whose memory is cut at the chunks' starts; parameters have moved."""
+    config = trees.as_arrays(made(core="lstm", norm_adv="none", **SEEN))
+
+    length = 2
+
+    @jax.jit
+    def gradients(key):
+        chosen = dataclasses.replace(config, chunk_length=length)
+        learner, trajectory, _ = acted(config, DISCRETE, key)
+        rows, _, _ = ppo.prepare(chosen, DISCRETE, (), learner, trajectory)
+        moved = noisy(learner.shared.network, jax.random.key(9))
+        parts, join = optimisers.parted(chosen, moved)
+        summed = ppo.summed_gradient(chosen, join, rows, jnp.float32(1), parts, jnp.asarray(True))[0]
+
+        seen, _, before = ppo.look_back(chosen, DISCRETE, learner, trajectory)
+        whole, _, _ = ppo.prepare(
+            dataclasses.replace(config, chunk_length=0), DISCRETE, (), learner, trajectory
+        )
+
+        def loss(network):
+            total, memory = 0.0, None
+            for t in range(T):
+                if t % length == 0:
+                    memory = jax.tree.map(lambda x, t=t: x[t], before)
+                one = network.unroll(memory, jax.tree.map(lambda x, t=t: x[t : t + 1], seen))
+                memory, weight = one.after, whole.weight[:, t]
+                ratio = jnp.exp(one.distribution.log_prob(whole.raw[:, t])[0] - whole.log_prob[:, t])
+                advantage = whole.advantage[:, t]
+                clipped = jnp.clip(ratio, 1 - config.clip_coef, 1 + config.clip_coef)
+                policy_loss = -jnp.minimum(ratio * advantage, clipped * advantage)
+                value_loss = 0.5 * (one.value[0] - whole.target[:, t]) ** 2
+                total += jnp.sum(jnp.where(weight > 0, policy_loss + config.vf_coef * value_loss, 0.0))
+            return total
+
+        return join(summed), jax.grad(loss)(moved)
+
+    actual, expected = gradients(jax.random.key(4))
+    for x, y in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(x, y, rtol=2e-3, atol=2e-3)
+
+
+def test_burning_in_is_running_over_the_steps_before():
+    """With parameters that have moved: the memory of each chunk but a rollout's first is made anew."""
+    config = trees.as_arrays(made(core="gru", chunk_length=3, burn_in=2))
+
+    @jax.jit
+    def compare(key):
+        learner, trajectory, _ = acted(config, DISCRETE, key)
+        network = noisy(learner.shared.network, jax.random.key(9))
+        rows, _, _ = ppo.prepare(config, DISCRETE, (), learner, trajectory)
+        seen, _, before = ppo.look_back(config, DISCRETE, learner, trajectory)
+        fresh = network.unroll(
+            jax.tree.map(lambda x: x[1], before), jax.tree.map(lambda x: x[1:6], seen)
+        ).value[2:]
+        first = network.unroll(
+            jax.tree.map(lambda x: x[0], before), jax.tree.map(lambda x: x[:3], seen)
+        ).value
+        plain = dataclasses.replace(config, burn_in=0)
+        stale, _, _ = ppo.prepare(plain, DISCRETE, (), learner, trajectory)
+        return (
+            batches.replay(network, rows)[2],
+            batches.replay(network, stale)[2],
+            jnp.concatenate([first, fresh], axis=1),
+            rows.weight,
+        )
+
+    value, stale, expected, weight = compare(jax.random.key(5))
+    counts = np.asarray(weight).T > 0
+    np.testing.assert_allclose(np.asarray(value)[counts], np.asarray(expected)[counts], atol=1e-5)
+    assert np.abs(np.asarray(stale - expected))[counts].max() > 1e-2  # it does make a difference
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"core": "gru", "chunk_length": 4, "num_minibatches": 4, **SEEN},
+        {"core": "lstm", "shared_torso": True, "num_minibatches": 2, "gradient_chunk": 16},
+        {"core": "mingru", "chunk_length": 4, "burn_in": 4, "target_kl": 0.01, "critic_update_epochs": 5},
+    ],
+)
+def test_training_is_reproducible_and_finite(settings):
+    config = made(**settings)
+    populations = []
+    for _ in range(2):
+        population, compiled = populate(Halves(), config, (0, 1), num_steps=8, num_envs=4)
+        population, metrics = compiled.train(population, jnp.int32(3))
+        population, scores = compiled.evaluate(population)
+        populations.append(population)
+        assert all(np.isfinite(mean.total).all() for mean in metrics.values())
+        assert all(np.isfinite(x).all() for x in scores.values())
+    first, second = (jax.tree.leaves((p.learner, p.memory)) for p in populations)
+    assert all(np.array_equal(x, y) for x, y in zip(first, second, strict=True))
+
+
+def test_steps_that_are_no_transition_count_nowhere():
+    """What was seen last in an episode and done after it (NaN included) changes no gradient."""
+    config = trees.as_arrays(made(core="gru", chunk_length=2, **SEEN))
+
+    @jax.jit
+    def gradients(key):
+        learner, trajectory, _ = acted(config, DISCRETE, key)
+        parts, join = optimisers.parted(config, learner.shared.network)
+        empty = trajectory.timesteps.last[:-1]
+        log_prob = jnp.where(empty, jnp.nan, trajectory.extras.log_prob)
+        other = trajectory._replace(
+            actions=jnp.where(empty, (trajectory.actions + 1) % 3, trajectory.actions),
+            extras=trajectory.extras._replace(log_prob=log_prob),
+        )
+        every = [ppo.prepare(config, DISCRETE, (), learner, t)[0] for t in (trajectory, other)]
+        seen = every[1].inputs.observation
+        seen = jnp.where((every[1].weight == 0)[..., None], 7.0, seen)
+        every[1] = every[1]._replace(inputs=every[1].inputs._replace(observation=seen))
+        both = jax.tree.map(lambda x, y: jnp.stack([x, y]), *every)
+        return jax.lax.map(
+            lambda rows: ppo.summed_gradient(config, join, rows, jnp.float32(1), parts, jnp.asarray(True)),
+            both,
+        )
+
+    for x in jax.tree.leaves(gradients(jax.random.key(6))):
+        assert np.isfinite(x).all()
+        assert (x[0] != 0).any()
+        np.testing.assert_allclose(x[0], x[1], rtol=1e-5, atol=1e-5)
+
+
+def test_a_trained_policy_remembers():
+    """Called step by step it acts as one unroll does; one observation or a batch; `first` forgets."""
+    config = trees.as_arrays(made(core="lstm", norm_obs=True, **SEEN))
+    env = Halves()
+    algorithm = config.algorithm(spec_of(env))
+    learner = jax.jit(lambda key: algorithm.init(key, 1))(jax.random.key(0))
+    learner = learner._replace(
+        shared=learner.shared._replace(network=noisy(learner.shared.network, jax.random.key(1)))
+    )
+    policy = TrainedPolicy(config, algorithm.policy(learner), env)
+    observations = np.random.default_rng(0).normal(size=(8, 3, 1)).astype(np.float32) * 3
+    rewards = np.random.default_rng(1).normal(size=(8, 3)).astype(np.float32)
+    first = np.zeros((8, 3), bool)
+    first[0] = first[4, 1] = True
+    memory, taken = policy.initial_memory((3,)), []
+    for t in range(8):
+        memory, action = policy(memory, observations[t], rewards[t], first[t])
+        taken.append(action)
+    taken = np.array(taken)
+    one_hot = np.eye(2, dtype=np.float32)[taken]
+    shown = TimeStep(observations, rewards, None, jnp.asarray(first), None)
+    previous = np.concatenate([np.zeros((1, 3, 2), np.float32), one_hot[:-1]])
+    seen = memories.inputs(
+        config,
+        shown,
+        ppo.normalise(policy.parameters.observation, jnp.asarray(observations)),
+        jnp.asarray(previous),
+    )
+    carry = memories.opened(algorithm.memory((3,))).carry
+    after, distribution = policy.parameters.actor.policy(carry, seen)
+    np.testing.assert_array_equal(taken, distribution.mode())
+    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), memory.carry, after)
+    memory, alone = policy.initial_memory(), []
+    for t in range(8):
+        memory, action = policy(memory, observations[t, 1], rewards[t, 1], first[t, 1])
+        alone.append(int(action))
+    assert alone == taken[:, 1].tolist()
+    with pytest.raises(ShoalError, match=r"begin with initial_memory\(\(2,\)\)"):
+        policy(memory, observations[0, :2])
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"core": "gru", "chunk_length": 5}, "chunk_length=5 does not divide num_steps=16; the nearest that do"),
+        ({"core": "gru", "num_minibatches": 3}, "num_minibatches=3 does not divide the number of chunks"),
+        ({"core": "gruu"}, "did you mean 'gru'"),
+        ({"chunk_length": 4}, "chunk_length=4 is of networks with memory, and core='none' has none"),
+        ({"previous_action": True}, "previous_action=True is of networks with memory"),
+        ({"core": "gru", "burn_in": 4}, "burn_in=4 has no steps to run over"),
+        ({"core": "gru", "burn_in": 5, "chunk_length": 4}, "burn_in=5 is longer than a chunk of 4 steps"),
+        ({"core": "gru", "core_size": 0}, "core_size=0 is out of bounds"),
+        ({"core": "gru", "action_embedding": 4}, "action_embedding=4 needs previous_action=True"),
+        ({"core": "gru", "head_sizes": (0,)}, "head_sizes=(0,) must be widths greater than 0"),
+        ({"core": "gru", "network": "tiny_worlds:Halves"}, "core='gru' gives a memory to Shoal's own network"),
+    ],
+)  # fmt: skip
+def test_bad_settings_are_one_sentence(settings, message):
+    with pytest.raises(ShoalError) as error:
+        PPOConfig(**settings).resolved().validate(DISCRETE, 8, 16)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+    PPOConfig(core="gru", chunk_length=4, burn_in=4, num_minibatches=4).resolved().validate(DISCRETE, 8, 16)
