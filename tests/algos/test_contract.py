@@ -25,10 +25,13 @@ SPEC = spec_of(ENV)
 def made(name):
     if name == "a user's":
         return BanditConfig()
+    if name == "ppo with memory":
+        config = registry.config_class("ppo")(core="gru", core_size=8, chunk_length=4, previous_action=True)
+        return config.resolved()
     return registry.config_class(name)(hidden_sizes=(8,)).resolved()
 
 
-@pytest.fixture(params=[*registry.algorithms(), "a user's"], scope="module")
+@pytest.fixture(params=[*registry.algorithms(), "ppo with memory", "a user's"], scope="module")
 def config(request):
     return made(request.param)
 

@@ -77,3 +77,20 @@ def test_a_normalised_reward_leaves_the_best_action():
     shown = rows([-1.0, 1.0])
     assert (np.exp(np.asarray(policy.log_prob(jnp.asarray(best))))[shown] > 0.95).all()
     assert np.all(np.abs(value[shown]) < 10)  # without, it would be asked for a thousand
+
+
+@pytest.mark.parametrize(
+    "settings, learns", [({"core": "gru"}, True), ({"core": "mingru", "chunk_length": 8}, True), ({}, False)]
+)
+def test_what_was_seen_at_the_start_is_remembered_to_the_end(settings, learns):
+    """A bit is shown at the start and asked for four steps later: a coin's toss without memory, sure with it."""
+    config = PPOConfig(
+        **{"hidden_sizes": (16,), "core_size": 16, "learning_rate": 0.01, "shared_torso": True} | settings
+    ).resolved()
+    env = envs.make("MemoryChain-v0", length=3)
+    sizes = {"num_envs": 32, "num_steps": 16, "total_updates": 60, "eval_episodes": 256}
+    population, compiled = populate(env, config, **sizes)
+    population, _ = compiled.train(population, jnp.int32(60))
+    _, scores = compiled.evaluate(population)
+    right = float(scores["info_success"][0])
+    assert right == 1.0 if learns else right < 0.65

@@ -93,7 +93,17 @@ def test_groups_are_shared_out_whatever_the_algorithm():
         np.testing.assert_allclose(runs[1][name], x, rtol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("settings", [{}, {"norm_adv": "batch", "norm_obs": True, "norm_reward": True}])
+NORMALISED = {"norm_adv": "batch", "norm_obs": True, "norm_reward": True}
+REMEMBERING = {
+    "core": "lstm",
+    "core_size": 8,
+    "chunk_length": 4,
+    "previous_action": True,
+    "norm_reward": True,
+}
+
+
+@pytest.mark.parametrize("settings", [{}, NORMALISED, REMEMBERING])
 def test_the_number_of_groups_does_not_change_the_mathematics(settings):
     """One trajectory, whole or split over two groups; with one minibatch there is no shuffle to differ."""
     env, num_envs = envs.make("CartPole-v1", max_episode_steps=6), 8
@@ -105,7 +115,8 @@ def test_the_number_of_groups_does_not_change_the_mathematics(settings):
     def experience(key):
         state, timestep = batch.reset(key)
         learner, zeros = algorithm.init(key, num_envs), jnp.zeros(num_envs)
-        position = Position(state, timestep, (), Episodes(zeros, zeros), none_ended())
+        memory = algorithm.memory((num_envs,))
+        position = Position(state, timestep, memory, Episodes(zeros, zeros), none_ended())
         return learner, rollout(batch, algorithm, algorithm.policy(learner), position, key, 16)[1]
 
     def split(x, axis):
@@ -122,7 +133,7 @@ def test_the_number_of_groups_does_not_change_the_mathematics(settings):
         grouped, grouped_metrics = jax.vmap(
             lambda local, part: group.update(Learner(learner.shared, local), part, key, 0.0),
             axis_name=ENV_AXIS,
-        )(split(learner.local, 0), parts)
+        )(jax.tree.map(lambda x: split(x, 0), learner.local), parts)
         return (whole, metrics), (grouped, grouped_metrics)
 
     learner, trajectory = experience(jax.random.key(0))
@@ -133,7 +144,8 @@ def test_the_number_of_groups_does_not_change_the_mathematics(settings):
         for k in range(2):  # each group holds the same
             np.testing.assert_allclose(values(grouped.shared)[name][k], x, rtol=1e-4, atol=2e-6, err_msg=name)
         assert "network" not in name or (x != before[name]).any()
-    np.testing.assert_allclose(grouped.local.reshape(-1), whole.local, rtol=1e-5)
+    for x, y in zip(jax.tree.leaves(grouped.local), jax.tree.leaves(whole.local), strict=True):
+        np.testing.assert_allclose(x.reshape(y.shape), y, rtol=1e-5, atol=1e-6)
     for name, mean in metrics.items():
         np.testing.assert_allclose(
             grouped_metrics[name].value[0], mean.value, rtol=1e-3, atol=1e-5, err_msg=name
