@@ -78,6 +78,9 @@ def stream(spec, key):
     first, last = patterns(T)
     n = first.shape[1]
     observation_key, reward_key = jax.random.split(key)
+    mask = None
+    if isinstance(spec.action_space, MultiDiscrete):  # the first option of each part is always legal
+        mask = jax.random.bernoulli(jax.random.fold_in(key, 1), 0.5, (T + 1, n, 5)).at[..., [0, 2]].set(True)
     discount = np.where(last & (np.arange(n) % 2 == 0), 0.0, 1.0).astype(np.float32)
     return TimeStep(
         observation=jax.random.normal(observation_key, (T + 1, n, *spec.observation_space.shape)),
@@ -85,6 +88,7 @@ def stream(spec, key):
         discount=jnp.asarray(discount),
         first=jnp.asarray(first),
         last=jnp.asarray(last),
+        action_mask=mask,
     )
 
 
@@ -287,7 +291,7 @@ def test_burning_in_is_running_over_the_steps_before():
     "settings",
     [
         {"core": "gru", "chunk_length": 4, "num_minibatches": 4, **SEEN},
-        {"core": "lstm", "shared_torso": True, "num_minibatches": 2, "gradient_chunk": 16},
+        {"core": "lstm", "shared_torso": True, "surrogate": "penalty", "gradient_chunk": 16},
         {"core": "mingru", "chunk_length": 4, "burn_in": 4, "target_kl": 0.01, "critic_update_epochs": 5},
     ],
 )

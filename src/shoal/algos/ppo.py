@@ -18,6 +18,7 @@ from jax.flatten_util import ravel_pytree
 from shoal import spaces, trees
 from shoal.algos import actions, batches, checks, counts, memories, networks, optimisers, surrogates
 from shoal.algos.batches import Minibatch, Rows
+from shoal.algos.normalising import normalise, scaled_rewards
 from shoal.nets.actor_critic import acting_part
 from shoal.nets.recurrent import Inputs, Memories
 from shoal.ops import policy_losses, returns, statistics, value_losses
@@ -361,35 +362,6 @@ def raw_actions(trajectory: Trajectory) -> Array:
 def at_start(tree: PyTree) -> PyTree:
     """The entries of T+1 time-steps that an action was taken at: all but the last."""
     return jax.tree.map(lambda x: x[:-1], tree)
-
-
-def normalise(moments: statistics.RunningMoments | None, observation: PyTree) -> PyTree:
-    """Observations as the network sees them."""
-    return observation if moments is None else statistics.normalise(moments, observation)
-
-
-def scaled_rewards(
-    config: PPOConfig, axis: tuple[str, ...], learner: Learner, after: TimeStep, weight: Array
-) -> tuple[Array, Learner]:
-    """Rewards [T, N] over the running standard deviation of the discounted return, if so configured.
-
-    The running return of each environment is updated, used, and only then cleared where its episode ended.
-    """
-    if not config.norm_reward:
-        return after.reward, learner
-
-    parts = memories.parts_of(learner.local)
-
-    def accumulate(discounted: Array, step: tuple[Array, Array, Array]) -> tuple[Array, Array]:
-        reward, weight, last = step
-        discounted = jnp.where(weight > 0, config.gamma * discounted + reward, discounted)
-        return jnp.where(last, 0.0, discounted), discounted
-
-    last, discounted = jax.lax.scan(accumulate, parts.discounted, (after.reward, weight, after.last))
-    moments = statistics.update_moments(learner.shared.reward, discounted, weight, axis_name=axis)
-    reward = jnp.clip(after.reward / statistics.standard_deviation(moments), -10.0, 10.0)
-    local = memories.with_parts(parts._replace(discounted=last))
-    return reward, Learner(learner.shared._replace(reward=moments), local)
 
 
 class Improving(NamedTuple):
