@@ -325,7 +325,7 @@ def test_the_normaliser_that_acted_is_the_one_that_learns():
     raw = trajectory.timesteps.observation[:-1].reshape(-1, 4)
     live = np.asarray(rows.weight) > 0
     np.testing.assert_allclose(
-        np.asarray(rows.inputs.observation)[live],
+        np.asarray(rows.seen.observation)[live],
         np.asarray(ppo.normalise(learner.shared.observation, raw))[live],
         rtol=1e-6,
     )

@@ -15,7 +15,7 @@ from shoal.algos import actions, batches, memories, optimisers, ppo
 from shoal.algos.ppo import PPOConfig
 from shoal.errors import ShoalError
 from shoal.nets.cores import CELLS
-from shoal.nets.recurrent import Memories
+from shoal.nets.recurrent import Memories, Seen
 from shoal.runtime.acting import TrainedPolicy
 from shoal.spaces import Box, Discrete, MultiDiscrete
 from shoal.types import EnvSpec, TimeStep, Trajectory, spec_of
@@ -121,7 +121,7 @@ def acted(config, spec, key):
         timestep, key = inputs
         parts = memories.opened(memory)
         observation = ppo.normalise(policy.observation, timestep.observation)
-        seen = memories.inputs(config, timestep, observation, parts.action)
+        seen = memories.seen(config, timestep, observation, parts.action)
         one = network.unroll(Memories(parts.carry, critic), jax.tree.map(lambda x: x[None], seen))
         memory, action, extras = algorithm.act(policy, memory, timestep, key)
         return (memory, one.after.critic), (action, extras, one.value[0])
@@ -324,9 +324,9 @@ def test_steps_that_are_no_transition_count_nowhere():
             extras=trajectory.extras._replace(log_prob=log_prob),
         )
         every = [ppo.prepare(config, DISCRETE, (), learner, t)[0] for t in (trajectory, other)]
-        seen = every[1].inputs.observation
+        seen = every[1].seen.observation
         seen = jnp.where((every[1].weight == 0)[..., None], 7.0, seen)
-        every[1] = every[1]._replace(inputs=every[1].inputs._replace(observation=seen))
+        every[1] = every[1]._replace(seen=every[1].seen._replace(observation=seen))
         both = jax.tree.map(lambda x, y: jnp.stack([x, y]), *every)
         return jax.lax.map(
             lambda rows: ppo.summed_gradient(config, join, rows, jnp.float32(1), parts, jnp.asarray(True)),
@@ -359,13 +359,12 @@ def test_a_trained_policy_remembers():
         taken.append(action)
     taken = np.array(taken)
     one_hot = np.eye(2, dtype=np.float32)[taken]
-    shown = TimeStep(observations, rewards, None, jnp.asarray(first), None)
     previous = np.concatenate([np.zeros((1, 3, 2), np.float32), one_hot[:-1]])
-    seen = memories.inputs(
-        config,
-        shown,
+    seen = Seen(
         ppo.normalise(policy.parameters.observation, jnp.asarray(observations)),
-        jnp.asarray(previous),
+        first=jnp.asarray(first),
+        action=jnp.where(first[..., None], 0.0, previous),  # none and 0 where an episode begins
+        reward=jnp.where(first, 0.0, rewards),
     )
     carry = memories.opened(algorithm.memory((3,))).carry
     after, distribution = policy.parameters.actor.policy(carry, seen)

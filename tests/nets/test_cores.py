@@ -8,6 +8,7 @@ import pytest
 from jax.test_util import check_grads
 
 from shoal.errors import ShoalError
+from shoal.nets.composition import Core
 from shoal.nets.cores import CELLS, RecurrentCore, initial
 
 T, N, IN, SIZE = 7, 4, 3, 5
@@ -231,6 +232,7 @@ def test_contract(kind):
     traced = jax.jit(lambda key: RecurrentCore(IN, SIZE, kind, layers=2, key=key))(jax.random.key(0))
     close(traced, cores[0])
     assert jax.tree.structure(traced) == jax.tree.structure(cores[0])
+    assert isinstance(cores[0], Core)
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(cores[0]))
     assert jax.tree.structure(cores[0].initial((N,))) == jax.tree.structure(initial(kind, SIZE, 2, (N,)))
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from shoal.algos import memories
 from shoal.nets.actor_critic import policy_and_value
-from shoal.nets.recurrent import Inputs
+from shoal.nets.recurrent import Seen
 from shoal.ops import permutations, statistics
 from shoal.types import Array, PyTree
 
@@ -28,7 +28,7 @@ class Start(NamedTuple):
 class Rows(NamedTuple):
     """The rollout as independent rows; one of weight 0 is no transition and counts nowhere."""
 
-    inputs: Inputs
+    seen: Seen
     raw: Array
     log_prob: Array
     distribution: PyTree
@@ -53,17 +53,17 @@ def rows_of(config: Any, tree: PyTree) -> PyTree:
     return jax.tree.map(chunked, tree)
 
 
-def starts(config: Any, inputs: Inputs, before: PyTree) -> Start:
+def starts(config: Any, seen: Seen, before: PyTree) -> Start:
     """Where the replay of each chunk starts.
 
     Args:
       config: whose `chunk_length` and `burn_in` count.
-      inputs: of the rollout's T steps, [T, N, ...].
+      seen: what was seen at the rollout's T steps, [T, N, ...].
       before: the memories from before each of at least T steps, [T, N, ...]; () for none.
     """
     if not memories.recurrent(config):
         return Start()
-    steps, envs = inputs.first.shape  # type: ignore[union-attr]
+    steps, envs = seen.first.shape  # type: ignore[union-attr]
     length, burn_in = config.chunk_length or steps, config.burn_in
     first_steps = jnp.arange(0, steps, length)
     at = jnp.maximum(first_steps - burn_in, 0)
@@ -75,7 +75,7 @@ def starts(config: Any, inputs: Inputs, before: PyTree) -> Start:
     def preceding(x: Array) -> Array:
         return jnp.swapaxes(x[window], 1, 2).reshape(-1, burn_in, *x.shape[2:])
 
-    return Start(carry, jax.tree.map(preceding, inputs), jnp.repeat(first_steps > 0, envs))
+    return Start(carry, jax.tree.map(preceding, seen), jnp.repeat(first_steps > 0, envs))
 
 
 def replay(network: PyTree, batch: Rows) -> tuple[Rows, Any, Array]:
@@ -84,14 +84,14 @@ def replay(network: PyTree, batch: Rows) -> tuple[Rows, Any, Array]:
     With memory these are [K, C]: time comes first. No gradient flows through the memory that a chunk starts from, nor
     through its burn-in, which brings that memory up to date with the parameters.
     """
-    if isinstance(batch.inputs.first, tuple):
-        return batch, *policy_and_value(network, batch.inputs.observation, batch.inputs.action_mask)
+    if isinstance(batch.seen.first, tuple):
+        return batch, *policy_and_value(network, batch.seen.observation, batch.seen.action_mask)
     carry, burn_in, burns = batch.start
     if burn_in:
         fresh = network.unroll(carry, jax.tree.map(_time_first, burn_in)).after
         carry = _where(burns, jax.lax.stop_gradient(fresh), carry)
     batch = jax.tree.map(_time_first, batch._replace(start=Start()))
-    unrolled = network.unroll(carry, batch.inputs)
+    unrolled = network.unroll(carry, batch.seen)
     return batch, unrolled.distribution, unrolled.value
 
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from shoal import spaces, trees
 from shoal.algos import actions
 from shoal.nets import cores
-from shoal.nets.recurrent import Inputs, Memories
+from shoal.nets.recurrent import Memories, Seen
 from shoal.types import Array, EnvSpec, PyTree, TimeStep
 
 
@@ -78,16 +78,16 @@ def _carry(config: Any, batch_shape: tuple[int, ...]) -> PyTree:
     return cores.initial(config.core, config.core_size, config.core_layers, batch_shape)
 
 
-def inputs(config: Any, timestep: TimeStep, observation: PyTree, previous: PyTree) -> Inputs:
+def seen(config: Any, timestep: TimeStep, observation: PyTree, previous: PyTree) -> Seen:
     """What the network is shown: the observation as normalised, and what else the config names.
 
     The previous action and the reward of an episode's first step are none: zeros.
     """
     if not recurrent(config):
-        return Inputs(observation, timestep.action_mask)
+        return Seen(observation, timestep.action_mask)
     action = trees.where(timestep.first, jax.tree.map(jnp.zeros_like, previous), previous)
     reward = jnp.where(timestep.first, 0.0, timestep.reward) if config.previous_reward else ()
-    return Inputs(observation, timestep.action_mask, timestep.first, action, reward)
+    return Seen(observation, timestep.action_mask, timestep.first, action, reward)
 
 
 def previous_actions(spec: EnvSpec, before: PyTree, raw: Array) -> PyTree:
@@ -97,17 +97,17 @@ def previous_actions(spec: EnvSpec, before: PyTree, raw: Array) -> PyTree:
     return jnp.concatenate([before[None], actions.numbers(spec.action_space, raw)])
 
 
-def step(actor: PyTree, carry: PyTree, inputs: Inputs) -> tuple[PyTree, Any]:
+def step(actor: PyTree, carry: PyTree, seen: Seen) -> tuple[PyTree, Any]:
     """One step of N sequences: the new carry, and the distribution of the next action [N]."""
-    if isinstance(inputs.first, tuple):
-        return (), actor.policy(inputs.observation, inputs.action_mask)
-    carry, distribution = actor.policy(carry, jax.tree.map(lambda x: x[None], inputs))
+    if isinstance(seen.first, tuple):
+        return (), actor.policy(seen.observation, seen.action_mask)
+    carry, distribution = actor.policy(carry, jax.tree.map(lambda x: x[None], seen))
     return carry, jax.tree.map(lambda x: x[0], distribution)
 
 
-def values(network: PyTree, carries: Memories, inputs: Inputs) -> tuple[Array, PyTree]:
+def values(network: PyTree, carries: Memories, seen: Seen) -> tuple[Array, PyTree]:
     """The values of T+1 steps, [T+1, N], and the memories from before each of them; () for none."""
-    if isinstance(inputs.first, tuple):
-        return network.value(inputs.observation), ()
-    unrolled = network.unroll(carries, inputs)
+    if isinstance(seen.first, tuple):
+        return network.value(seen.observation), ()
+    unrolled = network.unroll(carries, seen)
     return unrolled.value, unrolled.before

@@ -20,7 +20,7 @@ from shoal.algos import actions, batches, checks, counts, memories, networks, op
 from shoal.algos.batches import Minibatch, Rows
 from shoal.algos.normalising import normalise, scaled_rewards
 from shoal.nets.actor_critic import acting_part
-from shoal.nets.recurrent import Inputs, Memories
+from shoal.nets.recurrent import Memories, Seen
 from shoal.ops import policy_losses, returns, statistics, value_losses
 from shoal.types import Algorithm, Array, EnvSpec, Learner, Mean, Metrics, PyTree, TimeStep, Trajectory
 
@@ -223,7 +223,7 @@ def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorit
     ) -> tuple[PyTree, Array, Extras]:
         carry, previous, noise = memories.opened(memory)
         observation = normalise(policy.observation, timestep.observation)
-        shown = memories.inputs(config, timestep, observation, previous)
+        shown = memories.seen(config, timestep, observation, previous)
         carry, distribution = memories.step(policy.actor, carry, shown)
         if greedy:
             raw = actions.mode(distribution)
@@ -308,9 +308,9 @@ def prepare(
         """What is no transition is replaced before it enters the network: 0 times NaN is NaN in a gradient."""
         return trees.where(weight > 0, tree, jax.tree.map(jnp.zeros_like, tree))
 
-    inputs = kept(at_start(seen))._replace(first=at_start(seen.first), action_mask=before.action_mask)
+    acted_on = kept(at_start(seen))._replace(first=at_start(seen.first), action_mask=before.action_mask)
     rows = Rows(
-        inputs=inputs,
+        seen=acted_on,
         raw=kept(raw_actions(trajectory)),
         log_prob=kept(trajectory.extras.log_prob),
         distribution=trajectory.extras.distribution,
@@ -334,13 +334,13 @@ def prepare(
             critic=jax.tree.map(lambda x: x[-1], carries.critic)
         )
         learner = learner._replace(local=memories.with_parts(local))
-    rows = batches.rows_of(config, rows)._replace(start=batches.starts(config, inputs, carries))
+    rows = batches.rows_of(config, rows)._replace(start=batches.starts(config, acted_on, carries))
     return rows, learner, metrics
 
 
 def look_back(
     config: PPOConfig, spec: EnvSpec, learner: Learner, trajectory: Trajectory
-) -> tuple[Inputs, Array, PyTree]:
+) -> tuple[Seen, Array, PyTree]:
     """What the network saw at each of T+1 steps, its values [T+1, N], and its memories from before each step.
 
     It runs once over all of them, from the memory of before the first, with the parameters that acted.
@@ -348,7 +348,7 @@ def look_back(
     memory = memories.opened(trajectory.memory)
     observation = normalise(learner.shared.observation, trajectory.timesteps.observation)
     previous = memories.previous_actions(spec, memory.action, raw_actions(trajectory))
-    seen = memories.inputs(config, trajectory.timesteps, observation, previous)
+    seen = memories.seen(config, trajectory.timesteps, observation, previous)
     carries = Memories(memory.carry, memories.parts_of(learner.local).critic)
     return seen, *memories.values(learner.shared.network, carries, seen)
 

@@ -22,7 +22,7 @@ from shoal.types import EnvSpec, PyTree
 Array = jax.Array
 
 
-class Inputs(NamedTuple):
+class Seen(NamedTuple):
     """What a network sees at each step, with leading axes [T, N] where it has a memory; () for what it is not shown."""
 
     observation: PyTree
@@ -116,16 +116,16 @@ class RecurrentTorso(nnx.Module):
         self.shows_first = core.first
         self.out_features = core.size
 
-    def unroll(self, carry: Carry, inputs: Inputs) -> tuple[Carry, Array, Carry]:
+    def unroll(self, carry: Carry, seen: Seen) -> tuple[Carry, Array, Carry]:
         """The carry after the last step, features [T, N, out_features], and the carries before each step."""
-        parts = [self.mlp(self.encoder(inputs.observation))]
-        if not isinstance(inputs.action, tuple):
-            parts.append(self.embedding[0](inputs.action) if self.embedding else inputs.action)
-        flags = [inputs.reward] if not isinstance(inputs.reward, tuple) else []
-        flags += [inputs.first] if self.shows_first else []
+        parts = [self.mlp(self.encoder(seen.observation))]
+        if not isinstance(seen.action, tuple):
+            parts.append(self.embedding[0](seen.action) if self.embedding else seen.action)
+        flags = [seen.reward] if not isinstance(seen.reward, tuple) else []
+        flags += [seen.first] if self.shows_first else []
         parts += [flag.astype(jnp.float32)[..., None] for flag in flags]
         x = jnp.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0]
-        return self.core.unroll(carry, x, inputs.first)
+        return self.core.unroll(carry, x, seen.first)
 
 
 class RecurrentActor(nnx.Module):
@@ -159,10 +159,10 @@ class RecurrentActor(nnx.Module):
             core.size, head_sizes, self.head.num_inputs, out_scale=out_scale, key=head_key, **style
         )
 
-    def policy(self, carry: Carry, inputs: Inputs) -> tuple[Carry, Distribution]:
+    def policy(self, carry: Carry, seen: Seen) -> tuple[Carry, Distribution]:
         """The carry after the last step, and a distribution at each: all that acting needs."""
-        carry, features, _ = self.torso.unroll(carry, inputs)
-        return carry, self.on(features, inputs.action_mask)
+        carry, features, _ = self.torso.unroll(carry, seen)
+        return carry, self.on(features, seen.action_mask)
 
     def on(self, features: Array, action_mask: Array | None) -> Distribution:
         """The torso's features [..., out_features] -> a distribution with batch axes [...]."""
@@ -236,14 +236,14 @@ class RecurrentActorCritic(nnx.Module):
         carries = [torso.core.initial(batch_shape) for torso in (self.actor.torso, *self.critic.torso)]
         return Memories(*carries)
 
-    def unroll(self, memories: Memories, inputs: Inputs) -> Unrolled:
+    def unroll(self, memories: Memories, seen: Seen) -> Unrolled:
         """T steps of N sequences from `memories`, [N, ...]."""
-        actor_after, features, actor_before = self.actor.torso.unroll(memories.actor, inputs)
-        distribution = self.actor.on(features, inputs.action_mask)
+        actor_after, features, actor_before = self.actor.torso.unroll(memories.actor, seen)
+        distribution = self.actor.on(features, seen.action_mask)
         critic_after: PyTree = ()
         critic_before: PyTree = ()
         for torso in self.critic.torso:
-            critic_after, features, critic_before = torso.unroll(memories.critic, inputs)
+            critic_after, features, critic_before = torso.unroll(memories.critic, seen)
         value = self.critic.mlp(features)[..., 0]
         before, after = Memories(actor_before, critic_before), Memories(actor_after, critic_after)
         return Unrolled(distribution, value, before, after)
