@@ -81,3 +81,35 @@ def test_bad_observations_and_spaces_are_named():
         Encoder(Discrete(2), "flat")
     with pytest.raises(ShoalError, match=r"encoder='mlp_each' needs a key and at least one layer"):
         Encoder(NESTED, "mlp_each", (), key=jax.random.key(0))
+
+
+def test_cnn_takes_grids_and_images_as_pictures_and_the_rest_as_it_is():
+    cells = np.broadcast_to(np.array([12, 11]), (5, 5, 2))
+    space = Dict(
+        {
+            "direction": Discrete(4),
+            "image": Box(0, 255, (12, 10, 3), np.uint8),
+            "view": Box(0, cells, dtype=np.uint8),
+        }
+    )
+    encoder = jax.jit(lambda key: Encoder(space, "cnn", key=key))(jax.random.key(0))
+    image, grid = encoder.pictures
+    assert [embedding.tables[0].shape[0] for embedding in grid.embeddings] == [13]
+    assert grid.embeddings[0].tables[1].shape[0] == 12
+    observation = jax.jit(jax.vmap(space.sample))(jax.random.split(jax.random.key(1), 6))
+    vector = jax.jit(Encoder.__call__)(encoder, observation)
+    assert vector.shape == (6, encoder.num_features)
+    expected = [
+        jax.nn.one_hot(observation["direction"], 4),
+        image(observation["image"] / 255.0),
+        grid(observation["view"]),
+    ]
+    np.testing.assert_allclose(vector, np.concatenate(expected, axis=-1), atol=1e-4)
+    alone = encoder(jax.tree.map(lambda x: x[2], observation))
+    np.testing.assert_allclose(alone, vector[2], atol=1e-4)
+    assert Encoder(Box(0, 255, (84, 84, 4), np.uint8), "cnn", key=jax.random.key(0)).num_features == 3136
+
+
+def test_cnn_needs_a_picture():
+    with pytest.raises(ShoalError, match=r"encoder='cnn' needs an observation .* 'flatten' works"):
+        Encoder(Box(-1.0, 1.0, (4,)), "cnn", key=jax.random.key(0))

@@ -125,8 +125,9 @@ class PPOConfig:
     """Steps over which the gradient goes back in time, a divisor of num_steps; 0 is the whole rollout."""
     burn_in: int = 0
     """Steps before a chunk that bring its memory up to date with the parameters, without gradient."""
-    encoder: Literal["flatten", "mlp_each"] = "flatten"
-    """A dictionary of observations is flattened into one vector, or each entry gets an encoder."""
+    encoder: Literal["flatten", "mlp_each", "cnn"] = "flatten"
+    """Observations flattened into one vector, or an MLP for each entry of a dictionary, or convolutions for grids
+    of cells and images."""
     distribution: Literal["auto", "categorical", "normal", "tanh_normal", "beta"] = "auto"
     """The policy's distribution; auto takes what fits the action space: categorical, or normal for a Box."""
     state_dependent_std: bool = False

@@ -7,15 +7,18 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from shoal.errors import ShoalError, nearest
+from shoal.nets.cnn import CNN, GridCNN
 from shoal.nets.mlp import MLP
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 
 Array = jax.Array
 
-KINDS = ("flatten", "mlp_each")
+KINDS = ("flatten", "mlp_each", "cnn")
+MOST_VALUES = 64  # of an integer of a cell: beyond that, integers are the brightness of an image
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,24 +85,43 @@ def parts_of(space: Space, path: tuple[str, ...] = ()) -> tuple[Part, ...]:
     )
 
 
+def convolutions(space: Space, key: Array) -> CNN | GridCNN | None:
+    """What takes an array [height, width, channels] as a picture; None for a space of another kind.
+
+    Integers of few values are the cells of a grid, which are embedded; of more values an image, whose
+    brightness is divided by its greatest; floats are an image as they are.
+    """
+    if not isinstance(space, Box) or len(space.shape) != 3:
+        return None
+    high = np.asarray(space.high).reshape(-1, space.shape[-1])
+    integers = np.issubdtype(space.dtype, np.integer)
+    if integers and (high == high[0]).all() and high.max() < MOST_VALUES:
+        return GridCNN(space.shape, [int(most) + 1 for most in high[0]], key=key)
+    if min(space.shape[:2]) >= 36:  # what the windows of Mnih et al. 2015 need
+        return CNN(space.shape, sizes=(), key=key)
+    return CNN(space.shape, (32, 64), (3, 3), (2, 1), padding="same", sizes=(), key=key)
+
+
 class Encoder(nnx.Module):
     """Turns an observation into one vector.
 
     A Box is flattened and cast to float32 (its values are not scaled: that is the observation
     normaliser's part), a Discrete becomes one-hot, a MultiDiscrete several one-hots, and the parts of a
     Dict follow each other in name order. With "mlp_each" every part passes an MLP of its own first, so
-    that one of a thousand numbers does not drown one of three.
+    that one of a thousand numbers does not drown one of three. With "cnn" every part of three axes, [height,
+    width, channels], passes convolutions: a grid of cells a `GridCNN`, an image a `CNN`.
 
     Args:
       space: of the observations.
-      kind: "flatten" or "mlp_each".
-      sizes: layers of each part's MLP; "flatten" has none.
+      kind: "flatten", "mlp_each" or "cnn".
+      sizes: layers of each part's MLP with "mlp_each".
       activation: of these.
       layer_norm: of these.
       key: a JAX key; "flatten" needs none.
 
     Raises:
-      ShoalError: an unknown kind, a space that cannot be encoded, or "mlp_each" without sizes.
+      ShoalError: an unknown kind, a space that cannot be encoded, "mlp_each" without sizes, or "cnn" for a
+        space with no part of three axes.
 
     Attributes:
       num_features: length of the vector.
@@ -119,6 +141,7 @@ class Encoder(nnx.Module):
         if kind not in KINDS:
             raise ShoalError(f"encoder={kind!r} is none of {', '.join(KINDS)}{nearest(str(kind), KINDS)}.")
         self.parts = parts_of(space)
+        self.shown: tuple[tuple[tuple[str, ...], float], ...] = ()  # path and divisor of each picture
         torsos: list[MLP] = []
         if kind == "mlp_each":
             if not sizes or key is None:
@@ -131,12 +154,50 @@ class Encoder(nnx.Module):
                 MLP(part.num_features, sizes, key=part_key, **style)
                 for part, part_key in zip(self.parts, keys, strict=True)
             ]
+        pictures: list[CNN | GridCNN] = []
+        if kind == "cnn":
+            pictures = self._pictures(space, key)
         self.torsos = nnx.List(torsos)
-        self.num_features = sum(part.num_features for part in (torsos or self.parts))
+        self.pictures = nnx.List(pictures)
+        flat = [part for part in self.parts if part.path not in {where for where, _ in self.shown}]
+        self.num_features = sum(picture.out_features for picture in pictures)
+        self.num_features += sum(part.num_features for part in (torsos or flat))
 
     def __call__(self, observation: Any) -> Array:
         """Observations with leading axes [...] -> float32 [..., num_features]."""
+        if self.pictures:
+            return self._with_pictures(observation)
         vectors = [part.flatten(observation) for part in self.parts]
         if self.torsos:
             vectors = [torso(vector) for torso, vector in zip(self.torsos, vectors, strict=True)]
+        return vectors[0] if len(vectors) == 1 else jnp.concatenate(vectors, axis=-1)
+
+    def _pictures(self, space: Space, key: Array | None) -> list[CNN | GridCNN]:
+        found = []
+        keys = jax.random.split(jax.random.key(0) if key is None else key, len(self.parts))
+        for part, part_key in zip(self.parts, keys, strict=True):
+            own: Any = space
+            for name in part.path:
+                own = own[name]
+            if (picture := convolutions(own, part_key)) is not None:
+                image = isinstance(picture, CNN) and np.issubdtype(own.dtype, np.integer)
+                self.shown += ((part.path, float(np.max(own.high)) if image else 1.0),)
+                found.append(picture)
+        if not found:
+            raise ShoalError(
+                f"encoder='cnn' needs an observation [height, width, channels], and observation_space={space!r} has "
+                "none; 'flatten' works."
+            )
+        return found
+
+    def _with_pictures(self, observation: Any) -> Array:
+        pictures = {where: (net, most) for net, (where, most) in zip(self.pictures, self.shown, strict=True)}
+        vectors = []
+        for part in self.parts:
+            if part.path not in pictures:
+                vectors.append(part.flatten(observation))
+                continue
+            net, most = pictures[part.path]
+            array = part.find(observation)
+            vectors.append(net(array.astype(jnp.float32) / most if isinstance(net, CNN) else array))
         return vectors[0] if len(vectors) == 1 else jnp.concatenate(vectors, axis=-1)
