@@ -159,7 +159,7 @@ class Encoder(nnx.Module):
             pictures = self._pictures(space, key)
         self.torsos = nnx.List(torsos)
         self.pictures = nnx.List(pictures)
-        flat = [part for part in self.parts if part.path not in {where for where, _ in self.shown}]
+        flat = [part for part in self.parts if part.path not in dict(self.shown)]
         self.num_features = sum(picture.out_features for picture in pictures)
         self.num_features += sum(part.num_features for part in (torsos or flat))
 
