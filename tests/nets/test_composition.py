@@ -7,6 +7,7 @@ import pytest
 
 from shoal.errors import ShoalError
 from shoal.nets.composition import AroundCore, Branches, Chain, Core, NoCore, is_noisy
+from shoal.nets.cores import RecurrentCore
 from shoal.nets.ensembles import Ensemble
 from shoal.nets.headed import Headed
 from shoal.nets.heads import CategoricalHead
@@ -131,6 +132,17 @@ def test_around_a_core_torsos_take_all_steps_and_the_core_goes_through_them():
     middle, start = network(network.initial((2,)), x[:4], first[:4])
     _, end = network(middle, x[4:], first[4:])
     np.testing.assert_allclose(np.concatenate([start, end]), y, atol=1e-5)
+
+
+def test_the_recurrent_core_is_a_core():
+    core = RecurrentCore(4, 6, "lstm", key=KEY)
+    network = AroundCore(MLP(3, (4,), key=KEY), core, Headed(CategoricalHead(2), 6, scale=1.0, key=OTHER))
+    assert isinstance(core, Core)
+    x, first = jax.random.normal(KEY, (5, 2, 3)), jnp.zeros((5, 2), bool).at[2, 0].set(True)
+    memory, policy = network(network.initial((2,)), x, first)
+    expected_memory, y = core(core.initial((2,)), network.before(x), first)
+    np.testing.assert_allclose(policy.logits, network.after(y).logits, atol=1e-6)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), memory, expected_memory)
 
 
 def test_without_a_core_it_is_the_chain_of_both_torsos():
