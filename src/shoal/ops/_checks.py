@@ -63,6 +63,16 @@ def floating(**arrays: Array) -> np.dtype:
     return np.dtype(next(iter(dtypes.values())))
 
 
+def computed_in(r_t: Array, **arrays: Array) -> np.dtype:
+    """The floating dtype of the named arrays, and of the rewards, unless these are integers or booleans.
+
+    Raises:
+      TypeError: as `floating`.
+    """
+    rewards = {"r_t": r_t} if jnp.issubdtype(jnp.result_type(r_t), jnp.floating) else {}
+    return floating(**rewards, **arrays)
+
+
 def real(**arrays: Array | float) -> None:
     """Requires floating numbers, integers or booleans: what can be a reward or a weight.
 

@@ -57,8 +57,7 @@ def stream(
         raise ValueError(f"lambda_={lambda_} must be between 0 and 1.")
     _checks.boolean(last_t=last_t)
     _checks.real(r_t=r_t, lambda_=lambda_, **weights)
-    rewards = {"r_t": r_t} if jnp.issubdtype(jnp.result_type(r_t), jnp.floating) else {}
-    dtype = _checks.floating(**rewards, discount_t=discount_t, **values)
+    dtype = _checks.computed_in(r_t, discount_t=discount_t, **values)
     return Stream(
         jnp.asarray(r_t, dtype),
         jnp.asarray(discount_t),
@@ -108,8 +107,10 @@ def accumulated(s: Stream, terms: Callable[..., tuple[Array, Array]], values: tu
 
 
 def kept(where: Array, x: Array) -> Array:
-    """`x` where it may be read, and 0 elsewhere, in its gradient too."""
-    return jnp.where(where, x, jnp.zeros((), jnp.result_type(x)))
+    """`x` where it may be read, and 0 elsewhere, in its gradient too; `x` may have further axes, at its end."""
+    x = jnp.asarray(x)
+    where = where.reshape(where.shape + (1,) * (x.ndim - where.ndim))
+    return jnp.where(where, x, jnp.zeros((), x.dtype))
 
 
 def td_error(now: Step, v_tm1: Array, v_t: Array) -> Array:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from shoal.ops import _checks
-from shoal.ops._streams import stopped
+from shoal.ops._streams import kept, stopped
 
 Array = jax.Array
 Shape = tuple[int, ...]
@@ -32,8 +32,7 @@ def transition(r_t: Array, discount_t: Array, w_tm1: Array | None, **floats: Arr
     weights = {} if w_tm1 is None else {"w_tm1": w_tm1}
     shape = _checks.same_shape("", r_t=r_t, discount_t=discount_t, **weights)
     _checks.real(r_t=r_t, **weights)
-    rewards = {"r_t": r_t} if jnp.issubdtype(jnp.result_type(r_t), jnp.floating) else {}
-    dtype = _checks.floating(**rewards, discount_t=discount_t, **floats)
+    dtype = _checks.computed_in(r_t, discount_t=discount_t, **floats)
     counts = jnp.ones(shape, bool) if w_tm1 is None else jnp.asarray(w_tm1) > 0
     bootstraps = counts & (jnp.asarray(discount_t) != 0)
     return Transition(kept(counts, jnp.asarray(r_t, dtype)), kept(counts, discount_t), counts, bootstraps)
@@ -62,13 +61,6 @@ def check_axes(batch: Shape, axes: str, **arrays: Array) -> None:
         raise ValueError(
             f"{listed} must have the axes {axes}, where ... is {list(batch)} and equal letters are equal lengths."
         )
-
-
-def kept(where: Array, x: Array) -> Array:
-    """`x` [..., and more axes] where it may be read, and 0 elsewhere, in its gradient too."""
-    x = jnp.asarray(x)
-    where = where.reshape(where.shape + (1,) * (x.ndim - where.ndim))
-    return jnp.where(where, x, jnp.zeros((), x.dtype))
 
 
 def chosen(x: Array, action: Array, axis: int = -1) -> Array:

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from shoal.ops import _checks
-from shoal.ops._streams import stopped
-from shoal.ops._transitions import Transition, check_axes, chosen, kept, transition
+from shoal.ops._streams import kept, stopped
+from shoal.ops._transitions import Transition, check_axes, chosen, transition
 from shoal.ops.value_losses import huber
 
 Array = jax.Array

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from shoal.ops import _checks
-from shoal.ops._transitions import Transition, check_axes, chosen, kept, td_error, transition
+from shoal.ops._streams import kept
+from shoal.ops._transitions import Transition, check_axes, chosen, td_error, transition
 
 Array = jax.Array
 

@@ -28,7 +28,8 @@ import jax
 import jax.numpy as jnp
 
 from shoal.ops import _checks
-from shoal.ops._transitions import check_axes, kept, td_error, transition
+from shoal.ops._streams import kept
+from shoal.ops._transitions import check_axes, td_error, transition
 
 Array = jax.Array
 
