@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from shoal.nets.inputs import one_hots
 from shoal.spaces import Box, Discrete, MultiDiscrete, Space
 from shoal.types import Array
 
@@ -72,10 +73,9 @@ def num_numbers(space: Space) -> int:
 def numbers(space: Space, raw: Array) -> Array:
     """Raw actions [...] as a network sees them, [..., num_numbers]: one-hot, or the numbers of a Box themselves."""
     if isinstance(space, Discrete):
-        return jax.nn.one_hot(raw, space.n, dtype=jnp.float32)
+        return one_hots([raw], [space.n])
     if isinstance(space, MultiDiscrete):
-        parts = [jax.nn.one_hot(raw[..., i], n, dtype=jnp.float32) for i, n in enumerate(space.nvec)]
-        return jnp.concatenate(parts, axis=-1)
+        return one_hots([raw[..., i] for i in range(len(space.nvec))], space.nvec)
     return raw
 
 

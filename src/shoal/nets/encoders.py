@@ -12,6 +12,7 @@ from flax import nnx
 
 from shoal.errors import ShoalError, nearest
 from shoal.nets.cnn import CNN, GridCNN
+from shoal.nets.inputs import one_hots
 from shoal.nets.mlp import MLP
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 
@@ -60,8 +61,7 @@ class Part:
         if self.sizes is None:
             return array.astype(jnp.float32).reshape(*batch_shape, self.num_features)
         columns = array.reshape(*batch_shape, len(self.sizes))
-        one_hots = [jax.nn.one_hot(columns[..., i], n, dtype=jnp.float32) for i, n in enumerate(self.sizes)]
-        return jnp.concatenate(one_hots, axis=-1)
+        return one_hots([columns[..., i] for i in range(len(self.sizes))], self.sizes)
 
 
 def parts_of(space: Space, path: tuple[str, ...] = ()) -> tuple[Part, ...]:

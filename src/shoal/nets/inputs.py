@@ -75,9 +75,7 @@ class OneHotInput(nnx.Module):
 
     def __call__(self, x: Array) -> Array:
         """Integers [...] ([..., parts] if sizes are several) -> float32 [..., out_features]."""
-        columns = zip(_columns(x, self.sizes, self.several), self.sizes, strict=True)
-        parts = [jax.nn.one_hot(column, n, dtype=jnp.float32) for column, n in columns]
-        return jnp.concatenate(parts, axis=-1)
+        return one_hots(_columns(x, self.sizes, self.several), self.sizes)
 
 
 class EmbeddingInput(nnx.Module):
@@ -209,6 +207,12 @@ def _sizes(owner: str, sizes: int | Sequence[int]) -> tuple[int, ...]:
     if not several or min(several) < 1:
         raise ShoalError(f"sizes={sizes} of an {owner} must be integers of at least 1.")
     return several
+
+
+def one_hots(columns: Sequence[Array], sizes: Sequence[int]) -> Array:
+    """Integers [...] of so many values each -> their one-hot vectors one after the other, float32 [..., sum(sizes)]."""
+    parts = [jax.nn.one_hot(column, n, dtype=jnp.float32) for column, n in zip(columns, sizes, strict=True)]
+    return jnp.concatenate(parts, axis=-1)
 
 
 def _columns(x: Array, sizes: tuple[int, ...], several: bool) -> list[Array]:
