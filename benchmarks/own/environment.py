@@ -4,6 +4,7 @@ from argparse import Namespace
 
 import jax
 from protocol import Program, serve
+from stepping import program
 
 from shoal import envs
 
@@ -13,19 +14,7 @@ def build(sizes: Namespace) -> Program:
     batch = envs.Batch(envs.make("CartPole-v1"), sizes.num_envs)
     key = jax.random.key(0)
     actions = jax.random.bernoulli(key, shape=(sizes.num_steps, sizes.num_envs)).astype("int32")
-
-    @jax.jit
-    def advance(carry):
-        def step(carry, action):
-            key, state = carry
-            key, step_key = jax.random.split(key)
-            state, timestep = batch.step(state, action, step_key)
-            return (key, state), (timestep.observation, timestep.reward, timestep.discount, timestep.last)
-
-        return jax.lax.scan(step, carry, actions)
-
-    state, _ = jax.jit(batch.reset)(key)
-    return Program(advance, (key, state), sizes.num_envs * sizes.num_steps)
+    return program(batch, key, actions)
 
 
 if __name__ == "__main__":

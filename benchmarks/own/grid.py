@@ -5,6 +5,7 @@ from argparse import Namespace
 import jax
 from protocol import Program, serve
 from rulesets import random_rulesets
+from stepping import program
 
 from shoal import envs
 from shoal.envs.grid.rulesets import Ruleset
@@ -18,19 +19,7 @@ def build(sizes: Namespace) -> Program:
     batch = envs.Batch(envs.make(sizes.environment, **parameters), sizes.num_envs)
     key = jax.random.key(0)
     actions = jax.random.randint(key, (sizes.num_steps, sizes.num_envs), 0, 6)
-
-    @jax.jit
-    def advance(carry):
-        def step(carry, action):
-            key, state = carry
-            key, step_key = jax.random.split(key)
-            state, timestep = batch.step(state, action, step_key)
-            return (key, state), (timestep.observation, timestep.reward, timestep.discount, timestep.last)
-
-        return jax.lax.scan(step, carry, actions)
-
-    state, _ = jax.jit(batch.reset)(key)
-    return Program(advance, (key, state), sizes.num_envs * sizes.num_steps)
+    return program(batch, key, actions)
 
 
 if __name__ == "__main__":
