@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal import trees
+from shoal.envs import batching
 from shoal.errors import ShoalError, nearest
 from shoal.spaces import Space
 from shoal.types import Array, Environment, PyTree, State, TimeStep
@@ -21,11 +22,6 @@ RESET_POLICIES = ("fresh", "pool")
 # Key streams: environment i uses fold_in(key, i), so what it draws does not depend on how many there
 # are; the pool uses an index that no environment has.
 POOL_STREAM = np.uint32(2**32 - 1)
-
-# On the CPU the environments that ended are reset in groups of this share of the batch: about twice as
-# many as end in a step where episodes are short (CartPole under random actions: 4%).
-SHARE_RESET_AT_ONCE = 1 / 16
-LEAST_RESET_AT_ONCE = 8
 
 
 class BatchState(NamedTuple):
@@ -161,20 +157,14 @@ class Batch:
         self, ended: Array, pool: PyTree, key: Array, indices: Array, stepped: PyTree
     ) -> tuple[State, TimeStep]:
         """The same result, computed a group of ended environments at a time while there are any."""
-        at_once = max(LEAST_RESET_AT_ONCE, int(self.num_envs * SHARE_RESET_AT_ONCE))
-        at_once = min(at_once, self.num_envs)
-        beyond = self.num_envs  # fills the group up; writing there is dropped
 
-        def restart_group(carry: tuple) -> tuple:
-            ended, current = carry
-            group = jnp.nonzero(ended, size=at_once, fill_value=beyond)[0]
+        def start_group(group: Array, current: PyTree) -> PyTree:
             keys = jax.vmap(jax.random.fold_in, (None, 0))(key, indices[group])
             started = jax.vmap(lambda own_key: self._start(pool, own_key))(keys)
             self._check_alike(started, current)
-            current = jax.tree.map(lambda x, y: x.at[group].set(y, mode="drop"), current, started)
-            return ended.at[group].set(False, mode="drop"), current
+            return started
 
-        return jax.lax.while_loop(lambda carry: jnp.any(carry[0]), restart_group, (ended, stepped))[1]
+        return batching.in_groups(ended, start_group, stepped)
 
     def _check_alike(self, started: PyTree, stepped: PyTree) -> None:
         """Holds the environment to one structure of states and time-steps; shapes are read while tracing."""

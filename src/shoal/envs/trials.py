@@ -7,8 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from shoal import trees
-from shoal.envs import summaries
+from shoal.envs import batching, summaries
 from shoal.envs.base import TimeStep, Wrapper, again, environment
 from shoal.errors import ShoalError
 from shoal.spaces import Dict, Discrete
@@ -114,17 +113,35 @@ class Trial(Wrapper):
         ended, is_last = timestep.last, state.episode == self.episodes - 1
         goes_on = ended & ~is_last
         joined = timestep._replace(last=ended & is_last, discount=jnp.where(goes_on, 1.0, timestep.discount))
-        new_inner, new = again(self.env, inner, again_key)
-        new = joined._replace(observation=new.observation, action_mask=new.action_mask, alive=new.alive)
-        shown = self._shown(trees.where(goes_on, new, joined), state, ended, timestep.info)
-        begun = state._replace(
-            env=new_inner,
-            episode=state.episode + 1,
-            returned=jnp.zeros_like(state.returned),
-            length=jnp.zeros_like(state.length),
-            info=jax.tree.map(jnp.zeros_like, state.info),
-        )
-        return trees.where(goes_on, begun, state), shown
+        shown = self._shown(joined, state, ended, timestep.info)
+        return self._go_on(goes_on, state, shown, again_key)
+
+    def _go_on(
+        self, goes_on: Array, state: TrialState, shown: TimeStep, key: Array
+    ) -> tuple[TrialState, TimeStep]:
+        """The next episode of the task, where there is one: the time-step shows how it begins."""
+        # What of the environment is traced may differ from one world of a batch to the next.
+        leaves, structure = jax.tree.flatten(self.env)
+        traced = {i: leaf for i, leaf in enumerate(leaves) if isinstance(leaf, jax.core.Tracer)}
+
+        def begin(
+            current: tuple[TrialState, TimeStep], key: Array, traced: dict[int, Array]
+        ) -> tuple[TrialState, TimeStep]:
+            state, shown = current
+            env = jax.tree.unflatten(structure, [traced.get(i, leaf) for i, leaf in enumerate(leaves)])
+            inner, new = again(env, state.env, key)
+            begun = state._replace(
+                env=inner,
+                episode=state.episode + 1,
+                returned=jnp.zeros_like(state.returned),
+                length=jnp.zeros_like(state.length),
+                info=jax.tree.map(jnp.zeros_like, state.info),
+            )
+            observation = {**shown.observation, **self._parts(new.observation)}
+            new = shown._replace(observation=observation, action_mask=new.action_mask, alive=new.alive)
+            return begun, new
+
+        return batching.where(goes_on, begin, (state, shown), key, traced)
 
     def _logged(self, state: TrialState, timestep: TimeStep) -> TrialState:
         """The state with one more step of its running episode in the books."""
@@ -146,12 +163,15 @@ class Trial(Wrapper):
         self, timestep: TimeStep, state: TrialState, ended: Array, info: Mapping[str, Array]
     ) -> TimeStep:
         """A time-step with the flag in its observation, and the trial's own entries in its info."""
-        inner = timestep.observation
-        parts = inner if isinstance(self.env.observation_space, Dict) else {"observation": inner}
+        parts = self._parts(timestep.observation)
         agents = () if self.num_agents == 1 else (self.num_agents,)
         flag = jnp.broadcast_to(ended.astype(jnp.int32), agents)
         own = {INDEX: state.episode, RETURN: state.returned, LENGTH: state.length}
         return timestep._replace(observation={**parts, ENDED: flag}, info={**info, **own, **state.log})
+
+    def _parts(self, observation: PyTree) -> dict[str, PyTree]:
+        """The inner observation by its names."""
+        return observation if isinstance(self.env.observation_space, Dict) else {"observation": observation}
 
     def _check_names(self, info: Mapping[str, Array]) -> None:
         own = {INDEX, RETURN, LENGTH, *(f"{name}{OF_EPISODE}" for name in ("return", "length", *info))}

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shoal.envs.batching import on_batch
 from shoal.envs.grid import batching, near, rules
 from shoal.envs.grid.board import read, write
 from shoal.envs.grid.near import Attention, Nearby
@@ -40,7 +41,7 @@ def settle(scene: Scene, cells: Array, pocket: Array) -> tuple[Array, Nearby, Ar
     changes nothing, so the first that does is found and done, and then the first of those after it, until
     none is left.
     """
-    settled = batching.on_batch(_every_rule, _rules_that_hold)(scene, cells, pocket)
+    settled = on_batch(_every_rule, _rules_that_hold)(scene, cells, pocket)
     return settled.cells, _nearby(settled.found, scene.attends), settled.pocket
 
 
