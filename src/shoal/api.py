@@ -328,6 +328,7 @@ def evaluate_run(
     episodes: int = 100,
     seed: int = 0,
     greedy: bool | None = None,
+    memory_lasts: str | None = None,
     **parameters: Any,
 ) -> dict[str, Any]:
     """Evaluates the policies of a run, those of all its seeds unless one is named.
@@ -340,6 +341,7 @@ def evaluate_run(
       episodes: of each seed.
       seed: of the episodes, the same ones for each policy.
       greedy: whether the policies take their mode or sample; None does as the run's evaluations did.
+      memory_lasts: "trial" or "episode", in place of the setting that the policies were trained with.
       **parameters: of the environment; those not given are the run's own.
 
     Returns:
@@ -357,10 +359,13 @@ def evaluate_run(
     if greedy is None:
         greedy = decided.run.eval_mode != "sampled"
     every = directory.load_policy(which_of(which))[1]["seeds"]
+
+    def policy_of(seed: int) -> TrainedPolicy:
+        policy = load(run, which, seed=seed)
+        return policy if memory_lasts is None else policy.remembering(memory_lasts)
+
     metrics = {
-        k: evaluate(
-            load(run, which, seed=k), decided.environment, episodes=episodes, seed=seed, greedy=greedy
-        )
+        k: evaluate(policy_of(k), decided.environment, episodes=episodes, seed=seed, greedy=greedy)
         for k in (every if run_seed is None else [run_seed])
     }
     return {

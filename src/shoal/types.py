@@ -14,6 +14,10 @@ import jax.numpy as jnp
 
 from shoal.spaces import Space
 
+EPISODE_ENDED = (
+    "episode_ended"  # in the observations of a trial: 1 if the step that led here ended an episode
+)
+
 PyTree = Any
 Array = jax.Array
 State = PyTree

@@ -17,8 +17,8 @@ from shoal.errors import ShoalError
 from shoal.nets.cores import CELLS
 from shoal.nets.recurrent import Memories, Seen
 from shoal.runtime.acting import TrainedPolicy
-from shoal.spaces import Box, Discrete, MultiDiscrete
-from shoal.types import EnvSpec, TimeStep, Trajectory, spec_of
+from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
+from shoal.types import EPISODE_ENDED, EnvSpec, TimeStep, Trajectory, spec_of
 
 T = 6
 CHUNKS = ((0, 0), (1, 0), (2, 0), (3, 2))  # lengths with burn-ins; 0 is the whole rollout
@@ -27,6 +27,7 @@ SPECS = {
     "discrete": DISCRETE,
     "box": EnvSpec(Box(-3.0, 3.0, (2,)), Box(-2.0, 2.0, (2,))),
     "parts": EnvSpec(Box(-3.0, 3.0, (2,)), MultiDiscrete((2, 3))),
+    "trials": EnvSpec(Dict({"observation": Box(-3.0, 3.0, (2,)), EPISODE_ENDED: Discrete(2)}), Discrete(3)),
 }
 SEEN = {"previous_action": True, "previous_reward": True, "first_flag": True}
 
@@ -38,6 +39,10 @@ VARIANTS = {kind: ("discrete", {"core": kind}) for kind in CELLS} | {
     "lstm, two layers summed, embedding": (
         "parts",
         {"core": "lstm", "core_layers": 2, "core_outputs": "sum", "action_embedding": 2, **SEEN},
+    ),
+    "gru, cleared with every episode of a trial": (
+        "trials",
+        {"core": "gru", "memory_lasts": "episode", **SEEN},
     ),
     "mingru, noise, normalised, no layer before": (
         "box",
@@ -82,8 +87,13 @@ def stream(spec, key):
     if isinstance(spec.action_space, MultiDiscrete):  # the first option of each part is always legal
         mask = jax.random.bernoulli(jax.random.fold_in(key, 1), 0.5, (T + 1, n, 5)).at[..., [0, 2]].set(True)
     discount = np.where(last & (np.arange(n) % 2 == 0), 0.0, 1.0).astype(np.float32)
+    shape = spec.observation_space["observation"].shape if isinstance(spec.observation_space, Dict) else (2,)
+    observation = jax.random.normal(observation_key, (T + 1, n, *shape))
+    if isinstance(spec.observation_space, Dict):
+        ended = jax.random.bernoulli(jax.random.fold_in(key, 2), 0.3, (T + 1, n))
+        observation = {"observation": observation, EPISODE_ENDED: ended.astype(jnp.int32)}
     return TimeStep(
-        observation=jax.random.normal(observation_key, (T + 1, n, *spec.observation_space.shape)),
+        observation=observation,
         reward=jnp.where(first, 0.0, jax.random.normal(reward_key, (T + 1, n))),
         discount=jnp.asarray(discount),
         first=jnp.asarray(first),
@@ -179,6 +189,39 @@ def test_the_first_minibatch_has_ratio_one_at_every_chunk_length(variant):
         means = dict(zip(ppo.METRICS, np.asarray(sums) / counts.sum(), strict=False))
         assert abs(means["approx_kl"]) < 1e-6
         assert means["clip_fraction"] == 0.0
+
+
+@pytest.mark.parametrize("lasts", ["trial", "episode"])
+def test_the_memory_lasts_a_trial_or_an_episode_of_it(lasts):
+    """What is done after an episode's end depends on what was before it, or not."""
+    spec = SPECS["trials"]
+    config = trees.as_arrays(made(core="gru", memory_lasts=lasts, previous_action=True))
+    algorithm = config.algorithm(spec)
+    policy = algorithm.policy(algorithm.init(jax.random.key(0), 2))
+
+    @jax.jit
+    def played(observations, ended):
+        def step(memory, seen):
+            x, flag, reward = seen
+            timestep = TimeStep(
+                observation={"observation": x, EPISODE_ENDED: jnp.broadcast_to(flag, (2,))},
+                reward=jnp.broadcast_to(reward, (2,)),
+                discount=jnp.ones(2),
+                first=jnp.zeros(2, bool),
+                last=jnp.zeros(2, bool),
+            )
+            memory, _, extras = algorithm.act(policy, memory, timestep, jax.random.key(1), greedy=True)
+            return memory, (jax.tree.leaves(memory)[0], extras.log_prob)
+
+        return jax.lax.scan(step, algorithm.memory((2,)), (observations, ended, jnp.ones(4)))[1]
+
+    # Two sequences that differ before the episode ends, with step 2, and are equal from there.
+    observations = jax.random.normal(jax.random.key(2), (4, 2, 2)).at[2:].set(0.5)
+    carry, log_prob = played(observations, jnp.array([0, 0, 1, 0]))
+    before, after = jnp.abs(carry[1, 0] - carry[1, 1]).max(), jnp.abs(carry[3, 0] - carry[3, 1]).max()
+    assert before > 1e-3
+    assert (after == 0) == (lasts == "episode")
+    assert (log_prob[3, 0] == log_prob[3, 1]) == (lasts == "episode")
 
 
 def test_the_critics_memory_goes_on_with_the_next_rollout():

@@ -132,6 +132,7 @@ MEMORY_DEFAULTS = {
     "previous_reward": False,
     "first_flag": False,
     "chunk_length": 0,
+    "memory_lasts": "trial",
     "burn_in": 0,
 }  # settings that a network without memory has no use for
 

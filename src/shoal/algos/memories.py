@@ -13,7 +13,7 @@ from shoal import spaces, trees
 from shoal.algos import actions
 from shoal.nets import cores
 from shoal.nets.recurrent import Memories, Seen
-from shoal.types import Array, EnvSpec, PyTree, TimeStep
+from shoal.types import EPISODE_ENDED, Array, EnvSpec, PyTree, TimeStep
 
 
 class Memory(NamedTuple):
@@ -81,13 +81,22 @@ def _carry(config: Any, batch_shape: tuple[int, ...]) -> PyTree:
 def seen(config: Any, timestep: TimeStep, observation: PyTree, previous: PyTree) -> Seen:
     """What the network is shown: the observation as normalised, and what else the config names.
 
-    The previous action and the reward of an episode's first step are none: zeros.
+    The previous action and the reward of the step that a memory begins with are none: zeros.
     """
     if not recurrent(config):
         return Seen(observation, timestep.action_mask)
-    action = trees.where(timestep.first, jax.tree.map(jnp.zeros_like, previous), previous)
-    reward = jnp.where(timestep.first, 0.0, timestep.reward) if config.previous_reward else ()
-    return Seen(observation, timestep.action_mask, timestep.first, action, reward)
+    begins = begun(config, timestep)
+    action = trees.where(begins, jax.tree.map(jnp.zeros_like, previous), previous)
+    reward = jnp.where(begins, 0.0, timestep.reward) if config.previous_reward else ()
+    return Seen(observation, timestep.action_mask, begins, action, reward)
+
+
+def begun(config: Any, timestep: TimeStep) -> Array:
+    """Where the memory is cleared: with the first step, or with that of each episode of a trial too."""
+    observation = timestep.observation
+    if config.memory_lasts == "trial" or not (isinstance(observation, dict) and EPISODE_ENDED in observation):
+        return timestep.first
+    return timestep.first | (observation[EPISODE_ENDED] == 1)
 
 
 def previous_actions(spec: EnvSpec, before: PyTree, raw: Array) -> PyTree:

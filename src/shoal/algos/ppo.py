@@ -123,6 +123,8 @@ class PPOConfig:
     """Shows the core whether an episode begins."""
     chunk_length: int = 0
     """Steps over which the gradient goes back in time, a divisor of num_steps; 0 is the whole rollout."""
+    memory_lasts: Literal["trial", "episode"] = "trial"
+    """In trials of several episodes: the memory goes on until the trial ends, or is cleared with every episode."""
     burn_in: int = 0
     """Steps before a chunk that bring its memory up to date with the parameters, without gradient."""
     encoder: Literal["flatten", "mlp_each", "cnn"] = "flatten"

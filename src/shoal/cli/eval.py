@@ -28,6 +28,8 @@ class Settings:
     """Whose policy, by its seed; -1 is those of all seeds of the run."""
     mode: Literal["run", "greedy", "sampled"] = "run"
     """The policies take their mode, or sample; run is as the evaluations of the run did."""
+    memory: Literal["run", "trial", "episode"] = "run"
+    """How long the memory of a recurrent policy lasts in trials; run is as it was trained."""
     sampled: bool = False
     """Short for --mode sampled."""
     episode_seed: int = 0
@@ -50,6 +52,7 @@ def main(arguments: Sequence[str]) -> int:
         episodes=settings.episodes,
         seed=settings.episode_seed,
         greedy=None if mode == "run" else mode == "greedy",
+        memory_lasts=None if settings.memory == "run" else settings.memory,
         **parameters,
     )
     print(json.dumps(evaluated, indent=2) if settings.json else table(evaluated))

@@ -11,9 +11,9 @@ from shoal.envs import batching, summaries
 from shoal.envs.base import TimeStep, Wrapper, again, environment
 from shoal.errors import ShoalError
 from shoal.spaces import Dict, Discrete
+from shoal.types import EPISODE_ENDED as ENDED
 from shoal.types import Array, PyTree, State
 
-ENDED = "episode_ended"  # the flag in the observation
 INDEX, RETURN, LENGTH = (
     "episode_index",
     "episode_return",

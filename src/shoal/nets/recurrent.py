@@ -27,7 +27,7 @@ class Seen(NamedTuple):
 
     observation: PyTree
     action_mask: Array | None = None
-    first: PyTree = ()  # whether the step begins an episode: the memory is cleared before it
+    first: PyTree = ()  # whether the memory is cleared before the step: one that begins an episode or a trial
     action: PyTree = ()  # the previous action as numbers [..., A], zeros for none
     reward: PyTree = ()  # of the step that led here
 

@@ -37,6 +37,20 @@ class TrainedPolicy:
         """The algorithm's functions."""
         return self.config.algorithm(self.spec)
 
+    def remembering(self, memory_lasts: str) -> "TrainedPolicy":
+        """The same policy with a memory that lasts a whole "trial", or is cleared with every "episode" of one.
+
+        Raises:
+          ShoalError: it has no memory, or the word is neither.
+        """
+        if memory_lasts not in ("trial", "episode"):
+            raise ShoalError(f"memory_lasts={memory_lasts!r} must be 'trial' or 'episode'.")
+        if not jax.tree.leaves(self.initial_memory()) or not hasattr(self.config, "memory_lasts"):
+            raise ShoalError(
+                f"memory_lasts={memory_lasts!r} is of policies with memory, and this one has none."
+            )
+        return dataclasses.replace(self, config=dataclasses.replace(self.config, memory_lasts=memory_lasts))
+
     def initial_memory(self, batch_shape: tuple[int, ...] = (1,)) -> Memory:
         """The memory before an episode's first step; () for a policy without memory."""
         return self.algorithm.memory(batch_shape)
