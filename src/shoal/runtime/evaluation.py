@@ -15,7 +15,7 @@ from shoal import trees
 from shoal.envs import summaries
 from shoal.errors import ShoalError, nearest
 from shoal.runtime.run import Best, Run, Settings, Stream, stream_key
-from shoal.types import Algorithm, Array, Environment, Policy, TimeStep, spec_of
+from shoal.types import Algorithm, Array, Environment, Memory, Policy, State, TimeStep, spec_of
 
 
 class Played(NamedTuple):
@@ -26,6 +26,17 @@ class Played(NamedTuple):
     terminated: Array
     truncated: Array  # neither this nor terminated: the cap was reached first
     info: Mapping[str, Array]  # the environment's own metrics, summed up as it declares
+
+
+class Playing(NamedTuple):
+    """N episodes under way, one in each environment."""
+
+    key: Array  # of their steps
+    step: Array
+    timestep: TimeStep
+    state: State
+    memory: Memory
+    played: Played
 
 
 def play(
@@ -39,30 +50,47 @@ def play(
     greedy: bool,
 ) -> Played:
     """Plays one episode in each of `episodes` environments, for at most `max_steps` steps."""
+
+    def going_on(playing: Playing) -> Array:
+        return (playing.step < max_steps) & ~jnp.all(playing.timestep.last)
+
+    def on(playing: Playing) -> Playing:
+        return played_on(environment, algorithm, policy, playing, greedy)
+
+    played = jax.lax.while_loop(going_on, on, begun(environment, algorithm, key, episodes)).played
+    info = summaries.averaged(played.info, environment.info_summaries, played.length)
+    return played._replace(info=info)
+
+
+def begun(environment: Environment, algorithm: Algorithm, key: Array, episodes: int) -> Playing:
+    """The starts of `episodes` episodes."""
     reset_key, step_key = jax.random.split(key)
     state, timestep = jax.vmap(environment.reset)(jax.random.split(reset_key, episodes))
     zeros = jnp.zeros(episodes)
     info = summaries.nothing(timestep.info, environment.info_summaries)
-    played = Played(zeros, zeros, zeros > 0, zeros > 0, info)
+    return Playing(
+        key=step_key,
+        step=jnp.zeros((), jnp.int32),
+        timestep=timestep,
+        state=state,
+        memory=algorithm.memory((episodes,)),
+        played=Played(zeros, zeros, zeros > 0, zeros > 0, info),
+    )
 
-    def going_on(carry: tuple) -> Array:
-        step, timestep, *_ = carry
-        return (step < max_steps) & ~jnp.all(timestep.last)
 
-    def step_all(carry: tuple) -> tuple:
-        step, timestep, state, memory, played = carry
-        act_key, env_key = jax.random.split(jax.random.fold_in(step_key, step))
-        new_memory, action, _ = algorithm.act(policy, memory, timestep, act_key, greedy=greedy)
-        keys = jax.random.split(env_key, episodes)
-        new_state, new_timestep = jax.vmap(environment.step)(state, action, keys)
-        new_played = add(played, new_timestep, environment.info_summaries)
-        new = (new_timestep, new_state, new_memory, new_played)
-        return (step + 1, *trees.where(timestep.last, (timestep, state, memory, played), new))
-
-    start = (jnp.zeros((), jnp.int32), timestep, state, algorithm.memory((episodes,)), played)
-    played = jax.lax.while_loop(going_on, step_all, start)[-1]
-    info = summaries.averaged(played.info, environment.info_summaries, played.length)
-    return played._replace(info=info)
+def played_on(
+    environment: Environment, algorithm: Algorithm, policy: Policy, playing: Playing, greedy: bool
+) -> Playing:
+    """One step of every episode that has not ended; those that have stay as they are."""
+    key, step, timestep, state, memory, played = playing
+    act_key, env_key = jax.random.split(jax.random.fold_in(key, step))
+    new_memory, action, _ = algorithm.act(policy, memory, timestep, act_key, greedy=greedy)
+    keys = jax.random.split(env_key, timestep.last.shape[0])
+    new_state, new_timestep = jax.vmap(environment.step)(state, action, keys)
+    new_played = add(played, new_timestep, environment.info_summaries)
+    new = (new_timestep, new_state, new_memory, new_played)
+    kept = trees.where(timestep.last, (timestep, state, memory, played), new)
+    return Playing(key, step + 1, *kept)
 
 
 def add(played: Played, timestep: TimeStep, declared: Mapping[str, str]) -> Played:
