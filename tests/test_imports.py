@@ -14,7 +14,7 @@ import shoal
 ROOT = Path(shoal.__file__).parent
 
 # A room is a module or package directly under shoal; it may import itself and the rooms named here.
-FOR_ALL = {"trees", "errors", "imports"}
+FOR_ALL = {"trees", "errors", "files", "imports"}
 EVERYTHING = {
     *(
         "algos",
@@ -22,6 +22,7 @@ EVERYTHING = {
         "envs",
         "errors",
         "experiment",
+        "files",
         "imports",
         "nets",
         "ops",
@@ -36,6 +37,7 @@ MAY_IMPORT = {
     "spaces": set(),
     "ops": set(),
     "trees": {"errors"},
+    "files": {"errors"},
     "imports": {"errors"},
     "types": {"spaces"} | FOR_ALL,
     "presets": FOR_ALL,

@@ -17,7 +17,7 @@ import numpy as np
 
 from shoal import envs
 from shoal.algos import registry
-from shoal.envs.registry import TIME_LIMIT, TRIAL
+from shoal.envs.registry import TIME_LIMIT, TRIAL, lasting
 from shoal.errors import ShoalError, nearest
 from shoal.imports import import_name, imported
 from shoal.presets import preset
@@ -92,6 +92,7 @@ def decide(
             **(environment_parameters or {}),
         }
         environment = envs.make(name, **parameters)
+        parameters = lasting(name, parameters)
     else:
         name, parameters = described(environment)
     algorithm, default_run, default_config = defaults(

@@ -103,6 +103,16 @@ def make(name: str, **parameters: Any) -> Environment:
     return _wrapped(env, around[TIME_LIMIT], around[TRIAL])
 
 
+def lasting(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of an environment as a run writes them down.
+
+    An environment whose parameters name something that may change or move, such as a file, has a static method
+    `lasting_parameters` that makes them mean the same later and from anywhere.
+    """
+    settle = getattr(_resolve(name, _entry(name).constructor), "lasting_parameters", dict)
+    return settle(parameters)
+
+
 def parameters_of(name: str) -> dict[str, inspect.Parameter]:
     """The parameters that `make` takes for a name, each with its type (`annotation`) and `default`.
 

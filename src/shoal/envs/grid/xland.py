@@ -1,10 +1,13 @@
 """XLand-MiniGrid: worlds whose things, rules and goal are data (Nikulin et al. 2023)."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 
 from shoal.envs.base import environment
-from shoal.envs.grid import goals, layouts, rules, rulesets
+from shoal.envs.grid import choosing, goals, layouts, rules, rulesets
 from shoal.envs.grid.board import write
 from shoal.envs.grid.layouts import COLOURS, below, distinct, draw, one_of
 from shoal.envs.grid.rulesets import NO_RULESET, Ruleset
@@ -30,12 +33,25 @@ class XLand(GridWorld):
     Attributes:
       rooms: "R1", "R2", "R4", "R6" or "R9", how many there are; doors between them are closed, not locked.
       ruleset: the task, as data; or several of them with a leading axis, one of which is drawn for every
-        episode. A stack of worlds with a task each can be mapped over.
+        episode. A stack of worlds with a task each can be mapped over. May be given as a word that names
+        rulesets of a file, such as "bench.npz:train" (see `choosing`).
     """
 
     rooms: str = "R1"
     view_size: int = 5
     ruleset: Ruleset = NO_RULESET
+
+    def __post_init__(self) -> None:
+        """Reads the rulesets that a word names. Only what a caller gives comes here, no tree put together again."""
+        object.__setattr__(self, "ruleset", choosing.rulesets_of(self.ruleset))
+
+    @staticmethod
+    def lasting_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """The same parameters, with a word for rulesets that means the same later and from any directory."""
+        word = parameters.get("ruleset")
+        return (
+            {**parameters, "ruleset": choosing.lasting(word)} if isinstance(word, str) else dict(parameters)
+        )
 
     @property
     def num_rules(self) -> int:

@@ -1,0 +1,146 @@
+"""Benchmarks: many rulesets of one shape, to be split, sampled, shuffled and filtered."""
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal.envs.grid import benchmark_files, generating
+from shoal.envs.grid.generating import GenerationConfig
+from shoal.envs.grid.rulesets import Ruleset
+from shoal.errors import ShoalError, nearest
+from shoal.types import Array
+
+TRAIN, HELD_OUT = "train", "held-out"
+CHECKSUM_DIGITS = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Benchmark:
+    """Many rulesets of one shape, as data.
+
+    Attributes:
+      rulesets: with a leading axis.
+      num_held_out: how many of the last ones are kept for evaluation; 0 where that was not said.
+      about: how they were made, as JSON can hold it.
+    """
+
+    rulesets: Ruleset
+    num_held_out: int = 0
+    about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def make(
+        cls, config: GenerationConfig, count: int, *, seed: int = 0, held_out: float = 0.2
+    ) -> "Benchmark":
+        """A new benchmark of different rulesets.
+
+        Args:
+          config: how rulesets are drawn; `generating.PUBLISHED` has the paper's.
+          count: how many.
+          seed: of all draws.
+          held_out: the share of them, the last ones, that are kept for evaluation.
+
+        Raises:
+          ShoalError: as `generating.generate`, or the share is none.
+        """
+        if not 0 <= held_out < 1:
+            raise ShoalError(f"held_out={held_out} is no share of the rulesets, from 0 to less than 1")
+        made = generating.generate(count, config, seed)
+        about = {"generation": dataclasses.asdict(config), "seed": seed}
+        return cls(made, min(round(count * held_out), count - 1), about)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Benchmark":
+        """Reads a file that `save` wrote, or one of the original's; nothing that it may hold is run.
+
+        Raises:
+          ShoalError: it is missing, damaged or no benchmark, or a ruleset has a kind or tile that does not
+            exist.
+        """
+        return cls(*benchmark_files.read(Path(path).expanduser()))
+
+    def save(self, path: str | Path) -> None:
+        """Writes the file, which is whole or not there.
+
+        Raises:
+          ShoalError: it cannot be written.
+        """
+        benchmark_files.write(Path(path).expanduser(), self.rulesets, self.num_held_out, self.about)
+
+    def __len__(self) -> int:
+        return len(self.rulesets.goal)
+
+    def __getitem__(self, chosen: slice | np.ndarray) -> "Benchmark":
+        """Those of a slice, a mask [n] or numbers [k]; which of them were held out is not kept."""
+        return Benchmark(Ruleset(*(array[chosen] for array in self.rulesets)), about=self.about)
+
+    def ruleset(self, number: int) -> Ruleset:
+        """The ruleset of a number, without a leading axis.
+
+        Raises:
+          ShoalError: there is none of that number.
+        """
+        if not 0 <= number < len(self):
+            raise ShoalError(
+                f"there is no ruleset {number}; the {len(self):,} are numbered from 0 to {len(self) - 1}"
+            )
+        return Ruleset(*(array[number] for array in self.rulesets))
+
+    def sample(self, key: Array) -> Ruleset:
+        """One of the rulesets, each as likely; may be traced, and mapped over keys."""
+        number = jax.random.randint(key, (), 0, len(self))
+        return Ruleset(*(jnp.asarray(array)[number] for array in self.rulesets))
+
+    def shuffled(self, seed: int) -> "Benchmark":
+        """The same rulesets in an order drawn by a seed."""
+        bits = np.random.PCG64(seed).random_raw(len(self))
+        return self[np.argsort(bits, kind="stable")]
+
+    def split(self, share: float) -> tuple["Benchmark", "Benchmark"]:
+        """The first `share` of the rulesets, and the others.
+
+        Raises:
+          ShoalError: one of the two would be empty.
+        """
+        first = round(len(self) * share)
+        if not 0 < first < len(self):
+            raise ShoalError(
+                f"share={share} of {len(self):,} rulesets leaves nothing on one side; give one between 0 and 1"
+            )
+        return self[:first], self[first:]
+
+    def filtered(self, keeps: Callable[[Ruleset], Any]) -> tuple["Benchmark", "Benchmark"]:
+        """The rulesets for which a function of one of them, which is mapped over all, is true, and the others."""
+        mask = np.asarray(jax.vmap(keeps)(Ruleset(*map(jnp.asarray, self.rulesets)))).astype(bool)
+        return self[mask], self[~mask]
+
+    def part(self, name: str) -> "Benchmark":
+        """Those for training ("train"), or those that are held out ("held-out").
+
+        Raises:
+          ShoalError: there is no such part, or it was not said which are held out.
+        """
+        if name not in (TRAIN, HELD_OUT):
+            raise ShoalError(
+                f"a benchmark has no part {name!r}, but {TRAIN} and {HELD_OUT}{nearest(name, (TRAIN, HELD_OUT))}"
+            )
+        if not self.num_held_out:
+            example = ":80%" if name == TRAIN else "80%:"
+            raise ShoalError(
+                f"the benchmark has nothing held out; in place of {name!r} give bounds, such as {example!r}"
+            )
+        return self[: -self.num_held_out] if name == TRAIN else self[-self.num_held_out :]
+
+
+def checksum(rulesets: Ruleset) -> str:
+    """A word that is the same for the same rulesets in the same order, and hardly for others."""
+    digest = hashlib.sha256()
+    for array in rulesets:
+        digest.update(repr(np.shape(array)).encode() + np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:CHECKSUM_DIGITS]

@@ -1,0 +1,279 @@
+"""Benchmarks: parts of many rulesets, their file, and the words that choose among them."""
+
+import json
+import os
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from shoal import envs
+from shoal.envs.grid import choosing
+from shoal.envs.grid.benchmark import Benchmark, checksum
+from shoal.envs.grid.distinct import keys
+from shoal.envs.grid.generating import PUBLISHED
+from shoal.envs.grid.goals import GoalKind
+from shoal.envs.grid.rulesets import Ruleset
+from shoal.errors import ShoalError
+from shoal.experiment import decide
+
+NAME = "XLand-MiniGrid-R1-9x9"
+
+
+@pytest.fixture(scope="module")
+def bench():
+    return Benchmark.make(PUBLISHED["small"], 200, seed=4)
+
+
+@pytest.fixture
+def file(bench, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    bench.save("bench.npz")
+    return "bench.npz"
+
+
+def same(one, other):
+    return all(np.array_equal(x, y) for x, y in zip(one, other, strict=True))
+
+
+# ---- parts
+
+
+def test_a_split_is_two_parts_in_order(bench):
+    first, rest = bench.split(0.75)
+    assert (len(bench), len(first), len(rest)) == (200, 150, 50)
+    joined = Ruleset(*map(np.concatenate, zip(first.rulesets, rest.rulesets, strict=True)))
+    assert same(joined, bench.rulesets)
+    for share in (0, 1, 0.001, -1, 2):
+        with pytest.raises(ShoalError, match=f"share={share} of 200 rulesets leaves nothing on one side"):
+            bench.split(share)
+
+
+def test_what_is_held_out_is_the_last_share(bench):
+    assert bench.num_held_out == 40
+    train, held_out = bench.part("train"), bench.part("held-out")
+    assert same(train.rulesets, bench[:160].rulesets)
+    assert same(held_out.rulesets, bench[160:].rulesets)
+    assert not set(keys(train.rulesets)) & set(keys(held_out.rulesets))
+    with pytest.raises(ShoalError, match=r"no part 'tran', but train and held-out; did you mean 'train'\?"):
+        bench.part("tran")
+    with pytest.raises(
+        ShoalError, match="nothing held out; in place of 'held-out' give bounds, such as '80%:'"
+    ):
+        train.part("held-out")
+    assert Benchmark.make(PUBLISHED["small"], 2, held_out=0.9).num_held_out == 1  # never all
+    with pytest.raises(ShoalError, match=r"held_out=1.0 is no share"):
+        Benchmark.make(PUBLISHED["small"], 2, held_out=1.0)
+
+
+def test_shuffling_keeps_every_ruleset_and_depends_on_the_seed_alone(bench):
+    mixed = bench.shuffled(3)
+    assert sorted(keys(mixed.rulesets)) == sorted(keys(bench.rulesets))
+    assert keys(mixed.rulesets) != keys(bench.rulesets)
+    assert same(mixed.rulesets, bench.shuffled(3).rulesets)
+    assert not same(mixed.rulesets, bench.shuffled(4).rulesets)
+
+
+def test_samples_are_rulesets_of_the_benchmark_each_as_likely(bench):
+    few = bench[:8]
+    drawn = jax.jit(jax.vmap(few.sample))(jax.random.split(jax.random.key(0), 4000))
+    numbers = np.asarray([keys(few.rulesets).index(key) for key in keys(Ruleset(*map(np.asarray, drawn)))])
+    counts = np.bincount(numbers, minlength=8)
+    assert (abs(counts - 500) < 100).all(), counts  # five standard deviations
+
+
+def test_filtering_parts_by_a_function_of_one_ruleset(bench):
+    holding, others = bench.filtered(lambda task: task.goal[0] == GoalKind.AGENT_HOLD)
+    assert len(holding) + len(others) == len(bench)
+    assert len(holding) > 0
+    assert (holding.rulesets.goal[:, 0] == GoalKind.AGENT_HOLD).all()
+    assert (others.rulesets.goal[:, 0] != GoalKind.AGENT_HOLD).all()
+
+
+def test_one_ruleset_by_its_number(bench):
+    assert same(bench.ruleset(17), [array[17] for array in bench.rulesets])
+    for number in (-1, 200):
+        with pytest.raises(
+            ShoalError, match=f"there is no ruleset {number}; the 200 are numbered from 0 to 199"
+        ):
+            bench.ruleset(number)
+
+
+# ---- the file
+
+
+def test_a_file_holds_all_that_there_is(bench, file):
+    read = Benchmark.load(file)
+    assert same(read.rulesets, bench.rulesets)
+    assert (read.num_held_out, read.about) == (bench.num_held_out, bench.about)
+    assert read.about["generation"]["prune_prob"] == 0.3
+    with np.load(file) as archive:  # plain arrays, for whoever comes without Shoal
+        assert {"goals", "rules", "init_tiles", "about"} == set(archive)
+        assert json.loads(str(archive["about"]))["num_held_out"] == 40
+
+
+def test_saving_replaces_a_file_whole_and_leaves_nothing_beside_it(bench, file, monkeypatch):
+    before = Path(file).read_bytes()
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    with (
+        monkeypatch.context() as patched,
+        pytest.raises(ShoalError, match="written: No space left on device"),
+    ):
+        patched.setattr("os.fsync", full)
+        bench[:10].save(file)
+    assert Path(file).read_bytes() == before
+    assert os.listdir() == [file]
+
+
+def test_what_cannot_be_written_is_one_sentence(bench, tmp_path):
+    with pytest.raises(ShoalError, match="cannot be written: it is a directory"):
+        bench.save(tmp_path)
+
+
+def test_a_damaged_file_is_named_wherever_it_is_cut_or_changed(file):
+    whole = Path(file).read_bytes()
+    expected = Benchmark.load(file)
+    rng = np.random.default_rng(0)
+    cuts = [whole[:size] for size in (*range(0, 60, 3), *rng.integers(60, len(whole), 40))]
+    changes = []
+    for place in (*rng.integers(0, len(whole), 150), *range(len(whole) - 120, len(whole))):
+        changed = bytearray(whole)
+        changed[place] ^= rng.integers(1, 256)
+        changes.append(bytes(changed))
+    refused = 0
+    for content in (*cuts, *changes):
+        Path("damaged.npz").write_bytes(content)
+        try:
+            read = Benchmark.load("damaged.npz")
+        except ShoalError as error:
+            refused += 1
+            assert "damaged.npz" in str(error) and "\n" not in str(error)
+        else:  # a byte that says nothing, such as a time
+            assert len(content) == len(whole)
+            assert same(read.rulesets, expected.rulesets)
+    assert refused > len(cuts) + 100
+
+
+def rewritten(path, **changes):
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    about = json.loads(str(arrays["about"])) | changes.pop("about", {})
+    np.savez("other.npz", **(arrays | {"about": np.asarray(json.dumps(about))} | changes))
+    return "other.npz"
+
+
+def test_a_file_of_another_kind_is_named(file, bench):
+    goals = bench.rulesets.goal.copy()
+    goals[3, 0] = 99
+    rules = bench.rulesets.rules.copy()
+    rules[5, 0] = (13, 3, 1, 3, 2, 0, 0)
+    for changes, sentence in (
+        ({"goals": goals}, "'other.npz': there is no goal of kind 99; the kinds of goals are 0 to 14"),
+        ({"rules": rules}, "'other.npz': there is no rule of kind 13"),
+        ({"rules": rules[..., :6]}, "'other.npz': the ruleset's rules is uint8"),
+        ({"goals": goals[0]}, "'other.npz'"),
+        ({"goals": goals.astype(object)}, "'other.npz' is damaged: Object arrays cannot be loaded"),
+        ({"about": {"format": "x"}}, "'other.npz' is damaged: its format is 'x'"),
+        ({"about": {"num_held_out": 200}}, "'other.npz' is damaged: 200 of 200 rulesets are held out"),
+        ({"about": {"num_held_out": None}}, "'other.npz'"),
+    ):
+        with pytest.raises(ShoalError, match=sentence):
+            Benchmark.load(rewritten(file, **changes))
+    np.savez("other.npz", goals=goals)
+    with pytest.raises(ShoalError, match=r"'other.npz' is no benchmark: it lacks 'rules"):
+        Benchmark.load("other.npz")
+
+
+# ---- words
+
+
+def test_a_word_chooses_all_a_part_some_or_one(bench, file):
+    for word, expected in {
+        "bench.npz": bench.rulesets,
+        "bench.npz:train": bench.part("train").rulesets,
+        "bench.npz:held-out": bench.part("held-out").rulesets,
+        "bench.npz:0": bench.ruleset(0),
+        "bench.npz:199": bench.ruleset(199),
+        "bench.npz:20:50": bench[20:50].rulesets,
+        "bench.npz:180:": bench[180:].rulesets,
+        "bench.npz::10%": bench[:20].rulesets,
+        "bench.npz:99.5%:100%": bench[199:].rulesets,
+    }.items():
+        world = envs.make(NAME, ruleset=word)
+        assert same(world.ruleset, expected), word
+        world.check()
+    assert same(envs.make(NAME, ruleset=[x.tolist() for x in bench.ruleset(3)]).ruleset, bench.ruleset(3))
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ("bench.npz:200", "there is no ruleset 200; the 200 are numbered from 0 to 199"),
+        ("bench.npz:-1", "there is no ruleset -1"),
+        ("bench.npz:held_out", "no part 'held_out', but train and held-out; did you mean 'held-out'"),
+        ("bench.npz:150:300", "bounds 150 and 300, where the file has 200 rulesets"),
+        ("bench.npz:50:50", "bounds 50 and 50, .* the second above the first"),
+        ("bench.npz:0:101%", "bounds 0 and 202"),
+        ("nowhere.npz:3", "nowhere.npz' cannot be read: No such file or directory"),
+        (".", "cannot be read: Is a directory"),
+        (
+            "small:train",
+            "ruleset='small' is no file; `shoal grid make-benchmark small --save small.npz` makes one",
+        ),
+        ("", "ruleset='' names no file"),
+        ("text.npz", "'.*text.npz' is no benchmark"),
+        (
+            "bench.npz:3#0123",
+            "the file holds other rulesets now, of checksum [0-9a-f]{16}; make it again, or name",
+        ),
+        ([[1], [2]], "is no goal, rules and init_tiles"),
+        ([[1], [2], [300]], "is no goal, rules and init_tiles"),
+        ([[1], [2], [3]], "the ruleset's goal is uint8"),
+    ],
+)
+def test_a_word_that_names_nothing_is_told_so_before_anything_compiles(file, given, sentence):
+    Path("text.npz").write_text("not a benchmark\n")
+    with pytest.raises(ShoalError, match=sentence):
+        envs.make(NAME, ruleset=given).check()
+
+
+def test_a_ruleset_with_more_things_than_cells_is_told_so(file):
+    crowded = envs.make("XLand-MiniGrid-R1-9x9", height=5, width=5, ruleset="bench.npz:0")
+    with pytest.raises(ShoalError, match=r"has 10 things .* need 11 free cells, but R1 of 5 x 5 has 9"):
+        crowded.reset(jax.random.key(0))
+
+
+def test_a_run_keeps_a_word_that_lasts(file, bench, tmp_path, monkeypatch):
+    decided = decide(NAME, environment_parameters={"ruleset": "bench.npz:train"}, overrides={})
+    word = f"{tmp_path / 'bench.npz'}:train#{checksum(bench.part('train').rulesets)}"
+    assert decided.environment_parameters["ruleset"] == word
+    saved = tmp_path / "config.json"
+    saved.write_text(json.dumps(decided.as_json()))
+    monkeypatch.chdir("/")
+    again = decide(None, config_file=saved, overrides={})
+    assert again.environment_parameters["ruleset"] == word
+    assert same(again.environment.ruleset, bench.part("train").rulesets)
+    held_out = {"ruleset": str(tmp_path / "bench.npz:held-out")}
+    other = decide(None, config_file=saved, environment_parameters=held_out, overrides={})
+    assert same(other.environment.ruleset, bench.part("held-out").rulesets)
+    assert other.environment.observation_space == again.environment.observation_space
+    Benchmark(bench.shuffled(1).rulesets, 40).save(tmp_path / "bench.npz")
+    with pytest.raises(ShoalError, match="the file holds other rulesets now"):
+        decide(None, config_file=saved, overrides={})
+
+
+def test_a_file_is_read_once_until_it_changes(file, bench, monkeypatch):
+    reads = []
+    monkeypatch.setattr(Benchmark, "load", classmethod(lambda cls, path: reads.append(path) or bench))
+    choosing._loaded_once.cache_clear()
+    for _ in range(3):
+        envs.make(NAME, ruleset="bench.npz:1")
+    assert len(reads) == 1
+    os.utime(file, ns=(0, 0))
+    envs.make(NAME, ruleset="bench.npz:1")
+    assert len(reads) == 2
+    choosing._loaded_once.cache_clear()
