@@ -212,12 +212,15 @@ def test_a_word_chooses_all_a_part_some_or_one(bench, file):
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ("bench.npz:200", "there is no ruleset 200; the 200 are numbered from 0 to 199"),
+        (
+            "bench.npz:200",
+            "ruleset='bench.npz:200': there is no ruleset 200; the 200 are numbered from 0 to 199",
+        ),
         ("bench.npz:-1", "there is no ruleset -1"),
         ("bench.npz:held_out", "no part 'held_out', but train and held-out; did you mean 'held-out'"),
-        ("bench.npz:150:300", "bounds 150 and 300, where the file has 200 rulesets"),
-        ("bench.npz:50:50", "bounds 50 and 50, .* the second above the first"),
-        ("bench.npz:0:101%", "bounds 0 and 202"),
+        ("bench.npz:150:300", "ruleset='bench.npz:150:300': 150 and 300 bound no part of the 200 rulesets"),
+        ("bench.npz:50:50", "50 and 50 bound no part .* the second above the first"),
+        ("bench.npz:0:101%", "0 and 202 bound no part"),
         ("nowhere.npz:3", "nowhere.npz' cannot be read: No such file or directory"),
         (".", "cannot be read: Is a directory"),
         (
@@ -264,6 +267,13 @@ def test_a_run_keeps_a_word_that_lasts(file, bench, tmp_path, monkeypatch):
     Benchmark(bench.shuffled(1).rulesets, 40).save(tmp_path / "bench.npz")
     with pytest.raises(ShoalError, match="the file holds other rulesets now"):
         decide(None, config_file=saved, overrides={})
+
+
+def test_a_stack_of_worlds_with_many_rulesets_each_knows_its_spaces(file):
+    world = envs.make(NAME, ruleset="bench.npz:train", observe_rules=True)
+    stack = jax.tree.map(lambda x: np.stack([x, x, x]), world)
+    assert stack.observation_space == world.observation_space
+    assert world.observation_space["rules"].shape == (4, 7)
 
 
 def test_a_file_is_read_once_until_it_changes(file, bench, monkeypatch):

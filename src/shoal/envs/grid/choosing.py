@@ -52,12 +52,10 @@ def chosen(word: str) -> Ruleset:
     """
     file, part, expected = _parsed(word)
     benchmark = _loaded(file)
-    if part.lstrip("-").isdigit():
-        found = benchmark.ruleset(int(part))
-    elif ":" in part:
-        found = benchmark[_slice(word, part, len(benchmark))].rulesets
-    else:
-        found = (benchmark.part(part) if part else benchmark).rulesets
+    try:
+        found = _part(benchmark, part)
+    except ShoalError as error:
+        raise ShoalError(f"ruleset={word!r}: {error}") from error
     if expected and checksum(found) != expected:
         raise ShoalError(
             f"ruleset={word!r}: the file holds other rulesets now, of checksum {checksum(found)}; make it again, or "
@@ -96,7 +94,16 @@ def _loaded_once(path: str, stamp: tuple[int, int]) -> Benchmark:
     return Benchmark.load(path)
 
 
-def _slice(word: str, part: str, count: int) -> slice:
+def _part(benchmark: Benchmark, part: str) -> Ruleset:
+    """One ruleset, those between two bounds, those of a named part, or all."""
+    if part.lstrip("-").isdigit():
+        return benchmark.ruleset(int(part))
+    if ":" in part:
+        return benchmark[_slice(part, len(benchmark))].rulesets
+    return (benchmark.part(part) if part else benchmark).rulesets
+
+
+def _slice(part: str, count: int) -> slice:
     """The slice of "100:200" or "80%:"."""
 
     def place(bound: str, otherwise: int) -> int:
@@ -108,7 +115,7 @@ def _slice(word: str, part: str, count: int) -> slice:
     start, stop = place(first, 0), place(last, count)
     if not start < stop <= count:
         raise ShoalError(
-            f"ruleset={word!r} has bounds {start} and {stop}, where the file has {count:,} rulesets; give two from 0 "
-            f"to {count}, the second above the first"
+            f"{start} and {stop} bound no part of the {count:,} rulesets; give two numbers from 0 to {count}, the second "
+            "above the first"
         )
     return slice(start, stop)

@@ -14,6 +14,9 @@ from shoal.envs.grid.tiles import NUM_COLOURS, NUM_TILES, Bytes, Tile
 from shoal.errors import ShoalError
 
 
+AXES_OF_MANY = 3  # of the rules of several rulesets
+
+
 class Ruleset(NamedTuple):
     """One task, or N of them with a leading axis.
 
