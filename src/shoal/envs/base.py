@@ -5,13 +5,26 @@ from types import MappingProxyType
 from typing import Any, TypeVar, dataclass_transform
 
 import jax
+import numpy as np
 
 from shoal.errors import ShoalError
 from shoal.spaces import Space
 from shoal.trees import static, struct
 from shoal.types import Environment, PyTree, State, TimeStep, restart, transition
 
-__all__ = ["Environment", "TimeStep", "Wrapper", "again", "environment", "restart", "static", "transition"]
+__all__ = [
+    "Environment",
+    "TimeStep",
+    "Wrapper",
+    "again",
+    "can_render",
+    "environment",
+    "frames_per_second",
+    "render",
+    "restart",
+    "static",
+    "transition",
+]
 
 T = TypeVar("T")
 
@@ -79,6 +92,14 @@ class Wrapper:
         """One step of the inner environment."""
         return self.env.step(state, action, key)
 
+    def inner_state(self, state: State) -> State:
+        """The inner environment's state in one of this; the same, unless the wrapper has a state of its own."""
+        return state
+
+    def render(self, state: State) -> Any:
+        """The inner environment's picture; see the function `render`."""
+        return render(self.env, self.inner_state(state))
+
     def again(self, state: State, key: jax.Array) -> tuple[State, TimeStep]:
         """A new episode of the task that a state is of; see the function `again`.
 
@@ -109,3 +130,43 @@ def again(env: Environment, state: State, key: jax.Array) -> tuple[State, TimeSt
     keeps it.
     """
     return env.again(state, key) if hasattr(env, "again") else env.reset(key)
+
+
+def can_render(env: Environment) -> bool:
+    """Whether an environment draws pictures: it has a method `render(state)`, or is a wrapper of one that has."""
+    if isinstance(env, Wrapper) and type(env).render is Wrapper.render:
+        return can_render(env.env)
+    return hasattr(env, "render")
+
+
+def render(env: Environment, state: State) -> np.ndarray:
+    """A picture of one environment's state, uint8 [height, width, 3].
+
+    Made by the environment's method `render(state)`, which is given concrete values, outside of anything
+    compiled, so that it may draw with whatever it likes. All pictures of an environment have one size.
+
+    Raises:
+      ShoalError: the environment has no such method, or what it returns is no picture.
+    """
+    if not can_render(env):
+        raise ShoalError(
+            f"{type(unwrapped(env)).__name__} cannot be drawn: it has no `render(state)`, which returns uint8 "
+            "[height, width, 3]"
+        )
+    picture = np.asarray(env.render(state))  # type: ignore[attr-defined]
+    if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[-1] != 3:
+        raise ShoalError(
+            f"{type(unwrapped(env)).__name__}.render returned {picture.dtype}{list(picture.shape)}; a picture is "
+            "uint8[height, width, 3]"
+        )
+    return picture
+
+
+def frames_per_second(env: Environment) -> float:
+    """How fast an episode is shown: the attribute of that name of the innermost environment, or 10."""
+    return getattr(unwrapped(env), "frames_per_second", 10)
+
+
+def unwrapped(env: Environment) -> Environment:
+    """The environment inside all wrappers."""
+    return unwrapped(env.env) if isinstance(env, Wrapper) else env

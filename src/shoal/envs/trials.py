@@ -143,6 +143,10 @@ class Trial(Wrapper):
 
         return batching.where(goes_on, begin, (state, shown), key, traced)
 
+    def inner_state(self, state: TrialState) -> State:
+        """The inner environment's state."""
+        return state.env
+
     def _logged(self, state: TrialState, timestep: TimeStep) -> TrialState:
         """The state with one more step of its running episode in the books."""
         declared = self.env.info_summaries

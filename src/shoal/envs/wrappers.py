@@ -35,6 +35,10 @@ class TimeLimit(Wrapper):
         """A new episode, with no steps made."""
         return self._begin(*self.env.reset(key))
 
+    def inner_state(self, state: TimeLimitState) -> State:
+        """The inner environment's state."""
+        return state.env
+
     def again(self, state: TimeLimitState, key: jax.Array) -> tuple[TimeLimitState, TimeStep]:
         """A new episode of the same task."""
         return self._begin(*again(self.env, state.env, key))
@@ -83,6 +87,10 @@ class FrameStack(Wrapper):
     def reset(self, key: jax.Array) -> tuple[FrameStackState, TimeStep]:
         """A new episode; its first observation, repeated."""
         return self._begin(*self.env.reset(key))
+
+    def inner_state(self, state: FrameStackState) -> State:
+        """The inner environment's state."""
+        return state.env
 
     def again(self, state: FrameStackState, key: jax.Array) -> tuple[FrameStackState, TimeStep]:
         """A new episode of the same task."""

@@ -7,11 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.envs.base import TimeStep, environment, restart, transition
+from shoal.envs.classic import pictures
 from shoal.spaces import Box, Discrete
 
 MAX_VELOCITY_1 = 4 * np.pi  # radians a second
 MAX_VELOCITY_2 = 9 * np.pi
 RUNGE_KUTTA_STAGES = ((0, 1 / 6), (1 / 2, 1 / 3), (1 / 2, 1 / 3), (1, 1 / 6))  # where, and its weight
+TARGET_HEIGHT = 1.0  # metres above the pivot
 START_RANGE = 0.1  # every coordinate of the first state lies within it
 
 
@@ -71,6 +73,7 @@ class Acrobot:
         high=(1, 1, 1, 1, MAX_VELOCITY_1, MAX_VELOCITY_2),
     )
     action_space = Discrete(3)  # torque -1, 0, +1
+    frames_per_second = 15
 
     def reset(self, key: jax.Array) -> tuple[AcrobotState, TimeStep]:
         """Hanging down, nearly at rest."""
@@ -87,7 +90,7 @@ class Acrobot:
             jnp.clip(moved.velocity_2, -MAX_VELOCITY_2, MAX_VELOCITY_2),
         )
         height = -jnp.cos(state.angle_1) - jnp.cos(state.angle_1 + state.angle_2)
-        above = height > 1.0
+        above = height > TARGET_HEIGHT
         return state, transition(observe(state), jnp.where(above, 0.0, -1.0), terminated=above)
 
     def _integrate(self, state: AcrobotState, torque: jax.Array) -> AcrobotState:
@@ -125,3 +128,7 @@ class Acrobot:
         )
         acceleration_1 = -(d2 * acceleration_2 + phi1) / d1
         return AcrobotState(velocity_1, velocity_2, acceleration_1, acceleration_2)
+
+    def render(self, state: AcrobotState) -> np.ndarray:
+        """The two links, and the height that the tip is to reach."""
+        return pictures.two_links(float(state.angle_1), float(state.angle_2), TARGET_HEIGHT)

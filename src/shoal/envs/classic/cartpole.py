@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.envs.base import TimeStep, environment, restart, transition
+from shoal.envs.classic import pictures
 from shoal.spaces import Box, Discrete
 
 POSITION_LIMIT = 2.4  # metres from the middle of the track
@@ -54,6 +55,7 @@ class CartPole:
         high=(2 * POSITION_LIMIT, np.inf, 2 * ANGLE_LIMIT, np.inf),
     )
     action_space = Discrete(2)  # push left, push right
+    frames_per_second = 50
 
     def reset(self, key: jax.Array) -> tuple[CartPoleState, TimeStep]:
         """Nearly upright and nearly at rest, in the middle of the track."""
@@ -82,4 +84,10 @@ class CartPole:
             velocity + self.time_step * acceleration,
             angle + self.time_step * angular_velocity,
             angular_velocity + self.time_step * angular_acceleration,
+        )
+
+    def render(self, state: CartPoleState) -> np.ndarray:
+        """The cart on its track."""
+        return pictures.cart_with_pole(
+            float(state.position), float(state.angle), 2 * float(self.half_length), POSITION_LIMIT
         )

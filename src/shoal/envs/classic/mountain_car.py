@@ -4,8 +4,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from shoal.envs.base import TimeStep, environment, restart, transition
+from shoal.envs.classic import pictures
 from shoal.spaces import Box, Discrete
 
 MIN_POSITION, MAX_POSITION = -1.2, 0.6
@@ -43,6 +45,11 @@ def drive(state: MountainCarState, push: jax.Array, gravity: jax.Array | float) 
     return MountainCarState(position, jnp.where(stopped, 0.0, velocity))
 
 
+def picture(state: MountainCarState, goal: jax.Array | float) -> np.ndarray:
+    """The car on the hill and the goal's flag, uint8 [height, width, 3]."""
+    return pictures.car_on_a_hill(float(state.position), float(goal), MIN_POSITION, MAX_POSITION, STEEPNESS)
+
+
 @environment
 class MountainCar:
     """A car too weak for the slope reaches the goal by swinging back and forth.
@@ -59,6 +66,7 @@ class MountainCar:
 
     observation_space = Box(low=(MIN_POSITION, -MAX_SPEED), high=(MAX_POSITION, MAX_SPEED))
     action_space = Discrete(3)  # push left, coast, push right
+    frames_per_second = 30
 
     def reset(self, key: jax.Array) -> tuple[MountainCarState, TimeStep]:
         """At rest, near the valley's bottom."""
@@ -71,3 +79,7 @@ class MountainCar:
         state = drive(state, (action - 1) * self.force, self.gravity)
         reached = (state.position >= self.goal_position) & (state.velocity >= self.goal_velocity)
         return state, transition(observe(state), reward=-1.0, terminated=reached)
+
+    def render(self, state: MountainCarState) -> np.ndarray:
+        """The car on the hill."""
+        return picture(state, self.goal_position)

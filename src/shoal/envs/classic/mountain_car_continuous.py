@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from shoal.envs.base import TimeStep, environment, transition
 from shoal.envs.classic.mountain_car import (
@@ -11,6 +12,7 @@ from shoal.envs.classic.mountain_car import (
     MountainCarState,
     drive,
     observe,
+    picture,
     start,
 )
 from shoal.spaces import Box
@@ -39,6 +41,7 @@ class MountainCarContinuous:
 
     observation_space = Box(low=(MIN_POSITION, -MAX_SPEED), high=(MAX_POSITION, MAX_SPEED))
     action_space = Box(low=-MAX_THROTTLE, high=MAX_THROTTLE, shape=(1,))
+    frames_per_second = 30
 
     def reset(self, key: jax.Array) -> tuple[MountainCarState, TimeStep]:
         """At rest, near the valley's bottom."""
@@ -54,3 +57,7 @@ class MountainCarContinuous:
         reached = (state.position >= self.goal_position) & (state.velocity >= self.goal_velocity)
         reward = jnp.where(reached, self.goal_reward, 0.0) - self.fuel_cost * asked**2
         return state, transition(observe(state), reward, terminated=reached)
+
+    def render(self, state: MountainCarState) -> np.ndarray:
+        """The car on the hill."""
+        return picture(state, self.goal_position)

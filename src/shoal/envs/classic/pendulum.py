@@ -4,8 +4,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from shoal.envs.base import TimeStep, environment, restart, transition
+from shoal.envs.classic import pictures
 from shoal.spaces import Box
 
 MAX_SPEED = 8.0  # radians a second
@@ -50,6 +52,7 @@ class Pendulum:
 
     observation_space = Box(low=(-1.0, -1.0, -MAX_SPEED), high=(1.0, 1.0, MAX_SPEED))
     action_space = Box(low=-MAX_TORQUE, high=MAX_TORQUE, shape=(1,))
+    frames_per_second = 20
 
     def reset(self, key: jax.Array) -> tuple[PendulumState, TimeStep]:
         """Any angle, turning slowly."""
@@ -68,3 +71,7 @@ class Pendulum:
         velocity = jnp.clip(velocity + (falling + driven) * self.time_step, -MAX_SPEED, MAX_SPEED)
         state = PendulumState(angle + velocity * self.time_step, velocity)
         return state, transition(observe(state), -cost)
+
+    def render(self, state: PendulumState) -> np.ndarray:
+        """The rod on its pivot."""
+        return pictures.pendulum(float(state.angle), float(self.length))

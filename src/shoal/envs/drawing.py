@@ -1,0 +1,128 @@
+"""Flat shapes with smooth edges, drawn with NumPy: what the pictures of environments are made of.
+
+A picture is float32 [height, width, 3] with numbers from 0 to 255, x to the right and y downwards. A shape is
+a signed distance, negative inside it: its edge fades over one pixel, so that it looks the same at any size.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+Point = tuple[float, float]  # x, y
+Colour = tuple[int, int, int]
+
+LEVELS = 8  # of an edge's fading: few, so that a picture has few colours
+
+
+class Shape(NamedTuple):
+    """A region of the plane."""
+
+    low: Point  # corners of a box that holds it
+    high: Point
+    distance: Callable[[np.ndarray, np.ndarray], np.ndarray]  # of points (x, y) to its edge; negative inside
+
+
+def canvas(height: int, width: int, colour: Colour) -> np.ndarray:
+    """A picture of one colour, float32 [height, width, 3]."""
+    return np.full((height, width, 3), colour, np.float32)
+
+
+def paint(picture: np.ndarray, shape: Shape, colour: Colour, unit: float = 1.0) -> None:
+    """Paints a shape onto a picture, in place.
+
+    Args:
+      picture: from `canvas`.
+      shape: what is painted; what lies outside of the picture is left out.
+      colour: red, green, blue.
+      unit: how many pixels the shape's unit of length has.
+    """
+    height, width, _ = picture.shape
+    left, right = _pixels(shape.low[0] * unit, shape.high[0] * unit, width)
+    top, bottom = _pixels(shape.low[1] * unit, shape.high[1] * unit, height)
+    x, y = np.arange(left, right) + 0.5, np.arange(top, bottom)[:, None] + 0.5
+    covered = np.clip(0.5 - shape.distance(x / unit, y / unit) * unit, 0, 1)
+    covered = (np.round(covered * LEVELS) / LEVELS)[..., None].astype(np.float32)
+    region = picture[top:bottom, left:right]
+    region += covered * (np.asarray(colour, np.float32) - region)
+
+
+def finished(picture: np.ndarray) -> np.ndarray:
+    """The picture as uint8."""
+    return np.round(picture).astype(np.uint8)
+
+
+def _pixels(low: float, high: float, size: int) -> tuple[int, int]:
+    first, last = (int(np.clip(edge, 0, size)) for edge in (np.floor(low - 1), np.ceil(high + 1)))
+    return first, max(first, last)
+
+
+def disc(centre: Point, radius: float) -> Shape:
+    """All within a radius."""
+    x_0, y_0 = centre
+
+    def distance(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return np.hypot(x - x_0, y - y_0) - radius
+
+    return Shape((x_0 - radius, y_0 - radius), (x_0 + radius, y_0 + radius), distance)
+
+
+def box(left: float, top: float, right: float, bottom: float, corner: float = 0.0) -> Shape:
+    """A rectangle, its corners rounded by a radius."""
+
+    def distance(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        beside = np.abs(x - (left + right) / 2) - (right - left) / 2 + corner
+        above = np.abs(y - (top + bottom) / 2) - (bottom - top) / 2 + corner
+        outside = np.hypot(np.maximum(beside, 0), np.maximum(above, 0))
+        return outside + np.minimum(np.maximum(beside, above), 0) - corner
+
+    return Shape((left, top), (right, bottom), distance)
+
+
+def line(points: Sequence[Point], thickness: float) -> Shape:
+    """Straight strokes from point to point with round ends."""
+    starts, ends = points[:-1], points[1:]
+
+    def distance(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return np.sqrt(_nearest_edge(x, y, starts, ends)) - thickness / 2
+
+    low, high = _bounds(points)
+    half = thickness / 2
+    return Shape((low[0] - half, low[1] - half), (high[0] + half, high[1] + half), distance)
+
+
+def polygon(points: Sequence[Point]) -> Shape:
+    """The inside of a closed line, which may be concave."""
+    ends = [*points[1:], points[0]]
+
+    def distance(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        inside = np.zeros(np.broadcast_shapes(x.shape, y.shape), bool)
+        for (x_1, y_1), (x_2, y_2) in zip(points, ends, strict=True):
+            if y_1 != y_2:  # a ray to the right crosses this edge
+                crosses = (y < y_1) != (y < y_2)
+                inside ^= crosses & (x < x_1 + (y - y_1) / (y_2 - y_1) * (x_2 - x_1))
+        return np.where(inside, -1, 1) * np.sqrt(_nearest_edge(x, y, points, ends))
+
+    return Shape(*_bounds(points), distance)
+
+
+def _nearest_edge(x: np.ndarray, y: np.ndarray, starts: Sequence[Point], ends: Sequence[Point]) -> np.ndarray:
+    """The squared distance to the nearest of some segments."""
+    nearest = np.full(np.broadcast_shapes(x.shape, y.shape), np.inf)
+    for (x_1, y_1), (x_2, y_2) in zip(starts, ends, strict=True):
+        along, down = x_2 - x_1, y_2 - y_1
+        share = ((x - x_1) * along + (y - y_1) * down) / max(along**2 + down**2, 1e-12)
+        share = np.clip(share, 0, 1)
+        nearest = np.minimum(nearest, (x - x_1 - share * along) ** 2 + (y - y_1 - share * down) ** 2)
+    return nearest
+
+
+def _bounds(points: Sequence[Point]) -> tuple[Point, Point]:
+    across, down = zip(*points, strict=True)
+    return (min(across), min(down)), (max(across), max(down))
+
+
+def grown(shape: Shape, by: float) -> Shape:
+    """A shape and what lies within a distance of it."""
+    low, high = ((x + sign * by, y + sign * by) for (x, y), sign in ((shape.low, -1), (shape.high, 1)))
+    return Shape(low, high, lambda x, y: shape.distance(x, y) - by)
