@@ -17,15 +17,36 @@ from shoal.types import Array
 
 def view(board: Board, cells: Array, agent: Agent, size: int, see_through_walls: bool) -> Array:
     """The tiles and colours that the agent sees, uint8 [size, size, 2]."""
+    seen = seen_cells(board, cells, agent, size, see_through_walls)
+    return jax.lax.bitcast_convert_type(seen, jnp.uint8).reshape(size, size, 2)
+
+
+def seen_cells(board: Board, cells: Array, agent: Agent, size: int, see_through_walls: bool) -> Array:
+    """The cells that the agent sees, row by row, uint16 [size * size]."""
 
     def window(cells: Array, agent: Agent) -> Array:
-        return read(cells, agent.place + jnp.asarray(offsets(board, size))[agent.direction])
+        return read(cells, places_ahead(board, agent, size))
 
     seen = computed_once(window)(agent.place >= 0, cells, agent)
-    if not see_through_walls:
-        opaque = is_one_of(tile_of(seen), OPAQUE).reshape(size, size)
-        seen = jnp.where(visible(~opaque).reshape(-1), seen, NOTHING)
-    return jax.lax.bitcast_convert_type(seen, jnp.uint8).reshape(size, size, 2)
+    return seen if see_through_walls else jnp.where(lit(seen, size), seen, NOTHING)
+
+
+def places_seen(board: Board, cells: Array, agent: Agent, size: int, see_through_walls: bool) -> Array:
+    """Which cells of the grid the agent sees, boolean [height, width]."""
+    places = places_ahead(board, agent, size)
+    seen = True if see_through_walls else lit(read(cells, places), size)
+    return board.grid(jnp.zeros(board.size, bool).at[places].set(seen))
+
+
+def places_ahead(board: Board, agent: Agent, size: int) -> Array:
+    """Where in memory lies what the agent could see, row by row, [size * size]."""
+    return agent.place + jnp.asarray(offsets(board, size))[agent.direction]
+
+
+def lit(window: Array, size: int) -> Array:
+    """Which cells of a window, row by row, are not hidden by others: boolean [size * size]."""
+    opaque = is_one_of(tile_of(window), OPAQUE).reshape(size, size)
+    return visible(~opaque).reshape(-1)
 
 
 def offsets(board: Board, size: int) -> np.ndarray:

@@ -8,14 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.envs.base import TimeStep, environment, restart, transition
-from shoal.envs.grid import goals, near, rules
+from shoal.envs.grid import goals, near, pictures, rules
 from shoal.envs.grid.actions import Action, Agent, handled, moved
 from shoal.envs.grid.board import Board, read, step_of, write
 from shoal.envs.grid.goals import Goal
 from shoal.envs.grid.rules import Rules
 from shoal.envs.grid.settling import Scene, settle
 from shoal.envs.grid.tiles import NOTHING, NUM_COLOURS, NUM_TILES, unpacked
-from shoal.envs.grid.views import view
+from shoal.envs.grid.views import places_seen, seen_cells, view
 from shoal.errors import ShoalError
 from shoal.spaces import Box, Dict, Discrete, Space
 from shoal.types import Array, PyTree
@@ -24,6 +24,8 @@ NOWHERE = -1  # the place of what is not there
 DECAY = 0.9  # how much of the reward is lost by an episode that takes all its time
 LEAST_VIEW = 3
 LARGEST_SIDE = 255  # a goal's row and column are bytes
+LEAST_TILE, LARGEST_TILE = 4, 64  # pixels of a tile's side in an image
+SHOWN_TILE, SHOWN_SIDE = 32, 1280  # pixels of a tile and of the longer side of a grid that people look at
 
 
 class GridState(NamedTuple):
@@ -49,7 +51,8 @@ class GridWorld(abc.ABC):
     The observation is what the agent sees, `[tile, colour]` of view_size x view_size cells, uint8, the agent
     in the middle of the last row and looking up. With any of the `observe_` flags it is a dictionary: `view`
     is that, `direction` where the agent looks (0 to 3 for up, right, down, left), `pocket` what it holds,
-    `[tile, colour]`, `goal` and `rules` the encodings of the task.
+    `[tile, colour]`, `goal` and `rules` the encodings of the task. With `observe_image` what the agent sees is
+    an RGB image with the agent in it, uint8 [view_size * image_tile_size, view_size * image_tile_size, 3].
 
     `info["success"]` is 1 on the step that reaches the goal.
     """
@@ -59,6 +62,8 @@ class GridWorld(abc.ABC):
     view_size: int = 7
     max_episode_steps: int | None = None
     see_through_walls: bool = True
+    observe_image: bool = False
+    image_tile_size: int = 8
     observe_direction: bool = False
     observe_pocket: bool = False
     observe_goal: bool = False
@@ -66,6 +71,8 @@ class GridWorld(abc.ABC):
 
     action_space = Discrete(len(Action))
     info_summaries = MappingProxyType({"success": "max"})
+
+    frames_per_second = 10  # of an episode that is shown
 
     smallest = (3, 3)  # height and width in which an episode can start
 
@@ -91,7 +98,7 @@ class GridWorld(abc.ABC):
     def observation_space(self) -> Space:
         """What the agent sees, alone or with what it is told."""
         parts: dict[str, Space] = {
-            "view": cell_space(self.view_size, self.view_size),
+            "view": self._view_space(),
             "direction": Discrete(4),
             "pocket": cell_space(),
             "goal": Box(0, 255, (goals.ENCODED,), np.uint8),
@@ -99,6 +106,12 @@ class GridWorld(abc.ABC):
         }
         told = self._told()
         return Dict({name: parts[name] for name in ("view", *told)}) if told else parts["view"]
+
+    def _view_space(self) -> Box:
+        if not self.observe_image:
+            return cell_space(self.view_size, self.view_size)
+        side = self.view_size * self.image_tile_size
+        return Box(0, 255, (side, side, 3), np.uint8)
 
     def _told(self) -> tuple[str, ...]:
         names = ("direction", "pocket", "goal", "rules")
@@ -152,7 +165,7 @@ class GridWorld(abc.ABC):
 
     def observe(self, state: GridState) -> PyTree:
         """What the agent is shown of a state."""
-        seen = view(self.board, state.cells, state.agent, self.view_size, self.see_through_walls)
+        seen = self._see(state)
         told = self._told()
         if not told:
             return seen
@@ -169,6 +182,25 @@ class GridWorld(abc.ABC):
             parts["rules"] = rules.encoded(state.rules) if state.rules else nothing
         return parts
 
+    def _see(self, state: GridState) -> Array:
+        """What the agent sees, as cells or as an image."""
+        where = (self.board, state.cells, state.agent, self.view_size, self.see_through_walls)
+        if not self.observe_image:
+            return view(*where)
+        cells = seen_cells(*where).reshape(self.view_size, self.view_size)
+        return pictures.image_of_view(cells, self.image_tile_size)
+
+    def render(self, state: GridState) -> Array:
+        """The whole grid, what the agent sees of it lighter: uint8 [H * size, W * size, 3], at most 32 a tile.
+
+        A pure function, which can be compiled and mapped over as `step` can.
+        """
+        agent, board = state.agent, self.board
+        size = max(LEAST_TILE, min(SHOWN_TILE, SHOWN_SIDE // max(self.height, self.width)))
+        seen = places_seen(board, state.cells, agent, self.view_size, self.see_through_walls)
+        cells, position = board.grid(state.cells), board.position(agent.place)
+        return pictures.image_of_grid(cells, position, agent.direction, seen, size)
+
     def check(self) -> None:
         """Holds the sizes to what is possible.
 
@@ -177,6 +209,11 @@ class GridWorld(abc.ABC):
         """
         if self.view_size < LEAST_VIEW or self.view_size % 2 == 0:
             raise ShoalError(f"view_size={self.view_size} is not an odd number of {LEAST_VIEW} or more")
+        if not LEAST_TILE <= self.image_tile_size <= LARGEST_TILE:
+            raise ShoalError(
+                f"image_tile_size={self.image_tile_size} is not between {LEAST_TILE}, below which tiles look alike, "
+                f"and {LARGEST_TILE}"
+            )
         for name, least in zip(("height", "width"), self.smallest, strict=True):
             if not least <= getattr(self, name) <= LARGEST_SIDE:
                 raise ShoalError(f"{name}={getattr(self, name)} is not between {least} and {LARGEST_SIDE}")
