@@ -358,6 +358,7 @@ def test_the_normaliser_that_acted_is_the_one_that_learns():
         ({"network": "shoal.nets:Nothing"}, "cannot be imported"),
         ({"shared_torso": True, "critic_learning_rate": 1e-3}, "shared_torso=True"),
         ({"correlated_noise": True}, "correlated_noise=True needs"),
+        ({"norm_obs": True, "encoder": "one_hot"}, "norm_obs=True makes numbers of the integers"),
     ],
 )
 def test_bad_settings_are_one_sentence(settings, message):

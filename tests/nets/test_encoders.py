@@ -41,6 +41,42 @@ def test_flatten(space, observation, expected):
     assert not jax.tree.leaves(encoder)
 
 
+def test_one_hot_takes_integers_of_few_values_as_such_and_numbers_as_they_are():
+    most = np.broadcast_to(np.array([2, 1]), (2, 2, 2))
+    space = Dict(
+        {
+            "direction": Discrete(3),
+            "far": Box(-1, 1, (2,)),
+            "signed": Box(-3, 3, (2,), np.int32),
+            "view": Box(0, most, dtype=np.uint8),
+        }
+    )
+    encoder = Encoder(space, "one_hot")
+    observation = {
+        "direction": jnp.array([0, 2]),
+        "far": jnp.array([[0.5, -0.5], [1.0, 0.0]]),
+        "signed": jnp.array([[-3, 3], [1, 0]]),
+        "view": jnp.array(
+            [[[[0, 1], [2, 0]], [[1, 1], [0, 0]]], [[[2, 1], [2, 1]], [[1, 0], [1, 0]]]], jnp.uint8
+        ),
+    }
+    cells = {
+        (0, 1): [1, 0, 0, 0, 1],
+        (2, 0): [0, 0, 1, 1, 0],
+        (1, 1): [0, 1, 0, 0, 1],
+        (0, 0): [1, 0, 0, 1, 0],
+    }
+    cells |= {(2, 1): [0, 0, 1, 0, 1], (1, 0): [0, 1, 0, 1, 0]}
+    expected = [
+        [1, 0, 0, 0.5, -0.5, -3, 3, *cells[0, 1], *cells[2, 0], *cells[1, 1], *cells[0, 0]],
+        [0, 0, 1, 1.0, 0.0, 1, 0, *cells[2, 1], *cells[2, 1], *cells[1, 0], *cells[1, 0]],
+    ]
+    np.testing.assert_array_equal(encoder(observation), np.array(expected, np.float32))
+    assert encoder.num_features == 27
+    with pytest.raises(ShoalError, match=r"encoder='one_hot' needs integers of less than 64 values"):
+        Encoder(Box(0, 255, (2,), np.uint8), "one_hot")
+
+
 def test_mlp_each_passes_every_part_through_its_own_mlp():
     encoder = jax.jit(lambda key: Encoder(NESTED, "mlp_each", (8, 4), key=key))(jax.random.key(0))
     observation = jax.jit(jax.vmap(NESTED.sample))(jax.random.split(jax.random.key(1), 6))

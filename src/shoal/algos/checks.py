@@ -116,6 +116,10 @@ def check_ppo(config: Any, spec: EnvSpec, num_envs: int, num_steps: int) -> None
         )
     if spec.num_agents != 1:
         raise ShoalError(f"num_agents={spec.num_agents} is more than ppo takes; it trains one agent.")
+    if config.norm_obs and config.encoder == "one_hot":
+        raise ShoalError(
+            "norm_obs=True makes numbers of the integers that encoder='one_hot' takes; leave it off with that encoder."
+        )
     check_distribution(config, spec)
     optimisers.named(config.optimizer, config.optimizer_args, 0.1)
     if config.critic_optimizer:

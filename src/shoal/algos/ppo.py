@@ -127,9 +127,9 @@ class PPOConfig:
     """In trials of several episodes: the memory goes on until the trial ends, or is cleared with every episode."""
     burn_in: int = 0
     """Steps before a chunk that bring its memory up to date with the parameters, without gradient."""
-    encoder: Literal["flatten", "mlp_each", "cnn"] = "flatten"
-    """Observations flattened into one vector, or an MLP for each entry of a dictionary, or convolutions for grids
-    of cells and images."""
+    encoder: Literal["flatten", "one_hot", "mlp_each", "cnn"] = "flatten"
+    """Observations flattened into one vector, integers of few values as they are or one-hot; or an MLP for each
+    entry of a dictionary, or convolutions for grids of cells and images."""
     distribution: Literal["auto", "categorical", "normal", "tanh_normal", "beta"] = "auto"
     """The policy's distribution; auto takes what fits the action space: categorical, or normal for a Box."""
     state_dependent_std: bool = False

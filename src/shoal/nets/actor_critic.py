@@ -70,7 +70,7 @@ class Actor(nnx.Module):
       state_dependent_std: of "normal" and "tanh_normal".
       initial_std: of these and "gsde".
       minimum_std: of the same; a Python number.
-      encoder: "flatten" or "mlp_each"; see `Encoder`.
+      encoder: "flatten", "one_hot", "mlp_each" or "cnn"; see `Encoder`.
       encoder_sizes: layers of each of the encoder's MLPs.
       scale: of the orthogonal initialisation of hidden layers.
       out_scale: the same for the last layer; small, so that all actions begin about equally likely.
