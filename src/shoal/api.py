@@ -12,6 +12,10 @@ import numpy as np
 from shoal import experiment, trees
 from shoal.envs import checker
 from shoal.envs.base import environment
+from shoal.envs.grid.benchmark import Benchmark
+from shoal.envs.grid.generating import PUBLISHED as PUBLISHED_RULESETS
+from shoal.envs.grid.generating import GenerationConfig
+from shoal.envs.grid.wording import benchmark_told, ruleset_told
 from shoal.envs.registry import environments, make, parameters_of, register
 from shoal.errors import ShoalError
 from shoal.experiment import Experiment, decide, defaults
@@ -26,13 +30,17 @@ from shoal.runtime.summary import build_summary, score
 from shoal.types import Environment, TimeStep, restart, spec_of, transition
 
 __all__ = [
+    "PUBLISHED_RULESETS",
+    "Benchmark",
     "Environment",
     "Experiment",
+    "GenerationConfig",
     "RolloutResult",
     "RunConfig",
     "TimeStep",
     "TrainedPolicy",
     "TrainedRun",
+    "benchmark_told",
     "check",
     "decide",
     "defaults",
@@ -48,6 +56,7 @@ __all__ = [
     "restart",
     "result",
     "rollout",
+    "ruleset_told",
     "run_experiment",
     "train",
     "transition",

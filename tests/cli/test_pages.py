@@ -7,6 +7,7 @@ import pytest
 
 import shoal
 from shoal import cli
+from shoal.cli import grid
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -20,9 +21,10 @@ def test_the_help_on_the_page_is_the_help(command, capsys):
 @pytest.mark.parametrize("page", ["command-line.md", "python.md"])
 def test_flags_on_the_page_exist(page, command, capsys):
     known = {"--help"}
-    for name in cli.COMMANDS:
+    words = {name: [name] for name in cli.COMMANDS} | {"train": ["train", "CartPole-v1"]}
+    for asked in (*words.values(), *(["grid", name] for name in grid.COMMANDS)):
         with pytest.raises(SystemExit):
-            command(name, *(["CartPole-v1"] if name == "train" else []), "--help")
+            command(*asked, "--help")
         known |= set(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out))
     shown = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", (DOCS / page).read_text()))
     assert shown - known == {"--learing-rate"} & shown

@@ -16,6 +16,7 @@ COMMANDS = {
     "eval": ("RUN", "evaluate the policies of a run"),
     "rollout": ("ENV", "step many environments by random actions or a policy"),
     "check": ("ENV", "look for mistakes in an environment"),
+    "grid": ("COMMAND", "draw rulesets for grid worlds, or show them"),
     "envs": ("[ENV]", "list the environments, or the parameters of one"),
 }
 

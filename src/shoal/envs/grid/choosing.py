@@ -115,7 +115,7 @@ def _slice(part: str, count: int) -> slice:
     start, stop = place(first, 0), place(last, count)
     if not start < stop <= count:
         raise ShoalError(
-            f"{start} and {stop} bound no part of the {count:,} rulesets; give two numbers from 0 to {count}, the second "
-            "above the first"
+            f"{start} and {stop} bound no part of the {count:,} rulesets; give two numbers from 0 to {count}, the "
+            "second above the first"
         )
     return slice(start, stop)

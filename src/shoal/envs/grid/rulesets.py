@@ -13,7 +13,6 @@ from shoal.envs.grid.rules import OF_TWO_TILES, RuleKind
 from shoal.envs.grid.tiles import NUM_COLOURS, NUM_TILES, Bytes, Tile
 from shoal.errors import ShoalError
 
-
 AXES_OF_MANY = 3  # of the rules of several rulesets
 
 

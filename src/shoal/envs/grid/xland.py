@@ -56,7 +56,7 @@ class XLand(GridWorld):
     @property
     def num_rules(self) -> int:
         """The rows of the ruleset, padding included."""
-        if np.ndim(getattr(self.ruleset, "rules", None)) <= rulesets.AXES_OF_MANY:
+        if np.ndim(getattr(self.ruleset, "rules", 0)) <= rulesets.AXES_OF_MANY:
             rulesets.check_shapes(self.ruleset)  # a stack of worlds, whose sizes may be asked too, has more
         return self.ruleset.rules.shape[-2]
 

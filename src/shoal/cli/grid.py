@@ -1,0 +1,112 @@
+"""`shoal grid ...`: rulesets for grid worlds, drawn and shown."""
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from shoal import api
+from shoal.cli import flags
+from shoal.errors import ShoalError, nearest
+
+COMMANDS = {
+    "make-benchmark": ("SETTING", "draw rulesets and write them to a file"),
+    "show": ("FILE [N]", "tell what a file of rulesets holds, or the ruleset of number N"),
+}
+HELP = """usage: shoal grid COMMAND ...
+
+Rulesets for the XLand-MiniGrid worlds.
+
+commands:
+{commands}
+
+`shoal grid COMMAND --help` lists all that a command can be told. To train on what was drawn:
+  shoal grid make-benchmark small
+  shoal train XLand-MiniGrid-R1-9x9 ruleset=small.npz:train
+"""
+MAKE = (
+    "Draws different rulesets as the benchmarks of XLand-MiniGrid were drawn. SETTING is one of theirs: "
+    f"{', '.join(api.PUBLISHED_RULESETS)}; the defaults shown are its own."
+)
+SHOW = "Tells in words what a file of rulesets holds, or the ruleset of number N, from 0."
+
+
+@dataclasses.dataclass(frozen=True)
+class Making:
+    """What is written."""
+
+    rulesets: int = 10_000
+    """How many."""
+    held_out: float = 0.2
+    """The share of them that is kept for evaluation, as the part named held-out."""
+    seed: int = 0
+    """Of all that is drawn; the first rulesets of more are those of fewer."""
+    save: str = ""
+    """The file; left out, SETTING.npz."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Showing:
+    """None."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Carries out one of the commands."""
+    name = arguments[0] if arguments else "--help"
+    if name in flags.HELP:
+        rows = [f"  {f'{name} {what}':<24}{text}" for name, (what, text) in COMMANDS.items()]
+        print(HELP.format(commands="\n".join(rows)), end="")
+        raise SystemExit(0)
+    if name not in COMMANDS:
+        raise ShoalError(
+            f"there is no command 'grid {name}'{nearest(name, COMMANDS)}; there are {', '.join(COMMANDS)}."
+        )
+    return (make_benchmark if name == "make-benchmark" else show)(arguments[1:])
+
+
+def make_benchmark(arguments: Sequence[str]) -> int:
+    """Draws, writes the file, and says what is in it."""
+    setting = next(iter(flags.leading_words(arguments)), "")
+    known = api.PUBLISHED_RULESETS
+    if setting and setting not in known:
+        raise ShoalError(
+            f"there is no setting {setting!r}{nearest(setting, known)}; there are {', '.join(known)}."
+        )
+    fields: list[tuple[str, type, Any]] = [
+        ("file", Making, dataclasses.field(default=Making())),
+        (
+            "drawing",
+            api.GenerationConfig,
+            dataclasses.field(default=known.get(setting, api.GenerationConfig())),
+        ),
+    ]
+    default: Any = dataclasses.make_dataclass("MakeBenchmark", fields, frozen=True)()
+    asked, words = flags.parse("shoal grid make-benchmark SETTING", MAKE, default, arguments)
+    flags.required("setting", "shoal grid make-benchmark small", "".join(words[:1]))
+    if words != [setting]:
+        raise ShoalError(
+            f"{words[-1]!r} is one word too many; the flags stand behind the setting {words[0]!r}."
+        )
+    begun = time.perf_counter()
+    made = api.Benchmark.make(
+        asked.drawing, asked.file.rulesets, seed=asked.file.seed, held_out=asked.file.held_out
+    )
+    seconds = time.perf_counter() - begun
+    path = Path(asked.file.save or f"{setting}.npz")
+    made.save(path)
+    print(f"{path}: {api.benchmark_told(made)}\n{len(made) / seconds:,.0f} rulesets/s")
+    return 0
+
+
+def show(arguments: Sequence[str]) -> int:
+    """Prints a ruleset, or what a file holds."""
+    _, words = flags.parse("shoal grid show FILE [N]", SHOW, Showing(), arguments)
+    benchmark = api.Benchmark.load(flags.required("file", "shoal grid show small.npz 0", "".join(words[:1])))
+    if len(words) == 1:
+        print(api.benchmark_told(benchmark))
+        return 0
+    if len(words) > 2 or not words[1].isdigit():
+        raise ShoalError(f"{words[-1]!r} is no number of a ruleset; give one from 0 to {len(benchmark) - 1}.")
+    print(api.ruleset_told(benchmark.ruleset(int(words[1]))))
+    return 0

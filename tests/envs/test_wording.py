@@ -1,0 +1,87 @@
+"""Rulesets in words: every kind is told, and the words say what the engine does."""
+
+import re
+
+import numpy as np
+import pytest
+
+from shoal.envs.grid.benchmark import Benchmark
+from shoal.envs.grid.generating import PUBLISHED
+from shoal.envs.grid.goals import GoalKind
+from shoal.envs.grid.rules import OF_TWO_TILES, RuleKind
+from shoal.envs.grid.rulesets import ruleset
+from shoal.envs.grid.tiles import Colour, Tile
+from shoal.envs.grid.wording import benchmark_told, goal_told, rule_told, ruleset_told
+
+BALL, KEY, HEX = (Tile.BALL, Colour.ORANGE), (Tile.KEY, Colour.GREY), (Tile.HEX, Colour.RED)
+GONE = (Tile.FLOOR, Colour.BLACK)
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        ((GoalKind.NONE, 0, 0, 0, 0), "none"),
+        ((GoalKind.AGENT_HOLD, *BALL, 0, 0), "hold an orange ball"),
+        ((GoalKind.AGENT_ON_TILE, Tile.GOAL, Colour.GREEN, 0, 0), "stand on a green goal"),
+        ((GoalKind.AGENT_NEAR, *KEY, 0, 0), "a grey key beside the agent"),
+        ((GoalKind.AGENT_NEAR_LEFT, *KEY, 0, 0), "a grey key left of the agent"),
+        ((GoalKind.TILE_NEAR, *KEY, *BALL), "a grey key beside an orange ball"),
+        ((GoalKind.TILE_NEAR_UP, *KEY, *BALL), "an orange ball above a grey key"),  # the other is above
+        ((GoalKind.TILE_NEAR_RIGHT, *KEY, *BALL), "an orange ball right of a grey key"),
+        ((GoalKind.TILE_ON_POSITION, *KEY, 3, 4), "a grey key in row 3 and column 4"),
+        ((GoalKind.AGENT_ON_POSITION, 3, 4, 0, 0), "stand in row 3 and column 4"),
+    ],
+)
+def test_goals_in_words(row, text):
+    assert goal_told(row) == text
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        ((RuleKind.NONE, *[0] * 6), "none"),
+        (
+            (RuleKind.AGENT_HOLD, *BALL, *HEX, 0, 0),
+            "an orange ball that is picked up: it becomes a red hexagon",
+        ),
+        ((RuleKind.AGENT_NEAR, *BALL, *GONE, 0, 0), "an orange ball beside the agent: it disappears"),
+        (
+            (RuleKind.AGENT_NEAR_DOWN, *KEY, *HEX, 0, 0),
+            "a grey key below the agent: it becomes a red hexagon",
+        ),
+        ((RuleKind.TILE_NEAR, *KEY, *BALL, *GONE), "a grey key beside an orange ball: both disappear"),
+        (
+            (RuleKind.TILE_NEAR_DOWN, *KEY, *BALL, *HEX),
+            "an orange ball below a grey key: both become a red hexagon",
+        ),
+    ],
+)
+def test_rules_in_words(row, text):
+    assert rule_told(row) == text
+
+
+def test_every_kind_and_every_tile_has_words_of_its_own():
+    rules = {rule_told((kind, *BALL, *KEY, *(HEX if kind in OF_TWO_TILES else (0, 0)))) for kind in RuleKind}
+    assert len(rules) == len(RuleKind)
+    assert len({goal_told((kind, *BALL, *KEY)) for kind in GoalKind}) == len(GoalKind)
+    tiles = {goal_told((GoalKind.AGENT_HOLD, tile, 1, 0, 0)) for tile in Tile}
+    assert len(tiles) == len(Tile) and not any(re.search("[_A-Z]", text) for text in tiles)
+
+
+def test_a_ruleset_and_a_benchmark_in_words():
+    task = ruleset(
+        (GoalKind.AGENT_HOLD, *HEX), [(), (RuleKind.TILE_NEAR, *BALL, *KEY, *HEX)], [BALL, KEY, (), KEY]
+    )
+    assert ruleset_told(task).splitlines() == [
+        "goal    hold a red hexagon",
+        "rules   an orange ball beside a grey key: both become a red hexagon",
+        "things  an orange ball, 2 grey keys",
+    ]
+    assert ruleset_told(ruleset()).splitlines() == ["goal    none", "rules   none", "things  none"]
+    made = Benchmark.make(PUBLISHED["small"], 50)
+    told = benchmark_told(made)
+    assert told.startswith("50 rulesets, 10 of them held out\n")
+    assert "made by seed 0, chain_depth 1," in told and "room for 10" in told
+    shares = [int(share) for share in re.findall(r"(\d+)%", told)]
+    assert len(shares) == len(np.unique(made.rulesets.goal[:, 0])) and abs(sum(shares) - 100) < 6
+    assert "held out" not in benchmark_told(made[:5])
