@@ -74,6 +74,23 @@ def test_a_picture_is_written(tmp_path, points, seeds):
     )
 
 
+def test_episodes_of_a_trial_by_their_index(tmp_path, monkeypatch):
+    shown = {}
+    monkeypatch.setattr(plot, "_save", lambda figure, axes, title, path: shown.update(axes=axes, title=title))
+    curves = {"memory of the trial": RETURNS, "cleared with each episode": RETURNS[:, :1] - 5}
+    plot.by_episode(tmp_path / "trial.png", curves, "held-out rulesets")
+    monkeypatch.undo()
+    axes = shown["axes"]
+    middle = line(axes, "memory of the trial")
+    np.testing.assert_allclose(middle, stats.trim_mean(RETURNS, 0.25, axis=1), rtol=1e-6)
+    np.testing.assert_allclose(line(axes, "cleared"), RETURNS[:, 0] - 5, rtol=1e-6)
+    np.testing.assert_array_equal(axes.lines[-1].get_xdata(), [1, 2, 3, 4, 5])
+    assert len(axes.collections) == 1  # one seed has no band
+    plot.by_episode(tmp_path / "trial.png", curves, "held-out rulesets")
+    pixels = np.unique(imread(tmp_path / "trial.png").reshape(-1, 4), axis=0)
+    assert {plot.COLOURS[0], plot.COLOURS[1]} <= {to_hex(pixel) for pixel in pixels}
+
+
 def test_an_unwritable_path_is_one_sentence(tmp_path):
     with pytest.raises(ShoalError, match=r"curve\.png cannot be written: No such file or directory\.$"):
         plot.learning_curve(tmp_path / "missing" / "curve.png", STEPS, RETURNS, "x")

@@ -1,6 +1,6 @@
-"""Learning curves as pictures: the interquartile mean over seeds, its 95% band, and each seed."""
+"""Curves as pictures: the interquartile mean over seeds, its 95% band, and each seed."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from shoal.errors import ShoalError
 from shoal.ops import scores
 
 COLOUR = "#1f6fb4"
+COLOURS = (COLOUR, "#c8553d", "#4f8a3c", "#8a5fb0")  # of several curves
 TEXT = "#333333"
 
 
@@ -33,16 +34,56 @@ def learning_curve(
     Raises:
       ShoalError: the file cannot be written.
     """
+    figure = _figure()
+    axes = figure.add_subplot()
+    _draw(axes, np.asarray(steps), np.asarray(returns, np.float64))
+    axes.set_ylabel(label, color=TEXT)
+    _save(figure, axes, title, path)
+
+
+def by_episode(
+    path: Path, curves: Mapping[str, Any], title: str, *, label: str = "return of the episode"
+) -> None:
+    """Writes a PNG of what the episodes of a trial bring, by their index in it.
+
+    Args:
+      path: where the picture goes.
+      curves: by their names, the mean of each policy at each index, [episodes, seeds].
+      title: the heading.
+      label: what the vertical axis shows.
+
+    Raises:
+      ShoalError: the file cannot be written.
+    """
+    figure = _figure()
+    axes = figure.add_subplot()
+    for colour, (name, curve) in zip(COLOURS, curves.items(), strict=False):
+        values = np.asarray(curve, np.float64)
+        middle, low, high = _bands(values)
+        episodes = np.arange(1, len(values) + 1)
+        if values.shape[1] > 1:
+            axes.plot(episodes, values, color=colour, alpha=0.25, linewidth=0.7)
+            axes.fill_between(episodes, low, high, color=colour, alpha=0.2, linewidth=0)
+        axes.plot(episodes, middle, color=colour, linewidth=2, marker="o", markersize=4, label=name)
+    axes.set_xlabel("episode of the trial", color=TEXT)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_ylabel(label, color=TEXT)
+    _style(axes)
+    _save(figure, axes, title, path)
+
+
+def _figure() -> Any:
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 (takes half a second)
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     # The canvas is used directly: pyplot keeps global state and may open windows.
     figure = Figure(figsize=(7, 4.2), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
-    _draw(figure.add_subplot(), np.asarray(steps), np.asarray(returns, np.float64))
-    axes = figure.axes[0]
+    return figure
+
+
+def _save(figure: Any, axes: Any, title: str, path: Path) -> None:
     axes.set_title(title, loc="left", color=TEXT, fontsize=11, fontweight="bold")
-    axes.set_ylabel(label, color=TEXT)
     try:
         figure.savefig(path, format="png")
     except OSError as error:
@@ -63,6 +104,10 @@ def _draw(axes: Any, steps: np.ndarray, returns: np.ndarray) -> None:
     axes.set_xlabel("environment steps of each seed", color=TEXT)
     axes.xaxis.set_major_formatter(_thousands)
     axes.set_xlim(0 if len(steps) < 2 else min(steps), max(1, *steps) if len(steps) else 1)
+    _style(axes)
+
+
+def _style(axes: Any) -> None:
     axes.grid(axis="y", color="#e6e6e6", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(colors=TEXT)
