@@ -17,8 +17,11 @@ def imported(name: str) -> Any:
         raise ShoalError(f"{name!r} is not module:Name, such as my_package.my_module:MyClass.")
     try:
         module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise ShoalError(f"{name!r} cannot be imported: there is no module {error.name!r}.") from error
+    except (ModuleNotFoundError, ValueError, TypeError) as error:  # the latter two are of names such as ".x"
+        missing = getattr(error, "name", None) or module_name
+        if module_name != missing and not module_name.startswith(missing + "."):
+            raise  # the module is there, but something that it imports is not
+        raise ShoalError(f"{name!r} cannot be imported: there is no module {missing!r}.") from error
     try:
         return getattr(module, attribute)
     except AttributeError:

@@ -6,7 +6,6 @@ This module imports neither JAX nor any environment, so that listing the names c
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import inspect
 import operator
 import typing
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.envs.grid import names as grid_names
 from shoal.errors import ShoalError, nearest
+from shoal.imports import imported
 
 if TYPE_CHECKING:
     from shoal.types import Environment
@@ -157,18 +157,7 @@ def _resolve(name: str, constructor: Callable[..., Environment] | str) -> Callab
     """The callable that makes an environment, imported if it is given as "module:attribute"."""
     if not isinstance(constructor, str):
         return constructor
-    module_name, _, attribute = constructor.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except (ModuleNotFoundError, ValueError, TypeError) as error:
-        missing = getattr(error, "name", None) or module_name
-        if module_name != missing and not module_name.startswith(missing + "."):
-            raise  # the module is there, but something that it imports is not
-        raise ShoalError(f"{name}: there is no module {module_name!r} to import from here") from error
-    if not hasattr(module, attribute):
-        public = [key for key in vars(module) if not key.startswith("_")]
-        raise ShoalError(f"{name}: module {module_name!r} has no {attribute!r}{nearest(attribute, public)}")
-    found = getattr(module, attribute)
+    found = imported(constructor)
     if not callable(found):
         raise ShoalError(
             f"{name} is of type {type(found).__name__}, not a class or function that makes an environment"
