@@ -85,3 +85,6 @@ def test_a_ruleset_and_a_benchmark_in_words():
     shares = [int(share) for share in re.findall(r"(\d+)%", told)]
     assert len(shares) == len(np.unique(made.rulesets.goal[:, 0])) and abs(sum(shares) - 100) < 6
     assert "held out" not in benchmark_told(made[:5])
+    assert "\033" not in benchmark_told(
+        Benchmark(made.rulesets, about={"seed": "\033[2J", "generation": {"x": 1}})
+    )

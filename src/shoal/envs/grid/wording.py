@@ -86,7 +86,9 @@ def benchmark_told(benchmark: Benchmark) -> str:
     lines.append("goals   " + ", ".join(f"{name} {share:.0%}" for name, share in shares.items()))
     made = [f"{name} {value}" for name, value in benchmark.about.items() if not isinstance(value, dict)]
     made += [f"{name} {value}" for name, value in benchmark.about.get("generation", {}).items()]
-    return "\n".join([*lines, *(["made by " + ", ".join(made)] if made else [])])
+    if made:
+        lines.append("made by " + ", ".join(filter(str.isprintable, made)))  # they are a file's words
+    return "\n".join(lines)
 
 
 def _met(name: str, numbers: Sequence[int]) -> str:
