@@ -25,6 +25,7 @@ from shoal.runtime.config import RunConfig
 from shoal.types import Environment, spec_of
 
 SCHEMA = 1
+LARGEST_ARRAY = 50_000  # numbers; what is larger is no parameter to write down in a config
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +141,22 @@ def _fields(environment: Any) -> dict[str, Any]:
     values = {field.name: getattr(environment, field.name) for field in dataclasses.fields(environment)}
     if isinstance(environment, envs.Wrapper):
         values = _fields(values.pop("env")) | values
-    return {name: x.tolist() if hasattr(x, "dtype") else x for name, x in values.items()}
+    return {name: _as_lists(x) for name, x in values.items()}
+
+
+def _as_lists(value: Any) -> Any:
+    """Arrays, and tuples of arrays such as rulesets, as JSON can hold them.
+
+    Raises:
+      ShoalError: they are too many numbers for a config.
+    """
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return [_as_lists(part) for part in value]
+    if not hasattr(value, "dtype"):
+        return value
+    if value.size > LARGEST_ARRAY:
+        raise ShoalError(f"an array of {value.size:,} numbers is too large to be written down")
+    return value.tolist()
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -269,6 +269,17 @@ def test_a_run_keeps_a_word_that_lasts(file, bench, tmp_path, monkeypatch):
         decide(None, config_file=saved, overrides={})
 
 
+@pytest.mark.parametrize("chosen", ["one", "some"])
+def test_a_run_in_a_world_that_was_made_with_arrays_can_be_made_again(bench, tmp_path, chosen):
+    tasks = bench.ruleset(4) if chosen == "one" else bench[:30].rulesets
+    world = envs.make("XLand-MiniGrid-R4-13x13", ruleset=tasks, observe_goal=True)
+    decided = decide(world, overrides={})
+    (tmp_path / "config.json").write_text(json.dumps(decided.as_json()))
+    again = decide(None, config_file=tmp_path, overrides={}).environment
+    assert same(again.ruleset, tasks)
+    assert jax.tree.structure(again) == jax.tree.structure(world)
+
+
 def test_a_stack_of_worlds_with_many_rulesets_each_knows_its_spaces(file):
     world = envs.make(NAME, ruleset="bench.npz:train", observe_rules=True)
     stack = jax.tree.map(lambda x: np.stack([x, x, x]), world)
