@@ -30,7 +30,7 @@ EVERYTHING = {
         "runtime",
         "spaces",
     ),
-    *("trees", "types"),
+    *("trained", "trees", "types"),
 }
 MAY_IMPORT = {
     "errors": set(),
@@ -45,7 +45,8 @@ MAY_IMPORT = {
     "envs": {"ops", "types", "spaces"} | FOR_ALL,
     "algos": {"ops", "nets", "types", "spaces"} | FOR_ALL,
     "runtime": {"envs", "ops", "types", "spaces"} | FOR_ALL,
-    "experiment": EVERYTHING - {"api", "experiment"},
+    "experiment": EVERYTHING - {"api", "experiment", "trained"},
+    "trained": EVERYTHING - {"api", "trained"},
     "api": EVERYTHING,
     "cli": {"api"} | FOR_ALL,
     "": {"api"} | FOR_ALL,  # shoal/__init__.py

@@ -1,7 +1,6 @@
 """What `import shoal` offers: train, evaluate, load, rollout and check, each a call that puts the rooms together."""
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,10 +23,11 @@ from shoal.runtime.acting import TrainedPolicy
 from shoal.runtime.collecting import RolloutResult
 from shoal.runtime.config import RunConfig, at_least
 from shoal.runtime.directory import RunDirectory
-from shoal.runtime.evaluation import play, summed_up
+from shoal.runtime.rendering import Rendered
 from shoal.runtime.run import Run, Settings
-from shoal.runtime.summary import build_summary, score
-from shoal.types import Environment, TimeStep, restart, spec_of, transition
+from shoal.runtime.summary import build_summary
+from shoal.trained import environment_for, environment_of, evaluate, evaluate_run, load, render
+from shoal.types import Environment, TimeStep, restart, transition
 
 __all__ = [
     "PUBLISHED_RULESETS",
@@ -35,6 +35,7 @@ __all__ = [
     "Environment",
     "Experiment",
     "GenerationConfig",
+    "Rendered",
     "RolloutResult",
     "RunConfig",
     "TimeStep",
@@ -52,6 +53,7 @@ __all__ = [
     "make",
     "parameters_of",
     "register",
+    "render",
     "report",
     "restart",
     "result",
@@ -245,148 +247,6 @@ def summarise(decided: Experiment, fitted: trainer.Fitted, import_seconds: float
     )
 
 
-def load(
-    run: str | Path,
-    which: str = "best",
-    *,
-    seed: int | None = None,
-    environment: Environment | None = None,
-) -> TrainedPolicy:
-    """A policy from a run directory.
-
-    Args:
-      run: the directory.
-      which: "best" (by evaluation score) or "last".
-      seed: which seed's; None takes the seed whose best score is highest.
-      environment: that the run was trained in, where it cannot be made by a name (a wrapper of your own).
-
-    Raises:
-      ShoalError: there is no such run, policy or seed, or it is damaged.
-    """
-    directory = RunDirectory.open(run)
-    decided = experiment.decide(environment, config_file=directory.path, overrides={})
-    leaves, metadata = directory.load_policy(which_of(which))
-    seeds = metadata["seeds"]
-    if seed is None:
-        scores = directory.load_policy("best")[1]["scores"]
-        seed = seeds[int(np.argmax(scores))]
-    if seed not in seeds:
-        raise ShoalError(f"seed={seed} is not one of the run's: {', '.join(map(str, seeds))}.")
-    spec, config = spec_of(decided.environment), trees.as_arrays(decided.config)
-
-    def template(config: Any) -> Any:
-        algorithm = config.algorithm(spec)
-        return algorithm.policy(algorithm.init(jax.random.key(0), 1))
-
-    parameters = saving.restored(jax.eval_shape(template, config), leaves, saving.POLICY, seeds.index(seed))
-    return TrainedPolicy(config, parameters, decided.environment)
-
-
-def evaluate(
-    policy: TrainedPolicy | str | Path,
-    environment: str | Environment | None = None,
-    *,
-    episodes: int = 100,
-    seed: int = 0,
-    greedy: bool = True,
-    max_steps: int = 10_000,
-    **parameters: Any,
-) -> dict[str, float]:
-    """Evaluates a policy on whole episodes, one in each of `episodes` environments.
-
-    Args:
-      policy: from `load`, or a run directory.
-      environment: where to; None takes the one that the policy was trained in.
-      episodes: how many.
-      seed: of the episodes.
-      greedy: whether the policy takes its mode or samples.
-      max_steps: after which an episode is cut.
-      **parameters: of the environment, if it is given by name.
-
-    Returns:
-      mean, median, std, min and max of return and length, the shares that terminated, were truncated or cut,
-      and the environment's own metrics.
-
-    Raises:
-      ShoalError: the environment's spaces are not the policy's.
-    """
-    machine.prepare()
-    if not isinstance(policy, TrainedPolicy):
-        policy = load(policy)
-    environment = environment_for(policy, environment, parameters)
-    at_least("episodes", episodes, 1)
-    at_least("max_steps", max_steps, 1)
-    metrics = _evaluate(
-        trees.as_arrays(environment),
-        policy.config,
-        policy.parameters,
-        jax.random.key(seed),
-        episodes,
-        max_steps,
-        greedy,
-    )
-    return {name: float(x) for name, x in jax.device_get(metrics).items()}
-
-
-def evaluate_run(
-    run: str | Path,
-    environment: str | None = None,
-    *,
-    which: str = "best",
-    run_seed: int | None = None,
-    episodes: int = 100,
-    seed: int = 0,
-    greedy: bool | None = None,
-    memory_lasts: str | None = None,
-    **parameters: Any,
-) -> dict[str, Any]:
-    """Evaluates the policies of a run, those of all its seeds unless one is named.
-
-    Args:
-      run: the run's directory.
-      environment: where to; None takes the run's own.
-      which: "best" or "last".
-      run_seed: which seed's policy; None takes all.
-      episodes: of each seed.
-      seed: of the episodes, the same ones for each policy.
-      greedy: whether the policies take their mode or sample; None does as the run's evaluations did.
-      memory_lasts: "trial" or "episode", in place of the setting that the policies were trained with.
-      **parameters: of the environment; those not given are the run's own.
-
-    Returns:
-      `environment`, `which`, `mode` and `episodes`; `metrics`, of each seed by name (see `evaluate`);
-      `iqm` of the seeds' mean returns and its 95% `interval`.
-
-    Raises:
-      ShoalError: as `load` and `evaluate`.
-    """
-    machine.prepare()
-    directory = RunDirectory.open(run)
-    decided = experiment.decide(
-        environment, environment_parameters=parameters, config_file=directory.path, overrides={}
-    )
-    if greedy is None:
-        greedy = decided.run.eval_mode != "sampled"
-    every = directory.load_policy(which_of(which))[1]["seeds"]
-
-    def policy_of(seed: int) -> TrainedPolicy:
-        policy = load(run, which, seed=seed)
-        return policy if memory_lasts is None else policy.remembering(memory_lasts)
-
-    metrics = {
-        k: evaluate(policy_of(k), decided.environment, episodes=episodes, seed=seed, greedy=greedy)
-        for k in (every if run_seed is None else [run_seed])
-    }
-    return {
-        "environment": decided.environment_name,
-        "which": which,
-        "mode": "greedy" if greedy else "sampled",
-        "episodes": episodes,
-        "metrics": metrics,
-        **score([x["return_mean"] for x in metrics.values()]),
-    }
-
-
 def rollout(
     environment: str | Environment | None,
     policy: TrainedPolicy | str | Path | None = None,
@@ -473,57 +333,6 @@ def check(
     """
     made = environment_of(environment, parameters)
     return checker.check(made, keys=keys, steps=steps, max_steps=max_steps, seed=seed, ignore=ignore)
-
-
-def environment_of(environment: str | Environment, parameters: Mapping[str, Any]) -> Environment:
-    """An environment by its name and parameters, or the one that is given.
-
-    Raises:
-      ShoalError: there is no such environment or parameter, or parameters were given beside an environment.
-    """
-    if isinstance(environment, str):
-        return make(environment, **parameters)
-    if parameters:
-        raise ShoalError(f"{', '.join(parameters)} cannot be set on an environment that is made already.")
-    return environment
-
-
-def environment_for(
-    policy: TrainedPolicy, environment: str | Environment | None, parameters: Mapping[str, Any]
-) -> Environment:
-    """The environment that a policy is to act in, its own if none is named.
-
-    Raises:
-      ShoalError: as `environment_of`, or its spaces are not the policy's.
-    """
-    environment = environment_of(policy.environment if environment is None else environment, parameters)
-    spec = spec_of(environment)
-    if spec != policy.spec:
-        raise ShoalError(f"the environment has {spec} and the policy was trained in {policy.spec}.")
-    return environment
-
-
-def which_of(which: str) -> str:
-    """Raises ShoalError unless `which` names a saved policy."""
-    if which not in ("best", "last"):
-        raise ShoalError(f"which={which!r} is neither 'best' nor 'last'.")
-    return which
-
-
-@functools.partial(jax.jit, static_argnames=("episodes", "max_steps", "greedy"))
-def _evaluate(
-    environment: Any,
-    config: Any,
-    parameters: Any,
-    key: jax.Array,
-    episodes: int,
-    max_steps: int,
-    greedy: bool,
-) -> dict[str, jax.Array]:
-    algorithm = config.algorithm(spec_of(environment))
-    return summed_up(
-        play(environment, algorithm, parameters, key, episodes=episodes, max_steps=max_steps, greedy=greedy)
-    )
 
 
 def _as_it_is(population: Run) -> Run:

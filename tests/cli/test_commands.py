@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import shoal
 from shoal.cli.eval import trial_lines
@@ -96,10 +97,53 @@ def test_eval_shows_trials_by_the_index_of_their_episodes():
     assert trial_lines([{"return_mean": 1.0}]) == []
 
 
+def test_eval_draws_episodes_of_the_best_seed(trained, command, capsys, tmp_path):
+    _, path = trained
+    few = ["--episodes", "8", "--env", "max_episode_steps=30", "--render-episodes", "2", "--render"]
+    assert command("eval", path, *few, "out.gif") == 0
+    *_, iqm, drawn = capsys.readouterr().out.splitlines()
+    assert iqm.split()[0] == "IQM"
+    assert command("eval", path, *few, "out.png", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    returns = {seed: x["return_mean"] for seed, x in told["metrics"].items()}
+    rendered = told["rendered"]
+    assert returns[str(rendered["seed"])] == max(returns.values())
+    assert rendered["returns"] == rendered["lengths"]  # CartPole pays 1 a step
+    assert rendered["path"] == "out.png" and rendered["frames"] == 1
+    shown = ", ".join(f"{x:.4g}" for x in rendered["returns"])
+    count = int(sum(rendered["lengths"])) + 2
+    assert drawn == f"  out.gif: 2 episodes of seed {rendered['seed']}, return {shown}, {count} pictures"
+    with Image.open(tmp_path / "out.gif") as film:
+        assert film.n_frames == count and film.size == (480, 264)
+    policy = shoal.load(path, seed=rendered["seed"])
+    short = {"gravity": 9.9, "max_episode_steps": 30}
+    same = shoal.render(policy, tmp_path / "again.gif", "CartPole-v1", episodes=2, **short)
+    assert same.lengths == rendered["lengths"]
+    assert (tmp_path / "again.gif").read_bytes() == (tmp_path / "out.gif").read_bytes()
+
+
+def test_a_policy_with_memory_is_drawn(command, capsys, tmp_path, tiny):
+    words = ["MiniGrid-EmptyRandom-5x5", "max_episode_steps=6", "--core", "gru", "--core-size", "4"]
+    flags = ["--hidden-sizes", "8", "--num-envs", "8", "--num-steps", "16", "--no-preset", "--quiet"]
+    short = [*tiny, "--seeds", "1", "--total-steps", "128", "--num-evals", "1"]
+    assert command("train", *words, *flags, *short, "--run-dir", "run") == 0
+    assert command("eval", "run", "--render", "out.gif", "--sampled", "--episodes", "4") == 0
+    assert "3 episodes of seed 0" in capsys.readouterr().out
+    with Image.open(tmp_path / "out.gif") as film:
+        assert film.size == (160, 184) and 6 <= film.n_frames <= 21
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
         (["--seed", "5"], "seed=5 is not one of the run's: 0, 1."),
+        (["--render", "out.jpg"], "render='out.jpg' must end in .gif, .mp4 or .png"),
+        (["--render", "no/out.gif"], "render='no/out.gif' cannot be written: there is no directory 'no'."),
+        (["--render", "out.gif", "--render-episodes", "0"], "render_episodes=0 is too small"),
+        (
+            ["--render", "out.gif", "--env", "MemoryChain-v0"],
+            "MemoryChain cannot be drawn: it has no `render",
+        ),
         (["--episodes", "0"], "episodes=0 is too small"),
         (["--env", "Acrobot-v1"], "and the policy was trained in"),
         (["--which", "first"], "'first'"),

@@ -34,6 +34,10 @@ class Settings:
     """Short for --mode sampled."""
     episode_seed: int = 0
     """Of the episodes."""
+    render: str = ""
+    """A film of the first episodes, such as out.gif (or .mp4, by ffmpeg; .png for one picture), of the best seed."""
+    render_episodes: int = 3
+    """How many episodes are drawn, one after the other."""
     json: bool = False
     """Prints everything as JSON."""
 
@@ -52,6 +56,8 @@ def main(arguments: Sequence[str]) -> int:
         episodes=settings.episodes,
         seed=settings.episode_seed,
         greedy=None if mode == "run" else mode == "greedy",
+        render=settings.render,
+        render_episodes=settings.render_episodes,
         memory_lasts=None if settings.memory == "run" else settings.memory,
         **parameters,
     )
@@ -74,7 +80,17 @@ def table(evaluated: dict[str, Any]) -> str:
     if len(evaluated["metrics"]) > 1:
         low, high = evaluated["interval"]
         lines.append(f"   IQM{evaluated['iqm']:>11.2f}   [{low:.2f}, {high:.2f}]")
-    return "\n".join([*lines, *trial_lines(list(evaluated["metrics"].values()))])
+    return "\n".join([*lines, *trial_lines(list(evaluated["metrics"].values())), *rendered_lines(evaluated)])
+
+
+def rendered_lines(evaluated: dict[str, Any]) -> list[str]:
+    """What was drawn, and where it lies; nothing where nothing was."""
+    if "rendered" not in evaluated:
+        return []
+    drawn = evaluated["rendered"]
+    count, returns = len(drawn["returns"]), ", ".join(f"{x:.4g}" for x in drawn["returns"])
+    what = f"{count} episode{'s' * (count > 1)} of seed {drawn['seed']}, return {returns}"
+    return [f"  {drawn['path']}: {what}, {drawn['frames']:,} picture{'s' * (drawn['frames'] > 1)}"]
 
 
 def trial_lines(metrics: Sequence[dict[str, float]]) -> list[str]:

@@ -1,0 +1,200 @@
+"""Pictures, one after the other, as a file: GIF by Pillow, MP4 by ffmpeg, or the first one alone as PNG."""
+
+import contextlib
+import functools
+import itertools
+import os
+import shutil
+import subprocess
+import tempfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+
+from shoal.errors import ShoalError, nearest
+from shoal.files import whole_file
+
+FORMATS = (".gif", ".mp4", ".png")
+SHOWN_LAST = 1.0  # seconds that the last picture of an episode stays
+SHORTEST = 20  # milliseconds: players slow down a GIF of shorter ones
+BAR = 24  # pixels, of the caption below a picture
+FONT_SIZE = 13
+BAR_COLOUR, TEXT_COLOUR = (24, 26, 32), (214, 218, 226)
+MOST_COLOURS = 256  # of a GIF
+
+
+class Frame(NamedTuple):
+    """A picture, and what is said below it."""
+
+    picture: np.ndarray  # uint8 [height, width, 3]
+    caption: str
+    ends: bool  # whether it is an episode's last, which stays for a while
+
+
+def check(path: str | Path) -> Path:
+    """The path, if a film can be written there.
+
+    Raises:
+      ShoalError: its ending is unknown, its directory is not there or cannot be written to, or a program is
+        missing that it needs.
+    """
+    path = Path(path).expanduser()
+    if path.suffix.lower() not in FORMATS:
+        raise ShoalError(
+            f"render={str(path)!r} must end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+            f"{nearest(path.suffix, FORMATS) if path.suffix else ''}."
+        )
+    if path.is_dir():
+        raise ShoalError(f"render={str(path)!r} cannot be written: it is a directory.")
+    if not path.parent.is_dir():
+        raise ShoalError(
+            f"render={str(path)!r} cannot be written: there is no directory {str(path.parent)!r}."
+        )
+    if not os.access(path.parent, os.W_OK):
+        raise ShoalError(f"render={str(path)!r} cannot be written: {str(path.parent)!r} is read-only.")
+    if path.suffix.lower() == ".mp4" and shutil.which("ffmpeg") is None:
+        raise ShoalError(
+            f"render={str(path)!r} needs the program ffmpeg, which is not on the path; .gif does not."
+        )
+    try:
+        import PIL  # noqa: F401, PLC0415
+    except ImportError:
+        raise ShoalError(f"render={str(path)!r} needs Pillow; `pip install pillow` brings it.") from None
+    return path
+
+
+def write(path: Path, frames: Callable[[], Iterable[Frame]], frames_per_second: float) -> int:
+    """Writes frames to a file, which is whole or not there.
+
+    Args:
+      path: that `check` has passed.
+      frames: makes them, the same ones at every call.
+      frames_per_second: how many are shown in a second.
+
+    Returns:
+      how many frames were written.
+
+    Raises:
+      ShoalError: the file cannot be written.
+    """
+    with whole_file(path) as file:
+        match path.suffix.lower():
+            case ".gif":
+                return _write_gif(file, frames, frames_per_second)
+            case ".mp4":
+                return _write_mp4(path, file.name, frames(), frames_per_second)
+        _image(captioned(next(iter(frames())))).save(file, format="PNG")
+        return 1
+
+
+def captioned(frame: Frame) -> np.ndarray:
+    """The picture with a bar below it that holds the caption, uint8 [height + BAR, width, 3]."""
+    from PIL import Image, ImageDraw  # noqa: PLC0415 (Pillow is imported where a film is made, and only there)
+
+    bar = Image.new("RGB", (frame.picture.shape[1], BAR), BAR_COLOUR)
+    ImageDraw.Draw(bar).text((8, BAR / 2), frame.caption, TEXT_COLOUR, _font(), anchor="lm")
+    return np.concatenate([frame.picture, np.asarray(bar)])
+
+
+@functools.cache
+def _font() -> Any:
+    from PIL import ImageFont  # noqa: PLC0415
+
+    return ImageFont.load_default(FONT_SIZE)
+
+
+def _image(picture: np.ndarray) -> Any:
+    from PIL import Image  # noqa: PLC0415
+
+    return Image.fromarray(picture)
+
+
+def _write_gif(file: IO[bytes], frames: Callable[[], Iterable[Frame]], frames_per_second: float) -> int:
+    """With one palette for all pictures where they have few enough colours, else with one for each."""
+    usual = max(SHORTEST, 10 * round(100 / frames_per_second))
+    durations, indexed = [], Indexed()
+    for frame in frames():
+        durations.append(round(1000 * SHOWN_LAST) if frame.ends else usual)
+        indexed.add(captioned(frame))
+    images = map(_image, map(captioned, frames())) if indexed.overflows else indexed.images()
+    first = next(images)
+    first.save(file, format="GIF", save_all=True, append_images=images, duration=durations, loop=0)
+    return len(durations)
+
+
+class Indexed:
+    """Pictures as numbers of a palette of at most 256 colours, compressed.
+
+    Attributes:
+      overflows: whether the pictures have more colours than that; then they are not kept.
+    """
+
+    def __init__(self) -> None:
+        self.overflows = False
+        self.palette = np.zeros(0, np.int32)
+        self._number = np.full(1 << 24, -1, np.int16)  # of each colour, 0xRRGGBB, in the palette
+        self._pictures: list[bytes] = []
+        self._shape: tuple[int, ...] = ()
+
+    def add(self, picture: np.ndarray) -> None:
+        """One more picture, uint8 [height, width, 3]."""
+        if self.overflows:
+            return
+        red, green, blue = np.moveaxis(picture.astype(np.int32), -1, 0)
+        colours = red << 16 | green << 8 | blue
+        new = np.unique(colours[self._number[colours] < 0])
+        if len(self.palette) + len(new) > MOST_COLOURS:
+            self.overflows, self._pictures = True, []
+            return
+        self._number[new] = len(self.palette) + np.arange(len(new))
+        self.palette = np.concatenate([self.palette, new])
+        self._shape = colours.shape
+        self._pictures.append(zlib.compress(self._number[colours].astype(np.uint8).tobytes(), level=1))
+
+    def images(self) -> Iterator[Any]:
+        """The pictures as images of Pillow's with that palette."""
+        from PIL import Image  # noqa: PLC0415
+
+        channels = np.stack([self.palette >> 16, self.palette >> 8 & 255, self.palette & 255], axis=-1)
+        height, width = self._shape
+        for picture in self._pictures:
+            image = Image.frombytes("P", (width, height), zlib.decompress(picture))
+            image.putpalette(channels.astype(np.uint8).tobytes())
+            yield image
+
+
+def _write_mp4(path: Path, temporary: str, frames: Iterable[Frame], frames_per_second: float) -> int:
+    """Through ffmpeg, in the codec that it takes for MP4 by itself; sides are padded to even numbers."""
+    count, last_again = 0, round(SHOWN_LAST * frames_per_second)
+    frames = iter(frames)
+    first = next(frames)
+    height, width, _ = captioned(first).shape
+    given = f"-f rawvideo -pix_fmt rgb24 -video_size {width}x{height} -framerate {frames_per_second:g} -i -"
+    made = "-vf pad=ceil(iw/2)*2:ceil(ih/2)*2 -pix_fmt yuv420p -movflags +faststart -f mp4"
+    command = ["ffmpeg", "-loglevel", "error", "-y", *given.split(), *made.split(), temporary]
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said)
+        assert process.stdin is not None
+        try:
+            for frame in itertools.chain([first], frames):
+                picture = captioned(frame).tobytes()
+                for _ in range(last_again if frame.ends else 1):
+                    process.stdin.write(picture)
+                count += 1
+            process.stdin.close()
+        except BrokenPipeError:  # ffmpeg has given up, and says why
+            pass
+        finally:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
+            process.wait()
+        if process.returncode:
+            said.seek(0)
+            why = said.read().decode(errors="replace").strip().splitlines() or [
+                f"status {process.returncode}"
+            ]
+            raise ShoalError(f"ffmpeg could not make {str(path)!r}: {why[0]}.")
+    return count

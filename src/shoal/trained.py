@@ -1,0 +1,280 @@
+"""What is done with a trained policy: it is loaded from a run's directory, evaluated, and drawn as it acts."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from shoal import experiment, trees
+from shoal.envs.registry import make
+from shoal.errors import ShoalError
+from shoal.runtime import machine, rendering, saving
+from shoal.runtime.acting import TrainedPolicy
+from shoal.runtime.config import at_least
+from shoal.runtime.directory import RunDirectory
+from shoal.runtime.evaluation import play, summed_up
+from shoal.runtime.rendering import Rendered
+from shoal.runtime.summary import score
+from shoal.types import Environment, spec_of
+
+
+def load(
+    run: str | Path,
+    which: str = "best",
+    *,
+    seed: int | None = None,
+    environment: Environment | None = None,
+) -> TrainedPolicy:
+    """A policy from a run directory.
+
+    Args:
+      run: the directory.
+      which: "best" (by evaluation score) or "last".
+      seed: which seed's; None takes the seed whose best score is highest.
+      environment: that the run was trained in, where it cannot be made by a name (a wrapper of your own).
+
+    Raises:
+      ShoalError: there is no such run, policy or seed, or it is damaged.
+    """
+    directory = RunDirectory.open(run)
+    decided = experiment.decide(environment, config_file=directory.path, overrides={})
+    leaves, metadata = directory.load_policy(which_of(which))
+    seeds = metadata["seeds"]
+    if seed is None:
+        scores = directory.load_policy("best")[1]["scores"]
+        seed = seeds[int(np.argmax(scores))]
+    if seed not in seeds:
+        raise ShoalError(f"seed={seed} is not one of the run's: {', '.join(map(str, seeds))}.")
+    spec, config = spec_of(decided.environment), trees.as_arrays(decided.config)
+
+    def template(config: Any) -> Any:
+        algorithm = config.algorithm(spec)
+        return algorithm.policy(algorithm.init(jax.random.key(0), 1))
+
+    parameters = saving.restored(jax.eval_shape(template, config), leaves, saving.POLICY, seeds.index(seed))
+    return TrainedPolicy(config, parameters, decided.environment)
+
+
+def evaluate(
+    policy: TrainedPolicy | str | Path,
+    environment: str | Environment | None = None,
+    *,
+    episodes: int = 100,
+    seed: int = 0,
+    greedy: bool = True,
+    max_steps: int = 10_000,
+    **parameters: Any,
+) -> dict[str, float]:
+    """Evaluates a policy on whole episodes, one in each of `episodes` environments.
+
+    Args:
+      policy: from `load`, or a run directory.
+      environment: where to; None takes the one that the policy was trained in.
+      episodes: how many.
+      seed: of the episodes.
+      greedy: whether the policy takes its mode or samples.
+      max_steps: after which an episode is cut.
+      **parameters: of the environment, if it is given by name.
+
+    Returns:
+      mean, median, std, min and max of return and length, the shares that terminated, were truncated or cut,
+      and the environment's own metrics.
+
+    Raises:
+      ShoalError: the environment's spaces are not the policy's.
+    """
+    machine.prepare()
+    if not isinstance(policy, TrainedPolicy):
+        policy = load(policy)
+    environment = environment_for(policy, environment, parameters)
+    at_least("episodes", episodes, 1)
+    at_least("max_steps", max_steps, 1)
+    metrics = _evaluate(
+        trees.as_arrays(environment),
+        policy.config,
+        policy.parameters,
+        jax.random.key(seed),
+        episodes,
+        max_steps,
+        greedy,
+    )
+    return {name: float(x) for name, x in jax.device_get(metrics).items()}
+
+
+def evaluate_run(
+    run: str | Path,
+    environment: str | None = None,
+    *,
+    which: str = "best",
+    run_seed: int | None = None,
+    episodes: int = 100,
+    seed: int = 0,
+    greedy: bool | None = None,
+    memory_lasts: str | None = None,
+    render: str | Path = "",
+    render_episodes: int = 3,
+    **parameters: Any,
+) -> dict[str, Any]:
+    """Evaluates the policies of a run, those of all its seeds unless one is named.
+
+    Args:
+      run: the run's directory.
+      environment: where to; None takes the run's own.
+      which: "best" or "last".
+      run_seed: which seed's policy; None takes all.
+      episodes: of each seed.
+      seed: of the episodes, the same ones for each policy.
+      greedy: whether the policies take their mode or sample; None does as the run's evaluations did.
+      memory_lasts: "trial" or "episode", in place of the setting that the policies were trained with.
+      render: a file for pictures of the first episodes of the best of these policies; empty for none.
+      render_episodes: how many of them.
+      **parameters: of the environment; those not given are the run's own.
+
+    Returns:
+      `environment`, `which`, `mode` and `episodes`; `metrics`, of each seed by name (see `evaluate`);
+      `iqm` of the seeds' mean returns and its 95% `interval`; `rendered`, the drawn `seed` and its `Rendered`.
+
+    Raises:
+      ShoalError: as `load`, `evaluate` and `render`.
+    """
+    machine.prepare()
+    directory = RunDirectory.open(run)
+    decided = experiment.decide(
+        environment, environment_parameters=parameters, config_file=directory.path, overrides={}
+    )
+    if render:
+        rendering.check(decided.environment, render, render_episodes)
+    greedy = decided.run.eval_mode != "sampled" if greedy is None else greedy
+    seeds = directory.load_policy(which_of(which))[1]["seeds"] if run_seed is None else [run_seed]
+    policies = {k: _remembering(load(run, which, seed=k), memory_lasts) for k in seeds}
+    where: dict[str, Any] = dict(environment=decided.environment, seed=seed, greedy=greedy)
+    metrics = {k: evaluate(policy, episodes=episodes, **where) for k, policy in policies.items()}
+    evaluated = {
+        "environment": decided.environment_name,
+        "which": which,
+        "mode": "greedy" if greedy else "sampled",
+        "episodes": episodes,
+        "metrics": metrics,
+        **score([x["return_mean"] for x in metrics.values()]),
+    }
+    if render:
+        best = max(metrics, key=lambda k: metrics[k]["return_mean"])
+        evaluated["rendered"] = {
+            "seed": best,
+            **_draw(policies[best], render, episodes=render_episodes, **where),
+        }
+    return evaluated
+
+
+def render(
+    policy: TrainedPolicy | str | Path,
+    path: str | Path,
+    environment: str | Environment | None = None,
+    *,
+    episodes: int = 3,
+    seed: int = 0,
+    greedy: bool = True,
+    max_steps: int = 1000,
+    **parameters: Any,
+) -> Rendered:
+    """Draws episodes of a policy into a file, one after the other, each picture with its step and the return so far.
+
+    They are the first ones that `evaluate` plays with the same seed.
+
+    Args:
+      policy: from `load`, or a run directory.
+      path: ends in .gif, or .mp4 where the program ffmpeg is on the path, or .png for the first picture alone.
+      environment: where; None takes the one that the policy was trained in.
+      episodes: how many.
+      seed: of the episodes.
+      greedy: whether the policy takes its mode or samples.
+      max_steps: of an episode; what follows is not shown.
+      **parameters: of the environment, if it is given by name.
+
+    Returns:
+      the path, the number of pictures, and return and length of each episode.
+
+    Raises:
+      ShoalError: the environment draws no pictures or its spaces are not the policy's, or there can be no such
+        file.
+    """
+    machine.prepare()
+    if not isinstance(policy, TrainedPolicy):
+        policy = load(policy)
+    environment = environment_for(policy, environment, parameters)
+    at_least("episodes", episodes, 1)
+    at_least("max_steps", max_steps, 1)
+    return rendering.draw(
+        trees.as_arrays(environment),
+        policy.config,
+        policy.parameters,
+        jax.random.key(seed),
+        path,
+        episodes=episodes,
+        max_steps=max_steps,
+        greedy=greedy,
+    )
+
+
+def _remembering(policy: TrainedPolicy, memory_lasts: str | None) -> TrainedPolicy:
+    return policy if memory_lasts is None else policy.remembering(memory_lasts)
+
+
+def _draw(policy: TrainedPolicy, path: str | Path, **where: Any) -> dict[str, Any]:
+    drawn = render(policy, path, **where)
+    return {**dataclasses.asdict(drawn), "path": str(drawn.path)}
+
+
+def environment_of(environment: str | Environment, parameters: Mapping[str, Any]) -> Environment:
+    """An environment by its name and parameters, or the one that is given.
+
+    Raises:
+      ShoalError: there is no such environment or parameter, or parameters were given beside an environment.
+    """
+    if isinstance(environment, str):
+        return make(environment, **parameters)
+    if parameters:
+        raise ShoalError(f"{', '.join(parameters)} cannot be set on an environment that is made already.")
+    return environment
+
+
+def environment_for(
+    policy: TrainedPolicy, environment: str | Environment | None, parameters: Mapping[str, Any]
+) -> Environment:
+    """The environment that a policy is to act in, its own if none is named.
+
+    Raises:
+      ShoalError: as `environment_of`, or its spaces are not the policy's.
+    """
+    environment = environment_of(policy.environment if environment is None else environment, parameters)
+    spec = spec_of(environment)
+    if spec != policy.spec:
+        raise ShoalError(f"the environment has {spec} and the policy was trained in {policy.spec}.")
+    return environment
+
+
+def which_of(which: str) -> str:
+    """Raises ShoalError unless `which` names a saved policy."""
+    if which not in ("best", "last"):
+        raise ShoalError(f"which={which!r} is neither 'best' nor 'last'.")
+    return which
+
+
+@functools.partial(jax.jit, static_argnames=("episodes", "max_steps", "greedy"))
+def _evaluate(
+    environment: Any,
+    config: Any,
+    parameters: Any,
+    key: jax.Array,
+    episodes: int,
+    max_steps: int,
+    greedy: bool,
+) -> dict[str, jax.Array]:
+    algorithm = config.algorithm(spec_of(environment))
+    return summed_up(
+        play(environment, algorithm, parameters, key, episodes=episodes, max_steps=max_steps, greedy=greedy)
+    )
