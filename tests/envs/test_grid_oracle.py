@@ -32,7 +32,8 @@ def of_one_shape():
 
 
 def test_the_names_are_those_of_the_original():
-    assert [name for name in envs.environments() if "MiniGrid-" in name] == NAMES
+    names = [name for name in envs.environments() if "MiniGrid-" in name and not name.endswith("-RGB")]
+    assert names == NAMES
     assert len(NAMES) == 44
 
 

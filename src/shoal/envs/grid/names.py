@@ -1,6 +1,7 @@
 """The registered grid worlds: name, constructor, and the parameters that the name stands for.
 
-The names, sizes and time limits are those of xminigrid 0.9.3. This module imports nothing, so that listing
+The names, sizes and time limits are those of xminigrid 0.9.3; those that end in -RGB are the same worlds whose
+agents see images. This module imports nothing, so that listing
 names costs nothing.
 """
 
@@ -31,10 +32,19 @@ SQUARE = (  # the class, its sizes, and its time limit in units of the area
     ("EmptyRandom", (5, 6, 8, 16), 4),
 )
 MEMORY_WIDTHS = (8, 16, 32, 64, 128)
+IN_IMAGES = ("MiniGrid-EmptyRandom-6x6",)  # have a name of their own, to which settings can be kept
 
 
 def entries() -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Every name with its constructor as "module:attribute" and its parameters."""
+    for name, constructor, parameters in of_the_original():
+        yield name, constructor, parameters
+        if name in IN_IMAGES:
+            yield f"{name}-RGB", constructor, {**parameters, "observe_image": True}
+
+
+def of_the_original() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """The names of xminigrid, in the same form."""
     for rooms, sizes in XLAND_SIZES.items():
         for size in sizes:
             parameters = {"rooms": rooms, "height": size, "width": size, LIMIT: 3 * size**2}
