@@ -44,6 +44,7 @@ def test_show_tells_a_file_and_one_ruleset(command, capsys):
         (["make-benchmark", "high", "x"], "'x' is one word too many"),
         (["make-benchmark", "high", "--rulesets", "0"], "rulesets=0 is too few; give 1 or more."),
         (["make-benchmark", "high", "--held-out", "1"], "held_out=1.0 is no share of the rulesets"),
+        (["make-benchmark", "high", "--seed", "-1"], "seed=-1 is less than 0."),
         (["make-benchmark", "high", "--chain-depth", "4"], "chain_depth=4 is not between 0 and 3"),
         (
             ["make-benchmark", "high", "--rulesets", "3", "--save", "."],

@@ -1,5 +1,6 @@
 """Benchmarks: parts of many rulesets, their file, and the words that choose among them."""
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from scipy import stats
 
 from shoal import envs
 from shoal.envs.grid import choosing
@@ -65,6 +67,32 @@ def test_what_is_held_out_is_the_last_share(bench):
     assert Benchmark.make(PUBLISHED["small"], 2, held_out=0.9).num_held_out == 1  # never all
     with pytest.raises(ShoalError, match=r"held_out=1.0 is no share"):
         Benchmark.make(PUBLISHED["small"], 2, held_out=1.0)
+
+
+def test_what_is_held_out_is_like_what_is_trained_on():
+    """Though the rare kinds of goals are found early, and the others later."""
+    config = dataclasses.replace(PUBLISHED["trivial"], distinct_objects=False)
+    made = Benchmark.make(config, 8000, seed=0)
+    counts = [
+        np.bincount(made.part(name).rulesets.goal[:, 0], minlength=15) for name in ("train", "held-out")
+    ]
+    table = np.asarray(counts)[:, counts[0] > 0]
+    assert stats.chi2_contingency(table).pvalue > 1e-3, table
+
+
+def test_nothing_that_is_held_out_is_trained_on_with_other_things():
+    made = Benchmark.make(PUBLISHED["trivial"], 5000, seed=1)
+    train, held_out = made.part("train").rulesets, made.part("held-out").rulesets
+    assert len(set(keys(held_out))) < len(held_out.goal)  # some tasks are there several times
+    assert not set(keys(train)) & set(keys(held_out))
+    assert 900 < len(held_out.goal) <= 1000
+    with_objects = keys(made.rulesets, with_objects=True)
+    assert len(set(with_objects)) == 5000
+
+
+def test_an_order_has_nothing_to_do_with_what_is_drawn_by_the_same_seed():
+    made = Benchmark.make(PUBLISHED["small"], 8000, seed=0).rulesets.goal[:, 0]
+    assert abs(np.corrcoef(np.arange(8000), made)[0, 1]) < 0.05
 
 
 def test_shuffling_keeps_every_ruleset_and_depends_on_the_seed_alone(bench):

@@ -22,7 +22,7 @@ GONE = (Tile.FLOOR, Colour.BLACK)
     [
         ((GoalKind.NONE, 0, 0, 0, 0), "none"),
         ((GoalKind.AGENT_HOLD, *BALL, 0, 0), "hold an orange ball"),
-        ((GoalKind.AGENT_ON_TILE, Tile.GOAL, Colour.GREEN, 0, 0), "stand on a green goal"),
+        ((GoalKind.AGENT_ON_TILE, Tile.GOAL, Colour.GREEN, 0, 0), "stand on a green goal tile"),
         ((GoalKind.AGENT_NEAR, *KEY, 0, 0), "a grey key beside the agent"),
         ((GoalKind.AGENT_NEAR_LEFT, *KEY, 0, 0), "a grey key left of the agent"),
         ((GoalKind.TILE_NEAR, *KEY, *BALL), "a grey key beside an orange ball"),

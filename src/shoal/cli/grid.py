@@ -39,9 +39,9 @@ class Making:
     rulesets: int = 10_000
     """How many."""
     held_out: float = 0.2
-    """The share of them that is kept for evaluation, as the part named held-out."""
+    """The share of them that is kept for evaluation, as the part named held-out; any, since they are shuffled."""
     seed: int = 0
-    """Of all that is drawn; the first rulesets of more are those of fewer."""
+    """Of all that is drawn."""
     save: str = ""
     """The file; left out, SETTING.npz."""
 

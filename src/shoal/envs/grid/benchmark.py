@@ -2,7 +2,7 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.envs.grid import benchmark_files, generating
-from shoal.envs.grid.generating import GenerationConfig
+from shoal.envs.grid import benchmark_files, distinct, generating
+from shoal.envs.grid.generating import Draws, GenerationConfig
 from shoal.envs.grid.rulesets import Ruleset
 from shoal.errors import ShoalError, nearest
 from shoal.types import Array
 
 TRAIN, HELD_OUT = "train", "held-out"
 CHECKSUM_DIGITS = 16
+SHUFFLING = 1  # the stream of its draws; that of a ruleset's own is 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,16 +45,20 @@ class Benchmark:
           config: how rulesets are drawn; `generating.PUBLISHED` has the paper's.
           count: how many.
           seed: of all draws.
-          held_out: the share of them, the last ones, that are kept for evaluation.
+          held_out: the share of them, the last ones, that are kept for evaluation. No ruleset for training has
+            the goal and the rules of one of these.
 
         Raises:
           ShoalError: as `generating.generate`, or the share is none.
         """
         if not 0 <= held_out < 1:
             raise ShoalError(f"held_out={held_out} is no share of the rulesets, from 0 to less than 1")
-        made = generating.generate(count, config, seed)
         about = {"generation": dataclasses.asdict(config), "seed": seed}
-        return cls(made, min(round(count * held_out), count - 1), about)
+        # Shuffled, since the kinds of which there are few are found early.
+        mixed = cls(generating.generate(count, config, seed), about=about).shuffled(seed)
+        kept = _kept_back(mixed.rulesets, min(round(count * held_out), count - 1))
+        parted = mixed[np.argsort(kept, kind="stable")]
+        return dataclasses.replace(parted, num_held_out=int(kept.sum()))
 
     @classmethod
     def load(cls, path: str | Path) -> "Benchmark":
@@ -98,8 +103,8 @@ class Benchmark:
         return Ruleset(*(jnp.asarray(array)[number] for array in self.rulesets))
 
     def shuffled(self, seed: int) -> "Benchmark":
-        """The same rulesets in an order drawn by a seed."""
-        bits = np.random.PCG64(seed).random_raw(len(self))
+        """The same rulesets in an order drawn by a seed, which is 0 or more."""
+        bits = Draws(seed, SHUFFLING).bits(len(self))
         return self[np.argsort(bits, kind="stable")]
 
     def split(self, share: float) -> tuple["Benchmark", "Benchmark"]:
@@ -136,6 +141,14 @@ class Benchmark:
                 f"the benchmark has nothing held out; in place of {name!r} give bounds, such as {example!r}"
             )
         return self[: -self.num_held_out] if name == TRAIN else self[-self.num_held_out :]
+
+
+def _kept_back(rulesets: Ruleset, most: int) -> np.ndarray:
+    """Marks at most so many rulesets, none of which has the goal and the rules of an unmarked one, bool [n]."""
+    numbers: dict[Hashable, int] = {}
+    task = np.asarray([numbers.setdefault(key, len(numbers)) for key in distinct.keys(rulesets)])
+    from_the_end = np.bincount(task)[::-1].cumsum()
+    return task >= len(numbers) - (from_the_end <= most).sum()
 
 
 def checksum(rulesets: Ruleset) -> str:

@@ -12,6 +12,7 @@ from shoal.envs.grid.tiles import Colour, Tile
 
 NAMES = {
     Tile.EMPTY: "nothing",
+    Tile.GOAL: "goal tile",
     Tile.HEX: "hexagon",
     Tile.DOOR_LOCKED: "locked door",
     Tile.DOOR_CLOSED: "closed door",
