@@ -144,6 +144,17 @@ def test_cnn_takes_grids_and_images_as_pictures_and_the_rest_as_it_is():
     alone = encoder(jax.tree.map(lambda x: x[2], observation))
     np.testing.assert_allclose(alone, vector[2], atol=1e-4)
     assert Encoder(Box(0, 255, (84, 84, 4), np.uint8), "cnn", key=jax.random.key(0)).num_features == 3136
+    for shape, windows, features in (  # whole tiles of 8 x 8, smaller than Atari's: a window a tile
+        ((56, 56, 3), 8, 3 * 3 * 32),
+        ((40, 80, 3), 8, 1 * 6 * 32),
+        ((56, 84, 3), 8, 3 * 7 * 64),
+        ((55, 56, 3), 8, 3 * 3 * 64),
+        ((32, 32, 3), 3, 16 * 16 * 64),
+    ):
+        encoder = Encoder(Box(0, 255, shape, np.uint8), "cnn", key=jax.random.key(0))
+        assert encoder.num_features == features
+        (picture,) = encoder.pictures
+        assert picture.convs[0].kernel.shape[1:3] == (windows, windows)
 
 
 def test_cnn_needs_a_picture():
