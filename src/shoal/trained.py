@@ -18,7 +18,7 @@ from shoal.runtime.config import at_least
 from shoal.runtime.directory import RunDirectory
 from shoal.runtime.evaluation import play, summed_up
 from shoal.runtime.rendering import Rendered
-from shoal.runtime.summary import score
+from shoal.runtime.summary import by_episode, score
 from shoal.types import Environment, spec_of
 
 
@@ -135,8 +135,9 @@ def evaluate_run(
       **parameters: of the environment; those not given are the run's own.
 
     Returns:
-      `environment`, `which`, `mode` and `episodes`; `metrics`, of each seed by name (see `evaluate`);
-      `iqm` of the seeds' mean returns and its 95% `interval`; `rendered`, the drawn `seed` and its `Rendered`.
+      `environment`, `which`, `mode`, `memory` (how long it lasts) and `episodes`; `metrics`, of each seed by name
+      (see `evaluate`); `iqm` of the seeds' mean returns and its 95% `interval`; `by_episode`, of trials (see
+      `shoal.runtime.summary.by_episode`); `rendered`, the drawn `seed` and its `Rendered`.
 
     Raises:
       ShoalError: as `load`, `evaluate` and `render`.
@@ -157,9 +158,11 @@ def evaluate_run(
         "environment": decided.environment_name,
         "which": which,
         "mode": "greedy" if greedy else "sampled",
+        "memory": policies[seeds[0]].memory_lasts,
         "episodes": episodes,
         "metrics": metrics,
         **score([x["return_mean"] for x in metrics.values()]),
+        "by_episode": by_episode(list(metrics.values())),
     }
     if render:
         best = max(metrics, key=lambda k: metrics[k]["return_mean"])

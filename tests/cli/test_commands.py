@@ -86,15 +86,61 @@ def test_eval_shows_trials_by_the_index_of_their_episodes():
         return [line.split() for line in trial_lines(metrics)[1:]]
 
     returns = ["return", "mean", "return", "median", "return", "p20"]
+    interval = ["95%", "of", "return"]
     assert shown("return") == [
-        ["episode", *returns],
-        ["0", "6.000", "7.000", "5.500"],
-        ["1", "7.000", "8.000", "6.500"],
+        ["episode", *returns, *interval],
+        ["0", "6.000", "7.000", "5.500", "[1.000,", "11.000]"],
+        ["1", "7.000", "8.000", "6.500", "[2.000,", "12.000]"],
     ]
     header, first, _ = shown("return", "success")
-    assert header == ["episode", *returns, *(word.replace("return", "success") for word in returns)]
-    assert first == ["0", "6.000", "7.000", "5.500", "6.000", "7.000", "5.500"]
+    assert header == [
+        "episode",
+        *returns,
+        *(word.replace("return", "success") for word in returns),
+        *interval,
+    ]
+    assert first[:7] == ["0", "6.000", "7.000", "5.500", "6.000", "7.000", "5.500"]
     assert trial_lines([{"return_mean": 1.0}]) == []
+
+
+def test_eval_tells_what_the_memory_of_a_trial_is_worth(trained, command, capsys, tmp_path):
+    """The episodes by their index, with the memory of the trial and without; nothing of what has no trials."""
+    run, picture = tmp_path / "trials", tmp_path / "trials.png"
+    shoal.train(
+        shoal.make("CartPole-v1", trial_episodes=2, max_episode_steps=20),
+        seeds=2,
+        num_envs=4,
+        num_steps=16,
+        total_steps=64,
+        num_evals=1,
+        eval_episodes=4,
+        core="gru",
+        core_size=4,
+        num_minibatches=1,
+        preset=False,
+        progress=False,
+        run_dir=run,
+    )
+    told = {}
+    for lasts in ("run", "trial", "episode"):
+        assert command("eval", run, "--memory", lasts, "--episodes", "8", "--json") == 0
+        told[lasts] = json.loads(capsys.readouterr().out)
+    assert [x["memory"] for x in told.values()] == ["trial", "trial", "episode"]
+    assert told["run"]["metrics"] == told["trial"]["metrics"]
+    whole, cleared = told["trial"]["by_episode"]["return"], told["episode"]["by_episode"]["return"]
+    assert np.shape(whole["seeds"]) == (2, 2)
+    assert whole["mean"] == pytest.approx(np.mean(whole["seeds"], axis=1))
+    assert whole["seeds"][0] == cleared["seeds"][0]  # the first episode knows of none before it
+
+    assert command("eval", run, "--episodes", "8", "--plot", picture) == 0
+    with Image.open(picture) as image:
+        assert image.size == (1050, 630)
+    assert command("eval", trained[1], "--episodes", "8", "--plot", picture) != 0
+    assert "these are none; --env trial_episodes=5 makes some" in capsys.readouterr().err
+    assert command("eval", trained[1], "--memory", "trial") != 0
+    assert "is of policies with memory, and this one has none" in capsys.readouterr().err
+    assert command("eval", run, "--plot", tmp_path / "nowhere" / "x.png") != 0
+    assert "there is no directory" in capsys.readouterr().err
 
 
 def test_eval_draws_episodes_of_the_best_seed(trained, command, capsys, tmp_path):

@@ -1,12 +1,17 @@
 """`shoal eval RUN`: whole episodes of a run's policies, a line for each seed."""
 
 import dataclasses
+import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 from shoal import api
 from shoal.cli import flags
+from shoal.errors import ShoalError
+from shoal.runtime import plot
+from shoal.runtime.summary import by_episode
 
 COMMAND = "shoal eval RUN"
 DESCRIPTION = (
@@ -38,6 +43,9 @@ class Settings:
     """A film of the first episodes, such as out.gif (or .mp4, by ffmpeg; .png for one picture), of the best seed."""
     render_episodes: int = 3
     """How many episodes are drawn, one after the other."""
+    plot: str = ""
+    """A PNG of what the episodes of a trial bring by their index; beside it, of a policy with memory, what they
+    bring if the memory is cleared with every episode."""
     json: bool = False
     """Prints everything as JSON."""
 
@@ -48,7 +56,12 @@ def main(arguments: Sequence[str]) -> int:
     run = flags.required("run", "shoal eval runs/CartPole-v1-ppo-20260131-093000", "".join(words[:1]))
     environment, parameters = flags.environment([*settings.env, *words[1:]])
     mode = "sampled" if settings.sampled else settings.mode
-    evaluated = api.evaluate_run(
+    if settings.plot and not Path(settings.plot).resolve().parent.is_dir():
+        raise ShoalError(
+            f"--plot {settings.plot}: there is no directory {str(Path(settings.plot).parent)!r}."
+        )
+    evaluate = functools.partial(
+        api.evaluate_run,
         run,
         environment or None,
         which=settings.which,
@@ -56,13 +69,38 @@ def main(arguments: Sequence[str]) -> int:
         episodes=settings.episodes,
         seed=settings.episode_seed,
         greedy=None if mode == "run" else mode == "greedy",
-        render=settings.render,
-        render_episodes=settings.render_episodes,
-        memory_lasts=None if settings.memory == "run" else settings.memory,
         **parameters,
     )
+    memory = None if settings.memory == "run" else settings.memory
+    evaluated = evaluate(
+        memory_lasts=memory, render=settings.render, render_episodes=settings.render_episodes
+    )
+    if settings.plot:
+        plot_trials(Path(settings.plot), evaluated, evaluate)
     print(json.dumps(evaluated, indent=2) if settings.json else table(evaluated))
     return 0
+
+
+def plot_trials(path: Path, evaluated: dict[str, Any], evaluate: Callable[..., dict[str, Any]]) -> None:
+    """Draws return, or success where it is known, by the index of an episode in its trial.
+
+    Raises:
+      ShoalError: the episodes are no trials, or the file cannot be written.
+    """
+    if not evaluated["by_episode"]:
+        raise ShoalError(
+            f"--plot {path} draws the episodes of trials, and these are none; --env trial_episodes=5 makes some."
+        )
+    shown = {
+        "memory of the whole trial" if evaluated["memory"] == "trial" else "no memory of the trial": evaluated
+    }
+    if evaluated["memory"] == "trial":
+        shown["memory cleared with every episode"] = evaluate(memory_lasts="episode")
+    title = (
+        f"{evaluated['environment']}, {len(evaluated['metrics'])} seeds, {evaluated['episodes']} trials each"
+    )
+    curves = {name: x["by_episode"]["return"]["seeds"] for name, x in shown.items()}
+    plot.by_episode(path, curves, title)
 
 
 def table(evaluated: dict[str, Any]) -> str:
@@ -95,18 +133,15 @@ def rendered_lines(evaluated: dict[str, Any]) -> list[str]:
 
 def trial_lines(metrics: Sequence[dict[str, float]]) -> list[str]:
     """Return and success by the index of an episode in its trial, the seeds' mean; nothing without trials."""
-    shown = [name for name in ("return", "success") if f"info_{name}_of_episode_0_mean" in metrics[0]]
-    if not shown:
+    found, hows = by_episode(metrics), ("mean", "median", "p20")
+    if not found:
         return []
-    hows = ("mean", "median", "p20")
-    lines = ["by episode of a trial" + (", the mean of the seeds" if len(metrics) > 1 else "")]
-    lines.append(" episode" + "".join(f"{f'{name} {how}':>16}" for name in shown for how in hows))
-    episodes = sum(name.startswith("info_return_of_episode_") for name in metrics[0]) // len(hows)
-    for index in range(episodes):
-        keys = [f"info_{name}_of_episode_{index}_{how}" for name in shown for how in hows]
-        lines.append(f"{index:>8}" + "".join(f"{_mean([x[key] for x in metrics]):>16.3f}" for key in keys))
+    several = len(metrics) > 1
+    lines = ["by episode of a trial" + (", the mean of the seeds" if several else "")]
+    header = [f"{name} {how}" for name in found for how in hows]
+    lines.append(" episode" + "".join(f"{x:>16}" for x in header) + ("   95% of return" if several else ""))
+    for index in range(len(found["return"]["mean"])):
+        line = f"{index:>8}" + "".join(f"{x[how][index]:>16.3f}" for x in found.values() for how in hows)
+        low, high = found["return"]["interval"][index]
+        lines.append(line + (f"   [{low:.3f}, {high:.3f}]" if several else ""))
     return lines
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

@@ -37,6 +37,12 @@ class TrainedPolicy:
         """The algorithm's functions."""
         return self.config.algorithm(self.spec)
 
+    @property
+    def memory_lasts(self) -> str:
+        """How long its memory lasts in trials, "trial" or "episode"; "none" without one."""
+        remembers = jax.tree.leaves(self.initial_memory()) and hasattr(self.config, "memory_lasts")
+        return self.config.memory_lasts if remembers else "none"
+
     def remembering(self, memory_lasts: str) -> "TrainedPolicy":
         """The same policy with a memory that lasts a whole "trial", or is cleared with every "episode" of one.
 
@@ -45,7 +51,7 @@ class TrainedPolicy:
         """
         if memory_lasts not in ("trial", "episode"):
             raise ShoalError(f"memory_lasts={memory_lasts!r} must be 'trial' or 'episode'.")
-        if not jax.tree.leaves(self.initial_memory()) or not hasattr(self.config, "memory_lasts"):
+        if self.memory_lasts == "none":
             raise ShoalError(
                 f"memory_lasts={memory_lasts!r} is of policies with memory, and this one has none."
             )

@@ -79,6 +79,33 @@ def score(returns: Sequence[float]) -> dict[str, Any]:
     }
 
 
+def by_episode(metrics: Sequence[Mapping[str, float]]) -> dict[str, dict[str, list]]:
+    """What trials brought by the index of their episodes, from each seed's metrics of an evaluation.
+
+    Returns:
+      `return`, and `success` where the environment knows it, each with lists over the episodes: the seeds' means of
+      `mean`, `median` and `p20`; `seeds`, each seed's mean; `iqm` of these and its 95% `interval`. Empty for what
+      was not trials.
+    """
+    named = {name: f"info_{name}_of_episode_{{}}_{{}}" for name in ("return", "success")}
+    found: dict[str, dict[str, list]] = {}
+    for name, key in named.items():
+        count = sum(key.format(index, "mean") in metrics[0] for index in range(len(metrics[0])))
+        if not count:
+            continue
+        table = {
+            how: np.asarray([[float(x[key.format(index, how)]) for x in metrics] for index in range(count)])
+            for how in ("mean", "median", "p20")
+        }
+        scored = [score(row) for row in table["mean"]]
+        found[name] = {how: x.mean(axis=1).tolist() for how, x in table.items()} | {
+            "seeds": table["mean"].tolist(),
+            "iqm": [x["iqm"] for x in scored],
+            "interval": [x["interval"] for x in scored],
+        }
+    return found
+
+
 def versions() -> dict[str, str]:
     """The versions of Python and of the packages that decide what a run computes."""
     return {"python": platform.python_version()} | {
