@@ -13,13 +13,15 @@ from shoal import experiment, trees
 from shoal.envs.registry import make
 from shoal.errors import ShoalError
 from shoal.runtime import machine, rendering, saving
+from shoal.runtime import plot as pictures
 from shoal.runtime.acting import TrainedPolicy
 from shoal.runtime.config import at_least
 from shoal.runtime.directory import RunDirectory
 from shoal.runtime.evaluation import play, summed_up
 from shoal.runtime.rendering import Rendered
 from shoal.runtime.summary import by_episode, score
-from shoal.types import Environment, spec_of
+from shoal.spaces import Dict
+from shoal.types import EPISODE_ENDED, Environment, spec_of
 
 
 def load(
@@ -115,6 +117,7 @@ def evaluate_run(
     seed: int = 0,
     greedy: bool | None = None,
     memory_lasts: str | None = None,
+    plot: str | Path = "",
     render: str | Path = "",
     render_episodes: int = 3,
     **parameters: Any,
@@ -130,6 +133,8 @@ def evaluate_run(
       seed: of the episodes, the same ones for each policy.
       greedy: whether the policies take their mode or sample; None does as the run's evaluations did.
       memory_lasts: "trial" or "episode", in place of the setting that the policies were trained with.
+      plot: a PNG of what the episodes of a trial bring by their index, and beside it, of policies with memory, what
+        they bring if it is cleared with every episode; empty for none.
       render: a file for pictures of the first episodes of the best of these policies; empty for none.
       render_episodes: how many of them.
       **parameters: of the environment; those not given are the run's own.
@@ -149,6 +154,8 @@ def evaluate_run(
     )
     if render:
         rendering.check(decided.environment, render, render_episodes)
+    if plot:
+        _check_plot(Path(plot), decided.environment)
     greedy = decided.run.eval_mode != "sampled" if greedy is None else greedy
     seeds = directory.load_policy(which_of(which))[1]["seeds"] if run_seed is None else [run_seed]
     policies = {k: _remembering(load(run, which, seed=k), memory_lasts) for k in seeds}
@@ -164,6 +171,8 @@ def evaluate_run(
         **score([x["return_mean"] for x in metrics.values()]),
         "by_episode": by_episode(list(metrics.values())),
     }
+    if plot:
+        _plot_trials(Path(plot), evaluated, policies, episodes=episodes, **where)
     if render:
         best = max(metrics, key=lambda k: metrics[k]["return_mean"])
         evaluated["rendered"] = {
@@ -225,6 +234,31 @@ def render(
 
 def _remembering(policy: TrainedPolicy, memory_lasts: str | None) -> TrainedPolicy:
     return policy if memory_lasts is None else policy.remembering(memory_lasts)
+
+
+def _check_plot(path: Path, environment: Environment) -> None:
+    """Raises ShoalError unless the episodes are those of trials, and there can be such a file."""
+    space = environment.observation_space
+    if not isinstance(space, Dict) or EPISODE_ENDED not in space:
+        raise ShoalError(
+            f"plot={str(path)!r} draws the episodes of trials, and these are none; trial_episodes=5 makes some."
+        )
+    if not path.resolve().parent.is_dir():
+        raise ShoalError(f"plot={str(path)!r}: there is no directory {str(path.parent)!r}.")
+
+
+def _plot_trials(
+    path: Path, evaluated: dict[str, Any], policies: Mapping[int, TrainedPolicy], **where: Any
+) -> None:
+    """Draws the return by the index of an episode in its trial, with the policies' memory and without."""
+    remembers = evaluated["memory"] == "trial"
+    curves = {"memory of the whole trial" if remembers else "no memory of the trial": evaluated["by_episode"]}
+    if remembers:
+        cleared = [evaluate(policy.remembering("episode"), **where) for policy in policies.values()]
+        curves["memory cleared with every episode"] = by_episode(cleared)
+    seeds = f"{len(policies)} seeds" if len(policies) > 1 else "one seed"
+    title = f"{evaluated['environment']}, {seeds}, {evaluated['episodes']} trials each"
+    pictures.by_episode(path, {name: x["return"]["seeds"] for name, x in curves.items()}, title)
 
 
 def _draw(policy: TrainedPolicy, path: str | Path, **where: Any) -> dict[str, Any]:

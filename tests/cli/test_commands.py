@@ -10,6 +10,7 @@ from PIL import Image
 import shoal
 from shoal.cli.eval import trial_lines
 from shoal.runtime.directory import RunDirectory
+from shoal.runtime.summary import by_episode
 
 BROKEN = """
 import jax.numpy as jnp
@@ -83,7 +84,7 @@ def test_eval_shows_trials_by_the_index_of_their_episodes():
             {key: x for index in range(2) for name in names for key, x in of(name, index, add).items()}
             for add in (0.0, 10.0)
         ]
-        return [line.split() for line in trial_lines(metrics)[1:]]
+        return [line.split() for line in trial_lines(by_episode(metrics))[1:]]
 
     returns = ["return", "mean", "return", "median", "return", "p20"]
     interval = ["95%", "of", "return"]
@@ -100,7 +101,7 @@ def test_eval_shows_trials_by_the_index_of_their_episodes():
         *interval,
     ]
     assert first[:7] == ["0", "6.000", "7.000", "5.500", "6.000", "7.000", "5.500"]
-    assert trial_lines([{"return_mean": 1.0}]) == []
+    assert trial_lines(by_episode([{"return_mean": 1.0}])) == []
 
 
 def test_eval_tells_what_the_memory_of_a_trial_is_worth(trained, command, capsys, tmp_path):
@@ -136,7 +137,7 @@ def test_eval_tells_what_the_memory_of_a_trial_is_worth(trained, command, capsys
     with Image.open(picture) as image:
         assert image.size == (1050, 630)
     assert command("eval", trained[1], "--episodes", "8", "--plot", picture) != 0
-    assert "these are none; --env trial_episodes=5 makes some" in capsys.readouterr().err
+    assert "these are none; trial_episodes=5 makes some" in capsys.readouterr().err
     assert command("eval", trained[1], "--memory", "trial") != 0
     assert "is of policies with memory, and this one has none" in capsys.readouterr().err
     assert command("eval", run, "--plot", tmp_path / "nowhere" / "x.png") != 0

@@ -1,17 +1,12 @@
 """`shoal eval RUN`: whole episodes of a run's policies, a line for each seed."""
 
 import dataclasses
-import functools
 import json
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from shoal import api
 from shoal.cli import flags
-from shoal.errors import ShoalError
-from shoal.runtime import plot
-from shoal.runtime.summary import by_episode
 
 COMMAND = "shoal eval RUN"
 DESCRIPTION = (
@@ -56,12 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     run = flags.required("run", "shoal eval runs/CartPole-v1-ppo-20260131-093000", "".join(words[:1]))
     environment, parameters = flags.environment([*settings.env, *words[1:]])
     mode = "sampled" if settings.sampled else settings.mode
-    if settings.plot and not Path(settings.plot).resolve().parent.is_dir():
-        raise ShoalError(
-            f"--plot {settings.plot}: there is no directory {str(Path(settings.plot).parent)!r}."
-        )
-    evaluate = functools.partial(
-        api.evaluate_run,
+    evaluated = api.evaluate_run(
         run,
         environment or None,
         which=settings.which,
@@ -69,38 +59,14 @@ def main(arguments: Sequence[str]) -> int:
         episodes=settings.episodes,
         seed=settings.episode_seed,
         greedy=None if mode == "run" else mode == "greedy",
+        memory_lasts=None if settings.memory == "run" else settings.memory,
+        plot=settings.plot,
+        render=settings.render,
+        render_episodes=settings.render_episodes,
         **parameters,
     )
-    memory = None if settings.memory == "run" else settings.memory
-    evaluated = evaluate(
-        memory_lasts=memory, render=settings.render, render_episodes=settings.render_episodes
-    )
-    if settings.plot:
-        plot_trials(Path(settings.plot), evaluated, evaluate)
     print(json.dumps(evaluated, indent=2) if settings.json else table(evaluated))
     return 0
-
-
-def plot_trials(path: Path, evaluated: dict[str, Any], evaluate: Callable[..., dict[str, Any]]) -> None:
-    """Draws return, or success where it is known, by the index of an episode in its trial.
-
-    Raises:
-      ShoalError: the episodes are no trials, or the file cannot be written.
-    """
-    if not evaluated["by_episode"]:
-        raise ShoalError(
-            f"--plot {path} draws the episodes of trials, and these are none; --env trial_episodes=5 makes some."
-        )
-    shown = {
-        "memory of the whole trial" if evaluated["memory"] == "trial" else "no memory of the trial": evaluated
-    }
-    if evaluated["memory"] == "trial":
-        shown["memory cleared with every episode"] = evaluate(memory_lasts="episode")
-    title = (
-        f"{evaluated['environment']}, {len(evaluated['metrics'])} seeds, {evaluated['episodes']} trials each"
-    )
-    curves = {name: x["by_episode"]["return"]["seeds"] for name, x in shown.items()}
-    plot.by_episode(path, curves, title)
 
 
 def table(evaluated: dict[str, Any]) -> str:
@@ -118,7 +84,7 @@ def table(evaluated: dict[str, Any]) -> str:
     if len(evaluated["metrics"]) > 1:
         low, high = evaluated["interval"]
         lines.append(f"   IQM{evaluated['iqm']:>11.2f}   [{low:.2f}, {high:.2f}]")
-    return "\n".join([*lines, *trial_lines(list(evaluated["metrics"].values())), *rendered_lines(evaluated)])
+    return "\n".join([*lines, *trial_lines(evaluated["by_episode"]), *rendered_lines(evaluated)])
 
 
 def rendered_lines(evaluated: dict[str, Any]) -> list[str]:
@@ -131,17 +97,15 @@ def rendered_lines(evaluated: dict[str, Any]) -> list[str]:
     return [f"  {drawn['path']}: {what}, {drawn['frames']:,} picture{'s' * (drawn['frames'] > 1)}"]
 
 
-def trial_lines(metrics: Sequence[dict[str, float]]) -> list[str]:
+def trial_lines(by_episode: dict[str, dict[str, list]]) -> list[str]:
     """Return and success by the index of an episode in its trial, the seeds' mean; nothing without trials."""
-    found, hows = by_episode(metrics), ("mean", "median", "p20")
-    if not found:
+    if not by_episode:
         return []
-    several = len(metrics) > 1
+    hows, several = ("mean", "median", "p20"), len(by_episode["return"]["seeds"][0]) > 1
     lines = ["by episode of a trial" + (", the mean of the seeds" if several else "")]
-    header = [f"{name} {how}" for name in found for how in hows]
+    header = [f"{name} {how}" for name in by_episode for how in hows]
     lines.append(" episode" + "".join(f"{x:>16}" for x in header) + ("   95% of return" if several else ""))
-    for index in range(len(found["return"]["mean"])):
-        line = f"{index:>8}" + "".join(f"{x[how][index]:>16.3f}" for x in found.values() for how in hows)
-        low, high = found["return"]["interval"][index]
+    for index, (low, high) in enumerate(by_episode["return"]["interval"]):
+        line = f"{index:>8}" + "".join(f"{x[how][index]:>16.3f}" for x in by_episode.values() for how in hows)
         lines.append(line + (f"   [{low:.3f}, {high:.3f}]" if several else ""))
     return lines
