@@ -80,6 +80,16 @@ def test_what_is_held_out_is_like_what_is_trained_on():
     assert stats.chi2_contingency(table).pvalue > 1e-3, table
 
 
+def test_kinds_of_goals_of_which_there_are_few_are_held_out_too():
+    """70 tasks are to hold a thing, each in many rulesets, and thousands to bring two things together."""
+    made = Benchmark.make(PUBLISHED["trivial"], 10_000, seed=0)
+    train, held_out = (
+        np.bincount(made.part(name).rulesets.goal[:, 0], minlength=15) for name in ("train", "held-out")
+    )
+    share = held_out[train > 0] / (train + held_out)[train > 0]
+    assert ((share > 0.05) & (share < 0.4)).all(), share
+
+
 def test_nothing_that_is_held_out_is_trained_on_with_other_things():
     made = Benchmark.make(PUBLISHED["trivial"], 5000, seed=1)
     train, held_out = made.part("train").rulesets, made.part("held-out").rulesets

@@ -18,7 +18,7 @@ from shoal.types import Array
 
 TRAIN, HELD_OUT = "train", "held-out"
 CHECKSUM_DIGITS = 16
-SHUFFLING = 1  # the stream of its draws; that of a ruleset's own is 0
+SHUFFLING, HOLDING_BACK = 1, 2  # the streams of its draws; that of a ruleset's own is 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Benchmark:
         about = {"generation": dataclasses.asdict(config), "seed": seed}
         # Shuffled, since the kinds of which there are few are found early.
         mixed = cls(generating.generate(count, config, seed), about=about).shuffled(seed)
-        kept = _kept_back(mixed.rulesets, min(round(count * held_out), count - 1))
+        kept = _kept_back(mixed.rulesets, min(round(count * held_out), count - 1), seed)
         parted = mixed[np.argsort(kept, kind="stable")]
         return dataclasses.replace(parted, num_held_out=int(kept.sum()))
 
@@ -143,12 +143,17 @@ class Benchmark:
         return self[: -self.num_held_out] if name == TRAIN else self[-self.num_held_out :]
 
 
-def _kept_back(rulesets: Ruleset, most: int) -> np.ndarray:
-    """Marks at most so many rulesets, none of which has the goal and the rules of an unmarked one, bool [n]."""
+def _kept_back(rulesets: Ruleset, most: int, seed: int) -> np.ndarray:
+    """Marks at most so many rulesets, none of which has the goal and the rules of an unmarked one, bool [n].
+
+    The tasks are taken in a drawn order, each with all its rulesets, so that tasks of many rulesets and of few are
+    kept back alike.
+    """
     numbers: dict[Hashable, int] = {}
     task = np.asarray([numbers.setdefault(key, len(numbers)) for key in distinct.keys(rulesets)])
-    from_the_end = np.bincount(task)[::-1].cumsum()
-    return task >= len(numbers) - (from_the_end <= most).sum()
+    order = np.argsort(Draws(seed, HOLDING_BACK).bits(len(numbers)), kind="stable")
+    taken = order[np.bincount(task)[order].cumsum() <= most]
+    return np.isin(task, taken)
 
 
 def checksum(rulesets: Ruleset) -> str:
