@@ -10,11 +10,10 @@ import contextlib
 import dataclasses
 import functools
 import math
-import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,8 +23,7 @@ from jax.sharding import PartitionSpec as P
 
 from shoal import trees
 from shoal.envs.batch import Batch
-from shoal.errors import ShoalError
-from shoal.runtime.files import one_sentence, sync_directory
+from shoal.files import whole_file
 from shoal.runtime.rollout import Ended, count, none_ended
 from shoal.runtime.run import ENV_AXIS, Episodes
 from shoal.types import Array, Environment, Memory, PyTree, TimeStep, spec_of
@@ -115,7 +113,7 @@ def collect(
     """
     used = max(n for n in range(1, len(devices) + 1) if num_envs % n == 0)
     mesh = Mesh(np.asarray(devices[:used]), (ENV_AXIS,), axis_types=(AxisType.Auto,))
-    with _whole_file(save) if save else contextlib.nullcontext() as file:
+    with whole_file(save) if save else contextlib.nullcontext() as file:
         begun = time.perf_counter()
         # Arrays are placed as the programs want them, so that no call has to move them.
         begin = _begin.lower(environment, actor, key, num_envs=num_envs, mesh=mesh).compile()
@@ -313,26 +311,3 @@ class Record:
             if name not in self.arrays:
                 self.arrays[name] = np.empty((self.num_steps, *x.shape[1:]), x.dtype)
             self.arrays[name][start:stop] = np.asarray(x)[:rows]
-
-
-@contextlib.contextmanager
-def _whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write that takes its place only when it is whole; opened at once, so that it can be.
-
-    Raises:
-      ShoalError: it cannot be written.
-    """
-    if path.is_dir():
-        raise ShoalError(f"{path} cannot be written: it is a directory.")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with one_sentence(f"{path} cannot be written"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with open(temporary, "wb") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-            sync_directory(path.parent)
-        finally:
-            temporary.unlink(missing_ok=True)

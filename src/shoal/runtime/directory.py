@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import ShoalError, nearest
-from shoal.runtime.files import null, one_sentence, plain, read_json, sync_directory, write_json
+from shoal.files import one_sentence, sync_directory
+from shoal.runtime.files import null, plain, read_json, write_json
 
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"

@@ -1,16 +1,15 @@
 """Small files that are whole or not there: strict JSON, written beside its place and moved into it."""
 
-import contextlib
 import json
 import math
-import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from shoal.errors import ShoalError
+from shoal.files import one_sentence, whole_file
 
 
 def write_text(path: Path, text: str) -> None:
@@ -19,27 +18,8 @@ def write_text(path: Path, text: str) -> None:
     Raises:
       ShoalError: the file cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with one_sentence(f"{path} cannot be written"):
-        try:
-            with open(temporary, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-            sync_directory(path.parent)
-        finally:
-            temporary.unlink(missing_ok=True)
-
-
-def sync_directory(path: Path) -> None:
-    """Makes renames within a directory last through a loss of power, where the system can."""
-    if os.name == "posix":
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    with whole_file(path) as file:
+        file.write(text.encode())
 
 
 def null(_: float) -> None:
@@ -91,16 +71,3 @@ def plain(value: Any, *, not_finite: Callable[[float], Any]) -> Any:
     if hasattr(value, "__array__"):
         return plain(np.asarray(value).tolist(), not_finite=not_finite)
     raise TypeError(f"{value!r} is a {type(value).__name__}, which JSON cannot hold")
-
-
-@contextlib.contextmanager
-def one_sentence(what: str) -> Iterator[None]:
-    """Turns an error of the operating system into one sentence: what failed, and why.
-
-    Raises:
-      ShoalError: in place of an OSError.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise ShoalError(f"{what}: {error.strerror or error}.") from error
