@@ -148,24 +148,20 @@ def evaluate_run(
       ShoalError: as `load`, `evaluate` and `render`.
     """
     machine.prepare()
-    directory = RunDirectory.open(run)
+    path = RunDirectory.open(run).path
     decided = experiment.decide(
-        environment, environment_parameters=parameters, config_file=directory.path, overrides={}
+        environment, environment_parameters=parameters, config_file=path, overrides={}
     )
-    if render:
-        rendering.check(decided.environment, render, render_episodes)
-    if plot:
-        _check_plot(Path(plot), decided.environment)
+    _check_pictures(decided.environment, plot, render, render_episodes)
     greedy = decided.run.eval_mode != "sampled" if greedy is None else greedy
-    seeds = directory.load_policy(which_of(which))[1]["seeds"] if run_seed is None else [run_seed]
-    policies = {k: _remembering(load(run, which, seed=k), memory_lasts) for k in seeds}
+    policies = _policies(run, which_of(which), run_seed, memory_lasts)
     where: dict[str, Any] = dict(environment=decided.environment, seed=seed, greedy=greedy)
     metrics = {k: evaluate(policy, episodes=episodes, **where) for k, policy in policies.items()}
     evaluated = {
         "environment": decided.environment_name,
         "which": which,
         "mode": "greedy" if greedy else "sampled",
-        "memory": policies[seeds[0]].memory_lasts,
+        "memory": next(iter(policies.values())).memory_lasts,
         "episodes": episodes,
         "metrics": metrics,
         **score([x["return_mean"] for x in metrics.values()]),
@@ -175,10 +171,8 @@ def evaluate_run(
         _plot_trials(Path(plot), evaluated, policies, episodes=episodes, **where)
     if render:
         best = max(metrics, key=lambda k: metrics[k]["return_mean"])
-        evaluated["rendered"] = {
-            "seed": best,
-            **_draw(policies[best], render, episodes=render_episodes, **where),
-        }
+        drawn = _draw(policies[best], render, episodes=render_episodes, **where)
+        evaluated["rendered"] = {"seed": best, **drawn}
     return evaluated
 
 
@@ -232,13 +226,26 @@ def render(
     )
 
 
-def _remembering(policy: TrainedPolicy, memory_lasts: str | None) -> TrainedPolicy:
-    return policy if memory_lasts is None else policy.remembering(memory_lasts)
+def _policies(
+    run: str | Path, which: str, seed: int | None, memory_lasts: str | None
+) -> dict[int, TrainedPolicy]:
+    """The policies of a run by their seeds, or that of one seed."""
+    seeds = RunDirectory.open(run).load_policy(which)[1]["seeds"] if seed is None else [seed]
+    policies = {k: load(run, which, seed=k) for k in seeds}
+    if memory_lasts is None:
+        return policies
+    return {k: policy.remembering(memory_lasts) for k, policy in policies.items()}
 
 
-def _check_plot(path: Path, environment: Environment) -> None:
-    """Raises ShoalError unless the episodes are those of trials, and there can be such a file."""
-    space = environment.observation_space
+def _check_pictures(
+    environment: Environment, plot: str | Path, render: str | Path, render_episodes: int
+) -> None:
+    """Raises ShoalError unless all pictures that are asked for can be drawn and written."""
+    if render:
+        rendering.check(environment, render, render_episodes)
+    if not plot:
+        return
+    path, space = Path(plot), environment.observation_space
     if not isinstance(space, Dict) or EPISODE_ENDED not in space:
         raise ShoalError(
             f"plot={str(path)!r} draws the episodes of trials, and these are none; trial_episodes=5 makes some."
