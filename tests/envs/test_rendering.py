@@ -115,6 +115,8 @@ class Lamp(Wrapper):
     env: Unseen
     dtype: str = "uint8"
 
+    frames_per_second = 3
+
     def render(self, state):
         return np.full((4, 6, 3), PAPER if state.steps else INK).astype(self.dtype)
 
@@ -126,7 +128,7 @@ def test_an_environment_without_pictures_says_so():
     with pytest.raises(ShoalError, match=r"Unseen cannot be drawn: it has no `render\(state\)`"):
         render(world, state)
     lamp = envs.TimeLimit(Lamp(Unseen()), 3)
-    assert can_render(lamp)
+    assert can_render(lamp) and frames_per_second(lamp) == 3
     assert tuple(render(lamp, state)[0, 0]) == INK
     with pytest.raises(ShoalError, match=r"returned float32\[4, 6, 3\]; a picture is uint8"):
         render(Lamp(Unseen(), "float32"), state.env)

@@ -7,7 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shoal.envs.base import Wrapper, environment, restart, static, transition
+    from shoal.envs.base import Wrapper, environment, render, restart, static, transition
     from shoal.envs.batch import Batch, BatchState
     from shoal.envs.registry import environments, make, parameters_of, register
     from shoal.envs.trials import Trial
@@ -28,6 +28,7 @@ _MODULE_OF = {
     "make": "registry",
     "parameters_of": "registry",
     "register": "registry",
+    "render": "base",
     "restart": "base",
     "static": "base",
     "transition": "base",
@@ -48,6 +49,7 @@ __all__ = [
     "make",
     "parameters_of",
     "register",
+    "render",
     "restart",
     "static",
     "transition",

@@ -163,8 +163,10 @@ def render(env: Environment, state: State) -> np.ndarray:
 
 
 def frames_per_second(env: Environment) -> float:
-    """How fast an episode is shown: the attribute of that name of the innermost environment, or 10."""
-    return getattr(unwrapped(env), "frames_per_second", 10)
+    """How fast an episode is shown: the attribute of that name of the environment or of one within it, else 10."""
+    if isinstance(env, Wrapper) and not hasattr(env, "frames_per_second"):
+        return frames_per_second(env.env)
+    return getattr(env, "frames_per_second", 10)
 
 
 def unwrapped(env: Environment) -> Environment:
