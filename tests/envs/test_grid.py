@@ -257,7 +257,7 @@ def test_as_many_things_as_there_are_free_cells_are_placed():
 def test_the_code_of_the_page_runs(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     namespace = {}
     for block in blocks:
         exec(compile(block, str(PAGE), "exec"), namespace)
