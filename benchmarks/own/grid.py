@@ -1,4 +1,4 @@
-"""A grid world of Shoal's in a batch with its own auto-reset."""
+"""A grid world of Shoal's in a batch with its own auto-reset; NAME-RGB8 is seen in images with tiles of 8 x 8."""
 
 from argparse import Namespace
 
@@ -13,10 +13,11 @@ from shoal.envs.grid.rulesets import Ruleset
 
 def build(sizes: Namespace) -> Program:
     """A rollout with given actions, which returns its observations, rewards and ends."""
-    parameters = {}
+    name, in_images, tile_size = sizes.environment.partition("-RGB")
+    parameters = {"observe_image": True, "image_tile_size": int(tile_size)} if in_images else {}
     if sizes.environment.startswith("XLand"):
         parameters["ruleset"] = Ruleset(*random_rulesets(sizes.num_envs))
-    batch = envs.Batch(envs.make(sizes.environment, **parameters), sizes.num_envs)
+    batch = envs.Batch(envs.make(name, **parameters), sizes.num_envs)
     key = jax.random.key(0)
     actions = jax.random.randint(key, (sizes.num_steps, sizes.num_envs), 0, 6)
     return program(batch, key, actions)

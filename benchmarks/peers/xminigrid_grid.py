@@ -1,5 +1,7 @@
-"""xminigrid with its own auto-reset wrapper, under the loop of its documentation."""
+"""xminigrid with its own auto-reset wrapper, under the loop of its documentation; NAME-RGB32 is seen in images."""
 
+import os
+import tempfile
 from argparse import Namespace
 
 import jax
@@ -12,8 +14,14 @@ from xminigrid.wrappers import GymAutoResetWrapper
 
 def build(sizes: Namespace) -> Program:
     """A rollout with given actions, which returns its observations, rewards and ends."""
-    env, params = xminigrid.make(sizes.environment)
+    name, in_images, _ = sizes.environment.partition("-RGB")
+    env, params = xminigrid.make(name)
     env = GymAutoResetWrapper(env)
+    if in_images:
+        os.environ.setdefault("XLAND_MINIGRID_CACHE", tempfile.mkdtemp())  # else in the user's home
+        from xminigrid.experimental.img_obs import RGBImgObservationWrapper
+
+        env = RGBImgObservationWrapper(env)
     axis = None
     if sizes.environment.startswith("XLand"):  # a ruleset for each environment
         params = params.replace(ruleset=RuleSet(*map(jax.numpy.asarray, random_rulesets(sizes.num_envs))))
