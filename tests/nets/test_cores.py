@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.test_util import check_grads
 
 from shoal.errors import ShoalError
@@ -261,26 +262,83 @@ def test_initial_weights(kind):
         np.testing.assert_array_equal(bias, 1.0 if k == cell.remember else 0.0)
 
 
+def equations(jaxpr):
+    """All equations of a program, those inside of its calls included."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for value in jax.tree.leaves(
+            tuple(equation.params.values()), is_leaf=lambda x: isinstance(x, ClosedJaxpr | Jaxpr)
+        ):
+            if isinstance(value, ClosedJaxpr | Jaxpr):
+                yield from equations(value.jaxpr if isinstance(value, ClosedJaxpr) else value)
+
+
+def loops_and_products(function, *arguments):
+    """The loops of a program, how many products it has outside of them, and in each how many there are inside."""
+    whole = list(equations(jax.make_jaxpr(function)(*arguments).jaxpr))
+    loops = [list(equations(e.params["jaxpr"].jaxpr)) for e in whole if e.primitive.name == "scan"]
+    inside = [sum(e.primitive.name == "dot_general" for e in loop) for loop in loops]
+    return sum(e.primitive.name == "dot_general" for e in whole) - sum(inside), inside
+
+
 def test_the_input_projection_stands_outside_the_loop():
-    """In the loop over time there is one product a layer, with the hidden state."""
+    """In the loop over time there is one product a layer, with the hidden state, forwards and backwards."""
     core = RecurrentCore(IN, SIZE, "gru", layers=2, key=jax.random.key(0))
     arguments = core.initial((N,)), jnp.zeros((T, N, IN)), jnp.zeros((T, N), bool)
-    outside = jax.make_jaxpr(RecurrentCore.unroll)(core, *arguments).eqns
-    loops = [equation for equation in outside if equation.primitive.name == "scan"]
-    assert len(loops) == 2
-    assert sum(equation.primitive.name == "dot_general" for equation in outside) == 2
-    for loop in loops:
-        inside = [equation.primitive.name for equation in loop.params["jaxpr"].jaxpr.eqns]
-        assert inside.count("dot_general") == 1
+    assert loops_and_products(RecurrentCore.unroll, core, *arguments) == (2, [1, 1])
+
+    def loss(core, carry, x, first):
+        return jnp.sum(core(carry, x, first)[1])
+
+    outside, inside = loops_and_products(jax.grad(loss), core, *arguments)
+    assert inside == [1, 1, 1, 1]
+    # Two projections; backwards one for each of their kernels, one for the inputs of the second layer, and three,
+    # one a gate, for each of the recurrent kernels.
+    assert outside == 2 + 2 + 1 + 2 * 3
     core = RecurrentCore(IN, SIZE, "mingru", key=jax.random.key(0))
-    names = [
-        e.primitive.name
-        for e in jax.make_jaxpr(RecurrentCore.unroll)(
-            core, *arguments[:0], core.initial((N,)), *arguments[1:]
-        ).eqns
-    ]
-    assert "scan" not in names
-    assert "while" not in names
+    arguments = core.initial((N,)), *arguments[1:]
+    assert loops_and_products(RecurrentCore.unroll, core, *arguments) == (1, [])
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if CELLS[kind].step])
+def test_the_gradient_is_that_of_the_plain_loop(kind):
+    """Of every parameter, the inputs and the first memory, against JAX's own gradient of a loop over steps."""
+    core = made(kind, layers=2, outputs="sum")
+    x, first, carry_key = drawn()
+    carry = begun(core, carry_key)
+    weights = jax.random.normal(jax.random.key(5), (T, N, SIZE))
+
+    def plain(core, carry, x):
+        total = 0.0
+        for t in range(T):
+            below, after = x[t], []
+            output = 0.0
+            for layer, state in zip(core.layers, carry, strict=True):
+                cleared = [jnp.where(first[t][:, None], 0.0, part).T for part in state]
+                gates = CELLS[kind].gates
+                projected = jnp.split(layer.kernel @ below.T + layer.bias[:, None], gates)
+                hidden = jnp.split(layer.recurrent @ cleared[0], gates)
+                bias = layer.candidate_bias if CELLS[kind].candidate_bias else jnp.zeros(SIZE)
+                new = CELLS[kind].step(tuple(projected), tuple(hidden), bias[:, None], tuple(cleared))
+                after.append(tuple(part.T for part in new))
+                below = after[-1][0]
+                output += below
+            carry = after
+            total += jnp.sum(weights[t] * output)
+        return total + sum(jnp.sum(jnp.sin(part)) for state in carry for part in state)
+
+    def ours(core, carry, x):
+        carry, outputs = core(carry, x, first)
+        return jnp.sum(weights * outputs) + sum(jnp.sum(jnp.sin(part)) for state in carry for part in state)
+
+    for expected, actual in zip(
+        *(
+            jax.tree.leaves(jax.jit(jax.value_and_grad(f, argnums=(0, 1, 2)))(core, carry, x))
+            for f in (plain, ours)
+        ),
+        strict=True,
+    ):
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_bad_input_is_named():
