@@ -7,6 +7,7 @@ import pytest
 from flax import nnx
 
 from shoal.errors import ShoalError
+from shoal.nets import cnn
 from shoal.nets.cnn import CNN, GridCNN
 from shoal.nets.convolution import ChannelNorm, convolve, max_pool
 from shoal.nets.mlp import MLP
@@ -165,6 +166,33 @@ def test_grid_cnn_embeds_each_integer_of_a_cell():
         y = jax.nn.relu(flax_conv(conv, "valid")(y))
     np.testing.assert_allclose(grid(x), grid.cnn.mlp(y.reshape(7, -1)), atol=2e-5)
     np.testing.assert_array_equal(grid(x.astype(jnp.uint8)), grid(x))
+
+
+def test_looking_up_what_cells_contribute_is_embedding_them(monkeypatch):
+    """The output and all gradients, of cells out of range too; what cannot be looked up is embedded."""
+    network = jittered(GridCNN((4, 5, 2), (6, 3), embedding=3, channels=(4, 5), sizes=(6,), key=KEY), KEY)
+    x = jax.random.randint(jax.random.key(1), (7, 4, 5, 2), -1, 8)
+    weights = jax.random.normal(jax.random.key(2), (7, 6))
+
+    def embedded(network, x):
+        return network.cnn(network.embeddings[0](x))
+
+    def both(function):
+        def loss(network):
+            y = function(network, x)
+            return jnp.sum(weights * y), y
+
+        return jax.jit(jax.value_and_grad(loss, has_aux=True))(network)
+
+    for most, convolutions in ((28, 1), (27, 2)):
+        monkeypatch.setattr(cnn, "MOST_CODES", most)
+        program = jax.jit(lambda *arguments: GridCNN.__call__(*arguments)).lower(network, x).as_text()
+        assert program.count("stablehlo.convolution") == convolutions
+        ours, theirs = both(GridCNN.__call__), both(embedded)
+        for ours_leaf, theirs_leaf in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+            np.testing.assert_allclose(ours_leaf, theirs_leaf, rtol=1e-4, atol=2e-5)
+    monkeypatch.setattr(cnn, "MOST_CODES", 28)
+    np.testing.assert_array_equal(network(x.astype(jnp.int8)), network(x))
 
 
 def test_residual_cnn_equals_flaxs_layers():

@@ -1,6 +1,5 @@
 """Convolutional torsos: images or small grids to a feature vector."""
 
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -11,12 +10,26 @@ from flax import nnx
 
 from shoal.errors import ShoalError
 from shoal.nets.activations import activation as activation_named
-from shoal.nets.convolution import ChannelNorm, Conv, Image, Padding, image_shape, images, out_size, pair
+from shoal.nets.convolution import (
+    ChannelNorm,
+    Conv,
+    Image,
+    Padding,
+    image_shape,
+    images,
+    out_size,
+    pair,
+    patches,
+)
 from shoal.nets.initialisers import kernels as initial_kernels
-from shoal.nets.inputs import EmbeddingInput, leading_shape
+from shoal.nets.inputs import EmbeddingInput, columns, leading_shape
 from shoal.nets.mlp import MLP
 
 Array = jax.Array
+
+MOST_CODES = (
+    1024  # that a cell may hold, up to which a table of what each contributes to a convolution is worth it
+)
 
 
 class CNN(nnx.Module):
@@ -107,10 +120,14 @@ class CNN(nnx.Module):
     def __call__(self, x: Array) -> Array:
         """[..., *in_shape] of any real dtype -> [..., out_features]."""
         x, batch_shape = images(x, self.in_shape, self.channels_first)
+        return self.upon(self.convs[0](x) if self.convs else x, batch_shape)
+
+    def upon(self, x: Array, batch_shape: tuple[int, ...]) -> Array:
+        """What follows upon the first convolution: [batch, height, width, channels] -> [*batch_shape, out_features]."""
         activate = activation_named(self.activation)
-        for conv, norm in itertools.zip_longest(self.convs, self.norms):
-            x = conv(x)
-            x = activate(x if norm is None else norm(x))
+        for index in range(len(self.convs)):
+            x = self.convs[index](x) if index else x
+            x = activate(self.norms[index](x) if self.norms else x)
         return self.mlp(x.reshape(*batch_shape, self.mlp.in_features))
 
 
@@ -186,10 +203,36 @@ class GridCNN(nnx.Module):
     def __call__(self, x: Array) -> Array:
         """[..., *in_shape] -> [..., out_features]."""
         x = jnp.asarray(x)
-        leading_shape("x", x, self.in_shape)
-        for embed in self.embeddings:
-            x = embed(x)
-        return self.cnn(x)
+        batch_shape = leading_shape("x", x, self.in_shape)
+        if not self.embeddings:
+            return self.cnn(x)
+        codes = math.prod(size + 1 for size in self.embeddings[0].sizes)
+        if self.cnn.convs and codes <= MOST_CODES and jax.default_backend() == "cpu":
+            return self.cnn.upon(self._first_by_lookup(x.reshape(-1, *self.in_shape)), batch_shape)
+        return self.cnn(self.embeddings[0](x))
+
+    def _first_by_lookup(self, x: Array) -> Array:
+        """The first convolution over the embedded cells, without embedding them.
+
+        A place of the window and all that a cell may hold there contribute one of finitely many vectors, which are
+        computed once; the convolution is a sum of look-ups, one for each place.
+        """
+        conv, sizes = self.cnn.convs[0], self.embeddings[0].sizes
+        kernels = jnp.split(conv.kernel, len(sizes), axis=-1)
+        code, table = jnp.zeros((), jnp.int32), jnp.zeros((*conv.kernel.shape[1:3], 1, len(conv.kernel)))
+        for column, kernel, embedding in zip(
+            columns(x, sizes, several=True), kernels, self.embeddings[0].tables, strict=True
+        ):
+            rows = jnp.pad(embedding, ((0, 1), (0, 0)))  # the last one is for what is out of range
+            added = jnp.einsum("ve,omne->mnvo", rows, kernel)
+            table = (table[:, :, :, None] + added[:, :, None]).reshape(*table.shape[:2], -1, table.shape[-1])
+            out_of_range = (column < 0) | (column >= len(embedding))
+            code = code * len(rows) + jnp.where(out_of_range, len(embedding), column.astype(jnp.int32))
+        height, width, codes, channels = table.shape
+        seen = patches(code[..., None], (height, width), (1, 1)) + codes * jnp.arange(height * width)
+        # Without the barriers XLA looks everything up again for each that reads it.
+        parts = jax.lax.optimization_barrier(table.reshape(-1, channels).at[seen].get(mode="clip"))
+        return jax.lax.optimization_barrier(parts.sum(axis=-2)) + conv.bias
 
 
 Layer = tuple[tuple[int, int, int, int], tuple[int, int], Image]  # kernel, strides, image after it

@@ -75,7 +75,7 @@ class OneHotInput(nnx.Module):
 
     def __call__(self, x: Array) -> Array:
         """Integers [...] ([..., parts] if sizes are several) -> float32 [..., out_features]."""
-        return one_hots(_columns(x, self.sizes, self.several), self.sizes)
+        return one_hots(columns(x, self.sizes, self.several), self.sizes)
 
 
 class EmbeddingInput(nnx.Module):
@@ -113,8 +113,8 @@ class EmbeddingInput(nnx.Module):
 
     def __call__(self, x: Array) -> Array:
         """Integers [...] ([..., parts] if sizes are several) -> float32 [..., out_features]."""
-        columns = zip(_columns(x, self.sizes, self.several), self.sizes, self.tables, strict=True)
-        parts = [jax.nn.one_hot(column, n, dtype=jnp.float32) @ table for column, n, table in columns]
+        looked_up = zip(columns(x, self.sizes, self.several), self.sizes, self.tables, strict=True)
+        parts = [jax.nn.one_hot(column, n, dtype=jnp.float32) @ table for column, n, table in looked_up]
         return jnp.concatenate(parts, axis=-1)
 
 
@@ -215,7 +215,12 @@ def one_hots(columns: Sequence[Array], sizes: Sequence[int]) -> Array:
     return jnp.concatenate(parts, axis=-1)
 
 
-def _columns(x: Array, sizes: tuple[int, ...], several: bool) -> list[Array]:
+def columns(x: Array, sizes: tuple[int, ...], several: bool) -> list[Array]:
+    """Integers [..., parts] as one array [...] for each part; [...] itself if there are not several.
+
+    Raises:
+      ShoalError: they are no integers, or not as many as there are sizes.
+    """
     x = jnp.asarray(x)
     if not jnp.issubdtype(x.dtype, jnp.integer):
         raise ShoalError(f"x is {x.dtype}; what becomes one-hot or is embedded must be integers.")
