@@ -82,7 +82,9 @@ def chunk() -> int:
     return 2048 * max(1, (os.cpu_count() or 1) // jax.local_device_count())
 
 
-Parts = dict[str, Any]  # "actor" and "critic": each one vector, or a tuple of leaves
+Parts = dict[str, Any]  # "actor" and "critic": each one vector, or a tuple of a vector and leaves
+
+LARGE = 65_536  # numbers of a leaf, from which it is worth more not to be copied into a vector and out of it
 
 # Optimisers that treat each number by itself, so that parameters may be one vector: a step of Adam on a
 # dozen small arrays costs several times one on a vector.
@@ -131,7 +133,8 @@ def part_of(path: tuple) -> str:
 def parted(config: Any, network: PyTree) -> tuple[Parts, Callable[[Parts], PyTree]]:
     """A network's parameters by whose they are, and the function that makes a network of them again.
 
-    Each part is one vector where its optimiser is elementwise, else a tuple of the leaves as they are.
+    Each part is one vector where its optimiser is elementwise, beside the leaves that are large, if there are any;
+    else it is a tuple of the leaves as they are.
     """
     paths, structure = jax.tree_util.tree_flatten_with_path(network)
     apart = config.separate_updates or config.kl_stop
@@ -147,7 +150,7 @@ def parted(config: Any, network: PyTree) -> tuple[Parts, Callable[[Parts], PyTre
     for name in dict.fromkeys(owners):
         leaves = tuple(leaf for owner, (_, leaf) in zip(owners, paths, strict=True) if owner == name)
         if chosen[name] in ELEMENTWISE:
-            parts[name], restore[name] = ravel_pytree(leaves)
+            parts[name], restore[name] = _packed(leaves)
         else:
             parts[name], restore[name] = leaves, _as_they_are
 
@@ -156,6 +159,29 @@ def parted(config: Any, network: PyTree) -> tuple[Parts, Callable[[Parts], PyTre
         return jax.tree.unflatten(structure, [next(leaves[owner]) for owner in owners])
 
     return parts, join
+
+
+def _packed(leaves: tuple) -> tuple[Any, Callable[[Any], tuple]]:
+    """Small leaves as one vector, large ones beside it, and the function that undoes it."""
+    large = [leaf.size >= LARGE for leaf in leaves]
+    small, restore = ravel_pytree(
+        [leaf for leaf, is_large in zip(leaves, large, strict=True) if not is_large]
+    )
+    if not any(large):
+        return small, restore
+
+    def leaves_of(part: tuple) -> tuple:
+        of_small, of_large = iter(restore(part[0])), iter(part[1:])
+        return tuple(next(of_large if is_large else of_small) for is_large in large)
+
+    return (small, *(leaf for leaf, is_large in zip(leaves, large, strict=True) if is_large)), leaves_of
+
+
+def summed_over(axis: tuple[str, ...], tree: PyTree) -> PyTree:
+    """The sum over all devices; small leaves as one vector, so that the devices wait for each other once."""
+    leaves, structure = jax.tree.flatten(tree)
+    packed, restore = _packed(tuple(leaves))
+    return jax.tree.unflatten(structure, restore(jax.lax.psum(packed, axis)))
 
 
 def _as_they_are(leaves: tuple) -> tuple:
