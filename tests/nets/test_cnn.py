@@ -1,5 +1,7 @@
 """Convolutional torsos against Flax's layers with the same weights, and what they say of bad sizes."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -186,7 +188,7 @@ def test_looking_up_what_cells_contribute_is_embedding_them(monkeypatch):
 
     for most, convolutions in ((28, 1), (27, 2)):
         monkeypatch.setattr(cnn, "MOST_CODES", most)
-        program = jax.jit(lambda *arguments: GridCNN.__call__(*arguments)).lower(network, x).as_text()
+        program = jax.jit(functools.partial(GridCNN.__call__, network)).lower(x).as_text()
         assert program.count("stablehlo.convolution") == convolutions
         ours, theirs = both(GridCNN.__call__), both(embedded)
         for ours_leaf, theirs_leaf in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
