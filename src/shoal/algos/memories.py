@@ -114,9 +114,15 @@ def step(actor: PyTree, carry: PyTree, seen: Seen) -> tuple[PyTree, Any]:
     return carry, jax.tree.map(lambda x: x[0], distribution)
 
 
-def values(network: PyTree, carries: Memories, seen: Seen) -> tuple[Array, PyTree]:
-    """The values of T+1 steps, [T+1, N], and the memories from before each of them; () for none."""
+def values(network: PyTree, carries: Memories, after: PyTree, seen: Seen) -> tuple[Array, PyTree]:
+    """The values of T+1 steps, [T+1, N], and the memories from before each of them; () for none.
+
+    Args:
+      network: whose parameters acted.
+      carries: from before the first step.
+      after: the actor's memories from after each of the T steps that it acted at.
+      seen: at all T+1 steps.
+    """
     if isinstance(seen.first, tuple):
         return network.value(seen.observation), ()
-    unrolled = network.unroll(carries, seen)
-    return unrolled.value, unrolled.before
+    return network.values(carries, after, seen)

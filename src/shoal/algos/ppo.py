@@ -13,7 +13,6 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jax.flatten_util import ravel_pytree
 
 from shoal import spaces, trees
 from shoal.algos import actions, batches, checks, counts, memories, networks, optimisers, surrogates
@@ -195,6 +194,7 @@ class Extras(NamedTuple):
     raw: Any  # the action as it was sampled, before it was fitted to the action space; () if that is the same
     log_prob: Array  # of the raw action
     distribution: PyTree  # that the action was drawn from, where the surrogate needs it
+    carry: PyTree  # of the actor's core after the step; () if it has none
 
 
 def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorithm:
@@ -241,8 +241,8 @@ def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorit
         kept = distribution if config.surrogate == "penalty" else ()
         log_prob = actions.log_prob(distribution, raw)
         if not isinstance(spec.action_space, spaces.Box):
-            return memory, raw, Extras((), log_prob, kept)
-        return memory, to_action(raw), Extras(raw, log_prob, kept)
+            return memory, raw, Extras((), log_prob, kept, carry)
+        return memory, to_action(raw), Extras(raw, log_prob, kept, carry)
 
     return Algorithm(init, memory, policy, act, functools.partial(update, config, spec, axis))
 
@@ -346,14 +346,15 @@ def look_back(
 ) -> tuple[Seen, Array, PyTree]:
     """What the network saw at each of T+1 steps, its values [T+1, N], and its memories from before each step.
 
-    It runs once over all of them, from the memory of before the first, with the parameters that acted.
+    With the parameters that acted: a network without memory, and a critic with one of its own, runs once over all of
+    them; what acting remembers of its own memory is not computed again.
     """
     memory = memories.opened(trajectory.memory)
     observation = normalise(learner.shared.observation, trajectory.timesteps.observation)
     previous = memories.previous_actions(spec, memory.action, raw_actions(trajectory))
     seen = memories.seen(config, trajectory.timesteps, observation, previous)
     carries = Memories(memory.carry, memories.parts_of(learner.local).critic)
-    return seen, *memories.values(learner.shared.network, carries, seen)
+    return seen, *memories.values(learner.shared.network, carries, trajectory.extras.carry, seen)
 
 
 def raw_actions(trajectory: Trajectory) -> Array:
@@ -401,9 +402,8 @@ def improve_once(
     within = minibatch.epoch < config.update_epochs
     actor_on = within & ~carry.stopped
     sums = summed(carry.parts, actor_on)
-    if axis:  # one vector, so that the devices wait for each other once
-        flat, unravel = ravel_pytree(sums)
-        sums = unravel(jax.lax.psum(flat, axis))
+    if axis:
+        sums = optimisers.summed_over(axis, sums)
     gradient, means = jax.tree.map(lambda x: x / jnp.maximum(minibatch.weight, 1.0), sums)
     updates, opt_state = optimizer.update(gradient, carry.optimizer, carry.parts)
     parts = optax.apply_updates(carry.parts, updates)

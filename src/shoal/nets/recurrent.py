@@ -244,9 +244,31 @@ class RecurrentActorCritic(nnx.Module):
         critic_before: PyTree = ()
         for torso in self.critic.torso:
             critic_after, features, critic_before = torso.unroll(memories.critic, seen)
-        value = self.critic.mlp(features)[..., 0]
+        value = self.critic(features)
         before, after = Memories(actor_before, critic_before), Memories(actor_after, critic_after)
         return Unrolled(distribution, value, before, after)
+
+    def values(self, memories: Memories, after: Carry, seen: Seen) -> tuple[Array, Memories]:
+        """The values of T+1 steps and the memories before each, where the actor has run over T of them already.
+
+        A critic that shares the actor's memory has no more to do than its layers upon it, and the last step.
+
+        Args:
+          memories: from before the first step, [N, ...].
+          after: the actor's from after each of the T steps, [T, N, ...].
+          seen: [T+1, N, ...].
+
+        Returns:
+          the values [T+1, N], and the memories [T+1, N, ...].
+        """
+        actor_before = jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), memories.actor, after)
+        for torso in self.critic.torso:
+            _, features, critic_before = torso.unroll(memories.critic, seen)
+            return self.critic(features), Memories(actor_before, critic_before)
+        latest, last_seen = jax.tree.map(lambda x: x[-1], after), jax.tree.map(lambda x: x[-1:], seen)
+        _, features, _ = self.actor.torso.unroll(latest, last_seen)
+        features = jnp.concatenate([self.actor.torso.core.outputs_of(after), features])
+        return self.critic(features), Memories(actor_before)
 
 
 class RecurrentCritic(nnx.Module):
@@ -267,3 +289,7 @@ class RecurrentCritic(nnx.Module):
         self.torso = nnx.List([RecurrentTorso(spec, core, key=torso_key, **torso)] if core else [])
         style = {name: torso[name] for name in ("activation", "layer_norm") if name in torso}
         self.mlp = MLP(num_features, head_sizes, 1, out_scale=out_scale, key=head_key, **style)
+
+    def __call__(self, features: Array) -> Array:
+        """The torso's features [..., num_features] -> values [...]."""
+        return self.mlp(features)[..., 0]
