@@ -5,8 +5,9 @@ from argparse import Namespace
 
 import jax
 from protocol import Program, serve
-from shoal_ppo import compiled, population
+from shoal_ppo import compiled, population, ppo
 
+from shoal import envs
 from shoal.runtime import population as populations
 from shoal.runtime.rollout import Position, none_ended, rollout
 from shoal.runtime.run import Run, Stream, batch_of, group_key, stream_key
@@ -37,7 +38,7 @@ def act(run: Run) -> tuple[Run, Trajectory]:
 
 def build(sizes: Namespace) -> Program:
     """One rollout a call."""
-    run, settings, layout = population(sizes)
+    run, settings, layout = population(envs.make("CartPole-v1"), ppo(), sizes)
     advance = compiled(populations.run_program(act, settings, layout), layout, run)
     jax.block_until_ready(run)
     return Program(advance, run, sizes.num_envs * sizes.num_steps)

@@ -1,16 +1,18 @@
-"""Shoal's PPO on CartPole with the workload's sizes; what its rollout and its training need alike."""
+"""Shoal's PPO with the workload's sizes; what its rollouts and its trainings need alike."""
 
 from argparse import Namespace
 
 import jax
 import jax.numpy as jnp
+from protocol import Program
 
-from shoal import envs
 from shoal.algos.ppo import PPOConfig
 from shoal.runtime import machine, trainer
 from shoal.runtime import population as populations
 from shoal.runtime.config import RunConfig
+from shoal.runtime.loop import train
 from shoal.runtime.run import Run, Settings
+from shoal.types import Environment
 
 
 def ppo() -> PPOConfig:
@@ -32,7 +34,9 @@ def ppo() -> PPOConfig:
     return config.resolved()
 
 
-def population(sizes: Namespace) -> tuple[Run, Settings, populations.Layout]:
+def population(
+    environment: Environment, config: PPOConfig, sizes: Namespace
+) -> tuple[Run, Settings, populations.Layout]:
     """One run of one seed before its first update, its environments spread over the devices."""
     if machine.worth_one_thread(sizes.devices, 1, sizes.num_envs, sizes.num_steps):
         machine.prepare(one_thread=True)  # as `shoal train` does
@@ -47,10 +51,19 @@ def population(sizes: Namespace) -> tuple[Run, Settings, populations.Layout]:
     )
     settings = trainer.settings_of(run, run.env_groups, run.score, None)
     layout = populations.layout(jax.devices()[: run.devices], run.seeds, run.env_groups)
-    environment = trainer.stacked(envs.make("CartPole-v1"), run.seeds)
     keys = jnp.stack([jax.random.key(run.seed)])
-    start, *_ = trainer.Programs(settings, layout).start(keys, environment, trainer.stacked(ppo(), run.seeds))
+    environments, configs = (trainer.stacked(tree, run.seeds) for tree in (environment, config))
+    start, *_ = trainer.Programs(settings, layout).start(keys, environments, configs)
     return start, settings, layout
+
+
+def training(environment: Environment, config: PPOConfig, sizes: Namespace, updates: int) -> Program:
+    """A loop of so many updates a call, as `shoal.train` makes between two log points."""
+    run, settings, layout = population(environment, config, sizes)
+    count = jnp.int32(updates)
+    advance = compiled(populations.run_program(train, settings, layout), layout, run, count)
+    jax.block_until_ready(run)
+    return Program(lambda run: advance(run, count), run, updates * sizes.num_envs * sizes.num_steps)
 
 
 def compiled(program, layout: populations.Layout, *arguments):
