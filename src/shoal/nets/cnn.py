@@ -22,7 +22,7 @@ from shoal.nets.convolution import (
     patches,
 )
 from shoal.nets.initialisers import kernels as initial_kernels
-from shoal.nets.inputs import EmbeddingInput, columns, leading_shape
+from shoal.nets.inputs import EmbeddingInput, leading_shape
 from shoal.nets.mlp import MLP
 
 Array = jax.Array
@@ -217,12 +217,10 @@ class GridCNN(nnx.Module):
         A place of the window and all that a cell may hold there contribute one of finitely many vectors, which are
         computed once; the convolution is a sum of look-ups, one for each place.
         """
-        conv, sizes = self.cnn.convs[0], self.embeddings[0].sizes
-        kernels = jnp.split(conv.kernel, len(sizes), axis=-1)
+        conv, embed = self.cnn.convs[0], self.embeddings[0]
+        kernels = jnp.split(conv.kernel, len(embed.sizes), axis=-1)
         code, table = jnp.zeros((), jnp.int32), jnp.zeros((*conv.kernel.shape[1:3], 1, len(conv.kernel)))
-        for column, kernel, embedding in zip(
-            columns(x, sizes, several=True), kernels, self.embeddings[0].tables, strict=True
-        ):
+        for column, kernel, embedding in zip(embed.columns(x), kernels, embed.tables, strict=True):
             rows = jnp.pad(embedding, ((0, 1), (0, 0)))  # the last one is for what is out of range
             added = jnp.einsum("ve,omne->mnvo", rows, kernel)
             table = (table[:, :, :, None] + added[:, :, None]).reshape(*table.shape[:2], -1, table.shape[-1])

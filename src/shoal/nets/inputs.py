@@ -75,7 +75,7 @@ class OneHotInput(nnx.Module):
 
     def __call__(self, x: Array) -> Array:
         """Integers [...] ([..., parts] if sizes are several) -> float32 [..., out_features]."""
-        return one_hots(columns(x, self.sizes, self.several), self.sizes)
+        return one_hots(_columns(x, self.sizes, self.several), self.sizes)
 
 
 class EmbeddingInput(nnx.Module):
@@ -111,9 +111,13 @@ class EmbeddingInput(nnx.Module):
         """Of all parts together."""
         return len(self.sizes) * self.features
 
+    def columns(self, x: Array) -> list[Array]:
+        """The integers of each part, [...]."""
+        return _columns(x, self.sizes, self.several)
+
     def __call__(self, x: Array) -> Array:
         """Integers [...] ([..., parts] if sizes are several) -> float32 [..., out_features]."""
-        looked_up = zip(columns(x, self.sizes, self.several), self.sizes, self.tables, strict=True)
+        looked_up = zip(self.columns(x), self.sizes, self.tables, strict=True)
         parts = [jax.nn.one_hot(column, n, dtype=jnp.float32) @ table for column, n, table in looked_up]
         return jnp.concatenate(parts, axis=-1)
 
@@ -215,12 +219,7 @@ def one_hots(columns: Sequence[Array], sizes: Sequence[int]) -> Array:
     return jnp.concatenate(parts, axis=-1)
 
 
-def columns(x: Array, sizes: tuple[int, ...], several: bool) -> list[Array]:
-    """Integers [..., parts] as one array [...] for each part; [...] itself if there are not several.
-
-    Raises:
-      ShoalError: they are no integers, or not as many as there are sizes.
-    """
+def _columns(x: Array, sizes: tuple[int, ...], several: bool) -> list[Array]:
     x = jnp.asarray(x)
     if not jnp.issubdtype(x.dtype, jnp.integer):
         raise ShoalError(f"x is {x.dtype}; what becomes one-hot or is embedded must be integers.")
