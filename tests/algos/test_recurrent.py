@@ -28,6 +28,7 @@ SPECS = {
     "box": EnvSpec(Box(-3.0, 3.0, (2,)), Box(-2.0, 2.0, (2,))),
     "parts": EnvSpec(Box(-3.0, 3.0, (2,)), MultiDiscrete((2, 3))),
     "trials": EnvSpec(Dict({"observation": Box(-3.0, 3.0, (2,)), EPISODE_ENDED: Discrete(2)}), Discrete(3)),
+    "grid": EnvSpec(Box(0, 2, (4, 4, 1), np.uint8), Discrete(3)),
 }
 SEEN = {"previous_action": True, "previous_reward": True, "first_flag": True}
 
@@ -35,6 +36,10 @@ VARIANTS = {kind: ("discrete", {"core": kind}) for kind in CELLS} | {
     "gru, shared, all inputs, heads": (
         "discrete",
         {"core": "gru", "shared_torso": True, "head_sizes": (4,), **SEEN},
+    ),
+    "gru, shared, a grid of which much is seen again": (
+        "grid",
+        {"core": "gru", "shared_torso": True, "encoder": "cnn", "hidden_sizes": (), **SEEN},
     ),
     "lstm, two layers summed, embedding": (
         "parts",
@@ -87,11 +92,15 @@ def stream(spec, key):
     if isinstance(spec.action_space, MultiDiscrete):  # the first option of each part is always legal
         mask = jax.random.bernoulli(jax.random.fold_in(key, 1), 0.5, (T + 1, n, 5)).at[..., [0, 2]].set(True)
     discount = np.where(last & (np.arange(n) % 2 == 0), 0.0, 1.0).astype(np.float32)
-    shape = spec.observation_space["observation"].shape if isinstance(spec.observation_space, Dict) else (2,)
+    space = spec.observation_space
+    shape = space["observation"].shape if isinstance(space, Dict) else space.shape
     observation = jax.random.normal(observation_key, (T + 1, n, *shape))
-    if isinstance(spec.observation_space, Dict):
+    if isinstance(space, Dict):
         ended = jax.random.bernoulli(jax.random.fold_in(key, 2), 0.3, (T + 1, n))
         observation = {"observation": observation, EPISODE_ENDED: ended.astype(jnp.int32)}
+    elif np.issubdtype(space.dtype, np.integer):  # of a few kinds
+        kinds = jax.random.randint(observation_key, (30, *shape), 0, 3).astype(space.dtype)
+        observation = kinds[jax.random.randint(reward_key, (T + 1, n), 0, 30)]
     return TimeStep(
         observation=observation,
         reward=jnp.where(first, 0.0, jax.random.normal(reward_key, (T + 1, n))),

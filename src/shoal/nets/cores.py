@@ -192,12 +192,18 @@ class Layer(nnx.Module):
         if cell.candidate_bias:
             self.candidate_bias = nnx.data(jnp.zeros(size, jnp.float32))
 
-    def unroll(self, state: State, x: Array, first: Array) -> tuple[State, Array, State]:
-        """State [N, size], x [T, N, in], first [T, N] -> state, outputs [T, N, size], states before each step."""
+    def project(self, x: Array) -> Array:
+        """The inputs' projection, feature-major: [T, N, in] -> [gates * size, T * N]."""
+        return self.kernel @ x.reshape(-1, x.shape[-1]).T + self.bias[:, None]
+
+    def unroll(self, state: State, projected: Array, first: Array) -> tuple[State, Array, State]:
+        """State [N, size], inputs as `project` gives them, first [T, N] -> state, outputs, states before each step.
+
+        Outputs and states before each step are [T, N, size].
+        """
         step = CELLS[self.kind].step
         if step is None:
-            return self._at_once(state, x @ self.kernel.T + self.bias, first)
-        projected = self.kernel @ x.reshape(-1, x.shape[-1]).T + self.bias[:, None]
+            return self._at_once(state, projected.T.reshape(*first.shape, -1), first)
         blocks = projected.reshape(-1, self.size, *first.shape).transpose(0, 2, 1, 3)
         bias = self.candidate_bias if CELLS[self.kind].candidate_bias else jnp.zeros(self.size)
         begun = jax.tree.map(jnp.transpose, state)
@@ -292,19 +298,25 @@ class RecurrentCore(nnx.Module):
                 f"x of shape {x.shape} and first of shape {first.shape} of a core must be "
                 f"[T, ..., {self.in_features}] and [T, ...]."
             )
-        steps, *batch_shape = first.shape
-        if steps < 1:
+        if first.shape[0] < 1:
             raise ShoalError(
                 f"x of shape {x.shape} has no step to unroll a core over; it must have at least one."
             )
+        return self.unroll_projected(carry, self.layers[0].project(x), first)
+
+    def unroll_projected(self, carry: Carry, projected: Array, first: Array) -> tuple[Carry, Array, Carry]:
+        """The same for inputs as the first layer projects them, `[gates * size, T * B]` (`Layer.project`)."""
+        steps, *batch_shape = first.shape
         size = math.prod(batch_shape)
         carry = jax.tree.map(lambda part: part.reshape(size, part.shape[-1]), carry)
-        x, first = x.reshape(steps, size, self.in_features), first.reshape(steps, size)
-        after, outputs, before = [], [], []
+        first = first.reshape(steps, size)
+        outputs: list[Array] = []
+        after, before = [], []
         for layer, state in zip(self.layers, carry, strict=True):
-            new, x, states = layer.unroll(state, x, first)
+            projected = layer.project(outputs[-1]) if outputs else projected
+            new, output, states = layer.unroll(state, projected, first)
             after.append(new)
-            outputs.append(x)
+            outputs.append(output)
             before.append(states)
         output = self._combined(outputs)
 

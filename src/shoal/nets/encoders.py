@@ -167,6 +167,7 @@ class Encoder(nnx.Module):
                 f"encoder='one_hot' needs integers of less than {MOST_VALUES} values, and observation_space={space!r} "
                 "has none; 'flatten' takes numbers."
             )
+        self.kind = kind
         self.shown: tuple[tuple[tuple[str, ...], float], ...] = ()  # path and divisor of each picture
         torsos: list[MLP] = []
         if kind == "mlp_each":
@@ -188,6 +189,17 @@ class Encoder(nnx.Module):
         flat = [part for part in self.parts if part.path not in dict(self.shown)]
         self.num_features = sum(picture.out_features for picture in pictures)
         self.num_features += sum(part.num_features for part in (torsos or flat))
+
+    @property
+    def repeats(self) -> bool:
+        """Whether it is to be expected, and worth the search, that equal observations come up again and again.
+
+        So it is for grids of cells, with nothing beside them but integers of few values.
+        """
+        shown = dict(self.shown)
+        of_few_values = all(part.sizes is not None or part.path in shown for part in self.parts)
+        grids = all(isinstance(picture, GridCNN) for picture in self.pictures)
+        return self.kind in ("one_hot", "cnn") and grids and of_few_values
 
     def __call__(self, observation: Any) -> Array:
         """Observations with leading axes [...] -> float32 [..., num_features]."""

@@ -17,6 +17,7 @@ from shoal.nets.cores import Carry, RecurrentCore
 from shoal.nets.encoders import Encoder
 from shoal.nets.heads import head_for
 from shoal.nets.mlp import MLP
+from shoal.nets.repeats import once_for_each
 from shoal.types import EnvSpec, PyTree
 
 Array = jax.Array
@@ -118,14 +119,41 @@ class RecurrentTorso(nnx.Module):
 
     def unroll(self, carry: Carry, seen: Seen) -> tuple[Carry, Array, Carry]:
         """The carry after the last step, features [T, N, out_features], and the carries before each step."""
-        parts = [self.mlp(self.encoder(seen.observation))]
+        parts = self._beside(seen)
+        if self.encoder.repeats and jax.default_backend() == "cpu":
+            return self.core.unroll_projected(carry, self._projected(seen, parts), seen.first)
+        parts = [self.mlp(self.encoder(seen.observation)), *parts]
+        x = jnp.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0]
+        return self.core.unroll(carry, x, seen.first)
+
+    def _beside(self, seen: Seen) -> list[Array]:
+        """What the core is shown beside the observation, each [T, N, ...]."""
+        parts = []
         if not isinstance(seen.action, tuple):
             parts.append(self.embedding[0](seen.action) if self.embedding else seen.action)
         flags = [seen.reward] if not isinstance(seen.reward, tuple) else []
         flags += [seen.first] if self.shows_first else []
-        parts += [flag.astype(jnp.float32)[..., None] for flag in flags]
-        x = jnp.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0]
-        return self.core.unroll(carry, x, seen.first)
+        return parts + [flag.astype(jnp.float32)[..., None] for flag in flags]
+
+    def _projected(self, seen: Seen, parts: list[Array]) -> Array:
+        """What the core's first layer makes of its input, where equal observations are encoded and projected once."""
+        layer, width = self.core.layers[0], self.mlp.out_features
+        rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[seen.first.ndim :]), seen.observation)
+        observed = once_for_each(encoded, (self.encoder, self.mlp, layer.kernel), rows)
+        projected = observed.T + layer.bias[:, None]
+        if parts:
+            beside = jnp.concatenate([part.reshape(-1, part.shape[-1]) for part in parts], axis=-1)
+            projected += layer.kernel[:, width:] @ beside.T
+        return projected
+
+
+def encoded(parameters: tuple[Encoder, MLP, Array], observation: PyTree) -> Array:
+    """Observations [N, ...] through an encoder and layers, times the first columns of a kernel [F, ...]: [N, F]."""
+    encoder, mlp, kernel = parameters
+    features = mlp(encoder(observation))
+    # Zeros for the other columns: cut from the kernel, the first would be copied at each step.
+    features = jnp.pad(features, ((0, 0), (0, kernel.shape[-1] - features.shape[-1])))
+    return features @ kernel.T
 
 
 class RecurrentActor(nnx.Module):
