@@ -228,7 +228,7 @@ def things(count):
             ("uint8[0, 7]", "uint8[n, 7]"),
         ),
         (R1, {"ruleset": Ruleset(*(array[None, None] for array in NO_RULESET))}, ("uint8[1, 1, 5]",)),
-        (R1, {"ruleset": (1, 2, 3)}, ("of type tuple",)),
+        (R1, {"ruleset": (1, 2, 3)}, ("goal is uint8[]",)),
         (R1, {"rooms": "R3"}, ("rooms='R3'", "R1, R2, R4, R6, R9")),
         (R1, {"rooms": "R4", "height": 10, "width": 10}, ("height=10", "odd")),
         (R1, {"rooms": "R9", "height": 12, "width": 12}, ("height=12", "multiple of 3")),
