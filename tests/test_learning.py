@@ -17,6 +17,21 @@ SCORES = {
     "Pendulum-v1": (1_000_000, -160.0, -190.0),
 }
 
+# The same for what must be remembered.
+REMEMBERED = {
+    "CartPole-NoVelocity-v1": (500_000, 500.0, 490.0),
+}
+
+# environment: at most so many steps of each seed, how many seeds, the least mean share of successful episodes
+SUCCESSES = {
+    "MiniGrid-EmptyRandom-6x6": (500_000, 10, 0.99),
+    "MiniGrid-EmptyRandom-6x6-RGB": (60_000, 5, 0.99),
+    "MiniGrid-DoorKey-5x5": (1_000_000, 10, 0.99),
+    "MiniGrid-UnlockPickUp": (10_000_000, 5, 0.95),
+    "MiniGrid-Unlock": (1_000_000, 10, 0.99),
+    "MemoryChain-v0": (2_000_000, 5, 0.99),
+}
+
 # What is changed of CartPole's preset (of the algorithm's defaults, where it is another one than PPO).
 VARIANTS = {
     "penalty": {"surrogate": "penalty"},
@@ -75,6 +90,24 @@ def test_the_preset_was_not_fitted_to_its_seeds(environment, tmp_path):
     _, reached = absolute(environment, tmp_path, seeds=SEEDS, seed=100)
     assert reached["iqm"] >= iqm
     assert min(reached["returns"]) >= worst
+
+
+@pytest.mark.parametrize("environment", REMEMBERED)
+def test_a_memory_makes_up_for_what_is_hidden(environment, tmp_path):
+    budget, iqm, worst = REMEMBERED[environment]
+    summary, reached = absolute(environment, tmp_path, seeds=SEEDS)
+    assert summary["steps_per_seed"] <= budget
+    assert reached["iqm"] >= iqm
+    assert min(reached["returns"]) >= worst
+
+
+@pytest.mark.parametrize("environment", SUCCESSES)
+def test_the_preset_reaches_its_share_of_successes(environment, tmp_path):
+    budget, seeds, least = SUCCESSES[environment]
+    summary, _ = absolute(environment, tmp_path, seeds=seeds)
+    shares = summary["evaluation"]["info_success"]
+    assert summary["steps_per_seed"] <= budget and len(shares) == seeds
+    assert sum(shares) / seeds >= least
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
