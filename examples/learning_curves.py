@@ -46,7 +46,7 @@ def draw(axes: Any, run: Path) -> None:
     seeds[0].set_label("one seed")
     axes.set_title(summary["environment"], loc="left", fontsize=10, fontweight="bold")
     axes.annotate(
-        f"best policies, IQM: {summary['absolute']['iqm']:.1f}",
+        f"best policies, IQM: {summary['absolute']['iqm']:.3g}",
         (0.97, 0.06),
         xycoords="axes fraction",
         ha="right",
