@@ -28,6 +28,7 @@ SUCCESSES = {
     "MiniGrid-EmptyRandom-6x6": (500_000, 10, 0.99),
     "MiniGrid-EmptyRandom-6x6-RGB": (60_000, 5, 0.99),
     "MiniGrid-DoorKey-5x5": (1_000_000, 10, 0.99),
+    "MiniGrid-DoorKey-6x6": (2_000_000, 10, 0.99),
     "MiniGrid-UnlockPickUp": (10_000_000, 5, 0.95),
     "MiniGrid-Unlock": (1_000_000, 10, 0.99),
     "MemoryChain-v0": (2_000_000, 5, 0.99),
