@@ -11,7 +11,7 @@ from shoal.algos.ppo import PPOConfig
 
 def ppo() -> PPOConfig:
     """The settings of xminigrid's single-task baseline, with a GRU of 256."""
-    config = PPOConfig(
+    return PPOConfig(
         encoder="cnn",
         hidden_sizes=(),
         shared_torso=True,
@@ -34,12 +34,11 @@ def ppo() -> PPOConfig:
         gae_lambda=0.95,
         max_grad_norm=0.5,
     )
-    return config.resolved()
 
 
 def build(sizes: Namespace) -> Program:
     """One update a call."""
-    return training(envs.make(sizes.environment, observe_direction=True), ppo(), sizes, updates=1)
+    return training(lambda: envs.make(sizes.environment, observe_direction=True), ppo(), sizes, updates=1)
 
 
 if __name__ == "__main__":

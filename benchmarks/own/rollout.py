@@ -38,7 +38,7 @@ def act(run: Run) -> tuple[Run, Trajectory]:
 
 def build(sizes: Namespace) -> Program:
     """One rollout a call."""
-    run, settings, layout = population(envs.make("CartPole-v1"), ppo(), sizes)
+    run, settings, layout = population(lambda: envs.make("CartPole-v1"), ppo(), sizes)
     advance = compiled(populations.run_program(act, settings, layout), layout, run)
     jax.block_until_ready(run)
     return Program(advance, run, sizes.num_envs * sizes.num_steps)

@@ -1,6 +1,7 @@
 """Shoal's PPO with the workload's sizes; what its rollouts and its trainings need alike."""
 
 from argparse import Namespace
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,7 @@ from shoal.types import Environment
 
 def ppo() -> PPOConfig:
     """Four epochs of four minibatches, two 64x64 tanh networks, clip 0.2."""
-    config = PPOConfig(
+    return PPOConfig(
         hidden_sizes=(64, 64),
         activation="tanh",
         update_epochs=4,
@@ -31,15 +32,15 @@ def ppo() -> PPOConfig:
         gae_lambda=0.95,
         max_grad_norm=0.5,
     )
-    return config.resolved()
 
 
 def population(
-    environment: Environment, config: PPOConfig, sizes: Namespace
+    make: Callable[[], Environment], config: PPOConfig, sizes: Namespace
 ) -> tuple[Run, Settings, populations.Layout]:
     """One run of one seed before its first update, its environments spread over the devices."""
     if machine.worth_one_thread(sizes.devices, 1, sizes.num_envs, sizes.num_steps):
-        machine.prepare(one_thread=True)  # as `shoal train` does
+        machine.prepare(one_thread=True)  # as `shoal train` does, before anything below starts the backend
+    environment, config = make(), config.resolved()
     updates = 1_000_000  # what a schedule would divide by; nothing here is scheduled
     run = RunConfig(
         seeds=1,
@@ -57,9 +58,9 @@ def population(
     return start, settings, layout
 
 
-def training(environment: Environment, config: PPOConfig, sizes: Namespace, updates: int) -> Program:
+def training(make: Callable[[], Environment], config: PPOConfig, sizes: Namespace, updates: int) -> Program:
     """A loop of so many updates a call, as `shoal.train` makes between two log points."""
-    run, settings, layout = population(environment, config, sizes)
+    run, settings, layout = population(make, config, sizes)
     count = jnp.int32(updates)
     advance = compiled(populations.run_program(train, settings, layout), layout, run, count)
     jax.block_until_ready(run)

@@ -10,7 +10,7 @@ from shoal import envs
 
 def build(sizes: Namespace) -> Program:
     """A loop of so many updates a call, as `shoal.train` makes between two log points."""
-    return training(envs.make("CartPole-v1"), ppo(), sizes, updates_per_call(sizes))
+    return training(lambda: envs.make("CartPole-v1"), ppo(), sizes, updates_per_call(sizes))
 
 
 if __name__ == "__main__":

@@ -30,6 +30,9 @@ class Dense(nnx.Module):
         return product(self.kernel, x) + self.bias[:, None]
 
 
+_THIN = 4  # rows of a kernel up to which as many products with a vector are faster than one with a matrix
+
+
 @jax.custom_vjp
 def product(kernel: Array, x: Array) -> Array:
     """`kernel @ x`, [out, in] and [in, batch] -> [out, batch], whose gradient is as fast on a CPU as itself.
@@ -47,8 +50,14 @@ def _product_forward(kernel: Array, x: Array) -> tuple[Array, tuple[Array, Array
 
 def _product_backward(saved: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
     kernel, x = saved
+    if kernel.shape[0] <= _THIN:
+        # Without this barrier XLA computes the whole gradient of a loss again for each feature.
+        gradient = jax.lax.optimization_barrier(gradient)
+        gradient_of_kernel = jnp.stack([x @ row for row in gradient])
+    else:
+        gradient_of_kernel = gradient @ x.T
     # Without the barrier XLA folds the transpose into the product again.
-    return gradient @ x.T, jax.lax.optimization_barrier(kernel.T) @ gradient
+    return gradient_of_kernel, jax.lax.optimization_barrier(kernel.T) @ gradient
 
 
 product.defvjp(_product_forward, _product_backward)
