@@ -31,6 +31,7 @@ SUCCESSES = {
     "MiniGrid-DoorKey-6x6": (2_000_000, 10, 0.99),
     "MiniGrid-UnlockPickUp": (10_000_000, 5, 0.95),
     "MiniGrid-Unlock": (1_000_000, 10, 0.99),
+    "MiniGrid-FourRooms": (10_000_000, 5, 0.80),
     "MemoryChain-v0": (2_000_000, 5, 0.99),
 }
 
