@@ -21,6 +21,7 @@ from shoal.envs.grid.rules import RuleKind
 from shoal.envs.grid.rulesets import NO_RULESET, Ruleset, ruleset, stacked
 from shoal.envs.grid.tiles import FLOOR, Colour, Tile, cell
 from shoal.errors import ShoalError
+from shoal.nets.encoders import parts_of
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "grid.md"
 R1 = "XLand-MiniGrid-R1-9x9"
@@ -245,6 +246,20 @@ def test_what_cannot_be_is_said_in_one_sentence(name, parameters, words):
     with pytest.raises(ShoalError) as error:
         envs.make(name, **parameters).reset(jax.random.key(0))
     assert all(word in str(error.value) for word in words), error.value
+
+
+@pytest.mark.parametrize("name", [R1, "XLand-MiniGrid-R9-25x25"])
+def test_what_the_agent_is_told_is_within_its_space(name):
+    """Goals at a cell, at the last one and beyond the grid; one-hot features are made for the values of a space."""
+    for row, column in ((2, 3), (8, 8), (200, 250)):
+        goal = np.asarray((GoalKind.TILE_ON_POSITION, *BALL, row, column), np.uint8)
+        world = envs.make(name, ruleset=NO_RULESET._replace(goal=goal), observe_goal=True, observe_rules=True)
+        _, timestep = jax.jit(world.reset)(jax.random.key(0))
+        told = {name: np.asarray(part) for name, part in timestep.observation.items()}
+        assert world.observation_space.contains(told)
+        assert row == 200 or (told["goal"][3:] == (row, column)).all()
+    sizes = {part.path: part.sizes for part in parts_of(world.observation_space, cells=True)}
+    assert sizes["goal",][0] == len(GoalKind) and sizes["rules",][0] == len(RuleKind)
 
 
 def test_as_many_things_as_there_are_free_cells_are_placed():

@@ -1,6 +1,7 @@
 """The engine: one step of a grid world, whatever its task; a task says how an episode starts."""
 
 import abc
+import enum
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -101,11 +102,21 @@ class GridWorld(abc.ABC):
             "view": self._view_space(),
             "direction": Discrete(4),
             "pocket": cell_space(),
-            "goal": Box(0, 255, (goals.ENCODED,), np.uint8),
-            "rules": Box(0, 255, (self.num_rules, rules.ENCODED), np.uint8),
+            "goal": Box(0, self._most_of(goals.GoalKind, goals.ENCODED), dtype=np.uint8),
+            "rules": Box(
+                0, np.tile(self._most_of(rules.RuleKind, rules.ENCODED), (self.num_rules, 1)), dtype=np.uint8
+            ),
         }
         told = self._told()
         return Dict({name: parts[name] for name in ("view", *told)}) if told else parts["view"]
+
+    def _most_of(self, kinds: type[enum.IntEnum], length: int) -> np.ndarray:
+        """The greatest byte at each place of a goal or rule: its kind, then tiles, colours, rows and columns.
+
+        A goal beyond the grid, which nothing reaches, has no row and column to show: any within these.
+        """
+        most = max(NUM_TILES - 1, NUM_COLOURS - 1, self.height, self.width)
+        return np.asarray([max(kinds)] + [most] * (length - 1))
 
     def _view_space(self) -> Box:
         if not self.observe_image:
@@ -175,7 +186,8 @@ class GridWorld(abc.ABC):
         if "pocket" in told:
             parts["pocket"] = unpacked(state.agent.pocket)
         if "goal" in told:
-            encoded = goals.encoded(self.board, state.goal)
+            most = self._most_of(goals.GoalKind, goals.ENCODED)
+            encoded = jnp.minimum(goals.encoded(self.board, state.goal), most.astype(np.uint8))
             parts["goal"] = encoded if self.shows_goal else jnp.zeros_like(encoded)
         if "rules" in told:
             nothing = jnp.zeros((self.num_rules, rules.ENCODED), jnp.uint8)
