@@ -32,6 +32,7 @@ SUCCESSES = {
     "MiniGrid-UnlockPickUp": (10_000_000, 5, 0.95),
     "MiniGrid-Unlock": (1_000_000, 10, 0.99),
     "MiniGrid-FourRooms": (10_000_000, 5, 0.80),
+    "MiniGrid-MemoryS8": (10_000_000, 5, 0.95),
     "MemoryChain-v0": (2_000_000, 5, 0.99),
 }
 
@@ -111,6 +112,14 @@ def test_the_preset_reaches_its_share_of_successes(environment, tmp_path):
     shares = summary["evaluation"]["info_success"]
     assert summary["steps_per_seed"] <= budget and len(shares) == seeds
     assert sum(shares) / seeds >= least
+
+
+def test_without_a_memory_the_agent_of_memory_s8_guesses(tmp_path):
+    """What makes the preset's memory needed: the thing at the start is out of sight at the crossing."""
+    feed_forward = {"core": "none", "previous_action": False, "chunk_length": 0}
+    summary, _ = absolute("MiniGrid-MemoryS8", tmp_path, seeds=5, total_steps=3_000_000, **feed_forward)
+    shares = summary["evaluation"]["info_success"]
+    assert all(0.4 <= share <= 0.6 for share in shares)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
