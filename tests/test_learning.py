@@ -1,8 +1,13 @@
 """What training reaches: the presets' scores, and that every variant of the algorithm learns."""
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 import shoal
+from shoal.envs.base import environment, restart, transition
+from shoal.envs.trials import Trial
+from shoal.spaces import Box, Discrete
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -112,6 +117,49 @@ def test_the_preset_reaches_its_share_of_successes(environment, tmp_path):
     shares = summary["evaluation"]["info_success"]
     assert summary["steps_per_seed"] <= budget and len(shares) == seeds
     assert sum(shares) / seeds >= least
+
+
+@environment
+class Doors:
+    """A prize behind one of four doors, the task's; each door opened in vain makes it a fifth smaller."""
+
+    observation_space = Box(0.0, 1.0, (1,))
+    action_space = Discrete(4)
+
+    def begin(self, prize):
+        return (prize, jnp.zeros((), jnp.int32)), restart(jnp.zeros(1))
+
+    def reset(self, key):
+        return self.begin(jax.random.randint(key, (), 0, 4))
+
+    def again(self, state, key):
+        return self.begin(state[0])
+
+    def step(self, state, action, key):
+        prize, opened = state
+        found = action == prize
+        reward = jnp.where(found, 1.0 - 0.2 * opened, 0.0)
+        return (prize, opened + 1), transition(
+            jnp.zeros(1), reward, terminated=found, truncated=opened == 4
+        )
+
+
+def test_what_one_episode_has_taught_serves_the_next(tmp_path):
+    """RL squared: a right agent gets 0.7 from its first episode, trying each door once, and 1 from the others."""
+    trial = Trial(Doors(), episodes=5)
+    memory = {"core": "mgu", "core_size": 64, "previous_action": True, "previous_reward": True}
+    settings = {"num_envs": 64, "num_steps": 64, "update_epochs": 4, "learning_rate": 1e-3, "gamma": 0.95}
+    absolute(trial, tmp_path, seeds=3, total_steps=250_000, eval_mode="sampled", **memory, **settings)
+    for seed in range(3):
+        policy = shoal.load(tmp_path / "run", seed=seed)
+        of_episode = [
+            [report[f"info_return_of_episode_{k}_mean"] for k in range(5)]
+            for lasts in ("trial", "episode")
+            for report in [shoal.evaluate(policy.remembering(lasts), trial, episodes=500, greedy=False)]
+        ]
+        remembered, cleared = of_episode
+        assert 0.6 <= remembered[0] <= 0.78 and min(remembered[1:]) >= 0.95
+        assert max(cleared) <= 0.78
 
 
 def test_without_a_memory_the_agent_of_memory_s8_guesses(tmp_path):
