@@ -156,10 +156,25 @@ def evaluate_run(
     greedy = decided.run.eval_mode != "sampled" if greedy is None else greedy
     policies = _policies(run, which_of(which), run_seed, memory_lasts)
     where: dict[str, Any] = dict(environment=decided.environment, seed=seed, greedy=greedy)
-    metrics = {k: evaluate(policy, episodes=episodes, **where) for k, policy in policies.items()}
-    evaluated = {
-        "environment": decided.environment_name,
-        "which": which,
+    evaluated: dict[str, Any] = {"environment": decided.environment_name, "which": which}
+    evaluated |= _evaluate_each(policies, episodes=episodes, **where)
+    if plot:
+        _plot_trials(Path(plot), evaluated, policies, episodes=episodes, **where)
+    if render:
+        best = max(policies, key=lambda k: evaluated["metrics"][k]["return_mean"])
+        drawn = _draw(policies[best], render, episodes=render_episodes, **where)
+        evaluated["rendered"] = {"seed": best, **drawn}
+    return evaluated
+
+
+def _evaluate_each(
+    policies: Mapping[int, TrainedPolicy], *, episodes: int, greedy: bool, **where: Any
+) -> dict[str, Any]:
+    """What `evaluate_run` reports of the policies of a run's seeds."""
+    metrics = {
+        k: evaluate(policy, episodes=episodes, greedy=greedy, **where) for k, policy in policies.items()
+    }
+    return {
         "mode": "greedy" if greedy else "sampled",
         "memory": next(iter(policies.values())).memory_lasts,
         "episodes": episodes,
@@ -167,13 +182,6 @@ def evaluate_run(
         **score([x["return_mean"] for x in metrics.values()]),
         "by_episode": by_episode(list(metrics.values())),
     }
-    if plot:
-        _plot_trials(Path(plot), evaluated, policies, episodes=episodes, **where)
-    if render:
-        best = max(metrics, key=lambda k: metrics[k]["return_mean"])
-        drawn = _draw(policies[best], render, episodes=render_episodes, **where)
-        evaluated["rendered"] = {"seed": best, **drawn}
-    return evaluated
 
 
 def render(
