@@ -139,9 +139,7 @@ class Doors:
         prize, opened = state
         found = action == prize
         reward = jnp.where(found, 1.0 - 0.2 * opened, 0.0)
-        return (prize, opened + 1), transition(
-            jnp.zeros(1), reward, terminated=found, truncated=opened == 4
-        )
+        return (prize, opened + 1), transition(jnp.zeros(1), reward, terminated=found, truncated=opened == 4)
 
 
 def test_what_one_episode_has_taught_serves_the_next(tmp_path):
