@@ -4,6 +4,7 @@ Nearly all of the suite's time is compilation, so the fast tests compile without
 the emitter that takes half as long (the mathematics is the same); `XLA_FLAGS` in the environment wins.
 """
 
+import gc
 import importlib.util
 import mmap
 import os
@@ -33,6 +34,23 @@ os.environ.setdefault("XLA_FLAGS", " ".join(flag for flag in QUICK if known(flag
 os.environ.setdefault("SHOAL_CACHE", "0")
 
 import jax  # noqa: E402
+import pytest  # noqa: E402
 
 jax.config.update("jax_num_cpu_devices", 2)
 jax.devices()  # from here on their number is fixed, whatever a test asks for
+
+
+MANY_MAPPINGS = 30_000
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_mappings():
+    """Forgets compiled programs before they are too many.
+
+    Each maps memory a few times, and Linux lets a process have 65,530 mappings; beyond, XLA's compiler crashes.
+    """
+    yield
+    mappings = Path("/proc/self/maps")
+    if mappings.exists() and len(mappings.read_bytes().splitlines()) > MANY_MAPPINGS:
+        jax.clear_caches()
+        gc.collect()
