@@ -78,9 +78,10 @@ def decoded(board: Board, encoded: Bytes) -> Goal:
 
 
 def encoded(board: Board, goal: Goal) -> Array:
-    """The five bytes of a goal, uint8 [5]."""
+    """The five bytes of a goal, uint8 [5]; a place beyond the grid is shown as the first row and column beyond it."""
     kind = (goal.kind >> near.KIND_SHIFT).astype(jnp.uint8)
-    cell = jnp.stack(board.position(goal.place)).astype(jnp.uint8)
+    beyond = jnp.asarray((board.height, board.width))
+    cell = jnp.where(goal.place == 0, beyond, jnp.stack(board.position(goal.place))).astype(jnp.uint8)
     first = jnp.where(kind == GoalKind.AGENT_ON_POSITION, cell, unpacked(goal.tile))
     second = jnp.where(kind == GoalKind.TILE_ON_POSITION, cell, unpacked(goal.other))
     return jnp.concatenate([kind[None], first, second])

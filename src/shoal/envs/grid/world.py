@@ -111,10 +111,7 @@ class GridWorld(abc.ABC):
         return Dict({name: parts[name] for name in ("view", *told)}) if told else parts["view"]
 
     def _most_of(self, kinds: type[enum.IntEnum], length: int) -> np.ndarray:
-        """The greatest byte at each place of a goal or rule: its kind, then tiles, colours, rows and columns.
-
-        A goal beyond the grid, which nothing reaches, has no row and column to show: any within these.
-        """
+        """The greatest byte at each place of a goal or rule: its kind, then tiles, colours, rows and columns."""
         most = max(NUM_TILES - 1, NUM_COLOURS - 1, self.height, self.width)
         return np.asarray([max(kinds)] + [most] * (length - 1))
 
@@ -186,8 +183,7 @@ class GridWorld(abc.ABC):
         if "pocket" in told:
             parts["pocket"] = unpacked(state.agent.pocket)
         if "goal" in told:
-            most = self._most_of(goals.GoalKind, goals.ENCODED)
-            encoded = jnp.minimum(goals.encoded(self.board, state.goal), most.astype(np.uint8))
+            encoded = goals.encoded(self.board, state.goal)
             parts["goal"] = encoded if self.shows_goal else jnp.zeros_like(encoded)
         if "rules" in told:
             nothing = jnp.zeros((self.num_rules, rules.ENCODED), jnp.uint8)
