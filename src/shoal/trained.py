@@ -167,23 +167,6 @@ def evaluate_run(
     return evaluated
 
 
-def _evaluate_each(
-    policies: Mapping[int, TrainedPolicy], *, episodes: int, greedy: bool, **where: Any
-) -> dict[str, Any]:
-    """What `evaluate_run` reports of the policies of a run's seeds."""
-    metrics = {
-        k: evaluate(policy, episodes=episodes, greedy=greedy, **where) for k, policy in policies.items()
-    }
-    return {
-        "mode": "greedy" if greedy else "sampled",
-        "memory": next(iter(policies.values())).memory_lasts,
-        "episodes": episodes,
-        "metrics": metrics,
-        **score([x["return_mean"] for x in metrics.values()]),
-        "by_episode": by_episode(list(metrics.values())),
-    }
-
-
 def render(
     policy: TrainedPolicy | str | Path,
     path: str | Path,
@@ -243,6 +226,23 @@ def _policies(
     if memory_lasts is None:
         return policies
     return {k: policy.remembering(memory_lasts) for k, policy in policies.items()}
+
+
+def _evaluate_each(
+    policies: Mapping[int, TrainedPolicy], *, episodes: int, greedy: bool, **where: Any
+) -> dict[str, Any]:
+    """What `evaluate_run` reports of the policies of a run's seeds."""
+    metrics = {
+        k: evaluate(policy, episodes=episodes, greedy=greedy, **where) for k, policy in policies.items()
+    }
+    return {
+        "mode": "greedy" if greedy else "sampled",
+        "memory": next(iter(policies.values())).memory_lasts,
+        "episodes": episodes,
+        "metrics": metrics,
+        **score([x["return_mean"] for x in metrics.values()]),
+        "by_episode": by_episode(list(metrics.values())),
+    }
 
 
 def _check_pictures(

@@ -17,10 +17,7 @@ from shoal.types import PyTree
 Array = jax.Array
 Function = Callable[[PyTree, PyTree], Array]
 
-SHARES = (
-    4,
-    2,
-)  # a quarter of the rows, and a half, are the fewest and the most that are computed in place of all
+SHARES = (4, 2)  # a quarter of the rows, or a half, is computed in place of all
 LEAST = 16  # rows for which it is worth looking
 
 
