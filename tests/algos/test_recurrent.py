@@ -41,6 +41,29 @@ VARIANTS = {kind: ("discrete", {"core": kind}) for kind in CELLS} | {
         "grid",
         {"core": "gru", "shared_torso": True, "encoder": "cnn", "hidden_sizes": (), **SEEN},
     ),
+    "mgu, a grid whose cells are searched": (
+        "grid",
+        {"core": "mgu", "encoder": "one_hot", "queries": 2, "head_sizes": (4,), **SEEN},
+    ),
+    "mgu, shared, a grid whose cells are searched": (
+        "grid",
+        {"core": "mgu", "shared_torso": True, "encoder": "one_hot", "queries": 2, "head_sizes": (4,), **SEEN},
+    ),
+    "gru, two layers, shown the observation before, latches": (
+        "discrete",
+        {
+            "core": "gru",
+            "core_layers": 2,
+            "previous_observation": True,
+            "critic_hidden_sizes": (3,),
+            "latches": 2,
+            **SEEN,
+        },
+    ),
+    "mgu, shared, a grid, shown the observation before": (
+        "grid",
+        {"core": "mgu", "shared_torso": True, "encoder": "one_hot", "previous_observation": True, **SEEN},
+    ),
     "lstm, two layers summed, embedding": (
         "parts",
         {"core": "lstm", "core_layers": 2, "core_outputs": "sum", "action_embedding": 2, **SEEN},
@@ -444,6 +467,16 @@ def test_a_trained_policy_remembers():
         ({"core": "gru", "core_size": 0}, "core_size=0 is out of bounds"),
         ({"core": "gru", "action_embedding": 4}, "action_embedding=4 needs previous_action=True"),
         ({"core": "gru", "head_sizes": (0,)}, "head_sizes=(0,) must be widths greater than 0"),
+        ({"latches": 4}, "latches=4 is of networks with memory, and core='none' has none"),
+        ({"queries": 4}, "queries=4 is of networks with memory, and core='none' has none"),
+        ({"core": "gru", "latches": 4}, "latches=4 are opened by rewards: previous_reward must be True"),
+        ({"core": "rnn", "latches": 4, "previous_reward": True}, "latches=4 need gates, and core='rnn' has none"),
+        ({"core": "gru", "latches": 129, "previous_reward": True}, "latches=129 of a core must be between 0 and its size"),
+        (
+            {"core": "gru", "previous_observation": True, "hidden_sizes": ()},
+            "previous_observation=True shows the features of the last layer before the core, and hidden_sizes=()",
+        ),
+        ({"core": "gru", "queries": 4, "norm_obs": True}, "norm_obs=True makes numbers of the integers that queries=4"),
         ({"core": "gru", "network": "tiny_worlds:Halves"}, "core='gru' gives a memory to Shoal's own network"),
     ],
 )  # fmt: skip

@@ -341,6 +341,34 @@ def test_the_gradient_is_that_of_the_plain_loop(kind):
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if CELLS[kind].keeping])
+def test_a_latch_keeps_what_was_when_it_was_opened(kind):
+    """Units 0 to 3 of 8 are opened by input 2, at step 3: what comes then stays, and what comes later passes by."""
+    options = dict(latches=4, opened_by=2, key=jax.random.key(0))
+    core = RecurrentCore(5, 8, kind, **options)
+    plain = RecurrentCore(5, 8, kind, key=jax.random.key(0))
+    x = 0.5 * jax.random.normal(jax.random.key(1), (T, N, 5))
+    x = x.at[:, :, 2].set(0.0).at[3, :, 2].set(1.0)
+
+    def held(core, x):
+        """The state that gates write to, after each step."""
+        (after,), _, (before,) = unroll(core, core.initial((N,)), x, jnp.zeros((T, N), bool))
+        return jnp.concatenate([before[-1], after[-1][None]])[1:]
+
+    other = jax.random.normal(jax.random.key(2), (N, 5)).at[:, 2].set(0.0)
+    states = held(core, x)
+    at_opening = jnp.abs(held(core, x.at[3].add(other)) - states)
+    at_another = jnp.abs(held(core, x.at[5].add(other)) - states)
+    assert jnp.mean(at_opening[-1, :, :4]) > max(0.1, 10 * jnp.mean(at_another[-1, :, :4]))
+    assert jnp.mean(jnp.abs(states[3] - states[2])[:, :4]) > 0.1
+    assert jnp.max(jnp.abs(states[-1] - states[3])[:, :4]) < 0.15
+    rows = np.arange(len(plain.layers[0].kernel)) % 8 >= 4
+    np.testing.assert_array_equal(core.layers[0].kernel[rows], plain.layers[0].kernel[rows])
+    np.testing.assert_array_equal(core.layers[0].bias[rows], plain.layers[0].bias[rows])
+    two = RecurrentCore(5, 8, kind, layers=2, **options)
+    np.testing.assert_array_equal(np.abs(two.layers[1].bias) > 2, False)
+
+
 def test_bad_input_is_named():
     key = jax.random.key(0)
     with pytest.raises(ShoalError, match=r"core='gruu' is none of .*did you mean 'gru'"):
@@ -353,6 +381,12 @@ def test_bad_input_is_named():
         RecurrentCore(0, 4, key=key)
     with pytest.raises(ShoalError, match="outputs='mean' of a core must be one of last, sum"):
         RecurrentCore(3, 4, outputs="mean", key=key)
+    with pytest.raises(ShoalError, match="latches=5 of a core must be between 0 and its size of 4"):
+        RecurrentCore(3, 4, latches=5, key=key)
+    with pytest.raises(ShoalError, match="latches=2 need gates, and core='rnn' has none; choose one of gru"):
+        RecurrentCore(3, 4, "rnn", latches=2, key=key)
+    with pytest.raises(ShoalError, match="opened_by=3 of a core must be the number of one of its 3 inputs"):
+        RecurrentCore(3, 4, latches=2, opened_by=3, key=key)
     core = RecurrentCore(3, 4, key=key)
     with pytest.raises(ShoalError, match=r"x of shape \(2, 5, 2\) and first of shape \(2, 5\)"):
         core(core.initial((5,)), jnp.zeros((2, 5, 2)), jnp.zeros((2, 5), bool))

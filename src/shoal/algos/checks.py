@@ -11,6 +11,7 @@ from typing import Any
 from shoal.algos import networks, optimisers
 from shoal.errors import ShoalError, nearest
 from shoal.nets.activations import activation
+from shoal.nets.cores import check_latches
 from shoal.spaces import Box, Discrete, MultiDiscrete
 from shoal.types import EnvSpec
 
@@ -116,10 +117,11 @@ def check_ppo(config: Any, spec: EnvSpec, num_envs: int, num_steps: int) -> None
         )
     if spec.num_agents != 1:
         raise ShoalError(f"num_agents={spec.num_agents} is more than ppo takes; it trains one agent.")
-    if config.norm_obs and config.encoder == "one_hot":
-        raise ShoalError(
-            "norm_obs=True makes numbers of the integers that encoder='one_hot' takes; leave it off with that encoder."
+    if config.norm_obs and (config.encoder == "one_hot" or config.queries):
+        takes = (
+            "encoder='one_hot' takes" if config.encoder == "one_hot" else f"queries={config.queries} ask for"
         )
+        raise ShoalError(f"norm_obs=True makes numbers of the integers that {takes}; leave it off with that.")
     check_distribution(config, spec)
     optimisers.named(config.optimizer, config.optimizer_args, 0.1)
     if config.critic_optimizer:
@@ -130,10 +132,13 @@ def check_ppo(config: Any, spec: EnvSpec, num_envs: int, num_steps: int) -> None
 
 MEMORY_DEFAULTS = {
     "core_outputs": "last",
+    "latches": 0,
+    "queries": 0,
     "head_sizes": (),
     "previous_action": False,
     "action_embedding": 0,
     "previous_reward": False,
+    "previous_observation": False,
     "first_flag": False,
     "chunk_length": 0,
     "memory_lasts": "trial",
@@ -148,7 +153,7 @@ def check_memory(config: Any, num_steps: int) -> None:
       ShoalError: the first that does not.
     """
     within(config, 1, math.inf, "core_size", "core_layers")
-    within(config, 0, math.inf, "chunk_length", "burn_in", "action_embedding")
+    within(config, 0, math.inf, "chunk_length", "burn_in", "action_embedding", "queries")
     if config.core == "none":
         for name, default in MEMORY_DEFAULTS.items():
             if (value := getattr(config, name)) != default:
@@ -174,6 +179,16 @@ def check_memory(config: Any, num_steps: int) -> None:
         raise ShoalError(
             f"burn_in={config.burn_in} has no steps to run over where a chunk is the whole rollout of {num_steps}; "
             f"choose a shorter chunk_length, or leave it 0."
+        )
+    check_latches(config.core, config.core_size, config.latches)
+    if config.latches and not config.previous_reward:
+        raise ShoalError(
+            f"latches={config.latches} are opened by rewards: previous_reward must be True with them."
+        )
+    if config.previous_observation and not config.hidden_sizes:
+        raise ShoalError(
+            "previous_observation=True shows the features of the last layer before the core, and hidden_sizes=() has "
+            "none; give it a layer, such as (64,)."
         )
     if config.action_embedding and not config.previous_action:
         raise ShoalError(

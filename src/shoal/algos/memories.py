@@ -11,8 +11,8 @@ import jax.numpy as jnp
 
 from shoal import spaces, trees
 from shoal.algos import actions
-from shoal.nets import cores
-from shoal.nets.recurrent import Memories, Seen
+from shoal.nets.recurrent import CoreOptions, Memories, Seen
+from shoal.nets.recurrent import initial as begun_with
 from shoal.types import EPISODE_ENDED, Array, EnvSpec, PyTree, TimeStep
 
 
@@ -43,7 +43,8 @@ def initial(config: Any, spec: EnvSpec, batch_shape: tuple[int, ...]) -> PyTree:
         noise = jnp.zeros((*batch_shape, spaces.zeros(spec.action_space).size))
     shown = config.previous_action and recurrent(config)
     action = jnp.zeros((*batch_shape, actions.num_numbers(spec.action_space))) if shown else ()
-    return closed(Memory(_carry(config, batch_shape) if recurrent(config) else (), action, noise))
+    carry = _carry(config, config.hidden_sizes, batch_shape) if recurrent(config) else ()
+    return closed(Memory(carry, action, noise))
 
 
 def opened(memory: PyTree) -> Memory:
@@ -61,7 +62,7 @@ def local(config: Any, num_envs: int) -> Array | Local:
     discounted = jnp.zeros((num_envs,))
     if not recurrent(config) or config.shared_torso:
         return discounted
-    return Local(discounted, _carry(config, (num_envs,)))
+    return Local(discounted, _carry(config, config.critic_hidden_sizes or config.hidden_sizes, (num_envs,)))
 
 
 def parts_of(local: Array | Local) -> Local:
@@ -74,8 +75,11 @@ def with_parts(local: Local) -> Array | Local:
     return local if jax.tree.leaves(local.critic) else local.discounted
 
 
-def _carry(config: Any, batch_shape: tuple[int, ...]) -> PyTree:
-    return cores.initial(config.core, config.core_size, config.core_layers, batch_shape)
+def _carry(config: Any, sizes: tuple[int, ...], batch_shape: tuple[int, ...]) -> PyTree:
+    """The memory of a torso with layers of `sizes` before its core."""
+    shows_previous = config.previous_observation
+    core = CoreOptions(config.core, config.core_size, config.core_layers, previous=shows_previous)
+    return begun_with(core, sizes[-1] if shows_previous else 0, batch_shape)
 
 
 def seen(config: Any, timestep: TimeStep, observation: PyTree, previous: PyTree) -> Seen:

@@ -35,17 +35,24 @@ def build(config: Any, spec: EnvSpec, key: Array) -> PyTree:
     )
     if config.core == "none":
         return ActorCritic(spec, **common)
-    core = CoreOptions(
+    return RecurrentActorCritic(spec, core_options(config, spec), head_sizes=config.head_sizes, **common)
+
+
+def core_options(config: Any, spec: EnvSpec) -> CoreOptions:
+    """What a config's network remembers by and is shown."""
+    return CoreOptions(
         config.core,
         config.core_size,
         config.core_layers,
         config.core_outputs,
+        config.latches,
         action_size=actions.num_numbers(spec.action_space) if config.previous_action else 0,
         action_embedding=config.action_embedding,
         reward=config.previous_reward,
         first=config.first_flag,
+        previous=config.previous_observation,
+        queries=config.queries,
     )
-    return RecurrentActorCritic(spec, core, head_sizes=config.head_sizes, **common)
 
 
 def class_of(config: Any) -> Any:

@@ -110,6 +110,12 @@ class PPOConfig:
     """Recurrent layers, one upon the other."""
     core_outputs: Literal["last", "sum"] = "last"
     """What comes out of several layers: the last one's output, or the sum of all."""
+    latches: int = 0
+    """Units of the core that begin as a memory of the last reward: they keep what they hold until one comes, and
+    write down what led to it. A start for what serves from episode to episode of a trial; needs previous_reward."""
+    queries: int = 0
+    """What the memory looks for among the cells of a grid that is observed, so many things; the layers after the
+    core are shown where each of them is found. 0 for none."""
     head_sizes: tuple[int, ...] = ()
     """Widths of hidden layers after the core, of actor and critic each."""
     previous_action: bool = False
@@ -118,6 +124,8 @@ class PPOConfig:
     """Features of a learned linear embedding of the previous action; 0 shows it as it is."""
     previous_reward: bool = False
     """Shows the core the reward of the step before."""
+    previous_observation: bool = False
+    """Shows the core the features of the observation before; with the previous action and reward, a transition."""
     first_flag: bool = False
     """Shows the core whether an episode begins."""
     chunk_length: int = 0

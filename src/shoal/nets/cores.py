@@ -84,15 +84,20 @@ class Cell(NamedTuple):
     states: int = 1  # arrays that it keeps; the first is its output
     candidate_bias: bool = False  # on the recurrent side of the candidate, inside the gate
     remember: int | None = None  # the block whose bias begins at 1
+    keeping: tuple[
+        tuple[int, int], ...
+    ] = ()  # blocks of gates, and the sign with which a unit keeps its state
 
 
 CELLS = {
-    "gru": Cell(3, gru, candidate_bias=True),
-    "lstm": Cell(4, lstm, states=2, remember=1),
+    "gru": Cell(3, gru, candidate_bias=True, keeping=((1, 1),)),
+    "lstm": Cell(4, lstm, states=2, remember=1, keeping=((0, -1), (1, 1))),
     "rnn": Cell(1, rnn),
-    "mgu": Cell(2, mgu, candidate_bias=True, remember=0),
-    "mingru": Cell(2, None),
+    "mgu": Cell(2, mgu, candidate_bias=True, remember=0, keeping=((0, 1),)),
+    "mingru": Cell(2, None, keeping=((0, -1),)),
 }
+
+SHUT, OPENED = 5.0, 8.0  # of a latch's gates: it keeps for some 150 steps, until an input of about 1 opens it
 
 
 def initial(kind: str, size: int, layers: int, batch_shape: tuple[int, ...]) -> Carry:
@@ -109,6 +114,15 @@ def check(kind: str, size: int, layers: int) -> None:
     for name, value in (("size", size), ("layers", layers)):
         if not isinstance(value, int) or value < 1:
             raise ShoalError(f"{name}={value} of a core must be an integer of at least 1.")
+
+
+def check_latches(kind: str, size: int, latches: int) -> None:
+    """Raises ShoalError unless a core of such a size has so many units to be latches, and gates."""
+    if not 0 <= latches <= size:
+        raise ShoalError(f"latches={latches} of a core must be between 0 and its size of {size}.")
+    if latches and not CELLS[kind].keeping:
+        gated = ", ".join(name for name, cell in CELLS.items() if cell.keeping)
+        raise ShoalError(f"latches={latches} need gates, and core={kind!r} has none; choose one of {gated}.")
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -174,18 +188,27 @@ stepped.defvjp(_stepped_forward, _stepped_backward)
 
 
 class Layer(nnx.Module):
-    """One layer of a core. Kernels are orthogonal gate by gate, biases zero but where `Cell.remember` says."""
+    """One layer of a core. Kernels are orthogonal gate by gate, biases zero but where `Cell.remember` says.
 
-    def __init__(self, in_features: int, size: int, kind: str, *, key: Array):
+    The first `latches` of its units begin with shut gates, which input number `opened_by` opens.
+    """
+
+    def __init__(
+        self, in_features: int, size: int, kind: str, *, latches: int = 0, opened_by: int = 0, key: Array
+    ):
         cell = CELLS[kind]
         blocks = [(size, in_features)] * cell.gates + [(size, size)] * (cell.gates if cell.step else 0)
         kernels = orthogonals(key, blocks)
         bias = jnp.zeros((cell.gates, size), jnp.float32)
         if cell.remember is not None:
             bias = bias.at[cell.remember].set(1.0)
+        inputs = jnp.stack(kernels[: cell.gates])
+        for block, sign in cell.keeping:
+            bias = bias.at[block, :latches].set(sign * SHUT)
+            inputs = inputs.at[block, :latches, opened_by].set(-sign * OPENED) if latches else inputs
         self.kind = kind
         self.size = size
-        self.kernel = nnx.data(jnp.concatenate(kernels[: cell.gates]))  # [gates * size, in]
+        self.kernel = nnx.data(inputs.reshape(-1, in_features))  # [gates * size, in]
         self.bias = nnx.data(bias.reshape(-1))
         if cell.step:
             self.recurrent = nnx.data(jnp.concatenate(kernels[cell.gates :]))  # [gates * size, size]
@@ -243,10 +266,15 @@ class RecurrentCore(nnx.Module):
       kind: "gru", "lstm", "rnn", "mgu" or "mingru".
       layers: how many.
       outputs: what comes out at each step: the "last" layer's output, or the "sum" of all layers'.
+      latches: so many units of the first layer begin as latches: shut gates, so that they keep what they hold,
+        until a certain input of about 1 opens them and they write what goes on. The start alone is set; it is
+        learned as any other weight. After the biases for long spans of Tallec and Ollivier 2018, "Can Recurrent
+        Neural Networks Warp Time?".
+      opened_by: the number of that input.
       key: a JAX key.
 
     Raises:
-      ShoalError: an unknown kind or choice of outputs, or a number below 1.
+      ShoalError: an unknown kind or choice of outputs, a number below 1, or latches in a core without gates.
     """
 
     def __init__(
@@ -257,21 +285,32 @@ class RecurrentCore(nnx.Module):
         *,
         layers: int = 1,
         outputs: str = "last",
+        latches: int = 0,
+        opened_by: int = 0,
         key: Array,
     ):
         check(kind, size, layers)
+        check_latches(kind, size, latches)
         if outputs not in OUTPUTS:
             raise ShoalError(f"outputs={outputs!r} of a core must be one of {', '.join(OUTPUTS)}.")
         if in_features < 1:
             raise ShoalError(f"in_features={in_features} of a core must be an integer of at least 1.")
+        if latches and not 0 <= opened_by < in_features:
+            raise ShoalError(
+                f"opened_by={opened_by} of a core must be the number of one of its {in_features} inputs."
+            )
         keys = jax.random.split(key, layers)
         widths = [in_features] + [size] * (layers - 1)
         self.kind = kind
         self.outputs = outputs
         self.in_features = in_features
         self.out_features = size
+        started = [{"latches": latches, "opened_by": opened_by}] + [{}] * (layers - 1)
         self.layers = nnx.List(
-            [Layer(width, size, kind, key=k) for width, k in zip(widths, keys, strict=True)]
+            [
+                Layer(width, size, kind, **start, key=k)
+                for width, start, k in zip(widths, started, keys, strict=True)
+            ]
         )
 
     def initial(self, batch_shape: tuple[int, ...] = ()) -> Carry:

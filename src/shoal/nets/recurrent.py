@@ -1,4 +1,4 @@
-"""Actors and critics with a memory: encoder, layers, recurrent core, layers, head.
+"""Actors and critics with a memory: encoder, layers, recurrent core, queries, layers, head.
 
 They unroll over T steps of N sequences, [T, N, ...], from the memory before the first of them; acting is the same
 with T = 1. The layers before and after the core take all steps at once.
@@ -12,11 +12,13 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from shoal.nets import cores
 from shoal.nets.actor_critic import Distribution
 from shoal.nets.cores import Carry, RecurrentCore
 from shoal.nets.encoders import Encoder
 from shoal.nets.heads import head_for
 from shoal.nets.mlp import MLP
+from shoal.nets.queries import CellQueries
 from shoal.nets.repeats import once_for_each
 from shoal.types import EnvSpec, PyTree
 
@@ -54,24 +56,37 @@ class CoreOptions(NamedTuple):
 
     Attributes:
       kind, size, layers, outputs: of `shoal.nets.cores.RecurrentCore`.
+      latches: units that begin as a memory of what led to the last reward (ibid.); they need `reward`.
       action_size: numbers in the previous action; 0 if it is not shown.
       action_embedding: features of its learned linear embedding; 0 shows the numbers as they are.
       reward: whether the previous reward is shown.
       first: whether the flag of an episode's first step is shown.
+      previous: whether the features of the step before are shown: with the previous action and reward, a whole
+        transition.
+      queries: what the memory looks for among the cells of the observation (`CellQueries`); 0 for none.
     """
 
     kind: str = "gru"
     size: int = 128
     layers: int = 1
     outputs: str = "last"
+    latches: int = 0
     action_size: int = 0
     action_embedding: int = 0
     reward: bool = False
     first: bool = False
+    previous: bool = False
+    queries: int = 0
+
+
+def initial(core: CoreOptions, width: int, batch_shape: tuple[int, ...]) -> Carry:
+    """The memory of a torso that has just begun: its core's, and the `width` features of the step before if shown."""
+    carry = cores.initial(core.kind, core.size, core.layers, batch_shape)
+    return (*carry, (jnp.zeros((*batch_shape, width)),)) if core.previous else carry
 
 
 class RecurrentTorso(nnx.Module):
-    """Encoder, MLP and core: what is seen becomes features that depend on what was seen before.
+    """Encoder, MLP, core, queries: what is seen becomes features that depend on what was seen before.
 
     Args:
       spec: of the environment.
@@ -98,6 +113,7 @@ class RecurrentTorso(nnx.Module):
         key: Array,
     ):
         encoder_key, mlp_key, action_key, core_key = jax.random.split(key, 4)
+        queries_key = jax.random.fold_in(key, 4)
         style: dict[str, Any] = dict(activation=activation, layer_norm=layer_norm, scale=scale)
         self.encoder = Encoder(spec.observation_space, encoder, encoder_sizes, key=encoder_key, **style)
         self.mlp = MLP(self.encoder.num_features, sizes, key=mlp_key, **style)
@@ -105,26 +121,73 @@ class RecurrentTorso(nnx.Module):
         self.embedding = nnx.List(
             [MLP(core.action_size, (), core.action_embedding, key=action_key)] if embeds else []
         )
-        shown = core.action_embedding if embeds else core.action_size
+        shown = self.mlp.out_features * (2 if core.previous else 1)
+        shown += core.action_embedding if embeds else core.action_size
         self.core = RecurrentCore(
-            self.mlp.out_features + shown + int(core.reward) + int(core.first),
+            shown + int(core.reward) + int(core.first),
             core.size,
             core.kind,
             layers=core.layers,
             outputs=core.outputs,
+            latches=core.latches,
+            opened_by=shown,
             key=core_key,
         )
-        self.shows_first = core.first
-        self.out_features = core.size
+        self.options = core
+        space, number = spec.observation_space, core.queries
+        self.queries = nnx.List([CellQueries(space, core.size, number, key=queries_key)] if number else [])
+        self.out_features = core.size + sum(queries.out_features for queries in self.queries)
 
     def unroll(self, carry: Carry, seen: Seen) -> tuple[Carry, Array, Carry]:
         """The carry after the last step, features [T, N, out_features], and the carries before each step."""
-        parts = self._beside(seen)
-        if self.encoder.repeats and jax.default_backend() == "cpu":
-            return self.core.unroll_projected(carry, self._projected(seen, parts), seen.first)
-        parts = [self.mlp(self.encoder(seen.observation)), *parts]
+        unroll = self._unroll_with_previous if self.options.previous else self._unroll
+        after, outputs, before = unroll(carry, seen, self._beside(seen))
+        return after, self._with_found(outputs, seen.observation), before
+
+    def initial(self, batch_shape: tuple[int, ...]) -> Carry:
+        """The memory of sequences that have just begun."""
+        return initial(self.options, self.mlp.out_features, batch_shape)
+
+    def features_of(self, after: Carry, observation: PyTree) -> Array:
+        """The features of steps after which the memory is `after`; any leading axes."""
+        return self._with_found(self.core.outputs_of(after[: self.options.layers]), observation)
+
+    @property
+    def _encodes_once(self) -> bool:
+        """Whether equal observations are searched for, to be encoded once."""
+        return self.encoder.repeats and jax.default_backend() == "cpu"
+
+    def _unroll(self, carry: Carry, seen: Seen, beside: list[Array]) -> tuple[Carry, Array, Carry]:
+        """The core upon the features of each step."""
+        if self._encodes_once:
+            return self.core.unroll_projected(carry, self._projected(seen, beside), seen.first)
+        parts = [self.mlp(self.encoder(seen.observation)), *beside]
         x = jnp.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0]
         return self.core.unroll(carry, x, seen.first)
+
+    def _unroll_with_previous(
+        self, carry: Carry, seen: Seen, beside: list[Array]
+    ) -> tuple[Carry, Array, Carry]:
+        """The core upon the features of each step and of the one before, the last part of the carry."""
+        *layers, (latest,) = carry
+        features = self._features(seen)
+        before = jnp.concatenate([latest[None], features[:-1]])
+        previous = jnp.where(seen.first[..., None], 0.0, before)
+        x = jnp.concatenate([features, previous, *beside], axis=-1)
+        after, outputs, of_core = self.core.unroll(tuple(layers), x, seen.first)
+        return (*after, (features[-1],)), outputs, (*of_core, (before,))
+
+    def _features(self, seen: Seen) -> Array:
+        """Of each step, [T, N, mlp.out_features]."""
+        if not self._encodes_once:
+            return self.mlp(self.encoder(seen.observation))
+        features = once_for_each(features_of, (self.encoder, self.mlp), _rows(seen))
+        return features.reshape(*seen.first.shape, -1)
+
+    def _with_found(self, outputs: Array, observation: PyTree) -> Array:
+        """The core's outputs, and where there is what they look for."""
+        found = [queries(outputs, observation) for queries in self.queries]
+        return jnp.concatenate([outputs, *found], axis=-1) if found else outputs
 
     def _beside(self, seen: Seen) -> list[Array]:
         """What the core is shown beside the observation, each [T, N, ...]."""
@@ -132,14 +195,13 @@ class RecurrentTorso(nnx.Module):
         if not isinstance(seen.action, tuple):
             parts.append(self.embedding[0](seen.action) if self.embedding else seen.action)
         flags = [seen.reward] if not isinstance(seen.reward, tuple) else []
-        flags += [seen.first] if self.shows_first else []
+        flags += [seen.first] if self.options.first else []
         return parts + [flag.astype(jnp.float32)[..., None] for flag in flags]
 
     def _projected(self, seen: Seen, parts: list[Array]) -> Array:
         """What the core's first layer makes of its input, where equal observations are encoded and projected once."""
         layer, width = self.core.layers[0], self.mlp.out_features
-        rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[seen.first.ndim :]), seen.observation)
-        observed = once_for_each(encoded, (self.encoder, self.mlp, layer.kernel), rows)
+        observed = once_for_each(encoded, (self.encoder, self.mlp, layer.kernel), _rows(seen))
         projected = observed.T + layer.bias[:, None]
         if parts:
             beside = jnp.concatenate([part.reshape(-1, part.shape[-1]) for part in parts], axis=-1)
@@ -147,10 +209,21 @@ class RecurrentTorso(nnx.Module):
         return projected
 
 
+def _rows(seen: Seen) -> PyTree:
+    """The observations of all steps, [T * N, ...]."""
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[seen.first.ndim :]), seen.observation)
+
+
+def features_of(parameters: tuple[Encoder, MLP], observation: PyTree) -> Array:
+    """Observations [N, ...] through an encoder and layers, [N, F]."""
+    encoder, mlp = parameters
+    return mlp(encoder(observation))
+
+
 def encoded(parameters: tuple[Encoder, MLP, Array], observation: PyTree) -> Array:
-    """Observations [N, ...] through an encoder and layers, times the first columns of a kernel [F, ...]: [N, F]."""
+    """The same times the first columns of a kernel [F, ...]."""
     encoder, mlp, kernel = parameters
-    features = mlp(encoder(observation))
+    features = features_of((encoder, mlp), observation)
     # Zeros for the other columns: cut from the kernel, the first would be copied at each step.
     features = jnp.pad(features, ((0, 0), (0, kernel.shape[-1] - features.shape[-1])))
     return features @ kernel.T
@@ -184,7 +257,12 @@ class RecurrentActor(nnx.Module):
         )
         style = {name: torso[name] for name in ("activation", "layer_norm") if name in torso}
         self.mlp = MLP(
-            core.size, head_sizes, self.head.num_inputs, out_scale=out_scale, key=head_key, **style
+            self.torso.out_features,
+            head_sizes,
+            self.head.num_inputs,
+            out_scale=out_scale,
+            key=head_key,
+            **style,
         )
 
     def policy(self, carry: Carry, seen: Seen) -> tuple[Carry, Distribution]:
@@ -252,7 +330,7 @@ class RecurrentActorCritic(nnx.Module):
         self.critic = RecurrentCritic(
             spec,
             None if shared else core,
-            core.size,
+            self.actor.torso.out_features,
             head_sizes,
             out_scale=value_scale,
             key=critic_key,
@@ -261,7 +339,7 @@ class RecurrentActorCritic(nnx.Module):
 
     def initial(self, batch_shape: tuple[int, ...]) -> Memories:
         """The memories of sequences that have just begun."""
-        carries = [torso.core.initial(batch_shape) for torso in (self.actor.torso, *self.critic.torso)]
+        carries = [torso.initial(batch_shape) for torso in (self.actor.torso, *self.critic.torso)]
         return Memories(*carries)
 
     def unroll(self, memories: Memories, seen: Seen) -> Unrolled:
@@ -294,8 +372,10 @@ class RecurrentActorCritic(nnx.Module):
             _, features, critic_before = torso.unroll(memories.critic, seen)
             return self.critic(features), Memories(actor_before, critic_before)
         latest, last_seen = jax.tree.map(lambda x: x[-1], after), jax.tree.map(lambda x: x[-1:], seen)
-        _, features, _ = self.actor.torso.unroll(latest, last_seen)
-        features = jnp.concatenate([self.actor.torso.core.outputs_of(after), features])
+        torso = self.actor.torso
+        _, features, _ = torso.unroll(latest, last_seen)
+        earlier = torso.features_of(after, jax.tree.map(lambda x: x[:-1], seen.observation))
+        features = jnp.concatenate([earlier, features])
         return self.critic(features), Memories(actor_before)
 
 
