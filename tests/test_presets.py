@@ -11,7 +11,8 @@ from shoal.runtime.config import RunConfig
 ENTRIES = [
     (environment, algorithm, name, value)
     for environment in presets.environments()
-    for algorithm, settings in presets.presets_of(environment).items()
+    for trials in (False, True)
+    for algorithm, settings in presets.presets_of(environment, trials=trials).items()
     for name, value in settings.items()
 ]
 
@@ -37,6 +38,14 @@ def test_presets_are_found_by_name():
     assert "CartPole-v1" in presets.environments()
     assert presets.preset("CartPole-v1", "ppo") == presets.presets_of("CartPole-v1")["ppo"]
     assert presets.preset("CartPole-v1", "ppo")["learning_rate"] > 0
+
+
+def test_trials_have_presets_of_their_own_or_the_single_episodes_without_chunks():
+    single, trials = (presets.preset("XLand-MiniGrid-R1-9x9", "ppo", trials=x) for x in (False, True))
+    assert trials == presets.presets_of("XLand-MiniGrid-R1-9x9", trials=True)["ppo"] != single
+    single, trials = (presets.preset("MiniGrid-Unlock", "ppo", trials=x) for x in (False, True))
+    assert single["chunk_length"] > 0
+    assert trials == {name: value for name, value in single.items() if name != "chunk_length"}
 
 
 @pytest.mark.parametrize(

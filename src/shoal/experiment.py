@@ -97,7 +97,11 @@ def decide(
     else:
         name, parameters = described(environment)
     algorithm, default_run, default_config = defaults(
-        name, algorithm=algorithm, config_file=config_file, use_preset=use_preset
+        name,
+        algorithm=algorithm,
+        config_file=config_file,
+        use_preset=use_preset,
+        environment_parameters=parameters,
     )
     run_settings, algorithm_settings = split(type(default_config), overrides)
     run = dataclasses.replace(default_run, **run_settings)
@@ -170,6 +174,7 @@ def defaults(
     *,
     algorithm: str | Any = "",
     config_file: str | Path | None = None,
+    environment_parameters: Mapping[str, Any] | None = None,
     use_preset: bool = True,
 ) -> tuple[str, RunConfig, Any]:
     """The settings of a run for which nothing is overridden, as a command's help shows them.
@@ -178,6 +183,7 @@ def defaults(
       environment: its name, for the preset.
       algorithm: as in `decide`.
       config_file: as in `decide`.
+      environment_parameters: as in `decide`; trials of several episodes have other presets than single ones.
       use_preset: as in `decide`.
 
     Returns:
@@ -201,7 +207,8 @@ def defaults(
         settings |= saved["run"] | {"run_dir": ""}
         settings |= saved_algorithm if algorithm == saved_name else {}
     elif use_preset:
-        settings |= preset(environment, algorithm)
+        trials = bool((environment_parameters or {}).get(TRIAL))
+        settings |= preset(environment, algorithm, trials=trials)
     if config is not None:
         settings = {k: v for k, v in settings.items() if k not in _names(config_class)}
     run_settings, algorithm_settings = split(config_class, settings)

@@ -132,6 +132,20 @@ def test_the_environment_may_stand_anywhere_and_has_parameters(decide):
         assert asked.config.learning_rate == preset("CartPole-v1", "ppo")["learning_rate"]
 
 
+def test_trials_have_a_preset_of_their_own(decide):
+    """Wherever the parameter stands, and though a flag asks for the value that single episodes have."""
+    single = decide("MiniGrid-Unlock").config
+    assert single.chunk_length > 0
+    for words in (
+        ["MiniGrid-Unlock", "trial_episodes=3", "--seeds", "2"],
+        ["MiniGrid-Unlock", "--seeds", "2", "trial_episodes=3"],
+        ["--seeds", "2", "MiniGrid-Unlock", "trial_episodes=3"],
+    ):
+        assert decide(*words).config == dataclasses.replace(single, chunk_length=0)
+        assert decide(*words, "--chunk-length", single.chunk_length).config == single
+    assert decide("MiniGrid-Unlock", "trial_episodes=none").config == single
+
+
 def test_another_algorithm_has_its_own_flags(decide):
     asked = decide("CartPole-v1", "--algorithm", "a2c")
     assert asked.algorithm == "a2c"

@@ -73,6 +73,7 @@ def _parse(arguments: Sequence[str], environment: str) -> tuple[Any, dict[str, A
         algorithm=flags.value_of("--algorithm", arguments),
         config_file=config or None,
         use_preset=preset,
+        environment_parameters=flags.environment(_assignments(arguments))[1],
     )
     title = algorithm if algorithm.isidentifier() else "algorithm_settings"
     fields: list[tuple[str, type, Any]] = [
@@ -84,6 +85,11 @@ def _parse(arguments: Sequence[str], environment: str) -> tuple[Any, dict[str, A
     # Only what differs overrides: what a setting implies is settled again from what was really given.
     changed = _changed(run, chosen.run) | _changed(settings, getattr(chosen, title))
     return chosen, changed, words
+
+
+def _assignments(arguments: Sequence[str]) -> list[str]:
+    """The words name=value, wherever they stand: parameters of the environment, and perhaps a flag's values."""
+    return [word for word in arguments if "=" in word and not word.startswith("-")]
 
 
 def _changed(default: Any, chosen: Any) -> dict[str, Any]:

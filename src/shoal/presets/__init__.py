@@ -1,27 +1,41 @@
 """Tuned hyper-parameters per environment, as data: a file per environment, a table per algorithm.
 
 `CartPole-v1.toml` has a table `[ppo]` with entries such as `learning_rate = 1e-3`: flat names, for the
-algorithm's config and the run's alike.
+algorithm's config and the run's alike. A table `[trials.ppo]` is for the environment's trials, where an agent
+learns within its memory, which wants other settings than single episodes do.
 """
 
 import importlib.resources
 import tomllib
 from typing import Any
 
-SUFFIX = ".toml"
+SUFFIX, TRIALS = ".toml", "trials"
 
 
-def preset(environment: str, algorithm: str) -> dict[str, Any]:
-    """The settings that suit an algorithm on an environment; empty if none are kept."""
-    return presets_of(environment).get(algorithm, {})
+def preset(environment: str, algorithm: str, *, trials: bool = False) -> dict[str, Any]:
+    """The settings that suit an algorithm on an environment, or on its trials; empty if none are kept.
+
+    Where none are kept for trials, those of single episodes are taken, but that the gradient goes over the whole
+    rollout: within chunks of an episode's length nothing is learned from one episode for the next.
+    """
+    settings = presets_of(environment).get(algorithm, {})
+    if not trials:
+        return settings
+    return presets_of(environment, trials=True).get(algorithm, {}) or _over_whole_rollouts(settings)
 
 
-def presets_of(environment: str) -> dict[str, dict[str, Any]]:
-    """All settings kept for an environment, by algorithm; empty if there are none."""
+def presets_of(environment: str, *, trials: bool = False) -> dict[str, dict[str, Any]]:
+    """All settings kept for an environment, or for its trials, by algorithm; empty if there are none."""
     if environment not in environments():  # so that a name is never used as a path
         return {}
     file = importlib.resources.files(__name__).joinpath(environment + SUFFIX)
-    return tomllib.loads(file.read_text(encoding="utf-8"))
+    tables = tomllib.loads(file.read_text(encoding="utf-8"))
+    of_trials = tables.pop(TRIALS, {})
+    return of_trials if trials else tables
+
+
+def _over_whole_rollouts(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name not in ("chunk_length", "burn_in")}
 
 
 def environments() -> tuple[str, ...]:
