@@ -47,6 +47,10 @@ def test_show_tells_a_file_and_one_ruleset(command, capsys):
         (["make-benchmark", "high", "--seed", "-1"], "seed=-1 is less than 0."),
         (["make-benchmark", "high", "--chain-depth", "4"], "chain_depth=4 is not between 0 and 3"),
         (
+            ["make-benchmark", "high", "--goals", "agent_hodl"],
+            "goals=('agent_hodl',): 'agent_hodl' is no kind of goal",
+        ),
+        (
             ["make-benchmark", "high", "--rulesets", "3", "--save", "."],
             ". cannot be written: it is a directory.",
         ),

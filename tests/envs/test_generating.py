@@ -63,6 +63,17 @@ def tree_of(goal, rule_rows, things):
     return tree if all([get(tile) for tile in tiles_of(goal)]) else None
 
 
+def test_only_the_goals_that_are_named_are_drawn():
+    """And all of them when none is, by the same draws as when all are."""
+    some = dataclasses.replace(PUBLISHED["small"], goals=("agent_hold", "tile_near_up"))
+    kinds = generate(COUNT, some).goal[:, 0]
+    assert set(kinds.tolist()) == {GoalKind.AGENT_HOLD, GoalKind.TILE_NEAR_UP}
+    every = tuple(kind.name.lower() for kind in GoalKind if set(generated("small").goal[:, 0].tolist()) & {kind})
+    assert len(every) == 11
+    same = generate(COUNT, dataclasses.replace(PUBLISHED["small"], goals=every), seed=3)
+    jax.tree.map(np.testing.assert_array_equal, same, generated("small"))
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_ruleset_is_whole_and_its_goal_can_be_made_of_its_things(name):
     tasks, config = generated(name), PUBLISHED[name]

@@ -53,7 +53,8 @@ class Benchmark:
         """
         if not 0 <= held_out < 1:
             raise ShoalError(f"held_out={held_out} is no share of the rulesets, from 0 to less than 1")
-        about = {"generation": dataclasses.asdict(config), "seed": seed}
+        drawn = dataclasses.asdict(config)
+        about = {"generation": drawn | {"goals": list(config.goals) or "all"}, "seed": seed}
         # Shuffled, since the kinds of which there are few are found early.
         mixed = cls(generating.generate(count, config, seed), about=about).shuffled(seed)
         kept = _kept_back(mixed.rulesets, min(round(count * held_out), count - 1), seed)

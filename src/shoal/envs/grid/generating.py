@@ -22,7 +22,7 @@ from shoal.envs.grid.goals import GoalKind
 from shoal.envs.grid.rules import OF_TWO_TILES, RuleKind
 from shoal.envs.grid.rulesets import Ruleset
 from shoal.envs.grid.tiles import PICKABLE, Colour, Tile
-from shoal.errors import ShoalError
+from shoal.errors import ShoalError, nearest
 
 # The tiles that tasks are made of by number: first what can be picked up, then goal tiles, then plain floor,
 # into which a thing disappears, and nothing. Floor is black, so no thing is.
@@ -42,6 +42,7 @@ RULE_KINDS = np.asarray([kind for kind in RuleKind if kind != RuleKind.NONE])
 GOAL_KINDS = np.asarray(
     [kind for kind in GoalKind if kind.name.startswith(("AGENT_HOLD", "AGENT_NEAR", "TILE_NEAR"))]
 )
+GOAL_NAMES = {GoalKind(kind).name.lower(): int(kind) for kind in GOAL_KINDS}
 PAIR_GOALS = tuple(kind for kind in GoalKind if kind.name.startswith("TILE_NEAR"))
 AT_ONCE = (RuleKind.AGENT_HOLD, RuleKind.AGENT_NEAR)  # a thing of such a rule cannot be carried about
 
@@ -68,6 +69,13 @@ class GenerationConfig:
     """How many things serve nothing."""
     distinct_objects: bool = False
     """Counts rulesets as different that differ in nothing but their things."""
+    goals: tuple[str, ...] = ()
+    """Kinds of goals that are drawn, such as agent_hold and tile_near_up; none named is all of them."""
+
+    @property
+    def goal_kinds(self) -> np.ndarray:
+        """The kinds of goals that are drawn, by number."""
+        return np.asarray([GOAL_NAMES[name] for name in self.goals]) if self.goals else GOAL_KINDS
 
     @property
     def max_rules(self) -> int:
@@ -91,6 +99,12 @@ class GenerationConfig:
         for name in ("num_distractor_rules", "num_distractor_objects"):
             if not 0 <= getattr(self, name) <= MOVABLE:
                 raise ShoalError(f"{name}={getattr(self, name)} is not between 0 and {MOVABLE}")
+        for name in self.goals:
+            if name not in GOAL_NAMES:
+                raise ShoalError(
+                    f"goals={self.goals!r}: {name!r} is no kind of goal that is drawn{nearest(name, GOAL_NAMES)}; "
+                    f"there are {', '.join(GOAL_NAMES)}"
+                )
 
 
 # As the benchmarks of the paper were generated. A trivial ruleset is a goal, of which there are just 12,440, so that
@@ -197,7 +211,7 @@ def generate(count: int, config: GenerationConfig, seed: int = 0) -> Ruleset:
 
 def draw_block(count: int, config: GenerationConfig, draws: Draws) -> Ruleset:
     """Rulesets, some of which may be equal."""
-    goal_kind, goal_tiles = _goals(count, draws)
+    goal_kind, goal_tiles = _goals(count, config.goal_kinds, draws)
     used = np.zeros((count, len(TILES)), bool)  # by the tree
     _mark(used, goal_tiles)
     tree, things = _tree(goal_tiles, used, config, draws)
@@ -213,9 +227,9 @@ def draw_block(count: int, config: GenerationConfig, draws: Draws) -> Ruleset:
     )
 
 
-def _goals(count: int, draws: Draws) -> tuple[np.ndarray, np.ndarray]:
+def _goals(count: int, kinds: np.ndarray, draws: Draws) -> tuple[np.ndarray, np.ndarray]:
     """Kinds of goals [n] and the numbers of their tiles [n, 2], the second one NOTHING for a goal of one tile."""
-    kind = GOAL_KINDS[draws.below(np.full(count, len(GOAL_KINDS)))]
+    kind = kinds[draws.below(np.full(count, len(kinds)))]
     held = (kind == GoalKind.AGENT_HOLD)[:, None]
     first = draws.one_of(np.where(held, IS_MOVABLE, IS_THING))
     second = np.where(np.isin(kind, PAIR_GOALS), draws.below(np.full(count, MOVABLE)), NOTHING)
