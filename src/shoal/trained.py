@@ -154,7 +154,7 @@ def evaluate_run(
     )
     _check_pictures(decided.environment, plot, render, render_episodes)
     greedy = decided.run.eval_mode != "sampled" if greedy is None else greedy
-    policies = _policies(run, which_of(which), run_seed, memory_lasts)
+    policies = _policies(run, which_of(which), run_seed, memory_lasts, _replaced(path, parameters))
     where: dict[str, Any] = dict(environment=decided.environment, seed=seed, greedy=greedy)
     evaluated: dict[str, Any] = {"environment": decided.environment_name, "which": which}
     evaluated |= _evaluate_each(policies, episodes=episodes, **where)
@@ -217,12 +217,24 @@ def render(
     )
 
 
+def _replaced(run: Path, parameters: Mapping[str, Any]) -> Environment | None:
+    """What stands for the environment of a run that is gone, as a file of rulesets may be; None if it is there."""
+    try:
+        experiment.decide(None, config_file=run, overrides={})
+        return None
+    except ShoalError:
+        if not parameters:
+            raise
+        now = experiment.decide(None, environment_parameters=parameters, config_file=run, overrides={})
+        return now.environment
+
+
 def _policies(
-    run: str | Path, which: str, seed: int | None, memory_lasts: str | None
+    run: str | Path, which: str, seed: int | None, memory_lasts: str | None, own: Environment | None
 ) -> dict[int, TrainedPolicy]:
-    """The policies of a run by their seeds, or that of one seed."""
+    """The policies of a run by their seeds, or that of one seed; `own` stands for an environment that is gone."""
     seeds = RunDirectory.open(run).load_policy(which)[1]["seeds"] if seed is None else [seed]
-    policies = {k: load(run, which, seed=k) for k in seeds}
+    policies = {k: load(run, which, seed=k, environment=own) for k in seeds}
     if memory_lasts is None:
         return policies
     return {k: policy.remembering(memory_lasts) for k, policy in policies.items()}

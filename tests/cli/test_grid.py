@@ -97,3 +97,9 @@ def test_a_run_trains_on_one_part_and_is_evaluated_on_the_other(command, capsys,
     api.Benchmark.make(SMALL, 40, seed=9).save("b.npz")
     assert command("eval", "run", "--episodes", "4") == 2
     assert "the file holds other rulesets now" in capsys.readouterr().err
+    api.Benchmark.make(SMALL, 40, seed=9).save("c.npz")
+    (tmp_path / "b.npz").unlink()
+    assert command("eval", "run", "--episodes", "4") == 2
+    assert "cannot be read" in capsys.readouterr().err
+    assert command("eval", "run", "--episodes", "4", "--json", "--env", "ruleset=c.npz:held-out") == 0
+    assert json.loads(capsys.readouterr().out)["episodes"] == 4

@@ -68,7 +68,9 @@ def test_only_the_goals_that_are_named_are_drawn():
     some = dataclasses.replace(PUBLISHED["small"], goals=("agent_hold", "tile_near_up"))
     kinds = generate(COUNT, some).goal[:, 0]
     assert set(kinds.tolist()) == {GoalKind.AGENT_HOLD, GoalKind.TILE_NEAR_UP}
-    every = tuple(kind.name.lower() for kind in GoalKind if set(generated("small").goal[:, 0].tolist()) & {kind})
+    every = tuple(
+        kind.name.lower() for kind in GoalKind if set(generated("small").goal[:, 0].tolist()) & {kind}
+    )
     assert len(every) == 11
     same = generate(COUNT, dataclasses.replace(PUBLISHED["small"], goals=every), seed=3)
     jax.tree.map(np.testing.assert_array_equal, same, generated("small"))
