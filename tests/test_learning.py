@@ -1,11 +1,15 @@
 """What training reaches: the presets' scores, and that every variant of the algorithm learns."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import pytest
 
 import shoal
 from shoal.envs.base import environment, restart, transition
+from shoal.envs.grid.benchmark import Benchmark
+from shoal.envs.grid.generating import PUBLISHED
 from shoal.envs.trials import Trial
 from shoal.spaces import Box, Discrete
 
@@ -149,6 +153,28 @@ def test_what_one_episode_has_taught_serves_the_next(tmp_path):
         remembered, cleared = of_episode
         assert 0.6 <= remembered[0] <= 0.78 and min(remembered[1:]) >= 0.95
         assert max(cleared) <= 0.78
+
+
+def test_what_was_rewarded_in_a_grid_world_is_found_again_sooner(tmp_path):
+    """One of four things is to be picked up, the agent is not told which: on goals that it never had in training."""
+    drawn = dataclasses.replace(PUBLISHED["trivial"], goals=("agent_hold",))
+    Benchmark.make(drawn, 4000, held_out=0.2).save(tmp_path / "hold.npz")
+    world = {"trial_episodes": 5, "max_episode_steps": 80}
+
+    def part(name):
+        return {**world, "ruleset": f"{tmp_path / 'hold.npz'}:{name}"}
+
+    known, new = part("train"), shoal.make("XLand-MiniGrid-R1-9x9", **part("held-out"))
+    absolute("XLand-MiniGrid-R1-9x9", tmp_path, environment_parameters=known, seeds=2, total_steps=4_000_000)
+    for seed in range(2):
+        policy = shoal.load(tmp_path / "run", seed=seed)
+        remembered, cleared = (
+            [report[f"info_return_of_episode_{k}_mean"] for k in range(5)]
+            for lasts in ("trial", "episode")
+            for report in [shoal.evaluate(policy.remembering(lasts), new, episodes=1000, greedy=False)]
+        )
+        assert min(remembered[2:]) >= remembered[0] + 0.04
+        assert min(remembered[2:]) >= max(cleared) + 0.03
 
 
 def test_without_a_memory_the_agent_of_memory_s8_guesses(tmp_path):
