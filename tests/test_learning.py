@@ -156,25 +156,26 @@ def test_what_one_episode_has_taught_serves_the_next(tmp_path):
 
 
 def test_what_was_rewarded_in_a_grid_world_is_found_again_sooner(tmp_path):
-    """One of four things is to be picked up, the agent is not told which: on goals that it never had in training."""
+    """One of four things is to be picked up, the agent is not told which: in rulesets that it never had."""
     drawn = dataclasses.replace(PUBLISHED["trivial"], goals=("agent_hold",))
-    Benchmark.make(drawn, 4000, held_out=0.2).save(tmp_path / "hold.npz")
+    known, new = Benchmark.make(drawn, 4000, held_out=0).split(0.8)
+    known.save(tmp_path / "known.npz")
     world = {"trial_episodes": 5, "max_episode_steps": 80}
-
-    def part(name):
-        return {**world, "ruleset": f"{tmp_path / 'hold.npz'}:{name}"}
-
-    known, new = part("train"), shoal.make("XLand-MiniGrid-R1-9x9", **part("held-out"))
-    absolute("XLand-MiniGrid-R1-9x9", tmp_path, environment_parameters=known, seeds=2, total_steps=4_000_000)
+    absolute(
+        "XLand-MiniGrid-R1-9x9",
+        tmp_path,
+        environment_parameters={**world, "ruleset": str(tmp_path / "known.npz")},
+        seeds=2,
+    )
+    trials = shoal.make("XLand-MiniGrid-R1-9x9", **world, ruleset=new.rulesets)
     for seed in range(2):
         policy = shoal.load(tmp_path / "run", seed=seed)
         remembered, cleared = (
             [report[f"info_return_of_episode_{k}_mean"] for k in range(5)]
             for lasts in ("trial", "episode")
-            for report in [shoal.evaluate(policy.remembering(lasts), new, episodes=1000, greedy=False)]
+            for report in [shoal.evaluate(policy.remembering(lasts), trials, episodes=1000, greedy=False)]
         )
-        assert min(remembered[2:]) >= remembered[0] + 0.04
-        assert min(remembered[2:]) >= max(cleared) + 0.03
+        assert min(remembered[1:]) >= max(remembered[0], *cleared) + 0.04
 
 
 def test_without_a_memory_the_agent_of_memory_s8_guesses(tmp_path):
