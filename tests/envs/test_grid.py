@@ -1,5 +1,6 @@
 """Grid worlds as environments: views, observations, rulesets as data, and the sentences for bad input."""
 
+import dataclasses
 import functools
 import pathlib
 import re
@@ -16,6 +17,8 @@ from xminigrid.wrappers import DirectionObservationWrapper, RulesAndGoalsObserva
 
 from shoal import envs
 from shoal.envs.grid.actions import Action
+from shoal.envs.grid.benchmark import Benchmark
+from shoal.envs.grid.generating import PUBLISHED
 from shoal.envs.grid.goals import GoalKind
 from shoal.envs.grid.rules import RuleKind
 from shoal.envs.grid.rulesets import NO_RULESET, Ruleset, ruleset, stacked
@@ -273,7 +276,10 @@ def test_as_many_things_as_there_are_free_cells_are_placed():
 def test_the_code_of_the_page_runs(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
+    goals = re.search(r"--goals ([a-z_ ]+)", PAGE.read_text()).group(1).split()
+    drawn = dataclasses.replace(PUBLISHED["trivial"], goals=tuple(goals))
+    Benchmark.make(drawn, 200).save("agent.npz")  # as the command before the last block does
     namespace = {}
     for block in blocks:
         exec(compile(block, str(PAGE), "exec"), namespace)
