@@ -43,22 +43,9 @@ def load(
       ShoalError: there is no such run, policy or seed, or it is damaged.
     """
     directory = RunDirectory.open(run)
-    decided = experiment.decide(environment, config_file=directory.path, overrides={})
-    leaves, metadata = directory.load_policy(which_of(which))
-    seeds = metadata["seeds"]
-    if seed is None:
-        scores = directory.load_policy("best")[1]["scores"]
-        seed = seeds[int(np.argmax(scores))]
-    if seed not in seeds:
-        raise ShoalError(f"seed={seed} is not one of the run's: {', '.join(map(str, seeds))}.")
-    spec, config = spec_of(decided.environment), trees.as_arrays(decided.config)
-
-    def template(config: Any) -> Any:
-        algorithm = config.algorithm(spec)
-        return algorithm.policy(algorithm.init(jax.random.key(0), 1))
-
-    parameters = saving.restored(jax.eval_shape(template, config), leaves, saving.POLICY, seeds.index(seed))
-    return TrainedPolicy(config, parameters, decided.environment)
+    return _loaded(
+        directory, which, seed, experiment.decide(environment, config_file=directory.path, overrides={})
+    )
 
 
 def evaluate(
@@ -148,13 +135,14 @@ def evaluate_run(
       ShoalError: as `load`, `evaluate` and `render`.
     """
     machine.prepare()
-    path = RunDirectory.open(run).path
+    directory = RunDirectory.open(run)
     decided = experiment.decide(
-        environment, environment_parameters=parameters, config_file=path, overrides={}
+        environment, environment_parameters=parameters, config_file=directory.path, overrides={}
     )
     _check_pictures(decided.environment, plot, render, render_episodes)
     greedy = decided.run.eval_mode != "sampled" if greedy is None else greedy
-    policies = _policies(run, which_of(which), run_seed, memory_lasts, _replaced(path, parameters))
+    own = _trained_in(directory, parameters)
+    policies = _policies(directory, which_of(which), run_seed, memory_lasts, own)
     where: dict[str, Any] = dict(environment=decided.environment, seed=seed, greedy=greedy)
     evaluated: dict[str, Any] = {"environment": decided.environment_name, "which": which}
     evaluated |= _evaluate_each(policies, episodes=episodes, **where)
@@ -217,24 +205,49 @@ def render(
     )
 
 
-def _replaced(run: Path, parameters: Mapping[str, Any]) -> Environment | None:
-    """What stands for the environment of a run that is gone, as a file of rulesets may be; None if it is there."""
+def _loaded(
+    directory: RunDirectory, which: str, seed: int | None, decided: experiment.Experiment
+) -> TrainedPolicy:
+    """`load`, where the run's settings are known."""
+    leaves, metadata = directory.load_policy(which_of(which))
+    seeds = metadata["seeds"]
+    if seed is None:
+        scores = directory.load_policy("best")[1]["scores"]
+        seed = seeds[int(np.argmax(scores))]
+    if seed not in seeds:
+        raise ShoalError(f"seed={seed} is not one of the run's: {', '.join(map(str, seeds))}.")
+    spec, config = spec_of(decided.environment), trees.as_arrays(decided.config)
+
+    def template(config: Any) -> Any:
+        algorithm = config.algorithm(spec)
+        return algorithm.policy(algorithm.init(jax.random.key(0), 1))
+
+    parameters = saving.restored(jax.eval_shape(template, config), leaves, saving.POLICY, seeds.index(seed))
+    return TrainedPolicy(config, parameters, decided.environment)
+
+
+def _trained_in(directory: RunDirectory, parameters: Mapping[str, Any]) -> experiment.Experiment:
+    """A run's settings; with these parameters where its environment is gone, as a file of rulesets may be."""
     try:
-        experiment.decide(None, config_file=run, overrides={})
-        return None
+        return experiment.decide(None, config_file=directory.path, overrides={})
     except ShoalError:
         if not parameters:
             raise
-        now = experiment.decide(None, environment_parameters=parameters, config_file=run, overrides={})
-        return now.environment
+        return experiment.decide(
+            None, environment_parameters=parameters, config_file=directory.path, overrides={}
+        )
 
 
 def _policies(
-    run: str | Path, which: str, seed: int | None, memory_lasts: str | None, own: Environment | None
+    directory: RunDirectory,
+    which: str,
+    seed: int | None,
+    memory_lasts: str | None,
+    decided: experiment.Experiment,
 ) -> dict[int, TrainedPolicy]:
-    """The policies of a run by their seeds, or that of one seed; `own` stands for an environment that is gone."""
-    seeds = RunDirectory.open(run).load_policy(which)[1]["seeds"] if seed is None else [seed]
-    policies = {k: load(run, which, seed=k, environment=own) for k in seeds}
+    """The policies of a run by their seeds, or that of one seed."""
+    seeds = directory.load_policy(which)[1]["seeds"] if seed is None else [seed]
+    policies = {k: _loaded(directory, which, k, decided) for k in seeds}
     if memory_lasts is None:
         return policies
     return {k: policy.remembering(memory_lasts) for k, policy in policies.items()}

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from shoal import spaces, trees
-from shoal.algos import actions
-from shoal.nets.recurrent import CoreOptions, Memories, Seen
+from shoal.algos import actions, networks
+from shoal.nets.recurrent import Memories, Seen
 from shoal.nets.recurrent import initial as begun_with
 from shoal.types import EPISODE_ENDED, Array, EnvSpec, PyTree, TimeStep
 
@@ -43,7 +43,7 @@ def initial(config: Any, spec: EnvSpec, batch_shape: tuple[int, ...]) -> PyTree:
         noise = jnp.zeros((*batch_shape, spaces.zeros(spec.action_space).size))
     shown = config.previous_action and recurrent(config)
     action = jnp.zeros((*batch_shape, actions.num_numbers(spec.action_space))) if shown else ()
-    carry = _carry(config, config.hidden_sizes, batch_shape) if recurrent(config) else ()
+    carry = _carry(config, spec, config.hidden_sizes, batch_shape) if recurrent(config) else ()
     return closed(Memory(carry, action, noise))
 
 
@@ -57,12 +57,13 @@ def closed(memory: Memory) -> PyTree:
     return memory if jax.tree.leaves(memory.carry) else memory.noise
 
 
-def local(config: Any, num_envs: int) -> Array | Local:
+def local(config: Any, spec: EnvSpec, num_envs: int) -> Array | Local:
     """What belongs to each environment before its first step."""
     discounted = jnp.zeros((num_envs,))
     if not recurrent(config) or config.shared_torso:
         return discounted
-    return Local(discounted, _carry(config, config.critic_hidden_sizes or config.hidden_sizes, (num_envs,)))
+    sizes = config.critic_hidden_sizes or config.hidden_sizes
+    return Local(discounted, _carry(config, spec, sizes, (num_envs,)))
 
 
 def parts_of(local: Array | Local) -> Local:
@@ -75,11 +76,10 @@ def with_parts(local: Local) -> Array | Local:
     return local if jax.tree.leaves(local.critic) else local.discounted
 
 
-def _carry(config: Any, sizes: tuple[int, ...], batch_shape: tuple[int, ...]) -> PyTree:
+def _carry(config: Any, spec: EnvSpec, sizes: tuple[int, ...], batch_shape: tuple[int, ...]) -> PyTree:
     """The memory of a torso with layers of `sizes` before its core."""
-    shows_previous = config.previous_observation
-    core = CoreOptions(config.core, config.core_size, config.core_layers, previous=shows_previous)
-    return begun_with(core, sizes[-1] if shows_previous else 0, batch_shape)
+    width = sizes[-1] if sizes else 0  # of use only where it shows the step before, which takes a layer
+    return begun_with(networks.core_options(config, spec), width, batch_shape)
 
 
 def seen(config: Any, timestep: TimeStep, observation: PyTree, previous: PyTree) -> Seen:

@@ -221,7 +221,7 @@ def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorit
             learning_rate_scale=jnp.ones(()),
             kl_coef=jnp.asarray(config.kl_coef, jnp.float32),
         )
-        return Learner(shared, memories.local(config, num_envs))
+        return Learner(shared, memories.local(config, spec, num_envs))
 
     def memory(batch_shape: tuple[int, ...]) -> PyTree:
         return memories.initial(config, spec, batch_shape)

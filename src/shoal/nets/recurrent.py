@@ -181,7 +181,7 @@ class RecurrentTorso(nnx.Module):
         """Of each step, [T, N, mlp.out_features]."""
         if not self._encodes_once:
             return self.mlp(self.encoder(seen.observation))
-        features = once_for_each(features_of, (self.encoder, self.mlp), _rows(seen))
+        features = once_for_each(observed, (self.encoder, self.mlp), _rows(seen))
         return features.reshape(*seen.first.shape, -1)
 
     def _with_found(self, outputs: Array, observation: PyTree) -> Array:
@@ -201,8 +201,8 @@ class RecurrentTorso(nnx.Module):
     def _projected(self, seen: Seen, parts: list[Array]) -> Array:
         """What the core's first layer makes of its input, where equal observations are encoded and projected once."""
         layer, width = self.core.layers[0], self.mlp.out_features
-        observed = once_for_each(encoded, (self.encoder, self.mlp, layer.kernel), _rows(seen))
-        projected = observed.T + layer.bias[:, None]
+        product = once_for_each(encoded, (self.encoder, self.mlp, layer.kernel), _rows(seen))
+        projected = product.T + layer.bias[:, None]
         if parts:
             beside = jnp.concatenate([part.reshape(-1, part.shape[-1]) for part in parts], axis=-1)
             projected += layer.kernel[:, width:] @ beside.T
@@ -214,7 +214,7 @@ def _rows(seen: Seen) -> PyTree:
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[seen.first.ndim :]), seen.observation)
 
 
-def features_of(parameters: tuple[Encoder, MLP], observation: PyTree) -> Array:
+def observed(parameters: tuple[Encoder, MLP], observation: PyTree) -> Array:
     """Observations [N, ...] through an encoder and layers, [N, F]."""
     encoder, mlp = parameters
     return mlp(encoder(observation))
@@ -223,7 +223,7 @@ def features_of(parameters: tuple[Encoder, MLP], observation: PyTree) -> Array:
 def encoded(parameters: tuple[Encoder, MLP, Array], observation: PyTree) -> Array:
     """The same times the first columns of a kernel [F, ...]."""
     encoder, mlp, kernel = parameters
-    features = features_of((encoder, mlp), observation)
+    features = observed((encoder, mlp), observation)
     # Zeros for the other columns: cut from the kernel, the first would be copied at each step.
     features = jnp.pad(features, ((0, 0), (0, kernel.shape[-1] - features.shape[-1])))
     return features @ kernel.T
