@@ -151,7 +151,8 @@ class PPOConfig:
     """Correlation of the noise of neighbouring steps (correlated_noise)."""
     gradient_chunk: int = -1
     """A minibatch's gradient is summed over parts of so many steps, which stay in cache: 0 is all of them at once,
-    -1 chooses (2,048 for each core of a CPU device; all elsewhere, and with memory). Changes rounding only."""
+    -1 chooses (512 on one core of a CPU, 1,024 for each of several; all elsewhere, and with memory). Changes rounding
+    only."""
 
     def algorithm(self, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorithm:
         """The five functions of PPO for an environment; gradients and statistics are reduced over `axis`."""
