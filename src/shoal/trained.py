@@ -43,9 +43,8 @@ def load(
       ShoalError: there is no such run, policy or seed, or it is damaged.
     """
     directory = RunDirectory.open(run)
-    return _loaded(
-        directory, which, seed, experiment.decide(environment, config_file=directory.path, overrides={})
-    )
+    decided = experiment.decide(environment, config_file=directory.path, overrides={})
+    return _loaded(directory, which_of(which), seed, decided)
 
 
 def evaluate(
@@ -209,7 +208,7 @@ def _loaded(
     directory: RunDirectory, which: str, seed: int | None, decided: experiment.Experiment
 ) -> TrainedPolicy:
     """`load`, where the run's settings are known."""
-    leaves, metadata = directory.load_policy(which_of(which))
+    leaves, metadata = directory.load_policy(which)
     seeds = metadata["seeds"]
     if seed is None:
         scores = directory.load_policy("best")[1]["scores"]
