@@ -36,11 +36,12 @@ def jittered(mlp, key):
 
 @pytest.mark.parametrize("layer_norm", [False, True])
 @pytest.mark.parametrize("sizes, out", [((8, 6), 3), ((8,), None), ((), 2)])
-@pytest.mark.parametrize("batch_shape", [(), (7,), (2, 3)])
-def test_equals_numpy(layer_norm, sizes, out, batch_shape):
-    mlp = MLP(5, sizes, out, layer_norm=layer_norm, key=jax.random.key(0))
+@pytest.mark.parametrize("batch_shape", [(), (7,), (2, 3), (10, 4)])
+@pytest.mark.parametrize("inputs", [5, 11])
+def test_equals_numpy(layer_norm, sizes, out, batch_shape, inputs):
+    mlp = MLP(inputs, sizes, out, layer_norm=layer_norm, key=jax.random.key(0))
     mlp = jittered(mlp, jax.random.key(1))
-    x = jax.random.normal(jax.random.key(2), (*batch_shape, 5))
+    x = jax.random.normal(jax.random.key(2), (*batch_shape, inputs))
     y = jax.jit(MLP.__call__)(mlp, x)
     assert y.shape == (*batch_shape, mlp.out_features)
     np.testing.assert_allclose(y, in_numpy(mlp, x, layer_norm), atol=1e-5)
@@ -52,6 +53,19 @@ def test_features_are_the_last_hidden_layer():
     out, features = mlp.with_features(x)
     assert features.shape == (2, 4, mlp.num_features) == (2, 4, 6)
     np.testing.assert_allclose(out, features @ mlp.projection[0].kernel.T, atol=1e-6)
+
+
+@pytest.mark.parametrize("layer_norm", [False, True])
+def test_few_rows_are_computed_as_many_are(layer_norm):
+    mlp = jittered(MLP(5, (64, 8), 2, layer_norm=layer_norm, key=jax.random.key(0)), jax.random.key(1))
+    x = jax.random.normal(jax.random.key(2), (40, 5))
+
+    def gradient(x):
+        return jax.jit(jax.grad(lambda mlp, x: jnp.mean(mlp(x) ** 2)))(mlp, x)
+
+    parts = [gradient(x[i : i + 8]) for i in range(0, 40, 8)]
+    mean = jax.tree.map(lambda *leaves: sum(leaves) / 5, *parts)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), gradient(x), mean)
 
 
 def test_an_empty_batch_and_no_layers():
@@ -69,9 +83,10 @@ def test_initial_weights_are_of_the_stated_scale():
 
 
 @pytest.mark.parametrize("layer_norm", [False, True])
-def test_gradients_by_finite_differences_and_second_ones_both_ways(layer_norm):
+@pytest.mark.parametrize("rows", [6, 40])
+def test_gradients_by_finite_differences_and_second_ones_both_ways(layer_norm, rows):
     mlp = jittered(MLP(3, (4, 4), 2, layer_norm=layer_norm, key=jax.random.key(0)), jax.random.key(1))
-    x = jax.random.normal(jax.random.key(2), (6, 3))
+    x = jax.random.normal(jax.random.key(2), (rows, 3))
     loss = jax.jit(lambda mlp, x: jnp.sum(mlp(x) ** 2))
     check_grads(loss, (mlp, x), order=1, modes=["rev"], atol=2e-2, rtol=2e-2)
     hessian = jax.jit(jax.hessian(loss, argnums=1))(mlp, x[0])
@@ -81,10 +96,11 @@ def test_gradients_by_finite_differences_and_second_ones_both_ways(layer_norm):
 
 @pytest.mark.parametrize("layer_norm", [False, True])
 @pytest.mark.parametrize("activation", ["tanh", "relu", "elu", "silu"])
-def test_gradients_are_finite_at_extreme_and_at_zero_inputs(activation, layer_norm):
+@pytest.mark.parametrize("rows", [4, 40])
+def test_gradients_are_finite_at_extreme_and_at_zero_inputs(activation, layer_norm, rows):
     mlp = MLP(3, (8, 8), 2, activation=activation, layer_norm=layer_norm, key=jax.random.key(0))
     gradient = jax.jit(jax.grad(lambda mlp, x: jnp.mean(mlp(x) ** 2), argnums=(0, 1)))
-    for x in (jnp.full((4, 3), 1e6), jnp.full((4, 3), -1e6), jnp.zeros((4, 3))):
+    for x in (jnp.full((rows, 3), 1e6), jnp.full((rows, 3), -1e6), jnp.zeros((rows, 3))):
         gradients = gradient(mlp, x)
         assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(gradients))
 

@@ -1,11 +1,13 @@
 """Multi-layer perceptrons that compute feature-major, `[features, batch]`, between their own doors.
 
+A handful of rows, as few environments act on, goes through the same layers row by row instead.
+
 Parameters are plain arrays, marked by `nnx.data`: a bare array that is assigned while tracing would
 not be recognised as one, and an `nnx.Param` adds a level to each path and work to each flattening.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +31,22 @@ class Dense(nnx.Module):
         """[in, batch] -> [out, batch]."""
         return product(self.kernel, x) + self.bias[:, None]
 
+    def of_few(self, x: Array) -> Array:
+        """The same for a handful of rows, [batch, in] -> [batch, out].
 
+        To call a matrix library takes longer than such a product. Sums over few inputs, and a product with a vector
+        for each of few outputs, XLA compiles by itself, together with what follows them.
+        """
+        outputs, inputs = self.kernel.shape
+        if inputs <= _SHORT:
+            return sum((x[:, i, None] * self.kernel[:, i] for i in range(inputs)), start=self.bias)
+        if outputs <= _THIN:
+            return jnp.stack([x @ row for row in self.kernel], axis=-1) + self.bias
+        return x @ self.kernel.T + self.bias
+
+
+_FEW = 32  # rows up to which `of_few` is faster on a CPU
+_SHORT = 8  # inputs up to which a sum over them is faster than a product
 _THIN = 4  # rows of a kernel up to which as many products with a vector are faster than one with a matrix
 
 
@@ -78,6 +95,10 @@ class LayerNorm(nnx.Module):
         centred = x - jnp.mean(x, axis=0)
         variance = jnp.mean(centred**2, axis=0)
         return self.scale[:, None] * centred * jax.lax.rsqrt(variance + 1e-6) + self.bias[:, None]
+
+    def of_few(self, x: Array) -> Array:
+        """[batch, features] -> [batch, features]."""
+        return self(x.T).T
 
 
 class MLP(nnx.Module):
@@ -149,20 +170,25 @@ class MLP(nnx.Module):
                 f"as ({', '.join(['...', str(self.in_features)])})."
             )
         batch_shape = x.shape[:-1]
-        features = self._hidden(x.reshape(math.prod(batch_shape), self.in_features).T)
-        out = features
-        for project in self.projection:
-            out = project(features)
+        rows = x.reshape(math.prod(batch_shape), self.in_features)
+        if 1 < len(rows) <= _FEW:  # a single row is mostly one of many, under `vmap`
+            out, features = self._layers(rows, Dense.of_few, LayerNorm.of_few)
+            return out.reshape(*batch_shape, -1), features.reshape(*batch_shape, -1)
+        out, features = self._layers(rows.T, Dense.__call__, LayerNorm.__call__)
         return _batch_major(out, batch_shape), _batch_major(features, batch_shape)
 
-    def _hidden(self, x: Array) -> Array:
+    def _layers(self, x: Array, dense: Callable, norm: Callable) -> tuple[Array, Array]:
+        """The output and the last hidden layer, features where `dense` and `norm` have them."""
         activate = activation_named(self.activation)
         for index, layer in enumerate(self.layers):
-            x = layer(x)
+            x = dense(layer, x)
             if self.norms:
-                x = self.norms[index](x)
+                x = norm(self.norms[index], x)
             x = activate(x)
-        return x
+        out = x
+        for project in self.projection:
+            out = dense(project, x)
+        return out, x
 
 
 def _batch_major(x: Array, batch_shape: tuple[int, ...]) -> Array:
