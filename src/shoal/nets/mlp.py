@@ -38,11 +38,12 @@ class Dense(nnx.Module):
         for each of few outputs, XLA compiles by itself, together with what follows them.
         """
         outputs, inputs = self.kernel.shape
-        if inputs <= _SHORT:
-            return sum((x[:, i, None] * self.kernel[:, i] for i in range(inputs)), start=self.bias)
         if outputs <= _THIN:
             return jnp.stack([x @ row for row in self.kernel], axis=-1) + self.bias
-        return x @ self.kernel.T + self.bias
+        kernel = jax.lax.optimization_barrier(self.kernel.T)  # transposed once, before a loop over steps
+        if inputs <= _SHORT:
+            return sum((x[:, i, None] * kernel[i] for i in range(inputs)), start=self.bias)
+        return x @ kernel + self.bias
 
 
 _FEW = 32  # rows up to which `of_few` is faster on a CPU
