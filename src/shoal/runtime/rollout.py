@@ -72,13 +72,14 @@ def rollout(
         memory, action, extras = finish(drawn, policy, position.memory, position.timestep)
         state, timestep = batch.step(position.state, action, env_key)
         episodes, ended = count(position.episodes, position.ended, timestep)
-        return Position(state, timestep, memory, episodes, ended), (position.timestep, action, extras)
+        return Position(state, timestep, memory, episodes, ended), (timestep, action, extras)
 
     memory = position.memory
     drawn = jax.vmap(draw)(jax.random.split(act_key, num_steps))
     randomness = (drawn, jax.random.split(env_key, num_steps))
+    first = position.timestep
     position, (timesteps, actions, extras) = jax.lax.scan(step, position, randomness)
-    timesteps = jax.tree.map(lambda xs, x: jnp.concatenate([xs, x[None]]), timesteps, position.timestep)
+    timesteps = jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), first, timesteps)
     return position, Trajectory(timesteps, actions, extras, memory)
 
 
