@@ -38,9 +38,11 @@ class Dense(nnx.Module):
         for each of few outputs, XLA compiles by itself, together with what follows them.
         """
         outputs, inputs = self.kernel.shape
+        # The barriers keep XLA from making these copies again at each turn of a loop over steps.
         if outputs <= _THIN:
-            return jnp.stack([x @ row for row in self.kernel], axis=-1) + self.bias
-        kernel = jax.lax.optimization_barrier(self.kernel.T)  # transposed once, before a loop over steps
+            rows = jax.lax.optimization_barrier(list(self.kernel))
+            return jnp.stack([x @ row for row in rows], axis=-1) + self.bias
+        kernel = jax.lax.optimization_barrier(self.kernel.T)
         if inputs <= _SHORT:
             return sum((x[:, i, None] * kernel[i] for i in range(inputs)), start=self.bias)
         return x @ kernel + self.bias
