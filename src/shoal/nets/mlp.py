@@ -34,14 +34,13 @@ class Dense(nnx.Module):
     def of_few(self, x: Array) -> Array:
         """The same for a handful of rows, [batch, in] -> [batch, out].
 
-        To call a matrix library takes longer than such a product. Sums over few inputs, and a product with a vector
-        for each of few outputs, XLA compiles by itself, together with what follows them.
+        To call a matrix library takes longer than such a product. Those of few inputs or few outputs are sums, which
+        XLA compiles by itself, together with what follows them.
         """
         outputs, inputs = self.kernel.shape
-        # The barriers keep XLA from making these copies again at each turn of a loop over steps.
         if outputs <= _THIN:
-            rows = jax.lax.optimization_barrier(list(self.kernel))
-            return jnp.stack([x @ row for row in rows], axis=-1) + self.bias
+            return jnp.sum(x[:, None] * self.kernel, axis=-1) + self.bias
+        # The barrier keeps XLA from transposing it again at each turn of a loop over steps.
         kernel = jax.lax.optimization_barrier(self.kernel.T)
         if inputs <= _SHORT:
             return sum((x[:, i, None] * kernel[i] for i in range(inputs)), start=self.bias)
