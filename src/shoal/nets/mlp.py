@@ -49,7 +49,7 @@ class Dense(nnx.Module):
 
 _FEW = 32  # rows up to which `of_few` is faster on a CPU
 _SHORT = 8  # inputs up to which a sum over them is faster than a product
-_THIN = 4  # rows of a kernel up to which as many products with a vector are faster than one with a matrix
+_THIN = 4  # rows of a kernel up to which as many products with a vector, or sums, are faster than one with a matrix
 
 
 @jax.custom_vjp
