@@ -36,7 +36,9 @@ os.environ.setdefault("SHOAL_CACHE", "0")
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
-jax.config.update("jax_num_cpu_devices", 2)
+from shoal.runtime import machine  # noqa: E402
+
+machine.prepare(2)
 jax.devices()  # from here on their number is fixed, whatever a test asks for
 
 

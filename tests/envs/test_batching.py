@@ -14,10 +14,10 @@ def change(current, key, scale):
     return x * scale + jax.random.uniform(key, x.shape), count + 1
 
 
+@pytest.mark.parametrize("size", [1, batching.ALL_AT_ONCE, batching.ALL_AT_ONCE + 1, 150])
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.5, 1.0])
 @pytest.mark.parametrize("mapped_scale", [False, True])
-def test_where_changes_those_to_whom_it_happens(share, mapped_scale):
-    size = 150
+def test_where_changes_those_to_whom_it_happens(share, mapped_scale, size):
     happens = jax.random.uniform(jax.random.key(1), (size,)) < share
     current = jax.random.normal(jax.random.key(2), (size, 3)), jnp.arange(size)
     keys = jax.random.split(jax.random.key(3), size)
@@ -52,6 +52,20 @@ def test_where_computes_nothing_for_those_to_whom_it_does_not_happen():
     result = jax.jit(jax.vmap(lambda h, x, n: batching.where(h, counted, x, n)))(happens, -numbers, numbers)
     np.testing.assert_array_equal(result, jnp.where(happens, numbers, -numbers))
     assert len(asked) == batching.LEAST_AT_ONCE
+
+
+def test_a_small_batch_computes_nothing_unless_it_happens_to_one():
+    asked = []
+
+    def counted(group, current):
+        new = jax.pure_callback(lambda x: asked.append(x) or x, jax.ShapeDtypeStruct((8,), jnp.int32), group)
+        return jnp.where(group < 8, new, -1)
+
+    change = jax.jit(lambda happens: batching.in_groups(happens, counted, jnp.full(8, 9)))
+    np.testing.assert_array_equal(change(jnp.zeros(8, bool)), np.full(8, 9))
+    assert not asked
+    np.testing.assert_array_equal(change(jnp.arange(8) % 3 == 1), [9, 1, 9, 9, 4, 9, 9, 7])
+    assert len(asked) == 1
 
 
 def test_groups_are_changed_until_none_waits():

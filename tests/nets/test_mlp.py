@@ -55,16 +55,17 @@ def test_features_are_the_last_hidden_layer():
     np.testing.assert_allclose(out, features @ mlp.projection[0].kernel.T, atol=1e-6)
 
 
+@pytest.mark.parametrize("rows", [2, 8, 20])  # sums and single rows; the last, products of all rows
 @pytest.mark.parametrize("layer_norm", [False, True])
-def test_few_rows_are_computed_as_many_are(layer_norm):
+def test_few_rows_are_computed_as_many_are(layer_norm, rows):
     mlp = jittered(MLP(5, (64, 8), 2, layer_norm=layer_norm, key=jax.random.key(0)), jax.random.key(1))
     x = jax.random.normal(jax.random.key(2), (40, 5))
 
     def gradient(x):
         return jax.jit(jax.grad(lambda mlp, x: jnp.mean(mlp(x) ** 2)))(mlp, x)
 
-    parts = [gradient(x[i : i + 8]) for i in range(0, 40, 8)]
-    mean = jax.tree.map(lambda *leaves: sum(leaves) / 5, *parts)
+    parts = [gradient(x[i : i + rows]) for i in range(0, 40, rows)]
+    mean = jax.tree.map(lambda *leaves: sum(leaves) / len(parts), *parts)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), gradient(x), mean)
 
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import pytest
@@ -37,6 +38,41 @@ def test_a_backend_that_runs_keeps_its_devices():
     before = len(jax.devices())
     machine.prepare(before + 3)
     assert len(jax.devices()) == before
+
+
+def test_a_backend_that_runs_keeps_its_flags(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "")
+    for devices in (0, 1, len(jax.devices()), len(jax.devices()) - 1):
+        machine.prepare(devices)
+        assert os.environ["XLA_FLAGS"] == ""  # what nobody reads would only change keys of the compile cache
+
+
+ASK_FOR_A_LOOP = """
+import jax, jax.numpy as jnp
+from shoal.runtime import machine
+machine.prepare()
+def loop(x):
+    return jax.lax.scan(lambda x, _: (jnp.sin(x) * x, x.sum()), x, None, length=50)
+print("xla_cpu_small_call" in jax.jit(loop).lower(jnp.ones(1000)).compile().as_text())
+"""
+
+
+@pytest.mark.parametrize(
+    "own,answer", [("", "True"), ("--xla_backend_extra_options=xla_cpu_mine=1", "False"), ("file", "False")]
+)
+def test_a_fresh_process_compiles_a_small_loop_as_one_kernel(own, answer, tmp_path):
+    if own == "file":
+        own = str(tmp_path / "flags")
+        Path(own).write_text("--xla_cpu_multi_thread_eigen=true")
+    done = subprocess.run(
+        [sys.executable, "-c", ASK_FOR_A_LOOP],
+        env=os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": own},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert done.stdout.strip() == answer
 
 
 ASK = """

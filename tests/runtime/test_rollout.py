@@ -1,5 +1,9 @@
 """Rollouts: the trajectory's shape, and the statistics of episodes against a replay in plain Python."""
 
+import os
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -111,3 +115,45 @@ def test_a_greedy_rollout_takes_the_mode():
     greedy, sampled = roll(jax.random.key(0))
     assert set(np.unique(greedy)) == {1}
     assert set(np.unique(sampled)) == {0, 1}
+
+
+FEW = """
+import re
+import jax
+import jax.numpy as jnp
+from shoal.algos.ppo import PPOConfig
+from shoal.envs import make
+from shoal.envs.batch import Batch
+from shoal.runtime import machine
+from shoal.runtime.rollout import Position, none_ended, rollout
+from shoal.runtime.run import Episodes
+from shoal.types import spec_of
+
+machine.prepare(1)
+for num_envs in (2, 16):
+    env = make("CartPole-v1")
+    batch, algorithm = Batch(env, num_envs=num_envs), PPOConfig().resolved().algorithm(spec_of(env), ())
+    learner = jax.jit(algorithm.init, static_argnums=1)(jax.random.key(0), num_envs)
+    zeros = jnp.zeros(num_envs)
+    state, timestep = jax.jit(batch.reset)(jax.random.key(0))
+    position = Position(state, timestep, algorithm.memory((num_envs,)), Episodes(zeros, zeros), none_ended())
+    def roll(learner, position, key):
+        return rollout(batch, algorithm, algorithm.policy(learner), position, key, 37)
+    text = jax.jit(roll).lower(learner, position, jax.random.key(1)).compile().as_text()
+    parts = re.split(r"^(?:ENTRY )?(%\\S+) \\(", text, flags=re.M)  # the computations' names and texts, in turn
+    (name,) = [name for name, body in zip(parts[1::2], parts[2::2]) if '"n":"37"' in body]
+    print(bool(re.search(rf"to_apply={re.escape(name)}, .*xla_cpu_small_call", text)))
+"""
+
+
+def test_the_rollout_of_few_environments_is_one_kernel():
+    """To start an operation takes 0.1 µs, and a step has fifty; one that XLA cannot take in brings them all back."""
+    done = subprocess.run(
+        [sys.executable, "-c", FEW],
+        env=os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""},  # the suite's compile other operations
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    assert done.stdout.split() == ["True", "True"]

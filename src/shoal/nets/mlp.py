@@ -34,8 +34,9 @@ class Dense(nnx.Module):
     def of_few(self, x: Array) -> Array:
         """The same for a handful of rows, [batch, in] -> [batch, out].
 
-        To call a matrix library takes longer than such a product. Those of few inputs or few outputs are sums, which
-        XLA compiles by itself, together with what follows them.
+        To call a matrix library takes longer than such a product, and a loop over steps that calls one cannot be
+        compiled as one kernel (`shoal.runtime.machine`). Layers of few inputs or few outputs are sums, and small ones
+        products of single rows: XLA compiles both by itself.
         """
         outputs, inputs = self.kernel.shape
         if outputs <= _THIN:
@@ -44,10 +45,14 @@ class Dense(nnx.Module):
         kernel = jax.lax.optimization_barrier(self.kernel.T)
         if inputs <= _SHORT:
             return sum((x[:, i, None] * kernel[i] for i in range(inputs)), start=self.bias)
+        if len(x) <= _FEWER and len(x) * kernel.size <= _SMALL:
+            return jnp.stack([row @ kernel for row in x]) + self.bias
         return x @ kernel + self.bias
 
 
 _FEW = 32  # rows up to which `of_few` is faster on a CPU
+_FEWER = 16  # rows up to which products of single rows are
+_SMALL = 2**16  # multiplications up to which they are: 16 rows of a 64 x 64 kernel, or 4 of 128 x 128
 _SHORT = 8  # inputs up to which a sum over them is faster than a product
 _THIN = 4  # rows of a kernel up to which as many products with a vector, or sums, are faster than one with a matrix
 
