@@ -47,6 +47,20 @@ def test_a_backend_that_runs_keeps_its_flags(monkeypatch):
         assert os.environ["XLA_FLAGS"] == ""  # what nobody reads would only change keys of the compile cache
 
 
+def printed_by(program, environment):
+    """What a fresh process prints, with nothing set that decides how the machine is prepared but `environment`."""
+    unset = ("SHOAL_CACHE", "JAX_COMPILATION_CACHE_DIR", "XDG_CACHE_HOME", "XLA_FLAGS", "NPROC")
+    inherited = {name: value for name, value in os.environ.items() if name not in unset}
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env=inherited | {"JAX_PLATFORMS": "cpu"} | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    ).stdout.strip()
+
+
 ASK_FOR_A_LOOP = """
 import jax, jax.numpy as jnp
 from shoal.runtime import machine
@@ -64,15 +78,7 @@ def test_a_fresh_process_compiles_a_small_loop_as_one_kernel(own, answer, tmp_pa
     if own == "file":
         own = str(tmp_path / "flags")
         Path(own).write_text("--xla_cpu_multi_thread_eigen=true")
-    done = subprocess.run(
-        [sys.executable, "-c", ASK_FOR_A_LOOP],
-        env=os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": own},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    assert done.stdout.strip() == answer
+    assert printed_by(ASK_FOR_A_LOOP, {"SHOAL_CACHE": "0", "XLA_FLAGS": own}) == answer
 
 
 ASK = """
@@ -92,17 +98,7 @@ print(len(jax.devices()), jax.config.jax_compilation_cache_dir)
     ],
 )
 def test_a_fresh_process_gets_its_devices_and_its_cache(devices, environment, answer):
-    unset = ("SHOAL_CACHE", "JAX_COMPILATION_CACHE_DIR", "XDG_CACHE_HOME", "XLA_FLAGS")
-    inherited = {name: value for name, value in os.environ.items() if name not in unset}
-    done = subprocess.run(
-        [sys.executable, "-c", ASK.format(devices=devices)],
-        env=inherited | {"JAX_PLATFORMS": "cpu"} | environment,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    assert done.stdout.strip() == answer
+    assert printed_by(ASK.format(devices=devices), environment) == answer
 
 
 @pytest.mark.parametrize(
@@ -124,13 +120,4 @@ def test_one_thread_starts_a_backend_with_one_device_and_a_pool_of_one():
         "import jax, os; from shoal.runtime import machine; machine.prepare(one_thread=True);"
         "machine.prepare(0); print(len(jax.devices()), os.environ['NPROC'])"
     )
-    inherited = {name: value for name, value in os.environ.items() if name not in ("NPROC", "XLA_FLAGS")}
-    done = subprocess.run(
-        [sys.executable, "-c", ask],
-        env=inherited | {"JAX_PLATFORMS": "cpu", "SHOAL_CACHE": "0"},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    assert done.stdout.strip() == "1 1"
+    assert printed_by(ask, {"SHOAL_CACHE": "0"}) == "1 1"

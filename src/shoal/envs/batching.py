@@ -75,9 +75,7 @@ def in_groups(happens: Array, change_of: Callable[[Array, PyTree], PyTree], curr
       current: [N, ...].
     """
     size = happens.shape[0]
-    if size <= ALL_AT_ONCE:
-        return _all_if_any(happens, change_of, current)
-    at_once = min(max(LEAST_AT_ONCE, int(size * SHARE_AT_ONCE)), size)
+    at_once = max(LEAST_AT_ONCE, int(size * SHARE_AT_ONCE))
 
     def change_group(carry: tuple[Array, PyTree]) -> tuple[Array, PyTree]:
         waiting, current = carry
@@ -86,22 +84,14 @@ def in_groups(happens: Array, change_of: Callable[[Array, PyTree], PyTree], curr
         current = jax.tree.map(lambda x, y: x.at[group].set(y, mode="drop"), current, changed)
         return waiting.at[group].set(False, mode="drop"), current
 
-    return jax.lax.while_loop(lambda carry: jnp.any(carry[0]), change_group, (happens, current))[1]
-
-
-def _all_if_any(happens: Array, change_of: Callable[[Array, PyTree], PyTree], current: PyTree) -> PyTree:
-    """`in_groups` with a single group, of those at their own places: nothing is looked for, gathered or scattered.
-
-    XLA compiles a rollout of small steps as one kernel, but not with a scatter in it.
-    """
-    size = happens.shape[0]
-
-    def change(carry: tuple[Array, PyTree]) -> tuple[Array, PyTree]:
+    def change_all(carry: tuple[Array, PyTree]) -> tuple[Array, PyTree]:
+        """Each at its own place: XLA compiles a rollout of small steps as one kernel, but not with a scatter in it."""
         waiting, current = carry
         # It must depend on the carry: what does not, XLA computes at each step, whether anything happens or not.
         group = jnp.where(waiting, jnp.arange(size), size)
         return jnp.zeros_like(waiting), trees.where(waiting, change_of(group, current), current)
 
+    change = change_all if size <= ALL_AT_ONCE else change_group
     return jax.lax.while_loop(lambda carry: jnp.any(carry[0]), change, (happens, current))[1]
 
 
