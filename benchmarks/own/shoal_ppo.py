@@ -38,8 +38,8 @@ def population(
     make: Callable[[], Environment], config: PPOConfig, sizes: Namespace
 ) -> tuple[Run, Settings, populations.Layout]:
     """One run of one seed before its first update, its environments spread over the devices."""
-    if machine.worth_one_thread(sizes.devices, 1, sizes.num_envs, sizes.num_steps):
-        machine.prepare(one_thread=True)  # as `shoal train` does, before anything below starts the backend
+    one_thread = machine.worth_one_thread(sizes.devices, 1, sizes.num_envs, sizes.num_steps)
+    machine.prepare(sizes.devices, one_thread=one_thread)  # as `shoal train` does, before the backend starts
     environment, config = make(), config.resolved()
     updates = 1_000_000  # what a schedule would divide by; nothing here is scheduled
     run = RunConfig(
