@@ -141,7 +141,7 @@ def everything(config, env, key):
     rows, prepared, _ = ppo.prepare(config, spec_of(env), (), learner, trajectory)
     size = NUM_ENVS * NUM_STEPS // config.num_minibatches
     batch = jax.tree.map(lambda x: x[:size], rows)
-    _, sums = summed_loss(config, prepared.shared.network, batch, jnp.float32(1.0), jnp.asarray(True))
+    _, of_rows = summed_loss(config, prepared.shared.network, batch, jnp.float32(1.0), jnp.asarray(True))
 
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), trajectory.actions)
     new, metrics = algorithm.update(learner, trajectory, jax.random.key(1), jnp.float32(0.0))
@@ -149,7 +149,7 @@ def everything(config, env, key):
         "learner": learner,
         "trajectory": trajectory,
         "replayed": replayed,
-        "first minibatch": dict(zip(ppo.METRICS, sums / size, strict=False)),
+        "first minibatch": {name: x.sum() / size for name, x in zip(ppo.METRICS, of_rows, strict=False)},
         "legal": jax.vmap(env.action_space.contains)(flat),
         "update": (new, metrics),
     }

@@ -185,7 +185,8 @@ def everything(config, spec, key):
         rows, prepared, _ = ppo.prepare(chosen, spec, (), learner, trajectory)
         batch, distribution, value = batches.replay(network, rows)
         ratio = actions.log_prob(distribution, batch.raw) - batch.log_prob
-        _, sums = ppo.summed_loss(chosen, network, rows, jnp.float32(1.0), jnp.asarray(True))
+        _, of_rows = ppo.summed_loss(chosen, network, rows, jnp.float32(1.0), jnp.asarray(True))
+        sums = [x.sum() for x in of_rows]
         found[length, burn_in] = rows, batch, ratio, value, sums, prepared.local
     return trajectory, values, looked_back, found
 

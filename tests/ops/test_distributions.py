@@ -57,7 +57,7 @@ class TestCategorical:
                 legal[RNG.integers(n)] = True
                 logits = jnp.where(legal, RNG.normal(size=n) * 3, distributions.ILLEGAL)
                 probabilities = jax.nn.softmax(logits) * jnp.float32(RNG.uniform(0.99, 1.01))
-                drawn = np.asarray(sampler(jnp.tile(probabilities, (len(uniform), 1)), uniform))
+                drawn = np.asarray(sampler(jnp.tile(probabilities[:, None], len(uniform)), uniform))
                 assert np.all(legal[drawn])
 
     def test_log_prob_entropy_and_kl_are_scipys(self):

@@ -19,6 +19,7 @@ from shoal.algos import actions, batches, checks, counts, memories, networks, op
 from shoal.algos.batches import Minibatch, Rows
 from shoal.algos.normalising import normalise, scaled_rewards
 from shoal.nets.actor_critic import acting_part
+from shoal.nets.gradients import computed_once
 from shoal.nets.recurrent import Memories, Seen
 from shoal.ops import policy_losses, returns, statistics, value_losses
 from shoal.types import Algorithm, Array, EnvSpec, Learner, Mean, Metrics, PyTree, TimeStep, Trajectory
@@ -440,28 +441,37 @@ def summed_gradient(
 ) -> tuple[optimisers.Parts, Array]:
     """Gradient of the loss and its metrics, summed over the rows of a minibatch, chunk by chunk."""
 
-    def loss(parts: optimisers.Parts, chunk: Rows) -> tuple[Array, Array]:
-        return summed_loss(config, join(parts), chunk, kl_coef, actor_on)
+    def gradient(parts: optimisers.Parts, chunk: Rows) -> tuple[optimisers.Parts, RowMetrics]:
+        def loss(parts: optimisers.Parts) -> tuple[Array, RowMetrics]:
+            return summed_loss(config, join(parts), chunk, kl_coef, actor_on)
 
-    grad = jax.grad(loss, has_aux=True)
+        return jax.grad(loss, has_aux=True)(parts)
+
     num_chunks = batches.num_parts(batch, config.gradient_chunk)
     if num_chunks == 1:
-        return grad(parts, batch)
+        total, metrics = gradient(parts, batch)
+    else:
+        chunks = jax.tree.map(lambda x: x.reshape(num_chunks, -1, *x.shape[1:]), batch)
+        shapes = jax.eval_shape(lambda: gradient(parts, jax.tree.map(lambda x: x[0], chunks)))
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
-    def add(total: PyTree, chunk: Rows) -> tuple[PyTree, None]:
-        return jax.tree.map(jnp.add, total, grad(parts, chunk)), None
+        def add(total: PyTree, chunk: Rows) -> tuple[PyTree, None]:
+            return jax.tree.map(jnp.add, total, gradient(parts, chunk)), None
 
-    chunks = jax.tree.map(lambda x: x.reshape(num_chunks, -1, *x.shape[1:]), batch)
-    shapes = jax.eval_shape(lambda: grad(parts, jax.tree.map(lambda x: x[0], chunks)))
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-    return jax.lax.scan(add, zeros, chunks)[0]
+        total, metrics = jax.lax.scan(add, zeros, chunks)[0]
+    return total, jnp.stack([jnp.sum(x) for x in metrics])
+
+
+RowMetrics = tuple[Array, ...]  # the first five of METRICS, each of every row, 0 where it is no transition
 
 
 def summed_loss(
     config: PPOConfig, network: PyTree, batch: Rows, kl_coef: Array, actor_on: Array
-) -> tuple[Array, Array]:
-    """PPO's loss, and the first five of METRICS, summed over the rows that are transitions."""
+) -> tuple[Array, RowMetrics]:
+    """PPO's loss, summed over the rows that are transitions, and what it is made of, row by row."""
     batch, distribution, value = batches.replay(network, batch)
+    # A rollout has no weight below 0, which the compiler does not know.
+    distribution, value = computed_once((distribution, value), batch.weight[(0,) * batch.weight.ndim] >= 0)
     log_ratio = actions.log_prob(distribution, batch.raw) - batch.log_prob
     entropy = actions.entropy(distribution)
     surrogate = surrogates.NAMED[config.surrogate]
@@ -470,16 +480,14 @@ def summed_loss(
         value_loss = value_losses.clipped_value(value, batch.value, batch.target, config.vf_clip_coef)
     else:
         value_loss = value_losses.squared(value, batch.target)
-
-    def total(x: Array) -> Array:
-        return jnp.sum(jnp.where(batch.weight > 0, x, 0.0))
-
     kl = policy_losses.kl_k3(log_ratio)
-    beyond = (log_ratio > jnp.log1p(config.clip_coef)) | (jnp.exp(log_ratio) < 1.0 - config.clip_coef)
-    clipped = beyond.astype(jnp.float32)
-    sums = jnp.stack([total(x) for x in (policy_loss, value_loss, entropy, kl, clipped)])
-    actor_loss = jnp.where(actor_on, sums[0] - config.ent_coef * sums[2], 0.0)
-    return actor_loss + config.vf_coef * sums[1], sums
+    below = jnp.log(jnp.maximum(1.0 - config.clip_coef, 0.0))
+    clipped = (log_ratio > jnp.log1p(config.clip_coef)) | (log_ratio < below)
+
+    of_rows = (policy_loss, value_loss, entropy, kl, clipped.astype(jnp.float32))
+    metrics = tuple(jnp.where(batch.weight > 0, x, 0.0) for x in of_rows)
+    actor_loss = jnp.where(actor_on, metrics[0] - config.ent_coef * metrics[2], 0.0)
+    return jnp.sum(actor_loss + config.vf_coef * metrics[1]), metrics
 
 
 def adapt(config: PPOConfig, shared: Shared, kl: Array) -> Shared:

@@ -1,6 +1,9 @@
-"""Scaling what flows backwards, where a torso serves several heads."""
+"""What flows backwards: scaled, where a torso serves several heads, or computed once for all that read it."""
+
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from shoal.types import PyTree
 
@@ -30,3 +33,43 @@ def _scaled(x: Array, scale: Array | float) -> Array:
 def _scaled_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     x, scale = primals
     return x, (scale * tangents[0]).astype(x.dtype)
+
+
+def computed_once(tree: PyTree, holds: Array) -> PyTree:
+    """The same arrays, whose gradient a CPU computes once, and not again in every operation that reads it.
+
+    XLA fuses the last operations of a loss's gradient into whatever reads them: into each of the 64 rows of the
+    layer below, for one. Its barriers are gone by the time it fuses; a conditional stays. On accelerators, which
+    would wait for its condition, nothing is done. There is no forward-mode derivative.
+
+    Args:
+      tree: arrays, and leaves of other kinds, which are left as they are.
+      holds: a boolean that is True, but not known to be while compiling; where it is False the gradient is 0.
+    """
+    if jax.default_backend() != "cpu":
+        return tree
+    leaves, structure = jax.tree.flatten(tree)
+    floating = [i for i, leaf in enumerate(leaves) if _is_floating(leaf)]
+    for i, leaf in zip(floating, _computed_once([leaves[i] for i in floating], holds), strict=True):
+        leaves[i] = leaf
+    return jax.tree.unflatten(structure, leaves)
+
+
+def _is_floating(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jnp.floating)
+
+
+@jax.custom_vjp
+def _computed_once(arrays: list[Array], holds: Array) -> list[Array]:
+    return arrays
+
+
+def _computed_once_forward(arrays: list[Array], holds: Array) -> tuple[list[Array], Array]:
+    return arrays, holds
+
+
+def _computed_once_backward(holds: Array, gradient: list[Array]) -> tuple[list[Array], None]:
+    return jax.lax.cond(holds, lambda g: g, lambda g: jax.tree.map(jnp.zeros_like, g), gradient), None
+
+
+_computed_once.defvjp(_computed_once_forward, _computed_once_backward)

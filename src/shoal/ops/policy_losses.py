@@ -7,6 +7,8 @@ disagreement of shapes raises a ValueError while tracing, one of dtypes a TypeEr
 they are.
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 
@@ -93,8 +95,11 @@ def clip_surrogate(log_ratio: Array, advantage: Array, clip_coef: Array | float)
     _checks.broadcastable(jnp.shape(log_ratio), clip_coef=clip_coef)
     advantage = jax.lax.stop_gradient(advantage)
     ratio = jnp.exp(_bounded(log_ratio))
-    clipped = jnp.clip(ratio, 1.0 - clip_coef, 1.0 + clip_coef)
-    return -jnp.minimum(ratio * advantage, clipped * advantage)
+    low, high = 1.0 - clip_coef, 1.0 + clip_coef
+    # Selects: the gradients of `min` and `clip` look for ties as well, in kernels of their own.
+    clipped = jnp.where(ratio > high, high, jnp.where(ratio < low, low, ratio))
+    unclipped_gain, clipped_gain = ratio * advantage, clipped * advantage
+    return -jnp.where(unclipped_gain <= clipped_gain, unclipped_gain, clipped_gain)
 
 
 def kl_penalty_surrogate(log_ratio: Array, advantage: Array, kl: Array, kl_coef: Array | float) -> Array:
@@ -165,9 +170,13 @@ def kl_k3(log_ratio: Array) -> Array:
     Source: Schulman 2020, "Approximating KL Divergence".
     """
     _check(log_ratio=log_ratio)
-    # expm1(x) - x loses its digits near 0, where PPO lives: there the series x²/2 + x³/6 + x⁴/24 is exact.
-    series = jnp.square(log_ratio) * (0.5 + log_ratio * (1.0 / 6.0 + log_ratio / 24.0))
-    return jnp.where(jnp.abs(log_ratio) < 0.03, series, jnp.expm1(_bounded(log_ratio)) - log_ratio)
+    # exp(x) - 1 - x loses its digits near 0, where PPO lives: there x² (1/2! + x/3! + x²/4! + ...) is exact.
+    is_near = jnp.abs(log_ratio) < 0.3
+    near = jnp.where(is_near, log_ratio, 0.0)
+    series = jnp.zeros_like(near)
+    for k in range(8, 1, -1):
+        series = series * near + 1.0 / math.factorial(k)
+    return jnp.where(is_near, series * jnp.square(near), jnp.exp(_bounded(log_ratio)) - 1.0 - log_ratio)
 
 
 _MAX_LOG_RATIO = 60.0  # exp(60) = 1e26: far beyond any use, and its square still fits
@@ -175,7 +184,7 @@ _MAX_LOG_RATIO = 60.0  # exp(60) = 1e26: far beyond any use, and its square stil
 
 def _bounded(log_ratio: Array) -> Array:
     """Cuts a log-ratio where its exponential would overflow; infinity times a gradient of 0 is NaN."""
-    return jnp.minimum(log_ratio, _MAX_LOG_RATIO)
+    return jnp.where(log_ratio > _MAX_LOG_RATIO, _MAX_LOG_RATIO, log_ratio)
 
 
 def _check(**arrays: Array) -> None:

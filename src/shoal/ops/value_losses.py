@@ -73,8 +73,11 @@ def clipped_value(value: Array, old_value: Array, target: Array, clip_coef: Arra
     """
     _checks.broadcastable(jnp.shape(value), clip_coef=clip_coef)
     old_value = _constant(value, old_value=old_value)
-    clipped = old_value + jnp.clip(value - old_value, -clip_coef, clip_coef)
-    return jnp.maximum(squared(value, target), squared(clipped, target))
+    change = value - old_value
+    # Selects, as in `shoal.ops.policy_losses.clip_surrogate`.
+    kept = jnp.where(change > clip_coef, clip_coef, jnp.where(change < -clip_coef, -clip_coef, change))
+    loss, clipped_loss = squared(value, target), squared(old_value + kept, target)
+    return jnp.where(loss >= clipped_loss, loss, clipped_loss)
 
 
 def td_learning(

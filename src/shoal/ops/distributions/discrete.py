@@ -1,6 +1,7 @@
 """Distributions over finitely many choices: actions by number, and values on a support of atoms."""
 
 import functools
+import itertools
 from collections.abc import Iterable
 from typing import NamedTuple, TypeVar
 
@@ -33,9 +34,9 @@ class Categorical(NamedTuple):
         Never an action of probability 0. One of a probability below 2**-24 is drawn only roughly as often
         as it should be: the uniform number has no more digits.
         """
-        probabilities = jax.nn.softmax(parameter(logits=self.logits))
-        uniform = jax.random.uniform(key, probabilities.shape[:-1], probabilities.dtype)
-        if probabilities.shape[-1] <= _UNROLLED:
+        probabilities = jax.nn.softmax(_actions_first(parameter(logits=self.logits)), axis=0)
+        uniform = jax.random.uniform(key, probabilities.shape[1:], probabilities.dtype)
+        if len(probabilities) <= _UNROLLED:
             return _inverse_unrolled(probabilities, uniform)
         return _inverse(probabilities, uniform)
 
@@ -45,10 +46,11 @@ class Categorical(NamedTuple):
 
     def log_prob(self, x: Array) -> Array:
         """[...] -> [...]."""
-        log_probabilities = self._log_probabilities
+        x = integers(x, self.logits.shape[:-1])
+        shifted, log_total = self._log_weights(x.ndim)
         # A select and a sum, for its gradient is again a select: a gather's would be a scatter.
-        chosen = _one_hot(integers(x, self.logits.shape[:-1]), self.logits.shape[-1])
-        return jnp.sum(jnp.where(chosen, log_probabilities, 0.0), axis=-1)
+        chosen = _actions_first(_one_hot(x, len(shifted)), shifted.ndim - 1)
+        return jnp.sum(jnp.where(chosen, shifted, 0.0), axis=0) - log_total
 
     def sample_and_log_prob(self, key: Array) -> tuple[Array, Array]:
         """An action and its log-probability."""
@@ -57,18 +59,26 @@ class Categorical(NamedTuple):
 
     def entropy(self) -> Array:
         """In nats, [...]; 0 where one action is legal."""
-        log_probabilities = self._log_probabilities
-        return -jnp.sum(_times(jnp.exp(log_probabilities), log_probabilities), axis=-1)
+        shifted, log_total = self._log_weights()
+        weights = jnp.exp(shifted)
+        return log_total - jnp.sum(_times(weights, shifted), axis=0) / jnp.sum(weights, axis=0)
 
     def kl(self, other: "Categorical") -> Array:
         """KL(self || other), [...]; very large where self takes actions that are illegal in other."""
         same_last_axis(self=self.logits.shape, other=other.logits.shape)
-        log_p, log_q = self._log_probabilities, other._log_probabilities
-        return jnp.sum(_times(jnp.exp(log_p), log_p - log_q), axis=-1)
+        shifted_p, log_total_p = self._log_weights(jnp.ndim(other.logits) - 1)
+        shifted_q, log_total_q = other._log_weights(jnp.ndim(self.logits) - 1)
+        log_p, log_q = shifted_p - log_total_p, shifted_q - log_total_q
+        return jnp.sum(_times(jnp.exp(log_p), log_p - log_q), axis=0)
 
-    @property
-    def _log_probabilities(self) -> Array:
-        return jax.nn.log_softmax(parameter(logits=self.logits))
+    def _log_weights(self, batch_ndim: int = 0) -> tuple[Array, Array]:
+        """Logits less the greatest of them, [n, ...], and the logarithm of the sum of their exponentials, [...].
+
+        Their difference is the log-probability. They have `batch_ndim` batch axes or more.
+        """
+        logits = _actions_first(parameter(logits=self.logits), batch_ndim)
+        shifted = logits - jax.lax.stop_gradient(jnp.max(logits, axis=0))
+        return shifted, jnp.log(jnp.sum(jnp.exp(shifted), axis=0))
 
 
 class MultiCategorical(NamedTuple):
@@ -221,7 +231,7 @@ class DiscreteValued(NamedTuple):
     def log_prob(self, x: Array) -> Array:
         """[...] -> [...]: `ILLEGAL` unless x is exactly one of the atoms."""
         real(x=x)
-        atoms, log_probabilities = self._support, self._categorical._log_probabilities
+        atoms, log_probabilities = self._support, jax.nn.log_softmax(self._categorical.logits)
         broadcast_shape(x=jnp.shape(x), batch=jnp.shape(log_probabilities)[:-1])
         equal = widened(x)[..., None] == atoms
         chosen = jax.nn.logsumexp(jnp.where(equal, log_probabilities, ILLEGAL), axis=-1)
@@ -268,6 +278,16 @@ class DiscreteValued(NamedTuple):
         return jnp.sum(jnp.where(_one_hot(index, self.logits.shape[-1]), self._support, 0.0), axis=-1)
 
 
+def _actions_first(x: Array, batch_ndim: int = 0) -> Array:
+    """[..., n] -> [n, ...], with at least `batch_ndim` batch axes, so that it broadcasts with arrays of so many.
+
+    Sums over the actions are then sums of whole batches, which XLA fuses with what they are made of. Over a last
+    axis of a few entries each is a kernel of its own on a CPU: a minibatch's loss takes twice as long.
+    """
+    missing = max(0, batch_ndim - (x.ndim - 1))
+    return jnp.expand_dims(jnp.moveaxis(x, -1, 0), tuple(range(1, 1 + missing)))
+
+
 def _one_hot(index: Array, n: int) -> Array:
     return jnp.arange(n) == index[..., None]
 
@@ -295,24 +315,21 @@ def _times(probability: Array, x: Array) -> Array:
 
 
 def _inverse_unrolled(probabilities: Array, uniform: Array) -> Array:
-    """The first action whose cumulative probability exceeds the uniform number (of the total)."""
-    n = probabilities.shape[-1]
+    """The first action whose cumulative probability [n, ...] exceeds the uniform number (of the total), [...]."""
     # Summed one after the other: an action of probability 0 then adds exactly nothing, and is never the first.
-    cumulative = [probabilities[..., 0]]
-    for i in range(1, n):
-        cumulative.append(cumulative[-1] + probabilities[..., i])
+    cumulative = list(itertools.accumulate(probabilities))
     threshold = uniform * cumulative[-1] * _BELOW_ONE
     return _total((c <= threshold).astype(jnp.int32) for c in cumulative)
 
 
 def _inverse(probabilities: Array, uniform: Array) -> Array:
     """The same for many actions, whose sums are made in parallel and may round up at an action of 0."""
-    cumulative = jnp.cumsum(probabilities, axis=-1)
-    threshold = uniform * cumulative[..., -1] * _BELOW_ONE
-    exceeds = (cumulative > threshold[..., None]) & (probabilities > 0)
-    first = jnp.argmax(exceeds, axis=-1)
-    likeliest = jnp.argmax(probabilities, axis=-1)
-    return jnp.where(jnp.any(exceeds, axis=-1), first, likeliest).astype(jnp.int32)
+    cumulative = jnp.cumsum(probabilities, axis=0)
+    threshold = uniform * cumulative[-1] * _BELOW_ONE
+    exceeds = (cumulative > threshold) & (probabilities > 0)
+    first = jnp.argmax(exceeds, axis=0)
+    likeliest = jnp.argmax(probabilities, axis=0)
+    return jnp.where(jnp.any(exceeds, axis=0), first, likeliest).astype(jnp.int32)
 
 
 _UNROLLED = 32  # up to so many actions the distribution function is summed one by one
