@@ -4,6 +4,7 @@ A chunk is K steps of one environment with the memory from before the first of t
 chunks of one step, and no axis for it. Leading axes of rows: [C] without memory, [C, K] with it.
 """
 
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -106,7 +107,7 @@ def _where(condition: Array, on_true: PyTree, on_false: PyTree) -> PyTree:
 class Minibatch(NamedTuple):
     """Which rows a gradient step is taken on."""
 
-    rows: Array  # their indices, [size]
+    rows: Array  # their indices, uint32 [size]
     advantage: Array  # of these rows, normalised as configured, [size, ...]
     weight: Array  # how many of them are transitions, of all devices
     epoch: Array
@@ -120,15 +121,21 @@ def minibatches(config: Any, axis: tuple[str, ...], rows: Rows, key: Array) -> M
     num_rows = rows.weight.shape[0]
     epochs = max(config.update_epochs, config.critic_update_epochs)
     permutation = jax.vmap(permutations.permutation, in_axes=(0, None))
-    index = permutation(jax.random.split(key, epochs), num_rows).reshape(epochs * config.num_minibatches, -1)
+    index = permutation(jax.random.split(key, epochs), num_rows).astype(jnp.uint32)
+    index = index.reshape(epochs * config.num_minibatches, -1)
     # One minibatch after the other: a gather of all at once takes five times as long on the CPU.
-    advantage, weight = jax.lax.map(lambda chosen: (rows.advantage[chosen], rows.weight[chosen]), index)
+    advantage, weight = jax.lax.map(functools.partial(taken, (rows.advantage, rows.weight)), index)
     if config.norm_adv == "minibatch":
         advantage = jax.vmap(lambda x, w: statistics.standardise(x, w, axis_name=axis))(advantage, weight)
     total = weight.sum(axis=tuple(range(1, weight.ndim)))
     if axis:
         total = jax.lax.psum(total, axis)
     return Minibatch(index, advantage, total, jnp.repeat(jnp.arange(epochs), config.num_minibatches))
+
+
+def taken(rows: PyTree, index: Array) -> PyTree:
+    """The rows of these numbers, which must be there: unsigned, so that nothing looks for ones below 0."""
+    return jax.tree.map(lambda x: x.at[index].get(mode="promise_in_bounds"), rows)
 
 
 def num_parts(batch: Rows, rows: int) -> int:

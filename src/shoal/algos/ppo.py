@@ -275,8 +275,7 @@ def update(
     shuffle_key = jax.random.fold_in(key, jax.lax.axis_index(axis)) if axis else key
 
     def improve(carry: Improving, minibatch: Minibatch) -> tuple[Improving, Array]:
-        batch = jax.tree.map(lambda x: x[minibatch.rows], rows)
-        batch = batch._replace(advantage=minibatch.advantage)
+        batch = batches.taken(rows, minibatch.rows)._replace(advantage=minibatch.advantage)
         gradient = functools.partial(summed_gradient, config, join, batch, shared.kl_coef)
         return improve_once(config, axis, optimizer, gradient, carry, minibatch)
 
@@ -441,25 +440,27 @@ def summed_gradient(
 ) -> tuple[optimisers.Parts, Array]:
     """Gradient of the loss and its metrics, summed over the rows of a minibatch, chunk by chunk."""
 
-    def gradient(parts: optimisers.Parts, chunk: Rows) -> tuple[optimisers.Parts, RowMetrics]:
-        def loss(parts: optimisers.Parts) -> tuple[Array, RowMetrics]:
-            return summed_loss(config, join(parts), chunk, kl_coef, actor_on)
+    network, pull_back = jax.vjp(join, parts)  # once, and not for every chunk
 
-        return jax.grad(loss, has_aux=True)(parts)
+    def gradient(chunk: Rows) -> tuple[PyTree, RowMetrics]:
+        def loss(network: PyTree) -> tuple[Array, RowMetrics]:
+            return summed_loss(config, network, chunk, kl_coef, actor_on)
+
+        return jax.grad(loss, has_aux=True)(network)
 
     num_chunks = batches.num_parts(batch, config.gradient_chunk)
     if num_chunks == 1:
-        total, metrics = gradient(parts, batch)
+        total, metrics = gradient(batch)
     else:
         chunks = jax.tree.map(lambda x: x.reshape(num_chunks, -1, *x.shape[1:]), batch)
-        shapes = jax.eval_shape(lambda: gradient(parts, jax.tree.map(lambda x: x[0], chunks)))
+        shapes = jax.eval_shape(lambda: gradient(jax.tree.map(lambda x: x[0], chunks)))
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
         def add(total: PyTree, chunk: Rows) -> tuple[PyTree, None]:
-            return jax.tree.map(jnp.add, total, gradient(parts, chunk)), None
+            return jax.tree.map(jnp.add, total, gradient(chunk)), None
 
         total, metrics = jax.lax.scan(add, zeros, chunks)[0]
-    return total, jnp.stack([jnp.sum(x) for x in metrics])
+    return pull_back(total)[0], jnp.stack([jnp.sum(x) for x in metrics])
 
 
 RowMetrics = tuple[Array, ...]  # the first five of METRICS, each of every row, 0 where it is no transition
