@@ -282,9 +282,8 @@ def update(
     start = Improving(parts, shared.optimizer, stopped=jnp.asarray(False))
     done, history = jax.lax.scan(improve, start, batches.minibatches(config, axis, rows, shuffle_key))
     steps = dict(zip(METRICS, history.T, strict=True))
-    kl = jnp.mean(
-        steps["approx_kl"][-config.num_minibatches :]
-    )  # how far the policy has moved by the last epoch
+    # How far the policy has moved by the last epoch.
+    kl = jnp.mean(steps["approx_kl"][-config.num_minibatches :])
     shared = shared._replace(network=join(done.parts), optimizer=done.optimizer)
     metrics |= counts.summed(steps, ACTORS) | {
         "learning_rate": counts.once(config.learning_rate * rate),
@@ -397,6 +396,7 @@ METRICS = (
     "grad_norm",
     "actor_updates",
 )
+RowMetrics = tuple[Array, ...]  # the first five of them, each of every row, 0 where it is no transition
 
 
 def improve_once(
@@ -442,28 +442,23 @@ def summed_gradient(
 
     network, pull_back = jax.vjp(join, parts)  # once, and not for every chunk
 
-    def gradient(chunk: Rows) -> tuple[PyTree, RowMetrics]:
-        def loss(network: PyTree) -> tuple[Array, RowMetrics]:
-            return summed_loss(config, network, chunk, kl_coef, actor_on)
+    def loss(network: PyTree, chunk: Rows) -> tuple[Array, RowMetrics]:
+        return summed_loss(config, network, chunk, kl_coef, actor_on)
 
-        return jax.grad(loss, has_aux=True)(network)
-
+    grad = jax.grad(loss, has_aux=True)
     num_chunks = batches.num_parts(batch, config.gradient_chunk)
     if num_chunks == 1:
-        total, metrics = gradient(batch)
+        total, metrics = grad(network, batch)
     else:
         chunks = jax.tree.map(lambda x: x.reshape(num_chunks, -1, *x.shape[1:]), batch)
-        shapes = jax.eval_shape(lambda: gradient(jax.tree.map(lambda x: x[0], chunks)))
+        shapes = jax.eval_shape(lambda: grad(network, jax.tree.map(lambda x: x[0], chunks)))
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
         def add(total: PyTree, chunk: Rows) -> tuple[PyTree, None]:
-            return jax.tree.map(jnp.add, total, gradient(chunk)), None
+            return jax.tree.map(jnp.add, total, grad(network, chunk)), None
 
         total, metrics = jax.lax.scan(add, zeros, chunks)[0]
     return pull_back(total)[0], jnp.stack([jnp.sum(x) for x in metrics])
-
-
-RowMetrics = tuple[Array, ...]  # the first five of METRICS, each of every row, 0 where it is no transition
 
 
 def summed_loss(

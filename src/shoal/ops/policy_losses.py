@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from shoal.ops import _checks
+from shoal.ops._selects import clipped
 
 Array = jax.Array
 
@@ -95,11 +96,9 @@ def clip_surrogate(log_ratio: Array, advantage: Array, clip_coef: Array | float)
     _checks.broadcastable(jnp.shape(log_ratio), clip_coef=clip_coef)
     advantage = jax.lax.stop_gradient(advantage)
     ratio = jnp.exp(_bounded(log_ratio))
-    low, high = 1.0 - clip_coef, 1.0 + clip_coef
-    # Selects: the gradients of `min` and `clip` look for ties as well, in kernels of their own.
-    clipped = jnp.where(ratio > high, high, jnp.where(ratio < low, low, ratio))
-    unclipped_gain, clipped_gain = ratio * advantage, clipped * advantage
-    return -jnp.where(unclipped_gain <= clipped_gain, unclipped_gain, clipped_gain)
+    gain = ratio * advantage
+    clipped_gain = clipped(ratio, 1.0 - clip_coef, 1.0 + clip_coef) * advantage
+    return -jnp.where(gain <= clipped_gain, gain, clipped_gain)
 
 
 def kl_penalty_surrogate(log_ratio: Array, advantage: Array, kl: Array, kl_coef: Array | float) -> Array:

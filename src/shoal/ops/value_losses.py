@@ -28,6 +28,7 @@ import jax
 import jax.numpy as jnp
 
 from shoal.ops import _checks
+from shoal.ops._selects import clipped
 from shoal.ops._streams import kept
 from shoal.ops._transitions import check_axes, td_error, transition
 
@@ -73,10 +74,8 @@ def clipped_value(value: Array, old_value: Array, target: Array, clip_coef: Arra
     """
     _checks.broadcastable(jnp.shape(value), clip_coef=clip_coef)
     old_value = _constant(value, old_value=old_value)
-    change = value - old_value
-    # Selects, as in `shoal.ops.policy_losses.clip_surrogate`.
-    kept = jnp.where(change > clip_coef, clip_coef, jnp.where(change < -clip_coef, -clip_coef, change))
-    loss, clipped_loss = squared(value, target), squared(old_value + kept, target)
+    near = old_value + clipped(value - old_value, -clip_coef, clip_coef)
+    loss, clipped_loss = squared(value, target), squared(near, target)
     return jnp.where(loss >= clipped_loss, loss, clipped_loss)
 
 
