@@ -85,7 +85,7 @@ def test_a_normalised_reward_leaves_the_best_action():
 def test_what_was_seen_at_the_start_is_remembered_to_the_end(settings, learns):
     """A bit is shown at the start and asked for four steps later: a coin's toss without memory, sure with it."""
     config = PPOConfig(
-        **{"hidden_sizes": (16,), "core_size": 16, "learning_rate": 0.01, "shared_torso": True} | settings
+        **{"hidden_sizes": (16,), "core_size": 16, "learning_rate": 0.003, "shared_torso": True} | settings
     ).resolved()
     env = envs.make("MemoryChain-v0", length=3)
     sizes = {"num_envs": 32, "num_steps": 16, "total_updates": 60, "eval_episodes": 256}

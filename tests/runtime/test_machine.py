@@ -71,13 +71,14 @@ print("xla_cpu_small_call" in jax.jit(loop).lower(jnp.ones(1000)).compile().as_t
 """
 
 
-@pytest.mark.parametrize(
-    "own,answer", [("", "True"), ("--xla_backend_extra_options=xla_cpu_mine=1", "False"), ("file", "False")]
-)
+MY_LIMIT = "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=10"
+
+
+@pytest.mark.parametrize("own,answer", [("", "True"), (MY_LIMIT, "False"), ("file", "False")])
 def test_a_fresh_process_compiles_a_small_loop_as_one_kernel(own, answer, tmp_path):
     if own == "file":
         own = str(tmp_path / "flags")
-        Path(own).write_text("--xla_cpu_multi_thread_eigen=true")
+        Path(own).write_text(MY_LIMIT)
     assert printed_by(ASK_FOR_A_LOOP, {"SHOAL_CACHE": "0", "XLA_FLAGS": own}) == answer
 
 
