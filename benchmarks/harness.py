@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -114,12 +115,14 @@ def compare(
 def peer_python(name: str) -> str:
     """The interpreter of a peer's own virtual environment, made and filled on the first call.
 
-    The requirements stand in `peers/NAME.txt`; the environment is made again when that file changes.
+    It has what stands in `peers/NAME.txt` and the Python and JAX of this process: the same compiler on both sides.
+    The environment is made again when one of them is another.
     """
-    requirements = HERE / "peers" / f"{name}.txt"
+    packages = [f"jax=={metadata.version('jax')}", *(HERE / "peers" / f"{name}.txt").read_text().split()]
+    wanted = "\n".join([f"Python {platform.python_version()}", *packages])
     directory = ENVIRONMENTS / name
     python, stamp = directory / "bin" / "python", directory / ".requirements"
-    if stamp.exists() and stamp.read_text() == requirements.read_text():
+    if stamp.exists() and stamp.read_text() == wanted:
         return str(python)
     print(f"installing {name} into {directory} ...", file=sys.stderr, flush=True)
     uv = shutil.which("uv")
@@ -129,8 +132,8 @@ def peer_python(name: str) -> str:
     else:
         subprocess.run([sys.executable, "-m", "venv", "--clear", directory], check=True)
         install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*map(str, install), "-r", str(requirements)], check=True)
-    stamp.write_text(requirements.read_text())
+    subprocess.run([*map(str, install), *packages], check=True)
+    stamp.write_text(wanted)
     return str(python)
 
 
