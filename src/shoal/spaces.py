@@ -178,10 +178,9 @@ class Box:
         array = _as_array(x)
         if array is None or array.shape != self.shape:
             return jnp.asarray(False)
-        kinds = [jnp.bool_] if self.dtype == bool else [jnp.integer]
-        if self._is_float:
-            kinds.append(jnp.floating)
-        if not any(jnp.issubdtype(array.dtype, kind) for kind in kinds):
+        kind = jnp.bool_ if self.dtype == bool else jnp.integer
+        takes_floats = self._is_float and jnp.issubdtype(array.dtype, jnp.floating)
+        if not (takes_floats or jnp.issubdtype(array.dtype, kind)):
             return jnp.asarray(False)
         return jnp.all((array >= self.low) & (array <= self.high))
 

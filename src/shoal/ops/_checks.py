@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 Array = jax.Array
 
@@ -103,7 +104,7 @@ def boolean(**arrays: Array) -> None:
     _kind(jnp.bool_, "boolean", arrays)
 
 
-def _kind(kind: type, worded: str, arrays: dict[str, Array]) -> None:
+def _kind(kind: DTypeLike, worded: str, arrays: dict[str, Array]) -> None:
     for name, array in arrays.items():
         dtype = jnp.result_type(array)
         if not jnp.issubdtype(dtype, kind):

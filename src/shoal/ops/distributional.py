@@ -8,6 +8,7 @@ prediction and of what follows may differ in number and place.
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from shoal.ops import _checks
 from shoal.ops._streams import kept, stopped
@@ -184,7 +185,7 @@ def categorical_double_q_learning(
     )
 
 
-def quantile_fractions(n: int, dtype: jnp.dtype = jnp.float32) -> Array:
+def quantile_fractions(n: int, dtype: DTypeLike = jnp.float32) -> Array:
     """The fractions at the middle of n equal parts, (2 i + 1) / (2 n) for i of 0..n-1: [n].
 
     Source: Dabney et al. 2018, "Distributional Reinforcement Learning with Quantile Regression", lemma 2.

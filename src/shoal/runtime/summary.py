@@ -97,7 +97,7 @@ def by_episode(metrics: Sequence[Mapping[str, float]]) -> dict[str, dict[str, li
             how: np.asarray([[float(x[key.format(index, how)]) for x in metrics] for index in range(count)])
             for how in ("mean", "median", "p20")
         }
-        scored = [score(row) for row in table["mean"]]
+        scored = [score(row) for row in table["mean"].tolist()]
         found[name] = {how: x.mean(axis=1).tolist() for how, x in table.items()} | {
             "seeds": table["mean"].tolist(),
             "iqm": [x["iqm"] for x in scored],

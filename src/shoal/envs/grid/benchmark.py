@@ -151,7 +151,7 @@ def _kept_back(rulesets: Ruleset, most: int, seed: int) -> np.ndarray:
     kept back alike.
     """
     numbers: dict[Hashable, int] = {}
-    task = np.asarray([numbers.setdefault(key, len(numbers)) for key in distinct.keys(rulesets)])
+    task = np.asarray([numbers.setdefault(key, len(numbers)) for key in distinct.keys(rulesets)], int)
     order = np.argsort(Draws(seed, HOLDING_BACK).bits(len(numbers)), kind="stable")
     taken = order[np.bincount(task)[order].cumsum() <= most]
     return np.isin(task, taken)

@@ -38,9 +38,9 @@ IS_MOVABLE = np.arange(len(TILES)) < MOVABLE
 IS_THING = np.arange(len(TILES)) < THINGS
 IS_PRODUCT = IS_MOVABLE | (np.arange(len(TILES)) == DISAPPEARED)
 
-RULE_KINDS = np.asarray([kind for kind in RuleKind if kind != RuleKind.NONE])
+RULE_KINDS = np.asarray([kind for kind in RuleKind if kind != RuleKind.NONE], int)
 GOAL_KINDS = np.asarray(
-    [kind for kind in GoalKind if kind.name.startswith(("AGENT_HOLD", "AGENT_NEAR", "TILE_NEAR"))]
+    [kind for kind in GoalKind if kind.name.startswith(("AGENT_HOLD", "AGENT_NEAR", "TILE_NEAR"))], int
 )
 GOAL_NAMES = {GoalKind(kind).name.lower(): int(kind) for kind in GOAL_KINDS}
 PAIR_GOALS = tuple(kind for kind in GoalKind if kind.name.startswith("TILE_NEAR"))
@@ -75,7 +75,7 @@ class GenerationConfig:
     @property
     def goal_kinds(self) -> np.ndarray:
         """The kinds of goals that are drawn, by number."""
-        return np.asarray([GOAL_NAMES[name] for name in self.goals]) if self.goals else GOAL_KINDS
+        return np.asarray([GOAL_NAMES[name] for name in self.goals], int) if self.goals else GOAL_KINDS
 
     @property
     def max_rules(self) -> int:
