@@ -39,10 +39,12 @@ IS_THING = np.arange(len(TILES)) < THINGS
 IS_PRODUCT = IS_MOVABLE | (np.arange(len(TILES)) == DISAPPEARED)
 
 RULE_KINDS = np.asarray([kind for kind in RuleKind if kind != RuleKind.NONE], int)
-GOAL_KINDS = np.asarray(
-    [kind for kind in GoalKind if kind.name.startswith(("AGENT_HOLD", "AGENT_NEAR", "TILE_NEAR"))], int
-)
-GOAL_NAMES = {GoalKind(kind).name.lower(): int(kind) for kind in GOAL_KINDS}
+GOAL_NAMES = {
+    kind.name.lower(): int(kind)
+    for kind in GoalKind
+    if kind.name.startswith(("AGENT_HOLD", "AGENT_NEAR", "TILE_NEAR"))
+}
+GOAL_KINDS = np.asarray(list(GOAL_NAMES.values()), int)
 PAIR_GOALS = tuple(kind for kind in GoalKind if kind.name.startswith("TILE_NEAR"))
 AT_ONCE = (RuleKind.AGENT_HOLD, RuleKind.AGENT_NEAR)  # a thing of such a rule cannot be carried about
 
