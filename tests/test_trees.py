@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from jaxtyping import Float
 
 from shoal import trees
+from shoal.errors import ShoalError
 
 
 class Pair(NamedTuple):
@@ -84,6 +85,59 @@ def test_changing_data_keeps_the_structure_and_does_not_compile_again():
 def test_optional_data_is_refused(declared):
     with pytest.raises(TypeError, match=r"field 'rate' is declared .*static"):
         trees.struct(type("Bad", (), {"__annotations__": {"rate": declared}, "rate": None}))
+
+
+def test_none_may_stand_for_another_value_where_bounds_are_declared():
+    @trees.struct
+    class Rates:
+        actor: float = 1.0
+        critic: float | None = trees.parameter(None, above=0.0)
+
+    assert trees.data_fields(Rates) == ("actor", "critic")
+    assert trees.as_arrays(Rates()).critic is None
+    critic = trees.as_arrays(Rates(critic=2)).critic
+    assert critic.dtype == jnp.float32 and critic == 2.0
+
+
+@pytest.mark.parametrize(
+    ("bounds", "inside", "outside", "words"),
+    [
+        ({}, [0, -1e30, np.ones(3)], [np.inf, -np.inf, np.nan, np.array([1.0, np.nan])], "finite"),
+        ({"low": 0.0}, [0, 1.5, np.arange(2)], [-1e-9, np.inf, np.nan, np.array([1, -1])], "at least 0"),
+        ({"above": 0.0, "high": 1.0}, [1e-9, 1], [0, 1.1, np.nan], "at most 1 and greater than 0"),
+        ({"above": 0.0, "high": np.inf}, [np.inf, 3.0], [0.0, -np.inf, np.nan], "greater than 0"),
+        ({"low": -np.inf, "below": 2.0}, [-np.inf, 1.9], [2.0, np.inf, np.nan], "less than 2"),
+        ({"low": -np.inf, "high": np.inf}, [np.inf, -np.inf, 0], [np.nan], "a number"),
+    ],
+)
+def test_bounds(bounds, inside, outside, words):
+    bounds = trees.Bounds(**bounds)
+    assert set(str(bounds).split(" and ")) == set(words.split(" and "))
+    for value in inside:
+        trees.check_bounds("mass", value, bounds)
+        trees.check_bounds("mass", jnp.asarray(value, jnp.float32), bounds)
+    for value in outside:
+        with pytest.raises(ShoalError, match=r"mass=.* is out of bounds: (it|each number of it) must be"):
+            trees.check_bounds("mass", value, bounds)
+
+
+def test_bounds_are_read_from_the_class_and_not_of_traced_values():
+    @trees.struct
+    class Body:
+        mass: float = trees.parameter(1.0, above=0.0)
+        drag: float = 0.0
+        size: float = trees.parameter(2.0, low=1.0, static=True)
+
+    assert trees.bounds_of(Body) == {"mass": trees.Bounds(above=0.0), "size": trees.Bounds(low=1.0)}
+    assert trees.data_fields(Body) == ("mass", "drag")
+    assert Body().mass == 1.0
+
+    @jax.jit
+    def checked(mass):
+        trees.check_bounds("mass", mass, trees.bounds_of(Body)["mass"])
+        return mass
+
+    assert checked(-1.0) == -1.0
 
 
 def test_structs_are_frozen_and_stack():

@@ -10,7 +10,7 @@ import numpy as np
 
 from shoal import experiment, trees
 from shoal.envs import checker
-from shoal.envs.base import environment
+from shoal.envs.base import environment, parameter
 from shoal.envs.grid.benchmark import Benchmark
 from shoal.envs.grid.generating import PUBLISHED as PUBLISHED_RULESETS
 from shoal.envs.grid.generating import GenerationConfig
@@ -51,6 +51,7 @@ __all__ = [
     "evaluate_run",
     "load",
     "make",
+    "parameter",
     "parameters_of",
     "register",
     "render",

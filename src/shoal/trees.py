@@ -7,6 +7,7 @@ tuple, None) is part of the tree's structure, so that changing it compiles anew.
 """
 
 import dataclasses
+import math
 import types
 import typing
 from typing import Any, TypeVar, dataclass_transform
@@ -14,6 +15,8 @@ from typing import Any, TypeVar, dataclass_transform
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from shoal.errors import ShoalError
 
 T = TypeVar("T")
 
@@ -25,16 +28,108 @@ def static(default: Any = dataclasses.MISSING) -> Any:
     return dataclasses.field(default=default, metadata={"static": True})
 
 
+@dataclasses.dataclass(frozen=True)
+class Bounds:
+    """The numbers that a field may hold; NaN is never one of them.
+
+    Infinity is allowed only where it is a bound itself: `high=math.inf` admits it, `high=None` does not.
+    """
+
+    low: float | None = None  # at least this
+    high: float | None = None  # at most this
+    above: float | None = None  # greater than this
+    below: float | None = None  # less than this
+
+    def contain(self, value: Any) -> bool:
+        """Whether a number, or each number of an array, lies within the bounds."""
+        x = np.asarray(value, np.float64)
+        inside = np.isfinite(x)
+        inside |= (x == math.inf) & (self.high == math.inf)
+        inside |= (x == -math.inf) & (self.low == -math.inf)
+        inside &= (self.low is None) | (x >= _number(self.low))
+        inside &= (self.high is None) | (x <= _number(self.high))
+        inside &= (self.above is None) | (x > _number(self.above))
+        inside &= (self.below is None) | (x < _number(self.below))
+        return bool(np.all(inside))
+
+    def __str__(self) -> str:
+        """The bounds in words, such as "greater than 0 and at most 1"."""
+        finite = self.low != -math.inf and self.high != math.inf
+        words = [
+            f"{words} {bound:g}"
+            for words, bound in (
+                ("at least", self.low),
+                ("greater than", self.above),
+                ("at most", self.high),
+                ("less than", self.below),
+            )
+            if bound is not None and math.isfinite(bound)
+        ]
+        return " and ".join(words) or ("finite" if finite else "a number")
+
+
+def _number(bound: float | None) -> float:
+    return 0.0 if bound is None else bound
+
+
+def parameter(
+    default: Any = dataclasses.MISSING,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    static: bool = False,
+) -> Any:
+    """Declares a field of a struct with the bounds of its value.
+
+    A field declared `float | None` is data all the same: None stands for the value of another setting, by which a
+    config's `resolved()` replaces it before the config is stacked or traced.
+
+    Args:
+      default: the field's default.
+      low: the smallest value allowed; `-math.inf` allows minus infinity, None any finite number.
+      high: the largest value allowed; `math.inf` allows infinity, None any finite number.
+      above: the value must be greater than this.
+      below: the value must be less than this.
+      static: whether the field is part of the tree's structure although its type would make it data.
+    """
+    metadata = {"bounds": Bounds(low, high, above, below), "static": static}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def bounds_of(cls: Any) -> dict[str, Bounds]:
+    """The bounds that a dataclass's fields declare, by the fields' names."""
+    fields = dataclasses.fields(cls)
+    return {field.name: field.metadata["bounds"] for field in fields if "bounds" in field.metadata}
+
+
+def check_bounds(name: str, value: Any, bounds: Bounds) -> None:
+    """Requires that a number, or each number of an array, lies within bounds; traced values are not read.
+
+    Raises:
+      ShoalError: it does not.
+    """
+    if isinstance(value, jax.core.Tracer) or bounds.contain(value):
+        return
+    shown = f"{value:g}" if isinstance(value, int | float) else np.asarray(value).tolist()
+    each = "" if np.ndim(value) == 0 else "each number of it "
+    raise ShoalError(f"{name}={shown} is out of bounds: {each or 'it '}must be {bounds}.")
+
+
 def _is_data(field: dataclasses.Field, declared: Any) -> bool:
     if field.metadata.get("static", False):
         return False
+    if declared == float | None and "bounds" in field.metadata:  # None is replaced before the struct is data
+        return True
     if typing.get_origin(declared) in (typing.Union, types.UnionType):
         kinds = {_is_data_type(option) for option in typing.get_args(declared)}
         if len(kinds) == 1:
             return kinds.pop()
         raise TypeError(
             f"field {field.name!r} is declared {declared}, so that its value would change the tree's "
-            "structure; use a static switch beside a float, or declare it with trees.static()"
+            "structure; use a static switch beside a float, or declare it with trees.static() or, where None is "
+            "another setting's value, with trees.parameter()"
         )
     return _is_data_type(declared)
 
@@ -55,7 +150,7 @@ def is_struct(tree: Any) -> bool:
     return hasattr(tree, _DATA)
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, static))
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, static, parameter))
 def struct(cls: type[T]) -> type[T]:
     """Makes a class a frozen dataclass that is a pytree (see the module's docstring for which fields).
 
@@ -112,7 +207,9 @@ def as_arrays(tree: T) -> T:
         hints = typing.get_type_hints(type(node))
         values = {name: getattr(node, name) for name in data_fields(node)}
         arrays = {
-            name: jnp.asarray(value, jnp.float32) if hints[name] is float else as_arrays(value)
+            name: jnp.asarray(value, jnp.float32)
+            if hints[name] in (float, float | None) and value is not None
+            else as_arrays(value)
             for name, value in values.items()
         }
         return dataclasses.replace(node, **arrays)

@@ -7,7 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shoal.envs.base import Wrapper, environment, render, restart, static, transition
+    from shoal.envs.base import Wrapper, environment, parameter, render, restart, static, transition
     from shoal.envs.batch import Batch, BatchState
     from shoal.envs.registry import environments, make, parameters_of, register
     from shoal.envs.trials import Trial
@@ -26,6 +26,7 @@ _MODULE_OF = {
     "environment": "base",
     "environments": "registry",
     "make": "registry",
+    "parameter": "base",
     "parameters_of": "registry",
     "register": "registry",
     "render": "base",
@@ -47,6 +48,7 @@ __all__ = [
     "environment",
     "environments",
     "make",
+    "parameter",
     "parameters_of",
     "register",
     "render",

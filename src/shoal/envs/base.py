@@ -1,5 +1,6 @@
 """How an environment is written: the `environment` decorator, and the base of all wrappers."""
 
+import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar, dataclass_transform
@@ -9,7 +10,7 @@ import numpy as np
 
 from shoal.errors import ShoalError
 from shoal.spaces import Space
-from shoal.trees import static, struct
+from shoal.trees import parameter, static, struct
 from shoal.types import Environment, PyTree, State, TimeStep, restart, transition
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "can_render",
     "environment",
     "frames_per_second",
+    "parameter",
     "render",
     "restart",
     "static",
@@ -37,7 +39,7 @@ def _declares(cls: type, name: str) -> bool:
     return hasattr(cls, name) or any(name in vars(base).get("__annotations__", {}) for base in cls.__mro__)
 
 
-@dataclass_transform(frozen_default=True)
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, static, parameter))
 def environment(cls: type[T]) -> type[T]:
     """Makes a class an environment: a frozen dataclass that is a pytree.
 
