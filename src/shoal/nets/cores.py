@@ -240,19 +240,24 @@ class Layer(nnx.Module):
 
             z = σ(x_z),  h' = (1 - z) h + z x_h
 
-        Each step is the affine map h -> keep h + add; the composition of two is one again, and a reset is keep = 0.
+        Each step is the affine map h -> keep h + add; the composition of two is one again. Where `first` is True the
+        state before is selected away and not multiplied by 0, since it may hold NaN.
 
         Source: Feng et al. 2024, "Were RNNs All We Needed?", section 3.1 (the variant without log space).
         """
         gate, candidate = jnp.split(projected, 2, axis=-1)
         update = jax.nn.sigmoid(gate)
-        keep, add = jnp.where(first[..., None], 0.0, 1.0 - update), update * candidate
-        add = add.at[0].add(keep[0] * state[0])
+        clears = first[..., None]
+        keep, add = jnp.where(clears, 0.0, 1.0 - update), update * candidate
+        add = add.at[0].add(keep[0] * jnp.where(clears[0], 0.0, state[0]))
+        Map = tuple[Array, Array, Array]  # keep, add, and whether any step of it clears the state
 
-        def compose(earlier: tuple[Array, Array], later: tuple[Array, Array]) -> tuple[Array, Array]:
-            return earlier[0] * later[0], later[0] * earlier[1] + later[1]
+        def compose(earlier: Map, later: Map) -> Map:
+            keep, add, clears = later
+            kept, before = (jnp.where(clears, 0.0, x) for x in earlier[:2])
+            return kept * keep, keep * before + add, earlier[2] | clears
 
-        _, outputs = jax.lax.associative_scan(compose, (keep, add))
+        _, outputs, _ = jax.lax.associative_scan(compose, (keep, add, clears))
         before = jnp.concatenate([state[0][None], outputs[:-1]])
         return (outputs[-1],), outputs, (before,)
 
