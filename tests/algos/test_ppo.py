@@ -267,6 +267,63 @@ def test_rows_of_weight_zero_count_nowhere():
     assert jax.tree.all(jax.tree.map(lambda x: np.isfinite(x).all(), metrics))
 
 
+@envs.environment
+class Ending:
+    """Three steps, then a terminal observation that is given: no action is taken there and nothing follows it."""
+
+    final: float = 0.0
+
+    observation_space = Box(-np.inf, np.inf, (2,))
+    action_space = Discrete(2)
+
+    def reset(self, key):
+        return jnp.int32(0), restart(jnp.zeros(2))
+
+    def step(self, state, action, key):
+        state = state + 1
+        seen = jnp.stack([state.astype(jnp.float32), jax.random.normal(key)])
+        ends = state >= 3
+        return state, transition(jnp.where(ends, self.final, seen), action * 1.0, terminated=ends)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"norm_obs": True, "norm_reward": True, "norm_adv": "batch"},
+        {"norm_obs": True, "shared_torso": True, "core": "gru", "core_size": 8},
+        {"norm_obs": True, "core": "lstm", "core_size": 8, "chunk_length": 8, "burn_in": 4},
+        {"core": "mingru", "core_size": 8, "chunk_length": 8, "previous_observation": True},
+    ],
+    ids=["plain", "normalised", "shared memory", "two memories", "a scan at once"],
+)
+def test_a_terminal_observation_may_hold_anything(settings):
+    """It is in no statistic, no loss and no memory: NaN there gives the same parameters, bit for bit."""
+    config = PPOConfig(hidden_sizes=(8,), num_minibatches=2, **settings).resolved()
+
+    def after_two_updates(final):
+        env = Ending(final)
+        learner, trajectory = experience(config, env)
+        for _ in range(2):
+            learner, metrics = updated(config, env, learner, trajectory)
+        return learner.shared, metrics  # a memory from after the end is cleared before it is used
+
+    known, broken = after_two_updates(0.0), after_two_updates(float("nan"))
+    assert jax.tree.all(jax.tree.map(lambda x: np.isfinite(x).all(), known))
+    assert jax.tree.all(jax.tree.map(np.array_equal, known, broken))
+
+
+def test_observation_statistics_are_those_of_what_was_acted_on():
+    config, env = PPOConfig(hidden_sizes=(8,), norm_obs=True).resolved(), Ending(100.0)
+    learner, trajectory = experience(config, env)
+    moments = updated(config, env, learner, trajectory)[0].shared.observation
+    before = jax.tree.map(lambda x: np.asarray(x[:-1]), trajectory.timesteps)
+    acted_on = before.observation[~before.last]
+    assert float(moments.count) == len(acted_on) < before.last.size
+    np.testing.assert_allclose(moments.mean, acted_on.mean(0), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(moments.variance, acted_on.var(0), rtol=1e-5)
+
+
 def test_the_kl_stop_ends_the_actors_updates_only():
     env = envs.make("CartPole-v1")
     config = PPOConfig(hidden_sizes=(16,), learning_rate=0.05, update_epochs=3, target_kl=1e-7).resolved()

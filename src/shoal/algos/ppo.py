@@ -331,7 +331,7 @@ def prepare(
         weight=weight,
     )
     if shared.observation is not None:
-        moments = statistics.update_moments(shared.observation, before.observation, axis_name=axis)
+        moments = statistics.update_moments(shared.observation, before.observation, weight, axis_name=axis)
         learner = learner._replace(shared=learner.shared._replace(observation=moments))
     metrics = {
         "explained_variance": counts.once(
