@@ -214,6 +214,30 @@ def test_missing_names_are_refused():
         trees.with_named_leaves(Inner(), {"weight": 1.0})
 
 
+def test_parts_are_replaced_by_saved_leaves():
+    tree = {"network": {"a": jnp.zeros(2), "b": jnp.zeros(())}, "optimizer": jnp.zeros(3)}
+    saved = {"network/a": jnp.ones(2), "network/b": jnp.ones(()), "optimizer": jnp.ones(9), "other": 1}
+    new = trees.with_saved_parts(tree, saved, ("network", "observation"))
+    assert values_of(new) == {"network/a": [1, 1], "network/b": 1, "optimizer": [0, 0, 0]}
+    for changed, words in (
+        ({"network/a": jnp.ones(3)}, r"'network/a' is float32\[3\] there and float32\[2\] here; train"),
+        ({"network/b": jnp.ones((), jnp.int32)}, r"'network/b' is int32\[\] there and float32\[\] here"),
+        ({"network/c": jnp.ones(3)}, "'network/c' was saved there, but nothing of that name is learned here"),
+        ({"observation": jnp.ones(3)}, "'observation' was saved there, but nothing"),
+    ):
+        with pytest.raises(ShoalError, match=words):
+            trees.with_saved_parts(tree, saved | changed, ("network", "observation"))
+    del saved["network/b"]
+    with pytest.raises(
+        ShoalError, match="'network/b' is learned here, but nothing of that name was saved there"
+    ):
+        trees.with_saved_parts(tree, saved, ("network",))
+
+
+def values_of(tree):
+    return {name: np.asarray(x).tolist() for name, x in trees.named_leaves(tree).items()}
+
+
 def test_where_broadcasts_over_trailing_axes():
     condition = jnp.array([True, False, True])
     on_true = Pair(jnp.ones((3, 2, 2)), {"n": jnp.arange(3), "key": jax.random.split(jax.random.key(0), 3)})

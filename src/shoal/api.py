@@ -18,7 +18,7 @@ from shoal.envs.grid.wording import benchmark_told, ruleset_told
 from shoal.envs.registry import environments, make, parameters_of, register
 from shoal.errors import ShoalError
 from shoal.experiment import Experiment, decide, defaults
-from shoal.runtime import collecting, machine, population, reporting, saving, trainer
+from shoal.runtime import collecting, finetuning, machine, population, reporting, saving, trainer
 from shoal.runtime.acting import TrainedPolicy
 from shoal.runtime.collecting import RolloutResult
 from shoal.runtime.config import RunConfig, at_least
@@ -219,10 +219,11 @@ def taking_over(decided: Experiment, settings: Settings) -> Callable[[Run], Run]
     Raises:
       ShoalError: there is no such run, or its parameters do not fit.
     """
-    leaves, _ = RunDirectory.open(decided.started_from).load_policy("last")
+    source = decided.started_from
+    leaves, _ = RunDirectory.open(source).load_policy("last")
     member = trainer.member_shapes(decided.environment, decided.config, settings)
-    saving.takeable(member.learner.shared, leaves, decided.started_from)
-    return lambda population: saving.take_over(population, leaves, decided.started_from)
+    finetuning.check_inherit(member, leaves, decided.algorithm, source)
+    return lambda population: finetuning.inherit(population, leaves, source)
 
 
 def summarise(decided: Experiment, fitted: trainer.Fitted, import_seconds: float) -> dict[str, Any]:

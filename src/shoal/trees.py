@@ -10,6 +10,7 @@ import dataclasses
 import math
 import types
 import typing
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, dataclass_transform
 
 import jax
@@ -251,6 +252,39 @@ def with_named_leaves(tree: T, leaves: dict[str, Any]) -> T:
       KeyError: `leaves` lacks a name that the tree has.
     """
     return jax.tree_util.tree_map_with_path(lambda path, _: leaves[path_name(path)], tree)
+
+
+_SAME = "; train with the same spaces, network and normalisation"
+
+
+def with_saved_parts(tree: T, saved: Mapping[str, Any], parts: Sequence[str]) -> T:
+    """Replace some parts of a tree by saved leaves of the same names.
+
+    Args:
+      tree: a pytree of arrays or their shapes.
+      saved: leaves by name, as `named_leaves` gives them.
+      parts: what the names of the leaves to replace begin with, up to the first slash. The tree and `saved` must
+        have the same leaves in these parts; all other leaves stay as they are in the tree.
+
+    Raises:
+      ShoalError: the first leaf that is missing on one side, or has another shape or dtype.
+    """
+
+    def chosen(name: str) -> bool:
+        return name.split("/", maxsplit=1)[0] in parts
+
+    leaves = named_leaves(tree)
+    for name in [*filter(chosen, leaves), *filter(chosen, saved)]:
+        if name not in saved:
+            raise ShoalError(f"{name!r} is learned here, but nothing of that name was saved there{_SAME}.")
+        if name not in leaves:
+            raise ShoalError(f"{name!r} was saved there, but nothing of that name is learned here{_SAME}.")
+        here, there = leaves[name], saved[name]
+        if (here.shape, here.dtype) != (there.shape, there.dtype):
+            raise ShoalError(
+                f"{name!r} is {there.dtype}{list(there.shape)} there and {here.dtype}{list(here.shape)} here{_SAME}."
+            )
+    return with_named_leaves(tree, {name: saved[name] if chosen(name) else x for name, x in leaves.items()})
 
 
 def where(condition: jax.Array, on_true: T, on_false: T) -> T:

@@ -168,7 +168,7 @@ Metrics = Mapping[str, Mean]
 
 
 class Algorithm(NamedTuple):
-    """Five pure functions over a pytree; knows nothing of devices, files, loops or logging."""
+    """Pure functions over a pytree; knows nothing of devices, files, loops or logging."""
 
     init: Callable[..., Learner]  # (key, num_envs) -> Learner
     memory: Callable[..., Memory]  # (batch_shape) -> Memory
@@ -177,3 +177,6 @@ class Algorithm(NamedTuple):
     # act: (policy, memory, timestep, key, *, greedy) -> (Memory, Action, Extras)
     update: Callable[..., tuple[Learner, Metrics]]
     # update: (learner, trajectory, key, progress) -> (Learner, Metrics)
+    inherit: Callable[..., Learner] | None = None
+    # inherit: (learner, saved) -> Learner: a new learner with what another run had learned. `saved` maps the names
+    # of the leaves of that run's `learner.shared` to arrays. None: the algorithm cannot start from another run.

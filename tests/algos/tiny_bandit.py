@@ -75,4 +75,7 @@ def bandit(config: BanditConfig, spec: EnvSpec, axis: tuple[str, ...]) -> Algori
         metrics = {"baseline": Mean(shared.baseline, jnp.ones(()))}
         return Learner(shared, learner.local + weight.sum(0)), metrics
 
-    return Algorithm(init, memory, policy, act, update)
+    def inherit(learner, saved):
+        return learner._replace(shared=trees.with_saved_parts(learner.shared, saved, ("actions", "baseline")))
+
+    return Algorithm(init, memory, policy, act, update, inherit)

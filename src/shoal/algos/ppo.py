@@ -7,7 +7,7 @@ learning rate, the networks) is a function chosen once by a name in the config; 
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -156,7 +156,7 @@ class PPOConfig:
     only."""
 
     def algorithm(self, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorithm:
-        """The five functions of PPO for an environment; gradients and statistics are reduced over `axis`."""
+        """PPO's functions for an environment; gradients and statistics are reduced over `axis`."""
         return ppo(self, spec, axis)
 
     def resolved(self) -> "PPOConfig":
@@ -208,7 +208,7 @@ class Extras(NamedTuple):
 
 
 def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorithm:
-    """PPO's five functions; `config` may hold traced numbers, so this is called inside the traced function."""
+    """PPO's functions; `config` may hold traced numbers, so this is called inside the traced function."""
     to_action = actions.fitted(spec.action_space, config.distribution, config.action_scaling)
 
     def init(key: Array, num_envs: int) -> Learner:
@@ -254,7 +254,17 @@ def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorit
             return memory, raw, Extras((), log_prob, kept, carry)
         return memory, to_action(raw), Extras(raw, log_prob, kept, carry)
 
-    return Algorithm(init, memory, policy, act, functools.partial(update, config, spec, axis))
+    return Algorithm(init, memory, policy, act, functools.partial(update, config, spec, axis), inherit)
+
+
+def inherit(learner: Learner, saved: Mapping[str, Array]) -> Learner:
+    """Take over another run's parameters and normalisers; everything else is as the config makes it.
+
+    Raises:
+      ShoalError: the networks or the normalisers differ; names the first entry that does.
+    """
+    shared = trees.with_saved_parts(learner.shared, saved, ("network", "observation", "reward"))
+    return learner._replace(shared=shared)
 
 
 def update(

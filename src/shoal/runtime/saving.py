@@ -1,8 +1,6 @@
 """What of a population goes to disk, and how it comes back."""
 
-import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import numpy as np
@@ -57,53 +55,3 @@ def restored(template: PyTree, leaves: Mapping[str, np.ndarray], prefix: str, me
             )
         found[name] = jax.numpy.asarray(saved[member], leaf.dtype)
     return trees.with_named_leaves(template, found)
-
-
-def takeable(shared: PyTree, leaves: Mapping[str, Any], source: str) -> set[str]:
-    """The names of what one member can take over from what another run saved: all but the optimiser's state.
-
-    Args:
-      shared: what the member learns, as arrays or their shapes.
-      leaves: the other run's last policies.
-      source: its name, for the message.
-
-    Raises:
-      ShoalError: a parameter has another shape there, or there is none in common.
-    """
-    names = set()
-    for name, leaf in trees.named_leaves(shared).items():
-        saved = leaves.get(f"{LEARNER}/{name}")
-        if saved is None or name.startswith("optimizer"):
-            continue
-        if saved.shape[1:] != leaf.shape:
-            raise ShoalError(
-                f"from={source!r}: {name!r} has shape {saved.shape[1:]} there and {leaf.shape} here; "
-                "train with the same spaces and network."
-            )
-        names.add(name)
-    if not names:
-        raise ShoalError(f"from={source!r} holds nothing that this algorithm learns.")
-    return names
-
-
-def take_over(population: Run, leaves: Mapping[str, Any], source: str) -> Run:
-    """Puts what another run learned into a new population (see `takeable`).
-
-    Seed k takes over from the k-th seed of the other run, which start again from the first where it has fewer.
-
-    Raises:
-      ShoalError: as `takeable`.
-    """
-    shared = population.learner.shared
-    names = takeable(jax.eval_shape(lambda tree: jax.tree.map(lambda x: x[0], tree), shared), leaves, source)
-
-    def take(path: tuple, leaf: jax.Array) -> jax.Array:
-        name = trees.path_name(path)
-        if name not in names:
-            return leaf
-        saved = leaves[f"{LEARNER}/{name}"]
-        members = np.arange(leaf.shape[0]) % saved.shape[0]
-        return jax.device_put(saved[members].astype(leaf.dtype), leaf.sharding)
-
-    shared = jax.tree_util.tree_map_with_path(take, shared)
-    return dataclasses.replace(population, learner=population.learner._replace(shared=shared))
