@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from shoal import experiment, trees
+from shoal.algos import registry
 from shoal.envs import checker
 from shoal.envs.base import environment, parameter
 from shoal.envs.grid.benchmark import Benchmark
@@ -18,7 +19,7 @@ from shoal.envs.grid.wording import benchmark_told, ruleset_told
 from shoal.envs.registry import environments, make, parameters_of, register
 from shoal.errors import ShoalError
 from shoal.experiment import Experiment, decide, defaults
-from shoal.runtime import collecting, finetuning, machine, population, reporting, saving, trainer
+from shoal.runtime import collecting, finetuning, groups, machine, population, reporting, saving, trainer
 from shoal.runtime.acting import TrainedPolicy
 from shoal.runtime.collecting import RolloutResult
 from shoal.runtime.config import RunConfig, at_least
@@ -155,6 +156,8 @@ def run_experiment(
     scored_by = run.score if is_metric(run.score) else experiment.function_named("score", run.score)
     eval_metrics = experiment.function_named("eval_metrics", run.eval_metrics) if run.eval_metrics else None
     settings = trainer.settings_of(run, run.env_groups, scored_by, eval_metrics)
+    if settings.groups > 1 and not registry.is_registered(decided.algorithm):
+        groups.check_reduced(decided.environment, decided.config, settings, decided.algorithm)
     begin = taking_over(decided, settings) if decided.started_from else _as_it_is
     if scored_by != "return_mean" or eval_metrics:
         trainer.check_scoring(decided.environment, decided.config, settings)
@@ -186,10 +189,10 @@ def place(decided: Experiment) -> tuple[list[jax.Device], Experiment]:
     """
     run = decided.run
     devices = devices_of(run.devices)
-    groups = run.env_groups
-    if groups == 0:
-        groups = machine.groups(len(devices), run.seeds, run.num_envs, run.num_steps)
-    run = dataclasses.replace(run, devices=len(devices), env_groups=groups)
+    env_groups = run.env_groups
+    if env_groups == 0:
+        env_groups = machine.groups(len(devices), run.seeds, run.num_envs, run.num_steps)
+    run = dataclasses.replace(run, devices=len(devices), env_groups=env_groups)
     config = decided.config.resolved() if hasattr(decided.config, "resolved") else decided.config
     return devices, dataclasses.replace(decided, run=run, config=config)
 

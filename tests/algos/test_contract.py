@@ -7,14 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tiny_bandit import BanditConfig
-from tiny_worlds import Halves, assert_equal, populate, values
+from tiny_worlds import SMALL, Halves, assert_equal, populate, values
 
 import shoal
 from shoal import trees
 from shoal.algos import registry
 from shoal.envs.batch import Batch
+from shoal.runtime.groups import check_reduced
 from shoal.runtime.rollout import Position, none_ended, rollout
-from shoal.runtime.run import Episodes
+from shoal.runtime.run import Episodes, Settings
 from shoal.types import Learner, Mean, spec_of
 
 NUM_ENVS, NUM_STEPS = 8, 8
@@ -155,6 +156,10 @@ def test_acting_needs_the_policy_alone(config, learned):
     assert set(np.unique(sampled)) == {0, 1}
     assert (greedy == greedy[0]).all()
     assert_equal(sampled, act(policy, memory, keys)[0][1])
+
+
+def test_what_groups_of_environments_share_is_reduced(config):
+    check_reduced(ENV, config, Settings(**SMALL | {"groups": 2}), "this one")
 
 
 def test_it_trains_in_the_loop(config):

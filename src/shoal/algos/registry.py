@@ -18,6 +18,11 @@ def algorithms() -> list[str]:
     return sorted(_algorithms)
 
 
+def is_registered(name: str) -> bool:
+    """Whether a name is one of Shoal's own algorithms, which the contract suite tests, and not `module:Name`."""
+    return name in _algorithms
+
+
 def config_class(name: str) -> type[Any]:
     """The config class of an algorithm, by its name or as `module:Name`.
 
