@@ -9,7 +9,7 @@ import pytest
 from tiny_bandit import BanditConfig
 from tiny_worlds import Halves
 
-from shoal import envs, experiment, trees
+from shoal import api, envs, experiment, trees
 from shoal.algos.policy_gradient import A2CConfig
 from shoal.algos.ppo import PPOConfig
 from shoal.envs.base import Wrapper
@@ -156,6 +156,32 @@ def test_sizes_and_infinities_come_back_as_they_were(tmp_path):
     assert again.environment == decided.environment
     assert again.config.hidden_sizes == (8, 8)
     hash((again.environment.sizes, again.config.hidden_sizes))
+
+
+def test_a_setting_that_follows_another_one_is_written_so(tmp_path):
+    """None stays None in the file, though what is trained has a number: a change of the other is then followed."""
+    path = tmp_path / "config.json"
+    _, placed = api.place(decide("CartPole-v1", overrides={"seeds": 1, "learning_rate": 2e-3, "devices": 1}))
+    assert placed.config.critic_learning_rate == 2e-3
+    path.write_text(json.dumps(placed.as_json()))
+    assert json.loads(path.read_text())["algorithm"]["critic_learning_rate"] is None
+    again = decide(None, config_file=path, overrides={"learning_rate": 1e-3}).config
+    assert again.resolved().critic_learning_rate == 1e-3
+    assert not again.resolved().separate_updates
+
+
+def test_a_config_of_the_first_schema_means_what_it_meant(tmp_path):
+    path = tmp_path / "config.json"
+    saved = decide("CartPole-v1", overrides={}).as_json() | {"schema": 1}
+    saved["algorithm"] |= {"target_kl": 0.0, "critic_learning_rate": 0.0, "critic_hidden_sizes": []}
+    path.write_text(json.dumps(saved))
+    config = decide(None, config_file=path, overrides={}).config
+    assert (config.target_kl, config.critic_learning_rate, config.critic_hidden_sizes) == (
+        math.inf,
+        None,
+        None,
+    )
+    assert config == decide("CartPole-v1", overrides={}).config
 
 
 def test_a_network_class_is_written_by_its_name():

@@ -193,8 +193,8 @@ def place(decided: Experiment) -> tuple[list[jax.Device], Experiment]:
     if env_groups == 0:
         env_groups = machine.groups(len(devices), run.seeds, run.num_envs, run.num_steps)
     run = dataclasses.replace(run, devices=len(devices), env_groups=env_groups)
-    config = decided.config.resolved() if hasattr(decided.config, "resolved") else decided.config
-    return devices, dataclasses.replace(decided, run=run, config=config)
+    config = experiment.resolved(decided.config)
+    return devices, dataclasses.replace(decided, run=run, config=config, asked=decided.config)
 
 
 def devices_of(asked: int) -> list[jax.Device]:

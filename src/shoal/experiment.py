@@ -24,7 +24,7 @@ from shoal.presets import preset
 from shoal.runtime.config import RunConfig
 from shoal.types import Environment, spec_of
 
-SCHEMA = 1
+SCHEMA = 2  # of config.json; in 1, some settings had 0 or empty for "off" and "the same as the actor's"
 LARGEST_ARRAY = 50_000  # numbers; what is larger is no parameter to write down in a config
 
 
@@ -39,6 +39,7 @@ class Experiment:
     config: Any
     run: RunConfig
     started_from: str = ""
+    asked: Any = None  # the algorithm's config before what it implies was filled in; None is `config` itself
 
     def validate(self) -> None:
         """Raises one sentence for the first setting that cannot work, before anything compiles."""
@@ -48,11 +49,16 @@ class Experiment:
             self.config.validate(spec_of(self.environment), num_envs, self.run.num_steps)
 
     def as_json(self) -> dict[str, Any]:
-        """What `config.json` holds; `load` reads it back."""
+        """What `config.json` holds; `load` reads it back.
+
+        A setting that was left at None stays so, since it follows another one, which may be changed later.
+        """
+        asked = self.config if self.asked is None else self.asked
+        following = [name for name in _names(type(asked)) if getattr(asked, name) is None]
         return {
             "schema": SCHEMA,
             "environment": {"name": self.environment_name, "parameters": dict(self.environment_parameters)},
-            "algorithm": {"name": self.algorithm, **_plain(self.config)},
+            "algorithm": {"name": self.algorithm, **_plain(self.config), **dict.fromkeys(following)},
             "run": _plain(self.run),
             "from": self.started_from,
         }
@@ -204,6 +210,8 @@ def defaults(
     config_class = type(config) if config is not None else registry.config_class(algorithm)
     settings: dict[str, Any] = {}
     if saved:
+        if hasattr(config_class, "upgraded"):  # settings of an earlier version may have had other meanings
+            saved_algorithm = config_class.upgraded(saved_algorithm, saved.get("schema", 1))
         settings |= saved["run"] | {"run_dir": ""}
         settings |= saved_algorithm if algorithm == saved_name else {}
     elif use_preset:
@@ -214,6 +222,15 @@ def defaults(
     run_settings, algorithm_settings = split(config_class, settings)
     config = dataclasses.replace(config or config_class(), **algorithm_settings)
     return algorithm, dataclasses.replace(RunConfig(), **run_settings), config
+
+
+def resolved(config: Any) -> Any:
+    """Fill in what an algorithm's config implies, and what depends on the machine, if it has a method for it.
+
+    Raises:
+      ShoalError: a setting cannot work.
+    """
+    return config.resolved() if hasattr(config, "resolved") else config
 
 
 def split(config_class: type, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

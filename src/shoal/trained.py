@@ -215,7 +215,7 @@ def _loaded(
         seed = seeds[int(np.argmax(scores))]
     if seed not in seeds:
         raise ShoalError(f"seed={seed} is not one of the run's: {', '.join(map(str, seeds))}.")
-    spec, config = spec_of(decided.environment), trees.as_arrays(decided.config)
+    spec, config = spec_of(decided.environment), trees.as_arrays(experiment.resolved(decided.config))
 
     def template(config: Any) -> Any:
         algorithm = config.algorithm(spec)

@@ -84,6 +84,8 @@ def parameter(
 ) -> Any:
     """Declares a field of a struct with the bounds of its value.
 
+    It is not among the field specifiers of `struct`, so that type checkers read its default by position too.
+
     A field declared `float | None` is data all the same: None stands for the value of another setting, by which a
     config's `resolved()` replaces it before the config is stacked or traced.
 
@@ -100,8 +102,9 @@ def parameter(
 
 
 def bounds_of(cls: Any) -> dict[str, Bounds]:
-    """The bounds that a dataclass's fields declare, by the fields' names."""
-    fields = dataclasses.fields(cls)
+    """The bounds that a dataclass's fields declare, by the fields' names; a new default keeps a base class's bounds."""
+    bases = [base for base in reversed(cls.__mro__) if dataclasses.is_dataclass(base)]
+    fields = [field for base in bases for field in dataclasses.fields(base)]
     return {field.name: field.metadata["bounds"] for field in fields if "bounds" in field.metadata}
 
 
@@ -113,7 +116,8 @@ def check_bounds(name: str, value: Any, bounds: Bounds) -> None:
     """
     if isinstance(value, jax.core.Tracer) or bounds.contain(value):
         return
-    shown = f"{value:g}" if isinstance(value, int | float) else np.asarray(value).tolist()
+    numbers = value if isinstance(value, tuple) else np.asarray(value).tolist()
+    shown = f"{value:g}" if isinstance(value, int | float) else numbers
     each = "" if np.ndim(value) == 0 else "each number of it "
     raise ShoalError(f"{name}={shown} is out of bounds: {each or 'it '}must be {bounds}.")
 
@@ -151,7 +155,7 @@ def is_struct(tree: Any) -> bool:
     return hasattr(tree, _DATA)
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, static, parameter))
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, static))
 def struct(cls: type[T]) -> type[T]:
     """Makes a class a frozen dataclass that is a pytree (see the module's docstring for which fields).
 

@@ -1,6 +1,7 @@
 """One contract for every algorithm, Shoal's own and a user's: what the runtime relies on, and no more."""
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -119,6 +120,7 @@ def test_numbers_are_data_and_a_stack_of_them_is_a_sweep(config, learn, learned)
     """One program for every value of every float; and mapped over values and keys, each member is its solo run."""
     names = trees.data_fields(config)
     changed = {name: getattr(config, name) / 2 or 0.125 for name in names}
+    changed |= {name: 0.05 for name, value in changed.items() if value == math.inf}
     configs = [
         trees.as_arrays(dataclasses.replace(config, **{name: value})) for name, value in changed.items()
     ]

@@ -4,10 +4,12 @@ Each failure is one sentence: the field, its value, what would be right, the nea
 """
 
 import dataclasses
-import math
+import numbers
+import types
 import typing
 from typing import Any
 
+from shoal import trees
 from shoal.algos import networks, optimisers
 from shoal.errors import ShoalError, nearest
 from shoal.nets.activations import activation
@@ -16,53 +18,57 @@ from shoal.spaces import Box, Discrete, MultiDiscrete
 from shoal.types import EnvSpec
 
 
-def check_types(config: Any) -> None:
-    """Every field holds a value of its declared type: finite numbers, known choices.
+def check_fields(config: Any) -> None:
+    """Require that every field holds a value of its declared type, within its declared bounds.
 
     Raises:
       ShoalError: the first field that does not.
     """
-    hints = typing.get_type_hints(type(config))
+    hints, bounds = typing.get_type_hints(type(config)), trees.bounds_of(type(config))
     for field in dataclasses.fields(config):
-        value, declared = getattr(config, field.name), hints[field.name]
-        if typing.get_origin(declared) is typing.Literal:
-            choices = typing.get_args(declared)
-            if value not in choices:
-                hint = nearest(str(value), choices)
-                raise ShoalError(f"{field.name}={value!r} is none of {', '.join(choices)}{hint}.")
-        elif declared is float:
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-                raise ShoalError(f"{field.name}={value!r} is not a finite number.")
-        elif declared is int:
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise ShoalError(f"{field.name}={value!r} is not a whole number.")
-        elif declared is bool and not isinstance(value, bool):
-            raise ShoalError(f"{field.name}={value!r} is neither True nor False.")
+        name, value, declared = field.name, getattr(config, field.name), hints[field.name]
+        if typing.get_origin(declared) is types.UnionType:  # X | None
+            if value is None:
+                continue
+            (declared,) = (option for option in typing.get_args(declared) if option is not types.NoneType)
+        _check_type(name, value, declared)
+        if isinstance(value, numbers.Real | tuple) and not isinstance(value, bool) and declared is not Any:
+            if name in bounds:
+                trees.check_bounds(name, value, bounds[name])
+            elif declared is float:
+                trees.check_bounds(name, value, trees.Bounds())
 
 
-def within(config: Any, low: float, high: float, *names: str) -> None:
-    """Each field lies in [low, high].
+def _check_type(name: str, value: Any, declared: Any) -> None:
+    """Raises ShoalError unless a value is of its declared type; types that are not known here pass."""
+    if typing.get_origin(declared) is typing.Literal:
+        choices = typing.get_args(declared)
+        if value not in choices:
+            hint = nearest(str(value), choices)
+            raise ShoalError(f"{name}={value!r} is none of {', '.join(choices)}{hint}.")
+        return
+    if typing.get_origin(declared) is tuple:
+        part = typing.get_args(declared)[0]
+        if not isinstance(value, tuple):
+            raise ShoalError(
+                f"{name}={value!r} is not a tuple; give several values, such as {_EXAMPLES[part]}."
+            )
+        for entry in value:
+            _check_type(name, entry, part)
+        return
+    kinds: dict[Any, tuple[Any, str]] = {
+        float: (numbers.Real, "a number"),
+        int: (numbers.Integral, "a whole number"),
+        bool: (bool, "True or False"),
+        str: (str, "a text"),
+    }
+    if declared in kinds:
+        kind, worded = kinds[declared]
+        if not isinstance(value, kind) or (isinstance(value, bool) and declared is not bool):
+            raise ShoalError(f"{name}={value!r} is not {worded}.")
 
-    Raises:
-      ShoalError: the first that does not.
-    """
-    for name in names:
-        value = getattr(config, name)
-        if not low <= value <= high:
-            bounds = f"in [{low:g}, {high:g}]" if math.isfinite(high) else f"at least {low:g}"
-            raise ShoalError(f"{name}={value:g} is out of bounds: it must be {bounds}.")
 
-
-def positive(config: Any, *names: str) -> None:
-    """Each field is greater than 0.
-
-    Raises:
-      ShoalError: the first that is not.
-    """
-    for name in names:
-        value = getattr(config, name)
-        if not value > 0:
-            raise ShoalError(f"{name}={value:g} must be greater than 0.")
+_EXAMPLES = {int: "(64, 64)", str: "('eps=1e-5',)"}
 
 
 def divides(name: str, number: int, what: str, total: int) -> None:
@@ -86,16 +92,7 @@ def check_ppo(config: Any, spec: EnvSpec, num_envs: int, num_steps: int) -> None
     Raises:
       ShoalError: the first setting that cannot work.
     """
-    check_types(config)
-    within(config, 0.0, 1.0, "gamma", "gae_lambda", "noise_correlation")
-    positive(
-        config, "learning_rate", "clip_coef", "vf_clip_coef", "max_grad_norm", "initial_std", "desired_kl"
-    )
-    positive(config, "update_epochs", "num_minibatches")
-    at_least_zero = ("ent_coef", "vf_coef", "target_kl", "kl_coef", "dpo_alpha", "dpo_beta")
-    critics = ("critic_learning_rate", "critic_max_grad_norm", "critic_update_epochs")
-    within(config, 0.0, math.inf, *at_least_zero, *critics)
-    within(config, -1, math.inf, "gradient_chunk")
+    check_fields(config)
     check_memory(config, num_steps)
     if config.core == "none":
         divides("num_minibatches", config.num_minibatches, "num_envs*num_steps", num_envs * num_steps)
@@ -106,10 +103,6 @@ def check_ppo(config: Any, spec: EnvSpec, num_envs: int, num_steps: int) -> None
             config.num_minibatches,
             "the number of chunks, num_envs*num_steps/chunk_length",
             chunks,
-        )
-    if any(size <= 0 for size in (*config.hidden_sizes, *config.critic_hidden_sizes)):
-        raise ShoalError(
-            f"hidden_sizes={config.hidden_sizes} must be widths greater than 0, such as (64, 64)."
         )
     if config.shared_torso and config.separate_updates:
         raise ShoalError(
@@ -124,8 +117,7 @@ def check_ppo(config: Any, spec: EnvSpec, num_envs: int, num_steps: int) -> None
         raise ShoalError(f"norm_obs=True makes numbers of the integers that {takes}; leave it off with that.")
     check_distribution(config, spec)
     optimisers.named(config.optimizer, config.optimizer_args, 0.1)
-    if config.critic_optimizer:
-        optimisers.named(config.critic_optimizer, config.critic_optimizer_args, 0.1)
+    optimisers.named(config.critic_optimizer, config.critic_optimizer_args, 0.1)
     activation(config.activation)
     networks.check(config, spec)
 
@@ -152,8 +144,6 @@ def check_memory(config: Any, num_steps: int) -> None:
     Raises:
       ShoalError: the first that does not.
     """
-    within(config, 1, math.inf, "core_size", "core_layers")
-    within(config, 0, math.inf, "chunk_length", "burn_in", "action_embedding", "queries")
     if config.core == "none":
         for name, default in MEMORY_DEFAULTS.items():
             if (value := getattr(config, name)) != default:
@@ -167,8 +157,6 @@ def check_memory(config: Any, num_steps: int) -> None:
             f"core={config.core!r} gives a memory to Shoal's own network, and network={config.network!r} is another; "
             "leave core at 'none' with it."
         )
-    if any(size <= 0 for size in config.head_sizes):
-        raise ShoalError(f"head_sizes={config.head_sizes} must be widths greater than 0, such as (64,).")
     length = config.chunk_length or num_steps
     divides("chunk_length", length, "num_steps", num_steps)
     if config.burn_in > length:

@@ -62,7 +62,7 @@ def local(config: Any, spec: EnvSpec, num_envs: int) -> Array | Local:
     discounted = jnp.zeros((num_envs,))
     if not recurrent(config) or config.shared_torso:
         return discounted
-    sizes = config.critic_hidden_sizes or config.hidden_sizes
+    sizes = config.critic_hidden_sizes
     return Local(discounted, _carry(config, spec, sizes, (num_envs,)))
 
 

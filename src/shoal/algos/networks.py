@@ -23,7 +23,7 @@ def build(config: Any, spec: EnvSpec, key: Array) -> PyTree:
         return network(spec, key=key)
     common: dict[str, Any] = dict(
         actor_sizes=config.hidden_sizes,
-        critic_sizes=config.critic_hidden_sizes or config.hidden_sizes,
+        critic_sizes=config.critic_hidden_sizes,
         activation=config.activation,
         layer_norm=config.layer_norm,
         shared=config.shared_torso,

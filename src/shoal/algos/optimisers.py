@@ -114,12 +114,11 @@ def build(config: Any, parts: Parts, rate: Array | float) -> optax.GradientTrans
     actor = one(config.optimizer, config.optimizer_args, config.learning_rate, config.max_grad_norm)
     if not (config.separate_updates or config.kl_stop):
         return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), actor)
-    own_rate, own_norm = config.critic_learning_rate, config.critic_max_grad_norm
     critic = one(
-        config.critic_optimizer or config.optimizer,
-        config.critic_optimizer_args if config.critic_optimizer else config.optimizer_args,
-        jnp.where(own_rate > 0, own_rate, config.learning_rate),
-        jnp.where(own_norm > 0, own_norm, config.max_grad_norm),
+        config.critic_optimizer,
+        config.critic_optimizer_args,
+        config.critic_learning_rate,
+        config.critic_max_grad_norm,
     )
     optimizer = optax.partition({"actor": actor, "critic": critic}, {name: name for name in parts})
     if config.separate_updates:
@@ -146,7 +145,7 @@ def parted(config: Any, network: PyTree) -> tuple[Parts, Callable[[Parts], PyTre
             f"network={config.network!r} has no attribute named 'critic', by which separate_updates and target_kl "
             "tell the critic's parameters from the actor's; name it so, or leave both off."
         )
-    chosen = {"actor": config.optimizer, "critic": config.critic_optimizer or config.optimizer}
+    chosen = {"actor": config.optimizer, "critic": config.critic_optimizer}
     parts: Parts = {}
     restore: dict[str, Callable[[Any], Any]] = {}
     for name in dict.fromkeys(owners):

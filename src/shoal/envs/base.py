@@ -1,6 +1,5 @@
 """How an environment is written: the `environment` decorator, and the base of all wrappers."""
 
-import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar, dataclass_transform
@@ -39,7 +38,7 @@ def _declares(cls: type, name: str) -> bool:
     return hasattr(cls, name) or any(name in vars(base).get("__annotations__", {}) for base in cls.__mro__)
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, static, parameter))
+@dataclass_transform(frozen_default=True)
 def environment(cls: type[T]) -> type[T]:
     """Makes a class an environment: a frozen dataclass that is a pytree.
 
