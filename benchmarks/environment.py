@@ -2,7 +2,8 @@
 
 Both sides step N environments with given actions, reset those that end, and return every observation,
 reward and end and the final state, so that nothing can be optimised away. The actions are random, so an
-episode lasts some twenty steps: resets are as frequent as they ever are.
+episode lasts some twenty steps: resets are as frequent as they ever are. gymnax runs as JAX compiles it by default,
+and once more with the flags that Shoal sets for its own backend.
 """
 
 import sys
@@ -20,8 +21,12 @@ def main() -> None:
     """Compares on each workload and prints the table."""
     parsed = options(__doc__)
     ours = Side("shoal", sys.executable, "own/environment.py")
-    theirs = Side("gymnax", peer_python("rejax"), "peers/gymnax_environment.py")
-    report([compare(f"{n} x {t}", ours, theirs, n, t, parsed) for n, t in WORKLOADS], parsed)
+    peer = peer_python("rejax"), "peers/gymnax_environment.py"
+    sides = (
+        Side("gymnax", *peer),
+        Side("gymnax, Shoal's flags", *peer, same_backend=True, one_thread=False),
+    )
+    report([compare(f"{n} x {t}", ours, side, n, t, parsed) for n, t in WORKLOADS for side in sides], parsed)
 
 
 if __name__ == "__main__":

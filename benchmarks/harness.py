@@ -18,6 +18,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import protocol
+
 HERE = Path(__file__).resolve().parent
 ENVIRONMENTS = HERE.parent / ".venvs"
 
@@ -30,6 +32,8 @@ class Side(NamedTuple):
     script: str
     devices: int = 1
     environment: str = ""  # which, where the script knows several
+    same_backend: bool = False  # whether a peer is given the flags and compiler options that Shoal sets
+    one_thread: bool = True  # with them, one thread for a small workload, as `shoal train` has
 
 
 class Comparison(NamedTuple):
@@ -69,6 +73,11 @@ class Worker:
         ]
         command += ["--environment", side.environment] if side.environment else []
         environment = {**os.environ, "PYTHONPATH": str(HERE), "JAX_PLATFORMS": "cpu"}
+        if side.same_backend:
+            command.append("--same-backend")
+            environment["XLA_FLAGS"] = protocol.BACKEND_FLAGS
+            if side.one_thread and num_envs * num_steps < protocol.ROWS_WORTH_THREADS:
+                environment["NPROC"] = "1"
         self.side = side
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
@@ -81,6 +90,13 @@ class Worker:
             if line.startswith("{"):
                 return json.loads(line)
         raise SystemExit(f"the worker {self.side.name} ({self.side.script}) ended with {self.process.wait()}")
+
+    def solve(self, seed: int) -> dict:
+        """What it takes to train a seed until the task is solved: seconds, steps and the last score."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{seed}\n")
+        self.process.stdin.flush()
+        return self._answer()
 
     def rate(self, seconds: float) -> float:
         """Environment steps per second over about so many seconds."""
@@ -176,18 +192,23 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def report(comparisons: Sequence[Comparison], parsed: argparse.Namespace) -> None:
     """Prints the ratios, and writes all the rates where that was asked for."""
-    here = machine()
     header = ("workload", "ours", "theirs", "our steps/s", "their steps/s", "ratio, median [min, max]")
     print(table(header, [row(comparison) for comparison in comparisons]))
-    versions = {**comparisons[0].our_start["versions"], **comparisons[0].their_start["versions"]}
+    conditions(comparisons[0].our_start, comparisons[0].their_start)
+    if parsed.json:
+        measured = {"machine": machine(), "comparisons": [comparison.as_dict() for comparison in comparisons]}
+        Path(parsed.json).write_text(json.dumps(measured, indent=1))
+
+
+def conditions(our_start: dict, their_start: dict) -> None:
+    """Prints the machine and the versions of both sides."""
+    here = machine()
+    versions = {**our_start["versions"], **their_start["versions"]}
     packages = ", ".join(f"{name} {version}" for name, version in versions.items())
     print(
         f"\n{here['cpu']}, {here['cores']} cores, load {here['load']:.1f} at the end; "
         f"Python {here['python']}, {packages}"
     )
-    if parsed.json:
-        measured = {"machine": here, "comparisons": [comparison.as_dict() for comparison in comparisons]}
-        Path(parsed.json).write_text(json.dumps(measured, indent=1))
 
 
 def row(comparison: Comparison) -> tuple[str, ...]:

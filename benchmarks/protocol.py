@@ -13,6 +13,17 @@ from collections.abc import Callable
 from importlib import metadata
 from typing import Any, NamedTuple
 
+# What Shoal asks of XLA on a CPU, for a peer that is to have the same; a test compares them with Shoal's own.
+BACKEND_FLAGS = "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=1048576"
+COMPILER_OPTIONS = {"xla_cpu_prefer_vector_width": 512, "xla_cpu_parallel_codegen_split_count": 1}
+ROWS_WORTH_THREADS = 4096  # of a rollout; Shoal gives a smaller one a single thread
+
+# Many environments with settings that do solve CartPole, for the time until it is solved.
+SOLVING = {"learning_rate": 1e-3, "num_epochs": 4, "num_minibatches": 32, "updates_per_evaluation": 2}
+SOLVED = 475.0  # mean return of the episodes of an evaluation
+EVALUATION_EPISODES = 128
+MOST_STEPS = 10_000_000
+
 
 class Program(NamedTuple):
     """What a worker times: a compiled function from its state to its next state and its outputs."""
@@ -29,7 +40,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--num-steps", type=int, required=True)
     parser.add_argument("--devices", type=int, default=1)
     parser.add_argument("--environment", default="", help="which, for workers that know several")
+    parser.add_argument("--same-backend", action="store_true", help="compile as Shoal does")
     return parser.parse_args()
+
+
+def compiler_options(sizes: argparse.Namespace) -> dict[str, Any]:
+    """How a peer's program is compiled: as JAX does by default, or with the options that Shoal gives."""
+    return COMPILER_OPTIONS if sizes.same_backend else {}
 
 
 def updates_per_call(sizes: argparse.Namespace) -> int:
@@ -81,3 +98,42 @@ def measure(program: Program, state: Any, calls: int) -> tuple[Any, float]:
 def say(answer: dict) -> None:
     """One line for the harness."""
     print(json.dumps(answer), flush=True)
+
+
+class Solver(NamedTuple):
+    """What a worker trains until the task is solved."""
+
+    start: Callable[[int], Any]  # from a seed, the state before the first update
+    advance: Callable[[Any], Any]  # the updates between two evaluations
+    score: Callable[[Any, int], float]  # mean return of an evaluation, whose number is its seed
+    steps: int  # environment steps of one `advance`
+
+
+def serve_seeds(build: Callable[[argparse.Namespace], Solver], packages: tuple[str, ...]) -> None:
+    """Compiles, says so, and then trains each seed that a line of the input names until the task is solved.
+
+    Evaluations are not timed: the peers evaluate in different ways, and none has to.
+    """
+    sizes = arguments()
+    import jax
+
+    solver = build(sizes)
+    state = solver.advance(solver.start(0))
+    solver.score(state, 0)
+    names = ("jax", "jaxlib", *packages)
+    say(
+        {
+            "device": jax.devices()[0].device_kind,
+            "versions": {name: metadata.version(name) for name in names},
+        }
+    )
+    for line in sys.stdin:
+        state, seconds, steps, score = solver.start(int(line)), 0.0, 0, 0.0
+        while score < SOLVED and steps < MOST_STEPS:
+            jax.block_until_ready(state)
+            begun = time.perf_counter()
+            state = jax.block_until_ready(solver.advance(state))
+            seconds += time.perf_counter() - begun
+            steps += solver.steps
+            score = solver.score(state, steps)
+        say({"seconds": seconds, "steps": steps, "score": score})

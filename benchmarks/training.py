@@ -2,7 +2,9 @@
 
 Four epochs of four minibatches, two 64x64 tanh networks, clip 0.2, without evaluation: the reference
 workload of 1,024 environments x 32 steps and a small one of 4 x 128. Shoal on one device (all cores as
-threads) and, for the reference workload, with the environments spread over two host devices.
+threads) and, for the reference workload, with the environments spread over two host devices. rejax runs as JAX
+compiles it by default, and once more with the settings that Shoal makes for itself: its flags and compiler options,
+and for the small workload a single thread. Neither workload is meant to solve the task: see `solving.py`.
 """
 
 import sys
@@ -15,12 +17,14 @@ WORKLOADS = ((1024, 32, 1), (1024, 32, 2), (4, 128, 1))  # environments, steps, 
 def main() -> None:
     """Compares on each workload and prints the table."""
     parsed = options(__doc__)
-    theirs = Side("rejax", peer_python("rejax"), "peers/rejax_training.py")
+    peer = peer_python("rejax"), "peers/rejax_training.py"
+    sides = Side("rejax", *peer), Side("rejax, Shoal's settings", *peer, same_backend=True)
     comparisons = []
     for num_envs, num_steps, devices in WORKLOADS:
         name = "shoal" if devices == 1 else f"shoal, {devices} devices"
         ours = Side(name, sys.executable, "own/training.py", devices)
-        comparisons.append(compare(f"{num_envs} x {num_steps}", ours, theirs, num_envs, num_steps, parsed))
+        sizes = num_envs, num_steps
+        comparisons += [compare(f"{num_envs} x {num_steps}", ours, side, *sizes, parsed) for side in sides]
     report(comparisons, parsed)
 
 

@@ -9,6 +9,8 @@ import jax
 import pytest
 
 from shoal.ops import policy_losses
+from shoal.runtime import machine, trainer
+from shoal.runtime import population as populations
 
 ROOT = Path(__file__).parents[1]
 
@@ -68,3 +70,13 @@ def test_a_new_function_cannot_be_forgotten(operations, monkeypatch):
     assert "policy_losses.new_loss" in operations.names()
     with pytest.raises(KeyError, match="never_heard_of"):
         list(operations.cases(scale=64))
+
+
+def test_a_peer_with_the_same_backend_has_what_shoal_sets():
+    spec = importlib.util.spec_from_file_location("protocol", ROOT / "benchmarks" / "protocol.py")
+    protocol = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(protocol)
+    layout = populations.layout(jax.devices()[:1], 1, 1)
+    assert trainer.options(layout) == protocol.COMPILER_OPTIONS
+    assert f"--xla_backend_extra_options={machine._ONE_KERNEL}" == protocol.BACKEND_FLAGS
+    assert protocol.ROWS_WORTH_THREADS == machine.ROWS_WORTH_A_DEVICE

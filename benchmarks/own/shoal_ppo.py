@@ -1,7 +1,9 @@
 """Shoal's PPO with the workload's sizes; what its rollouts and its trainings need alike."""
 
+import dataclasses
 from argparse import Namespace
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +18,9 @@ from shoal.runtime.run import Run, Settings
 from shoal.types import Environment
 
 
-def ppo() -> PPOConfig:
-    """Four epochs of four minibatches, two 64x64 tanh networks, clip 0.2."""
-    return PPOConfig(
+def ppo(**settings: Any) -> PPOConfig:
+    """Four epochs of four minibatches, two 64x64 tanh networks, clip 0.2, unless other settings are given."""
+    workload = PPOConfig(
         hidden_sizes=(64, 64),
         activation="tanh",
         update_epochs=4,
@@ -32,6 +34,7 @@ def ppo() -> PPOConfig:
         gae_lambda=0.95,
         max_grad_norm=0.5,
     )
+    return dataclasses.replace(workload, **settings)
 
 
 def population(

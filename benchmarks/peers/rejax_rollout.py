@@ -3,7 +3,7 @@
 from argparse import Namespace
 
 import jax
-from protocol import Program, serve
+from protocol import Program, compiler_options, serve
 from rejax_ppo import ppo
 
 
@@ -11,7 +11,8 @@ def build(sizes: Namespace) -> Program:
     """One rollout a call, with a policy that never changes."""
     algorithm = ppo(sizes)
     state = jax.jit(algorithm.init_state)(jax.random.key(0))
-    return Program(jax.jit(algorithm.collect_trajectories), state, sizes.num_envs * sizes.num_steps)
+    collect = jax.jit(algorithm.collect_trajectories, compiler_options=compiler_options(sizes))
+    return Program(collect, state, sizes.num_envs * sizes.num_steps)
 
 
 if __name__ == "__main__":

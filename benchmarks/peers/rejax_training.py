@@ -3,7 +3,7 @@
 from argparse import Namespace
 
 import jax
-from protocol import Program, serve, updates_per_call
+from protocol import Program, compiler_options, serve, updates_per_call
 from rejax_ppo import ppo
 
 
@@ -16,7 +16,11 @@ def build(sizes: Namespace) -> Program:
         return jax.lax.fori_loop(0, updates, lambda _, s: algorithm.train_iteration(s), state), None
 
     state = jax.jit(algorithm.init_state)(jax.random.key(0))
-    return Program(jax.jit(advance), state, updates * sizes.num_envs * sizes.num_steps)
+    return Program(
+        jax.jit(advance, compiler_options=compiler_options(sizes)),
+        state,
+        updates * sizes.num_envs * sizes.num_steps,
+    )
 
 
 if __name__ == "__main__":
