@@ -35,8 +35,7 @@ def trained():
 
 @pytest.fixture(scope="module")
 def saved(trained, tmp_path_factory):
-    directory = RunDirectory.create(tmp_path_factory.mktemp("saving") / "run", "CartPole-v1", "ppo")
-    directory.save_config({})
+    directory = RunDirectory.create(tmp_path_factory.mktemp("saving") / "run", "CartPole-v1", "ppo", {})
     saving.save_policies(directory, trained, list(SEEDS))
     return directory
 
@@ -86,8 +85,7 @@ def test_a_missing_leaf_and_another_shape_are_one_sentence(trained, saved):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_damaged_policy_is_found_out(trained, tmp_path):
-    directory = RunDirectory.create(tmp_path / "run", "CartPole-v1", "ppo")
-    directory.save_config({})
+    directory = RunDirectory.create(tmp_path / "run", "CartPole-v1", "ppo", {})
     saving.save_policies(directory, trained, list(SEEDS))
     chunks = [
         path for path in (directory.path / "best").rglob("*") if path.is_file() and "d" in path.parts[-2:]
