@@ -167,10 +167,7 @@ def evaluate_policy(
 
 
 def evaluate(run: Run) -> tuple[Run, dict[str, Array]]:
-    """Evaluate a run's policy, and keep it if it is the best so far.
-
-    A score that is not finite is worse than any that is; while none is finite, the newest policy is kept.
-    """
+    """Evaluates a run's policy, and keeps it if it is the best so far (see `is_better`)."""
     settings = run.settings
     algorithm = run.config.algorithm(spec_of(run.environment))
     policy = algorithm.policy(run.learner)
@@ -178,10 +175,17 @@ def evaluate(run: Run) -> tuple[Run, dict[str, Array]]:
     metrics = evaluate_policy(run.environment, algorithm, policy, key, settings, settings.eval_episodes)
     score = jnp.asarray(scored(settings.score, metrics), jnp.float32)
     candidate = Best(policy, score, run.updates)
-    known = jnp.isfinite(run.best.score)
-    better = ~known | (jnp.isfinite(score) & (score > run.best.score))
-    best = trees.where(better, candidate, run.best)
+    best = trees.where(is_better(score, run.best.score), candidate, run.best)
     return dataclasses.replace(run, best=best), {**metrics, "score": score}
+
+
+def is_better(score: Array, best: Array) -> Array:
+    """Whether a policy of this score takes the place of the best so far.
+
+    A score that is not finite is worse than any that is; as long as none was finite, the newest policy is kept,
+    so that what is saved as the best is never one that was not trained because all evaluations failed.
+    """
+    return ~jnp.isfinite(best) | (jnp.isfinite(score) & (score > best))
 
 
 def scored(score: str | Callable, metrics: dict[str, Array]) -> Array:

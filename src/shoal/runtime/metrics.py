@@ -66,8 +66,11 @@ def _check_names(source: str, metrics: Any, own: Collection[str]) -> None:
 
 def _check_number(source: str, name: str, x: Any) -> None:
     try:
-        shape, dtype = jnp.shape(x), jnp.result_type(x)
-    except TypeError:
+        if x is None:  # which JAX takes for NaN
+            raise TypeError
+        array = jnp.asarray(x)
+        shape, dtype = array.shape, array.dtype
+    except (TypeError, ValueError):
         raise ShoalError(f"{source} gives {name!r} as a {type(x).__name__}, not as a number.") from None
     real = any(jnp.issubdtype(dtype, kind) for kind in (jnp.bool_, jnp.integer, jnp.floating))
     if shape or not real:
