@@ -31,7 +31,7 @@ def curve_of(run: Path) -> tuple[np.ndarray, np.ndarray]:
     }
     steps = sorted({step for step, _ in found})
     seeds = sorted({seed for _, seed in found})
-    return np.array(steps), np.array([[found[step, seed] for seed in seeds] for step in steps])
+    return np.array(steps), np.array([[found[step, seed] for seed in seeds] for step in steps], np.float64)
 
 
 def draw(axes: Any, run: Path) -> None:
@@ -45,8 +45,9 @@ def draw(axes: Any, run: Path) -> None:
     seeds = axes.plot(steps, returns, color=COLOUR, alpha=0.3, linewidth=0.6)
     seeds[0].set_label("one seed")
     axes.set_title(summary["environment"], loc="left", fontsize=10, fontweight="bold")
+    best = summary["absolute"]["iqm"]  # null where a return was not finite
     axes.annotate(
-        f"best policies, IQM: {summary['absolute']['iqm']:.3g}",
+        f"best policies, IQM: {'-' if best is None else format(best, '.3g')}",
         (0.97, 0.06),
         xycoords="axes fraction",
         ha="right",

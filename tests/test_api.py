@@ -289,8 +289,8 @@ def test_what_cannot_be_loaded(bandit, path, tmp_path):
     ):
         with pytest.raises(shoal.ShoalError, match=sentence):
             shoal.load(**arguments)
-    unfinished = RunDirectory.create(tmp_path / "unfinished", "x", "y")
-    unfinished.save_config(RunDirectory.open(bandit.path).load_config())
+    config = RunDirectory.open(bandit.path).load_config()
+    unfinished = RunDirectory.create(tmp_path / "unfinished", "x", "y", config)
     with pytest.raises(shoal.ShoalError, match="holds no policy 'best'"):
         shoal.load(unfinished.path)
 

@@ -150,8 +150,7 @@ def test_sizes_and_infinities_come_back_as_they_were(tmp_path):
         algorithm=PPOConfig(hidden_sizes=(8, 8)),
         overrides={},
     )
-    directory = RunDirectory.create(tmp_path / "run", "x", "y")
-    directory.save_config(decided.as_json())
+    directory = RunDirectory.create(tmp_path / "run", "x", "y", decided.as_json())
     again = decide(None, config_file=directory.path, overrides={})
     assert again.environment == decided.environment
     assert again.config.hidden_sizes == (8, 8)

@@ -57,7 +57,7 @@ def population(
     layout = populations.layout(jax.devices()[: run.devices], run.seeds, run.env_groups)
     keys = jnp.stack([jax.random.key(run.seed)])
     environments, configs = (trainer.stacked(tree, run.seeds) for tree in (environment, config))
-    start, *_ = trainer.Programs(settings, layout).start(keys, environments, configs)
+    start = trainer.prepare(keys, environments, configs, settings, layout).population
     return start, settings, layout
 
 

@@ -27,13 +27,14 @@ if TYPE_CHECKING:
         train,
         transition,
     )
-    from shoal.errors import ShoalError
+    from shoal.errors import SavingError, ShoalError
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Environment",
     "RolloutResult",
+    "SavingError",
     "ShoalError",
     "TimeStep",
     "TrainedPolicy",
@@ -56,6 +57,7 @@ __all__ = [
 
 # Names that need less than all of the api: the registry imports no JAX.
 _MODULE_OF = {
+    "SavingError": "errors",
     "ShoalError": "errors",
     "environments": "envs.registry",
     "make": "envs.registry",

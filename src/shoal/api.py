@@ -17,13 +17,14 @@ from shoal.envs.grid.generating import PUBLISHED as PUBLISHED_RULESETS
 from shoal.envs.grid.generating import GenerationConfig
 from shoal.envs.grid.wording import benchmark_told, ruleset_told
 from shoal.envs.registry import environments, make, parameters_of, register
-from shoal.errors import ShoalError
+from shoal.errors import SavingError, ShoalError
 from shoal.experiment import Experiment, decide, defaults
 from shoal.runtime import collecting, finetuning, groups, machine, population, reporting, saving, trainer
 from shoal.runtime.acting import TrainedPolicy
 from shoal.runtime.collecting import RolloutResult
 from shoal.runtime.config import RunConfig, at_least
 from shoal.runtime.directory import RunDirectory
+from shoal.runtime.files import plain
 from shoal.runtime.rendering import Rendered
 from shoal.runtime.run import Run, Settings
 from shoal.runtime.summary import build_summary
@@ -39,6 +40,7 @@ __all__ = [
     "Rendered",
     "RolloutResult",
     "RunConfig",
+    "SavingError",
     "TimeStep",
     "TrainedPolicy",
     "TrainedRun",
@@ -120,6 +122,7 @@ def train(
 
     Raises:
       ShoalError: a setting that cannot work, in one sentence, before anything compiles.
+      SavingError: the run was trained, and not everything could be written; its `run` is what would be returned.
     """
     decided = experiment.decide(
         environment,
@@ -145,7 +148,8 @@ def run_experiment(
       own_process: whether this process does nothing else, so that the backend may be set up for this run alone.
 
     Raises:
-      ShoalError: as `train`.
+      ShoalError: as `train`; then nothing is left on disk.
+      SavingError: the run was trained, and not everything could be written.
     """
     run = decided.run
     if own_process and machine.worth_one_thread(run.devices, run.seeds, run.num_envs, run.num_steps):
@@ -158,27 +162,72 @@ def run_experiment(
     settings = trainer.settings_of(run, run.env_groups, scored_by, eval_metrics)
     if settings.groups > 1 and not registry.is_registered(decided.algorithm):
         groups.check_reduced(decided.environment, decided.config, settings, decided.algorithm)
-    begin = taking_over(decided, settings) if decided.started_from else _as_it_is
+    begin = taking_over(decided, settings) if decided.started_from else trainer.as_it_is
+    config = plain(decided.as_json(), not_finite=str)
+    RunDirectory.check(run.run_dir or None)
     if scored_by != "return_mean" or eval_metrics:
         trainer.check_scoring(decided.environment, decided.config, settings)
-    directory = RunDirectory.create(run.run_dir or None, decided.environment_name, decided.algorithm)
-    directory.save_config(decided.as_json())
-    layout = population.layout(devices, run.seeds, run.env_groups, run.members)
-    environments = trainer.stacked(decided.environment, run.seeds)
-    configs = trainer.stacked(decided.config, run.seeds)
+    prepared = trainer.prepare(
+        trainer.keys_of(run),
+        trainer.stacked(decided.environment, run.seeds),
+        trainer.stacked(decided.config, run.seeds),
+        settings,
+        population.layout(devices, run.seeds, run.env_groups, run.members),
+        check=lambda shapes: RunDirectory.check(run.run_dir or None, saving.check_storable(shapes)),
+        begin=begin,
+    )
+    # From here on nothing but the run itself can fail, so that a refusal leaves no directory behind.
+    directory = RunDirectory.create(run.run_dir or None, decided.environment_name, decided.algorithm, config)
     with reporting.Reporter(directory, run, decided.environment_name, show=progress) as reporter:
-        fitted = trainer.fit(environments, configs, run, settings, layout, reporter, begin)
-        summary = summarise(decided, fitted, import_seconds)
-        saving.save_policies(directory, fitted.population, summary["seeds"])
-        directory.save_summary(summary)
-        reporter.finished(summary)
-    return TrainedRun(
+        try:
+            fitted = trainer.fit(prepared, run, reporter)
+        except BaseException:
+            if not reporter.updates:
+                directory.discard()
+            raise
+        return _kept(decided, directory, reporter, prepared, fitted, import_seconds)
+
+
+def _kept(
+    decided: Experiment,
+    directory: RunDirectory,
+    reporter: reporting.Reporter,
+    prepared: trainer.Prepared,
+    fitted: trainer.Fitted,
+    import_seconds: float,
+) -> TrainedRun:
+    """Save all that a finished run leaves on disk, the policies before anything else.
+
+    Raises:
+      SavingError: a part of it cannot be written; the rest is.
+    """
+    run, failures = decided.run, []
+
+    def attempt(write: Callable[..., None], *arguments: Any) -> None:
+        try:
+            write(*arguments)
+        except ShoalError as error:
+            failures.append(str(error))
+
+    seeds = [run.seed + k for k in range(run.seeds)]
+    attempt(saving.save_best, directory, fitted.population, seeds)
+    attempt(saving.save_last, directory, fitted.population, seeds)
+    fitted = trainer.evaluated_anew(prepared, fitted, 10 * run.eval_episodes)
+    summary = summarise(decided, fitted, import_seconds)
+    attempt(directory.save_summary, summary)
+    attempt(reporter.finished, summary)
+    attempt(reporter.flush)
+    done = TrainedRun(
         directory.path,
         summary,
         fitted.population.learner,
         [(updates * run.steps_per_update, metrics) for updates, metrics in fitted.evaluations],
         decided.environment,
     )
+    if failures:
+        more = f" (and {len(failures) - 1} more of the run's files)" if len(failures) > 1 else ""
+        raise SavingError(f"{failures[0].rstrip('.')}{more}.", done)
+    return done
 
 
 def place(decided: Experiment) -> tuple[list[jax.Device], Experiment]:
@@ -338,7 +387,3 @@ def check(
     """
     made = environment_of(environment, parameters)
     return checker.check(made, keys=keys, steps=steps, max_steps=max_steps, seed=seed, ignore=ignore)
-
-
-def _as_it_is(population: Run) -> Run:
-    return population

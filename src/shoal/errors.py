@@ -2,10 +2,23 @@
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class ShoalError(ValueError):
     """Bad input from the user; the message is one sentence and complete without a traceback."""
+
+
+class SavingError(ShoalError):
+    """A run that was trained to its end, and of which not everything could be written.
+
+    Attributes:
+      run: the `TrainedRun`: its summary, its learner and its evaluations.
+    """
+
+    def __init__(self, message: str, run: Any):
+        super().__init__(message)
+        self.run = run
 
 
 def nearest(name: str, options: Iterable[str]) -> str:

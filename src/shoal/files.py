@@ -1,37 +1,94 @@
 """Files that are whole or not there."""
 
 import contextlib
+import errno
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from shoal.errors import ShoalError
 
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+def user_path(value: Any, what: str) -> Path:
+    """Read a path that a user gave; a leading `~` is the home directory.
+
+    Args:
+      value: text or a path.
+      what: what the path is of, such as "run directory", for the message.
+
+    Raises:
+      ShoalError: it is neither, it holds a NUL byte, or there is no such home directory.
+    """
+    try:
+        path = Path(value).expanduser()
+    except TypeError:
+        raise ShoalError(
+            f"{what} {value!r} is a {type(value).__name__}, not a path; give it as text."
+        ) from None
+    except RuntimeError as error:  # `~nobody`
+        raise ShoalError(f"{what} {str(value)!r} cannot be found: {error}") from None
+    if "\0" in str(path):
+        raise ShoalError(f"{what} {str(path)!r} is no path: it holds a NUL byte.")
+    return path
+
 
 @contextlib.contextmanager
-def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write that takes its place only when it is whole, so that a reader never sees a part of it.
+def whole_file(
+    path: Path, *, parents: bool = True, new: bool = False, needed: int | None = None
+) -> Iterator[IO[bytes]]:
+    """Open a file to write that takes its place only when it is whole, so that a reader never sees a part of it.
 
     It is opened at once, so that a path that cannot be written is known before anything is computed for it.
+
+    Args:
+      path: where the file goes.
+      parents: whether the directories around it are made.
+      new: whether the file must not be there yet; of several processes that write it, one succeeds.
+      needed: its size in bytes where that is known, for the message on a full disk.
 
     Raises:
       ShoalError: it cannot be written.
     """
-    if path.is_dir():
-        raise ShoalError(f"{path} cannot be written: it is a directory.")
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with one_sentence(f"{path} cannot be written"):
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with one_sentence(f"{path} cannot be written", needed):
+        if "\0" in str(path):
+            raise OSError(errno.EINVAL, "its name holds a NUL byte")
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "it is a directory")
+        if parents:
+            path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with open(temporary, "wb") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(temporary, path)
+            if new:
+                _place_new(temporary, path)
+            else:
+                os.replace(temporary, path)
             sync_directory(path.parent)
         finally:
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # the first failure is the one to report
+                temporary.unlink(missing_ok=True)
+
+
+def _place_new(temporary: Path, path: Path) -> None:
+    """Give a file its name, unless there is one of that name.
+
+    Raises:
+      FileExistsError: there is.
+    """
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links: claim the name, then fill it
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        os.replace(temporary, path)
 
 
 def sync_directory(path: Path) -> None:
@@ -45,8 +102,12 @@ def sync_directory(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def one_sentence(what: str) -> Iterator[None]:
-    """Turns an error of the operating system into one sentence: what failed, and why.
+def one_sentence(what: str, needed: int | None = None) -> Iterator[None]:
+    """Turn an error of the operating system into one sentence: what failed, and why.
+
+    Args:
+      what: what failed.
+      needed: how many bytes it takes, which is said where there is no space for them.
 
     Raises:
       ShoalError: in place of an OSError.
@@ -54,4 +115,14 @@ def one_sentence(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ShoalError(f"{what}: {error.strerror or error}.") from error
+        size = f"; it takes {needed:,} bytes" if needed is not None and error.errno in NO_SPACE else ""
+        raise ShoalError(f"{what}: {error.strerror or error}{size}.") from error
+
+
+def free_bytes(path: Path) -> int | None:
+    """How many bytes may still be written beside a file or directory that exists; None where nobody knows."""
+    try:
+        usage = shutil.disk_usage(path)
+    except OSError:
+        return None
+    return usage.free if usage.total else None

@@ -36,11 +36,11 @@ def load(
     Args:
       run: the directory.
       which: "best" (by evaluation score) or "last".
-      seed: which seed's; None takes the seed whose best score is highest.
+      seed: which seed's; None takes the seed whose best score is highest, of those that are finite.
       environment: that the run was trained in, where it cannot be made by a name (a wrapper of your own).
 
     Raises:
-      ShoalError: there is no such run, policy or seed, or it is damaged.
+      ShoalError: there is no such run, policy or seed, it is damaged, or no seed is given and no score is finite.
     """
     directory = RunDirectory.open(run)
     decided = experiment.decide(environment, config_file=directory.path, overrides={})
@@ -148,7 +148,7 @@ def evaluate_run(
     if plot:
         _plot_trials(Path(plot), evaluated, policies, episodes=episodes, **where)
     if render:
-        best = max(policies, key=lambda k: evaluated["metrics"][k]["return_mean"])
+        best = max(policies, key=lambda k: np.nan_to_num(evaluated["metrics"][k]["return_mean"], nan=-np.inf))
         drawn = _draw(policies[best], render, episodes=render_episodes, **where)
         evaluated["rendered"] = {"seed": best, **drawn}
     return evaluated
@@ -210,9 +210,7 @@ def _loaded(
     """`load`, where the run's settings are known."""
     leaves, metadata = directory.load_policy(which)
     seeds = metadata["seeds"]
-    if seed is None:
-        scores = directory.load_policy("best")[1]["scores"]
-        seed = seeds[int(np.argmax(scores))]
+    seed = saving.best_seed(directory) if seed is None else seed
     if seed not in seeds:
         raise ShoalError(f"seed={seed} is not one of the run's: {', '.join(map(str, seeds))}.")
     spec, config = spec_of(decided.environment), trees.as_arrays(experiment.resolved(decided.config))

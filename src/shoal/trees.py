@@ -238,13 +238,13 @@ def named_leaves(tree: Any) -> dict[str, Any]:
     """The leaves of a pytree by the name of their path, in the order of the tree.
 
     Raises:
-      ValueError: two leaves have the same name, as those of `{"a/b": x, "a": {"b": y}}`.
+      ShoalError: two leaves have the same name, as those of `{"a/b": x, "a": {"b": y}}`.
     """
     leaves: dict[str, Any] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         name = path_name(path)
         if name in leaves:
-            raise ValueError(f"two leaves of the tree have the name {name!r}; rename one of them")
+            raise ShoalError(f"two leaves of the tree have the name {name!r}; rename one of them.")
         leaves[name] = leaf
     return leaves
 

@@ -294,3 +294,21 @@ def test_nothing_is_best_before_the_first_evaluation():
     population, _ = populate(Halves(), BanditConfig(), (0, 1))
     assert population.best.score.tolist() == [-np.inf, -np.inf]
     assert population.best.updates.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("scores", "best"),
+    [
+        ([1.0, 3.0, 2.0, 3.0], 1),  # the first of equals
+        ([np.nan, np.nan, np.nan], 2),  # never finite: the newest
+        ([np.nan, -5.0, np.nan, np.inf], 1),
+        ([np.inf, 1.0, 2.0], 2),
+        ([-np.inf, np.nan, -7.0, -9.0, -np.inf], 2),
+    ],
+)
+def test_the_best_score_is_the_highest_finite_one(scores, best):
+    kept, value = None, jnp.float32(-jnp.inf)
+    for index, score in enumerate(jnp.asarray(scores, jnp.float32)):
+        if evaluation.is_better(score, value):
+            kept, value = index, score
+    assert kept == best

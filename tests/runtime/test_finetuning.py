@@ -32,7 +32,8 @@ def shapes(chosen):
 
 def leaves_of(population):
     """What a run saves of what it has learned."""
-    return saving.named(population.learner.shared, saving.LEARNER)
+    named = trees.named_leaves(jax.device_get(population.learner.shared))
+    return {f"{saving.LEARNER}/{name}": x for name, x in named.items()}
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ def numbers(*pairs, **more):
 
 @pytest.fixture
 def directory(tmp_path):
-    return RunDirectory.create(tmp_path / "run", "CartPole-v1", "ppo")
+    return RunDirectory.create(tmp_path / "run", "CartPole-v1", "ppo", {})
 
 
 @pytest.fixture

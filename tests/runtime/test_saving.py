@@ -1,6 +1,6 @@
 """Policies to disk and back, and a population that starts from what another has learned."""
 
-import gc
+import math
 
 import jax
 import jax.numpy as jnp
@@ -35,8 +35,7 @@ def trained():
 
 @pytest.fixture(scope="module")
 def saved(trained, tmp_path_factory):
-    directory = RunDirectory.create(tmp_path_factory.mktemp("saving") / "run", "CartPole-v1", "ppo")
-    directory.save_config({})
+    directory = RunDirectory.create(tmp_path_factory.mktemp("saving") / "run", "CartPole-v1", "ppo", {})
     saving.save_policies(directory, trained, list(SEEDS))
     return directory
 
@@ -84,10 +83,50 @@ def test_a_missing_leaf_and_another_shape_are_one_sentence(trained, saved):
         saving.restored(one, leaves | {name: leaves[name][..., :-1]}, saving.POLICY, 0)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(
+    ("scores", "seed"),
+    [
+        ([1.0, 3.0, 2.0], 4),
+        ([math.nan, -7.0, math.inf], 4),
+        ([None, None, 0.5], 5),
+        ([2.0, 2.0, -math.inf], 3),
+    ],
+)
+def test_the_best_seed_has_the_highest_finite_score(tmp_path, scores, seed):
+    """Null is how a score that is not finite was once written."""
+    directory = RunDirectory.create(tmp_path / "run", "x", "y", {})
+    directory.save_policy("best", {}, {"seeds": [3, 4, 5], "scores": scores})
+    assert saving.best_seed(directory) == seed
+
+
+def test_without_a_finite_score_there_is_no_best_seed(tmp_path):
+    directory = RunDirectory.create(tmp_path / "run", "x", "y", {})
+    for scores in ([None, math.nan], [math.inf, -math.inf]):
+        directory.save_policy("best", {}, {"seeds": [3, 4], "scores": scores})
+        with pytest.raises(ShoalError, match=r"no seed is the best; name one: seed=3, 4\.$"):
+            saving.best_seed(directory)
+
+
+def test_a_key_stays_a_key_of_its_own_kind():
+    key = jax.random.split(jax.random.key(1), 2)
+    template = {"k": jax.ShapeDtypeStruct((), key.dtype)}
+    again = saving.restored(template, {"policy/k": key}, saving.POLICY, 1)["k"]
+    np.testing.assert_array_equal(jax.random.key_data(again), jax.random.key_data(key[1]))
+    for other in (jax.random.split(jax.random.key(1, impl="rbg"), 2), np.zeros(2, np.uint32)):
+        with pytest.raises(ShoalError, match=r"has 'k' of dtype .*, and key<fry> is expected\.$"):
+            saving.restored(template, {"policy/k": other}, saving.POLICY, 0)
+    with pytest.raises(ShoalError, match=r"of dtype key<fry>, and uint32 is expected\.$"):
+        saving.restored({"k": jax.ShapeDtypeStruct((), np.uint32)}, {"policy/k": key}, saving.POLICY, 0)
+
+
+def test_the_bytes_that_are_going_to_be_saved_are_known(trained, saved):
+    shapes = jax.eval_shape(lambda: trained)
+    loaded = [saved.load_policy(which)[0] for which in ("best", "last")]
+    assert saving.check_storable(shapes) == sum(x.nbytes for leaves in loaded for x in leaves.values())
+
+
 def test_a_damaged_policy_is_found_out(trained, tmp_path):
-    directory = RunDirectory.create(tmp_path / "run", "CartPole-v1", "ppo")
-    directory.save_config({})
+    directory = RunDirectory.create(tmp_path / "run", "CartPole-v1", "ppo", {})
     saving.save_policies(directory, trained, list(SEEDS))
     chunks = [
         path for path in (directory.path / "best").rglob("*") if path.is_file() and "d" in path.parts[-2:]
@@ -99,5 +138,4 @@ def test_a_damaged_policy_is_found_out(trained, tmp_path):
         path.write_bytes(bytes(data))
     with pytest.raises(ShoalError, match="best is damaged"):
         directory.load_policy("best")
-    gc.collect()  # Orbax leaves a broken event loop behind, which would be reported in a later test
     directory.load_policy("last")  # the other one is whole

@@ -49,7 +49,7 @@ def test_the_fields():
 
 
 def test_it_is_strict_json(tmp_path):
-    directory = RunDirectory.create(tmp_path / "run", "x", "y")
+    directory = RunDirectory.create(tmp_path / "run", "x", "y", {})
     directory.save_summary(make())
     text = (tmp_path / "run" / "summary.json").read_text()
     assert json.loads(text, parse_constant=pytest.fail) == directory.load_summary() == make()

@@ -39,16 +39,16 @@ class Recorder:
 def fitted(env, run=RUN, begin=lambda population: population):
     layout = populations.layout(jax.devices()[:1], run.seeds, 1)
     recorder = Recorder()
-    result = trainer.fit(
+    prepared = trainer.prepare(
+        trainer.keys_of(run),
         trainer.stacked(env, run.seeds),
         trainer.stacked(BanditConfig(), run.seeds),
-        run,
         trainer.settings_of(run, 1, run.score, None),
         layout,
-        recorder,
-        begin,
+        begin=begin,
     )
-    return result, recorder.told
+    result = trainer.fit(prepared, run, recorder)
+    return trainer.evaluated_anew(prepared, result, 10 * run.eval_episodes), recorder.told
 
 
 @pytest.fixture(scope="module")

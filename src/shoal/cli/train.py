@@ -55,9 +55,13 @@ def main(arguments: Sequence[str]) -> int:
         started_from=chosen.from_,
         overrides=changed,
     )
-    run = api.run_experiment(
-        decided, progress=not chosen.quiet, import_seconds=IMPORT_SECONDS, own_process=True
-    )
+    try:
+        run = api.run_experiment(
+            decided, progress=not chosen.quiet, import_seconds=IMPORT_SECONDS, own_process=True
+        )
+    except api.SavingError as error:
+        print(api.result(dict(error.run.summary), error.run.path))
+        raise
     print(api.result(dict(run.summary), run.path))
     return 0
 

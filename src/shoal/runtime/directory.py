@@ -9,13 +9,13 @@
 Every file is whole or absent at any instant, and reading runs no code: JSON and named arrays only.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import os
 import re
 import shutil
-import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,16 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import ShoalError, nearest
-from shoal.files import one_sentence, sync_directory
-from shoal.runtime.files import null, plain, read_json, write_json
+from shoal.files import free_bytes, one_sentence, sync_directory, user_path
+from shoal.runtime import vacancy
+from shoal.runtime.arrays import OrbaxError, as_words, from_words, is_key, read_arrays, write_arrays
+from shoal.runtime.files import json_text, null, plain, read_json, write_json, write_text
 
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
 LEARNING_CURVE = "learning_curve.png"
+POLICIES = ("best", "last")
 POLICY = "policy.json"  # beside the arrays: their names, dtypes, shapes and checksum
 
 
@@ -38,56 +41,83 @@ class RunDirectory:
     """A directory that holds one run; made by `create` or `open`, never directly."""
 
     path: Path
+    made: tuple[Path, ...] = dataclasses.field(default=(), compare=False)  # directories, the outermost first
 
     @classmethod
-    def create(cls, path: Path | str | None, environment: str, algorithm: str) -> "RunDirectory":
-        """Makes the directory of a new run, and makes sure that it can be written to.
+    def check(cls, path: Path | str | None, needed: int = 0) -> None:
+        """Require that `create` can make the directory of a new run; leaves nothing behind.
+
+        Args:
+          path: as of `create`.
+          needed: how many bytes are going to be written at least.
+
+        Raises:
+          ShoalError: the directory cannot be written to, holds another run or anything else, or lies on a disk
+            with too little space.
+        """
+        vacancy.check(user_path(path or vacancy.RUNS, "run directory"), CONFIG if path else None, needed)
+
+    @classmethod
+    def create(
+        cls, path: Path | str | None, environment: str, algorithm: str, config: Mapping[str, Any]
+    ) -> "RunDirectory":
+        """Make the directory of a new run with its `config.json`; where that fails, nothing is left behind.
 
         Args:
           path: where; None makes a new one under `runs/`, named after the environment, the algorithm
             and the time, such as `runs/CartPole-v1-ppo-20260131-093000`.
           environment: the environment's name; only used for the directory's name.
           algorithm: the algorithm's name; likewise.
+          config: what was asked for; infinities become the strings that `float` reads.
 
         Raises:
-          ShoalError: the directory cannot be written to, or holds another run already.
+          ShoalError: the directory cannot be written to, or holds another run or anything else; of several
+            processes that create the same one, one succeeds.
         """
+        text = json_text(config, not_finite=str)
         if path is None:
-            return cls(_fresh_directory(Path("runs"), environment, algorithm))
-        path = Path(path).expanduser()
-        if (path / CONFIG).exists():
-            raise ShoalError(f"run directory {str(path)!r} already holds another run; name a new one.")
-        with one_sentence(f"run directory {str(path)!r} cannot be written to"):
-            path.mkdir(parents=True, exist_ok=True)
-            probe = path / f".probe.{os.getpid()}"
-            probe.touch()  # permission bits do not tell: a file system may be read-only or full
-            probe.unlink()
-        return cls(path)
+            directory = cls(*vacancy.make_fresh(environment, algorithm))
+        else:
+            path = user_path(path, "run directory")
+            directory = cls(path, vacancy.make(path, CONFIG))
+        try:
+            write_text(directory.path / CONFIG, text, new=True)
+        except BaseException:
+            vacancy.remove(directory.made)
+            vacancy.check_no_run(directory.path, CONFIG)  # another process may have been faster
+            raise
+        return directory
+
+    def discard(self) -> None:
+        """Remove the files of a run, and the directories made for it that hold nothing else."""
+        for name in (CONFIG, METRICS, SUMMARY, LEARNING_CURVE):
+            with contextlib.suppress(OSError):
+                (self.path / name).unlink()
+        for name in POLICIES:
+            shutil.rmtree(self.path / name, ignore_errors=True)
+        vacancy.remove(self.made)
 
     @classmethod
     def open(cls, path: Path | str) -> "RunDirectory":
-        """The directory of a run that exists.
+        """Open the directory of a run that exists.
 
         Raises:
-          ShoalError: there is no such directory, or it holds no run.
+          ShoalError: there is no such directory, it holds no run, or it cannot be read.
         """
-        path = Path(path).expanduser()
-        if (path / CONFIG).is_file():
-            return cls(path)
-        if path.is_dir():
-            raise ShoalError(f"{str(path)!r} is not a run directory: it has no {CONFIG}.")
-        siblings = path.parent.iterdir() if path.parent.is_dir() else ()
-        runs = [str(sibling) for sibling in siblings if (sibling / CONFIG).is_file()]
+        path = user_path(path, "run directory")
+        with one_sentence(f"run directory {str(path)!r} cannot be read"):
+            if (path / CONFIG).is_file():
+                return cls(path)
+            if path.is_dir():
+                raise ShoalError(f"{str(path)!r} is not a run directory: it has no {CONFIG}.")
+            siblings = path.parent.iterdir() if path.parent.is_dir() else ()
+            runs = [str(sibling) for sibling in siblings if (sibling / CONFIG).is_file()]
         raise ShoalError(f"there is no run directory {str(path)!r}{nearest(str(path), runs) or '.'}")
 
     @property
     def learning_curve(self) -> Path:
         """Where the picture of the learning curve goes."""
         return self.path / LEARNING_CURVE
-
-    def save_config(self, config: Mapping[str, Any]) -> None:
-        """Writes `config.json`; infinities become the strings that `float` reads."""
-        write_json(self.path / CONFIG, config, not_finite=str)
 
     def load_config(self) -> dict[str, Any]:
         """Reads `config.json`.
@@ -110,12 +140,20 @@ class RunDirectory:
         return read_json(self.path / SUMMARY)
 
     def append_metrics(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Adds lines to `metrics.jsonl`, one per row; numbers that are not finite become null."""
+        """Add lines to `metrics.jsonl`, one per row; numbers that are not finite become null.
+
+        Raises:
+          ShoalError: they cannot be written; then none of them is.
+        """
         lines = [json.dumps(plain(row, not_finite=null), allow_nan=False) for row in rows]
+        data = "".join(line + "\n" for line in lines).encode()
         path = self.path / METRICS
-        with one_sentence(f"{path} cannot be written"), open(path, "ab+") as file:
+        with (
+            one_sentence(f"{path} cannot be written", len(data)),
+            open(path, "ab+", buffering=0) as file,
+        ):
             _drop_torn_line(file)
-            file.write("".join(line + "\n" for line in lines).encode())
+            _append(file, data)
 
     def load_metrics(self) -> list[dict[str, Any]]:
         """Reads `metrics.jsonl`; a last line that a crash cut short is left out.
@@ -135,36 +173,50 @@ class RunDirectory:
         return rows
 
     def save_policy(self, name: str, arrays: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
-        """Saves the leaves of a policy under their names; the one before is there until this one is.
+        """Save the leaves of a policy under their names; the one before is there until this one is.
 
         Args:
           name: "best" or "last".
-          arrays: the leaves by name, such as `actor/layers/0/kernel`; numbers of any kind, no keys.
-          metadata: what else is to be known of it, as JSON can hold it.
+          arrays: the leaves by name, such as `actor/layers/0/kernel`: numbers of any kind, and typed PRNG keys,
+            which are saved as words with the name of their implementation (see `arrays.check_storable`).
+          metadata: what else is to be known of it, as JSON can hold it; numbers that are not finite become the
+            strings that `float` reads.
 
         Raises:
-          ShoalError: it cannot be written.
+          ShoalError: it cannot be written; then the one before stays.
         """
         directory = self.path / name
-        leaves = {leaf: np.asarray(array) for leaf, array in sorted(arrays.items())}
-        version = _next_version(directory)
-        with one_sentence(f"{directory} cannot be written"):
-            directory.mkdir(exist_ok=True)
-            _write_arrays(directory / version, leaves)
-            sync_directory(directory)
-        manifest = {
-            "arrays": version,
-            "leaves": {leaf: {"dtype": x.dtype.name, "shape": x.shape} for leaf, x in leaves.items()},
-            "sha256": parameters_sha256(leaves),
-            "metadata": metadata,
-        }
-        write_json(directory / POLICY, manifest)  # from here on the new arrays are the policy
-        for leftover in directory.iterdir():
-            if leftover.name not in (POLICY, version):
-                shutil.rmtree(leftover, ignore_errors=True)
+        words = {leaf: as_words(array) for leaf, array in sorted(arrays.items())}
+        leaves = {leaf: array for leaf, (array, _) in words.items()}
+        needed, free = sum(array.nbytes for array in leaves.values()), free_bytes(self.path)
+        try:
+            with one_sentence(f"{directory} cannot be written", needed):
+                version = _next_version(directory)
+                directory.mkdir(exist_ok=True)
+                write_arrays(directory / version, leaves)
+                sync_directory(directory)
+            manifest = {
+                "arrays": version,
+                "leaves": {
+                    leaf: {"dtype": x.dtype.name, "shape": x.shape} | ({"key": key} if key else {})
+                    for leaf, (x, key) in words.items()
+                },
+                "sha256": parameters_sha256(arrays),
+                "metadata": metadata,
+            }
+            write_json(directory / POLICY, manifest, not_finite=str)  # from here on the new arrays count
+        except OrbaxError as error:
+            space = "" if free is None else f" and {free:,} were free"
+            raise ShoalError(
+                f"{directory} cannot be written: {error}; its arrays take {needed:,} bytes{space}."
+            ) from None
+        finally:
+            _drop_leftovers(directory)
 
-    def load_policy(self, name: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Loads the leaves of a policy by name (sorted), and its metadata.
+    def load_policy(self, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Load the leaves of a policy by name (sorted), and its metadata.
+
+        A leaf is a NumPy array, or an array of typed PRNG keys where keys were saved.
 
         Raises:
           ShoalError: it is missing or damaged.
@@ -174,9 +226,11 @@ class RunDirectory:
             raise ShoalError(f"{str(self.path)!r} holds no policy {name!r}.")
         manifest = read_json(directory / POLICY)
         try:
-            leaves = _read_arrays(directory / Path(manifest["arrays"]).name, manifest["leaves"])
-            shapes = {leaf: list(array.shape) for leaf, array in leaves.items()}
-            intact = shapes == {leaf: told["shape"] for leaf, told in manifest["leaves"].items()}
+            expected = manifest["leaves"]
+            words = read_arrays(directory / Path(manifest["arrays"]).name, expected)
+            shapes = {leaf: list(array.shape) for leaf, array in words.items()}
+            intact = shapes == {leaf: entry["shape"] for leaf, entry in expected.items()}
+            leaves = {leaf: from_words(array, expected[leaf].get("key")) for leaf, array in words.items()}
             intact = intact and parameters_sha256(leaves) == manifest["sha256"]
             metadata = manifest["metadata"]
         except Exception as error:  # whatever a damaged file makes Orbax and NumPy raise
@@ -187,28 +241,14 @@ class RunDirectory:
 
 
 def parameters_sha256(leaves: Mapping[str, Any]) -> str:
-    """A checksum of named arrays: equal exactly if names, dtypes, shapes and every bit are."""
+    """A checksum of named arrays and keys: equal exactly if names, dtypes, shapes and every bit are."""
     digest = hashlib.sha256()
     for name, leaf in sorted(leaves.items()):
-        array = np.ascontiguousarray(leaf)
-        digest.update(f"{name}\0{array.dtype.name}\0{np.shape(leaf)}\0".encode())
+        array = np.ascontiguousarray(as_words(leaf)[0])
+        dtype = str(leaf.dtype) if is_key(leaf) else array.dtype.name
+        digest.update(f"{name}\0{dtype}\0{np.shape(leaf)}\0".encode())
         digest.update(array.tobytes())
     return digest.hexdigest()
-
-
-def _fresh_directory(parent: Path, environment: str, algorithm: str) -> Path:
-    """A new directory with a readable name; a number is added where the name is taken."""
-    stem = re.sub(r"[^\w.-]+", "-", f"{environment}-{algorithm}-{time.strftime('%Y%m%d-%H%M%S')}")
-    with one_sentence(f"run directory {str(parent / stem)!r} cannot be written to"):
-        parent.mkdir(parents=True, exist_ok=True)
-        number = 1
-        while True:
-            path = parent / (stem if number == 1 else f"{stem}-{number}")
-            try:
-                path.mkdir()  # fails where another process was faster
-                return path
-            except FileExistsError:
-                number += 1
 
 
 def _drop_torn_line(file: Any) -> None:
@@ -223,6 +263,19 @@ def _drop_torn_line(file: Any) -> None:
     file.seek(0, os.SEEK_END)
 
 
+def _append(file: Any, data: bytes) -> None:
+    """Add bytes to the end of an unbuffered file, or none of them where that fails."""
+    end = file.seek(0, os.SEEK_END)
+    try:
+        written = 0
+        while written < len(data):  # a disk that fills up takes a part first
+            written += file.write(data[written:])
+    except OSError:
+        with contextlib.suppress(OSError):
+            file.truncate(end)
+        raise
+
+
 def _next_version(directory: Path) -> str:
     """A name for new arrays that no earlier save, even an unfinished one, has used."""
     names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
@@ -230,22 +283,12 @@ def _next_version(directory: Path) -> str:
     return f"arrays-{max(numbers, default=0) + 1}"
 
 
-# Orbax takes no empty tree and no array of size zero: those are rebuilt from the manifest.
-
-
-def _write_arrays(path: Path, leaves: dict[str, np.ndarray]) -> None:
-    from orbax.checkpoint import v1 as orbax  # noqa: PLC0415 (takes a third of a second)
-
-    stored = {name: array for name, array in leaves.items() if array.size}
-    if stored:
-        orbax.save(path.absolute(), stored, overwrite=True)
-
-
-def _read_arrays(path: Path, manifest: dict[str, dict[str, Any]]) -> dict[str, np.ndarray]:
-    from orbax.checkpoint import v1 as orbax  # noqa: PLC0415 (takes a third of a second)
-
-    leaves = {name: np.zeros(leaf["shape"], np.dtype(leaf["dtype"])) for name, leaf in manifest.items()}
-    stored = {name: array for name, array in leaves.items() if array.size}
-    if stored:  # naming what is expected leaves Orbax no choice of types
-        leaves |= orbax.load(path.absolute(), stored)
-    return {name: np.asarray(leaves[name]) for name in sorted(leaves)}
+def _drop_leftovers(directory: Path) -> None:
+    """Remove all arrays but those of the policy that counts, and the directory where there is no policy."""
+    with contextlib.suppress(OSError, ShoalError):
+        current = (POLICY, read_json(directory / POLICY)["arrays"]) if (directory / POLICY).is_file() else ()
+        for leftover in directory.iterdir():
+            if leftover.name not in current:
+                shutil.rmtree(leftover, ignore_errors=True)
+        if not current:
+            directory.rmdir()

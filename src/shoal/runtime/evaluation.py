@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from shoal import trees
 from shoal.envs import summaries
 from shoal.errors import ShoalError, nearest
+from shoal.runtime.metrics import checked_numbers
 from shoal.runtime.run import Best, Run, Settings, Stream, stream_key
 from shoal.types import Algorithm, Array, Environment, Memory, Policy, State, TimeStep, spec_of
 
@@ -159,14 +160,14 @@ def evaluate_policy(
         )
         metrics = summed_up(played)
         if settings.eval_metrics is not None:
-            metrics |= settings.eval_metrics(played)
+            metrics |= checked_numbers("eval_metrics", settings.eval_metrics(played), metrics)
         prefix = "sampled_" if greedy is not modes[0] else ""
         results |= {f"{prefix}{name}": x for name, x in metrics.items()}
     return results
 
 
 def evaluate(run: Run) -> tuple[Run, dict[str, Array]]:
-    """Evaluates a run's policy, and keeps it if it is the best so far."""
+    """Evaluates a run's policy, and keeps it if it is the best so far (see `is_better`)."""
     settings = run.settings
     algorithm = run.config.algorithm(spec_of(run.environment))
     policy = algorithm.policy(run.learner)
@@ -174,8 +175,17 @@ def evaluate(run: Run) -> tuple[Run, dict[str, Array]]:
     metrics = evaluate_policy(run.environment, algorithm, policy, key, settings, settings.eval_episodes)
     score = jnp.asarray(scored(settings.score, metrics), jnp.float32)
     candidate = Best(policy, score, run.updates)
-    best = trees.where(score > run.best.score, candidate, run.best)
+    best = trees.where(is_better(score, run.best.score), candidate, run.best)
     return dataclasses.replace(run, best=best), {**metrics, "score": score}
+
+
+def is_better(score: Array, best: Array) -> Array:
+    """Whether a policy of this score takes the place of the best so far.
+
+    A score that is not finite is worse than any that is; as long as none was finite, the newest policy is kept,
+    so that what is saved as the best is never one that was not trained because all evaluations failed.
+    """
+    return ~jnp.isfinite(best) | (jnp.isfinite(score) & (score > best))
 
 
 def scored(score: str | Callable, metrics: dict[str, Array]) -> Array:

@@ -12,14 +12,20 @@ from shoal.errors import ShoalError
 from shoal.files import one_sentence, whole_file
 
 
-def write_text(path: Path, text: str) -> None:
-    """Writes a file so that a reader, and a crash at any instant, sees the old one or the new one.
+def write_text(path: Path, text: str, *, new: bool = False) -> None:
+    """Write a file so that a reader, and a crash at any instant, sees the old one or the new one.
+
+    Args:
+      path: where the file goes, in a directory that exists.
+      text: what it holds.
+      new: whether the file must not be there yet.
 
     Raises:
       ShoalError: the file cannot be written.
     """
-    with whole_file(path) as file:
-        file.write(text.encode())
+    data = text.encode()
+    with whole_file(path, parents=False, new=new, needed=len(data)) as file:
+        file.write(data)
 
 
 def null(_: float) -> None:
@@ -27,12 +33,22 @@ def null(_: float) -> None:
 
 
 def write_json(path: Path, value: Mapping[str, Any], not_finite: Callable[[float], Any] = null) -> None:
-    """Writes a JSON file atomically; see `plain` for what becomes of arrays and infinities.
+    """Write a JSON file atomically; see `plain` for what becomes of arrays and infinities.
 
     Raises:
       ShoalError: the file cannot be written.
     """
-    write_text(path, json.dumps(plain(value, not_finite=not_finite), indent=2, allow_nan=False) + "\n")
+    write_text(path, json_text(value, not_finite))
+
+
+def json_text(value: Mapping[str, Any], not_finite: Callable[[float], Any] = null) -> str:
+    """The text of a JSON file; see `plain`."""
+    return json.dumps(plain(value, not_finite=not_finite), indent=2, allow_nan=False) + "\n"
+
+
+def number(value: Any) -> float:
+    """Read a number that `plain` wrote; null was one that is not finite."""
+    return math.nan if value is None else float(value)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -57,6 +73,9 @@ def plain(value: Any, *, not_finite: Callable[[float], Any]) -> Any:
 
     Strict JSON has no NaN and no infinities: they become `not_finite(x)`. `str` keeps them, since
     `float("inf")` reads it back; `null` does not.
+
+    Raises:
+      ShoalError: JSON cannot hold a value.
     """
     if isinstance(value, Mapping):
         return {str(name): plain(part, not_finite=not_finite) for name, part in value.items()}
@@ -70,4 +89,4 @@ def plain(value: Any, *, not_finite: Callable[[float], Any]) -> Any:
         return str(value)
     if hasattr(value, "__array__"):
         return plain(np.asarray(value).tolist(), not_finite=not_finite)
-    raise TypeError(f"{value!r} is a {type(value).__name__}, which JSON cannot hold")
+    raise ShoalError(f"{value!r} is a {type(value).__name__}, which JSON cannot hold.")

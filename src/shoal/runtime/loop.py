@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from shoal.runtime.metrics import checked_means
 from shoal.runtime.rollout import Position, episode_metrics, none_ended, rollout
 from shoal.runtime.run import Run, Stream, batch_of, group_key, stream_key
 from shoal.types import Array, Metrics, spec_of
@@ -52,4 +53,6 @@ def update_once(run: Run) -> tuple[Run, Metrics]:
         episodes=position.episodes,
         updates=run.updates + 1,
     )
-    return run, {**metrics, **episode_metrics(position.ended, settings.axis)}
+    own = episode_metrics(position.ended, settings.axis)
+    source = f"the update of {type(run.config).__name__}"
+    return run, {**checked_means(source, metrics, own), **own}

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.errors import ShoalError
+from shoal.files import whole_file
 from shoal.ops import scores
 
 COLOUR = "#1f6fb4"
@@ -84,10 +84,8 @@ def _figure() -> Any:
 
 def _save(figure: Any, axes: Any, title: str, path: Path) -> None:
     axes.set_title(title, loc="left", color=TEXT, fontsize=11, fontweight="bold")
-    try:
-        figure.savefig(path, format="png")
-    except OSError as error:
-        raise ShoalError(f"{path} cannot be written: {error.strerror or error}.") from error
+    with whole_file(Path(path), parents=False) as file:
+        figure.savefig(file, format="png")
 
 
 def _draw(axes: Any, steps: np.ndarray, returns: np.ndarray) -> None:

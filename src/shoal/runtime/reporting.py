@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from shoal.errors import ShoalError
 from shoal.runtime.config import RunConfig
 from shoal.runtime.directory import RunDirectory
 from shoal.runtime.plot import learning_curve
@@ -20,6 +21,9 @@ class Reporter:
         total = run.total_updates * run.steps_per_update
         self.progress = Progress(total, title, seeds=run.seeds, quiet=not show)
         self.evaluations: list[tuple[int, np.ndarray]] = []
+        self.updates = 0  # that the last log point came after
+        self.rows: list[dict[str, Any]] = []  # that could not be written yet
+        self.unwritten: ShoalError | None = None  # why not
 
     def __enter__(self) -> "Reporter":
         self.progress.__enter__()
@@ -38,6 +42,7 @@ class Reporter:
 
     def trained(self, updates: int, metrics: Numbers, seconds: float, steps_per_second: float) -> None:
         """Writes a log point."""
+        self.updates = updates
         more = {"train_seconds": seconds, "steps_per_second": steps_per_second}
         self.write("train", updates, metrics, more)
         steps = updates * self.run.steps_per_update
@@ -52,14 +57,35 @@ class Reporter:
         self.evaluations.append((updates * self.run.steps_per_update, metrics["return_mean"]))
 
     def write(self, kind: str, updates: int, metrics: Numbers, more: dict[str, float]) -> None:
-        """Adds one row a seed to metrics.jsonl."""
+        """Add one row a seed to metrics.jsonl; what cannot be written is tried again with the next rows.
+
+        So a disk that is full for a while costs no training.
+        """
         steps = updates * self.run.steps_per_update
-        self.directory.append_metrics(
+        self.rows += [
             {"kind": kind, "step": steps, "updates": updates, "seed": self.run.seed + k}
             | {name: float(x[k]) for name, x in metrics.items()}
             | more
             for k in range(self.run.seeds)
-        )
+        ]
+        try:
+            self.directory.append_metrics(self.rows)
+        except ShoalError as error:
+            if self.unwritten is None:
+                self.progress.note(f"{error} Training goes on.")
+            self.unwritten = error
+        else:
+            self.rows, self.unwritten = [], None
+
+    def flush(self) -> None:
+        """Write the rows that could not be written before.
+
+        Raises:
+          ShoalError: they still cannot.
+        """
+        if self.rows:
+            self.directory.append_metrics(self.rows)
+            self.rows = []
 
     def finished(self, summary: dict[str, Any]) -> None:
         """Draws the learning curve."""
@@ -81,10 +107,18 @@ def result(summary: dict[str, Any], path: Any) -> str:
             f"{summary['environment']}, {summary['algorithm']}, {seeds}, "
             f"{summary['steps_per_seed']:,} steps each",
             f"  best policies   IQM {absolute['iqm']:.2f}  [{low:.2f}, {high:.2f}]  "
-            f"worst seed {min(absolute['returns']):.2f}   ({episodes} new episodes each)",
-            f"  last policies   IQM {final['iqm']:.2f}  worst seed {min(final['returns']):.2f}",
+            f"worst seed {np.min(absolute['returns']):.2f}   ({episodes} new episodes each)",
+            f"  last policies   IQM {final['iqm']:.2f}  worst seed {np.min(final['returns']):.2f}",
+            *_not_finite(summary),
             f"  {summary['steps_per_second']:,.0f} steps/s of all seeds together; compile "
             f"{seconds['compile']:.1f} s, train {seconds['train']:.1f} s, evaluate {seconds['evaluate']:.1f} s",
             f"  {path}",
         ]
     )
+
+
+def _not_finite(summary: dict[str, Any]) -> list[str]:
+    """A line that names the seeds whose returns are not finite; none where all are."""
+    found = np.isfinite(summary["absolute"]["returns"]) & np.isfinite(summary["final"]["returns"])
+    seeds = [str(seed) for seed, finite in zip(summary["seeds"], found, strict=True) if not finite]
+    return [f"  returns that are not finite: seed {', '.join(seeds)}"] if seeds else []

@@ -62,7 +62,7 @@ class Best(NamedTuple):
     """The best policy so far by its evaluation score."""
 
     policy: Policy
-    score: Array  # -inf before the first evaluation
+    score: Array  # -inf before the first evaluation; not finite as long as no score was
     updates: Array  # how many updates the policy had seen
 
 

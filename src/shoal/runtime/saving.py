@@ -1,46 +1,117 @@
 """What of a population goes to disk, and how it comes back."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import numpy as np
 
 from shoal import trees
 from shoal.errors import ShoalError
+from shoal.runtime import arrays
 from shoal.runtime.directory import RunDirectory
+from shoal.runtime.files import number
 from shoal.runtime.run import Run
 from shoal.types import PyTree, spec_of
 
 POLICY, LEARNER = "policy", "learner"  # what the names of saved leaves begin with
 
 
-def save_policies(directory: RunDirectory, population: Run, seeds: list[int]) -> None:
-    """Saves the best and the last policies of all seeds, and with the last what else was learned.
+def check_storable(population: Run) -> int:
+    """Require that what `save_policies` is going to save can be saved; computes nothing.
 
-    Every leaf has a leading seed axis; the normaliser is part of the policy.
+    Args:
+      population: the shapes of a population.
+
+    Returns:
+      how many bytes the policies take.
+
+    Raises:
+      ShoalError: two leaves have one name, or the format cannot hold a name or a dtype; the sentence names the leaf.
     """
-    algorithm = population.config.algorithm(spec_of(population.environment))
-    best, last = population.best.policy, algorithm.policy(population.learner)
+    return sum(map(_check_leaves, jax.eval_shape(_policies, population)))
+
+
+def _check_leaves(trees_by_prefix: dict[str, PyTree]) -> int:
+    leaves: dict[str, Any] = {}
+    for prefix, tree in trees_by_prefix.items():
+        leaves |= _named(tree, prefix)
+    arrays.check_storable(leaves)
+    plain = [jax.eval_shape(jax.random.key_data, x) if arrays.is_key(x) else x for x in leaves.values()]
+    return sum(x.size * x.dtype.itemsize for x in plain)
+
+
+def save_best(directory: RunDirectory, population: Run, seeds: list[int]) -> None:
+    """Save the best policies of all seeds, with their scores; the normaliser is part of the policy.
+
+    Every leaf has a leading seed axis.
+
+    Raises:
+      ShoalError: they cannot be written.
+    """
     metadata = {
         "seeds": seeds,
         "scores": np.asarray(population.best.score).tolist(),
         "updates": np.asarray(population.best.updates).tolist(),
     }
-    directory.save_policy("best", named(best, POLICY), metadata)
-    learner = named(population.learner.shared, LEARNER)
-    directory.save_policy("last", named(last, POLICY) | learner, {"seeds": seeds})
+    _save(directory, "best", _policies(population)[0], metadata)
 
 
-def named(tree: PyTree, prefix: str) -> dict[str, np.ndarray]:
-    """The leaves of a tree as NumPy arrays by name."""
-    return {f"{prefix}/{name}": np.asarray(x) for name, x in trees.named_leaves(jax.device_get(tree)).items()}
+def save_last(directory: RunDirectory, population: Run, seeds: list[int]) -> None:
+    """Save the last policies of all seeds, and with them what else was learned.
+
+    Raises:
+      ShoalError: they cannot be written.
+    """
+    _save(directory, "last", _policies(population)[1], {"seeds": seeds})
 
 
-def restored(template: PyTree, leaves: Mapping[str, np.ndarray], prefix: str, member: int) -> PyTree:
+def save_policies(directory: RunDirectory, population: Run, seeds: list[int]) -> None:
+    """Save the best and the last policies of all seeds (see `save_best` and `save_last`)."""
+    save_best(directory, population, seeds)
+    save_last(directory, population, seeds)
+
+
+def _policies(population: Run) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
+    """What is saved as "best" and as "last": trees by the prefix of their leaves' names."""
+    algorithm = population.config.algorithm(spec_of(population.environment))
+    last = {POLICY: algorithm.policy(population.learner), LEARNER: population.learner.shared}
+    return {POLICY: population.best.policy}, last
+
+
+def _save(directory: RunDirectory, name: str, trees_by_prefix: dict[str, PyTree], metadata: dict) -> None:
+    leaves: dict[str, Any] = {}
+    for prefix, tree in trees_by_prefix.items():
+        leaves |= _named(jax.device_get(tree), prefix)
+    directory.save_policy(name, leaves, metadata)
+
+
+def _named(tree: PyTree, prefix: str) -> dict[str, Any]:
+    return {f"{prefix}/{name}": leaf for name, leaf in trees.named_leaves(tree).items()}
+
+
+def best_seed(directory: RunDirectory) -> int:
+    """The seed whose best policy has the highest finite score.
+
+    Raises:
+      ShoalError: the policies are missing or damaged, or no score was ever finite.
+    """
+    metadata = directory.load_policy("best")[1]
+    scores = np.array([number(score) for score in metadata["scores"]])
+    if not np.isfinite(scores).any():
+        seeds = ", ".join(map(str, metadata["seeds"]))
+        raise ShoalError(
+            f"no score of the run {str(directory.path)!r} was ever finite, so that no seed is the best; "
+            f"name one: seed={seeds}."
+        )
+    return metadata["seeds"][int(np.argmax(np.where(np.isfinite(scores), scores, -np.inf)))]
+
+
+def restored(template: PyTree, leaves: Mapping[str, Any], prefix: str, member: int) -> PyTree:
     """One member's tree, of the structure of `template`, from saved leaves.
 
     Raises:
-      ShoalError: a leaf is missing or has another shape: the run was made with other code.
+      ShoalError: a leaf is missing, has another shape or is another kind of key: the run was made with other code.
     """
     found = {}
     for name, leaf in trees.named_leaves(template).items():
@@ -53,5 +124,20 @@ def restored(template: PyTree, leaves: Mapping[str, np.ndarray], prefix: str, me
             raise ShoalError(
                 f"the saved {prefix} has {name!r} of shape {saved.shape[1:]}, and {leaf.shape} is expected."
             )
-        found[name] = jax.numpy.asarray(saved[member], leaf.dtype)
+        found[name] = _converted(name, saved[member], leaf, prefix)
     return trees.with_named_leaves(template, found)
+
+
+def _converted(name: str, saved: Any, leaf: Any, prefix: str) -> jax.Array:
+    """A saved leaf with the dtype of the one that is expected; keys stay keys.
+
+    Raises:
+      ShoalError: one of them is a key and the other is not, or of another implementation.
+    """
+    if not (arrays.is_key(saved) or arrays.is_key(leaf)):
+        return jax.numpy.asarray(saved, leaf.dtype)
+    if saved.dtype != leaf.dtype:
+        raise ShoalError(
+            f"the saved {prefix} has {name!r} of dtype {saved.dtype}, and {leaf.dtype} is expected."
+        )
+    return saved

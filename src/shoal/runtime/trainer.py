@@ -1,4 +1,4 @@
-"""The host's side of training: compile, then chunk after chunk until the budget is spent."""
+"""The host's side of training: compile, then chunk after chunk until the budget is spent, then the last scores."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -40,56 +40,77 @@ class Seconds(NamedTuple):
     evaluate: float
 
 
-class Fitted(NamedTuple):
-    """A finished population."""
+class Prepared(NamedTuple):
+    """A population before its first update, and the programs that train and evaluate it."""
 
     population: Run  # every leaf with a leading seed axis
-    final: Numbers  # the last evaluation
-    absolute: Numbers  # the best policies evaluated anew
+    advance: Callable  # (population, number of updates) -> (population, metrics)
+    assess: Callable  # population -> (population, metrics)
+    settings: Settings
+    layout: populations.Layout
+    seconds: float  # that compiling took
+
+
+class Fitted(NamedTuple):
+    """A population that has been trained."""
+
+    population: Run  # every leaf with a leading seed axis
     evaluations: list[tuple[int, Numbers]]  # (updates, metrics)
     seconds: Seconds
+    absolute: Numbers  # the best policies evaluated anew; empty before `evaluated_anew`
+
+    @property
+    def final(self) -> Numbers:
+        """The last evaluation."""
+        return self.evaluations[-1][1]
 
 
-class Programs:
-    """The compiled programs of a population; compiling them is timed."""
+def nothing(_: Run) -> None:
+    """Requires nothing of a population."""
 
-    def __init__(self, settings: Settings, layout: populations.Layout):
-        self.settings, self.layout = settings, layout
-        self.seconds = 0.0
 
-    def start(
-        self, keys: jax.Array, environments: Environment, configs: Any
-    ) -> tuple[Run, Callable, Callable]:
-        """Makes the population, and the programs that train and evaluate it; all are compiled side by side.
+def as_it_is(population: Run) -> Run:
+    """Changes nothing of a population."""
+    return population
 
-        Making it is compiled too: building networks eagerly takes seconds.
-        """
-        begun = time.perf_counter()
-        arguments = (keys, environments, configs)
-        making = populations.start_program(start, self.settings, self.layout)
-        training = populations.run_program(train, self.settings, self.layout)
-        evaluating = populations.run_program(evaluate, self.settings, self.layout, grouped=False)
-        shapes = populations.shapes(making, arguments, self.settings, self.layout)
-        with ThreadPoolExecutor() as pool:  # the longest first
-            advance = pool.submit(training.lower(shapes, jnp.int32(1)).compile, options(self.layout))
-            make = pool.submit(making.lower(arguments).compile, options(self.layout))
-            assess = pool.submit(evaluating.lower(shapes).compile, options(self.layout))
-            programs = make.result(), advance.result(), assess.result()
-        population = jax.block_until_ready(programs[0](arguments))
-        self.seconds += time.perf_counter() - begun
-        return population, *programs[1:]
 
-    def compile_absolute(self, population: Run, episodes: int) -> Callable:
-        """The program that evaluates the best policies anew."""
-        begun = time.perf_counter()
+def prepare(
+    keys: jax.Array,
+    environments: Environment,
+    configs: Any,
+    settings: Settings,
+    layout: populations.Layout,
+    *,
+    check: Callable[[Run], None] = nothing,
+    begin: Callable[[Run], Run] = as_it_is,
+) -> Prepared:
+    """Make a population, and the programs that train and evaluate it; all are compiled side by side.
 
-        def absolute(run: Run) -> tuple[Run, Any]:
-            return run, evaluate_best(run, episodes)
+    Making it is compiled too: building networks eagerly takes seconds.
 
-        program = populations.run_program(absolute, self.settings, self.layout, grouped=False)
-        compiled = program.lower(population).compile(options(self.layout))
-        self.seconds += time.perf_counter() - begun
-        return compiled
+    Args:
+      keys: one a member, [members].
+      environments: the environment of each member: numbers with a leading member axis.
+      configs: the algorithm's config of each member, likewise.
+      settings: the static part of the run's configuration.
+      layout: which devices, and how members share them.
+      check: is given the population's shapes before anything compiles, and raises for one that must not be trained.
+      begin: changes the population before training (to start from given parameters).
+    """
+    begun = time.perf_counter()
+    arguments = (keys, environments, configs)
+    making = populations.start_program(start, settings, layout)
+    training = populations.run_program(train, settings, layout)
+    evaluating = populations.run_program(evaluate, settings, layout, grouped=False)
+    shapes = populations.shapes(making, arguments, settings, layout)
+    check(shapes)
+    with ThreadPoolExecutor() as pool:  # the longest first
+        advance = pool.submit(training.lower(shapes, jnp.int32(1)).compile, options(layout))
+        make = pool.submit(making.lower(arguments).compile, options(layout))
+        assess = pool.submit(evaluating.lower(shapes).compile, options(layout))
+        programs = make.result(), advance.result(), assess.result()
+    population = jax.block_until_ready(programs[0](arguments))
+    return Prepared(begin(population), *programs[1:], settings, layout, time.perf_counter() - begun)
 
 
 def options(layout: populations.Layout) -> dict[str, Any]:
@@ -147,29 +168,15 @@ def stacked(tree: Any, members: int) -> Any:
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (members, *x.shape)), trees.as_arrays(tree))
 
 
-def fit(
-    environments: Environment,
-    configs: Any,
-    run: RunConfig,
-    settings: Settings,
-    layout: populations.Layout,
-    listener: Listener,
-    begin: Callable[[Run], Run] = lambda population: population,
-) -> Fitted:
-    """Trains a population until its budget is spent.
+def fit(prepared: Prepared, run: RunConfig, listener: Listener) -> Fitted:
+    """Train a population until its budget is spent.
 
     Args:
-      environments: the environment of each member: numbers with a leading member axis.
-      configs: the algorithm's config of each member, likewise.
+      prepared: the population and its programs; its buffers are given up.
       run: seeds, budget and points of evaluation.
-      settings: its static part.
-      layout: which devices, and how members share them.
       listener: is told of each log point and evaluation.
-      begin: changes the population before training (to start from given parameters).
     """
-    programs = Programs(settings, layout)
-    population, advance, assess = programs.start(keys_of(run), environments, configs)
-    population = begin(population)
+    population = prepared.population
     log_points, evaluation_points = run.log_points(), set(run.evaluation_points())
     train_seconds = evaluate_seconds = 0.0
     evaluations: list[tuple[int, Numbers]] = []
@@ -177,7 +184,7 @@ def fit(
     for point in [0, *log_points]:
         if point > done:
             begun = time.perf_counter()
-            population, metrics = advance(population, jnp.int32(point - done))
+            population, metrics = prepared.advance(population, jnp.int32(point - done))
             numbers = means(metrics)
             seconds = time.perf_counter() - begun
             steps = (point - done) * run.steps_per_update * run.seeds
@@ -185,18 +192,36 @@ def fit(
             listener.trained(point, numbers, train_seconds, steps / seconds)
         if point in evaluation_points:
             begun = time.perf_counter()
-            population, results = assess(population)
+            population, results = prepared.assess(population)
             results = {name: np.asarray(x) for name, x in jax.device_get(results).items()}
             evaluate_seconds += time.perf_counter() - begun
             evaluations.append((point, results))
             listener.evaluated(point, results)
-    absolute_program = programs.compile_absolute(population, 10 * run.eval_episodes)
+    return Fitted(population, evaluations, Seconds(prepared.seconds, train_seconds, evaluate_seconds), {})
+
+
+def evaluated_anew(prepared: Prepared, fitted: Fitted, episodes: int) -> Fitted:
+    """Evaluate the best policies on episodes that did not choose them.
+
+    Args:
+      prepared: what the population was trained by.
+      fitted: the trained population; its buffers are given up.
+      episodes: of each policy.
+    """
+
+    def absolute(run: Run) -> tuple[Run, Any]:
+        return run, evaluate_best(run, episodes)
+
     begun = time.perf_counter()
-    population, absolute = absolute_program(population)
-    absolute = {name: np.asarray(x) for name, x in jax.device_get(absolute).items()}
-    evaluate_seconds += time.perf_counter() - begun
-    spent = Seconds(programs.seconds, train_seconds, evaluate_seconds)
-    return Fitted(population, evaluations[-1][1], absolute, evaluations, spent)
+    program = populations.run_program(absolute, prepared.settings, prepared.layout, grouped=False)
+    compiled = program.lower(fitted.population).compile(options(prepared.layout))
+    compiling = time.perf_counter() - begun
+    population, results = compiled(fitted.population)
+    results = {name: np.asarray(x) for name, x in jax.device_get(results).items()}
+    evaluating = time.perf_counter() - begun - compiling
+    spent = fitted.seconds
+    spent = spent._replace(compile=spent.compile + compiling, evaluate=spent.evaluate + evaluating)
+    return fitted._replace(population=population, absolute=results, seconds=spent)
 
 
 def means(metrics: Mapping[str, Mean]) -> Numbers:

@@ -1,0 +1,77 @@
+"""Names and shapes of metrics: what an algorithm and a user's function may add to Shoal's own."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+
+from shoal.errors import ShoalError
+from shoal.types import Mean
+
+# What a row of metrics.jsonl, or an evaluation, has beside its metrics.
+RESERVED = frozenset(["kind", "step", "updates", "seed", "train_seconds", "steps_per_second", "score"])
+
+
+def checked_means(source: str, metrics: Any, own: Collection[str]) -> Mapping[str, Mean]:
+    """Require that an algorithm's metrics are a `Mean` of scalars each, under names that are free.
+
+    Args:
+      source: whose metrics they are, for the message.
+      metrics: arrays or traced values.
+      own: the names of Shoal's own metrics.
+
+    Raises:
+      ShoalError: they are not; the sentence names the entry.
+    """
+    _check_names(source, metrics, own)
+    for name, mean in metrics.items():
+        if not isinstance(mean, Mean):
+            raise ShoalError(
+                f"{source} gives the metric {name!r} as a {type(mean).__name__}; "
+                "give shoal.types.Mean(total, weight)."
+            )
+        _check_number(source, f"{name}.total", mean.total)
+        _check_number(source, f"{name}.weight", mean.weight)
+    return metrics
+
+
+def checked_numbers(source: str, metrics: Any, own: Collection[str]) -> Mapping[str, Any]:
+    """Require that the metrics of a user's function are a number each, under names that are free.
+
+    Args:
+      source: as of `checked_means`.
+      metrics: likewise.
+      own: likewise.
+
+    Raises:
+      ShoalError: they are not; the sentence names the entry.
+    """
+    _check_names(source, metrics, own)
+    for name, x in metrics.items():
+        _check_number(source, name, x)
+    return metrics
+
+
+def _check_names(source: str, metrics: Any, own: Collection[str]) -> None:
+    if not isinstance(metrics, Mapping):
+        raise ShoalError(f"{source} gives a {type(metrics).__name__}, not a mapping from names to metrics.")
+    for name in metrics:
+        if not isinstance(name, str):
+            raise ShoalError(f"{source} names a metric {name!r}; a name is text.")
+        if name in own or name in RESERVED:
+            raise ShoalError(
+                f"{source} gives a metric {name!r}, a name that Shoal uses itself; take another one."
+            )
+
+
+def _check_number(source: str, name: str, x: Any) -> None:
+    try:
+        if x is None:  # which JAX takes for NaN
+            raise TypeError
+        array = jnp.asarray(x)
+        shape, dtype = array.shape, array.dtype
+    except (TypeError, ValueError):
+        raise ShoalError(f"{source} gives {name!r} as a {type(x).__name__}, not as a number.") from None
+    real = any(jnp.issubdtype(dtype, kind) for kind in (jnp.bool_, jnp.integer, jnp.floating))
+    if shape or not real:
+        raise ShoalError(f"{source} gives {name!r} of shape {shape} and dtype {dtype}, not as one number.")

@@ -1,0 +1,155 @@
+"""A place for a new run: whether a directory can be made there, making it, and removing it again."""
+
+import contextlib
+import errno
+import os
+import re
+import time
+from pathlib import Path
+
+from shoal.errors import ShoalError
+from shoal.files import free_bytes, one_sentence
+
+RUNS = Path("runs")  # where the directories of runs are made that are given no name
+
+
+def check(path: Path, marker: str | None, needed: int = 0) -> None:
+    """Require that a directory can be made and written to; leaves nothing behind.
+
+    Args:
+      path: the directory.
+      marker: the file by which a run is known, which must not be there, nor anything else; None for a directory
+        that may hold other things.
+      needed: how many bytes are going to be written at least.
+
+    Raises:
+      ShoalError: it cannot, or it holds something already.
+    """
+    if marker:
+        check_no_run(path, marker)
+    with one_sentence(f"run directory {str(path)!r} cannot be written to"):
+        if marker and path.is_dir() and any(path.iterdir()):
+            raise ShoalError(f"run directory {str(path)!r} is not empty and holds no run; name a new one.")
+        nearest = _nearest(path)
+        _probe(nearest)
+    free = free_bytes(nearest)
+    if free is not None and free < needed:
+        raise ShoalError(
+            f"run directory {str(path)!r} has too little space: the policies of the run take {needed:,} bytes, "
+            f"and {free:,} are free."
+        )
+
+
+def check_no_run(path: Path, marker: str) -> None:
+    """Require that a directory, where there is one, holds no run.
+
+    Raises:
+      ShoalError: it does, or it cannot be looked at.
+    """
+    with one_sentence(f"run directory {str(path)!r} cannot be written to"):
+        try:
+            (path / marker).lstat()
+        except FileNotFoundError:
+            return
+    raise ShoalError(f"run directory {str(path)!r} already holds another run; name a new one.")
+
+
+def make(path: Path, marker: str) -> tuple[Path, ...]:
+    """Make a directory for a new run, and those around it.
+
+    Returns:
+      the directories that were made, the outermost first.
+
+    Raises:
+      ShoalError: as `check`; then none is left.
+    """
+    check(path, marker)
+    made: list[Path] = []
+    with one_sentence(f"run directory {str(path)!r} cannot be written to"):
+        _make_missing(path, made)
+    return tuple(made)
+
+
+def make_fresh(environment: str, algorithm: str) -> tuple[Path, tuple[Path, ...]]:
+    """Make a directory under `runs/` with a readable name; a number is added where the name is taken.
+
+    Returns:
+      the directory, and the directories that were made, the outermost first.
+
+    Raises:
+      ShoalError: it cannot be made; then none is left.
+    """
+    names = f"{environment}-{algorithm}"[:100]
+    stem = re.sub(r"[^\w.-]+", "-", f"{names}-{time.strftime('%Y%m%d-%H%M%S')}")
+    made: list[Path] = []
+    with one_sentence(f"run directory {str(RUNS / stem)!r} cannot be written to"):
+        _make_missing(RUNS, made)
+        number = 1
+        while True:
+            path = RUNS / (stem if number == 1 else f"{stem}-{number}")
+            try:
+                path.mkdir()  # fails where another process was faster
+                return path, (*made, path)
+            except FileExistsError:
+                number += 1
+            except OSError:
+                remove(made)
+                raise
+
+
+def remove(made: list[Path] | tuple[Path, ...]) -> None:
+    """Remove directories that were made, the innermost first, as far as they are empty."""
+    for path in reversed(made):
+        with contextlib.suppress(OSError):
+            path.rmdir()
+
+
+def _make_missing(path: Path, made: list[Path]) -> None:
+    """Make a directory and those around it, and add to `made` which; where that fails, none is left."""
+    missing = [parent for parent in (path, *path.parents) if not parent.is_dir()]
+    try:
+        for parent in reversed(missing):
+            with contextlib.suppress(
+                FileExistsError
+            ):  # another process was faster; or a file, which shows below
+                parent.mkdir()
+                made.append(parent)
+        if not path.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    except OSError:
+        remove(made)
+        made.clear()
+        raise
+
+
+def _nearest(path: Path) -> Path:
+    """The directory itself, or the nearest around it that exists.
+
+    Raises:
+      OSError: there can be no such directory, since something of that name is none, or the name is too long.
+    """
+    for parent in (path, *path.parents):
+        try:
+            parent.lstat()
+        except FileNotFoundError:
+            continue
+        if not parent.is_dir():
+            what = (
+                "a symbolic link to nothing"
+                if parent.is_symlink() and not parent.exists()
+                else "no directory"
+            )
+            raise NotADirectoryError(errno.ENOTDIR, f"{str(parent)!r} is {what}")
+        return parent
+    return Path()
+
+
+def _probe(directory: Path) -> None:
+    """Write a byte into a directory: permission bits do not tell, since a file system may be read-only or full."""
+    probe = directory / f".probe.{os.getpid()}"
+    try:
+        with open(probe, "wb", buffering=0) as file:
+            file.write(b"\0")
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink(missing_ok=True)

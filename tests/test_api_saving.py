@@ -1,0 +1,362 @@
+"""What a run leaves on disk: nothing if it is refused, all of it in the end, and as much as can be on a full disk."""
+
+import contextlib
+import json
+import re
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_bandit import BanditConfig, Preferences, bandit
+
+import shoal
+from shoal import api, cli, envs, trees
+from shoal.envs.probes import ActionReward
+from shoal.runtime import reporting, trainer
+from shoal.runtime.directory import RunDirectory
+from shoal.types import Algorithm, Learner, Mean
+
+SMALL = {
+    **{"seeds": 2, "num_envs": 4, "num_steps": 8, "total_steps": 64, "num_evals": 2, "eval_episodes": 4},
+    **{"devices": 1, "progress": False},
+}
+
+
+# ---- algorithms that hold what is hard to save
+
+
+class Shared(NamedTuple):
+    preferences: Preferences
+    more: object
+
+
+@trees.struct
+class Holding(BanditConfig):
+    """A bandit that holds something more in its learner and in its policy."""
+
+    what: str = "keys"
+
+    def algorithm(self, spec, axis=()):
+        return holding(bandit(self, spec, axis), WHAT[self.what])
+
+
+def keys():
+    return {"one": jax.random.key(3), "several": jax.random.split(jax.random.key(4, impl="rbg"), 2)}
+
+
+WHAT = {
+    "nothing": lambda: (),
+    "keys": keys,
+    "uint4": lambda: {"w": jnp.zeros(3, jnp.uint4)},
+    "one name": lambda: {"a/b": jnp.zeros(2), "a": {"b": jnp.zeros(2)}},
+    "no text": lambda: {"a\ud800": jnp.zeros(2)},
+}
+
+
+def holding(inner, make):
+    def init(key, num_envs):
+        learner = inner.init(key, num_envs)
+        return learner._replace(shared=Shared(learner.shared, make()))
+
+    def policy(learner):
+        return {"actions": learner.shared.preferences.actions, "more": learner.shared.more}
+
+    def act(policy, *arguments, **named):
+        return inner.act(policy["actions"], *arguments, **named)
+
+    def update(learner, trajectory, key, progress):
+        bare = Learner(learner.shared.preferences, learner.local)
+        updated, metrics = inner.update(bare, trajectory, key, progress)
+        more = learner.shared.more
+        if "one" in more:
+            more = more | {"one": jax.random.split(more["one"])[0]}
+        return Learner(Shared(updated.shared, more), updated.local), metrics
+
+    return Algorithm(init, inner.memory, policy, act, update)
+
+
+def train(**more):
+    environment = more.pop("environment", "probe/action")
+    return shoal.train(environment, **{"algorithm": BanditConfig} | SMALL | more)
+
+
+# ---- typed keys
+
+
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory):
+    return train(algorithm=Holding(), run_dir=tmp_path_factory.mktemp("keyed") / "run")
+
+
+def test_a_learner_with_typed_keys_is_saved_to_its_last_bit(keyed):
+    leaves, _ = RunDirectory.open(keyed.path).load_policy("last")
+    learned = trees.named_leaves(keyed.learner.shared)
+    for name in ("more/one", "more/several"):
+        saved = leaves[f"learner/{name}"]
+        assert (saved.dtype, saved.shape) == (learned[name].dtype, learned[name].shape)
+        np.testing.assert_array_equal(jax.random.key_data(saved), jax.random.key_data(learned[name]))
+    assert str(leaves["learner/more/one"].dtype) == "key<fry>"
+    assert str(leaves["policy/more/several"].dtype) == "key<rbg>"
+
+
+def test_a_policy_with_typed_keys_is_loaded_and_acts(keyed):
+    policy = keyed.policy("last", seed=1)
+    expected = jax.tree.map(lambda x: x[1], keyed.learner.shared.more)
+    for name, key in expected.items():
+        assert policy.parameters["more"][name].dtype == key.dtype
+        np.testing.assert_array_equal(
+            jax.random.key_data(policy.parameters["more"][name]), jax.random.key_data(key)
+        )
+    assert shoal.evaluate(policy, episodes=4)["length_mean"] == 1.0
+    assert len(set(keyed.summary["parameters_sha256"])) == 2
+
+
+# ---- refusals leave nothing behind
+
+
+@envs.environment
+class Raising(ActionReward):
+    """A user's environment with a mistake."""
+
+    where: str = "reset"
+
+    def reset(self, key):
+        if self.where == "reset":
+            raise RuntimeError("a mistake in reset")
+        return super().reset(key)
+
+    def step(self, state, action, key):
+        if self.where == "step":
+            raise RuntimeError("a mistake in step")
+        return super().step(state, action, key)
+
+
+@trees.struct
+class Colliding(BanditConfig):
+    """A user's algorithm whose metric has a name of Shoal's own."""
+
+    def algorithm(self, spec, axis=()):
+        inner = bandit(self, spec, axis)
+
+        def update(*arguments):
+            learner, metrics = inner.update(*arguments)
+            return learner, {**metrics, "episodes": Mean(jnp.ones(()), jnp.ones(()))}
+
+        return inner._replace(update=update)
+
+
+def returns_again(played):
+    return {"return_mean": jnp.mean(played.returned)}
+
+
+REFUSED = {
+    "image encoder": ({"environment": "CartPole-v1", "algorithm": "ppo", "encoder": "cnn"}, "encoder='cnn'"),
+    "reset raises": ({"environment": Raising("reset")}, "a mistake in reset"),
+    "step raises": ({"environment": Raising("step")}, "a mistake in step"),
+    "dtype": ({"algorithm": Holding(what="uint4")}, "'policy/more/w' cannot be saved: its dtype is uint4"),
+    "one name": ({"algorithm": Holding(what="one name")}, "two leaves of the tree have the name 'more/a/b'"),
+    "no text": ({"algorithm": Holding(what="no text")}, "cannot be saved under that name"),
+    "metric": ({"algorithm": Colliding}, "the update of Colliding gives a metric 'episodes'"),
+    "eval_metrics": ({"eval_metrics": returns_again}, "eval_metrics gives a metric 'return_mean'"),
+    "score": ({"score": "return_men"}, "did you mean 'return_mean'"),
+    "source": ({"start_from": "nowhere"}, "there is no run directory 'nowhere'"),
+    "too small": ({"seeds": 0}, "seeds=0 is too small"),
+}
+
+
+@pytest.mark.parametrize("name", [None, "runs/mine"])
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_refusal_leaves_nothing_behind(tmp_path, monkeypatch, case, name):
+    monkeypatch.chdir(tmp_path)
+    settings, sentence = REFUSED[case]
+    with pytest.raises((shoal.ShoalError, RuntimeError), match=re.escape(sentence)):
+        train(**settings, **({"run_dir": name} if name else {}))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_refused_works_in_the_same_place_with_a_right_setting(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(shoal.ShoalError):
+        train(algorithm=Holding(what="uint4"), run_dir="runs/mine")
+    assert train(algorithm=Holding(what="nothing"), run_dir="runs/mine").path.name == "mine"
+
+
+def test_a_place_is_refused_before_anything_is_traced(tmp_path, monkeypatch):
+    monkeypatch.setattr(trainer, "prepare", lambda *_, **__: pytest.fail("traced"))
+    (tmp_path / "notes.txt").write_text("mine")
+    for path, sentence in ((tmp_path, "is not empty and holds no run"), ("x" * 300, "File name too long")):
+        with pytest.raises(shoal.ShoalError, match=sentence):
+            train(run_dir=path)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_too_little_space_is_told_before_anything_compiles(tmp_path, monkeypatch):
+    monkeypatch.setattr("shoal.runtime.vacancy.free_bytes", lambda _: 10)
+    monkeypatch.setattr(trainer, "ThreadPoolExecutor", lambda: pytest.fail("compiled"))
+    with pytest.raises(
+        shoal.ShoalError, match=r"the policies of the run take \d\d bytes, and 10 are free\.$"
+    ):
+        train(run_dir=tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("updates", [0, 3])
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_a_run_that_fails_before_its_first_update_leaves_nothing(tmp_path, monkeypatch, updates, error):
+    """One that fails later leaves its config and its metrics."""
+    monkeypatch.chdir(tmp_path)
+
+    def fit(prepared, run, reporter):
+        numbers = {name: np.zeros(run.seeds) for name in ("return_mean", "episode_return")}
+        reporter.evaluated(0, numbers)
+        if updates:
+            reporter.trained(updates, numbers, 1.0, 1.0)
+        raise error
+
+    monkeypatch.setattr(trainer, "prepare", lambda *_, **__: None)
+    monkeypatch.setattr(trainer, "fit", fit)
+    with pytest.raises(error):
+        train()
+    if updates:
+        (run,) = (tmp_path / "runs").iterdir()
+        assert sorted(path.name for path in run.iterdir()) == ["config.json", "metrics.jsonl"]
+    else:
+        assert list(tmp_path.iterdir()) == []
+
+
+# ---- a disk that is full when the training has ended
+
+
+@contextlib.contextmanager
+def failing(monkeypatch, *methods):
+    def fail(directory, *_):
+        raise shoal.ShoalError(
+            f"{directory.path}/x cannot be written: No space left on device; it takes 8 bytes."
+        )
+
+    with monkeypatch.context() as patch:
+        for method in methods:
+            patch.setattr(RunDirectory, method, fail)
+        yield
+
+
+def test_a_full_disk_costs_only_what_cannot_be_written(tmp_path, monkeypatch, capsys):
+    """The result is printed, the sentence follows, the exit code is 2, and what can be written is there."""
+    monkeypatch.chdir(tmp_path)
+    words = (
+        "train probe/action --quiet --num-envs 4 --num-steps 8 --total-steps 64 --seeds 2 --eval-episodes 4"
+    )
+    more = "--algorithm tiny_bandit:BanditConfig --run-dir run --devices 1"
+    with failing(monkeypatch, "save_policy"):
+        assert cli.main([*words.split(), *more.split()]) == 2
+    told = capsys.readouterr()
+    assert told.err == (
+        "shoal: run/x cannot be written: No space left on device; it takes 8 bytes (and 1 more of the run's files).\n"
+    )
+    assert "best policies   IQM" in told.out
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
+        *("config.json", "learning_curve.png", "metrics.jsonl", "summary.json")
+    ]
+
+
+def test_python_gets_the_run_all_the_same(tmp_path, monkeypatch):
+    with (
+        failing(monkeypatch, "save_policy", "append_metrics", "save_summary"),
+        pytest.raises(shoal.SavingError) as error,
+    ):
+        train(run_dir=tmp_path / "run")
+    run = error.value.run
+    assert "and 3 more of the run's files" in str(error.value)
+    assert run.learner.shared.actions.shape == (2, 2)
+    assert run.summary["absolute"]["returns"]
+    assert [steps for steps, _ in run.evaluations] == [0, 32, 64]
+
+
+def test_rows_that_could_not_be_written_are_written_later(tmp_path, monkeypatch, capsys):
+    directory = RunDirectory.create(tmp_path / "run", "x", "y", {})
+    run = api.RunConfig(seeds=1, num_envs=4, num_steps=8, total_steps=64)
+    numbers = {"return_mean": np.zeros(1), "episode_return": np.zeros(1)}
+    with reporting.Reporter(directory, run, "x", show=True) as reporter:
+        with failing(monkeypatch, "append_metrics"):
+            reporter.evaluated(0, numbers)
+            reporter.trained(1, numbers, 1.0, 1.0)
+            with pytest.raises(shoal.ShoalError, match="No space"):
+                reporter.flush()
+        assert (
+            capsys.readouterr().err.count("No space left on device; it takes 8 bytes. Training goes on.") == 1
+        )
+        reporter.trained(2, numbers, 1.0, 1.0)
+        reporter.flush()
+    assert [(row["kind"], row["updates"]) for row in directory.load_metrics()] == [
+        *(("evaluation", 0), ("train", 1), ("train", 2))
+    ]
+
+
+# ---- scores that are not finite
+
+
+@envs.environment
+class Broken(ActionReward):
+    """The reward of action 1 is NaN; of action 0 it is 1."""
+
+    def step(self, state, action, key):
+        state, timestep = super().step(state, action, key)
+        return state, timestep._replace(reward=jnp.where(action == 1, jnp.nan, 1.0))
+
+
+def favouring(*actions):
+    """A bandit whose seeds begin, and stay, with these actions."""
+
+    @trees.struct
+    class Favouring(BanditConfig):
+        def algorithm(self, spec, axis=()):
+            inner = bandit(self, spec, axis)
+
+            def init(key, num_envs):
+                learner = inner.init(key, num_envs)
+                seed = jax.random.key_data(key)[1] * 0  # the same for all seeds
+                liked = jax.nn.one_hot(jnp.asarray(actions)[seed], 2) * 50.0
+                return learner._replace(shared=Preferences(liked, jnp.zeros(())))
+
+            def update(learner, trajectory, key, progress):
+                _, metrics = inner.update(learner, trajectory, key, progress)
+                shared = learner.shared._replace(baseline=learner.shared.baseline + 1.0)
+                return learner._replace(shared=shared), metrics
+
+            return inner._replace(init=init, update=update)
+
+    return Favouring
+
+
+@pytest.fixture(scope="module")
+def never_finite(tmp_path_factory):
+    environment, config = Broken(), favouring(1)()
+    path = tmp_path_factory.mktemp("nan") / "run"
+    return train(environment=environment, algorithm=config, run_dir=path, seed=5), environment, config
+
+
+def test_a_run_whose_scores_were_never_finite_is_saved_and_says_so(never_finite):
+    run, *_ = never_finite
+    _, metadata = RunDirectory.open(run.path).load_policy("best")
+    assert metadata["scores"] == ["nan", "nan"]
+    assert metadata["updates"] == [2, 2]  # the last policy, and not one that was never trained
+    told = api.result(dict(run.summary), run.path)
+    assert "IQM nan" in told
+    assert "  returns that are not finite: seed 5, 6" in told.splitlines()
+    saved = json.loads((run.path / "summary.json").read_text())
+    assert saved["absolute"] == {"returns": [None, None], "iqm": None, "interval": [None, None]}
+    assert (run.path / "learning_curve.png").stat().st_size > 1000
+
+
+def test_no_seed_of_it_is_the_best(never_finite, monkeypatch):
+    run, environment, config = never_finite
+    monkeypatch.setattr("shoal.experiment.registry.config_class", lambda _: type(config))
+    with pytest.raises(
+        shoal.ShoalError,
+        match=r"^no score of the run '.*' was ever finite, so that no seed is the best; name one: seed=5, 6\.$",
+    ):
+        shoal.load(run.path, environment=environment)
+    policy = shoal.load(run.path, seed=6, environment=environment)
+    np.testing.assert_array_equal(policy.parameters, [0.0, 50.0])
