@@ -206,6 +206,9 @@ def test_rulesets_are_filled_up_with_zeros():
         (lambda: ruleset(goal=(4, *BALL)), ("tile 0", "give 1 to 12")),
         (lambda: ruleset(goal=(1,) * 6), ("at most 5 numbers",)),
         (lambda: ruleset(init_tiles=[(300, 1)]), ("0 to 255",)),
+        (lambda: ruleset(goal=(1, 3.7, 1)), ("goal [1, 3.7, 1]", "all whole")),
+        (lambda: ruleset(goal=(1, np.nan, 1)), ("goal [1, nan, 1]", "all whole")),
+        (lambda: ruleset(rules=[3]), ("rule 3", "all whole")),
     ],
 )
 def test_unknown_kinds_tiles_and_colours_are_named(make, words):
