@@ -1,8 +1,11 @@
 """Benchmarks: parts of many rulesets, their file, and the words that choose among them."""
 
 import dataclasses
+import io
 import json
 import os
+import tracemalloc
+import zipfile
 from pathlib import Path
 
 import jax
@@ -226,6 +229,129 @@ def test_a_file_of_another_kind_is_named(file, bench):
         Benchmark.load("other.npz")
 
 
+def repacked(path, method=zipfile.ZIP_DEFLATED, **members):
+    """The file with the bytes of some of its arrays replaced."""
+    with zipfile.ZipFile(path) as archive:
+        held = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile("other.npz", "w", method) as archive:
+        for name, content in (held | {f"{name}.npy": content for name, content in members.items()}).items():
+            archive.writestr(name, content)
+    return "other.npz"
+
+
+def array_file(shape, kind="|u1", content=b""):
+    """The bytes of an .npy whose header says what it likes."""
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": kind, "fortran_order": False, "shape": shape})
+    return file.getvalue() + content
+
+
+def test_an_archive_is_not_unpacked_beyond_what_a_file_may_hold(file, monkeypatch):
+    monkeypatch.setattr("shoal.envs.grid.benchmark_files.MOST_BYTES", 2**20)
+    Benchmark.load(file)
+    bomb = repacked(file, rules=array_file((2**22,), content=bytes(2**22)))
+    assert os.path.getsize(bomb) < 10_000
+    tracemalloc.start()
+    with pytest.raises(
+        ShoalError, match=r"'other.npz': unpacked, its arrays take 4,[\d,]+ bytes, and the most"
+    ):
+        Benchmark.load(bomb)
+    assert tracemalloc.get_traced_memory()[1] < 2**20
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("members", "sentence"),
+    [
+        (
+            {"goals": array_file((10**15, 5))},
+            r"'goals' has fewer bytes than its shape \(1000000000000000, 5\) says",
+        ),
+        ({"goals": array_file((10**15,), "<U0")}, "'goals' has fewer bytes than its shape"),
+        ({"goals": array_file((-1, 5))}, "is damaged: "),
+        ({"goals": array_file((200, 5), content=bytes(1001))}, "'goals' has more bytes than its shape"),
+        ({"goals": array_file((200, 5), content=bytes(999))}, "is damaged: "),
+        ({"goals": array_file((200, 5), "<f4", np.full(1000, np.nan, "<f4").tobytes())}, "goal is float32"),
+        ({"about": array_file((1000,), "|u1", bytes(1000))}, "'about' is no text"),
+        (
+            {"about": array_file((), "<U2", "[]".encode("utf-32-le"))},
+            "its format is None, not 'shoal-rulesets-1'",
+        ),
+        ({"about": array_file((), "<U1000", ("[" * 1000).encode("utf-32-le"))}, "is damaged: "),
+        ({"goals": b"x" * 500}, "is damaged: the magic string is not correct"),
+        ({"method": zipfile.ZIP_LZMA}, "'goals' is compressed in a way that NumPy does not use"),
+    ],
+)
+def test_an_array_that_is_not_what_its_header_says_is_refused(file, members, sentence):
+    with pytest.raises(ShoalError, match=f"benchmark 'other.npz'.*{sentence}"):
+        Benchmark.load(repacked(file, **members))
+
+
+@pytest.mark.parametrize("value", [True, 3.7, "5", -1, 200, None, [1]])
+def test_the_number_that_is_held_out_is_a_number(file, bench, value):
+    with pytest.raises(
+        ShoalError, match=r"'other.npz' is damaged: .* of 200 rulesets are held out, where 0 to 199"
+    ):
+        Benchmark.load(rewritten(file, about={"num_held_out": value}))
+    with pytest.raises(ShoalError, match=r"'new.npz' cannot be written: .* of 200 rulesets are held out"):
+        dataclasses.replace(bench, num_held_out=value).save("new.npz")
+    assert not Path("new.npz").exists()
+
+
+def test_a_benchmark_without_rulesets_is_refused_wherever_it_would_be_used(bench, file):
+    none, _ = bench.filtered(lambda task: task.goal[0] == 99)
+    assert len(none) == 0
+    with pytest.raises(ShoalError, match=r"'none.npz' holds no rulesets; it needs 1 or more"):
+        none.save("none.npz")
+    assert not Path("none.npz").exists()
+    with pytest.raises(ShoalError, match="no rulesets to sample from"):
+        none.sample(jax.random.key(0))
+    with pytest.raises(ShoalError, match="there are no rulesets: their leading axis is of length 0"):
+        envs.make(NAME, ruleset=none.rulesets).reset(jax.random.key(0))
+    with pytest.raises(ShoalError, match="rulesets=0 is too few; give 1 or more"):
+        Benchmark.make(PUBLISHED["small"], 0)
+    empty = dict(zip(("goals", "rules", "init_tiles"), none.rulesets, strict=True))
+    with pytest.raises(ShoalError, match=r"'other.npz' holds no rulesets; it needs 1 or more"):
+        Benchmark.load(rewritten(file, about={"num_held_out": 0}, **empty))
+    Path("nothing.npz").write_bytes(b"")
+    with pytest.raises(ShoalError, match=r"'nothing.npz' is empty; `shoal grid make-benchmark` makes one"):
+        Benchmark.load("nothing.npz")
+
+
+def test_what_could_not_be_read_again_is_not_written(bench):
+    goals = bench.rulesets.goal.copy()
+    goals[3, 0] = 99
+    for benchmark, sentence in (
+        (Benchmark(bench.ruleset(0)), "holds one ruleset without a leading axis"),
+        (Benchmark(bench.rulesets._replace(goal=goals)), "there is no goal of kind 99"),
+        (Benchmark(bench.rulesets._replace(goal=goals.astype(int))), "the ruleset's goal is int64"),
+        (dataclasses.replace(bench, about={"x": np.nan}), "JSON cannot hold its `about`"),
+        (dataclasses.replace(bench, about={"x": object()}), "JSON cannot hold its `about`"),
+    ):
+        with pytest.raises(ShoalError, match=rf"benchmark '.*new.npz'.*{sentence}"):
+            benchmark.save("new.npz")
+    assert not Path("new.npz").exists()
+
+
+def test_no_more_rulesets_are_drawn_or_written_than_a_file_may_hold(bench, monkeypatch):
+    with pytest.raises(ShoalError, match="rulesets=6,000,000: they take 1,086,000,000 bytes, and the most"):
+        Benchmark.make(PUBLISHED["high"], 6_000_000)
+    monkeypatch.setattr("shoal.envs.grid.benchmark_files.MOST_BYTES", 1000)
+    with pytest.raises(
+        ShoalError, match=r"the rulesets for 'new.npz' take 10,600 bytes, and the most .* 1,000"
+    ):
+        bench.save("new.npz")
+
+
+def test_what_is_no_ordinary_file_is_not_opened(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", "/dev/zero"):
+        with pytest.raises(
+            ShoalError, match=f"benchmark '{path}' cannot be read: it is not an ordinary file"
+        ):
+            Benchmark.load(path)
+
+
 # ---- words
 
 
@@ -274,6 +400,15 @@ def test_a_word_chooses_all_a_part_some_or_one(bench, file):
         ([[1], [2]], "is no goal, rules and init_tiles"),
         ([[1], [2], [300]], "is no goal, rules and init_tiles"),
         ([[1], [2], [3]], "the ruleset's goal is uint8"),
+        ([[1.7] * 5, [[0] * 7], [[0] * 2]], "is no goal, rules and init_tiles"),
+        ([[np.nan] * 5, [[0] * 7], [[0] * 2]], "is no goal, rules and init_tiles"),
+        ([np.asarray([300] * 5), [[0] * 7], [[0] * 2]], "is no goal, rules and init_tiles"),
+        ([[-1] * 5, [[0] * 7], [[0] * 2]], "is no goal, rules and init_tiles"),
+        ([[0] * 5, [[0] * 7, [0]], [[0] * 2]], "is no goal, rules and init_tiles"),
+        ("bench.npz:" + "9" * 5000, "cannot be read: File name too long"),
+        ("x" * 5000, "cannot be read: File name too long"),
+        ("~nobody-of-that-name/x.npz", "cannot be found: Could not determine home directory"),
+        ("a\0b", "no file's name holds a zero byte"),
     ],
 )
 def test_a_word_that_names_nothing_is_told_so_before_anything_compiles(file, given, sentence):

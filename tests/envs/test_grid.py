@@ -15,7 +15,7 @@ from test_grid_rulesets import random_rulesets
 from xminigrid.core.observation import minigrid_field_of_view
 from xminigrid.wrappers import DirectionObservationWrapper, RulesAndGoalsObservationWrapper
 
-from shoal import envs
+from shoal import envs, trees
 from shoal.envs.grid.actions import Action
 from shoal.envs.grid.benchmark import Benchmark
 from shoal.envs.grid.generating import PUBLISHED
@@ -36,7 +36,7 @@ def some_tasks(count):
     return Ruleset(*(array[:count] for array in random_rulesets(np.random.default_rng(5))))
 
 
-@pytest.mark.parametrize("size", [3, 7])
+@pytest.mark.parametrize("size", [3, 7, 31])
 def test_walls_hide_what_the_originals_rule_says(size):
     name = "XLand-MiniGrid-R9-16x16"
     world = envs.make(name, view_size=size, see_through_walls=False)
@@ -206,6 +206,9 @@ def test_rulesets_are_filled_up_with_zeros():
         (lambda: ruleset(goal=(4, *BALL)), ("tile 0", "give 1 to 12")),
         (lambda: ruleset(goal=(1,) * 6), ("at most 5 numbers",)),
         (lambda: ruleset(init_tiles=[(300, 1)]), ("0 to 255",)),
+        (lambda: ruleset(goal=(1, 3.7, 1)), ("goal [1, 3.7, 1]", "all whole")),
+        (lambda: ruleset(goal=(1, np.nan, 1)), ("goal [1, nan, 1]", "all whole")),
+        (lambda: ruleset(rules=[3]), ("rule 3", "all whole")),
     ],
 )
 def test_unknown_kinds_tiles_and_colours_are_named(make, words):
@@ -238,11 +241,18 @@ def things(count):
         (R1, {"rooms": "R9", "height": 12, "width": 12}, ("height=12", "multiple of 3")),
         (R1, {"rooms": "R2", "height": 11}, ("height=11, width=9", "square")),
         ("MiniGrid-FourRooms", {"height": 8, "width": 8}, ("height=8", "odd")),
-        ("MiniGrid-MemoryS8", {"height": 9}, ("height=9", "needs 7")),
-        ("MiniGrid-DoorKey-5x5", {"width": 4}, ("width=4", "5 and 255")),
-        ("MiniGrid-Playground", {"num_objects": 225}, ("num_objects=225", "at most 224")),
+        ("MiniGrid-MemoryS8", {"height": 9}, ("height=9", "at most 7")),
+        ("MiniGrid-DoorKey-5x5", {"width": 4}, ("width=4", "at least 5 and at most 255")),
+        ("MiniGrid-Playground", {"num_objects": 225}, ("num_objects=225", "more than 224")),
         (R1, {"view_size": 4}, ("view_size=4", "odd number of 3 or more")),
-        ("MiniGrid-Empty-5x5", {"height": 2}, ("height=2", "4 and 255")),
+        (R1, {"view_size": 1}, ("view_size=1", "at least 3")),
+        (R1, {"view_size": 10**6 + 1}, ("view_size=1e+06", "at most 511")),
+        (R1, {"view_size": 33, "see_through_walls": False}, ("view_size=33 is more than 31", "walls=True")),
+        (R1, {"image_tile_size": 3}, ("image_tile_size=3", "at least 4 and at most 64")),
+        (R1, {"width": 256}, ("width=256", "at most 255")),
+        ("MiniGrid-Playground", {"num_objects": 0}, ("num_objects=0", "at least 1")),
+        ("MiniGrid-MemoryS8", {"width": 7}, ("width=7", "at least 8")),
+        ("MiniGrid-Empty-5x5", {"height": 2}, ("height=2", "at least 4 and at most 255")),
     ],
 )
 def test_what_cannot_be_is_said_in_one_sentence(name, parameters, words):
@@ -292,3 +302,16 @@ def test_the_page_gives_the_numbers_of_tiles_and_colours():
     assert colours[1:] == [colour.name.lower() for colour in Colour][1:]
     for (_, words, *_), tile in list(zip(rows, Tile, strict=True))[1:]:
         assert set(words.split()) >= set(tile.name.lower().replace("hex", "hexagon").split("_"))
+
+
+@pytest.mark.parametrize("name", [name for name in envs.environments() if "MiniGrid-" in name])
+def test_every_number_of_a_world_has_bounds_in_which_its_defaults_lie(name):
+    world = envs.make(name)
+    bounds = trees.bounds_of(type(world))
+    numbers = [field.name for field in dataclasses.fields(world) if field.type in (int, "int")]
+    assert {"height", "width", "view_size", "image_tile_size"} <= set(numbers) <= set(bounds)
+    for number in numbers:
+        assert bounds[number].contain(getattr(world, number))
+        outside = bounds[number].low - 1
+        with pytest.raises(ShoalError, match=f"{number}={outside} is out of bounds"):
+            envs.make(name, **{number: outside}).check()

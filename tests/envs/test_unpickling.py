@@ -1,9 +1,12 @@
 """The original's benchmark files: read as the original reads them, and never run, however they were made."""
 
 import bz2
+import io
 import os
 import pickle
 import pickletools
+import time
+import tracemalloc
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -12,13 +15,19 @@ import pytest
 from xminigrid.benchmarks import load_benchmark_from_path, save_bz2_pickle
 
 from shoal import envs
+from shoal.envs.grid import unpickling
 from shoal.envs.grid.benchmark import Benchmark
-from shoal.envs.grid.generating import PUBLISHED, generate
-from shoal.envs.grid.unpickling import PickledArray, unpickled
+from shoal.envs.grid.benchmark_files import MOST_BYTES
+from shoal.envs.grid.generating import PUBLISHED, bytes_of_each, generate
+from shoal.envs.grid.unpickling import MOST_OPERATIONS, PickledArray
 from shoal.errors import ShoalError
 
 CONFIG = {"chain_depth": 1, "prune_prob": 0.3, "prune_chain": True, "save_path": "small"}
 FILE, SPOILT = "original", "spoilt"
+
+
+def unpickled(content, most_bytes=2**24):
+    return unpickling.unpickled(io.BytesIO(content), most_bytes)
 
 
 def contents(array=jnp.asarray):
@@ -54,7 +63,7 @@ def test_a_file_of_the_original_is_read_as_the_original_reads_it():
     np.testing.assert_array_equal(ours.split(0.8)[1].rulesets.rules, last.rules)
 
 
-@pytest.mark.parametrize("protocol", [3, 4, 5])
+@pytest.mark.parametrize("protocol", range(6))
 @pytest.mark.parametrize("array", [np.asarray, np.asfortranarray, jnp.asarray, lambda x: x.astype(np.int64)])
 def test_every_way_to_pickle_an_array_is_read(array, protocol):
     save_bz2_pickle(contents(array), FILE, protocol)
@@ -97,7 +106,7 @@ ATTACKS = {
     "dotted": reference("numpy", "dtype.__class__.__base__"),
     "jax, other": reference("jax._src.array", "api.device_put"),
     "method": reference("numpy", "ndarray.__setstate__"),
-    "codecs": pickle.dumps(b"\xff", protocol=2),
+    "codecs": b"c_codecs\ndecode\n.",
     "scalar": pickle.dumps(np.uint8(3)),
     "class": pickle.dumps(Path("x")),
 }
@@ -184,6 +193,142 @@ def test_a_file_that_is_no_benchmark_is_told_so(changes, sentence):
     save_bz2_pickle([1, 2], SPOILT)
     with pytest.raises(ShoalError, match="'spoilt' is no benchmark: it holds a list, not a dictionary"):
         Benchmark.load(SPOILT)
+
+
+# ---- files that would take too much memory or time
+
+
+def measured(call):
+    """The error that a call raises, the seconds of computing it takes, and the most bytes that it holds at a time."""
+    tracemalloc.start()
+    begun = time.process_time()
+    try:
+        with pytest.raises(ShoalError) as error:
+            call()
+        return str(error.value), time.process_time() - begun, tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_largest_file_that_is_published_may_be_read():
+    """3,000,000 rulesets of "high" with `num_rules`, should its goals take four bytes a number too."""
+    assert bytes_of_each(PUBLISHED["high"]) == 5 + 18 * 7 + 25 * 2
+    assert 3_000_000 * (bytes_of_each(PUBLISHED["high"]) + 3 * 5 + 1) + 10_000 < MOST_BYTES
+
+
+LONG = 2**22
+BOMBS = {
+    "one long value": pickle.dumps({"goals": bytes(LONG)}),
+    "one long text": pickle.dumps({"goals": "x" * LONG}),
+    "many values": pickle.dumps([bytes(2**18 + index) for index in range(8)]),
+    "only said to be long": b"\x80\x05\x8e" + (2**40).to_bytes(8, "little"),
+    "a long line": b"\x80\x02V" + b"x" * LONG + b"\n.",
+    "one text encoded often": b"\x80\x02c_codecs\nencode\nq\0X\x00\x00\x04\x00" + b"x" * 2**18
+    + b"X\x06\x00\x00\x00latin1\x86q\x01R" + b"h\0h\x01R" * 100 + b".",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_no_more_is_unpacked_than_is_allowed(name, monkeypatch):
+    monkeypatch.setattr("shoal.envs.grid.benchmark_files.MOST_BYTES", 2**20)
+    packed = bz2.compress(BOMBS[name])
+    assert len(packed) < 1000
+    Path(SPOILT).write_bytes(packed)
+    said, _, most = measured(lambda: Benchmark.load(SPOILT))
+    assert said == (
+        "benchmark 'spoilt' would unpack to more than 1,048,576 bytes, which are the most that are read"
+    )
+    assert most < 2**22, most  # what was allowed, and copies of a part of it
+
+
+def nested_tuple(depth):
+    """A tuple of twice the same tuple of twice the same ..., which takes 2^depth steps to hash."""
+    return b"\x80\x04)" + b"\x94h%c\x86" * depth % tuple(bytes([index]) for index in range(depth))
+
+
+HANGING = {
+    "a key that takes for ever to hash": (
+        b"}" + nested_tuple(60)[2:] + b"Ns.",
+        "a key of a dictionary is not a text",
+    ),
+    "a number as a key": (pickle.dumps({1: 2}), "a key of a dictionary is not a text"),
+    "too many operations": (b"(" * 20_000, f"it takes more than {MOST_OPERATIONS:,} operations"),
+    "a number of too many digits": (b"L" + b"9" * 100_000 + b"L\n.", "is damaged"),
+    "deep lists": (b"]" * 5_000 + b"a" * 4_999 + b".", "holds a list, not a dictionary"),
+    "a list within itself": (b"]q\0h\0a.", "holds a list, not a dictionary"),
+}
+
+
+@pytest.mark.parametrize("name", HANGING)
+def test_a_file_that_would_take_for_ever_is_refused_at_once(name):
+    content, sentence = HANGING[name]
+    Path(SPOILT).write_bytes(bz2.compress(content))
+    said, seconds, _ = measured(lambda: Benchmark.load(SPOILT))
+    assert "'spoilt'" in said and sentence in said
+    assert seconds < 1
+
+
+def test_a_file_without_rulesets_is_told_so():
+    none = {name: array[:0] for name, array in contents(np.asarray).items() if name != "generation_config"}
+    for protocol in range(6):
+        save_bz2_pickle(none, SPOILT, protocol)
+        with pytest.raises(ShoalError, match="benchmark 'spoilt' holds no rulesets; it needs 1 or more"):
+            Benchmark.load(SPOILT)
+
+
+def test_only_settings_that_json_can_hold_are_kept():
+    config = {
+        "depth": 1,
+        "huge": 10**400,
+        "nan": np.nan,
+        "infinite": -np.inf,
+        "list": [1],
+        "name": "x",
+        "on": True,
+    }
+    save_bz2_pickle({**contents(np.asarray), "generation_config": config}, SPOILT)
+    read = Benchmark.load(SPOILT)
+    assert read.about == {"generation": {"depth": 1, "name": "x", "on": True}}
+    read.save("own.npz")
+    assert Benchmark.load("own.npz").about == read.about
+
+
+def mutated(content, rng):
+    """The bytes with up to three places changed, taken out, put in, or made to say a large number."""
+    changed = bytearray(content)
+    for _ in range(rng.integers(1, 4)):
+        place = int(rng.integers(0, min(len(changed), rng.choice([200, 10**9]))))
+        match rng.integers(4):
+            case 0:
+                changed[place] ^= int(rng.integers(1, 256))
+            case 1:
+                del changed[place : place + int(rng.integers(1, 9))]
+            case 2:
+                changed[place:place] = rng.bytes(rng.integers(1, 9))
+            case _:
+                changed[place : place + 8] = int(rng.choice([0, 255, 2**31, 2**40])).to_bytes(8, "little")
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_whatever_is_changed_in_a_pickle_it_is_read_or_refused_in_a_sentence(protocol):
+    rng = np.random.default_rng(protocol)
+    sound = [pickle.dumps(contents(array), protocol) for array in (np.asarray, jnp.asarray)]
+    refused, longest = 0, 0.0
+    for index in range(400):
+        Path(SPOILT).write_bytes(bz2.compress(mutated(sound[index % 2], rng), 1))
+        begun = time.process_time()
+        try:
+            Benchmark.load(SPOILT)
+        except ShoalError as error:
+            refused += 1
+            assert "'spoilt'" in str(error) and "\n" not in str(error) and len(str(error)) < 400
+        longest = max(longest, time.process_time() - begun)
+    assert refused > 200
+    assert longest < 1
+
+
+# ---- damage
 
 
 def test_a_damaged_file_is_named_wherever_it_is_cut_or_changed():

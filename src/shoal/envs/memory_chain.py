@@ -7,11 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.envs.base import TimeStep, environment, restart, transition
-from shoal.errors import ShoalError
+from shoal import trees
+from shoal.envs.base import TimeStep, environment, parameter, restart, transition
 from shoal.spaces import Box, Discrete
 
 TIME, QUERY, CONTEXT = 0, 1, 2  # where each stands in an observation; the context takes all that follows
+LONGEST = 10**9  # steps of an episode, which are counted by 32 bits
+MOST_BITS = 10_000
 
 
 class MemoryChainState(NamedTuple):
@@ -40,8 +42,8 @@ class MemoryChain:
     Source: Osband et al. 2020, "Behaviour Suite for Reinforcement Learning".
     """
 
-    length: int = 32
-    num_bits: int = 1
+    length: int = parameter(default=32, low=1, high=LONGEST)
+    num_bits: int = parameter(default=1, low=1, high=MOST_BITS)
 
     action_space = Discrete(2)  # the bit
     info_summaries = MappingProxyType({"success": "max"})
@@ -56,11 +58,10 @@ class MemoryChain:
         """Draws the bits, and the one that will be asked for.
 
         Raises:
-          ShoalError: the length or the number of bits is below 1.
+          ShoalError: the length or the number of bits is out of its bounds.
         """
-        for name in ("length", "num_bits"):
-            if getattr(self, name) < 1:
-                raise ShoalError(f"{name}={getattr(self, name)} of a MemoryChain is too few; give 1 or more")
+        for name, bounds in trees.bounds_of(MemoryChain).items():
+            trees.check_bounds(f"MemoryChain: {name}", getattr(self, name), bounds)
         context_key, query_key = jax.random.split(key)
         state = MemoryChainState(
             context=jax.random.bernoulli(context_key, shape=(self.num_bits,)),

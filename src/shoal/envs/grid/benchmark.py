@@ -49,10 +49,11 @@ class Benchmark:
             the goal and the rules of one of these.
 
         Raises:
-          ShoalError: as `generating.generate`, or the share is none.
+          ShoalError: as `generating.generate`, the share is none, or they are more than a file may hold.
         """
         if not 0 <= held_out < 1:
             raise ShoalError(f"held_out={held_out} is no share of the rulesets, from 0 to less than 1")
+        benchmark_files.check_size(count * generating.bytes_of_each(config), f"rulesets={count:,}: they")
         drawn = dataclasses.asdict(config)
         about = {"generation": drawn | {"goals": list(config.goals) or "all"}, "seed": seed}
         # Shuffled, since the kinds of which there are few are found early.
@@ -66,18 +67,18 @@ class Benchmark:
         """Reads a file that `save` wrote, or one of the original's; nothing that it may hold is run.
 
         Raises:
-          ShoalError: it is missing, damaged or no benchmark, or a ruleset has a kind or tile that does not
-            exist.
+          ShoalError: it is missing, damaged, too large, empty or no benchmark, or a ruleset has a kind or tile
+            that does not exist.
         """
-        return cls(*benchmark_files.read(Path(path).expanduser()))
+        return cls(*benchmark_files.read(benchmark_files.path_of(path)))
 
     def save(self, path: str | Path) -> None:
         """Writes the file, which is whole or not there.
 
         Raises:
-          ShoalError: it cannot be written.
+          ShoalError: there are no rulesets, `load` would refuse it otherwise, or it cannot be written.
         """
-        benchmark_files.write(Path(path).expanduser(), self.rulesets, self.num_held_out, self.about)
+        benchmark_files.write(benchmark_files.path_of(path), self.rulesets, self.num_held_out, self.about)
 
     def __len__(self) -> int:
         return len(self.rulesets.goal)
@@ -99,7 +100,13 @@ class Benchmark:
         return Ruleset(*(array[number] for array in self.rulesets))
 
     def sample(self, key: Array) -> Ruleset:
-        """One of the rulesets, each as likely; may be traced, and mapped over keys."""
+        """One of the rulesets, each as likely; may be traced, and mapped over keys.
+
+        Raises:
+          ShoalError: there are none.
+        """
+        if not len(self):
+            raise ShoalError("there are no rulesets to sample from; the benchmark is empty")
         number = jax.random.randint(key, (), 0, len(self))
         return Ruleset(*(jnp.asarray(array)[number] for array in self.rulesets))
 
@@ -114,7 +121,7 @@ class Benchmark:
         Raises:
           ShoalError: one of the two would be empty.
         """
-        first = round(len(self) * share)
+        first = round(len(self) * share) if 0 < share < 1 else 0
         if not 0 < first < len(self):
             raise ShoalError(
                 f"share={share} of {len(self):,} rulesets leaves nothing on one side; give one between 0 and 1"

@@ -5,13 +5,20 @@ that says how many of the last rulesets are held out and how all were made. Noth
 
 The original's (xminigrid's `save_bz2_pickle`) is a pickle, compressed by bz2, of a dictionary that holds the same
 three arrays, `num_rules` and `generation_config`. It is read without running anything (see `unpickling`).
+
+Both are compressed, so that a small file may unpack to anything; neither is unpacked beyond `MOST_BYTES`.
 """
 
 import bz2
 import json
+import math
+import os
+import stat
+import warnings
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -26,77 +33,184 @@ ARRAYS = ("goals", "rules", "init_tiles")  # in the order of a Ruleset's
 ABOUT = "about"
 ZIP, BZ2 = b"PK", b"BZ"  # how an .npz, and what is compressed by bz2, begin
 
+# The most bytes that a file is unpacked to, and that one is made of. XLand-MiniGrid's largest published file,
+# high_3m_v3, has 3,000,000 rulesets of a goal (5 bytes), 18 rules (126), 25 things (50) and num_rules (1): 546 MB, or
+# 591 MB should its goals be of four bytes a number, as some of the original's goals encode themselves. The bound is
+# the next power of two above both.
+MOST_BYTES = 2**30
+
+LARGEST_PLAIN = 2**63  # numbers of a pickle that are kept in `about` are smaller
+LONGEST_REASON = 200  # characters of an error that quotes the file
+HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+
 # The rulesets, how many of the last ones are held out, and how they were made.
 Contents = tuple[Ruleset, int, Mapping[str, Any]]
 
 
-def write(path: Path, tasks: Ruleset, num_held_out: int, about: Mapping[str, Any]) -> None:
-    """Writes a benchmark's file, which is whole or not there.
+def path_of(file: str | Path) -> Path:
+    """The path of a file's name, in which `~` may stand for a home directory.
 
     Raises:
-      ShoalError: it cannot be written.
+      ShoalError: no file can have such a name, or there is no such home.
     """
-    told = json.dumps({"format": FORMAT, "num_held_out": num_held_out, "about": dict(about)})
+    try:
+        path = Path(file).expanduser()
+        os.fspath(path).encode()
+    except (RuntimeError, UnicodeError) as error:
+        raise ShoalError(f"benchmark {str(file)!r} cannot be found: {error}") from error
+    if "\0" in str(path):
+        raise ShoalError(f"benchmark {str(file)!r} cannot be found: no file's name holds a zero byte")
+    return path
+
+
+def check_size(num_bytes: int, what: str) -> None:
+    """Require that rulesets fit into a file that can be read again.
+
+    Args:
+      num_bytes: of all their arrays.
+      what: words that name them.
+
+    Raises:
+      ShoalError: they do not.
+    """
+    if num_bytes > MOST_BYTES:
+        raise ShoalError(
+            f"{what} take {num_bytes:,} bytes, and the most that a file may hold is {MOST_BYTES:,}"
+        )
+
+
+def write(path: Path, tasks: Ruleset, num_held_out: int, about: Mapping[str, Any]) -> None:
+    """Write a benchmark's file, which is whole or not there.
+
+    Raises:
+      ShoalError: it would hold what `read` refuses, or it cannot be written.
+    """
+    given = f"benchmark {str(path)!r}"
+    _check(given, "cannot be written", tasks, num_held_out)
     arrays = dict(zip(ARRAYS, map(np.asarray, tasks), strict=True))
+    check_size(sum(array.nbytes for array in arrays.values()), f"the rulesets for {str(path)!r}")
+    try:
+        told = json.dumps(
+            {"format": FORMAT, "num_held_out": num_held_out, "about": dict(about)}, allow_nan=False
+        )
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ShoalError(f"{given} cannot be written: JSON cannot hold its `about`: {error}") from error
     with whole_file(path) as file:
         np.savez_compressed(file, allow_pickle=False, **{ABOUT: np.asarray(told)}, **arrays)
 
 
 def read(path: Path) -> Contents:
-    """Reads a benchmark's file; nothing that it may hold is run.
+    """Read a benchmark's file; nothing that it may hold is run.
 
     Raises:
-      ShoalError: it is missing, damaged or no benchmark, or a ruleset has a kind or tile that does not exist.
+      ShoalError: it is missing, damaged, too large, empty or no benchmark, or a ruleset has a kind or tile that does
+        not exist.
     """
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode) and not path.is_dir():  # opening a pipe may never end
+            raise ShoalError(f"benchmark {str(path)!r} cannot be read: it is not an ordinary file")
         with open(path, "rb") as file:
             start = file.read(len(ZIP))
+            file.seek(0)
+            if start not in (ZIP, BZ2):
+                what = "is no benchmark" if start else "is empty"
+                raise ShoalError(f"{str(path)!r} {what}; `shoal grid make-benchmark` makes one")
+            contents = _read_own(path, file) if start == ZIP else _read_original(path, file)
     except OSError as error:
         raise ShoalError(f"benchmark {str(path)!r} cannot be read: {error.strerror or error}") from error
-    if start not in (ZIP, BZ2):
-        raise ShoalError(f"{str(path)!r} is no benchmark; `shoal grid make-benchmark` makes one")
-    tasks, num_held_out, about = _read_own(path) if start == ZIP else _read_original(path)
+    tasks, num_held_out, _ = contents
+    _check(f"benchmark {str(path)!r}", "is damaged", tasks, num_held_out)
+    return contents
+
+
+def _check(given: str, verdict: str, tasks: Ruleset, num_held_out: int) -> None:
+    """Require rulesets with a leading axis, of which some but not all may be held out.
+
+    Raises:
+      ShoalError: they are not; the message begins with what was given, and has the verdict where they contradict
+        themselves.
+    """
+    if np.ndim(tasks.goal) > 1 and len(tasks.goal) == 0:
+        raise ShoalError(f"{given} holds no rulesets; it needs 1 or more")
     try:
         rulesets.check(tasks)
     except ShoalError as error:
-        raise ShoalError(f"benchmark {str(path)!r}: {error}") from error
-    count = len(tasks.goal) if tasks.goal.ndim > 1 else 0
-    if not count or not 0 <= num_held_out < count:
+        raise ShoalError(f"{given}: {error}") from error
+    if np.ndim(tasks.goal) == 1:
+        raise ShoalError(f"{given} holds one ruleset without a leading axis, which is needed even for one")
+    count = len(tasks.goal)
+    if type(num_held_out) is not int or not 0 <= num_held_out < count:
         raise ShoalError(
-            f"benchmark {str(path)!r} is damaged: {num_held_out} of {count} rulesets are held out"
+            f"{given} {verdict}: {num_held_out!r} of {count} rulesets are held out, where 0 to {count - 1} can be"
         )
-    return tasks, num_held_out, about
 
 
-def _read_own(path: Path) -> Contents:
+def _read_own(path: Path, file: IO[bytes]) -> Contents:
     try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-            tasks = Ruleset(*(archive[name] for name in ARRAYS))
-            told = json.loads(str(archive[ABOUT]))
-        if told["format"] != FORMAT:
-            raise ValueError(f"its format is {told['format']!r}, not {FORMAT!r}")
-        return tasks, int(told["num_held_out"]), dict(told["about"])
-    except KeyError as error:
-        raise ShoalError(f"{str(path)!r} is no benchmark: it lacks {error}") from error
+        with warnings.catch_warnings(), zipfile.ZipFile(file) as archive:
+            warnings.simplefilter("ignore")  # of a damaged header, about how it is written
+            names = (*ARRAYS, ABOUT)
+            held = set(archive.namelist())
+            lacking = [name for name in names if f"{name}.npy" not in held]
+            if lacking:
+                raise ShoalError(f"{str(path)!r} is no benchmark: it lacks {lacking[0]!r}")
+            size = sum(archive.getinfo(f"{name}.npy").file_size for name in names)
+            check_size(size, f"benchmark {str(path)!r}: unpacked, its arrays")
+            tasks = Ruleset(*(_member(archive, name) for name in ARRAYS))
+            told = _member(archive, ABOUT)
+        return tasks, *_told(told)
+    except ShoalError:
+        raise
     except Exception as error:  # of zipfile, zlib, tokenize, ...: reading a header goes wrong in many ways
         why = " ".join(str(error).split()) or type(error).__name__
-        raise ShoalError(f"benchmark {str(path)!r} is damaged: {why}") from error
+        raise ShoalError(f"benchmark {str(path)!r} is damaged: {why[:LONGEST_REASON]}") from error
 
 
-def _read_original(path: Path) -> Contents:
+def _member(archive: zipfile.ZipFile, name: str) -> np.ndarray:
+    """An array of an archive, whose header is held to the size of what follows it before memory is taken."""
+    info = archive.getinfo(f"{name}.npy")
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError(f"{name!r} is compressed in a way that NumPy does not use")
+    with archive.open(info) as member:
+        version = np.lib.format.read_magic(member)
+        if version not in HEADERS:
+            raise ValueError(f"{name!r} is an array of the unknown version {version}")
+        shape, _, dtype = HEADERS[version](member)
+        size = math.prod(shape) * max(dtype.itemsize, 1)
+        if not dtype.hasobject and not 0 <= size <= info.file_size:  # objects are refused below
+            raise ValueError(f"{name!r} has fewer bytes than its shape {shape} says")
+    with archive.open(info) as member:
+        array = np.lib.format.read_array(member, allow_pickle=False)
+        if member.read(1):  # so that it is read to its end, where the checksum is compared
+            raise ValueError(f"{name!r} has more bytes than its shape {shape} says")
+    return array
+
+
+def _told(array: np.ndarray) -> tuple[int, Mapping[str, Any]]:
+    """How many rulesets are held out, and how all were made, from JSON in an array."""
+    if array.dtype.kind != "U" or array.ndim:
+        raise ValueError(f"{ABOUT!r} is no text")
+    told = json.loads(str(array))
+    if not isinstance(told, dict) or told.get("format") != FORMAT:
+        found = told.get("format") if isinstance(told, dict) else None
+        raise ValueError(f"its format is {found!r}, not {FORMAT!r}")
+    if not isinstance(told.get("about"), dict) or "num_held_out" not in told:
+        raise ValueError(f"{ABOUT!r} does not say how its rulesets were made and how many are held out")
+    return told["num_held_out"], told["about"]
+
+
+def _read_original(path: Path, file: IO[bytes]) -> Contents:
     try:
-        content = bz2.decompress(path.read_bytes())
-    except (OSError, ValueError, EOFError) as error:
-        raise ShoalError(f"benchmark {str(path)!r} is damaged: {error}") from error
-    try:
-        held = unpickled(content)
+        with bz2.BZ2File(file) as unpacked:
+            held = unpickled(unpacked, MOST_BYTES)
     except ShoalError as error:
         raise ShoalError(f"benchmark {str(path)!r} {error}") from error
     if not isinstance(held, dict):
-        raise ShoalError(f"{str(path)!r} is no benchmark: it holds a {type(held).__name__}, not a dictionary")
+        kind = "array" if isinstance(held, PickledArray) else type(held).__name__
+        raise ShoalError(f"{str(path)!r} is no benchmark: it holds a {kind}, not a dictionary")
     config = held.get("generation_config")
-    known = {str(key): x for key, x in config.items() if _is_plain(x)} if isinstance(config, dict) else {}
-    tasks = Ruleset(*(_bytes_of(path, name, held.get(name)) for name in ARRAYS))
+    known = {key: x for key, x in config.items() if _is_plain(x)} if isinstance(config, dict) else {}
+    tasks = Ruleset(*(_bytes_of(path, name, held.pop(name, None)) for name in ARRAYS))
     return tasks, 0, {"generation": known} if known else {}
 
 
@@ -105,11 +219,15 @@ def _bytes_of(path: Path, name: str, given: Any) -> np.ndarray:
     array = given.array if isinstance(given, PickledArray) else None
     if array is None:
         raise ShoalError(f"{str(path)!r} is no benchmark: it has no array {name!r}")
-    narrow = array.astype(np.uint8)
-    if not np.array_equal(narrow, array):
+    if array.size and not 0 <= array.min() <= array.max() <= np.iinfo(np.uint8).max:
         raise ShoalError(f"benchmark {str(path)!r}: {name!r} holds numbers that are not from 0 to 255")
-    return narrow
+    return array.astype(np.uint8, copy=False)
 
 
 def _is_plain(value: Any) -> bool:
-    return isinstance(value, bool | int | float | str) or value is None
+    """Whether JSON can hold a value, and shortly."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, int):
+        return abs(value) < LARGEST_PLAIN
+    return isinstance(value, str) or value is None

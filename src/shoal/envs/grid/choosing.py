@@ -11,18 +11,19 @@
 import functools
 import os
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from shoal.envs.grid import benchmark_files
 from shoal.envs.grid.benchmark import Benchmark, checksum
 from shoal.envs.grid.generating import PUBLISHED
 from shoal.envs.grid.rulesets import Ruleset
 from shoal.errors import ShoalError
 
-_BOUND = r"(?:\d+(?:\.\d+)?%|\d+)?"
-_PART = rf"[A-Za-z][\w-]*|-?\d+|{_BOUND}:{_BOUND}"
+_NUMBER = r"[0-9]{1,15}"  # no file holds more rulesets
+_BOUND = rf"(?:{_NUMBER}(?:\.{_NUMBER})?%|{_NUMBER})?"
+_PART = rf"[A-Za-z][\w-]*|-?{_NUMBER}|{_BOUND}:{_BOUND}"
 _WORD = re.compile(rf"(?P<file>.+?)(?::(?P<part>{_PART}))?(?:#(?P<checksum>[0-9a-f]+))?")
 
 
@@ -36,12 +37,24 @@ def rulesets_of(given: Any) -> Any:
         return chosen(given)
     if isinstance(given, list | tuple) and not isinstance(given, Ruleset):
         try:
-            return Ruleset(*(np.asarray(part, np.uint8) for part in given))
+            return Ruleset(*map(_bytes_of, given))
         except (TypeError, ValueError, OverflowError) as error:
             raise ShoalError(
                 f"ruleset={given!r} is no goal, rules and init_tiles, each of bytes of its own shape"
             ) from error
     return given
+
+
+def _bytes_of(part: Any) -> np.ndarray:
+    """An array of bytes from nested lists of whole numbers.
+
+    Raises:
+      ValueError: a number is not whole, or not from 0 to 255.
+    """
+    numbers = np.asarray(part)
+    if numbers.size and (numbers.dtype.kind not in "iu" or not 0 <= numbers.min() <= numbers.max() <= 255):
+        raise ValueError("there are numbers that are no bytes")
+    return numbers.astype(np.uint8)
 
 
 def chosen(word: str) -> Ruleset:
@@ -67,7 +80,7 @@ def chosen(word: str) -> Ruleset:
 def lasting(word: str) -> str:
     """A word for the same rulesets that means the same from any directory, and only them."""
     file, part, _ = _parsed(word)
-    path = Path(file).expanduser().absolute()
+    path = benchmark_files.path_of(file).absolute()
     return f"{path}{':' * bool(part)}{part}#{checksum(chosen(word))}"
 
 
@@ -80,13 +93,16 @@ def _parsed(word: str) -> tuple[str, str, str]:
 
 
 def _loaded(file: str) -> Benchmark:
-    path = Path(file).expanduser()
-    if not path.exists() and file in PUBLISHED:
-        raise ShoalError(
-            f"ruleset={file!r} is no file; `shoal grid make-benchmark {file} --save {file}.npz` makes one"
-        )
-    stamp = (os.stat(path).st_mtime_ns, os.stat(path).st_size) if path.exists() else (0, 0)
-    return _loaded_once(str(path.absolute()), stamp)
+    path = benchmark_files.path_of(file)
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        if file in PUBLISHED:
+            raise ShoalError(
+                f"ruleset={file!r} is no file; `shoal grid make-benchmark {file} --save {file}.npz` makes one"
+            ) from error
+        return Benchmark.load(path)  # which says why it cannot be read
+    return _loaded_once(str(path.absolute()), (status.st_mtime_ns, status.st_size))
 
 
 @functools.lru_cache(maxsize=2)  # a run makes its environment several times over

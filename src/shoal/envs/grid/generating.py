@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shoal.envs.grid import rules
+from shoal.envs.grid import goals, rules
 from shoal.envs.grid.distinct import is_new
 from shoal.envs.grid.goals import GoalKind
 from shoal.envs.grid.rules import OF_TWO_TILES, RuleKind
@@ -174,6 +174,17 @@ class Draws:
         rank = self.below(np.broadcast_to(counted[:, -1:], (len(allowed), *(more or (1,)))))
         chosen = np.stack([(counted > column[:, None]).argmax(1) for column in rank.T], 1)
         return chosen if more else chosen[:, 0]
+
+
+def bytes_of_each(config: GenerationConfig) -> int:
+    """Count the bytes of one ruleset, its padding included.
+
+    Raises:
+      ShoalError: a setting is out of range.
+    """
+    config.validate()
+    tile = 2  # bytes: tile and colour
+    return goals.ENCODED + rules.ENCODED * config.max_rules + tile * config.max_things
 
 
 def generate(count: int, config: GenerationConfig, seed: int = 0) -> Ruleset:

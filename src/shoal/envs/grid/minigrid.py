@@ -8,13 +8,13 @@ Environments for Goal-Oriented Tasks").
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.envs.base import environment
+from shoal.envs.base import environment, parameter
 from shoal.envs.grid import goals, layouts
 from shoal.envs.grid.board import write
 from shoal.envs.grid.goals import Goal, GoalKind
 from shoal.envs.grid.layouts import COLOURS, THINGS, below, distinct, draw, one_of
 from shoal.envs.grid.tiles import FLOOR, GOAL, WALL, Colour, Tile, cell, coloured
-from shoal.envs.grid.world import GridState, GridWorld, begin
+from shoal.envs.grid.world import LARGEST_VIEW, LEAST_VIEW, GridState, GridWorld, begin, side
 from shoal.errors import ShoalError
 from shoal.types import Array
 
@@ -39,7 +39,8 @@ def with_goal(grid: np.ndarray) -> np.ndarray:
 class Empty(GridWorld):
     """An empty room: walk from the upper left corner to the goal in the lower right one."""
 
-    smallest = (4, 4)
+    height: int = side(9, smallest=4)
+    width: int = side(9, smallest=4)
     changes_cells = False
 
     def start(self, key: Array) -> GridState:
@@ -52,7 +53,8 @@ class Empty(GridWorld):
 class EmptyRandom(GridWorld):
     """An empty room: walk from anywhere to the goal in the lower right corner."""
 
-    smallest = (4, 4)
+    height: int = side(9, smallest=4)
+    width: int = side(9, smallest=4)
     changes_cells = False
 
     def start(self, key: Array) -> GridState:
@@ -68,8 +70,8 @@ class EmptyRandom(GridWorld):
 class FourRooms(GridWorld):
     """Four rooms joined by openings: walk from anywhere to the goal, which is anywhere."""
 
-    height: int = 19
-    width: int = 19
+    height: int = side(19, smallest=5)
+    width: int = side(19, smallest=5)
 
     changes_cells = False
 
@@ -94,10 +96,8 @@ class FourRooms(GridWorld):
 class DoorKey(GridWorld):
     """Two rooms: fetch the key, unlock the door with it, and walk to the goal."""
 
-    height: int = 5
-    width: int = 5
-
-    smallest = (4, 5)
+    height: int = side(5, smallest=4)
+    width: int = side(5, smallest=5)
 
     def start(self, key: Array) -> GridState:
         """Key and agent are left of the wall, which stands anywhere; the door is not in its lowest cell."""
@@ -139,10 +139,8 @@ def left_cells(world: GridWorld) -> int:
 class Unlock(GridWorld):
     """Two rooms: fetch the key and open the locked door."""
 
-    height: int = 6
-    width: int = 11
-
-    smallest = (4, 5)
+    height: int = side(6, smallest=4)
+    width: int = side(11, smallest=5)
 
     def start(self, key: Array) -> GridState:
         """Key and agent are in the left room."""
@@ -161,10 +159,8 @@ class Unlock(GridWorld):
 class UnlockPickUp(GridWorld):
     """Two rooms: fetch the key, open the locked door, and pick up the thing in the other room."""
 
-    height: int = 6
-    width: int = 11
-
-    smallest = (4, 5)
+    height: int = side(6, smallest=4)
+    width: int = side(11, smallest=5)
 
     def start(self, key: Array) -> GridState:
         """Key and agent are in the left room, the thing is in the right one."""
@@ -187,10 +183,8 @@ class BlockedUnlockPickUp(GridWorld):
     won.
     """
 
-    height: int = 6
-    width: int = 11
-
-    smallest = (5, 5)
+    height: int = side(6, smallest=5)
+    width: int = side(11, smallest=5)
 
     def start(self, key: Array) -> GridState:
         """Key, agent and what is in the way are in the left room, the thing is in the right one."""
@@ -230,8 +224,8 @@ def apart_from(bits: Array, total: int, one: Array, other: Array) -> Array:
 class LockedRoom(GridWorld):
     """Six rooms along a corridor: fetch the key from one of them and walk to the goal in the locked one."""
 
-    height: int = 19
-    width: int = 19
+    height: int = side(19, smallest=9)
+    width: int = side(19, smallest=9)
 
     def check(self) -> None:
         """Holds the sizes to those in which each door is between two rooms."""
@@ -268,21 +262,12 @@ class Memory(GridWorld):
     The other end ends the episode without reward. The things cannot be picked up.
     """
 
-    height: int = MEMORY_HEIGHT
-    width: int = 13
-    view_size: int = 3
+    height: int = parameter(default=MEMORY_HEIGHT, low=MEMORY_HEIGHT, high=MEMORY_HEIGHT)
+    width: int = side(13, smallest=8)
+    view_size: int = parameter(default=3, low=LEAST_VIEW, high=LARGEST_VIEW)
 
-    smallest = (MEMORY_HEIGHT, 8)
     changes_cells = False
     shows_goal = False
-
-    def check(self) -> None:
-        """Holds the height to the only one there is."""
-        GridWorld.check(self)
-        if self.height != MEMORY_HEIGHT:
-            raise ShoalError(
-                f"height={self.height}: Memory needs {MEMORY_HEIGHT}; its width may be 8 or more"
-            )
 
     def start(self, key: Array) -> GridState:
         """The agent looks right, from anywhere in the room or the corridor before its end."""
@@ -321,19 +306,18 @@ def memory_walls(height: int, width: int) -> np.ndarray:
 class Playground(GridWorld):
     """Nine rooms with doors and things of all kinds, and nothing to reach."""
 
-    height: int = 19
-    width: int = 19
-    num_objects: int = 12
+    height: int = side(19, smallest=7)
+    width: int = side(19, smallest=7)
+    num_objects: int = parameter(default=12, low=1)
 
     def check(self) -> None:
         """Holds the sizes to those in which each door is between two rooms, with room for the things."""
         GridWorld.check(self)
         layouts.check_rooms("R9", self.height, self.width)
         free = len(layouts.free_places(self.board, layouts.nine_rooms(self.height, self.width)))
-        if not 1 <= self.num_objects < free:
+        if not self.num_objects < free:
             raise ShoalError(
-                f"num_objects={self.num_objects} is not at least 1 and at most {free - 1}, for which there is "
-                "room beside the agent"
+                f"num_objects={self.num_objects} is more than {free - 1}, for which there is room beside the agent"
             )
 
     def start(self, key: Array) -> GridState:

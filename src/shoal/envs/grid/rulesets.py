@@ -1,8 +1,9 @@
 """Rulesets: the goal, the rules and the things of a task, as bytes in XLand-MiniGrid's encoding."""
 
 import enum
+import operator
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -14,6 +15,7 @@ from shoal.envs.grid.tiles import NUM_COLOURS, NUM_TILES, Bytes, Tile
 from shoal.errors import ShoalError
 
 AXES_OF_MANY = 3  # of the rules of several rulesets
+LONGEST_QUOTE = 100  # characters of a wrong value in a message
 
 
 class Ruleset(NamedTuple):
@@ -56,12 +58,29 @@ def ruleset(
 
 
 def _rows(name: str, rows: Sequence[Sequence[int]], length: int) -> np.ndarray:
-    """Rows of bytes, filled up with zeros."""
+    """Rows of bytes, filled up with zeros.
+
+    Raises:
+      ShoalError: a row is too long, or holds something other than whole numbers from 0 to 255.
+    """
+    filled = []
     for row in rows:
-        if len(row) > length or not all(0 <= int(number) <= 255 for number in row):
-            raise ShoalError(f"{name} {[int(x) for x in row]} is not at most {length} numbers from 0 to 255")
-    filled = [[int(number) for number in row] + [0] * (length - len(row)) for row in rows]
+        try:
+            numbers = [operator.index(number) for number in row]
+        except TypeError:
+            numbers = [-1]  # refused below
+        if len(numbers) > length or not all(0 <= number <= 255 for number in numbers):
+            raise ShoalError(f"{name} {_shown(row)} is not at most {length} numbers from 0 to 255, all whole")
+        filled.append(numbers + [0] * (length - len(numbers)))
     return np.asarray(filled, np.uint8).reshape(len(filled), length)
+
+
+def _shown(row: Any) -> str:
+    """A row as a message quotes it: kinds and tiles by their numbers."""
+    numbers = (
+        [int(x) if isinstance(x, enum.IntEnum) else x for x in row] if isinstance(row, Sequence) else row
+    )
+    return repr(numbers)[:LONGEST_QUOTE]
 
 
 def stacked(tasks: Sequence[Ruleset]) -> Ruleset:
@@ -113,6 +132,10 @@ def check_shapes(given: Ruleset) -> None:
             f"the ruleset is of type {type(given).__name__}; make it by shoal.envs.grid.rulesets"
         )
     leading = np.shape(given.goal)[:-1]
+    if 0 in leading:
+        raise ShoalError(
+            "there are no rulesets: their leading axis is of length 0, where 1 or more are needed"
+        )
     for name, row, array in (
         ("goal", "5", given.goal),
         ("rules", "n, 7", given.rules),

@@ -1,16 +1,19 @@
-"""Reads pickles of arrays without running what they hold.
+"""Read pickles of arrays without running what they hold.
 
-A pickle is a small program that calls functions by their names. Here a name stands for nothing but one of a few
-stand-ins of our own, those that arrays of NumPy and JAX are pickled by; they can only make arrays of whole
-numbers out of bytes. Neither NumPy's nor JAX's own functions are ever called, and any other name ends the
+A pickle is a small program that builds values and calls functions by their names. Here it is read by a machine of our
+own that knows only the operations which values and arrays are pickled by, in protocols 0 to 5. A name stands for
+nothing but one of a few stand-ins, those that arrays of NumPy and JAX are pickled by; they can only make arrays of
+whole numbers out of bytes. Neither NumPy's nor JAX's own functions are ever called, and any other name ends the
 reading. Dictionaries, lists, tuples, texts and numbers need no names.
+
+What reading takes is bounded: no more bytes than the caller allows, no more than `MOST_OPERATIONS` operations, and
+every key of a dictionary is a text, since the hash of nested tuples takes time that is exponential in their depth.
 """
 
-import io
-import pickle
+import pickletools
 import re
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn, Protocol, cast
 
 import numpy as np
 
@@ -18,6 +21,12 @@ from shoal.errors import ShoalError
 
 WHOLE_NUMBERS = re.compile("[iu][1248]")
 ORDERS = "|<>="
+NEWEST_PROTOCOL = 5
+# One of the original's files takes some 250: a dictionary of four arrays and of twenty settings.
+MOST_OPERATIONS = 10_000
+READ_AT_ONCE = 2**20  # bytes
+PLAIN_NAME = re.compile(r"[\w.]{1,80}")
+LONGEST_REASON = 200  # characters of an error that quotes the file
 
 
 class PickledArray:
@@ -28,7 +37,8 @@ class PickledArray:
     def __init__(self) -> None:
         self.array: np.ndarray | None = None
 
-    def __setstate__(self, state: Any) -> None:
+    def set_state(self, state: Any) -> None:
+        """Take over what NumPy pickles of an array: version, shape, type, order and bytes."""
         _, shape, kind, in_columns, content = state
         self.array = _array(content, kind, shape, "F" if in_columns else "C")
 
@@ -43,8 +53,9 @@ class _Kind:
             raise ValueError(f"it holds values of type {str(name)[:20]!r}, where whole numbers are needed")
         self.name, self.order = name, "="
 
-    def __setstate__(self, state: Any) -> None:
-        if state[1] not in ORDERS:
+    def set_state(self, state: Any) -> None:
+        """Take over what NumPy pickles of a dtype, of which only the order of bytes counts."""
+        if not isinstance(state[1], str) or len(state[1]) != 1 or state[1] not in ORDERS:
             raise ValueError("a dtype has an unknown order of bytes")
         self.order = state[1]
 
@@ -60,14 +71,15 @@ class _StandIn:
     def __call__(self, *arguments: Any) -> Any:
         return self._call(*arguments)
 
-    def __setstate__(self, state: Any) -> NoReturn:
-        raise ValueError("it changes a function")
-
 
 def _array(content: Any, kind: Any, shape: Any, order: Any) -> np.ndarray:
     if not isinstance(kind, _Kind) or not isinstance(content, bytes | bytearray):
         raise ValueError("an array's bytes or type are missing")
-    return np.frombuffer(content, np.dtype(kind.order + kind.name)).reshape(shape, order=order)
+    if not isinstance(shape, tuple) or not all(type(size) is int and size >= 0 for size in shape):
+        raise ValueError("an array has no shape")
+    dtype = np.dtype(kind.order + kind.name)
+    flat = np.frombuffer(content, dtype) if content else np.zeros(0, dtype)
+    return flat.reshape(shape, order=order)
 
 
 def _of_buffer(content: Any, kind: Any, shape: Any, order: Any) -> PickledArray:
@@ -85,8 +97,20 @@ def _begun(*_: Any) -> PickledArray:
 def _of_jax(_make: Any, _arguments: Any, state: Any, _aval: Any) -> PickledArray:
     """JAX's way: how NumPy makes the array, and what it is then told."""
     held = PickledArray()
-    held.__setstate__(state)
+    held.set_state(state)
     return held
+
+
+def _of_text(text: str, encoding: str) -> bytes:
+    """The way of bytes in protocols 0 to 2, which have no operation for them."""
+    if encoding != "latin1":
+        raise ValueError("bytes are written in an unknown way")
+    return text.encode("latin-1")
+
+
+def _no_bytes() -> bytes:
+    """The way of no bytes at all in protocols 0 to 2."""
+    return b""
 
 
 def _never(*_: Any) -> NoReturn:
@@ -101,31 +125,245 @@ _STAND_INS: dict[tuple[str, str], Callable[..., Any]] = {
     ("numpy._core.multiarray", "_reconstruct"): _begun,
     ("numpy.core.numeric", "_frombuffer"): _of_buffer,
     ("numpy._core.numeric", "_frombuffer"): _of_buffer,
+    ("_codecs", "encode"): _of_text,
+    ("__builtin__", "bytes"): _no_bytes,
 }
 
 
-class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _STAND_INS:
+class Stream(Protocol):
+    """What is read from: bytes, by their number or up to the end of a line."""
+
+    def read(self, size: int = ..., /) -> bytes:
+        """At most so many bytes."""
+        ...
+
+    def readline(self, size: int = ..., /) -> bytes:
+        """The bytes to the end of the line, at most so many."""
+        ...
+
+
+class _Bounded:
+    """A stream of which only so many bytes are read; more are refused before memory is taken for them."""
+
+    def __init__(self, file: Stream, most: int):
+        self._file, self._left, self._most = file, most, most
+
+    def read(self, size: int) -> bytes | bytearray:
+        """At most so many bytes, for which memory is taken only as they come."""
+        if size > self._left:
+            self._refuse()
+        content: bytes | bytearray = self._file.read(min(size, READ_AT_ONCE))
+        if READ_AT_ONCE <= len(content) < size:
+            content = bytearray(content)
+            while more := self._file.read(min(size - len(content), READ_AT_ONCE)):
+                content += more
+        self.take(len(content))
+        return content
+
+    def readline(self) -> bytes:
+        """The bytes to the end of the line."""
+        line = self._file.readline(self._left + 1)
+        self.take(len(line))
+        return line
+
+    def take(self, size: int) -> None:
+        """Count so many bytes as read."""
+        if size > self._left:
+            self._refuse()
+        self._left -= size
+
+    def _refuse(self) -> NoReturn:
+        raise ShoalError(f"would unpack to more than {self._most:,} bytes, which are the most that are read")
+
+
+_MARK = object()  # where the values of a tuple, list or dictionary begin on the stack
+
+
+class _Machine:
+    """The stack and the memo of a pickle that is being read; a method for each kind of operation."""
+
+    def __init__(self, file: _Bounded) -> None:
+        self.stack: list[Any] = []
+        self._file = file
+        self._memo: dict[int, Any] = {}
+
+    def pop(self) -> Any:
+        """The value on top."""
+        if not self.stack or self.stack[-1] is _MARK:
+            raise ValueError("an operation lacks its value")
+        return self.stack.pop()
+
+    def pop_to_mark(self) -> list[Any]:
+        """The values above the last mark, which goes too."""
+        for place in reversed(range(len(self.stack))):
+            if self.stack[place] is _MARK:
+                values = self.stack[place + 1 :]
+                del self.stack[place:]
+                return values
+        raise ValueError("an operation lacks its mark")
+
+    def push_tuple(self, length: int) -> None:
+        """Make a tuple of the values on top."""
+        values = [self.pop() for _ in range(length)]
+        self.stack.append(tuple(reversed(values)))
+
+    def append(self, values: list[Any]) -> None:
+        """Append values to the list on top."""
+        held = self.pop()
+        if not isinstance(held, list):
+            raise ValueError("values are appended to something other than a list")
+        held.extend(values)
+        self.stack.append(held)
+
+    def set_items(self, values: list[Any]) -> None:
+        """Add keys and values, in turns, to the dictionary on top."""
+        held = self.pop()
+        keys = values[::2]
+        if not isinstance(held, dict) or len(values) % 2:
+            raise ValueError("a dictionary lacks a value")
+        if not all(type(key) is str for key in keys):
+            raise ValueError("a key of a dictionary is not a text")
+        held.update(zip(keys, values[1::2], strict=True))
+        self.stack.append(held)
+
+    def push_dictionary(self) -> None:
+        """Make a dictionary of the values above the last mark."""
+        values = self.pop_to_mark()
+        self.stack.append({})
+        self.set_items(values)
+
+    def put(self, number: int | None = None) -> None:
+        """Remember the value on top by a number; by the next one if none is given."""
+        value = self.pop()
+        self._memo[len(self._memo) if number is None else number] = value
+        self.stack.append(value)
+
+    def get(self, number: int) -> None:
+        """Push what was remembered by a number."""
+        if number not in self._memo:
+            raise ValueError(f"it uses value {number} before it has it")
+        self.stack.append(self._memo[number])
+
+    def push_named(self, module: Any, name: Any) -> None:
+        """Push the stand-in for a name.
+
+        Raises:
+          ShoalError: there is none.
+        """
+        found = _STAND_INS.get((module, name)) if isinstance(module, str) and isinstance(name, str) else None
+        if found is None:
+            asked = f"{module}.{name}"
+            shown = asked if PLAIN_NAME.fullmatch(asked) else repr(asked[:80])
             raise ShoalError(
-                f"holds code: it asks for {module}.{name}, where only arrays may be; nothing of it was run"
+                f"holds code: it asks for {shown}, where only arrays may be; nothing of it was run"
             )
-        return _StandIn(_STAND_INS[module, name])
+        self.stack.append(_StandIn(found))
 
-    def persistent_load(self, pid: Any) -> NoReturn:
-        raise ValueError("it refers to something outside")
+    def call(self) -> None:
+        """Call a stand-in with a tuple of arguments."""
+        arguments, function = self.pop(), self.pop()
+        if not isinstance(function, _StandIn) or not isinstance(arguments, tuple):
+            raise ValueError("it calls what cannot be called")
+        made = function(*arguments)
+        if isinstance(made, bytes):  # a copy of a text, which may be asked for again and again
+            self._file.take(len(made))
+        self.stack.append(made)
+
+    def set_state(self) -> None:
+        """Tell an array or a dtype its state."""
+        state, held = self.pop(), self.pop()
+        if not isinstance(held, PickledArray | _Kind):
+            raise ValueError("it changes what cannot be changed")
+        held.set_state(state)
+        self.stack.append(held)
 
 
-def unpickled(content: bytes) -> Any:
-    """What a pickle holds: plain values, and a `PickledArray` for every array.
+_LITERALS = re.compile(
+    "INT|BININT[12]?|LONG[14]?|FLOAT|BINFLOAT|STRING|(SHORT_)?BINSTRING|UNICODE|(SHORT_)?BINUNICODE8?"
+    "|(SHORT_)?BINBYTES8?|BYTEARRAY8"
+)
+_CONSTANTS: dict[str, Callable[[], Any]] = {
+    "NONE": lambda: None,
+    "NEWTRUE": lambda: True,
+    "NEWFALSE": lambda: False,
+    "EMPTY_TUPLE": tuple,
+    "EMPTY_LIST": list,
+    "EMPTY_DICT": dict,
+    "MARK": lambda: _MARK,
+}
+_OPERATIONS: dict[str, Callable[[_Machine, Any], None]] = {
+    "TUPLE": lambda machine, _: machine.stack.append(tuple(machine.pop_to_mark())),
+    "TUPLE1": lambda machine, _: machine.push_tuple(1),
+    "TUPLE2": lambda machine, _: machine.push_tuple(2),
+    "TUPLE3": lambda machine, _: machine.push_tuple(3),
+    "LIST": lambda machine, _: machine.stack.append(machine.pop_to_mark()),
+    "DICT": lambda machine, _: machine.push_dictionary(),
+    "APPEND": lambda machine, _: machine.append([machine.pop()]),
+    "APPENDS": lambda machine, _: machine.append(machine.pop_to_mark()),
+    "SETITEM": lambda machine, _: machine.set_items([machine.pop(), machine.pop()][::-1]),
+    "SETITEMS": lambda machine, _: machine.set_items(machine.pop_to_mark()),
+    "PUT": _Machine.put,
+    "BINPUT": _Machine.put,
+    "LONG_BINPUT": _Machine.put,
+    "MEMOIZE": _Machine.put,
+    "GET": _Machine.get,
+    "BINGET": _Machine.get,
+    "LONG_BINGET": _Machine.get,
+    "GLOBAL": lambda machine, words: machine.push_named(*words.split(" ", 1)),
+    "INST": lambda machine, words: machine.push_named(*words.split(" ", 1)),
+    "STACK_GLOBAL": lambda machine, _: machine.push_named(*[machine.pop(), machine.pop()][::-1]),
+    "REDUCE": lambda machine, _: machine.call(),
+    "BUILD": lambda machine, _: machine.set_state(),
+    "FRAME": lambda machine, _: None,  # says only how much may be read ahead
+}
+
+
+def _operate(machine: _Machine, name: str, argument: Any) -> None:
+    """Carry out one operation but the last."""
+    if _LITERALS.fullmatch(name):
+        machine.stack.append(argument)
+    elif name in _CONSTANTS:
+        machine.stack.append(_CONSTANTS[name]())
+    elif name in _OPERATIONS:
+        _OPERATIONS[name](machine, argument)
+    elif name != "PROTO":
+        raise ValueError(f"it uses the operation {name}, by which no array is pickled")
+    elif argument > NEWEST_PROTOCOL:
+        raise ValueError(f"its protocol is {argument}, and the newest that is read is {NEWEST_PROTOCOL}")
+
+
+def _read(file: _Bounded) -> Any:
+    machine = _Machine(file)
+    for count, (operation, argument, _) in enumerate(pickletools.genops(cast(IO[bytes], file))):
+        if operation.name == "STOP":
+            break
+        if count == MOST_OPERATIONS:
+            raise ValueError(
+                f"it takes more than {MOST_OPERATIONS:,} operations, and a file of rulesets some 250"
+            )
+        _operate(machine, operation.name, argument)
+    held = machine.pop()
+    if machine.stack:
+        raise ValueError("values are left over at its end")
+    if file.read(1):  # so that what packs it is read to its end, where the checksum stands
+        raise ValueError("something follows its end")
+    return held
+
+
+def unpickled(file: Stream, most_bytes: int) -> Any:
+    """Read what a pickle holds: plain values, and a `PickledArray` for every array.
+
+    Args:
+      file: the pickle, which is read no further than is needed; what unpacks it does so as it is read.
+      most_bytes: how many bytes are read at most.
 
     Raises:
-      ShoalError: it asks for anything but arrays, or is damaged; the message goes on after a file's name.
+      ShoalError: it asks for anything but arrays, is damaged, or too long; the message goes on after a file's name.
     """
     try:
-        return _Unpickler(io.BytesIO(content)).load()
+        return _read(_Bounded(file, most_bytes))
     except ShoalError:
         raise
     except Exception as error:  # a pickle can go wrong in as many ways as a program
         why = " ".join(str(error).split()) or type(error).__name__
-        raise ShoalError(f"is damaged: {why}") from error
+        raise ShoalError(f"is damaged: {why[:LONGEST_REASON]}") from error

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.envs.base import TimeStep, environment, restart, transition
+from shoal import trees
+from shoal.envs.base import TimeStep, environment, parameter, restart, transition
 from shoal.envs.grid import goals, near, pictures, rules
 from shoal.envs.grid.actions import Action, Agent, handled, moved
 from shoal.envs.grid.board import Board, read, step_of, write
@@ -23,9 +24,10 @@ from shoal.types import Array, PyTree
 
 NOWHERE = -1  # the place of what is not there
 DECAY = 0.9  # how much of the reward is lost by an episode that takes all its time
-LEAST_VIEW = 3
 LARGEST_SIDE = 255  # a goal's row and column are bytes
-LEAST_TILE, LARGEST_TILE = 4, 64  # pixels of a tile's side in an image
+LEAST_VIEW, LARGEST_VIEW = 3, 2 * LARGEST_SIDE + 1  # cells; the largest shows a whole grid from its edge
+LARGEST_SHADED_VIEW = 31  # cells; a row of a view in which walls hide is one number of 32 bits
+LEAST_TILE, LARGEST_TILE = 4, 64  # pixels of a tile's side in an image; below, tiles look alike
 SHOWN_TILE, SHOWN_SIDE = 32, 1280  # pixels of a tile and of the longer side of a grid that people look at
 
 
@@ -39,6 +41,11 @@ class GridState(NamedTuple):
     rules: Rules | tuple[()]  # () where the task has none
     pitfall: Array  # [], int32: the place that ends the episode without success
     task: Array  # [], int32: which of the environment's rulesets is played
+
+
+def side(default: int, *, smallest: int) -> Any:
+    """Declare a field that is the height or the width of a grid, in cells, walls included."""
+    return parameter(default=default, low=smallest, high=LARGEST_SIDE)
 
 
 @environment
@@ -58,13 +65,13 @@ class GridWorld(abc.ABC):
     `info["success"]` is 1 on the step that reaches the goal.
     """
 
-    height: int = 9
-    width: int = 9
-    view_size: int = 7
+    height: int = side(9, smallest=3)
+    width: int = side(9, smallest=3)
+    view_size: int = parameter(default=7, low=LEAST_VIEW, high=LARGEST_VIEW)
     max_episode_steps: int | None = None
     see_through_walls: bool = True
     observe_image: bool = False
-    image_tile_size: int = 8
+    image_tile_size: int = parameter(default=8, low=LEAST_TILE, high=LARGEST_TILE)
     observe_direction: bool = False
     observe_pocket: bool = False
     observe_goal: bool = False
@@ -74,8 +81,6 @@ class GridWorld(abc.ABC):
     info_summaries = MappingProxyType({"success": "max"})
 
     frames_per_second = 10  # of an episode that is shown
-
-    smallest = (3, 3)  # height and width in which an episode can start
 
     # What a task needs of the engine, so that it does not pay for the rest.
     changes_cells = True  # whether anything can be picked up, opened or turned into something else
@@ -97,7 +102,12 @@ class GridWorld(abc.ABC):
 
     @property
     def observation_space(self) -> Space:
-        """What the agent sees, alone or with what it is told."""
+        """What the agent sees, alone or with what it is told.
+
+        Raises:
+          ShoalError: a size is out of its bounds.
+        """
+        self._check_bounds()  # before arrays of that size are made
         parts: dict[str, Space] = {
             "view": self._view_space(),
             "direction": Discrete(4),
@@ -209,22 +219,26 @@ class GridWorld(abc.ABC):
         cells, position = board.grid(state.cells), board.position(agent.place)
         return pictures.image_of_grid(cells, position, agent.direction, seen, size)
 
+    def _check_bounds(self) -> None:
+        for name, bounds in trees.bounds_of(type(self)).items():
+            value = getattr(self, name)
+            if value is not None:
+                trees.check_bounds(name, value, bounds)
+
     def check(self) -> None:
-        """Holds the sizes to what is possible.
+        """Require sizes within their bounds, and a view that has a middle and can be computed.
 
         Raises:
-          ShoalError: the view or the grid has a size that cannot be.
+          ShoalError: the view, the grid or an image has a size that cannot be.
         """
-        if self.view_size < LEAST_VIEW or self.view_size % 2 == 0:
+        self._check_bounds()
+        if self.view_size % 2 == 0:
             raise ShoalError(f"view_size={self.view_size} is not an odd number of {LEAST_VIEW} or more")
-        if not LEAST_TILE <= self.image_tile_size <= LARGEST_TILE:
+        if self.view_size > LARGEST_SHADED_VIEW and not self.see_through_walls:
             raise ShoalError(
-                f"image_tile_size={self.image_tile_size} is not between {LEAST_TILE}, below which tiles look alike, "
-                f"and {LARGEST_TILE}"
+                f"view_size={self.view_size} is more than {LARGEST_SHADED_VIEW}, the most where walls hide what is "
+                "behind them; give less, or see_through_walls=True"
             )
-        for name, least in zip(("height", "width"), self.smallest, strict=True):
-            if not least <= getattr(self, name) <= LARGEST_SIDE:
-                raise ShoalError(f"{name}={getattr(self, name)} is not between {least} and {LARGEST_SIDE}")
 
 
 def cell_space(*shape: int) -> Box:

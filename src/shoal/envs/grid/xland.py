@@ -6,13 +6,13 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.envs.base import environment
+from shoal.envs.base import environment, parameter
 from shoal.envs.grid import choosing, goals, layouts, rules, rulesets
 from shoal.envs.grid.board import write
 from shoal.envs.grid.layouts import COLOURS, below, distinct, draw, one_of
 from shoal.envs.grid.rulesets import NO_RULESET, Ruleset
 from shoal.envs.grid.tiles import FLOOR, NOTHING, Tile, coloured, packed
-from shoal.envs.grid.world import GridState, GridWorld, begin
+from shoal.envs.grid.world import LARGEST_VIEW, LEAST_VIEW, GridState, GridWorld, begin
 from shoal.errors import ShoalError, nearest
 from shoal.types import Array, TimeStep, restart
 
@@ -38,7 +38,7 @@ class XLand(GridWorld):
     """
 
     rooms: str = "R1"
-    view_size: int = 5
+    view_size: int = parameter(default=5, low=LEAST_VIEW, high=LARGEST_VIEW)
     ruleset: Ruleset = NO_RULESET
 
     def __post_init__(self) -> None:
