@@ -49,8 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()  # so that a closed pipe shows here
         return status
     except ShoalError as error:
-        message = str(error).rstrip(".")
-        print(f"shoal: {message}{'' if message.endswith('?') else '.'}", file=sys.stderr)
+        print(f"shoal: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("shoal: interrupted.", file=sys.stderr)
@@ -71,7 +70,7 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     if name not in COMMANDS:
         raise ShoalError(
-            f"there is no command {name!r}{nearest(name, COMMANDS)}; there are {', '.join(COMMANDS)}."
+            f"there is no command {name!r}; there are {', '.join(COMMANDS)}{nearest(name, COMMANDS)}."
         )
     if os.getcwd() not in sys.path:  # where a user's own module:Name is found
         sys.path.insert(0, os.getcwd())

@@ -60,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
         raise SystemExit(0)
     if name not in COMMANDS:
         raise ShoalError(
-            f"there is no command 'grid {name}'{nearest(name, COMMANDS)}; there are {', '.join(COMMANDS)}."
+            f"there is no command 'grid {name}'; there are {', '.join(COMMANDS)}{nearest(name, COMMANDS)}."
         )
     return (make_benchmark if name == "make-benchmark" else show)(arguments[1:])
 
@@ -71,7 +71,7 @@ def make_benchmark(arguments: Sequence[str]) -> int:
     known = api.PUBLISHED_RULESETS
     if setting and setting not in known:
         raise ShoalError(
-            f"there is no setting {setting!r}{nearest(setting, known)}; there are {', '.join(known)}."
+            f"there is no setting {setting!r}; there are {', '.join(known)}{nearest(setting, known)}."
         )
     fields: list[tuple[str, type, Any]] = [
         ("file", Making, dataclasses.field(default=Making())),

@@ -104,8 +104,8 @@ class GenerationConfig:
         for name in self.goals:
             if name not in GOAL_NAMES:
                 raise ShoalError(
-                    f"goals={self.goals!r}: {name!r} is no kind of goal that is drawn{nearest(name, GOAL_NAMES)}; "
-                    f"there are {', '.join(GOAL_NAMES)}"
+                    f"goals={self.goals!r}: {name!r} is no kind of goal that is drawn; "
+                    f"there are {', '.join(GOAL_NAMES)}{nearest(name, GOAL_NAMES)}"
                 )
 
 
