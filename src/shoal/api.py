@@ -23,6 +23,7 @@ from shoal.runtime.acting import TrainedPolicy
 from shoal.runtime.collecting import RolloutResult
 from shoal.runtime.config import RunConfig, at_least
 from shoal.runtime.directory import RunDirectory
+from shoal.runtime.progress import Activity
 from shoal.runtime.rendering import Rendered
 from shoal.runtime.run import Run, Settings
 from shoal.runtime.summary import build_summary
@@ -30,6 +31,7 @@ from shoal.trained import environment_for, environment_of, evaluate, evaluate_ru
 from shoal.types import Environment, TimeStep, restart, transition
 
 __all__ = [
+    "Activity",
     "PUBLISHED_RULESETS",
     "Benchmark",
     "Environment",

@@ -8,7 +8,7 @@ learning rate, the networks) is a function chosen once by a name in the config; 
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from shoal import spaces, trees
 from shoal.algos import actions, batches, checks, counts, memories, networks, optimisers, surrogates
 from shoal.algos.batches import Minibatch, Rows
 from shoal.algos.normalising import normalise, scaled_rewards
+from shoal.algos.ppo_settings import GROUPS, NEEDS
 from shoal.nets.actor_critic import acting_part
 from shoal.nets.gradients import computed_once
 from shoal.nets.recurrent import Memories, Seen
@@ -29,6 +30,8 @@ from shoal.types import Algorithm, Array, EnvSpec, Learner, Mean, Metrics, PyTre
 class PPOConfig:
     """Hyper-parameters of PPO; the names are CleanRL's where it has one. Numbers declared `float` are data."""
 
+    needs: ClassVar[Any] = NEEDS
+    groups: ClassVar[Any] = GROUPS
     learning_rate: float = 3e-4
     """Step size of the optimiser (of the actor's, where the critic has its own)."""
     lr_schedule: Literal["constant", "linear", "cosine", "adaptive"] = "constant"

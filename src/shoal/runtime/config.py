@@ -2,14 +2,29 @@
 
 import dataclasses
 import math
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from shoal.errors import ShoalError
+from shoal.needs import Needs, Table
 
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
     """What a run is made of besides its environment and its algorithm."""
+
+    needs: ClassVar[Table] = {
+        "reset_pool": (Needs("reset", ("pool",)),),
+        "num_evals": (Needs("eval_every", (-1,)),),
+    }
+    groups: ClassVar[dict[str, tuple[str, ...]]] = {
+        "most used": ("seeds", "seed", "total_steps", "num_envs", "num_steps", "run_dir"),
+        "evaluation and logging": (
+            *("num_evals", "eval_every", "eval_episodes", "eval_mode", "eval_max_steps"),
+            *("score", "eval_metrics", "log_every"),
+        ),
+        "resets": ("reset", "reset_pool"),
+        "devices": ("devices", "env_groups", "members"),
+    }
 
     seeds: int = 10
     """How many seeds are trained at once, in one compiled program."""
