@@ -15,7 +15,7 @@ from shoal.envs.grid.benchmark import Benchmark
 from shoal.envs.grid.generating import PUBLISHED as PUBLISHED_RULESETS
 from shoal.envs.grid.generating import GenerationConfig
 from shoal.envs.grid.wording import benchmark_told, ruleset_told
-from shoal.envs.registry import environments, make, parameters_of, register
+from shoal.envs.registry import documentation, environments, make, parameters_of, register
 from shoal.errors import ShoalError
 from shoal.experiment import Experiment, decide, defaults
 from shoal.runtime import collecting, machine, population, reporting, saving, trainer
@@ -47,6 +47,7 @@ __all__ = [
     "check",
     "decide",
     "defaults",
+    "documentation",
     "environment",
     "environments",
     "evaluate",

@@ -48,7 +48,7 @@ class Needs:
             return f"an {self.name} that is a {' or a '.join(self.kinds)}"
         if self.values:
             return " or ".join(f"{self.name}={value!r}" for value in self.values)
-        return f"another {self.name}, such as {self.name}={self.such_as!r}"
+        return f"one, such as {self.name}={self.such_as!r}"
 
 
 Table = Mapping[str, tuple[Needs | tuple[Needs, ...], ...]]

@@ -81,7 +81,7 @@ def parse(command: str, description: str, default: T, arguments: Sequence[str]) 
     if any(word in HELP for word in arguments):
         print(pages.page(command, description, default, full="--help-all" in arguments), end="")
         raise SystemExit(0)
-    asked = given(command, default, arguments)
+    asked = given(default, arguments)
     told = io.StringIO()
     try:
         with contextlib.redirect_stderr(told):
@@ -110,7 +110,7 @@ def parse(command: str, description: str, default: T, arguments: Sequence[str]) 
     return settings, rest
 
 
-def given(command: str, settings: Any, arguments: Sequence[str]) -> set[str]:
+def given(settings: Any, arguments: Sequence[str]) -> set[str]:
     """The names of the fields whose flags stand among the words, with their default values too.
 
     Raises:
@@ -118,16 +118,17 @@ def given(command: str, settings: Any, arguments: Sequence[str]) -> set[str]:
     """
     fields = dict(_flags(settings))
     found: dict[str, str] = {}
+    seen: set[str] = set()
     for word in arguments:
         flag = _flag(word)
         if flag in fields:
             name = fields[flag]
-            if name in found:
-                both = flag if found[name] == flag else f"both {found[name]} and {flag}"
-                twice = " twice" if found[name] == flag else ""
-                raise ShoalError(f"`{' '.join(command.split()[:2])}` is given {both}{twice}; give it once.")
-            found[name] = flag
-    return set(found)
+            if found.setdefault(name, flag) != flag:
+                raise ShoalError(f"{found[name]} and {flag} exclude each other; give one of them.")
+            if name in seen:
+                raise ShoalError(f"the flag {flag} is given twice; give it once.")
+            seen.add(name)
+    return seen
 
 
 def _flag(word: str) -> str:

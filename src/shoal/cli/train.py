@@ -29,13 +29,13 @@ class Choices:
     }
 
     algorithm: str = "ppo"
-    """The algorithm: ppo, a2c, reinforce, or the config of your own as module:Name."""
+    """Trains with this algorithm: ppo, a2c, reinforce, or the config of your own as module:Name."""
     config: str = ""
-    """A run directory or its config.json whose settings are taken over; then ENV may be left out."""
+    """Takes over the settings of this run directory or config.json; then ENV may be left out."""
     preset: bool = True
     """Takes the tuned settings of ENV, where there are any and no config is given."""
     from_: Annotated[str, tyro.conf.arg(name="from")] = ""
-    """A run from whose last parameters the seeds start, the k-th from its k-th (fine-tuning)."""
+    """Starts the seeds from the last parameters of this run, the k-th from its k-th (fine-tuning)."""
     quiet: bool = False
     """Shows no progress; the result is printed all the same."""
 
@@ -88,7 +88,7 @@ def _parse(arguments: Sequence[str], environment: str) -> tuple[Any, dict[str, A
     default: Any = dataclasses.make_dataclass("Train", fields, bases=(Choices,), frozen=True)(algorithm)
     chosen, words = flags.parse(COMMAND, DESCRIPTION, default, arguments)
     # Only what was given overrides: what a setting implies is settled again from that.
-    given = flags.given(COMMAND, default, arguments)
+    given = flags.given(default, arguments)
     parts = (chosen.run, getattr(chosen, title))
     values = {field.name: getattr(part, field.name) for part in parts for field in dataclasses.fields(part)}
     return chosen, {name: value for name, value in values.items() if name in given}, words

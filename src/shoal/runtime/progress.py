@@ -147,12 +147,12 @@ class Activity:
         self._stream = sys.stderr if stream is None else stream
         self._silent, self._apart = silent, apart
         self._text, self._shown = "", False
+        self._live = is_terminal(self._stream)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._write, daemon=True)
 
     def __enter__(self) -> "Activity":
         if self._stream is not None:  # a process without a console has no stderr
-            self._live = is_terminal(self._stream)
             self._thread.start()
         return self
 
