@@ -108,7 +108,8 @@ def test_nothing_follows_the_question():
                 if holds_the_hint(part):
                     found += 1
                     rest = "".join(
-                        str(x.value) if isinstance(x, ast.Constant) else "{}" for x in text.values[index + 1 :]
+                        str(x.value) if isinstance(x, ast.Constant) else "{}"
+                        for x in text.values[index + 1 :]
                     )
                     assert rest in ("", "."), f"{path}: {rest!r} follows {ast.unparse(part)}"
     assert found > 20

@@ -302,7 +302,13 @@ def test_what_is_no_whole_number_is_not_made_one(given, sentence):
 
 @pytest.mark.parametrize(
     ("value", "declared", "expected"),
-    [(3.0, int | None, 3), (3.0, float | None, 3.0), (3.0, float, 3.0), (None, int | None, None), (3.5, int, 3.5)],
+    [
+        (3.0, int | None, 3),
+        (3.0, float | None, 3.0),
+        (3.0, float, 3.0),
+        (None, int | None, None),
+        (3.5, int, 3.5),
+    ],
 )
 def test_a_number_beside_none(value, declared, expected):
     found = experiment.as_declared(value, declared)

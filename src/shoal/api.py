@@ -31,8 +31,8 @@ from shoal.trained import environment_for, environment_of, evaluate, evaluate_ru
 from shoal.types import Environment, TimeStep, restart, transition
 
 __all__ = [
-    "Activity",
     "PUBLISHED_RULESETS",
+    "Activity",
     "Benchmark",
     "Environment",
     "Experiment",

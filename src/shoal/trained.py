@@ -149,7 +149,9 @@ def evaluate_run(
     policies = _policies(directory, which_of(which), run_seed, memory_lasts, own)
     where: dict[str, Any] = dict(environment=decided.environment, seed=seed, greedy=greedy)
     evaluated: dict[str, Any] = {"environment": decided.environment_name, "which": which}
-    tell(f"evaluating {len(policies)} polic{'y' if len(policies) == 1 else 'ies'} on {episodes:,} episodes each")
+    tell(
+        f"evaluating {len(policies)} polic{'y' if len(policies) == 1 else 'ies'} on {episodes:,} episodes each"
+    )
     evaluated |= _evaluate_each(policies, episodes=episodes, **where)
     if plot:
         tell(f"evaluating with the memory cleared for {plot}")

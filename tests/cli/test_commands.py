@@ -169,10 +169,10 @@ def test_eval_draws_episodes_of_the_best_seed(trained, command, capsys, tmp_path
     assert (tmp_path / "again.gif").read_bytes() == (tmp_path / "out.gif").read_bytes()
 
 
-def test_a_policy_with_memory_is_drawn(command, capsys, tmp_path, tiny):
+def test_a_policy_with_memory_is_drawn(command, capsys, tmp_path):
     words = ["MiniGrid-EmptyRandom-5x5", "max_episode_steps=6", "--core", "gru", "--core-size", "4"]
     flags = ["--hidden-sizes", "8", "--num-envs", "8", "--num-steps", "16", "--no-preset", "--quiet"]
-    short = [*tiny, "--seeds", "1", "--total-steps", "128", "--num-evals", "1"]
+    short = ["--seeds=1", "--total-steps=128", "--num-evals=1", "--eval-episodes=8"]
     assert command("train", *words, *flags, *short, "--run-dir", "run") == 0
     assert command("eval", "run", "--render", "out.gif", "--sampled", "--episodes", "4") == 0
     assert "3 episodes of seed 0" in capsys.readouterr().out
@@ -247,7 +247,10 @@ def test_rollout_by_a_policy(trained, command, capsys):
         (["CartPole-v1", "--envs", "0"], "num_envs=0 is too small"),
         (["CartPole-v1", "--devices", "99"], "devices=99 is more than there are: 2 (cpu)."),
         (["CartPole-v1", "--save", "."], "cannot be written: it is a directory."),
-        (["CartPole-v1", "--greedy"], "greedy=True has no effect with policy=''; it needs one, such as policy="),
+        (
+            ["CartPole-v1", "--greedy"],
+            "greedy=True has no effect with policy=''; it needs one, such as policy=",
+        ),
         (["CartPole-v1", "--policy", "nowhere"], "there is no run directory 'nowhere'"),
     ],
 )
@@ -287,7 +290,9 @@ def test_each_environment_is_described_as_what_it_is(command, capsys):
         assert capsys.readouterr().out.startswith(f"{name}: {line}\n")
 
 
-def test_an_environment_without_documentation_or_with_parameters_to_give_is_listed(monkeypatch, capsys, command):
+def test_an_environment_without_documentation_or_with_parameters_to_give_is_listed(
+    monkeypatch, capsys, command
+):
     monkeypatch.setattr("shoal.envs.registry._entries", {})
     shoal.register("Bare-v0", lambda size: None)
     assert command("envs") == 0

@@ -129,11 +129,20 @@ def test_an_environment_is_a_name_and_its_parameters():
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--total-steps", "2", "--total-steps", "3"], "the flag --total-steps is given twice; give it once."),
+        (
+            ["--total-steps", "2", "--total-steps", "3"],
+            "the flag --total-steps is given twice; give it once.",
+        ),
         (["--total-steps", "2", "--total_steps=2"], "the flag --total-steps is given twice; give it once."),
         (["--norm-obs", "--norm-obs"], "the flag --norm-obs is given twice; give it once."),
-        (["--norm-obs", "--no-norm-obs"], "--norm-obs and --no-norm-obs exclude each other; give one of them."),
-        (["--hidden-sizes", "8", "--hidden-sizes", "8"], "the flag --hidden-sizes is given twice; give it once."),
+        (
+            ["--norm-obs", "--no-norm-obs"],
+            "--norm-obs and --no-norm-obs exclude each other; give one of them.",
+        ),
+        (
+            ["--hidden-sizes", "8", "--hidden-sizes", "8"],
+            "the flag --hidden-sizes is given twice; give it once.",
+        ),
     ],
 )
 def test_a_flag_is_given_once(words, sentence):
@@ -149,7 +158,9 @@ def test_what_is_given_is_known_though_it_is_the_default():
 
 
 def test_a_parameter_is_given_once():
-    with pytest.raises(ShoalError, match="parameter gravity is given twice, gravity=1 and gravity=2; give it once"):
+    with pytest.raises(
+        ShoalError, match="parameter gravity is given twice, gravity=1 and gravity=2; give it once"
+    ):
         flags.environment(["CartPole-v1", "gravity=1", "gravity=2"])
     with pytest.raises(ShoalError, match="is given twice, cart-mass=1 and cart_mass=1"):
         flags.environment(["CartPole-v1", "cart-mass=1", "cart_mass=1"])

@@ -17,11 +17,12 @@ FLAGS = [
     *(train.Choices, eval.Settings, rollout.Settings, check.Settings, grid.Making, api.GenerationConfig),
 ]
 # A text says what happens: it begins with one of these.
-VERBS = set(
-    "Acts Adds Applies Brings Chooses Clears Clips Computes Correlates Counts Cuts Discounts Divides Doubles Draws "
-    "Ends Evaluates Gives Heeds Keeps Lets Makes Normalises Passes Places Plays Prints Puts Runs Samples Scales Sets "
-    "Shares Shows Skips Splits Stacks Starts Steps Sums Takes Trains Uses Weights Writes".split()
-)
+VERBS = """
+Acts Adds Applies Brings Chooses Clears Clips Computes Correlates Counts Cuts Discounts Divides
+Doubles Draws Ends Evaluates Gives Heeds Keeps Lets Makes Normalises Passes Places Plays Prints
+Puts Runs Samples Scales Sets Shares Shows Skips Splits Stacks Starts Steps Sums Takes Trains Uses
+Weights Writes
+""".split()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +70,7 @@ def test_flags_are_grouped_and_the_most_used_come_first():
         "part: speed": ["--c, --no-c"],
         "part": ["--a INT|None"],
     }
-    assert list(found)[0] == "most used"
+    assert next(iter(found)) == "most used"
 
 
 def test_defaults_are_shown_unless_nothing_is_the_default():

@@ -105,7 +105,8 @@ def parse(command: str, description: str, default: T, arguments: Sequence[str]) 
             program = " ".join(command.split()[:2])
             hint = nearest(flag, names(default)) or f"; `{program} --help` lists them"
             raise ShoalError(f"{program} has no flag {flag!r}{hint}.")
-    values = {field.name: getattr(settings, field.name) for field in dataclasses.fields(type(default))}
+    own: Any = settings
+    values = {field.name: getattr(own, field.name) for field in dataclasses.fields(own)}
     check_needs(asked & values.keys(), values, getattr(default, "needs", {}))
     return settings, rest
 

@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import inspect
+import itertools
 import shutil
 import textwrap
 import types
@@ -45,7 +46,12 @@ def page(command: str, description: str, settings: Any, *, full: bool) -> str:
     if short:
         program = command.partition(" [")[0]
         lines += ["", f"further options, which `{program} --help-all` explains:"]
-        lines += [line for title, flags in groups.items() if title != MOST_USED for line in _named(title, flags, width)]
+        lines += [
+            line
+            for title, flags in groups.items()
+            if title != MOST_USED
+            for line in _named(title, flags, width)
+        ]
     return "\n".join([*lines, ""])
 
 
@@ -72,7 +78,7 @@ def _flags(settings: Any, title: str, owner: str) -> Iterator[tuple[str, Flag]]:
             yield from _flags(value, field.name, field.name)
         else:
             group = titles.get(field.name, title)
-            known = group == MOST_USED or group == title or not owner
+            known = group in (MOST_USED, title) or not owner
             flag = Flag(_words(field.name, declared[field.name]), _text(texts.get(field.name, ""), value))
             yield group if known else f"{owner}: {group}", flag
 
@@ -86,7 +92,7 @@ def field_texts(cls: type) -> dict[str, str]:
         except (OSError, TypeError):  # made while the program runs: it has no source
             continue
         body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
-        for field, below in zip(body, body[1:], strict=False):
+        for field, below in itertools.pairwise(body):
             text = below.value if isinstance(below, ast.Expr) else None
             if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Constant):
                 texts[ast.unparse(field.target)] = " ".join(str(text.value).split())

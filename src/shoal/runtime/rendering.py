@@ -177,3 +177,4 @@ def _frames(
                 )
             caption = f"#{number}   step {step}   return {returned:.4g}"
             yield video.Frame(picture, caption, step == len(episode.returned) - 1)
+    tell(f"writing {total:,} pictures")

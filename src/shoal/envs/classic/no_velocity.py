@@ -8,7 +8,9 @@ from shoal.envs.classic.pendulum import Pendulum
 from shoal.envs.wrappers import hiding
 
 cartpole = hiding(  # of the cart and of the pole
-    CartPole, (1, 3), "CartPole whose velocities are hidden: the policy must remember where cart and pole were."
+    CartPole,
+    (1, 3),
+    "CartPole whose velocities are hidden: the policy must remember where cart and pole were.",
 )
 pendulum = hiding(
     Pendulum, (2,), "Pendulum whose angular velocity is hidden: the policy must remember how it was turned."
