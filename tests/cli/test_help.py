@@ -22,7 +22,7 @@ Acts Adds Applies Brings Chooses Clears Clips Computes Correlates Counts Cuts Di
 Doubles Draws Ends Evaluates Gives Heeds Keeps Lets Makes Normalises Passes Places Plays Prints
 Puts Runs Samples Scales Sets Shares Shows Skips Splits Stacks Starts Steps Sums Takes Trains Uses
 Weights Writes
-""".split()
+""".split()  # noqa: SIM905
 
 
 @dataclasses.dataclass(frozen=True)
