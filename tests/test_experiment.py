@@ -5,6 +5,7 @@ import json
 import math
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from tiny_bandit import BanditConfig
 from tiny_worlds import Halves
@@ -213,7 +214,7 @@ def test_what_is_written_is_complete():
         ({"environment_parameters": {"gravty": 1}}, "no parameter 'gravty'"),
         (
             {"algorithm": "pop"},
-            "there is no algorithm 'pop'; did you mean 'ppo'?; there are a2c, ppo, reinforce.",
+            "there is no algorithm 'pop'; there are a2c, ppo, reinforce; did you mean 'ppo'?",
         ),
         ({"algorithm": "nowhere:Config"}, "there is no module 'nowhere'"),
         ({"algorithm": "tiny_bandit:BanditConfg"}, "did you mean 'BanditConfig'?"),
@@ -284,3 +285,56 @@ def test_functions_are_given_or_named():
     ):
         with pytest.raises(ShoalError, match=sentence):
             experiment.function_named("score", value)
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "value"),
+    [
+        ({"total_steps": 1e5}, "total_steps", 100_000),
+        ({"num_envs": 64.0}, "num_envs", 64),
+        ({"seeds": np.int64(3)}, "seeds", 3),
+        ({"num_steps": np.float64(32)}, "num_steps", 32),
+        ({"update_epochs": 2.0}, "update_epochs", 2),
+        ({"hidden_sizes": (32.0, 16)}, "hidden_sizes", (32, 16)),
+        ({"hidden_sizes": [np.int32(32), 16]}, "hidden_sizes", (32, 16)),
+        ({"learning_rate": np.float32(0.5)}, "learning_rate", 0.5),
+        ({"gamma": 1}, "gamma", 1),
+    ],
+)
+def test_numbers_are_taken_as_their_field_declares_them(given, name, value):
+    decided = experiment.decide("CartPole-v1", overrides=given)
+    found = getattr(decided.run, name, getattr(decided.config, name, None))
+    assert found == value and type(found) is type(value)
+    if isinstance(value, tuple):
+        assert [type(x) for x in found] == [type(x) for x in value]
+    decided.run.validate()
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"total_steps": 1e5 + 0.5}, "total_steps=100000.5 is not a whole number."),
+        ({"seeds": True}, "seeds=True is not a whole number."),
+        ({"num_envs": "64"}, "num_envs='64' is not a whole number."),
+        ({"num_envs": float("inf")}, "num_envs=inf is not a whole number."),
+    ],
+)
+def test_what_is_no_whole_number_is_not_made_one(given, sentence):
+    with pytest.raises(ShoalError) as error:
+        experiment.decide("CartPole-v1", overrides=given).validate()
+    assert str(error.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("value", "declared", "expected"),
+    [
+        (3.0, int | None, 3),
+        (3.0, float | None, 3.0),
+        (3.0, float, 3.0),
+        (None, int | None, None),
+        (3.5, int, 3.5),
+    ],
+)
+def test_a_number_beside_none(value, declared, expected):
+    found = experiment.as_declared(value, declared)
+    assert found == expected and type(found) is type(expected)

@@ -14,7 +14,7 @@ import shoal
 ROOT = Path(shoal.__file__).parent
 
 # A room is a module or package directly under shoal; it may import itself and the rooms named here.
-FOR_ALL = {"trees", "errors", "files", "imports"}
+FOR_ALL = {"trees", "errors", "files", "imports", "needs"}
 EVERYTHING = {
     *(
         "algos",
@@ -24,6 +24,7 @@ EVERYTHING = {
         "experiment",
         "files",
         "imports",
+        "needs",
         "nets",
         "ops",
         "presets",
@@ -39,6 +40,7 @@ MAY_IMPORT = {
     "trees": {"errors"},
     "files": {"errors"},
     "imports": {"errors"},
+    "needs": {"errors"},
     "types": {"spaces"} | FOR_ALL,
     "presets": FOR_ALL,
     "nets": {"ops", "types", "spaces"} | FOR_ALL,

@@ -16,7 +16,7 @@ from shoal.envs.grid.benchmark import Benchmark
 from shoal.envs.grid.generating import PUBLISHED as PUBLISHED_RULESETS
 from shoal.envs.grid.generating import GenerationConfig
 from shoal.envs.grid.wording import benchmark_told, ruleset_told
-from shoal.envs.registry import environments, make, parameters_of, register
+from shoal.envs.registry import documentation, environments, make, parameters_of, register
 from shoal.errors import SavingError, ShoalError
 from shoal.experiment import Experiment, decide, defaults
 from shoal.runtime import collecting, finetuning, groups, machine, population, reporting, saving, trainer
@@ -25,6 +25,7 @@ from shoal.runtime.collecting import RolloutResult
 from shoal.runtime.config import RunConfig, at_least
 from shoal.runtime.directory import RunDirectory
 from shoal.runtime.files import plain
+from shoal.runtime.progress import Activity
 from shoal.runtime.rendering import Rendered
 from shoal.runtime.run import Run, Settings
 from shoal.runtime.summary import build_summary
@@ -33,6 +34,7 @@ from shoal.types import Environment, TimeStep, restart, transition
 
 __all__ = [
     "PUBLISHED_RULESETS",
+    "Activity",
     "Benchmark",
     "Environment",
     "Experiment",
@@ -48,6 +50,7 @@ __all__ = [
     "check",
     "decide",
     "defaults",
+    "documentation",
     "environment",
     "environments",
     "evaluate",

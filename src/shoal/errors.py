@@ -1,12 +1,24 @@
 """One-sentence errors: the name, the value, what would be right, the nearest thing that works."""
 
-import difflib
 from collections.abc import Iterable
 from typing import Any
+
+MOST_EDITS = 4  # by which two names that are meant to be the same may differ
 
 
 class ShoalError(ValueError):
     """Bad input from the user; the message is one sentence and complete without a traceback."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(_ended(str(message)))
+
+
+def _ended(message: str) -> str:
+    """A sentence with one mark at its end; frames of a user's code that follow it are left as they are."""
+    if not message or "\n" in message:
+        return message
+    sentence = message.rstrip(".")
+    return sentence if sentence.endswith("?") else f"{sentence}."
 
 
 class SavingError(ShoalError):
@@ -22,7 +34,46 @@ class SavingError(ShoalError):
 
 
 def nearest(name: str, options: Iterable[str]) -> str:
-    """`"; did you mean 'x'?"` for the option closest to `name`, or `""` if none is close."""
-    lowered = {option.lower(): option for option in options}
-    close = difflib.get_close_matches(name.lower(), list(lowered), n=1, cutoff=0.5)
-    return f"; did you mean {lowered[close[0]]!r}?" if close else ""
+    """Suggest the option that was probably meant: `"; did you mean 'x'?"`, or `""` if none is close.
+
+    An option is close if it differs from `name` in at most one edit for every three letters (an edit inserts,
+    removes or replaces a letter, or exchanges two neighbours); or if it holds all words of `name`, or `name` itself
+    as at least a third of its letters, and `name` has three letters or more. Case, and whether words are joined by
+    `-` or `_`, do not matter.
+
+    The question ends a sentence: put it last in a message.
+    """
+    asked = _plain(name)
+    found = [(_distance(asked, _plain(option)), option) for option in options if isinstance(option, str)]
+    close = [(distance, option) for distance, option in found if distance is not None]
+    return f"; did you mean {min(close, key=lambda pair: pair[0])[1]!r}?" if close else ""
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "-").lstrip("-")
+
+
+def _distance(name: str, option: str) -> float | None:
+    """How far an option is from a name, in edits; None if it is not close."""
+    longer = max(len(name), len(option))
+    allowed = min(MOST_EDITS, longer // 3)
+    if abs(len(name) - len(option)) <= allowed and (edits := _edits(name, option)) <= allowed:
+        return edits
+    held = name in option and len(option) <= 3 * len(name)
+    if len(name) >= 3 and (held or set(name.split("-")) <= set(option.split("-"))):
+        return allowed + (len(option) - len(name)) / longer  # behind what was only mistyped
+    return None
+
+
+def _edits(one: str, other: str) -> int:
+    """Edits that turn one string into another (the optimal string alignment distance)."""
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, x in enumerate(one, 1):
+        before, previous, row = row, before, [i]
+        for j, y in enumerate(other, 1):
+            edits = min(before[j] + 1, row[-1] + 1, before[j - 1] + (x != y))
+            if i > 1 and j > 1 and x == other[j - 2] and one[i - 2] == y:
+                edits = min(edits, previous[j - 2] + 1)
+            row.append(edits)
+    return row[-1]

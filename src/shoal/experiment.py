@@ -8,6 +8,7 @@ environment, then the defaults of the classes.
 
 import dataclasses
 import json
+import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from shoal.algos import registry
 from shoal.envs.registry import TIME_LIMIT, TRIAL, lasting
 from shoal.errors import ShoalError, nearest
 from shoal.imports import import_name, imported
+from shoal.needs import check_needs
 from shoal.presets import preset
 from shoal.runtime.config import RunConfig
 from shoal.types import Environment, spec_of
@@ -86,7 +88,7 @@ def decide(
       overrides: settings of the run and of the algorithm by name, which win over all else.
 
     Raises:
-      ShoalError: an unknown name, with the nearest one.
+      ShoalError: an unknown name, with the nearest one; an override that has no effect with the other settings.
     """
     saved = read_config(config_file) if config_file else {}
     if environment is None and not saved:
@@ -112,7 +114,16 @@ def decide(
     run_settings, algorithm_settings = split(type(default_config), overrides)
     run = dataclasses.replace(default_run, **run_settings)
     config = dataclasses.replace(default_config, **algorithm_settings)
+    _check_effects(overrides, environment, run, config)
     return Experiment(name, parameters, environment, algorithm, config, run, started_from)
+
+
+def _check_effects(given: Mapping[str, Any], environment: Environment, run: RunConfig, config: Any) -> None:
+    """Raise ShoalError for a setting that the caller gave himself and that has no effect with the others."""
+    values = {"action_space": environment.action_space, "observation_space": environment.observation_space}
+    for settings in (run, config):
+        values |= {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
+    check_needs(given, values, {**run.needs, **getattr(config, "needs", {})})
 
 
 def described(environment: Environment) -> tuple[str, dict[str, Any]]:
@@ -236,6 +247,9 @@ def resolved(config: Any) -> Any:
 def split(config_class: type, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Settings by name, parted into the run's and the algorithm's.
 
+    Numbers are made those of Python that the field declares: whole ones such as 1e5 or `numpy.int64(8)` are taken
+    for an int.
+
     Raises:
       ShoalError: a name that neither has.
     """
@@ -243,7 +257,8 @@ def split(config_class: type, settings: Mapping[str, Any]) -> tuple[dict[str, An
     for name in settings:
         if name not in run_names | algorithm_names:
             raise ShoalError(f"there is no setting {name!r}{nearest(name, run_names | algorithm_names)}.")
-    values = {name: _from_json(value) for name, value in settings.items()}
+    declared = _declared(config_class) | _declared(RunConfig)
+    values = {name: as_declared(_from_json(value), declared[name]) for name, value in settings.items()}
     return (
         {name: value for name, value in values.items() if name in run_names},
         {name: value for name, value in values.items() if name in algorithm_names},
@@ -281,6 +296,32 @@ def function_named(setting: str, value: str | Callable) -> Callable:
     if not callable(found):
         raise ShoalError(f"{setting}={value!r} is not a function.")
     return found
+
+
+def as_declared(value: Any, declared: Any) -> Any:
+    """A number as the type that its field declares, where it can be without loss; other values as they are.
+
+    `1e5` becomes `100000` for an `int` (also within a tuple, or beside None), and NumPy's numbers become Python's.
+    """
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    kinds = typing.get_args(declared)
+    if isinstance(value, tuple) and typing.get_origin(declared) is tuple and kinds[1:] == (...,):
+        return tuple(as_declared(part, kinds[0]) for part in value)
+    if isinstance(value, np.integer | np.floating):
+        value = value.item()
+    if isinstance(value, float) and value.is_integer() and int in (declared, *kinds) and float not in kinds:
+        return int(value)
+    return value
+
+
+def _declared(config_class: type) -> dict[str, Any]:
+    """The types of a config's fields; none where they cannot be found, as those of a class in a function."""
+    try:
+        hints = typing.get_type_hints(config_class)
+    except NameError:
+        hints = {}
+    return {name: hints.get(name, Any) for name in _names(config_class)}
 
 
 def _names(config_class: type) -> set[str]:

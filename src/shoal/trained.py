@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,13 @@ from shoal.runtime.acting import TrainedPolicy
 from shoal.runtime.config import at_least
 from shoal.runtime.directory import RunDirectory
 from shoal.runtime.evaluation import play, summed_up
+from shoal.runtime.progress import Activity, unsaid
 from shoal.runtime.rendering import Rendered
 from shoal.runtime.summary import by_episode, score
 from shoal.spaces import Dict
 from shoal.types import EPISODE_ENDED, Environment, spec_of
+
+SHOWN_STEPS = 1000  # of an episode that is drawn, at most
 
 
 def load(
@@ -106,6 +109,7 @@ def evaluate_run(
     plot: str | Path = "",
     render: str | Path = "",
     render_episodes: int = 3,
+    tell: Callable[[str], None] = unsaid,
     **parameters: Any,
 ) -> dict[str, Any]:
     """Evaluates the policies of a run, those of all its seeds unless one is named.
@@ -123,6 +127,7 @@ def evaluate_run(
         they bring if it is cleared with every episode; empty for none.
       render: a file for pictures of the first episodes of the best of these policies; empty for none.
       render_episodes: how many of them.
+      tell: called with what is being done, again and again.
       **parameters: of the environment; those not given are the run's own.
 
     Returns:
@@ -144,12 +149,16 @@ def evaluate_run(
     policies = _policies(directory, which_of(which), run_seed, memory_lasts, own)
     where: dict[str, Any] = dict(environment=decided.environment, seed=seed, greedy=greedy)
     evaluated: dict[str, Any] = {"environment": decided.environment_name, "which": which}
+    tell(
+        f"evaluating {len(policies)} polic{'y' if len(policies) == 1 else 'ies'} on {episodes:,} episodes each"
+    )
     evaluated |= _evaluate_each(policies, episodes=episodes, **where)
     if plot:
+        tell(f"evaluating with the memory cleared for {plot}")
         _plot_trials(Path(plot), evaluated, policies, episodes=episodes, **where)
     if render:
         best = max(policies, key=lambda k: np.nan_to_num(evaluated["metrics"][k]["return_mean"], nan=-np.inf))
-        drawn = _draw(policies[best], render, episodes=render_episodes, **where)
+        drawn = _draw(policies[best], render, episodes=render_episodes, tell=tell, **where)
         evaluated["rendered"] = {"seed": best, **drawn}
     return evaluated
 
@@ -162,7 +171,8 @@ def render(
     episodes: int = 3,
     seed: int = 0,
     greedy: bool = True,
-    max_steps: int = 1000,
+    max_steps: int = SHOWN_STEPS,
+    progress: bool = True,
     **parameters: Any,
 ) -> Rendered:
     """Draws episodes of a policy into a file, one after the other, each picture with its step and the return so far.
@@ -177,6 +187,7 @@ def render(
       seed: of the episodes.
       greedy: whether the policy takes its mode or samples.
       max_steps: of an episode; what follows is not shown.
+      progress: whether a film that takes more than some seconds says how far it is, on standard error.
       **parameters: of the environment, if it is given by name.
 
     Returns:
@@ -192,6 +203,24 @@ def render(
     environment = environment_for(policy, environment, parameters)
     at_least("episodes", episodes, 1)
     at_least("max_steps", max_steps, 1)
+    kept: dict[str, Any] = dict(episodes=episodes, seed=seed, greedy=greedy, max_steps=max_steps)
+    if not progress:
+        return _drawn(policy, environment, path, unsaid, **kept)
+    with Activity() as activity:
+        return _drawn(policy, environment, path, activity.doing, **kept)
+
+
+def _drawn(
+    policy: TrainedPolicy,
+    environment: Environment,
+    path: str | Path,
+    tell: Callable[[str], None],
+    *,
+    episodes: int,
+    seed: int,
+    greedy: bool,
+    max_steps: int,
+) -> Rendered:
     return rendering.draw(
         trees.as_arrays(environment),
         policy.config,
@@ -201,6 +230,7 @@ def render(
         episodes=episodes,
         max_steps=max_steps,
         greedy=greedy,
+        tell=tell,
     )
 
 
@@ -298,8 +328,15 @@ def _plot_trials(
     pictures.by_episode(path, {name: x["return"]["seeds"] for name, x in curves.items()}, title)
 
 
-def _draw(policy: TrainedPolicy, path: str | Path, **where: Any) -> dict[str, Any]:
-    drawn = render(policy, path, **where)
+def _draw(
+    policy: TrainedPolicy,
+    path: str | Path,
+    environment: Environment,
+    tell: Callable[[str], None],
+    **where: Any,
+) -> dict[str, Any]:
+    environment = environment_for(policy, environment, {})
+    drawn = _drawn(policy, environment, path, tell, max_steps=SHOWN_STEPS, **where)
     return {**dataclasses.asdict(drawn), "path": str(drawn.path)}
 
 

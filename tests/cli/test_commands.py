@@ -169,10 +169,10 @@ def test_eval_draws_episodes_of_the_best_seed(trained, command, capsys, tmp_path
     assert (tmp_path / "again.gif").read_bytes() == (tmp_path / "out.gif").read_bytes()
 
 
-def test_a_policy_with_memory_is_drawn(command, capsys, tmp_path, tiny):
+def test_a_policy_with_memory_is_drawn(command, capsys, tmp_path):
     words = ["MiniGrid-EmptyRandom-5x5", "max_episode_steps=6", "--core", "gru", "--core-size", "4"]
     flags = ["--hidden-sizes", "8", "--num-envs", "8", "--num-steps", "16", "--no-preset", "--quiet"]
-    short = [*tiny, "--seeds", "1", "--total-steps", "128", "--num-evals", "1"]
+    short = ["--seeds=1", "--total-steps=128", "--num-evals=1", "--eval-episodes=8"]
     assert command("train", *words, *flags, *short, "--run-dir", "run") == 0
     assert command("eval", "run", "--render", "out.gif", "--sampled", "--episodes", "4") == 0
     assert "3 episodes of seed 0" in capsys.readouterr().out
@@ -192,6 +192,8 @@ def test_a_policy_with_memory_is_drawn(command, capsys, tmp_path, tiny):
             "MemoryChain cannot be drawn: it has no `render",
         ),
         (["--episodes", "0"], "episodes=0 is too small"),
+        (["--render-episodes", "3"], "render_episodes=3 has no effect with render=''; it needs one, such as"),
+        (["--sampled", "--mode", "greedy"], "sampled=True has no effect with mode='greedy'"),
         (["--env", "Acrobot-v1"], "and the policy was trained in"),
         (["--which", "first"], "'first'"),
     ],
@@ -245,6 +247,10 @@ def test_rollout_by_a_policy(trained, command, capsys):
         (["CartPole-v1", "--envs", "0"], "num_envs=0 is too small"),
         (["CartPole-v1", "--devices", "99"], "devices=99 is more than there are: 2 (cpu)."),
         (["CartPole-v1", "--save", "."], "cannot be written: it is a directory."),
+        (
+            ["CartPole-v1", "--greedy"],
+            "greedy=True has no effect with policy=''; it needs one, such as policy=",
+        ),
         (["CartPole-v1", "--policy", "nowhere"], "there is no run directory 'nowhere'"),
     ],
 )
@@ -269,6 +275,28 @@ def test_envs_lists_all(command, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == shoal.environments()
     assert all(len(line.split()) > 3 for line in lines)  # each says what it is
+
+
+def test_each_environment_is_described_as_what_it_is(command, capsys):
+    """Wrappers and sizes that share a class are told apart, so that no two lines say the same."""
+    assert command("envs") == 0
+    lines = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
+    assert len(set(lines.values())) == len(lines) > 50
+    assert "velocities are hidden" in lines["CartPole-NoVelocity-v1"]
+    assert "velocity is hidden" in lines["Pendulum-NoVelocity-v1"]
+    assert lines["MiniGrid-EmptyRandom-6x6-RGB"].endswith("(height=6, width=6, observe_image=True)")
+    for name, line in lines.items():
+        assert command("envs", name) == 0
+        assert capsys.readouterr().out.startswith(f"{name}: {line}\n")
+
+
+def test_an_environment_without_documentation_or_with_parameters_to_give_is_listed(
+    monkeypatch, capsys, command
+):
+    monkeypatch.setattr("shoal.envs.registry._entries", {})
+    shoal.register("Bare-v0", lambda size: None)
+    assert command("envs") == 0
+    assert capsys.readouterr().out.strip() == "Bare-v0"
 
 
 def test_envs_describes_one(command, capsys):

@@ -1,4 +1,5 @@
 import dataclasses
+import re
 from typing import Literal
 
 import pytest
@@ -89,7 +90,7 @@ def test_names_are_the_flags_that_there_are(capsys):
     with pytest.raises(SystemExit):
         parse("--help")
     page = capsys.readouterr().out
-    assert all(f"{name} " in page or f"{name}," in page for name in flags.names(Outer()))
+    assert set(re.findall(r"--[a-z-]+(?=[ ,\n])", page)) == set(flags.names(Outer()))
 
 
 @pytest.mark.parametrize(
@@ -123,3 +124,43 @@ def test_an_environment_is_a_name_and_its_parameters():
     assert flags.environment(["gravity=9"]) == ("", {"gravity": 9})
     with pytest.raises(ShoalError, match="'Pendulum-v1' is one word too many after 'CartPole-v1'"):
         flags.environment(["CartPole-v1", "Pendulum-v1"])
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ["--total-steps", "2", "--total-steps", "3"],
+            "the flag --total-steps is given twice; give it once.",
+        ),
+        (["--total-steps", "2", "--total_steps=2"], "the flag --total-steps is given twice; give it once."),
+        (["--norm-obs", "--norm-obs"], "the flag --norm-obs is given twice; give it once."),
+        (
+            ["--norm-obs", "--no-norm-obs"],
+            "--norm-obs and --no-norm-obs exclude each other; give one of them.",
+        ),
+        (
+            ["--hidden-sizes", "8", "--hidden-sizes", "8"],
+            "the flag --hidden-sizes is given twice; give it once.",
+        ),
+    ],
+)
+def test_a_flag_is_given_once(words, sentence):
+    with pytest.raises(ShoalError) as error:
+        parse(*words)
+    assert str(error.value) == sentence
+
+
+def test_what_is_given_is_known_though_it_is_the_default():
+    words = ["Env", "--total_steps=1000", "--no-norm-obs", "--hidden-sizes", "64", "64"]
+    assert flags.given(Outer(), words) == {"total_steps", "norm_obs", "hidden_sizes"}
+    assert flags.given(Outer(), ["Env", "a=1"]) == set()
+
+
+def test_a_parameter_is_given_once():
+    with pytest.raises(
+        ShoalError, match="parameter gravity is given twice, gravity=1 and gravity=2; give it once"
+    ):
+        flags.environment(["CartPole-v1", "gravity=1", "gravity=2"])
+    with pytest.raises(ShoalError, match="is given twice, cart-mass=1 and cart_mass=1"):
+        flags.environment(["CartPole-v1", "cart-mass=1", "cart_mass=1"])

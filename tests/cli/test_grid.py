@@ -38,9 +38,12 @@ def test_show_tells_a_file_and_one_ruleset(command, capsys):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["sow"], "there is no command 'grid sow'; did you mean 'show'?; there are make-benchmark, show."),
+        (["sow"], "there is no command 'grid sow'; there are make-benchmark, show; did you mean 'show'?"),
         (["make-benchmark"], "no setting was named; give one, such as shoal grid make-benchmark small."),
-        (["make-benchmark", "hihg"], "there is no setting 'hihg'; did you mean 'high'?; there are trivial, "),
+        (
+            ["make-benchmark", "hihg"],
+            "there is no setting 'hihg'; there are trivial, small, medium, high; did you mean 'high'?",
+        ),
         (["make-benchmark", "high", "x"], "'x' is one word too many"),
         (["make-benchmark", "high", "--rulesets", "0"], "rulesets=0 is too few; give 1 or more."),
         (["make-benchmark", "high", "--held-out", "1"], "held_out=1.0 is no share of the rulesets"),

@@ -26,6 +26,19 @@ def test_every_command_has_a_module_with_help(command, capsys):
         assert f"usage: shoal {name}" in capsys.readouterr().out
 
 
+def test_help_of_a_command_may_be_asked_for_in_either_order(command, capsys):
+    pages = []
+    for words in (["help", "rollout"], ["rollout", "--help"]):
+        with pytest.raises(SystemExit):
+            command(*words)
+        pages.append(capsys.readouterr().out)
+    assert pages[0] == pages[1] and pages[0].startswith("usage: shoal rollout ENV")
+    assert command("help") == 0
+    assert "`shoal --version` prints the version" in capsys.readouterr().out
+    assert command("help", "trian") == 2
+    assert "there is no command 'trian'" in capsys.readouterr().err
+
+
 def test_no_words_show_the_help(command, capsys):
     assert command() == 0
     assert "usage: shoal" in capsys.readouterr().out
@@ -43,8 +56,8 @@ def test_an_unknown_command_names_the_nearest(command, capsys):
     told = capsys.readouterr()
     assert told.out == ""
     assert told.err == (
-        "shoal: there is no command 'trian'; did you mean 'train'?; there are train, eval, rollout, check, grid, "
-        "envs.\n"
+        "shoal: there is no command 'trian'; there are train, eval, rollout, check, grid, envs; "
+        "did you mean 'train'?\n"
     )
 
 

@@ -20,7 +20,7 @@ def test_the_help_on_the_page_is_the_help(command, capsys):
 
 @pytest.mark.parametrize("page", ["command-line.md", "python.md"])
 def test_flags_on_the_page_exist(page, command, capsys):
-    known = {"--help"}
+    known = {"--help", "--version"}
     words = {name: [name] for name in cli.COMMANDS} | {"train": ["train", "CartPole-v1"]}
     for asked in (*words.values(), *(["grid", name] for name in grid.COMMANDS)):
         with pytest.raises(SystemExit):

@@ -106,6 +106,26 @@ def test_the_preset_is_used_unless_overridden(decide):
     assert asked.run.num_envs == tuned["num_envs"]
 
 
+def test_words_of_two_flags_may_have_one_name(decide):
+    """`eps=1e-6` is of each optimiser, and no parameter that is given twice."""
+    words = [
+        "--critic-optimizer",
+        "adam",
+        "--optimizer-args",
+        "eps=1e-6",
+        "--critic-optimizer-args",
+        "eps=1e-5",
+    ]
+    asked = decide("CartPole-v1", *words)
+    assert (asked.config.optimizer_args, asked.config.critic_optimizer_args) == (("eps=1e-6",), ("eps=1e-5",))
+
+
+def test_flags_may_be_written_with_underscores(decide):
+    asked = decide("CartPole-v1", "--no_preset", "--num_envs=8", "--algorithm", "a2c")
+    assert asked.run.num_envs == 8
+    assert asked.config == api.defaults(algorithm="a2c")[2]
+
+
 def test_flags_reach_their_config(decide):
     words = (
         "--num-envs 8 --seed 3 --run-dir x --norm-obs --hidden-sizes 32 16 --optimizer-args b1=0.8 eps=1e-6"
@@ -182,7 +202,7 @@ def test_a_config_is_taken_over_and_overridden(decide, trained):
     [
         ([], "no environment was named; give one, such as shoal train CartPole-v1."),
         (["CartPol-v1"], "there is no environment 'CartPol-v1'; did you mean 'CartPole-v1'?"),
-        (["CartPole-v1", "--algorithm", "pop"], "there is no algorithm 'pop'; did you mean 'ppo'?"),
+        (["CartPole-v1", "--algorithm", "pop"], "a2c, ppo, reinforce; did you mean 'ppo'?"),
         (["CartPole-v1", "--learing-rate", "1"], "no flag '--learing-rate'; did you mean '--learning-rate'?"),
         (["CartPole-v1", "gravty=1"], "no parameter 'gravty'"),
         (["CartPole-v1", "Acrobot-v1"], "'Acrobot-v1' is one word too many"),
@@ -199,6 +219,14 @@ def test_a_config_is_taken_over_and_overridden(decide, trained):
             "distribution='categorical' does not fit action_space=",
         ),
         (["CartPole-v1", "--from", "nowhere"], "there is no run directory 'nowhere'"),
+        (["CartPole-v1", "--seeds", "2", "--seeds=3"], "the flag --seeds is given twice; give it once."),
+        (["CartPole-v1", "gravity=1", "gravity=2"], "the parameter gravity is given twice"),
+        (
+            ["CartPole-v1", "--clip-coef", "0.1", "--surrogate", "penalty"],
+            "clip_coef=0.1 has no effect with surr",
+        ),
+        (["CartPole-v1", "--vf-clip-coef", "0.2"], "vf_clip_coef=0.2 has no effect with clip_vloss=False"),
+        (["CartPole-v1", "--reset-pool", "128"], "reset_pool=128 has no effect with reset='fresh'"),
         (["--config", "nowhere"], "config file 'nowhere' cannot be read: No such file or directory."),
         (["CartPole-v1", "--network", "nowhere:Net"], "there is no module 'nowhere'"),
     ],

@@ -1,6 +1,7 @@
 """Progress: live on a terminal, plain elsewhere, and never in the way of a run."""
 
 import io
+import itertools
 import os
 import pty
 import subprocess
@@ -9,7 +10,7 @@ import threading
 
 import pytest
 
-from shoal.runtime.progress import Progress, duration, is_terminal, number, short
+from shoal.runtime.progress import Activity, Progress, duration, is_terminal, number, short
 
 
 class Terminal(io.StringIO):
@@ -39,6 +40,84 @@ def test_plain_lines():
         "CartPole-v1  1,000 of 4,000 steps of 3 seeds (25%)  412k steps/s  return mean 187.3  loss -  0:30 left",
         "CartPole-v1  4,000 of 4,000 steps of 3 seeds (100%)  1.5M steps/s  return mean 500.0",
     ]
+
+
+def lines_of(seconds, *, total=None):
+    """The steps at which a plain run, whose log points come at these seconds, has a line."""
+    stream = io.StringIO()
+    with Progress(total or len(seconds), stream=stream, clock=clock_of(*seconds)) as progress:
+        for step in range(1, len(seconds) + 1):
+            progress.update(step)
+    return [int(line.split()[0].replace(",", "")) for line in stream.getvalue().splitlines()]
+
+
+def test_a_short_run_has_two_plain_lines():
+    """Forty log points within half a second: the first and the last."""
+    assert lines_of([100 + k / 80 for k in range(40)]) == [1, 40]
+    assert lines_of([100.0]) == [1]
+
+
+def test_plain_lines_are_some_seconds_apart():
+    assert lines_of(range(100, 117), total=1000) == [1, 6, 11, 16]
+    assert lines_of([0, 7, 14, 21], total=1000) == [1, 2, 3, 4]  # what is slow is all shown
+
+
+def test_a_long_run_does_not_fill_a_file():
+    """Ten hours with a log point every second: between a line each five seconds and one each six minutes."""
+    lines = lines_of(range(36_000))
+    assert 200 < len(lines) < 600
+    gaps = [after - before for before, after in itertools.pairwise(lines[:-1])]
+    assert min(gaps) >= 5 and max(gaps) <= 361
+
+
+class Noticing(io.StringIO):
+    """Says when it was written to."""
+
+    def __init__(self, terminal=False):
+        super().__init__()
+        self.written, self.terminal = threading.Event(), terminal
+
+    def isatty(self):
+        return self.terminal
+
+    def write(self, text):
+        count = super().write(text)
+        self.written.set()
+        return count
+
+
+def test_what_takes_long_is_said():
+    stream = Noticing()
+    with Activity(stream=stream, silent=0.01, apart=0.01) as activity:
+        activity.doing("drawing picture 1 of 3")
+        assert stream.written.wait(30)
+    assert stream.getvalue().splitlines()[0] == "drawing picture 1 of 3  0:00"
+
+
+def test_a_terminal_has_the_line_only_while_it_lasts(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Noticing(terminal=True)
+    with Activity(stream=stream, silent=0.01) as activity:
+        activity.doing("drawing")
+        assert stream.written.wait(30)
+    assert stream.getvalue().startswith("\r\x1b[2Kdrawing  0:00") and stream.getvalue().endswith("\r\x1b[2K")
+
+
+def test_what_is_quick_is_silent(monkeypatch):
+    stream = Noticing()
+    with Activity(stream=stream) as activity:
+        activity.doing("drawing")
+    assert stream.getvalue() == ""
+    monkeypatch.setattr(sys, "stderr", None)
+    with Activity() as activity:
+        activity.doing("drawing")
+
+
+def test_a_broken_stream_does_not_end_the_activity():
+    stream = Broken()
+    with Activity(stream=stream, silent=0.001, apart=0.001) as activity:
+        activity.doing("drawing")
+        activity._ended.wait(0.1)
 
 
 def test_a_terminal_has_one_live_line(monkeypatch):

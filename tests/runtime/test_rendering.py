@@ -214,3 +214,47 @@ def test_grids_keep_their_colours_under_one_palette():
     assert not indexed.overflows
     *_, last = indexed.images()
     np.testing.assert_array_equal(np.asarray(last.convert("RGB")), picture)
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1", "Acrobot-v1", "MountainCar-v0"])
+def test_a_whole_film_of_a_classic_world_fits_one_palette(name):
+    """With the caption, and in states all over the world: else each picture is drawn twice and reduced by itself."""
+    world, random = envs.make(name), np.random.default_rng(0)
+    state = jax.device_get(world.reset(jax.random.key(0))[0])
+    indexed = video.Indexed()
+    for step in range(120):
+        inner = jax.tree.map(lambda x: np.float32(x + random.normal() * 0.7), state.env)
+        picture = np.asarray(world.render(state._replace(env=inner)))
+        frame = video.captioned(video.Frame(picture, f"#1   step {step}   return {1.73 * step:.4g}", False))
+        indexed.add(frame)
+    assert not indexed.overflows
+    *_, last = indexed.images()
+    lost = np.abs(np.asarray(last.convert("RGB"), int) - frame).max()
+    assert lost <= video.ALIKE
+
+
+def test_colours_beyond_a_full_palette_take_one_that_is_alike():
+    ramp = np.arange(256, dtype=np.uint8)
+    full = np.stack([ramp, ramp, ramp], axis=-1)[None]
+    indexed = video.Indexed()
+    indexed.add(full)
+    near = full.copy()
+    near[..., 0] = np.minimum(near[..., 0].astype(int) + 9, 255)
+    indexed.add(near)
+    assert not indexed.overflows and len(indexed.palette) == 256
+    first, second = (np.asarray(image.convert("RGB"), int) for image in indexed.images())
+    np.testing.assert_array_equal(first, full)
+    assert np.abs(second - near).max() <= 9
+    indexed.add(np.full((1, 256, 3), (255, 0, 0), np.uint8))  # like none of them
+    assert indexed.overflows
+
+
+def test_the_film_says_how_far_it_is(tmp_path):
+    told = []
+    film = drawn(
+        envs.make("CartPole-v1", max_episode_steps=5), tmp_path / "out.gif", episodes=2, tell=told.append
+    )
+    path = tmp_path / "out.gif"
+    assert told[0] == f"playing 2 episodes for {path}"
+    drawing = [f"drawing picture {k} of {film.frames} for {path}" for k in range(1, film.frames + 1)]
+    assert told[1:] == [*drawing, f"writing {film.frames} pictures for {path}"]

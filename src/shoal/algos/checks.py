@@ -110,7 +110,7 @@ def check_ppo(config: Any, spec: EnvSpec, num_envs: int, num_steps: int) -> None
         )
     if spec.num_agents != 1:
         raise ShoalError(f"num_agents={spec.num_agents} is more than ppo takes; it trains one agent.")
-    if config.norm_obs and (config.encoder == "one_hot" or config.queries):
+    if config.norm_obs and (config.encoder == "one_hot" or (config.core != "none" and config.queries)):
         takes = (
             "encoder='one_hot' takes" if config.encoder == "one_hot" else f"queries={config.queries} ask for"
         )
@@ -122,35 +122,13 @@ def check_ppo(config: Any, spec: EnvSpec, num_envs: int, num_steps: int) -> None
     networks.check(config, spec)
 
 
-MEMORY_DEFAULTS = {
-    "core_outputs": "last",
-    "latches": 0,
-    "queries": 0,
-    "head_sizes": (),
-    "previous_action": False,
-    "action_embedding": 0,
-    "previous_reward": False,
-    "previous_observation": False,
-    "first_flag": False,
-    "chunk_length": 0,
-    "memory_lasts": "trial",
-    "burn_in": 0,
-}  # settings that a network without memory has no use for
-
-
 def check_memory(config: Any, num_steps: int) -> None:
-    """The settings of a recurrent network fit each other and the rollout; without one they are left alone.
+    """The settings of a recurrent network fit each other and the rollout; without one they have no effect.
 
     Raises:
       ShoalError: the first that does not.
     """
     if config.core == "none":
-        for name, default in MEMORY_DEFAULTS.items():
-            if (value := getattr(config, name)) != default:
-                raise ShoalError(
-                    f"{name}={value!r} is of networks with memory, and core='none' has none; choose a core such "
-                    f"as core='gru', or leave {name} at {default!r}."
-                )
         return
     if networks.class_of(config) is not networks.ActorCritic:
         raise ShoalError(

@@ -16,21 +16,21 @@ class A2CConfig(PPOConfig):
     """Advantage actor-critic (Mnih et al. 2016, "Asynchronous Methods for Deep Reinforcement Learning")."""
 
     learning_rate: float = 7e-4
-    """Step size of the optimiser."""
+    """Sets the step size of the optimiser."""
     surrogate: Literal["clip", "penalty", "dpo", "policy_gradient"] = "policy_gradient"
-    """The policy's objective: the policy gradient itself."""
+    """Chooses the policy's objective: here the policy gradient itself."""
     update_epochs: int = 1
-    """Passes over each rollout; more than one would need a ratio."""
+    """Passes this many times over each rollout; more than once would need a ratio."""
     num_minibatches: int = 1
-    """Gradient steps per pass."""
+    """Makes this many gradient steps per pass."""
     gae_lambda: float = 1.0
-    """Trace decay; 1 is the n-step return of the whole rollout, as in the paper."""
+    """Sets the trace decay; 1 is the n-step return of the whole rollout, as in the paper."""
     norm_adv: Literal["minibatch", "batch", "none"] = "none"
-    """Over what advantages are brought to mean 0 and standard deviation 1."""
+    """Brings advantages to mean 0 and standard deviation 1 over each minibatch, over the rollout, or not at all."""
     optimizer: str = "rmsprop"
-    """Any optimiser of Optax by its name there."""
+    """Takes this optimiser of Optax, by its name there."""
     optimizer_args: tuple[str, ...] = ("decay=0.99", "eps=1e-5")
-    """Its further arguments, each as name=value."""
+    """Gives the optimiser further arguments, each as name=value."""
 
 
 @trees.struct
@@ -42,14 +42,14 @@ class ReinforceConfig(PPOConfig):
     """
 
     learning_rate: float = 1e-3
-    """Step size of the optimiser."""
+    """Sets the step size of the optimiser."""
     surrogate: Literal["clip", "penalty", "dpo", "policy_gradient"] = "policy_gradient"
-    """The policy's objective: the policy gradient itself."""
+    """Chooses the policy's objective: here the policy gradient itself."""
     update_epochs: int = 1
-    """Passes over each rollout; more than one would need a ratio."""
+    """Passes this many times over each rollout; more than once would need a ratio."""
     num_minibatches: int = 1
-    """Gradient steps per pass."""
+    """Makes this many gradient steps per pass."""
     gae_lambda: float = 1.0
-    """Trace decay; 1 is the Monte-Carlo return."""
+    """Sets the trace decay; 1 is the Monte-Carlo return."""
     norm_adv: Literal["minibatch", "batch", "none"] = "batch"
-    """Over what advantages are brought to mean 0 and standard deviation 1."""
+    """Brings advantages to mean 0 and standard deviation 1 over each minibatch, over the rollout, or not at all."""

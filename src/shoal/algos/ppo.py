@@ -9,14 +9,24 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from shoal import spaces, trees
-from shoal.algos import actions, batches, checks, counts, memories, networks, optimisers, surrogates
+from shoal.algos import (
+    actions,
+    batches,
+    checks,
+    counts,
+    memories,
+    networks,
+    optimisers,
+    ppo_settings,
+    surrogates,
+)
 from shoal.algos.batches import Minibatch, Rows
 from shoal.algos.normalising import normalise, scaled_rewards
 from shoal.nets.actor_critic import acting_part
@@ -31,46 +41,48 @@ from shoal.types import Algorithm, Array, EnvSpec, Learner, Mean, Metrics, PyTre
 class PPOConfig:
     """Hyper-parameters of PPO; the names are CleanRL's where it has one. Numbers declared `float` are data."""
 
+    needs: ClassVar[Any] = ppo_settings.NEEDS
+    groups: ClassVar[Any] = ppo_settings.GROUPS
     learning_rate: float = parameter(3e-4, above=0.0)
-    """Step size of the optimiser (of the actor's, where the critic has its own)."""
+    """Sets the step size of the optimiser (of the actor's, where the critic has its own)."""
     lr_schedule: Literal["constant", "linear", "cosine", "adaptive"] = "constant"
-    """Over the run: constant, to zero linearly or by a cosine, or adapted to keep the KL at desired_kl."""
+    """Keeps the step size, lets it fall to 0 linearly or by a cosine, or adapts it to hold the KL at desired_kl."""
     desired_kl: float = parameter(0.01, above=0.0)
-    """What the adaptive learning rate (and the adaptive KL coefficient) aims at, per update."""
+    """Sets the KL per update that the adaptive schedule and the adaptive KL coefficient aim at."""
     gamma: float = parameter(0.99, low=0.0, high=1.0)
-    """Discount per step."""
+    """Discounts rewards by this factor per step."""
     gae_lambda: float = parameter(0.95, low=0.0, high=1.0)
-    """Trace decay of generalised advantage estimation; 1 is Monte Carlo, 0 one-step."""
+    """Sets the trace decay of generalised advantage estimation; 1 is Monte Carlo, 0 one-step."""
     update_epochs: int = parameter(4, low=1)
-    """Passes over each rollout."""
+    """Passes this many times over each rollout."""
     num_minibatches: int = parameter(4, low=1)
-    """Gradient steps per pass; must divide num_envs * num_steps, with a core over chunk_length."""
+    """Makes this many gradient steps per pass; must divide num_envs * num_steps, with a core the number of chunks."""
     surrogate: Literal["clip", "penalty", "dpo", "policy_gradient"] = "clip"
-    """The policy's objective: PPO's clip, a KL penalty, Discovered Policy Optimisation, or no ratio at all."""
+    """Chooses the policy's objective: a clip, a KL penalty, Discovered Policy Optimisation, or no ratio at all."""
     clip_coef: float = parameter(0.2, above=0.0)
-    """How far the probability ratio may leave 1 before its gradient is cut (surrogate clip)."""
+    """Cuts the gradient of a probability ratio further than this from 1 (surrogate clip)."""
     kl_coef: float = parameter(1.0, low=0.0)
-    """Coefficient of the KL penalty, or where it starts from if it adapts (surrogate penalty)."""
+    """Weights the KL penalty, or sets where its weight starts from if it adapts (surrogate penalty)."""
     adaptive_kl_coef: bool = True
     """Doubles the KL coefficient after an update beyond 1.5 desired_kl, halves it below desired_kl / 1.5."""
     dpo_alpha: float = parameter(2.0, above=0.0)
-    """Slope of DPO's drift for positive advantages."""
+    """Sets the slope of DPO's drift for positive advantages (surrogate dpo)."""
     dpo_beta: float = parameter(0.6, above=0.0)
-    """Slope of DPO's drift for negative advantages."""
+    """Sets the slope of DPO's drift for negative advantages (surrogate dpo)."""
     target_kl: float = parameter(math.inf, above=0.0, high=math.inf)
     """Ends the actor's updates for this rollout once a minibatch's approximate KL exceeds this; inf never does."""
     kl_stop: bool = False
-    """Compiles the KL stop in, which a finite target_kl does by itself; for several values of target_kl at once."""
+    """Makes the KL stop a part of the program, as a finite target_kl does; for a sweep in which some target_kl is inf."""
     ent_coef: float = parameter(0.0, low=0.0)
-    """Weight of the entropy bonus."""
+    """Weights the entropy bonus."""
     vf_coef: float = parameter(0.5, low=0.0)
-    """Weight of the value loss."""
+    """Weights the value loss."""
     clip_vloss: bool = False
     """Clips the change of the value as the ratio is clipped."""
     vf_clip_coef: float = parameter(0.2, above=0.0)
-    """How far a value may move from its old one before the loss is clipped (clip_vloss)."""
+    """Clips the loss of a value further than this from its old one (clip_vloss)."""
     norm_adv: Literal["minibatch", "batch", "none"] = "minibatch"
-    """Over what advantages are brought to mean 0 and standard deviation 1."""
+    """Brings advantages to mean 0 and standard deviation 1 over each minibatch, over the rollout, or not at all."""
     norm_obs: bool = False
     """Normalises observations by their running mean and standard deviation, kept with the policy."""
     norm_reward: bool = False
@@ -79,53 +91,54 @@ class PPOConfig:
     """Scales the gradient down to this global norm, of actor and critic together unless each has its own; inf never
     does."""
     optimizer: str = "adam"
-    """Any optimiser of Optax by its name there."""
+    """Takes this optimiser of Optax, by its name there."""
     optimizer_args: tuple[str, ...] = ("eps=1e-5",)
-    """Its further arguments, each as name=value."""
+    """Gives the optimiser further arguments, each as name=value."""
     separate_updates: bool = False
     """Gives the critic an optimiser and a gradient clip of its own; any critic_ setting switches it on."""
     critic_learning_rate: float | None = parameter(None, above=0.0)
-    """Step size of the critic's optimiser; None takes learning_rate."""
+    """Sets the step size of the critic's optimiser; None takes learning_rate."""
     critic_max_grad_norm: float | None = parameter(None, above=0.0, high=math.inf)
     """Scales the critic's gradient down to this norm; None takes max_grad_norm."""
     critic_update_epochs: int | None = parameter(None, low=1)
-    """Passes of the critic over each rollout; None takes update_epochs."""
+    """Passes this many times over each rollout with the critic; None takes update_epochs."""
     critic_optimizer: str | None = None
-    """The critic's optimiser by its name in Optax; None takes the actor's, with its arguments."""
+    """Takes this optimiser for the critic; None takes the actor's, arguments included."""
     critic_optimizer_args: tuple[str, ...] | None = None
-    """The arguments of critic_optimizer, each as name=value; None gives it none."""
+    """Gives critic_optimizer further arguments, each as name=value; None gives it none."""
     network: str = "shoal.nets.actor_critic:ActorCritic"
-    """The actor and critic, as module:Name; see docs/networks.md for your own."""
+    """Takes this class as the actor and critic, as module:Name; see docs/networks.md for your own."""
     hidden_sizes: tuple[int, ...] = parameter((64, 64), low=1)
-    """Widths of the hidden layers of actor and critic."""
+    """Gives actor and critic hidden layers of these widths."""
     critic_hidden_sizes: tuple[int, ...] | None = parameter(None, low=1)
-    """Widths of the critic's hidden layers; None takes hidden_sizes."""
+    """Gives the critic hidden layers of these widths; None takes hidden_sizes."""
     activation: str = "tanh"
-    """Activation of the hidden layers, by name."""
+    """Applies this activation, by its name, after each hidden layer."""
     layer_norm: bool = False
-    """Layer normalisation before each activation."""
+    """Normalises each hidden layer before its activation."""
     shared_torso: bool = False
-    """One torso for actor and critic in place of one each."""
+    """Shares one torso between actor and critic in place of one each."""
     core: Literal["none", "gru", "lstm", "rnn", "mgu", "mingru"] = "none"
-    """Recurrent core after the hidden layers of actor and critic (of both, with shared_torso); none: no memory."""
+    """Puts a recurrent core after the hidden layers of actor and critic (of both, with shared_torso), or none."""
     core_size: int = parameter(128, low=1)
-    """Size of the core's hidden state."""
+    """Gives the core's hidden state this size."""
     core_layers: int = parameter(1, low=1)
-    """Recurrent layers, one upon the other."""
+    """Stacks this many recurrent layers, one upon the other."""
     core_outputs: Literal["last", "sum"] = "last"
-    """What comes out of several layers: the last one's output, or the sum of all."""
+    """Takes of several recurrent layers the last one's output, or the sum of all."""
     latches: int = parameter(0, low=0)
-    """Units of the core that begin as a memory of the last reward: they keep what they hold until one comes, and
-    write down what led to it. A start for what serves from episode to episode of a trial; needs previous_reward."""
+    """Makes this many units of the core begin as a memory of the last reward: they keep what they hold until a reward
+    comes, and write down what led to it. Helps what serves from episode to episode of a trial; needs
+    previous_reward."""
     queries: int = parameter(0, low=0)
-    """What the memory looks for among the cells of a grid that is observed, so many things; the layers after the
-    core are shown where each of them is found. 0 for none."""
+    """Lets the memory look for this many things among the cells of a grid that is observed; the layers after the core
+    are shown where each of them is found. 0 looks for none."""
     head_sizes: tuple[int, ...] = parameter((), low=1)
-    """Widths of hidden layers after the core, of actor and critic each."""
+    """Adds hidden layers of these widths after the core, to actor and critic each."""
     previous_action: bool = False
     """Shows the core the previous action: one-hot, or the numbers of a Box."""
     action_embedding: int = parameter(0, low=0)
-    """Features of a learned linear embedding of the previous action; 0 shows it as it is."""
+    """Shows the previous action as this many features of a learned linear embedding; 0 shows it as it is."""
     previous_reward: bool = False
     """Shows the core the reward of the step before."""
     previous_observation: bool = False
@@ -133,47 +146,33 @@ class PPOConfig:
     first_flag: bool = False
     """Shows the core whether an episode begins."""
     chunk_length: int = parameter(0, low=0)
-    """Steps over which the gradient goes back in time, a divisor of num_steps; 0 is the whole rollout."""
+    """Lets the gradient go back over this many steps, a divisor of num_steps; 0 is the whole rollout."""
     memory_lasts: Literal["trial", "episode"] = "trial"
-    """In trials of several episodes: the memory goes on until the trial ends, or is cleared with every episode."""
+    """Keeps the memory until the trial ends, or clears it with every episode, in trials of several episodes."""
     burn_in: int = parameter(0, low=0)
-    """Steps before a chunk that bring its memory up to date with the parameters, without gradient."""
+    """Runs this many steps before a chunk, without gradient, to bring its memory up to date with the parameters."""
     encoder: Literal["flatten", "one_hot", "mlp_each", "cnn"] = "flatten"
-    """Observations flattened into one vector, integers of few values as they are or one-hot; or an MLP for each
-    entry of a dictionary, or convolutions for grids of cells and images."""
+    """Makes a vector of an observation: as it is, integers of few values one-hot, an MLP for each entry of a
+    dictionary, or convolutions for grids of cells and images."""
     distribution: Literal["auto", "categorical", "normal", "tanh_normal", "beta"] = "auto"
-    """The policy's distribution; auto takes what fits the action space: categorical, or normal for a Box."""
+    """Chooses the policy's distribution; auto takes what fits the action space: categorical, or normal for a Box."""
     state_dependent_std: bool = False
-    """The standard deviation is an output of the network instead of a free parameter."""
+    """Makes the standard deviation an output of the network instead of a free parameter."""
     initial_std: float = parameter(1.0, above=0.0, static=True)
-    """Standard deviation that a continuous policy starts with; static, since it shapes the network."""
+    """Starts a continuous policy with this standard deviation; static, since it shapes the network."""
     action_scaling: Literal["rescale", "clip"] = "rescale"
-    """A normal policy acts in [-1, 1], rescaled to the bounds, or in the action's own units, clipped to them."""
+    """Lets a normal policy act in [-1, 1], rescaled to the bounds, or in the action's own units, clipped to them."""
     correlated_noise: bool = False
-    """Exploration noise of a continuous policy is correlated over time, for tasks of sparse reward."""
+    """Correlates the exploration noise of a continuous policy over time, for tasks of sparse reward."""
     noise_correlation: float = parameter(0.9, low=0.0, high=1.0)
-    """Correlation of the noise of neighbouring steps (correlated_noise)."""
+    """Sets the correlation of the noise of neighbouring steps (correlated_noise)."""
     gradient_chunk: int = parameter(-1, low=-1)
-    """A minibatch's gradient is summed over parts of so many steps, which stay in cache: 0 is all of them at once,
-    -1 chooses (512 on one core of a CPU, 1,024 for each of several; all elsewhere, and with memory). Changes rounding
-    only."""
+    """Sums a minibatch's gradient over parts of so many steps, which stay in cache: 0 takes all at once, -1 chooses
+    (512 on one core of a CPU, 1,024 for each of several; all elsewhere, and with memory). Changes rounding only."""
 
     def algorithm(self, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorithm:
         """PPO's functions for an environment; gradients and statistics are reduced over `axis`."""
-        return ppo(self.filled(), spec, axis)
-
-    def filled(self) -> "PPOConfig":
-        """Gives each setting of the critic that is None the value of the actor's."""
-        own_optimizer = self.critic_optimizer is not None
-        same: dict[str, Any] = {
-            "critic_learning_rate": self.learning_rate,
-            "critic_max_grad_norm": self.max_grad_norm,
-            "critic_update_epochs": self.update_epochs,
-            "critic_optimizer": self.optimizer,
-            "critic_optimizer_args": () if own_optimizer else self.optimizer_args,
-            "critic_hidden_sizes": self.hidden_sizes,
-        }
-        return dataclasses.replace(self, **{k: x for k, x in same.items() if getattr(self, k) is None})
+        return ppo(ppo_settings.filled(self), spec, axis)
 
     def resolved(self) -> "PPOConfig":
         """Makes explicit what is implied: switches that a setting turns on, and what depends on the machine.
@@ -184,36 +183,17 @@ class PPOConfig:
         checks.check_fields(self)
         chosen_chunk = 0 if memories.recurrent(self) else optimisers.chunk()
         return dataclasses.replace(
-            self.filled(),
-            separate_updates=self.separate_updates or self._critic_differs(),
+            ppo_settings.filled(self),
+            separate_updates=self.separate_updates or ppo_settings.critic_differs(self),
             kl_stop=self.kl_stop or self.target_kl < math.inf,
             gradient_chunk=self.gradient_chunk if self.gradient_chunk >= 0 else chosen_chunk,
         )
 
-    def _critic_differs(self) -> bool:
-        """Whether a setting of the critic's updates was given; where all are, whether one is not the actor's."""
-        names = ("learning_rate", "max_grad_norm", "update_epochs", "optimizer", "optimizer_args")
-        pairs = [(getattr(self, f"critic_{name}"), getattr(self, name)) for name in names]
-        if all(critic is not None for critic, _ in pairs):  # as after `resolved`, which may be called again
-            return any(critic != actor for critic, actor in pairs)
-        return any(critic is not None for critic, _ in pairs)
-
-    @staticmethod
-    def upgraded(settings: Mapping[str, Any], schema: int) -> dict[str, Any]:
-        """Translate settings written by an earlier version, where 0 and empty stood for "off" and "the actor's"."""
-        if schema >= 2:
-            return dict(settings)
-        off = {"target_kl": math.inf} if settings.get("target_kl") == 0 else {}
-        same = [
-            name
-            for name, value in settings.items()
-            if name.startswith("critic_") and value in (0, "", [], ())
-        ]
-        return dict(settings) | off | dict.fromkeys(same)
+    upgraded = staticmethod(ppo_settings.upgraded)  # of a config.json of an earlier version
 
     def validate(self, spec: EnvSpec, num_envs: int, num_steps: int) -> None:
         """Raises one sentence for the first setting that cannot work (`shoal.algos.checks`)."""
-        checks.check_ppo(self.filled(), spec, num_envs, num_steps)
+        checks.check_ppo(ppo_settings.filled(self), spec, num_envs, num_steps)
 
 
 class Shared(NamedTuple):

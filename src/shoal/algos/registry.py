@@ -31,7 +31,7 @@ def config_class(name: str) -> type[Any]:
     """
     if name not in _algorithms and ":" not in name:
         raise ShoalError(
-            f"there is no algorithm {name!r}{nearest(name, _algorithms)}; there are {', '.join(algorithms())}."
+            f"there is no algorithm {name!r}; there are {', '.join(algorithms())}{nearest(name, _algorithms)}."
         )
     found = imported(_algorithms.get(name, name))
     if not dataclasses.is_dataclass(found) or not hasattr(found, "algorithm"):

@@ -27,7 +27,7 @@ Reinforcement learning as one compiled JAX program.
 commands:
 {commands}
 
-`shoal COMMAND --help` lists all that a command can be told.
+`shoal COMMAND --help` describes the options of a command, and `shoal --version` prints the version.
 An environment of your own is named module:Name, with parameters behind it as name=value:
   shoal train CartPole-v1 gravity=3.7 --seeds 3 --learning-rate 1e-3
   shoal check my_package.my_module:MyEnv
@@ -49,8 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()  # so that a closed pipe shows here
         return status
     except ShoalError as error:
-        message = str(error).rstrip(".")
-        print(f"shoal: {message}{'' if message.endswith('?') else '.'}", file=sys.stderr)
+        print(f"shoal: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("shoal: interrupted.", file=sys.stderr)
@@ -61,6 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
+    if arguments[:1] == ["help"] and arguments[1:2] != []:  # `shoal help train`, as other programs take it
+        arguments = [*arguments[1:], "--help"]
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         rows = [f"  {f'{name} {what}':<14}{text}" for name, (what, text) in COMMANDS.items()]
         print(HELP.format(commands="\n".join(rows)), end="")
@@ -71,7 +72,7 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     if name not in COMMANDS:
         raise ShoalError(
-            f"there is no command {name!r}{nearest(name, COMMANDS)}; there are {', '.join(COMMANDS)}."
+            f"there is no command {name!r}; there are {', '.join(COMMANDS)}{nearest(name, COMMANDS)}."
         )
     if os.getcwd() not in sys.path:  # where a user's own module:Name is found
         sys.path.insert(0, os.getcwd())

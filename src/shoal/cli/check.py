@@ -15,18 +15,18 @@ DESCRIPTION = (
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Of a check."""
+    """The flags of a check."""
 
     keys: int = 16
-    """How many environments run at once, each from a key of its own."""
+    """Runs this many environments at once, each from a key of its own; 2 or more."""
     steps: int = 128
-    """How many random steps each makes in one block."""
+    """Makes this many random steps in each environment in one block."""
     max_steps: int = 10_000
-    """After how many random steps an episode counts as one that never ends."""
+    """Counts an episode as one that never ends after this many random steps."""
     seed: int = 0
-    """Of all keys and actions."""
+    """Sets the seed of all keys and actions."""
     ignore: tuple[str, ...] = ()
-    """Rules that are meant to be broken, such as key-ignored for a deterministic environment."""
+    """Skips these rules, which are meant to be broken, such as key-ignored for a deterministic environment."""
 
 
 def main(arguments: Sequence[str]) -> int:

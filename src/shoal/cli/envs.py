@@ -7,7 +7,6 @@ from typing import Any
 
 from shoal import api
 from shoal.cli import flags
-from shoal.errors import ShoalError
 
 COMMAND = "shoal envs [ENV]"
 DESCRIPTION = "Lists the environments, or describes one: its spaces and its parameters with their defaults."
@@ -15,7 +14,7 @@ DESCRIPTION = "Lists the environments, or describes one: its spaces and its para
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """None."""
+    """No flags."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -27,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     names = api.environments()
     width = max(map(len, names)) + 2
     for name in names:
-        print(f"{name:<{width}}{summary(name)}")
+        print(f"{name:<{width}}{api.documentation(name).partition(chr(10))[0]}")
     return 0
 
 
@@ -36,7 +35,7 @@ def described(name: str, parameters: dict[str, Any]) -> str:
     known = api.parameters_of(name)
     environment = api.make(name, **parameters)
     lines = [
-        f"{name}: {inspect.getdoc(type(innermost(environment)))}",
+        f"{name}: {api.documentation(name)}".rstrip(": "),
         "",
         f"observation  {environment.observation_space}",
         f"action       {environment.action_space}",
@@ -49,19 +48,3 @@ def described(name: str, parameters: dict[str, Any]) -> str:
         text = "(required)" if value is inspect.Parameter.empty else repr(value)
         lines.append(f"  {parameter:<{width}}{text}")
     return "\n".join(lines)
-
-
-def summary(name: str) -> str:
-    """The first line of an environment's documentation; empty where it cannot be made without parameters."""
-    try:
-        environment = innermost(api.make(name))
-    except ShoalError:
-        return ""
-    return (inspect.getdoc(type(environment)) or "").split("\n")[0]
-
-
-def innermost(environment: Any) -> Any:
-    """The environment inside the wrappers that a name may bring."""
-    while hasattr(environment, "env"):
-        environment = environment.env
-    return environment

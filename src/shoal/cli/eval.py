@@ -3,10 +3,11 @@
 import dataclasses
 import json
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from shoal import api
 from shoal.cli import flags
+from shoal.needs import Needs, Table
 
 COMMAND = "shoal eval RUN"
 DESCRIPTION = (
@@ -16,31 +17,37 @@ DESCRIPTION = (
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Of an evaluation."""
+    """The flags of an evaluation."""
+
+    needs: ClassVar[Table] = {
+        "render_episodes": (Needs("render", other_than=("",), such_as="out.gif"),),
+        "sampled": (Needs("mode", ("run", "sampled")),),
+    }
 
     env: tuple[str, ...] = ()
-    """Where to, in place of the run's own environment: its name, name=value parameters, or both."""
+    """Evaluates in another environment than the run's own: its name, name=value parameters, or both."""
     episodes: int = 100
-    """How many, of each policy."""
+    """Plays this many episodes with each policy."""
     which: Literal["best", "last"] = "best"
-    """The best policies by evaluation score, or the last ones."""
+    """Takes the policies with the best evaluation score, or the last ones."""
     seed: int = -1
-    """Whose policy, by its seed; -1 is those of all seeds of the run."""
+    """Evaluates the policy of this seed; -1 evaluates those of all seeds of the run."""
     mode: Literal["run", "greedy", "sampled"] = "run"
-    """The policies take their mode, or sample; run is as the evaluations of the run did."""
+    """Lets the policies take their mode, or sample; run does as the evaluations of the run did."""
     memory: Literal["run", "trial", "episode"] = "run"
-    """How long the memory of a recurrent policy lasts in trials; run is as it was trained."""
+    """Clears the memory of a recurrent policy after each trial or each episode; run does as it was trained."""
     sampled: bool = False
-    """Short for --mode sampled."""
+    """Samples actions, short for --mode sampled."""
     episode_seed: int = 0
-    """Of the episodes."""
+    """Sets the seed of the evaluation episodes."""
     render: str = ""
-    """A film of the first episodes, such as out.gif (or .mp4, by ffmpeg; .png for one picture), of the best seed."""
+    """Draws the first episodes of the best seed into this file, such as out.gif (or .mp4, by ffmpeg; .png for one
+    picture)."""
     render_episodes: int = 3
-    """How many episodes are drawn, one after the other."""
+    """Draws this many episodes, one after the other (render)."""
     plot: str = ""
-    """A PNG of what the episodes of a trial bring by their index; beside it, of a policy with memory, what they
-    bring if the memory is cleared with every episode."""
+    """Draws the return of each episode of a trial by its index into this PNG, and beside it, for a policy with memory,
+    the return with the memory cleared at every episode."""
     json: bool = False
     """Prints everything as JSON."""
 
@@ -51,20 +58,22 @@ def main(arguments: Sequence[str]) -> int:
     run = flags.required("run", "shoal eval runs/CartPole-v1-ppo-20260131-093000", "".join(words[:1]))
     environment, parameters = flags.environment([*settings.env, *words[1:]])
     mode = "sampled" if settings.sampled else settings.mode
-    evaluated = api.evaluate_run(
-        run,
-        environment or None,
-        which=settings.which,
-        run_seed=None if settings.seed < 0 else settings.seed,
-        episodes=settings.episodes,
-        seed=settings.episode_seed,
-        greedy=None if mode == "run" else mode == "greedy",
-        memory_lasts=None if settings.memory == "run" else settings.memory,
-        plot=settings.plot,
-        render=settings.render,
-        render_episodes=settings.render_episodes,
-        **parameters,
-    )
+    with api.Activity() as activity:
+        evaluated = api.evaluate_run(
+            run,
+            environment or None,
+            which=settings.which,
+            run_seed=None if settings.seed < 0 else settings.seed,
+            episodes=settings.episodes,
+            seed=settings.episode_seed,
+            greedy=None if mode == "run" else mode == "greedy",
+            memory_lasts=None if settings.memory == "run" else settings.memory,
+            plot=settings.plot,
+            render=settings.render,
+            render_episodes=settings.render_episodes,
+            tell=activity.doing,
+            **parameters,
+        )
     print(json.dumps(evaluated, indent=2) if settings.json else table(evaluated))
     return 0
 

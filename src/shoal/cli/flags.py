@@ -11,11 +11,13 @@ from typing import Any, TypeVar
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
+from shoal.cli import help as pages
 from shoal.errors import ShoalError, nearest
+from shoal.needs import check_needs
 
 T = TypeVar("T")
 
-HELP = ("-h", "--help")
+HELP = ("-h", "--help", "--help-all")
 
 _numbers = ConstructorRegistry()
 
@@ -74,8 +76,12 @@ def parse(command: str, description: str, default: T, arguments: Sequence[str]) 
       the dataclass as it was asked for, and the words that are no flags.
 
     Raises:
-      ShoalError: a flag is unknown, or its value is not of its type.
+      ShoalError: a flag is unknown or given twice, its value is not of its type, or it has no effect without another.
     """
+    if any(word in HELP for word in arguments):
+        print(pages.page(command, description, default, full="--help-all" in arguments), end="")
+        raise SystemExit(0)
+    asked = given(default, arguments)
     told = io.StringIO()
     try:
         with contextlib.redirect_stderr(told):
@@ -99,30 +105,63 @@ def parse(command: str, description: str, default: T, arguments: Sequence[str]) 
             program = " ".join(command.split()[:2])
             hint = nearest(flag, names(default)) or f"; `{program} --help` lists them"
             raise ShoalError(f"{program} has no flag {flag!r}{hint}.")
+    own: Any = settings
+    values = {field.name: getattr(own, field.name) for field in dataclasses.fields(own)}
+    check_needs(asked & values.keys(), values, getattr(default, "needs", {}))
     return settings, rest
+
+
+def given(settings: Any, arguments: Sequence[str]) -> set[str]:
+    """The names of the fields whose flags stand among the words, with their default values too.
+
+    Raises:
+      ShoalError: a flag is given twice.
+    """
+    fields = dict(_flags(settings))
+    found: dict[str, str] = {}
+    seen: set[str] = set()
+    for word in arguments:
+        flag = _flag(word)
+        if flag in fields:
+            name = fields[flag]
+            if found.setdefault(name, flag) != flag:
+                raise ShoalError(f"{found[name]} and {flag} exclude each other; give one of them.")
+            if name in seen:
+                raise ShoalError(f"the flag {flag} is given twice; give it once.")
+            seen.add(name)
+    return seen
+
+
+def _flag(word: str) -> str:
+    """The flag that a word begins with, as it is listed: `--num-envs` for `--num_envs=3`; "" if it is none."""
+    return word.partition("=")[0].replace("_", "-") if word.startswith("--") else ""
 
 
 def names(settings: Any) -> Iterator[str]:
     """The flags that a dataclass makes."""
+    return (flag for flag, _ in _flags(settings))
+
+
+def _flags(settings: Any) -> Iterator[tuple[str, str]]:
+    """The flags that a dataclass makes, each with the name of its field."""
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         flag = field.name.rstrip("_").replace("_", "-")
         if dataclasses.is_dataclass(value):
-            yield from names(value)
+            yield from _flags(value)
         else:
-            yield f"--{flag}"
+            yield f"--{flag}", field.name
             if isinstance(value, bool):
-                yield f"--no-{flag}"
+                yield f"--no-{flag}", field.name
 
 
 def value_of(flag: str, arguments: Sequence[str]) -> str:
     """The value of a flag that must be known before the others can be read; "" if it is not given."""
     value = ""
     for word, following in zip(arguments, [*arguments, ""][1:], strict=True):
-        if word == flag:
-            value = following
-        elif word.startswith(f"{flag}="):
-            value = word.partition("=")[2]
+        if _flag(word) == flag:
+            _, equals, value = word.partition("=")
+            value = value if equals else following
     return value
 
 
@@ -136,19 +175,20 @@ def environment(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """An environment's name ("" if there is none) and its parameters, from `CartPole-v1 gravity=3.7`.
 
     Raises:
-      ShoalError: there are two names.
+      ShoalError: there are two names, or a parameter is given twice.
     """
     named = [word for word in words if "=" not in word]
     if len(named) > 1:
         raise ShoalError(
             f"{named[1]!r} is one word too many after {named[0]!r}; parameters are name=value, such as gravity=9.8."
         )
-    parameters = {}
+    parameters: dict[str, str] = {}
     for word in words:
-        name, equals, text = word.partition("=")
-        if equals:
-            parameters[name.replace("-", "_")] = _literal(text)
-    return "".join(named), parameters
+        name, equals, _ = word.partition("=")
+        if equals and parameters.setdefault(name.replace("-", "_"), word) is not word:
+            first = parameters[name.replace("-", "_")]
+            raise ShoalError(f"the parameter {name} is given twice, {first} and {word}; give it once.")
+    return "".join(named), {name: _literal(word.partition("=")[2]) for name, word in parameters.items()}
 
 
 def required(what: str, example: str, value: str) -> str:

@@ -37,18 +37,19 @@ class Making:
     """What is written."""
 
     rulesets: int = 10_000
-    """How many."""
+    """Draws this many rulesets."""
     held_out: float = 0.2
-    """The share of them that is kept for evaluation, as the part named held-out; any, since they are shuffled."""
+    """Keeps this share of the rulesets for evaluation, as the part named held-out; any of them, since they are
+    shuffled."""
     seed: int = 0
-    """Of all that is drawn."""
+    """Sets the seed of all that is drawn."""
     save: str = ""
-    """The file; left out, SETTING.npz."""
+    """Writes the rulesets to this file; left out, to SETTING.npz."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Showing:
-    """None."""
+    """No flags."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
         raise SystemExit(0)
     if name not in COMMANDS:
         raise ShoalError(
-            f"there is no command 'grid {name}'{nearest(name, COMMANDS)}; there are {', '.join(COMMANDS)}."
+            f"there is no command 'grid {name}'; there are {', '.join(COMMANDS)}{nearest(name, COMMANDS)}."
         )
     return (make_benchmark if name == "make-benchmark" else show)(arguments[1:])
 
@@ -71,7 +72,7 @@ def make_benchmark(arguments: Sequence[str]) -> int:
     known = api.PUBLISHED_RULESETS
     if setting and setting not in known:
         raise ShoalError(
-            f"there is no setting {setting!r}{nearest(setting, known)}; there are {', '.join(known)}."
+            f"there is no setting {setting!r}; there are {', '.join(known)}{nearest(setting, known)}."
         )
     fields: list[tuple[str, type, Any]] = [
         ("file", Making, dataclasses.field(default=Making())),
@@ -89,9 +90,11 @@ def make_benchmark(arguments: Sequence[str]) -> int:
             f"{words[-1]!r} is one word too many; the flags stand behind the setting {words[0]!r}."
         )
     begun = time.perf_counter()
-    made = api.Benchmark.make(
-        asked.drawing, asked.file.rulesets, seed=asked.file.seed, held_out=asked.file.held_out
-    )
+    with api.Activity() as activity:
+        activity.doing(f"drawing {asked.file.rulesets:,} rulesets")
+        made = api.Benchmark.make(
+            asked.drawing, asked.file.rulesets, seed=asked.file.seed, held_out=asked.file.held_out
+        )
     seconds = time.perf_counter() - begun
     path = Path(asked.file.save or f"{setting}.npz")
     made.save(path)

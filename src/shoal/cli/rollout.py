@@ -4,9 +4,11 @@ import dataclasses
 import json
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 from shoal import api
 from shoal.cli import flags
+from shoal.needs import Needs, Table
 
 COMMAND = "shoal rollout ENV [name=value ...]"
 DESCRIPTION = (
@@ -17,22 +19,24 @@ DESCRIPTION = (
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Of a rollout."""
+    """The flags of a rollout."""
+
+    needs: ClassVar[Table] = {"greedy": (Needs("policy", other_than=("",), such_as="runs/first"),)}
 
     envs: int = 1024
-    """How many environments."""
+    """Steps this many environments."""
     steps: int = 1000
-    """Steps of each environment; an episode that ends is followed by a new one."""
+    """Makes this many steps in each environment; an episode that ends is followed by a new one."""
     policy: str = ""
-    """A run directory whose best policy acts, in its own environment if ENV is left out; else at random."""
+    """Acts by the best policy of this run directory, in its own environment if ENV is left out; else at random."""
     greedy: bool = False
-    """The policy takes its mode in place of a sample."""
+    """Takes the policy's mode in place of a sample (policy)."""
     seed: int = 0
-    """Of the rollout."""
+    """Sets the seed of the rollout."""
     devices: int = 0
-    """How many devices of the machine are used; 0 is all."""
+    """Uses this many devices of the machine; 0 uses all."""
     save: str = ""
-    """A file for the whole data, such as data.npz: observations, actions, rewards, discounts, first, last."""
+    """Writes the whole data to this file, such as data.npz: observations, actions, rewards, discounts, first, last."""
     json: bool = False
     """Prints the statistics as JSON."""
 
@@ -43,17 +47,19 @@ def main(arguments: Sequence[str]) -> int:
     environment, parameters = flags.environment(words)
     if not settings.policy:
         flags.required("environment", "shoal rollout CartPole-v1", environment)
-    result = api.rollout(
-        environment or None,
-        settings.policy or None,
-        num_envs=settings.envs,
-        num_steps=settings.steps,
-        seed=settings.seed,
-        devices=settings.devices,
-        save=settings.save or None,
-        greedy=settings.greedy,
-        **parameters,
-    )
+    with api.Activity() as activity:
+        activity.doing(f"making {settings.steps:,} steps in each of {settings.envs:,} environments")
+        result = api.rollout(
+            environment or None,
+            settings.policy or None,
+            num_envs=settings.envs,
+            num_steps=settings.steps,
+            seed=settings.seed,
+            devices=settings.devices,
+            save=settings.save or None,
+            greedy=settings.greedy,
+            **parameters,
+        )
     where = environment or f"the environment of {settings.policy}"
     who = f"the policy of {settings.policy}" if settings.policy else "random actions"
     print(as_json(result) if settings.json else told(result, f"{where}, {who}"))

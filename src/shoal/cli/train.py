@@ -3,7 +3,7 @@
 import dataclasses
 import time
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import tyro
 
@@ -24,14 +24,18 @@ DESCRIPTION = (
 class Choices:
     """What is trained, and from what."""
 
+    groups: ClassVar[dict[str, tuple[str, ...]]] = {
+        "most used": ("algorithm", "config", "from_", "preset", "quiet")
+    }
+
     algorithm: str = "ppo"
-    """The algorithm: ppo, a2c, reinforce, or the config of your own as module:Name."""
+    """Trains with this algorithm: ppo, a2c, reinforce, or the config of your own as module:Name."""
     config: str = ""
-    """A run directory or its config.json whose settings are taken over; then ENV may be left out."""
+    """Takes over the settings of this run directory or config.json; then ENV may be left out."""
     preset: bool = True
     """Takes the tuned settings of ENV, where there are any and no config is given."""
     from_: Annotated[str, tyro.conf.arg(name="from")] = ""
-    """A run from whose last parameters the seeds start, the k-th from its k-th (fine-tuning)."""
+    """Starts the seeds from the last parameters of this run, the k-th from its k-th (fine-tuning)."""
     quiet: bool = False
     """Shows no progress; the result is printed all the same."""
 
@@ -67,11 +71,12 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _parse(arguments: Sequence[str], environment: str) -> tuple[Any, dict[str, Any], list[str]]:
-    """The choices, the settings that differ from their defaults, and the words that are no flags.
+    """The choices, the settings that the flags give, and the words that are no flags.
 
     What the defaults are, and which flags there are, depends on a few of the flags.
     """
-    config, preset = flags.value_of("--config", arguments), "--no-preset" not in arguments
+    config = flags.value_of("--config", arguments)
+    preset = "--no-preset" not in (word.replace("_", "-") for word in arguments)
     algorithm, run, settings = api.defaults(
         environment,
         algorithm=flags.value_of("--algorithm", arguments),
@@ -86,17 +91,17 @@ def _parse(arguments: Sequence[str], environment: str) -> tuple[Any, dict[str, A
     ]
     default: Any = dataclasses.make_dataclass("Train", fields, bases=(Choices,), frozen=True)(algorithm)
     chosen, words = flags.parse(COMMAND, DESCRIPTION, default, arguments)
-    # Only what differs overrides: what a setting implies is settled again from what was really given.
-    changed = _changed(run, chosen.run) | _changed(settings, getattr(chosen, title))
-    return chosen, changed, words
+    # Only what was given overrides: what a setting implies is settled again from that.
+    given = flags.given(default, arguments)
+    parts = (chosen.run, getattr(chosen, title))
+    values = {field.name: getattr(part, field.name) for part in parts for field in dataclasses.fields(part)}
+    return chosen, {name: value for name, value in values.items() if name in given}, words
 
 
 def _assignments(arguments: Sequence[str]) -> list[str]:
-    """The words name=value, wherever they stand: parameters of the environment, and perhaps a flag's values."""
-    return [word for word in arguments if "=" in word and not word.startswith("-")]
+    """The words name=value, wherever they stand: parameters of the environment, and perhaps a flag's values.
 
-
-def _changed(default: Any, chosen: Any) -> dict[str, Any]:
-    """The fields that were given another value."""
-    pairs = {field.name: getattr(chosen, field.name) for field in dataclasses.fields(chosen)}
-    return {name: value for name, value in pairs.items() if value != getattr(default, name)}
+    The last one of each name: two flags may take values of one name.
+    """
+    words = [word for word in arguments if "=" in word and not word.startswith("-")]
+    return list({word.partition("=")[0]: word for word in words}.values())

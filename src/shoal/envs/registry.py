@@ -134,6 +134,21 @@ def parameters_of(name: str) -> dict[str, inspect.Parameter]:
     return known | own
 
 
+def documentation(name: str) -> str:
+    """What an environment is: the documentation of its constructor, and what the name sets of its parameters.
+
+    The latter stands behind the first line, such as "Two rooms: ... (height=5, width=5)". Empty for a constructor
+    without documentation.
+
+    Raises:
+      ShoalError: the name is unknown.
+    """
+    entry = _entry(name)
+    first, _, rest = (inspect.getdoc(_resolve(name, entry.constructor)) or "").partition("\n")
+    own = ", ".join(f"{key}={value}" for key, value in entry.parameters.items() if key != TIME_LIMIT)
+    return f"{first} ({own})".strip() + (f"\n{rest}" if rest else "") if own else f"{first}\n{rest}".strip()
+
+
 def _wrapped(env: Environment, limit: int | None, trial: int | None) -> Environment:
     """An environment with its time limit, and as trials of so many episodes."""
     from shoal.envs.trials import Trial  # noqa: PLC0415  (imports JAX)

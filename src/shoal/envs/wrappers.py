@@ -215,13 +215,17 @@ class Hide(Wrapper):
         return state, self._without(timestep)
 
 
-def hiding(constructor: Callable[..., Any], hidden: tuple[int, ...]) -> Callable[..., Hide]:
-    """A constructor with the same parameters whose environments hide entries of their observations."""
+def hiding(constructor: Callable[..., Any], hidden: tuple[int, ...], description: str) -> Callable[..., Hide]:
+    """Make a constructor with the same parameters whose environments hide entries of their observations.
+
+    `description` becomes its documentation.
+    """
 
     @functools.wraps(constructor, updated=())
     def make(*args: Any, **parameters: Any) -> Hide:
         return Hide(constructor(*args, **parameters), hidden)
 
+    make.__doc__ = description
     return make
 
 

@@ -153,7 +153,7 @@ class DictInput(nnx.Module):
         for name in self.names:
             if name not in inputs:
                 raise ShoalError(
-                    f"the input lacks {name!r}{nearest(name, inputs)}; it has {', '.join(inputs)}."
+                    f"the input lacks {name!r}; it has {', '.join(inputs)}{nearest(name, inputs)}."
                 )
         return joined(self.torsos, [inputs[name] for name in self.names], key)
 

@@ -2,54 +2,70 @@
 
 import dataclasses
 import math
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from shoal.errors import ShoalError
+from shoal.needs import Needs, Table
 
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
     """What a run is made of besides its environment and its algorithm."""
 
+    needs: ClassVar[Table] = {
+        "reset_pool": (Needs("reset", ("pool",)),),
+        "num_evals": (Needs("eval_every", (-1,)),),
+    }
+    groups: ClassVar[dict[str, tuple[str, ...]]] = {
+        "most used": ("seeds", "seed", "total_steps", "num_envs", "num_steps", "run_dir"),
+        "evaluation and logging": (
+            *("num_evals", "eval_every", "eval_episodes", "eval_mode", "eval_max_steps"),
+            *("score", "eval_metrics", "log_every"),
+        ),
+        "resets": ("reset", "reset_pool"),
+        "devices": ("devices", "env_groups", "members"),
+    }
+
     seeds: int = 10
-    """How many seeds are trained at once, in one compiled program."""
+    """Trains this many seeds at once, in one compiled program."""
     seed: int = 0
-    """The first seed; the others follow it."""
+    """Sets the first seed; the others follow it."""
     total_steps: int = 500_000
-    """Environment steps of each seed, rounded down to whole updates."""
+    """Trains each seed for this many environment steps, rounded down to whole updates."""
     num_envs: int = 64
-    """Environments that step together, of each seed."""
+    """Steps this many environments together, for each seed."""
     num_steps: int = 128
-    """Steps of each environment between two updates."""
+    """Makes this many steps in each environment between two updates."""
     run_dir: str = ""
-    """Where the run is written; empty makes a new directory under runs/."""
+    """Writes the run to this directory; left out, to a new one under runs/."""
     reset: Literal["fresh", "pool"] = "fresh"
-    """New episodes start anew each time, or from a pool of starts that are made once (where resets are dear)."""
+    """Computes the start of each episode anew, or takes it from a pool of starts that are made once (useful when resets
+    are expensive)."""
     reset_pool: int = 128
-    """How many starts the pool holds."""
+    """Makes this many starts for the pool (reset pool)."""
     num_evals: int = 20
-    """Evaluations, evenly spaced, besides the one before training."""
+    """Evaluates this many times, evenly spaced, besides the evaluation before training."""
     eval_every: int = -1
-    """Environment steps between evaluations, 0 for only at the end; -1 leaves it to num_evals."""
+    """Evaluates every so many environment steps, with 0 only at the end; -1 leaves it to num_evals."""
     eval_episodes: int = 32
-    """Whole episodes of each evaluation; the best policy is evaluated again with ten times as many."""
+    """Plays this many whole episodes in each evaluation; the best policy is evaluated again with ten times as many."""
     eval_mode: Literal["greedy", "sampled", "both"] = "greedy"
-    """Whether evaluation takes the policy's mode, samples, or does both (then the greedy score counts)."""
+    """Takes the policy's mode in evaluations, a sample, or evaluates both ways (then the greedy score counts)."""
     eval_max_steps: int = 10_000
-    """Steps after which an episode of an evaluation is cut, for environments that may never end."""
+    """Cuts an episode of an evaluation after this many steps, for environments that may never end."""
     score: str = "return_mean"
-    """The metric of an evaluation by which the best policy is chosen, or module:function of all metrics."""
+    """Chooses the best policy by this metric of an evaluation, or by module:function of all metrics."""
     eval_metrics: str = ""
-    """A module:function from the played episodes to further metrics of an evaluation."""
+    """Adds the metrics that this module:function computes from the episodes of an evaluation."""
     log_every: int = 0
-    """Environment steps between log points; 0 logs forty times, and at each evaluation."""
+    """Writes metrics every so many environment steps; 0 writes them forty times, and at each evaluation."""
     devices: int = 0
-    """How many devices of the machine are used; 0 is all."""
+    """Uses this many devices of the machine; 0 uses all."""
     env_groups: int = 0
-    """Groups into which the environments of a seed are split, one a device; 0 is one group a device for a
-    single seed, else one. The result depends on it (each group shuffles its own rows), not on the devices."""
+    """Splits the environments of a seed into so many groups, one a device; 0 makes one group a device for a single
+    seed, else one. The result depends on it (each group shuffles its own rows), not on the devices."""
     members: Literal["auto", "map", "vmap"] = "auto"
-    """Whether the seeds of one device run one after the other or together; auto is map on the CPU."""
+    """Trains the seeds of one device one after the other (map) or together (vmap); auto takes map on the CPU."""
 
     @property
     def steps_per_update(self) -> int:

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a live line on a terminal, else a plain line per log point.
+"""Progress of what takes long: a live line on a terminal, else a plain line every few seconds.
 
 It is written to standard error, so that standard output has a command's result and nothing else.
 """
@@ -7,13 +7,22 @@ import contextlib
 import math
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import IO, Any
 
+SECONDS_APART = 5.0  # between two plain lines, at least
+SHARE_APART = 0.01  # and of the time since the first: a run of ten hours has a line every six minutes
+CLEARED = "\r\x1b[2K"  # to the start of a terminal's line, which is emptied
+SECONDS_SILENT = 3.0  # after which an `Activity` says what goes on
+
 
 class Progress:
     """The progress of a run; a context manager, so that the live line is ended whatever happens.
+
+    Where lines are plain, the first and the last log point have one, and those between that come `SECONDS_APART`
+    after the line before (and, in long runs, `SHARE_APART` of the time since the first).
 
     A stream that breaks (a closed pipe, a notebook that went away) silences it: nothing that is only
     shown may end a run.
@@ -42,6 +51,7 @@ class Progress:
         self._stream = sys.stderr if stream is None else stream
         self._silent = quiet or self._stream is None  # a process without a console has no stderr
         self._begun: tuple[int, float] | None = None  # steps and time of the first update
+        self._written = -math.inf  # time of the last plain line
         self._live: Any = None  # rich's progress bar, on a terminal
 
     def __enter__(self) -> "Progress":
@@ -68,13 +78,15 @@ class Progress:
             return
         numbers = [f"{short(steps_per_second)} steps/s"] if math.isfinite(steps_per_second) else []
         numbers += [f"{name.replace('_', ' ')} {number(value)}" for name, value in metrics.items()]
-        left = self._seconds_left(steps)
+        now = self._clock()
+        left = self._seconds_left(steps, now)
         numbers += [f"{duration(left)} left"] if left is not None and steps < self._total else []
         with self._forgiving():
             if self._live is not None:
                 task = self._live.task_ids[0]
                 self._live.update(task, completed=steps, numbers="  ".join(numbers), refresh=True)
-            else:
+            elif steps >= self._total or self._due(now):
+                self._written = now
                 share = steps / max(1, self._total)
                 head = f"{self._title}  {steps:,} of {self._total:,} {self._unit} ({share:.0%})".strip()
                 print("  ".join([head, *numbers]), file=self._stream, flush=True)
@@ -89,9 +101,13 @@ class Progress:
             else:
                 print(text, file=self._stream, flush=True)
 
-    def _seconds_left(self, steps: int) -> float | None:
+    def _due(self, now: float) -> bool:
+        """Whether enough time has passed since the last plain line."""
+        begun = now if self._begun is None else self._begun[1]
+        return now - self._written >= max(SECONDS_APART, SHARE_APART * (now - begun))
+
+    def _seconds_left(self, steps: int, now: float) -> float | None:
         """Wall time to go at the pace since the first update, which leaves compilation out."""
-        now = self._clock()
         if self._begun is None:
             self._begun = steps, now
         first, begun = self._begun
@@ -103,6 +119,70 @@ class Progress:
             yield
         except (OSError, ValueError):  # ValueError: the stream was closed
             self._silent, self._live = True, None
+
+
+class Activity:
+    """What a command is doing, said once it takes long; a context manager.
+
+        with Activity() as activity:
+            activity.doing("drawing picture 12 of 603")
+
+    Nothing is written in the first seconds, so that what is quick stays silent. After that a terminal shows one
+    line, which is removed at the end; elsewhere a line is written every few seconds. A thread writes it, so that
+    it is there while the main one waits for a compiled program.
+
+    Args:
+      stream: where to write; None is standard error.
+      silent: seconds before the first line.
+      apart: seconds between two plain lines.
+    """
+
+    def __init__(
+        self,
+        *,
+        stream: IO[str] | None = None,
+        silent: float = SECONDS_SILENT,
+        apart: float = SECONDS_APART,
+    ):
+        self._stream = sys.stderr if stream is None else stream
+        self._silent, self._apart = silent, apart
+        self._text, self._shown = "", False
+        self._live = is_terminal(self._stream)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._write, daemon=True)
+
+    def __enter__(self) -> "Activity":
+        if self._stream is not None:  # a process without a console has no stderr
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        if self._shown and self._live:
+            with contextlib.suppress(OSError, ValueError):
+                print(CLEARED, end="", file=self._stream, flush=True)
+
+    def doing(self, text: str) -> None:
+        """Sets what goes on from now; cheap, so that it may be called for every part of a long work."""
+        self._text = text
+
+    def _write(self) -> None:
+        begun, pause = time.monotonic(), self._silent
+        while not self._ended.wait(pause):
+            line = f"{self._text}  {duration(time.monotonic() - begun)}"
+            with contextlib.suppress(OSError, ValueError):  # what is only shown may not end anything
+                if self._text and self._live:
+                    print(f"{CLEARED}{line}", end="", file=self._stream, flush=True)
+                elif self._text:
+                    print(line, file=self._stream, flush=True)
+                self._shown = self._shown or bool(self._text)
+            pause = 0.5 if self._live else self._apart
+
+
+def unsaid(text: str) -> None:
+    """Stand in for `Activity.doing` where nothing is shown."""
 
 
 def is_terminal(stream: Any) -> bool:

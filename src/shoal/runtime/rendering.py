@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from shoal.errors import ShoalError
 from shoal.runtime import video
 from shoal.runtime.config import at_least
 from shoal.runtime.evaluation import Playing, begun, played_on
+from shoal.runtime.progress import unsaid
 from shoal.types import Array, Environment, PyTree, State, spec_of
 
 STEPS_AT_ONCE = 64  # of a compiled call
@@ -76,6 +77,7 @@ def draw(
     episodes: int,
     max_steps: int,
     greedy: bool,
+    tell: Callable[[str], None] = unsaid,
 ) -> Rendered:
     """Plays episodes and draws them into a file, one after the other.
 
@@ -90,13 +92,16 @@ def draw(
       episodes: how many.
       max_steps: after which an episode is left.
       greedy: whether the policy takes its mode or samples.
+      tell: called with what is being done, again and again.
 
     Raises:
       ShoalError: as `check`, or a picture is none.
     """
     path = check(environment, path, episodes)
+    tell(f"playing {episodes} episodes for {path}")
     played = record(environment, config, parameters, key, episodes, max_steps, greedy)
-    count = video.write(path, functools.partial(_frames, environment, played), frames_per_second(environment))
+    frames = functools.partial(_frames, environment, played, lambda text: tell(f"{text} for {path}"))
+    count = video.write(path, frames, frames_per_second(environment))
     returns = [float(episode.returned[-1]) for episode in played]
     return Rendered(path, count, returns, [len(episode.returned) - 1 for episode in played])
 
@@ -153,10 +158,15 @@ def _is_key(x: Any) -> bool:
     return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
-def _frames(environment: Environment, episodes: list[Episode]) -> Iterator[video.Frame]:
+def _frames(
+    environment: Environment, episodes: list[Episode], tell: Callable[[str], None]
+) -> Iterator[video.Frame]:
     size: tuple[int, ...] = ()
+    drawn, total = 0, sum(len(episode.returned) for episode in episodes)
     for number, episode in enumerate(episodes, 1):
         for step, returned in enumerate(episode.returned):
+            drawn += 1
+            tell(f"drawing picture {drawn:,} of {total:,}")
             state = jax.tree.map(lambda x, step=step: jnp.asarray(x[step]), episode.states)
             picture = render(environment, state)
             size = size or picture.shape
@@ -167,3 +177,4 @@ def _frames(environment: Environment, episodes: list[Episode]) -> Iterator[video
                 )
             caption = f"#{number}   step {step}   return {returned:.4g}"
             yield video.Frame(picture, caption, step == len(episode.returned) - 1)
+    tell(f"writing {total:,} pictures")

@@ -23,7 +23,9 @@ SHORTEST = 20  # milliseconds: players slow down a GIF of shorter ones
 BAR = 24  # pixels, of the caption below a picture
 FONT_SIZE = 13
 BAR_COLOUR, TEXT_COLOUR = (24, 26, 32), (214, 218, 226)
+TEXT_LEVELS = 8  # of the letters' edges: few, so that the colours of a film fit one palette
 MOST_COLOURS = 256  # of a GIF
+ALIKE = 16  # levels of 256 by which two colours may differ that share a place of a full palette
 
 
 class Frame(NamedTuple):
@@ -94,9 +96,11 @@ def captioned(frame: Frame) -> np.ndarray:
     """The picture with a bar below it that holds the caption, uint8 [height + BAR, width, 3]."""
     from PIL import Image, ImageDraw  # noqa: PLC0415 (Pillow is imported where a film is made, and only there)
 
-    bar = Image.new("RGB", (frame.picture.shape[1], BAR), BAR_COLOUR)
-    ImageDraw.Draw(bar).text((8, BAR / 2), frame.caption, TEXT_COLOUR, _font(), anchor="lm")
-    return np.concatenate([frame.picture, np.asarray(bar)])
+    text = Image.new("L", (frame.picture.shape[1], BAR))
+    ImageDraw.Draw(text).text((8, BAR / 2), frame.caption, 255, _font(), anchor="lm")
+    covered = (np.round(np.asarray(text, np.float32) / 255 * TEXT_LEVELS) / TEXT_LEVELS)[..., None]
+    bar, colour = np.asarray(BAR_COLOUR, np.float32), np.asarray(TEXT_COLOUR, np.float32)
+    return np.concatenate([frame.picture, np.round(bar + covered * (colour - bar)).astype(np.uint8)])
 
 
 @functools.cache
@@ -128,6 +132,8 @@ def _write_gif(file: IO[bytes], frames: Callable[[], Iterable[Frame]], frames_pe
 class Indexed:
     """Pictures as numbers of a palette of at most 256 colours, compressed.
 
+    Colours that come when the palette is full are replaced by those that it has, if they are alike.
+
     Attributes:
       overflows: whether the pictures have more colours than that; then they are not kept.
     """
@@ -146,24 +152,38 @@ class Indexed:
         red, green, blue = np.moveaxis(picture.astype(np.int32), -1, 0)
         colours = red << 16 | green << 8 | blue
         new = np.unique(colours[self._number[colours] < 0])
-        if len(self.palette) + len(new) > MOST_COLOURS:
+        if not self._number_of(new):
             self.overflows, self._pictures = True, []
             return
-        self._number[new] = len(self.palette) + np.arange(len(new))
-        self.palette = np.concatenate([self.palette, new])
         self._shape = colours.shape
         self._pictures.append(zlib.compress(self._number[colours].astype(np.uint8).tobytes(), level=1))
+
+    def _number_of(self, new: np.ndarray) -> bool:
+        """Numbers new colours: a place of the palette each, or once that is full the place of one like it."""
+        room = MOST_COLOURS - len(self.palette)
+        self._number[new[:room]] = len(self.palette) + np.arange(len(new[:room]))
+        self.palette = np.concatenate([self.palette, new[:room]])
+        if len(new) <= room:
+            return True
+        difference = np.abs(channels(new[room:])[:, None] - channels(self.palette)).max(axis=-1)
+        self._number[new[room:]] = difference.argmin(axis=1)
+        return bool(difference.min(axis=1).max() <= ALIKE)
 
     def images(self) -> Iterator[Any]:
         """The pictures as images of Pillow's with that palette."""
         from PIL import Image  # noqa: PLC0415
 
-        channels = np.stack([self.palette >> 16, self.palette >> 8 & 255, self.palette & 255], axis=-1)
+        palette = channels(self.palette).astype(np.uint8).tobytes()
         height, width = self._shape
         for picture in self._pictures:
             image = Image.frombytes("P", (width, height), zlib.decompress(picture))
-            image.putpalette(channels.astype(np.uint8).tobytes())
+            image.putpalette(palette)
             yield image
+
+
+def channels(colours: np.ndarray) -> np.ndarray:
+    """Red, green and blue of colours 0xRRGGBB [...], as [..., 3]."""
+    return np.stack([colours >> 16, colours >> 8 & 255, colours & 255], axis=-1)
 
 
 def _write_mp4(path: Path, temporary: str, frames: Iterable[Frame], frames_per_second: float) -> int:

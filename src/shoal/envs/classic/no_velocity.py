@@ -7,5 +7,11 @@ from shoal.envs.classic.cartpole import CartPole
 from shoal.envs.classic.pendulum import Pendulum
 from shoal.envs.wrappers import hiding
 
-cartpole = hiding(CartPole, (1, 3))  # of the cart and of the pole
-pendulum = hiding(Pendulum, (2,))  # turning
+cartpole = hiding(  # of the cart and of the pole
+    CartPole,
+    (1, 3),
+    "CartPole whose velocities are hidden: the policy must remember where cart and pole were.",
+)
+pendulum = hiding(
+    Pendulum, (2,), "Pendulum whose angular velocity is hidden: the policy must remember how it was turned."
+)

@@ -58,21 +58,21 @@ class GenerationConfig:
     """How rulesets are drawn."""
 
     chain_depth: int = 0
-    """How many rules lie between a thing of the start and the goal at most; 0 to 3."""
+    """Puts this many rules at most between a thing of the start and the goal; 0 to 3."""
     sample_depth: bool = False
     """Draws the depth of each ruleset, from 0 to chain_depth, in place of taking chain_depth."""
     prune_prob: float = 0.0
-    """The probability that a tile of the tree is there from the start in place of being a rule's product."""
+    """Places a tile of the tree at the start with this probability, in place of making it a rule's product."""
     num_distractor_rules: int = 0
-    """How many rules lead nowhere, their things being there too."""
+    """Adds this many rules that lead nowhere, and their things."""
     sample_distractor_rules: bool = False
-    """Draws how many, from 0 to num_distractor_rules, in place of taking num_distractor_rules."""
+    """Draws how many rules lead nowhere, from 0 to num_distractor_rules, in place of taking num_distractor_rules."""
     num_distractor_objects: int = 0
-    """How many things serve nothing."""
+    """Adds this many things that serve nothing."""
     distinct_objects: bool = False
     """Counts rulesets as different that differ in nothing but their things."""
     goals: tuple[str, ...] = ()
-    """Kinds of goals that are drawn, such as agent_hold and tile_near_up; none named is all of them."""
+    """Draws goals of these kinds, such as agent_hold and tile_near_up; left out, of all."""
 
     @property
     def goal_kinds(self) -> np.ndarray:
@@ -104,8 +104,8 @@ class GenerationConfig:
         for name in self.goals:
             if name not in GOAL_NAMES:
                 raise ShoalError(
-                    f"goals={self.goals!r}: {name!r} is no kind of goal that is drawn{nearest(name, GOAL_NAMES)}; "
-                    f"there are {', '.join(GOAL_NAMES)}"
+                    f"goals={self.goals!r}: {name!r} is no kind of goal that is drawn; "
+                    f"there are {', '.join(GOAL_NAMES)}{nearest(name, GOAL_NAMES)}"
                 )
 
 

@@ -1,0 +1,94 @@
+"""Settings that have no effect unless others have certain values, declared as a table beside each config.
+
+A config names them in a class attribute, which is read for the settings that a caller gave himself:
+
+    needs: ClassVar[needs.Table] = {
+        "dpo_alpha": (Needs("surrogate", ("dpo",)),),
+        "core_size": (Needs("core", other_than=("none",), such_as="gru"),),
+    }
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from shoal.errors import ShoalError
+
+
+@dataclasses.dataclass(frozen=True)
+class Needs:
+    """What a setting needs of another in order to have an effect; one of `values`, `kinds` and `other_than`.
+
+    Classes and functions count by their `module:Name`.
+
+    Attributes:
+      name: the other setting's name, or `action_space` or `observation_space`, the environment's.
+      values: it must have one of these values.
+      kinds: it must be an instance of one of these classes, by their names.
+      other_than: it must have any value but these.
+      such_as: with `other_than`, a value that is right; for the message.
+    """
+
+    name: str
+    values: tuple[Any, ...] = ()
+    kinds: tuple[str, ...] = ()
+    other_than: tuple[Any, ...] = ()
+    such_as: Any = None
+
+    def met(self, value: Any) -> bool:
+        """Whether a value of the other setting is right."""
+        if self.kinds:
+            return type(value).__name__ in self.kinds
+        value = f"{value.__module__}:{value.__qualname__}" if hasattr(value, "__qualname__") else value
+        return value in self.values if self.values else value not in self.other_than
+
+    def __str__(self) -> str:
+        """What would be right, such as "surrogate='clip'"."""
+        if self.kinds:
+            return f"an {self.name} that is a {' or a '.join(self.kinds)}"
+        if self.values:
+            return " or ".join(f"{self.name}={value!r}" for value in self.values)
+        return f"one, such as {self.name}={self.such_as!r}"
+
+
+Table = Mapping[str, tuple[Needs | tuple[Needs, ...], ...]]
+"""What each setting needs: all entries, of which a tuple is met by any of its parts."""
+
+
+def check_needs(given: Iterable[str], values: Mapping[str, Any], table: Table) -> None:
+    """Require that the settings which a caller gave have an effect.
+
+    Args:
+      given: the names of the settings that he gave; others may be without effect.
+      values: every setting by its name, and the environment's spaces.
+      table: what settings need.
+
+    Raises:
+      ShoalError: the first setting that has none; says what it needs.
+    """
+    for name in given:
+        if missing := _missing(name, values, table):
+            found = dict.fromkeys(f"{needs.name}={values[needs.name]!r}" for needs in missing)
+            right = dict.fromkeys(str(needs) for needs in missing)
+            raise ShoalError(
+                f"{name}={values[name]!r} has no effect with {' and '.join(found)}; it needs {' or '.join(right)}."
+            )
+
+
+def _missing(name: str, values: Mapping[str, Any], table: Table) -> list[Needs]:
+    """What a setting needs and has not, the alternatives of one entry; empty if it has an effect."""
+    for entry in table.get(name, ()):
+        alternatives = entry if isinstance(entry, tuple) else (entry,)
+        missing = [_unmet(needs, values, table) for needs in alternatives]
+        if all(missing):
+            return [needs for part in missing for needs in part]
+    return []
+
+
+def _unmet(needs: Needs, values: Mapping[str, Any], table: Table) -> list[Needs]:
+    """The need itself, or what the setting that it names needs for its own part; empty if both are met."""
+    if needs.name not in values:  # another algorithm's, which has no such setting
+        return []
+    if not needs.met(values[needs.name]):
+        return [needs]
+    return _missing(needs.name, values, table)
