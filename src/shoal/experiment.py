@@ -17,6 +17,7 @@ import numpy as np
 
 from shoal import envs
 from shoal.algos import registry
+from shoal.envs.parameters import check_parameters
 from shoal.envs.registry import TIME_LIMIT, TRIAL, lasting
 from shoal.errors import ShoalError, nearest
 from shoal.imports import import_name, imported
@@ -95,6 +96,7 @@ def decide(
         environment = envs.make(name, **parameters)
         parameters = lasting(name, parameters)
     else:
+        check_parameters(environment)
         name, parameters = described(environment)
     algorithm, default_run, default_config = defaults(
         name,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.envs.base import TimeStep, environment, restart, transition
+from shoal.envs.base import TimeStep, environment, parameter, restart, transition
 from shoal.envs.grid import goals, near, pictures, rules
 from shoal.envs.grid.actions import Action, Agent, handled, moved
 from shoal.envs.grid.board import Board, read, step_of, write
@@ -17,6 +17,7 @@ from shoal.envs.grid.rules import Rules
 from shoal.envs.grid.settling import Scene, settle
 from shoal.envs.grid.tiles import NOTHING, NUM_COLOURS, NUM_TILES, unpacked
 from shoal.envs.grid.views import places_seen, seen_cells, view
+from shoal.envs.registry import LARGEST_COUNT
 from shoal.errors import ShoalError
 from shoal.spaces import Box, Dict, Discrete, Space
 from shoal.types import Array, PyTree
@@ -61,7 +62,7 @@ class GridWorld(abc.ABC):
     height: int = 9
     width: int = 9
     view_size: int = 7
-    max_episode_steps: int | None = None
+    max_episode_steps: int | None = parameter(default=None, low=1, high=LARGEST_COUNT)
     see_through_walls: bool = True
     observe_image: bool = False
     image_tile_size: int = 8
