@@ -203,8 +203,9 @@ def _is_number(leaf: Any) -> bool:
     """Whether a leaf is a number or an array of numbers; truth values, texts and random keys are not."""
     if isinstance(leaf, int | float):
         return not isinstance(leaf, bool)
-    dtype = getattr(leaf, "dtype", None)
-    return dtype is not None and (jnp.issubdtype(dtype, np.floating) or jnp.issubdtype(dtype, np.integer))
+    if not isinstance(leaf, np.ndarray | np.generic | jax.Array):
+        return False
+    return jnp.issubdtype(leaf.dtype, np.floating) or jnp.issubdtype(leaf.dtype, np.integer)
 
 
 def _wanted(options: tuple[Any, ...], default: Any) -> str:

@@ -120,6 +120,11 @@ def lasting(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     return settle(parameters)
 
 
+def meant_by(name: str) -> Mapping[str, Any]:
+    """The parameters that a name itself stands for, as it was registered."""
+    return _entry(name).parameters
+
+
 def parameters_of(name: str) -> dict[str, inspect.Parameter]:
     """The parameters that `make` takes for a name, each with its type (`annotation`) and `default`.
 
