@@ -242,8 +242,11 @@ def test_what_cannot_be_written_down_has_a_reason(value, reason):
 
 def test_nothing_is_called_that_is_no_struct():
     """A file may name anything that can be imported."""
-    with pytest.raises(ShoalError, match="has no `observation_space`"):
-        from_json({"name": "fractions:Fraction", "parameters": {}})
+    for name in ("fractions:Fraction", "os:getcwd", f"{__name__}:double"):
+        with pytest.raises(
+            ShoalError, match=f"{name} is no class of an environment, a struct or a NamedTuple"
+        ):
+            from_json({"name": name, "parameters": {}})
     for damaged in ({"dtype": "no", "values": [1]}, {"dtype": "int32", "values": ["x"]}):
         with pytest.raises(ShoalError, match="is damaged"):
             from_json(damaged)

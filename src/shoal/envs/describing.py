@@ -281,7 +281,8 @@ def _array_from_json(saved: Mapping[str, Any]) -> np.ndarray:
 def _named_from_json(name: str, parameters: Mapping[str, Any]) -> Any:
     """An environment by its name, or a struct or NamedTuple by its class."""
     cls = imported(name) if ":" in name else None
-    is_plain = isinstance(cls, type) and (hasattr(cls, "_fields") or trees.is_struct(cls))
-    if is_plain and not (hasattr(cls, "reset") and hasattr(cls, "step")):
-        return cls(**{k: from_json(x) for k, x in parameters.items()})  # type: ignore[misc]
-    return registry.make(name, **decoded(name, parameters))
+    if cls is None or (isinstance(cls, type) and hasattr(cls, "reset") and hasattr(cls, "step")):
+        return registry.make(name, **decoded(name, parameters))
+    if isinstance(cls, type) and (hasattr(cls, "_fields") or trees.is_struct(cls)):
+        return cls(**{k: from_json(x) for k, x in parameters.items()})
+    raise ShoalError(f"{name} is no class of an environment, a struct or a NamedTuple")
