@@ -72,7 +72,36 @@ def pole(path):
     )
 
 
+@envs.environment
+class Weighted(envs.Wrapper):
+    """A wrapper of the user's own, with an array."""
+
+    weights: jax.Array
+
+    def step(self, state, action, key):
+        state, timestep = self.env.step(state, action, key)
+        return state, timestep._replace(reward=timestep.reward * self.weights[action])
+
+
 # ---- train
+
+
+def test_a_run_in_a_wrapped_environment_is_loaded_evaluated_and_made_again_by_its_path(path):
+    world = envs.TimeLimit(
+        Weighted(envs.RewardScale(Halves(short=3), 2.0), jnp.asarray([1, 3], jnp.uint8)), 9
+    )
+    small = BANDIT | {"seeds": 1, "eval_metrics": "", "total_steps": 32, "num_evals": 1}
+    run = shoal.train(world, algorithm=BanditConfig, run_dir=path / "wrapped", progress=False, **small)
+    loaded = shoal.load(run.path).environment
+    assert jax.tree.structure(loaded) == jax.tree.structure(world)
+    assert loaded.env.weights.dtype == np.uint8
+    assert loaded.env.weights.tolist() == [1, 3]
+    assert shoal.evaluate(run.path, episodes=4) == shoal.evaluate(run.policy(), world, episodes=4)
+    assert api.evaluate_run(run.path, episodes=4, max_episode_steps=2)["metrics"][3]["length_max"] == 2
+    again = shoal.train(config=run.path, run_dir=path / "wrapped-again", progress=False)
+    assert again.summary["parameters_sha256"] == run.summary["parameters_sha256"]
+    one, other = (json.loads((x.path / "config.json").read_text())["environment"] for x in (run, again))
+    assert one == other
 
 
 def test_a_run_says_what_it_came_to(bandit, path):

@@ -22,6 +22,8 @@ from shoal.runtime.config import RunConfig
 from shoal.runtime.directory import RunDirectory
 
 PRESET = preset("CartPole-v1", "ppo")
+CARTPOLE = {name: declared.default for name, declared in envs.parameters_of("CartPole-v1").items()}
+HALVES = {"max_episode_steps": None, "trial_episodes": None, "bonus": 0.0, "short": 2, "long": 20}
 
 
 class MyNetwork(ActorCritic):
@@ -83,8 +85,9 @@ def test_environment_parameters_belong_to_their_environment(tmp_path):
     )
     assert decide(None, config_file=path, overrides={}).environment.env.gravity == 5.0
     both = decide(None, environment_parameters={"pole_mass": 0.2}, config_file=path, overrides={})
-    assert both.environment_parameters == {"gravity": 5.0, "pole_mass": 0.2}
-    assert decide("Acrobot-v1", config_file=path, overrides={}).environment_parameters == {}
+    assert both.environment_parameters == CARTPOLE | {"gravity": 5.0, "pole_mass": 0.2}
+    assert both.environment == envs.make("CartPole-v1", gravity=5.0, pole_mass=0.2)
+    assert decide("Acrobot-v1", config_file=path, overrides={}).environment == envs.make("Acrobot-v1")
 
 
 # ---- given as objects
@@ -108,7 +111,7 @@ def test_a_users_algorithm_by_name_class_or_value():
 
 
 @pytest.mark.parametrize(
-    "environment,name,parameters",
+    "environment,name,changed",
     [
         (envs.make("CartPole-v1"), "CartPole-v1", {}),
         (envs.make("CartPole-v1", gravity=5.0), "CartPole-v1", {"gravity": 5.0}),
@@ -128,19 +131,72 @@ def test_a_users_algorithm_by_name_class_or_value():
         ),
     ],
 )
-def test_an_environment_itself_is_written_down_so_that_it_is_made_again(
-    environment, name, parameters, tmp_path
-):
+def test_an_environment_itself_is_written_down_so_that_it_is_made_again(environment, name, changed, tmp_path):
+    """With the defaults, so that it is the same where a later version has others."""
     decided = decide(environment, overrides={})
-    assert (decided.environment_name, decided.environment_parameters) == (name, parameters)
+    complete = (HALVES if "Halves" in name else CARTPOLE) | changed
+    assert (decided.environment_name, decided.environment_parameters) == (name, complete)
+    assert not decided.environment_gaps
     again = decide(None, config_file=written(decided, tmp_path / "run"), overrides={})
     assert trees.as_arrays(again.environment) == trees.as_arrays(environment)
 
 
-def test_a_wrapper_of_ones_own_is_named_and_no_more():
-    decided = decide(Mine(Halves()), overrides={})
+def test_a_wrapper_of_ones_own_is_written_down_with_what_it_holds(tmp_path):
+    environment = Mine(Halves(short=4), extra=2.0)
+    decided = decide(environment, overrides={})
     assert decided.environment_name == f"{__name__}:Mine"
-    assert decided.environment_parameters == {}
+    path = written(decided, tmp_path / "run")
+    assert decide(None, config_file=path, overrides={}).environment == environment
+    assert decide(f"{__name__}:Mine", config_file=path, overrides={}).environment == environment
+    given = {"extra": 3.0, "env": Halves()}
+    changed = decide(None, config_file=path, environment_parameters=given, overrides={})
+    assert changed.environment == Mine(Halves(), extra=3.0)
+
+
+def test_what_cannot_be_written_down_is_said_where_it_is_needed(tmp_path):
+    """The run is written, with the reason; it is loaded with its environment, or with what is missing."""
+
+    @envs.environment
+    class Local(Wrapper):
+        """Cannot be imported."""
+
+    environment = Local(Halves())
+    path = written(decide(environment, overrides={}), tmp_path / "run")
+    reason = "Local cannot be imported by that name; give the environment itself, as in shoal.load"
+    with pytest.raises(ShoalError, match=f"the run's environment .* cannot be made again, since .*{reason}"):
+        decide(None, config_file=path, overrides={})
+    assert decide(environment, config_file=path, overrides={}).environment == environment
+
+    path = written(decide(Mine(Halves(), extra=jnp.zeros(60_000)), overrides={}), tmp_path / "large")
+    with pytest.raises(ShoalError, match=r"its parameter 'extra' was not written down: .* 60,000 numbers"):
+        decide(None, config_file=path, overrides={})
+    again = decide(None, config_file=path, environment_parameters={"extra": 2.0}, overrides={})
+    assert again.environment == Mine(Halves(), extra=2.0)
+
+
+def test_a_config_of_an_earlier_version_is_read(tmp_path):
+    """It has no defaults, arrays are lists, and of wrappers nothing is written."""
+    path = written(decide("CartPole-v1", overrides={}), tmp_path / "run")
+    saved = json.loads((path / "config.json").read_text())
+
+    def read(name, parameters, environment=None):
+        saved["environment"] = {"name": name, "parameters": parameters}
+        (path / "config.json").write_text(json.dumps(saved))
+        return decide(environment, config_file=path, overrides={}).environment
+
+    assert read("CartPole-v1", {"gravity": 5.0}) == envs.make("CartPole-v1", gravity=5.0)
+    assert read("CartPole-v1", {"max_episode_steps": None}) == envs.make(
+        "CartPole-v1", max_episode_steps=None
+    )
+    task = [[1] + [0] * 4, [[0] * 7], [[3, 2]]]
+    world = read("XLand-MiniGrid-R1-9x9", {"ruleset": task, "view_size": 3})
+    assert [x.tolist() for x in world.ruleset] == task
+    assert {x.dtype for x in world.ruleset} == {np.dtype(np.uint8)}
+    assert read("tiny_worlds:Sized", {"sizes": [[3], [4]], "limit": "inf"}).sizes == ((3,), (4,))
+    with pytest.raises(ShoalError, match=r"needs the parameter 'env', .*; give the environment itself"):
+        read("shoal.envs.wrappers:FrameStack", {})
+    stacked = envs.FrameStack(Halves(), 2)
+    assert read("shoal.envs.wrappers:FrameStack", {}, stacked) is stacked
 
 
 def test_sizes_and_infinities_come_back_as_they_were(tmp_path):

@@ -16,7 +16,7 @@ from shoal.envs.grid.benchmark import Benchmark
 from shoal.envs.grid.generating import PUBLISHED as PUBLISHED_RULESETS
 from shoal.envs.grid.generating import GenerationConfig
 from shoal.envs.grid.wording import benchmark_told, ruleset_told
-from shoal.envs.registry import documentation, environments, make, parameters_of, register
+from shoal.envs.registry import bounds_of, documentation, environments, make, parameters_of, register
 from shoal.errors import SavingError, ShoalError
 from shoal.experiment import Experiment, decide, defaults
 from shoal.runtime import collecting, finetuning, groups, machine, population, reporting, saving, trainer
@@ -47,6 +47,7 @@ __all__ = [
     "TrainedPolicy",
     "TrainedRun",
     "benchmark_told",
+    "bounds_of",
     "check",
     "decide",
     "defaults",

@@ -13,12 +13,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from shoal import envs
 from shoal.algos import registry
-from shoal.envs.registry import TIME_LIMIT, TRIAL, lasting
+from shoal.envs import describing
+from shoal.envs.describing import Description, from_json
+from shoal.envs.parameters import check_parameters
+from shoal.envs.registry import TRIAL
 from shoal.errors import ShoalError, nearest
 from shoal.imports import import_name, imported
 from shoal.needs import check_needs
@@ -27,7 +29,6 @@ from shoal.runtime.config import RunConfig
 from shoal.types import Environment, spec_of
 
 SCHEMA = 2  # of config.json; in 1, some settings had 0 or empty for "off" and "the same as the actor's"
-LARGEST_ARRAY = 50_000  # numbers; what is larger is no parameter to write down in a config
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Experiment:
     config: Any
     run: RunConfig
     started_from: str = ""
+    environment_gaps: Mapping[str, str] = dataclasses.field(default_factory=dict)  # see `Description`
     asked: Any = None  # the algorithm's config before what it implies was filled in; None is `config` itself
 
     def validate(self) -> None:
@@ -59,7 +61,9 @@ class Experiment:
         following = [name for name in _names(type(asked)) if getattr(asked, name) is None]
         return {
             "schema": SCHEMA,
-            "environment": {"name": self.environment_name, "parameters": dict(self.environment_parameters)},
+            "environment": describing.as_json(
+                Description(self.environment_name, self.environment_parameters, self.environment_gaps)
+            ),
             "algorithm": {"name": self.algorithm, **_plain(self.config), **dict.fromkeys(following)},
             "run": _plain(self.run),
             "from": self.started_from,
@@ -93,17 +97,8 @@ def decide(
     saved = read_config(config_file) if config_file else {}
     if environment is None and not saved:
         raise ShoalError("no environment was named; give one such as CartPole-v1, or a config file.")
-    if isinstance(environment, str) or environment is None:
-        name = environment or saved["environment"]["name"]
-        same = saved and name == saved["environment"]["name"]
-        parameters = {
-            **({k: _from_json(x) for k, x in saved["environment"]["parameters"].items()} if same else {}),
-            **(environment_parameters or {}),
-        }
-        environment = envs.make(name, **parameters)
-        parameters = lasting(name, parameters)
-    else:
-        name, parameters = described(environment)
+    environment, description = _environment(environment, environment_parameters or {}, saved)
+    name, parameters, gaps = description
     algorithm, default_run, default_config = defaults(
         name,
         algorithm=algorithm,
@@ -115,7 +110,7 @@ def decide(
     run = dataclasses.replace(default_run, **run_settings)
     config = dataclasses.replace(default_config, **algorithm_settings)
     _check_effects(overrides, environment, run, config)
-    return Experiment(name, parameters, environment, algorithm, config, run, started_from)
+    return Experiment(name, parameters, environment, algorithm, config, run, started_from, gaps)
 
 
 def _check_effects(given: Mapping[str, Any], environment: Environment, run: RunConfig, config: Any) -> None:
@@ -126,64 +121,22 @@ def _check_effects(given: Mapping[str, Any], environment: Environment, run: RunC
     check_needs(given, values, {**run.needs, **getattr(config, "needs", {})})
 
 
-def described(environment: Environment) -> tuple[str, dict[str, Any]]:
-    """The name and the parameters by which `make` makes an environment again.
-
-    Without parameters where none do, as for a wrapper of the user's own: then the policies of a run can only be
-    loaded beside their environment.
-    """
-    inner, around = _unwrapped(environment)
-    for name in (*envs.environments(), import_name(type(inner))):
-        try:
-            plain, plain_around = _unwrapped(envs.make(name))
-            if type(plain) is not type(inner):
-                continue
-            parameters = {k: v for k, v in _fields(inner).items() if v != _fields(plain)[k]}
-            parameters |= {k: v for k, v in around.items() if v != plain_around[k]}
-            if _same(envs.make(name, **parameters), environment):
-                return name, parameters
-        except Exception:  # whatever keeps an environment from being made by its name alone
-            continue
-    return import_name(type(environment)), {}
-
-
-def _unwrapped(environment: Any) -> tuple[Any, dict[str, int | None]]:
-    """The environment without the wrappers that `make` may put around any, and the parameters for them."""
-    around: dict[str, int | None] = {TIME_LIMIT: None, TRIAL: None}
-    if isinstance(environment, envs.Trial):
-        environment, around[TRIAL] = environment.env, environment.episodes
-    if isinstance(environment, envs.TimeLimit):
-        environment, around[TIME_LIMIT] = environment.env, environment.max_steps
-    return environment, around
-
-
-def _fields(environment: Any) -> dict[str, Any]:
-    """The fields as JSON can hold them; a wrapper's after those of the environment that it holds."""
-    values = {field.name: getattr(environment, field.name) for field in dataclasses.fields(environment)}
-    if isinstance(environment, envs.Wrapper):
-        values = _fields(values.pop("env")) | values
-    return {name: _as_lists(x) for name, x in values.items()}
-
-
-def _as_lists(value: Any) -> Any:
-    """Arrays, and tuples of arrays such as rulesets, as JSON can hold them.
+def _environment(
+    environment: str | Environment | None, given: Mapping[str, Any], saved: Mapping[str, Any]
+) -> tuple[Environment, Description]:
+    """The environment that is named, given itself, or a config file's, and its description.
 
     Raises:
-      ShoalError: they are too many numbers for a config.
+      ShoalError: it cannot be made, or a parameter is out of its bounds.
     """
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return [_as_lists(part) for part in value]
-    if not hasattr(value, "dtype"):
-        return value
-    if value.size > LARGEST_ARRAY:
-        raise ShoalError(f"an array of {value.size:,} numbers is too large to be written down")
-    return value.tolist()
-
-
-def _same(one: Any, other: Any) -> bool:
-    leaves = jax.tree.leaves(one), jax.tree.leaves(other)
-    structures: list[Any] = [jax.tree.structure(tree) for tree in (one, other)]
-    return structures[0] == structures[1] and all(np.array_equal(x, y) for x, y in zip(*leaves, strict=True))
+    if environment is None:
+        return describing.made_again(saved["environment"], given)
+    if isinstance(environment, str):
+        if saved and environment == saved["environment"]["name"]:
+            return describing.made_again(saved["environment"], given)
+        return envs.make(environment, **given), describing.completed(environment, given)
+    check_parameters(environment)
+    return environment, describing.described(environment)
 
 
 def defaults(
@@ -258,7 +211,7 @@ def split(config_class: type, settings: Mapping[str, Any]) -> tuple[dict[str, An
         if name not in run_names | algorithm_names:
             raise ShoalError(f"there is no setting {name!r}{nearest(name, run_names | algorithm_names)}.")
     declared = _declared(config_class) | _declared(RunConfig)
-    values = {name: as_declared(_from_json(value), declared[name]) for name, value in settings.items()}
+    values = {name: as_declared(from_json(value), declared[name]) for name, value in settings.items()}
     return (
         {name: value for name, value in values.items() if name in run_names},
         {name: value for name, value in values.items() if name in algorithm_names},
@@ -326,13 +279,6 @@ def _declared(config_class: type) -> dict[str, Any]:
 
 def _names(config_class: type) -> set[str]:
     return {field.name for field in dataclasses.fields(config_class)}
-
-
-def _from_json(value: Any) -> Any:
-    """What JSON cannot hold: tuples (static values must be hashable), and numbers that are not finite."""
-    if isinstance(value, list):
-        return tuple(_from_json(part) for part in value)
-    return float(value) if value in ("inf", "-inf", "nan") else value
 
 
 def _plain(config: Any) -> dict[str, Any]:

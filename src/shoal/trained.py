@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from shoal import experiment, trees
+from shoal.envs.parameters import check_parameters
 from shoal.envs.registry import make
 from shoal.errors import ShoalError
 from shoal.runtime import machine, rendering, saving
@@ -344,12 +345,14 @@ def environment_of(environment: str | Environment, parameters: Mapping[str, Any]
     """An environment by its name and parameters, or the one that is given.
 
     Raises:
-      ShoalError: there is no such environment or parameter, or parameters were given beside an environment.
+      ShoalError: there is no such environment or parameter, parameters were given beside an environment, or a
+        parameter is out of its bounds.
     """
     if isinstance(environment, str):
         return make(environment, **parameters)
     if parameters:
         raise ShoalError(f"{', '.join(parameters)} cannot be set on an environment that is made already.")
+    check_parameters(environment)
     return environment
 
 

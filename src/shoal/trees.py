@@ -90,7 +90,7 @@ def parameter(
     config's `resolved()` replaces it before the config is stacked or traced.
 
     Args:
-      default: the field's default.
+      default: the field's default; an array of NumPy's is copied for every struct.
       low: the smallest value allowed; `-math.inf` allows minus infinity, None any finite number.
       high: the largest value allowed; `math.inf` allows infinity, None any finite number.
       above: the value must be greater than this.
@@ -98,6 +98,10 @@ def parameter(
       static: whether the field is part of the tree's structure although its type would make it data.
     """
     metadata = {"bounds": Bounds(low, high, above, below), "static": static}
+    if isinstance(
+        default, np.ndarray
+    ):  # which a dataclass refuses as a default, since it could be written to
+        return dataclasses.field(default_factory=default.copy, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
 
 

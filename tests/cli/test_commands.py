@@ -303,8 +303,15 @@ def test_envs_describes_one(command, capsys):
     assert command("envs", "CartPole-v1", "gravity=3.5") == 0
     page = capsys.readouterr().out
     assert "Discrete(n=2)" in page
-    assert ["gravity", "3.5"] in [line.split() for line in page.splitlines()]
-    assert ["max_episode_steps", "500"] in [line.split() for line in page.splitlines()]
+    lines = [line.split() for line in page.splitlines()]
+    assert ["gravity", "3.5", "finite"] in lines
+    assert ["cart_mass", "1.0", "greater", "than", "0"] in lines
+    assert ["max_episode_steps", "500", "at", "least", "1"] in lines
+    for value in ("nan", "inf", "-inf", "1e400"):
+        assert command("envs", "CartPole-v1", f"gravity={value}") == 2
+        assert capsys.readouterr().err == (
+            f"shoal: CartPole-v1: gravity={float(value):g} is out of bounds: it must be finite.\n"
+        )
     assert command("envs", "CartPol") == 2
 
 

@@ -1,4 +1,5 @@
 import dataclasses
+import math
 import re
 from typing import Literal
 
@@ -122,6 +123,20 @@ def test_an_environment_is_a_name_and_its_parameters():
         {"gravity": 9, "half_length": 0.7, "max_episode_steps": None, "sparse": True, "goal": "far"},
     )
     assert flags.environment(["gravity=9"]) == ("", {"gravity": 9})
+    for text, value in (
+        ("inf", math.inf),
+        ("-inf", -math.inf),
+        ("Infinity", math.inf),
+        ("1e400", math.inf),
+        ("[1, -inf]", [1, -math.inf]),
+        ("(1,2.5)", (1, 2.5)),
+        ("[far]", "[far]"),
+        ("{[]}", "{[]}"),
+        ("bench.npz:train", "bench.npz:train"),
+        ("9" * 5000, "9" * 5000),
+    ):
+        assert flags.environment([f"x={text}"]) == ("", {"x": value})
+    assert all(math.isnan(flags.environment([f"x={text}"])[1]["x"]) for text in ("nan", "NaN", "-nan"))
     with pytest.raises(ShoalError, match="'Pendulum-v1' is one word too many after 'CartPole-v1'"):
         flags.environment(["CartPole-v1", "Pendulum-v1"])
 

@@ -10,7 +10,7 @@ from tiny_worlds import Halves
 from shoal import envs, trees
 from shoal.algos.ppo import PPOConfig
 from shoal.errors import ShoalError
-from shoal.runtime.acting import TrainedPolicy, as_mask, batch_axes
+from shoal.runtime.acting import TrainedPolicy, as_arrays, as_mask, batch_axes
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
 from shoal.types import restart, spec_of, transition
 
@@ -127,6 +127,108 @@ def test_a_dictionary_of_observations(shop):
     ):
         with pytest.raises(ShoalError, match=sentence):
             shop((), wrong)
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("observation", "sentence"),
+    [
+        ([0.0, NAN, 0.0, 0.0], "observation[1] is nan; a policy needs numbers that are finite"),
+        (jnp.asarray([0.0, 0.0, 0.0, NAN]), "observation[3] is nan"),
+        (np.where(np.arange(12).reshape(3, 4) == 6, NAN, 0.0), "observation[1, 2] is nan"),
+        ([0.0, NAN, INF, 0.0], "observation[1] is nan"),
+        (
+            [INF, 0.0, 0.0, 0.0],
+            "observation[0] is inf; a policy needs numbers that are finite, or infinite where",
+        ),
+        ([0.0, 0.0, -INF, 0.0], "observation[2] is -inf"),
+        (["a", "b", "c", "d"], "observation=['a', 'b', 'c', 'd'] is no array of numbers."),
+        ([[0.0], [0.0, 1.0]], "observation=[[0.0], [0.0, 1.0]] is no array of numbers."),
+        (None, "observation=None is no array of numbers."),
+    ],
+)
+def test_an_observation_that_is_no_number_is_refused(cartpole, observation, sentence):
+    """NaN used to be answered with action 0. CartPole's velocities have no bounds, its positions have."""
+    with pytest.raises(ShoalError) as error:
+        cartpole((), observation)
+    assert sentence in str(error.value)
+    assert cartpole((), [0.0, INF, 0.0, -INF])[1].shape == ()
+    assert cartpole((), [100.0, 0.0, 0.0, 0.0])[1].shape == ()  # outside the bounds
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("purse", [0.0, NAN], "observation['purse'][1] is nan"),
+        (
+            "day",
+            7,
+            "observation['day'] is 7; it must be one of the values of Discrete(n=7), which begin with 0.",
+        ),
+        ("day", -1, "observation['day'] is -1"),
+        ("day", 1.5, "observation['day'] is 1.5"),
+        ("day", NAN, "observation['day'] is nan"),
+        ("day", 2**40, "observation['day'] is 1.09951e+12"),
+    ],
+)
+def test_an_entry_of_a_dictionary_that_is_no_element_is_refused(shop, name, value, sentence):
+    one = {"purse": np.zeros(2), "day": 3}
+    assert shop((), one | {"day": 6.0})[1].shape == ()
+    with pytest.raises(ShoalError) as error:
+        shop((), one | {name: value})
+    assert sentence in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("space", "value", "sentence"),
+    [
+        (Box(0, 255, (2,), np.uint8), [0, 256], "observation[1] is 256; it must be a value of uint8."),
+        (Box(0, 255, (2,), np.uint8), [-1, 0], "observation[0] is -1"),
+        (Box(0, 255, (2,), np.uint8), [0.5, 0], "observation[0] is 0.5"),
+        (MultiDiscrete((2, 3)), [1, 3], "observation[1] is 3"),
+        (MultiDiscrete((2, 3)), [[1, 2], [2, 2]], "observation[1, 0] is 2"),
+    ],
+)
+def test_integers_that_the_space_does_not_have_are_refused(space, value, sentence):
+    as_arrays(np.zeros((4, 2)), space)
+    with pytest.raises(ShoalError) as error:
+        as_arrays(np.asarray(value), space)
+    assert sentence in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("reward", "sentence"),
+    [
+        (NAN, "reward[0] is nan; it must be finite."),
+        ([0.0, INF, 0.0], "reward[1] is inf; it must be finite."),
+        ([0.0, 1.0], "reward=[0.0, 1.0] must be one number, or 3, one for each observation."),
+        ("much", "reward='much' must be one number, or 3"),
+    ],
+)
+def test_a_reward_is_a_finite_number(cartpole, reward, sentence):
+    with pytest.raises(ShoalError) as error:
+        cartpole((), np.zeros((3, 4)), reward)
+    assert sentence in str(error.value)
+
+
+def test_a_mask_without_a_legal_action_is_refused(shop):
+    one, batch = {"purse": np.zeros(2), "day": 3}, {"purse": np.zeros((3, 2)), "day": np.zeros(3)}
+    with pytest.raises(ShoalError, match=r"^action_mask allows no action; at least one must be legal.$"):
+        shop((), one, action_mask=[False] * 3)
+    with pytest.raises(ShoalError, match=r"^action_mask\[1\] allows no action"):
+        shop((), batch, action_mask=[[1, 0, 0], [0, 0, 0], [1, 1, 1]])
+    parts = MultiDiscrete((2, 3))
+    assert as_mask([1, 0, 0, 0, 1], parts, ()).shape == (5,)
+    for mask, sentence in (
+        ([1, 1, 0, 0, 0], "action_mask allows no value of part 1 of MultiDiscrete"),
+        ([0, 0, 1, 0, 0], "action_mask allows no value of part 0 of MultiDiscrete"),
+    ):
+        with pytest.raises(ShoalError, match=sentence):
+            as_mask(mask, parts, ())
+    with pytest.raises(ShoalError, match=r"action_mask\['set'\]\[1\] allows no value of part 0"):
+        as_mask({"set": [[1, 0, 0, 0, 1], [0, 0, 1, 1, 1]]}, Dict({"set": parts}), (2,))
 
 
 def test_a_mask_is_obeyed(shop):

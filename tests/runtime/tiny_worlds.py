@@ -83,7 +83,7 @@ class Sized(envs.Wrapper):
 
     env: Environment = Halves()
     sizes: tuple = ((1, 2), (3,))
-    limit: float = float("inf")
+    limit: float = envs.parameter(default=float("inf"), low=-float("inf"), high=float("inf"))
 
 
 SMALL = {"num_envs": 4, "num_steps": 8, "total_updates": 10, "eval_episodes": 4, "eval_max_steps": 50}

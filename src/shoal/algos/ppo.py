@@ -72,7 +72,7 @@ class PPOConfig:
     target_kl: float = parameter(math.inf, above=0.0, high=math.inf)
     """Ends the actor's updates for this rollout once a minibatch's approximate KL exceeds this; inf never does."""
     kl_stop: bool = False
-    """Makes the KL stop a part of the program, as a finite target_kl does; for a sweep in which some target_kl is inf."""
+    """Makes the KL stop a part of the program, as a finite target_kl does; for sweeps in which a target_kl is inf."""
     ent_coef: float = parameter(0.0, low=0.0)
     """Weights the entropy bonus."""
     vf_coef: float = parameter(0.5, low=0.0)

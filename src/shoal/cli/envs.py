@@ -9,7 +9,9 @@ from shoal import api
 from shoal.cli import flags
 
 COMMAND = "shoal envs [ENV]"
-DESCRIPTION = "Lists the environments, or describes one: its spaces and its parameters with their defaults."
+DESCRIPTION = (
+    "Lists the environments, or describes one: its spaces and its parameters with their defaults and bounds."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,9 +44,14 @@ def described(name: str, parameters: dict[str, Any]) -> str:
         "",
         f"parameters, such as `shoal train {name} {next(iter(known))}=...`:",
     ]
-    width = max(map(len, known)) + 2
-    for parameter, declared in known.items():
-        value = parameters.get(parameter, declared.default)
-        text = "(required)" if value is inspect.Parameter.empty else repr(value)
-        lines.append(f"  {parameter:<{width}}{text}")
+    values = {
+        parameter: "(required)" if value is inspect.Parameter.empty else repr(value)
+        for parameter, declared in known.items()
+        for value in [parameters.get(parameter, declared.default)]
+    }
+    bounds, width = api.bounds_of(name), max(map(len, known)) + 2
+    column = max(len(values[parameter]) for parameter in bounds) + 2
+    for parameter, value in values.items():
+        bound = str(bounds.get(parameter, ""))
+        lines.append(f"  {parameter:<{width}}{value:<{column}}{bound}".rstrip())
     return "\n".join(lines)

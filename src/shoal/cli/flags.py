@@ -4,8 +4,10 @@ import ast
 import contextlib
 import dataclasses
 import io
+import math
 import re
 from collections.abc import Iterator, Sequence
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import tyro
@@ -203,14 +205,31 @@ def required(what: str, example: str, value: str) -> str:
 
 
 def _literal(text: str) -> Any:
-    """A parameter's value: a number, true, false, none, or else text."""
-    words = {"true": True, "false": False, "none": None}
-    if text.lower() in words:
-        return words[text.lower()]
+    """A parameter's value: a number, true, false, none, a list or tuple of such, or else text."""
     try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+        return ast.literal_eval(_Words().visit(ast.parse(text.strip(), mode="eval")))
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return text
+
+
+class _Words(ast.NodeTransformer):
+    """Puts their values in place of the words that Python's literals lack; capital letters do not matter."""
+
+    VALUES = MappingProxyType(
+        {
+            "true": True,
+            "false": False,
+            "none": None,
+            "nan": math.nan,
+            "inf": math.inf,
+            "infinity": math.inf,
+        }
+    )
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        """The value of a word; any other name stays, which makes the whole a text."""
+        word = node.id.lower()
+        return ast.copy_location(ast.Constant(self.VALUES[word]), node) if word in self.VALUES else node
 
 
 def _sentence(panel: str) -> str:

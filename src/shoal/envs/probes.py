@@ -11,7 +11,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from shoal.envs.base import TimeStep, environment, restart, transition
+from shoal.envs.base import TimeStep, environment, parameter, restart, transition
 from shoal.spaces import Box, Discrete
 from shoal.types import Array
 
@@ -175,7 +175,7 @@ class ContinuousAction:
     actions are scaled, clipped or squashed otherwise than their log-probability says.
     """
 
-    slope: float = 0.5
+    slope: float = parameter(default=0.5)
 
     observation_space = Box(-1.0, 1.0, (1,))
     action_space = Box(-1.0, 1.0, (1,))
@@ -213,7 +213,7 @@ class Endless:
     with a smaller value, when a truncation is taken for a termination.
     """
 
-    most_steps: int = 5
+    most_steps: int = parameter(default=5, low=1)
 
     observation_space = Box(-1.0, 1.0, (1,))
     action_space = Discrete(2)

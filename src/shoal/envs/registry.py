@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import operator
-import typing
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +17,13 @@ from shoal.errors import ShoalError, nearest
 from shoal.imports import imported
 
 if TYPE_CHECKING:
+    from shoal.trees import Bounds
     from shoal.types import Environment
 
 # Every environment has these parameters; None means no limit, and no trials.
 TIME_LIMIT = "max_episode_steps"
 TRIAL = "trial_episodes"
+LARGEST_COUNT = 2**31 - 1  # of steps and of episodes, which are counted in int32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,17 +83,21 @@ def make(name: str, **parameters: Any) -> Environment:
       **parameters: fields of the environment (physics, sizes, rules); `max_episode_steps`, its time limit
         (None for none); and `trial_episodes`, how many episodes a `Trial` joins into one (None for no trials).
         Numbers may be arrays and may be traced: to have many worlds, map over it,
-        `jax.vmap(lambda gravity: make("MountainCar-v0", gravity=gravity).step(...))`.
+        `jax.vmap(lambda gravity: make("MountainCar-v0", gravity=gravity).step(...))`. Where an array is
+        declared, a list of numbers is as good.
 
     Raises:
-      ShoalError: the name or a parameter is unknown, or a value has the wrong type.
+      ShoalError: the name or a parameter is unknown, or a value has the wrong type or is out of its bounds: NaN
+        always is, infinity unless the field's bounds admit it (see `parameter`).
     """
+    from shoal.envs.parameters import check_parameters  # noqa: PLC0415  (imports JAX)
+
     entry = _entry(name)
     constructor = _resolve(name, entry.constructor)
-    known = parameters_of(name)
+    known, bounds = parameters_of(name), bounds_of(name)
     parameters = {**entry.parameters, **parameters}
     for parameter, value in parameters.items():
-        parameters[parameter] = _checked(name, parameter, value, known)
+        parameters[parameter] = _checked(name, parameter, value, known, bounds)
     around = {TIME_LIMIT: entry.max_episode_steps, TRIAL: None}  # what wrappers do, unless it does so itself
     for parameter in around.keys() - _own_parameters(constructor).keys():
         around[parameter] = parameters.pop(parameter, around[parameter])
@@ -100,6 +106,7 @@ def make(name: str, **parameters: Any) -> Environment:
             raise ShoalError(f"{name} needs the parameter {parameter!r}, which has no default")
     env = constructor(**parameters)
     _check_is_environment(name, env)
+    check_parameters(env)
     return _wrapped(env, around[TIME_LIMIT], around[TRIAL])
 
 
@@ -111,6 +118,11 @@ def lasting(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """
     settle = getattr(_resolve(name, _entry(name).constructor), "lasting_parameters", dict)
     return settle(parameters)
+
+
+def meant_by(name: str) -> Mapping[str, Any]:
+    """The parameters that a name itself stands for, as it was registered."""
+    return _entry(name).parameters
 
 
 def parameters_of(name: str) -> dict[str, inspect.Parameter]:
@@ -149,6 +161,45 @@ def documentation(name: str) -> str:
     return f"{first} ({own})".strip() + (f"\n{rest}" if rest else "") if own else f"{first}\n{rest}".strip()
 
 
+def bounds_of(name: str) -> dict[str, Bounds]:
+    """The bounds that the parameters of a name declare, by parameter.
+
+    A function that makes environments can declare none, unless it is made of a class by `functools.wraps`.
+
+    Raises:
+      ShoalError: the name is unknown.
+    """
+    from shoal import trees  # noqa: PLC0415  (imports JAX)
+
+    constructor = inspect.unwrap(_resolve(name, _entry(name).constructor))
+    own = trees.bounds_of(constructor) if dataclasses.is_dataclass(constructor) else {}
+    return own | dict.fromkeys((TIME_LIMIT, TRIAL), trees.Bounds(low=1))
+
+
+def names_of(cls: type) -> list[str]:
+    """The registered names whose environments (inside `max_episode_steps` and `trial_episodes`) are of a class.
+
+    They are those that are registered with the class itself, or with a function whose attribute
+    `environment_class` is the class.
+    """
+    found = {name: _imported_already(entry.constructor) for name, entry in _entries.items()}
+    return sorted(
+        name
+        for name, made_by in found.items()
+        if cls in (made_by, getattr(made_by, "environment_class", None))
+    )
+
+
+def _imported_already(constructor: Callable[..., Environment] | str) -> Any:
+    """A constructor, if it is Shoal's own or its module is imported: no other can have made what there is."""
+    if not isinstance(constructor, str):
+        return constructor
+    module, _, attribute = constructor.partition(":")
+    if module.partition(".")[0] == "shoal":
+        return imported(constructor)
+    return getattr(sys.modules.get(module), attribute, None)
+
+
 def _wrapped(env: Environment, limit: int | None, trial: int | None) -> Environment:
     """An environment with its time limit, and as trials of so many episodes."""
     from shoal.envs.trials import Trial  # noqa: PLC0415  (imports JAX)
@@ -182,19 +233,29 @@ def _resolve(name: str, constructor: Callable[..., Environment] | str) -> Callab
 
 def _own_parameters(constructor: Callable[..., Environment]) -> dict[str, inspect.Parameter]:
     """A constructor's parameters by name, their annotations as types where they can be resolved."""
-    hinted = constructor if inspect.isclass(constructor) or inspect.isfunction(constructor) else None
-    try:
-        hints = typing.get_type_hints(hinted) if hinted is not None else {}
-    except NameError:  # an annotation that exists for the type checker only
-        hints = {}
+    from shoal.envs.parameters import declared_types  # noqa: PLC0415  (imports JAX)
+
+    hints = (
+        declared_types(constructor) if inspect.isclass(constructor) or inspect.isfunction(constructor) else {}
+    )
+    fields: Iterable[Any] = dataclasses.fields(constructor) if dataclasses.is_dataclass(constructor) else ()
+    made = {x.name: x.default_factory() for x in fields if x.default_factory is not dataclasses.MISSING}
     return {
-        name: parameter.replace(annotation=hints.get(name, Any))
+        name: parameter.replace(annotation=hints.get(name, Any), default=made.get(name, parameter.default))
         for name, parameter in inspect.signature(constructor).parameters.items()
     }
 
 
-def _checked(name: str, parameter: str, value: Any, known: Mapping[str, inspect.Parameter]) -> Any:
+def _checked(
+    name: str,
+    parameter: str,
+    value: Any,
+    known: Mapping[str, inspect.Parameter],
+    bounds: Mapping[str, Bounds],
+) -> Any:
     """A parameter's value, if the environment takes it."""
+    from shoal.envs import parameters  # noqa: PLC0415  (imports JAX)
+
     if parameter in (TIME_LIMIT, TRIAL):
         return _checked_count(name, parameter, value)
     if parameter not in known:
@@ -204,27 +265,13 @@ def _checked(name: str, parameter: str, value: Any, known: Mapping[str, inspect.
             f"{name} has no parameter {parameter!r} (it has {_listed(known)}){nearest(parameter, known)}"
         )
     declared = known[parameter].annotation
-    if not _fits(value, declared):
-        wanted = {float: "a number", int: "a whole number"}.get(declared, f"a {_type_name(declared)}")
-        default = known[parameter].default
-        example = "" if default is inspect.Parameter.empty else f", such as {default!r}"
-        raise ShoalError(
-            f"{name}: {parameter}={value!r} is of type {type(value).__name__}; give {wanted}{example}"
-        )
+    default = known[parameter].default
+    default = None if default is inspect.Parameter.empty else default
+    where = f"{name}: {parameter}"
+    value = parameters.as_declared(where, value, declared, default)
+    # What declares no bounds is held to being finite once the environment is made, where it is a field.
+    parameters.check_value(where, value, declared, bounds.get(parameter, parameters.ANY_NUMBER), default)
     return value
-
-
-def _fits(value: Any, declared: Any) -> bool:
-    """Whether a value may stand for a parameter of that type; arrays (traced too) are numbers."""
-    if declared is float:
-        if hasattr(value, "dtype"):
-            return str(value.dtype).startswith(("float", "bfloat", "int", "uint"))
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if declared is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    if declared in (bool, str):
-        return isinstance(value, declared)
-    return True  # arrays, environments, tuples: the constructor knows best
 
 
 def _checked_count(name: str, parameter: str, value: Any) -> int | None:
@@ -235,9 +282,10 @@ def _checked_count(name: str, parameter: str, value: Any) -> int | None:
         count = operator.index(value)
     except TypeError:
         count = 0
-    if count < 1 or isinstance(value, bool):
+    if not 1 <= count <= LARGEST_COUNT or isinstance(value, bool):
+        most = f", at most {LARGEST_COUNT:,}" * (count > LARGEST_COUNT)
         raise ShoalError(
-            f"{name}: {parameter}={value!r} is not a whole number of 1 or more, nor None for none"
+            f"{name}: {parameter}={value!r} is not a whole number of 1 or more{most}, nor None for none"
         )
     return count
 
@@ -248,10 +296,6 @@ def _check_is_environment(name: str, env: Any) -> None:
             raise ShoalError(
                 f"{name} made a {type(env).__name__}, which has no `{attribute}`; is @environment missing?"
             )
-
-
-def _type_name(declared: Any) -> str:
-    return getattr(declared, "__name__", str(declared))
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from shoal.envs import batching, summaries
-from shoal.envs.base import TimeStep, Wrapper, again, environment
+from shoal.envs.base import TimeStep, Wrapper, again, environment, parameter
+from shoal.envs.registry import LARGEST_COUNT
 from shoal.errors import ShoalError
 from shoal.spaces import Dict, Discrete
 from shoal.types import EPISODE_ENDED as ENDED
@@ -60,7 +61,7 @@ class Trial(Wrapper):
     (there too the agent is shown when an episode has ended, and its memory goes on until the trial has).
     """
 
-    episodes: int
+    episodes: int = parameter(low=1, high=LARGEST_COUNT)
 
     @property
     def observation_space(self) -> Dict:

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.envs.base import TimeStep, Wrapper, again, environment
+from shoal.envs.base import TimeStep, Wrapper, again, environment, parameter
+from shoal.envs.registry import LARGEST_COUNT
 from shoal.errors import ShoalError
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 from shoal.types import PyTree, State
@@ -29,7 +30,7 @@ class TimeLimit(Wrapper):
     the inner environment terminates on the same step, that stands (discount 0).
     """
 
-    max_steps: int
+    max_steps: int = parameter(low=1, high=LARGEST_COUNT)
 
     def reset(self, key: jax.Array) -> tuple[TimeLimitState, TimeStep]:
         """A new episode, with no steps made."""
@@ -73,7 +74,7 @@ class FrameStack(Wrapper):
       ShoalError: when the space is read, if it holds a MultiDiscrete, a stack of which is no space.
     """
 
-    frames: int
+    frames: int = parameter(low=1)
 
     @property
     def observation_space(self) -> Space:
@@ -157,8 +158,8 @@ class RewardScale(Wrapper):
     Note that an offset changes which policy is best where the length of an episode depends on it.
     """
 
-    scale: float = 1.0
-    offset: float = 0.0
+    scale: float = parameter(default=1.0)
+    offset: float = parameter(default=0.0)
 
     def step(self, state: State, action: PyTree, key: jax.Array) -> tuple[State, TimeStep]:
         """One step."""
@@ -226,6 +227,7 @@ def hiding(constructor: Callable[..., Any], hidden: tuple[int, ...], description
         return Hide(constructor(*args, **parameters), hidden)
 
     make.__doc__ = description
+    make.environment_class = Hide  # type: ignore[attr-defined]  # see `shoal.envs.registry.names_of`
     return make
 
 

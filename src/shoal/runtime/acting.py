@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.errors import ShoalError
-from shoal.spaces import Dict, Discrete, MultiDiscrete, Space
+from shoal.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 from shoal.types import Array, Environment, EnvSpec, Memory, PyTree, TimeStep, spec_of
 
 
@@ -85,28 +85,30 @@ class TrainedPolicy:
           memory and action, batched as the observation is.
 
         Raises:
-          ShoalError: the observation or the mask does not have its space's shape, or the memory is of another
-            batch.
+          ShoalError: the observation or the mask does not have its space's shape; an observation is NaN, infinite
+            where its space has a bound, or no value of a Discrete or integer space; the mask allows no action; the
+            reward is not finite; or the memory is of another batch.
         """
-        single = batch_axes(observation, self.spec.observation_space) == 0
-        observation = as_arrays(observation, self.spec.observation_space)
+        spec = self.spec
+        observation = numbers(observation, spec.observation_space)
+        single = batch_axes(observation, spec.observation_space) == 0
+        observation = as_arrays(observation, spec.observation_space)
         if single:
             observation = jax.tree.map(lambda x: x[None], observation)
         size = jax.tree.leaves(observation)[0].shape[0]
         check_memory(memory, size)
         if action_mask is not None:
             batch_shape = () if single else (size,)
-            action_mask = as_mask(action_mask, self.spec.action_space, batch_shape)
+            action_mask = as_mask(action_mask, spec.action_space, batch_shape)
             action_mask = jax.tree.map(lambda x: x[None], action_mask) if single else action_mask
-        timestep = TimeStep(
-            observation=observation,
-            reward=jnp.broadcast_to(jnp.asarray(reward, jnp.float32), (size,)),
-            discount=jnp.ones(size),
-            first=jnp.broadcast_to(jnp.asarray(first, bool), (size,)),
-            last=jnp.zeros(size, bool),
-            action_mask=action_mask,
-        )
-        memory, action = _act(self.config, self.spec, self.parameters, memory, timestep, key)
+        each: dict[str, Any] = {  # NumPy's arrays, which are transferred all at once
+            "reward": of_each("reward", reward, np.float32, size),
+            "discount": np.ones(size, np.float32),
+            "first": of_each("first", first, bool, size),
+            "last": np.zeros(size, bool),
+        }
+        timestep = TimeStep(observation=observation, action_mask=action_mask, **each)
+        memory, action = _act(self.config, spec, self.parameters, memory, timestep, key)
         if single:
             action = jax.tree.map(lambda x: x[0], action)
         return memory, jax.tree.map(np.asarray, action)
@@ -124,18 +126,94 @@ def _act(
     return memory, action
 
 
-def as_arrays(observation: PyTree, space: Space) -> PyTree:
-    """An observation as arrays of the space's dtypes, whatever numbers or lists it was given as."""
+def numbers(observation: PyTree, space: Space, name: str = "observation") -> PyTree:
+    """An observation as arrays of NumPy's, whatever numbers or lists it was given as.
+
+    Raises:
+      ShoalError: a part of it is no array of numbers, or it lacks an entry of a dictionary.
+    """
     if isinstance(space, Dict):
-        return {name: as_arrays(observation[name], part) for name, part in space.items()}
-    return jnp.asarray(observation, space.dtype)
+        if not isinstance(observation, dict) or set(observation) != set(space):
+            raise ShoalError(f"{name} must be a dictionary with the entries {', '.join(space)}.")
+        return {key: numbers(observation[key], part, f"{name}[{key!r}]") for key, part in space.items()}
+    try:
+        array = np.asarray(observation)
+    except ValueError:  # lists of different lengths
+        array = np.asarray(None)
+    if not any(jnp.issubdtype(array.dtype, kind) for kind in (np.floating, np.integer, np.bool_)):
+        raise ShoalError(f"{name}={observation!r:.100} is no array of numbers.")
+    return array
+
+
+def as_arrays(observation: PyTree, space: Space, name: str = "observation") -> PyTree:
+    """The arrays of an observation with the space's dtypes.
+
+    Numbers outside a Box's bounds are taken, since bounds are not always kept by those who measure.
+
+    Raises:
+      ShoalError: a number is NaN, infinite where its Box has a bound, none that an integer Box's dtype holds, or
+        none of a Discrete or MultiDiscrete space.
+    """
+    if isinstance(space, Dict):
+        return {key: as_arrays(observation[key], part, f"{name}[{key!r}]") for key, part in space.items()}
+    with np.errstate(invalid="ignore", over="ignore"):  # what does not fit is told below
+        array = observation.astype(space.dtype)
+    if isinstance(space, Box) and jnp.issubdtype(space.dtype, np.floating):
+        if not np.isfinite(array).all():
+            _check_infinities(name, array, space)
+        return array
+    is_wrong = array != observation if array.dtype != observation.dtype else np.zeros(array.shape, bool)
+    if isinstance(space, Box):
+        wanted = f"a value of {space.dtype.name}"
+    else:
+        most = np.asarray(space.n if isinstance(space, Discrete) else space.nvec) - 1
+        is_wrong = is_wrong | (array < 0) | (array > most)
+        wanted = f"one of the values of {space}, which begin with 0"
+    if np.any(is_wrong):
+        _refuse(name, observation, is_wrong, f"it must be {wanted}")
+    return array
+
+
+def _check_infinities(name: str, array: np.ndarray, space: Box) -> None:
+    """Raises ShoalError for the first NaN, or infinity on a side where the space has a bound."""
+    is_wrong = np.isnan(array)
+    is_wrong |= (array == np.inf) & np.isfinite(space.high)
+    is_wrong |= (array == -np.inf) & np.isfinite(space.low)
+    if np.any(is_wrong):
+        _refuse(
+            name, array, is_wrong, "a policy needs numbers that are finite, or infinite where its space is"
+        )
+
+
+def _refuse(name: str, array: np.ndarray, is_wrong: np.ndarray, wanted: str) -> None:
+    place = tuple(np.argwhere(is_wrong)[0].tolist())
+    where = f"[{', '.join(map(str, place))}]" if place else ""
+    raise ShoalError(f"{name}{where} is {array[place]:g}; {wanted}.")
+
+
+def of_each(name: str, value: Any, dtype: Any, size: int) -> np.ndarray:
+    """A number of every observation of a batch, [size], from one or as many.
+
+    Raises:
+      ShoalError: there are as many as that of neither, or one is not finite.
+    """
+    try:
+        array = np.broadcast_to(np.asarray(value, dtype), (size,))
+    except (ValueError, TypeError):
+        raise ShoalError(
+            f"{name}={value!r:.100} must be one number, or {size}, one for each observation."
+        ) from None
+    if not np.isfinite(array).all():
+        _refuse(name, array, ~np.isfinite(array), "it must be finite")
+    return array
 
 
 def as_mask(mask: PyTree, space: Space, batch_shape: tuple[int, ...], name: str = "action_mask") -> PyTree:
     """A mask as boolean arrays, whatever numbers or lists it was given as.
 
     Raises:
-      ShoalError: it is not of the shape that the actions' space has a mask of, for each observation.
+      ShoalError: it is not of the shape that the actions' space has a mask of, for each observation, or it allows
+        no action for one of them.
     """
     if isinstance(space, Dict):
         if not isinstance(mask, dict) or not set(mask) <= set(space):
@@ -153,7 +231,13 @@ def as_mask(mask: PyTree, space: Space, batch_shape: tuple[int, ...], name: str 
             f"{name} has shape {array.shape}; for {space} it must be of shape {right}, one entry an action"
             f"{' and one row an observation' if batch_shape else ''}."
         )
-    return jnp.asarray(array)
+    sizes = (space.n,) if isinstance(space, Discrete) else space.nvec
+    for index, part in enumerate(np.split(array, np.cumsum(sizes)[:-1], axis=-1)):
+        if not part.any(-1).all():
+            row = f"[{int(np.argmin(part.any(-1)))}]" if batch_shape else ""
+            what = "action" if isinstance(space, Discrete) else f"value of part {index} of {space}"
+            raise ShoalError(f"{name}{row} allows no {what}; at least one must be legal.")
+    return array
 
 
 def check_memory(memory: Memory, size: int) -> None:
@@ -173,8 +257,6 @@ def batch_axes(observation: PyTree, space: Space) -> int:
       ShoalError: the shape is neither one element's nor a batch's.
     """
     if isinstance(space, Dict):
-        if not isinstance(observation, dict) or set(observation) != set(space):
-            raise ShoalError(f"observation must be a dictionary with the entries {', '.join(space)}.")
         axes = {batch_axes(observation[name], part) for name, part in space.items()}
         if len(axes) != 1:
             raise ShoalError("the entries of observation disagree on whether they are one or a batch.")

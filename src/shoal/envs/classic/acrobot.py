@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.envs.base import TimeStep, environment, restart, transition
+from shoal.envs.base import TimeStep, environment, parameter, restart, transition
 from shoal.envs.classic import pictures
 from shoal.spaces import Box, Discrete
 
@@ -58,15 +58,15 @@ class Acrobot:
     Coarse Coding"; Sutton and Barto 1998, "Reinforcement Learning: An Introduction", sec. 11.3.
     """
 
-    gravity: float = 9.8
-    length_1: float = 1.0  # of the first link
-    mass_1: float = 1.0
-    mass_2: float = 1.0
-    centre_1: float = 0.5  # from a link's upper end to its centre of mass
-    centre_2: float = 0.5
-    inertia: float = 1.0  # of either link about its centre of mass
-    torque: float = 1.0
-    time_step: float = 0.2  # seconds
+    gravity: float = parameter(default=9.8)
+    length_1: float = parameter(default=1.0, above=0)  # of the first link
+    mass_1: float = parameter(default=1.0, above=0)
+    mass_2: float = parameter(default=1.0, above=0)
+    centre_1: float = parameter(default=0.5, above=0)  # from a link's upper end to its centre of mass
+    centre_2: float = parameter(default=0.5, above=0)
+    inertia: float = parameter(default=1.0, above=0)  # of either link about its centre of mass
+    torque: float = parameter(default=1.0)
+    time_step: float = parameter(default=0.2, above=0)  # seconds
 
     observation_space = Box(
         low=(-1, -1, -1, -1, -MAX_VELOCITY_1, -MAX_VELOCITY_2),

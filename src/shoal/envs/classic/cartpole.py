@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.envs.base import TimeStep, environment, restart, transition
+from shoal.envs.base import TimeStep, environment, parameter, restart, transition
 from shoal.envs.classic import pictures
 from shoal.spaces import Box, Discrete
 
@@ -43,12 +43,12 @@ class CartPole:
     dynamics of the cart-pole system", eqs. 23 and 24.
     """
 
-    gravity: float = 9.8
-    cart_mass: float = 1.0
-    pole_mass: float = 0.1
-    half_length: float = 0.5  # of the pole: from the hinge to its centre of mass
-    force: float = 10.0  # of a push
-    time_step: float = 0.02  # seconds
+    gravity: float = parameter(default=9.8)
+    cart_mass: float = parameter(default=1.0, above=0)
+    pole_mass: float = parameter(default=0.1, above=0)
+    half_length: float = parameter(default=0.5, above=0)  # of the pole: from the hinge to its centre of mass
+    force: float = parameter(default=10.0)  # of a push
+    time_step: float = parameter(default=0.02, above=0)  # seconds
 
     observation_space = Box(
         low=(-2 * POSITION_LIMIT, -np.inf, -2 * ANGLE_LIMIT, -np.inf),

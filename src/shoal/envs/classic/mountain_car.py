@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.envs.base import TimeStep, environment, restart, transition
+from shoal.envs.base import TimeStep, environment, parameter, restart, transition
 from shoal.envs.classic import pictures
 from shoal.spaces import Box, Discrete
 
@@ -59,10 +59,10 @@ class MountainCar:
     Source: Moore 1990, "Efficient Memory-based Learning for Robot Control".
     """
 
-    force: float = 0.001  # of a push, as the change of velocity in one step
-    gravity: float = 0.0025
-    goal_position: float = 0.5
-    goal_velocity: float = 0.0  # the least with which the goal counts as reached
+    force: float = parameter(default=0.001)  # of a push, as the change of velocity in one step
+    gravity: float = parameter(default=0.0025)
+    goal_position: float = parameter(default=0.5)
+    goal_velocity: float = parameter(default=0.0)  # the least with which the goal counts as reached
 
     observation_space = Box(low=(MIN_POSITION, -MAX_SPEED), high=(MAX_POSITION, MAX_SPEED))
     action_space = Discrete(3)  # push left, coast, push right

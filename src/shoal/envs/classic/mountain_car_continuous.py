@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.envs.base import TimeStep, environment, transition
+from shoal.envs.base import TimeStep, environment, parameter, transition
 from shoal.envs.classic.mountain_car import (
     MAX_POSITION,
     MAX_SPEED,
@@ -32,12 +32,12 @@ class MountainCarContinuous:
     version is that of de Broissia and Sigaud in Gymnasium.
     """
 
-    power: float = 0.0015  # the change of velocity in one step at full throttle
-    gravity: float = 0.0025
-    goal_position: float = 0.45
-    goal_velocity: float = 0.0  # the least with which the goal counts as reached
-    goal_reward: float = 100.0
-    fuel_cost: float = 0.1
+    power: float = parameter(default=0.0015)  # the change of velocity in one step at full throttle
+    gravity: float = parameter(default=0.0025)
+    goal_position: float = parameter(default=0.45)
+    goal_velocity: float = parameter(default=0.0)  # the least with which the goal counts as reached
+    goal_reward: float = parameter(default=100.0)
+    fuel_cost: float = parameter(default=0.1)
 
     observation_space = Box(low=(MIN_POSITION, -MAX_SPEED), high=(MAX_POSITION, MAX_SPEED))
     action_space = Box(low=-MAX_THROTTLE, high=MAX_THROTTLE, shape=(1,))

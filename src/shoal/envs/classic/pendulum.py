@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.envs.base import TimeStep, environment, restart, transition
+from shoal.envs.base import TimeStep, environment, parameter, restart, transition
 from shoal.envs.classic import pictures
 from shoal.spaces import Box
 
@@ -43,12 +43,12 @@ class Pendulum:
     Source: Brockman et al. 2016, "OpenAI Gym".
     """
 
-    gravity: float = 10.0
-    mass: float = 1.0
-    length: float = 1.0
-    time_step: float = 0.05  # seconds
-    velocity_cost: float = 0.1
-    torque_cost: float = 0.001
+    gravity: float = parameter(default=10.0)
+    mass: float = parameter(default=1.0, above=0)
+    length: float = parameter(default=1.0, above=0)
+    time_step: float = parameter(default=0.05, above=0)  # seconds
+    velocity_cost: float = parameter(default=0.1)
+    torque_cost: float = parameter(default=0.001)
 
     observation_space = Box(low=(-1.0, -1.0, -MAX_SPEED), high=(1.0, 1.0, MAX_SPEED))
     action_space = Box(low=-MAX_TORQUE, high=MAX_TORQUE, shape=(1,))

@@ -18,6 +18,7 @@ from shoal.envs.grid.rules import Rules
 from shoal.envs.grid.settling import Scene, settle
 from shoal.envs.grid.tiles import NOTHING, NUM_COLOURS, NUM_TILES, unpacked
 from shoal.envs.grid.views import places_seen, seen_cells, view
+from shoal.envs.registry import LARGEST_COUNT
 from shoal.errors import ShoalError
 from shoal.spaces import Box, Dict, Discrete, Space
 from shoal.types import Array, PyTree
@@ -68,7 +69,7 @@ class GridWorld(abc.ABC):
     height: int = side(9, smallest=3)
     width: int = side(9, smallest=3)
     view_size: int = parameter(default=7, low=LEAST_VIEW, high=LARGEST_VIEW)
-    max_episode_steps: int | None = None
+    max_episode_steps: int | None = parameter(default=None, low=1, high=LARGEST_COUNT)
     see_through_walls: bool = True
     observe_image: bool = False
     image_tile_size: int = parameter(default=8, low=LEAST_TILE, high=LARGEST_TILE)

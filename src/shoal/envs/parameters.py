@@ -1,0 +1,216 @@
+"""The values of an environment's parameters: their types, their bounds, and arrays that are given as lists."""
+
+import dataclasses
+import math
+import sys
+import types
+import typing
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal import trees
+from shoal.errors import ShoalError
+from shoal.trees import Bounds
+
+ANY_NUMBER = Bounds(low=-math.inf, high=math.inf)  # all but NaN
+SMALLEST = float(np.finfo(np.float32).tiny)  # what is smaller is computed as 0
+
+
+def check_parameters(env: Any) -> None:
+    """Require that each parameter of an environment, and of all that it holds, has its type and lies in its bounds.
+
+    A number for which its field declares no bounds must be finite. Traced values are not read.
+
+    Raises:
+      ShoalError: the first value that does not.
+    """
+    if not dataclasses.is_dataclass(env) or isinstance(env, type):
+        return
+    declared, bounds = declared_types(type(env)), trees.bounds_of(type(env))
+    for field in dataclasses.fields(env):
+        name = f"{type(env).__name__}: {field.name}"
+        wanted = declared.get(field.name, Any)
+        check_value(name, getattr(env, field.name), wanted, bounds.get(field.name, _unless_declared(wanted)))
+
+
+def declared_types(made_by: Any) -> dict[str, Any]:
+    """The declared types of a class's fields or a function's parameters by name, where they can be resolved."""
+    try:
+        return typing.get_type_hints(made_by)
+    except (NameError, TypeError):  # an annotation for the type checker only; a callable without annotations
+        return {}
+
+
+def _unless_declared(declared: Any) -> Bounds:
+    """The bounds of a field that declares none: data must be finite, static tuples may hold infinities."""
+    options = _options(declared)
+    is_static = any(typing.get_origin(option) is tuple or option is tuple for option in options)
+    return ANY_NUMBER if is_static else Bounds()
+
+
+def check_value(name: str, value: Any, declared: Any, bounds: Bounds, default: Any = None) -> None:
+    """Require that the value of a parameter has the declared type, and that each number of it lies within bounds.
+
+    Args:
+      name: of the parameter, for the sentence.
+      value: a number, an array (perhaps traced), a struct, or a tuple of such.
+      declared: the type; Any takes all.
+      bounds: of the numbers.
+      default: of the parameter, as an example of what would be right; None for no example.
+
+    Raises:
+      ShoalError: it has not, or does not.
+    """
+    options = _options(declared)
+    if value is None and type(None) in options:
+        return
+    if not any(fits(value, option) for option in options):
+        raise ShoalError(
+            f"{name}={value!r} is of type {type(value).__name__}; give {_wanted(options, default)}"
+        )
+    for leaf in jax.tree.leaves(value, is_leaf=trees.is_struct):
+        if trees.is_struct(leaf):
+            check_parameters(leaf)
+        elif _is_number(leaf):
+            check_numbers(name, leaf, bounds)
+
+
+def fits(value: Any, declared: Any) -> bool:
+    """Whether a value may stand for a parameter of a type; arrays (traced too) are numbers."""
+    is_truth = isinstance(value, bool | np.bool_)
+    rules = {
+        float: _is_number(value) and not is_truth,
+        int: isinstance(value, int | np.integer) and not is_truth,
+        bool: is_truth,
+        str: isinstance(value, str),
+        type(None): value is None,
+    }
+    if _is_array(declared):
+        return value is not None and not isinstance(value, str | bytes)
+    return (
+        rules.get(declared, True) if isinstance(declared, type) else True
+    )  # else the constructor knows best
+
+
+def check_numbers(name: str, value: Any, bounds: Bounds) -> None:
+    """Require that a number, or each number of an array, lies within bounds, as it is and as float32.
+
+    Raises:
+      ShoalError: it does not, or is too large or too small for float32.
+    """
+    if isinstance(value, jax.core.Tracer):
+        return
+    if isinstance(value, int) and abs(value) > sys.float_info.max:
+        value = math.inf if value > 0 else -math.inf
+    trees.check_bounds(name, value, bounds)
+    numbers = np.asarray(value, np.float64)
+    with np.errstate(over="ignore", under="ignore"):
+        computed = np.asarray(numbers, np.float32)
+    overflows = np.isfinite(numbers) & ~np.isfinite(computed)
+    vanishes = (numbers != 0) & (np.abs(computed) < SMALLEST)
+    if np.any(overflows) or (np.any(vanishes) and not bounds.contain(0.0)):
+        wrong = numbers[overflows | vanishes].ravel()[0]
+        as_float32 = computed[overflows].ravel()[0] if np.any(overflows) else 0.0
+        raise ShoalError(
+            f"{name}={wrong:g} is out of bounds: in float32, in which everything is computed, it is "
+            f"{as_float32:g}, and it must be {bounds}."
+        )
+
+
+def as_declared(name: str, value: Any, declared: Any, default: Any = None) -> Any:
+    """A list (or tuple) of numbers as what its parameter is declared: an array, a NamedTuple of arrays, or a tuple.
+
+    Anything else is returned as it is. The array has the declared dtype where the type names one, as
+    `Float[Array, "n"]` does, else that of the default, else float32, int32 or bool.
+
+    Raises:
+      ShoalError: the parameter is an array, and the list is none of its dtype.
+    """
+    if not isinstance(value, list | tuple):
+        return value
+    options = _options(declared)
+    if array_type := next((option for option in options if _is_array(option)), None):
+        return _as_array(name, value, array_type, default)
+    named = next((x for x in options if isinstance(x, type) and hasattr(x, "_fields")), None)
+    if named is not None:
+        return value if isinstance(value, named) else _as_named(name, value, named, default)
+    if any(option is tuple or typing.get_origin(option) is tuple for option in options):
+        return _as_tuple(value)
+    return value
+
+
+def _as_named(name: str, value: list | tuple, named: Any, default: Any) -> Any:
+    """A NamedTuple of the arrays that lists stand for; the lists themselves, if they are none."""
+    defaults = default if isinstance(default, named) else [None] * len(named._fields)
+    if len(value) != len(named._fields):
+        return value
+    declared = declared_types(named)
+    try:
+        parts = [
+            as_declared(name, x, declared.get(part, Any), example)
+            for part, x, example in zip(named._fields, value, defaults, strict=True)
+        ]
+    except ShoalError:
+        return value  # the constructor may read them otherwise, and knows better what is wrong
+    return named(*parts)
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(map(_as_tuple, value)) if isinstance(value, list | tuple) else value
+
+
+def _as_array(name: str, value: list | tuple, declared: Any, default: Any) -> np.ndarray:
+    """Nested lists of numbers as an array of NumPy's, since nothing may start a device here."""
+    wanted = _dtypes(declared)
+    try:
+        found = np.asarray(value) if len(value) else np.asarray(value, np.float32)
+        natural = jax.dtypes.canonicalize_dtype(found.dtype)
+        dtype = getattr(default, "dtype", wanted[0] if wanted and natural.name not in wanted else natural)
+        array = found.astype(dtype)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ShoalError(f"{name}={value!r} is no array of numbers ({error})") from error
+    is_lost = array != found if array.dtype.kind in "iu" or found.dtype.kind not in "iuf" else np.False_
+    if found.dtype.kind not in "biuf" or np.any(is_lost):
+        raise ShoalError(f"{name}={value!r} is no array of {array.dtype.name}")
+    return array
+
+
+def _dtypes(declared: Any) -> tuple[str, ...]:
+    """The names of the dtypes that jaxtyping's `Float[Array, "n"]` and the like allow, those in use first."""
+    allowed = getattr(declared, "dtypes", ())
+    usual = [name for name in ("float32", "int32", "bool", "uint8", "uint32") if name in allowed]
+    return (
+        (*usual, *(name for name in allowed if name not in usual))
+        if isinstance(allowed, tuple | list)
+        else ()
+    )
+
+
+def _is_array(declared: Any) -> bool:
+    return getattr(declared, "array_type", declared) in (jax.Array, np.ndarray)
+
+
+def _options(declared: Any) -> tuple[Any, ...]:
+    """The types of a union, or the one type."""
+    is_union = typing.get_origin(declared) in (typing.Union, types.UnionType)
+    return typing.get_args(declared) if is_union else (declared,)
+
+
+def _is_number(leaf: Any) -> bool:
+    """Whether a leaf is a number or an array of numbers; truth values, texts and random keys are not."""
+    if isinstance(leaf, int | float):
+        return not isinstance(leaf, bool)
+    if not isinstance(leaf, np.ndarray | np.generic | jax.Array):
+        return False
+    return jnp.issubdtype(leaf.dtype, np.floating) or jnp.issubdtype(leaf.dtype, np.integer)
+
+
+def _wanted(options: tuple[Any, ...], default: Any) -> str:
+    words = {float: "a number", int: "a whole number", type(None): "None"}
+    wanted = " or ".join(
+        words.get(option) or f"a {getattr(option, '__name__', option)}" for option in options
+    )
+    return wanted if default is None else f"{wanted}, such as {default!r}"
