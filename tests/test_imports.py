@@ -14,7 +14,7 @@ import shoal
 ROOT = Path(shoal.__file__).parent
 
 # A room is a module or package directly under shoal; it may import itself and the rooms named here.
-FOR_ALL = {"trees", "errors", "files", "imports"}
+FOR_ALL = {"trees", "errors", "files", "imports", "user_code"}
 EVERYTHING = {
     *(
         "algos",
@@ -30,7 +30,7 @@ EVERYTHING = {
         "runtime",
         "spaces",
     ),
-    *("trained", "trees", "types"),
+    *("trained", "trees", "types", "user_code"),
 }
 MAY_IMPORT = {
     "errors": set(),
@@ -38,7 +38,8 @@ MAY_IMPORT = {
     "ops": set(),
     "trees": {"errors"},
     "files": {"errors"},
-    "imports": {"errors"},
+    "imports": {"errors", "user_code"},
+    "user_code": {"errors"},
     "types": {"spaces"} | FOR_ALL,
     "presets": FOR_ALL,
     "nets": {"ops", "types", "spaces"} | FOR_ALL,

@@ -11,6 +11,7 @@ import numpy as np
 from shoal import experiment, trees
 from shoal.envs import checker
 from shoal.envs.base import environment, parameter
+from shoal.envs.check_contract import require_contract
 from shoal.envs.grid.benchmark import Benchmark
 from shoal.envs.grid.generating import PUBLISHED as PUBLISHED_RULESETS
 from shoal.envs.grid.generating import GenerationConfig
@@ -28,6 +29,7 @@ from shoal.runtime.run import Run, Settings
 from shoal.runtime.summary import build_summary
 from shoal.trained import environment_for, environment_of, evaluate, evaluate_run, load, render
 from shoal.types import Environment, TimeStep, restart, transition
+from shoal.user_code import reports_user_code
 
 __all__ = [
     "PUBLISHED_RULESETS",
@@ -91,6 +93,7 @@ class TrainedRun:
         return load(self.path, which, seed=seed, environment=self.environment)
 
 
+@reports_user_code
 def train(
     environment: str | Environment | None = None,
     *,
@@ -132,6 +135,7 @@ def train(
     return run_experiment(decided, progress=progress)
 
 
+@reports_user_code
 def run_experiment(
     decided: Experiment, *, progress: bool = True, import_seconds: float = 0.0, own_process: bool = False
 ) -> TrainedRun:
@@ -248,6 +252,7 @@ def summarise(decided: Experiment, fitted: trainer.Fitted, import_seconds: float
     )
 
 
+@reports_user_code
 def rollout(
     environment: str | Environment | None,
     policy: TrainedPolicy | str | Path | None = None,
@@ -292,7 +297,9 @@ def rollout(
     elif environment is None:
         raise ShoalError("no environment was named; give one such as CartPole-v1, or a policy.")
     else:
+        name = environment if isinstance(environment, str) else ""
         environment = environment_of(environment, parameters)
+        require_contract(environment, name)
     return collecting.collect(
         trees.as_arrays(environment),
         (policy.config, policy.parameters) if policy else (),
@@ -305,6 +312,7 @@ def rollout(
     )
 
 
+@reports_user_code
 def check(
     environment: str | Environment,
     *,

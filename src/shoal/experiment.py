@@ -17,12 +17,14 @@ import numpy as np
 
 from shoal import envs
 from shoal.algos import registry
+from shoal.envs.check_contract import require_contract
 from shoal.envs.registry import TIME_LIMIT, TRIAL, lasting
 from shoal.errors import ShoalError, nearest
 from shoal.imports import import_name, imported
 from shoal.presets import preset
 from shoal.runtime.config import RunConfig
 from shoal.types import Environment, spec_of
+from shoal.user_code import reports_user_code
 
 SCHEMA = 1
 LARGEST_ARRAY = 50_000  # numbers; what is larger is no parameter to write down in a config
@@ -43,6 +45,7 @@ class Experiment:
     def validate(self) -> None:
         """Raises one sentence for the first setting that cannot work, before anything compiles."""
         self.run.validate()
+        require_contract(self.environment, self.environment_name)
         if hasattr(self.config, "validate"):  # an algorithm need not have one
             num_envs = self.run.num_envs // max(self.run.env_groups, 1)
             self.config.validate(spec_of(self.environment), num_envs, self.run.num_steps)
@@ -58,6 +61,7 @@ class Experiment:
         }
 
 
+@reports_user_code
 def decide(
     environment: str | Environment | None,
     *,
@@ -169,6 +173,7 @@ def _same(one: Any, other: Any) -> bool:
     return structures[0] == structures[1] and all(np.array_equal(x, y) for x, y in zip(*leaves, strict=True))
 
 
+@reports_user_code
 def defaults(
     environment: str = "",
     *,

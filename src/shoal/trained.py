@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from shoal import experiment, trees
+from shoal.envs.check_contract import require_contract
 from shoal.envs.registry import make
 from shoal.errors import ShoalError
 from shoal.runtime import machine, rendering, saving
@@ -22,8 +23,10 @@ from shoal.runtime.rendering import Rendered
 from shoal.runtime.summary import by_episode, score
 from shoal.spaces import Dict
 from shoal.types import EPISODE_ENDED, Environment, spec_of
+from shoal.user_code import reports_user_code
 
 
+@reports_user_code
 def load(
     run: str | Path,
     which: str = "best",
@@ -47,6 +50,7 @@ def load(
     return _loaded(directory, which_of(which), seed, decided)
 
 
+@reports_user_code
 def evaluate(
     policy: TrainedPolicy | str | Path,
     environment: str | Environment | None = None,
@@ -93,6 +97,7 @@ def evaluate(
     return {name: float(x) for name, x in jax.device_get(metrics).items()}
 
 
+@reports_user_code
 def evaluate_run(
     run: str | Path,
     environment: str | None = None,
@@ -154,6 +159,7 @@ def evaluate_run(
     return evaluated
 
 
+@reports_user_code
 def render(
     policy: TrainedPolicy | str | Path,
     path: str | Path,
@@ -326,7 +332,9 @@ def environment_for(
     Raises:
       ShoalError: as `environment_of`, or its spaces are not the policy's.
     """
+    name = environment if isinstance(environment, str) else ""
     environment = environment_of(policy.environment if environment is None else environment, parameters)
+    require_contract(environment, name)
     spec = spec_of(environment)
     if spec != policy.spec:
         raise ShoalError(f"the environment has {spec} and the policy was trained in {policy.spec}.")

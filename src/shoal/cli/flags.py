@@ -12,6 +12,7 @@ import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from shoal.errors import ShoalError, nearest
+from shoal.user_code import reports_user_code
 
 T = TypeVar("T")
 
@@ -61,6 +62,7 @@ def _number(metavar: str, kinds: Any, read: Any) -> PrimitiveConstructorSpec[Any
     )
 
 
+@reports_user_code
 def parse(command: str, description: str, default: T, arguments: Sequence[str]) -> tuple[T, list[str]]:
     """Reads the flags of a command; prints its help and ends the process if that is asked for.
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from shoal.envs.grid import names as grid_names
 from shoal.errors import ShoalError, nearest
 from shoal.imports import imported
+from shoal.user_code import reports_user_code
 
 if TYPE_CHECKING:
     from shoal.types import Environment
@@ -73,6 +74,7 @@ def environments() -> list[str]:
     return sorted(_entries)
 
 
+@reports_user_code
 def make(name: str, **parameters: Any) -> Environment:
     """The environment of a name, with parameters of its own.
 
@@ -113,6 +115,7 @@ def lasting(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     return settle(parameters)
 
 
+@reports_user_code
 def parameters_of(name: str) -> dict[str, inspect.Parameter]:
     """The parameters that `make` takes for a name, each with its type (`annotation`) and `default`.
 
