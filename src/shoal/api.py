@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from shoal import experiment, trees
+from shoal.algos import registry
 from shoal.envs import checker
 from shoal.envs.base import environment, parameter
 from shoal.envs.check_contract import require_contract
@@ -160,6 +161,8 @@ def run_experiment(
     eval_metrics = experiment.function_named("eval_metrics", run.eval_metrics) if run.eval_metrics else None
     settings = trainer.settings_of(run, run.env_groups, scored_by, eval_metrics)
     begin = taking_over(decided, settings) if decided.started_from else _as_it_is
+    if not registry.is_own(decided.algorithm):
+        trainer.check_algorithm(decided.environment, decided.config, settings)
     if scored_by != "return_mean" or eval_metrics:
         trainer.check_scoring(decided.environment, decided.config, settings)
     directory = RunDirectory.create(run.run_dir or None, decided.environment_name, decided.algorithm)

@@ -18,6 +18,11 @@ def algorithms() -> list[str]:
     return sorted(_algorithms)
 
 
+def is_own(name: str) -> bool:
+    """Whether a name is of an algorithm of Shoal's own, and not of a user's class."""
+    return name in _algorithms
+
+
 def config_class(name: str) -> type[Any]:
     """The config class of an algorithm, by its name or as `module:Name`.
 
