@@ -198,6 +198,9 @@ def place(decided: Experiment) -> tuple[list[jax.Device], Experiment]:
         groups = machine.groups(len(devices), run.seeds, run.num_envs, run.num_steps)
     run = dataclasses.replace(run, devices=len(devices), env_groups=groups)
     config = decided.config.resolved() if hasattr(decided.config, "resolved") else decided.config
+    if type(config) is not type(decided.config):
+        name = type(decided.config).__name__
+        raise ShoalError(f"{name}.resolved returns a {type(config).__name__}; it must return a {name}.")
     return devices, dataclasses.replace(decided, run=run, config=config)
 
 

@@ -34,7 +34,7 @@ def imported(name: str) -> Any:
 
 def import_name(value: Any) -> str:
     """`module:Name` of a class or function, by which `imported` finds it again."""
-    return f"{value.__module__}:{value.__qualname__}"
+    return f"{value.__module__}:{getattr(value, '__qualname__', type(value).__qualname__)}"
 
 
 def _module(module_name: str, name: str) -> Any:

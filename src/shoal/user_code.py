@@ -26,6 +26,8 @@ LIBRARIES = (
 CREATED = (
     r"value was created on line (.+?):(\d+)(?::\d+)? \((.+?)\)"  # in JAX's words about a value that leaked
 )
+CALLBACK = "Traceback (most recent call last)"  # in the message of a compiled program's error
+PROGRAM_ERRORS = ("JaxRuntimeError", "XlaRuntimeError")
 MOST_FRAMES = 20  # that are shown
 MOST_CHARACTERS = 300  # of an error's own message
 
@@ -79,7 +81,8 @@ def user_code_error(error: BaseException, doing: str = "") -> UserCodeError | No
       error: as it was caught.
       doing: what failed, in place of the name of the user's function.
     """
-    frames = user_frames(error) or _frames_in_text(str_of(error)) or _called_wrongly(error)
+    text = str_of(error)
+    frames = _of_callback(error) or user_frames(error) or _of_leak(text) or _called_wrongly(error)
     if not frames:
         return None
     own = [frame for frame in frames if not _is_installed(frame.summary.filename)] or frames
@@ -104,7 +107,7 @@ def user_frames(error: BaseException) -> list[Frame]:
 def what(error: BaseException) -> str:
     """An error in half a sentence: its type, and the first line of its message or what would be right."""
     kind, text = type(error).__name__, str_of(error)
-    if "Traceback (most recent call last)" in text:  # of a callback: what it raised comes last
+    if is_of_callback(error):  # what it raised comes last
         return _shortened(text.strip().splitlines()[-1])
     if kind == "UnexpectedTracerError":
         created = re.search(CREATED, text)
@@ -183,23 +186,32 @@ def _without_surroundings(function: str) -> str:
     return ".".join(parts[first:])
 
 
-def _frames_in_text(text: str) -> list[Frame]:
-    """The user's frames that an error names in its message: those of a callback, or of a value that leaked."""
-    leak = re.search(CREATED, text)
-    if leak:
-        found = [(leak[1], leak[2], leak[3])]
-    elif "Traceback (most recent call last)" in text:
-        found = re.findall(r'File "(.+?)", line (\d+), in (\S+)', text)
-    else:
+def is_of_callback(error: BaseException | None) -> bool:
+    """Whether an error is that of a compiled program in which a callback failed."""
+    return error is not None and type(error).__name__ in PROGRAM_ERRORS and CALLBACK in str_of(error)
+
+
+def _of_callback(error: BaseException) -> list[Frame]:
+    """The user's last frames in the message of an error, where it holds the traceback of a callback that failed."""
+    if not is_of_callback(error):
         return []
     libraries, frames = _library_paths(), []
-    for file, line, function in reversed(found):
+    for file, line, function in reversed(re.findall(r'File "(.+?)", line (\d+), in (\S+)', str_of(error))):
         summary = traceback.FrameSummary(file, int(line), function)
         if _is_users(summary, "", libraries):
             frames.append(Frame(function, summary))
         elif frames:
             break  # what called the callback is no part of it
     return frames[::-1]
+
+
+def _of_leak(text: str) -> list[Frame]:
+    """Where a traced value was made that was kept beyond its trace, and is used where no line is the user's."""
+    created = re.search(CREATED, text)
+    if created is None:
+        return []
+    summary = traceback.FrameSummary(created[1], int(created[2]), created[3].rpartition(".")[2])
+    return [Frame(created[3], summary)] if _is_users(summary, "", _library_paths()) else []
 
 
 def _called_wrongly(error: BaseException) -> list[Frame]:

@@ -1,5 +1,6 @@
 """The command line: `shoal COMMAND ...`. Imports nothing heavy, so that its help is there at once."""
 
+import atexit
 import importlib
 import logging
 import os
@@ -8,6 +9,7 @@ import time
 from collections.abc import Sequence
 
 from shoal.errors import ShoalError, UserCodeError, nearest
+from shoal.user_code import is_of_callback
 
 STARTED = time.perf_counter()  # what was imported since then is a run's `seconds.import`
 
@@ -51,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
       the exit status: 0, or 1 for a check that found something, 2 for bad input and for code of the user's that
       fails, 130 if interrupted. A defect of Shoal's own is raised as it is, so that the process ends with 1.
     """
+    own_process = arguments is None
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     for name in CALLBACK_LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -63,6 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"shoal: {message}{'' if message.endswith('?') else '.'}", file=sys.stderr)
         if isinstance(error, UserCodeError) and error.frames:
             print(error.frames, file=sys.stderr)
+        if own_process and is_of_callback(error.__cause__):
+            atexit.register(_end_at_once, 2)
         return 2
     except KeyboardInterrupt:
         print("shoal: interrupted.", file=sys.stderr)
@@ -73,6 +78,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         error.add_note(DEFECT)
         raise
+
+
+def _end_at_once(status: int) -> None:
+    """Ends the process before JAX waits for its callbacks, where it would show the traceback of one that failed."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def _dispatch(arguments: list[str]) -> int:

@@ -59,9 +59,9 @@ def _of_declarations(env: Any) -> Iterator[Finding]:
 def _of_a_step(env: Any) -> Iterator[Finding]:
     env_arrays, key = as_arrays(env), jax.random.key(0)
     start, action, stepped = _shapes(_first_step.trace(env_arrays, key))
-    _check_leaks(jax.make_jaxpr(_second_step)(env_arrays, stepped[0], action, key).consts)
     yield from check_types(env, Traces(start, stepped))
     yield from check_summaries(env, start[1].info)
+    _check_leaks(jax.make_jaxpr(_second_step)(env_arrays, stepped[0], action, key).consts)
 
 
 def _shapes(traced: Any) -> Any:

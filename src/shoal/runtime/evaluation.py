@@ -6,14 +6,16 @@ frozen. So short episodes are not over-represented, as they are where the first 
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from shoal import trees
 from shoal.envs import summaries
 from shoal.errors import ShoalError, nearest
+from shoal.imports import import_name
 from shoal.runtime.run import Best, Run, Settings, Stream, stream_key
 from shoal.types import Algorithm, Array, Environment, Memory, Policy, State, TimeStep, spec_of
 
@@ -159,10 +161,35 @@ def evaluate_policy(
         )
         metrics = summed_up(played)
         if settings.eval_metrics is not None:
-            metrics |= settings.eval_metrics(played)
+            metrics |= own_metrics(settings.eval_metrics, played)
         prefix = "sampled_" if greedy is not modes[0] else ""
         results |= {f"{prefix}{name}": x for name, x in metrics.items()}
     return results
+
+
+def own_metrics(function: Callable, played: Played) -> dict[str, Array]:
+    """The metrics that a user's function makes of the episodes.
+
+    Raises:
+      ShoalError: it returns anything else than numbers by their names.
+    """
+    metrics = function(played)
+    if not isinstance(metrics, Mapping):
+        raise ShoalError(
+            f"eval_metrics={import_name(function)} returns {_shown(metrics)}; it must return a dictionary of numbers."
+        )
+    for name, value in metrics.items():
+        if np.shape(value) != () or not isinstance(value, jax.Array | np.generic | int | float):
+            raise ShoalError(
+                f"eval_metrics={import_name(function)} returns {name!r} as {_shown(value)}; it must be one number."
+            )
+    return {name: jnp.asarray(value) for name, value in metrics.items()}
+
+
+def _shown(value: Any) -> str:
+    if hasattr(value, "shape"):
+        return f"an array of shape {tuple(value.shape)}"
+    return "None" if value is None else f"a {type(value).__name__}"
 
 
 def evaluate(run: Run) -> tuple[Run, dict[str, Array]]:
@@ -185,7 +212,12 @@ def scored(score: str | Callable, metrics: dict[str, Array]) -> Array:
       ShoalError: there is no such metric.
     """
     if callable(score):
-        return score(metrics)
+        value = score(metrics)
+        if np.shape(value) != () or not isinstance(value, jax.Array | np.generic | int | float):
+            raise ShoalError(
+                f"score={import_name(score)} returns {_shown(value)}; it must return one number."
+            )
+        return jnp.asarray(value)
     if score not in metrics:
         raise ShoalError(f"score={score!r} is no metric of an evaluation{nearest(score, metrics)}.")
     return metrics[score]
