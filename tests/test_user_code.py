@@ -131,7 +131,7 @@ MISFITS = {
     "another structure": (
         "def step(self, state, action, key):\n    state, timestep = Plain.step(self, state, action, key)\n"
         "    return {'x': state}, timestep",
-        "of the state is there after step and missing after reset",
+        "the state is there after reset and missing after step",
     ),
     "another dtype": (
         "def step(self, state, action, key):\n    state, timestep = Plain.step(self, state, action, key)\n"

@@ -13,11 +13,12 @@ from shoal.envs.check_traces import Traces, check_types, sample_action
 from shoal.errors import ShoalError
 from shoal.trees import as_arrays
 from shoal.types import PyTree, TimeStep
-from shoal.user_code import user_code_error
+from shoal.user_code import reports_user_code, user_code_error
 
 DECLARATIONS = ("observation_space", "action_space", "num_agents", "info_summaries")
 
 
+@reports_user_code
 def require_contract(env: Any, name: str = "") -> None:
     """Requires that an environment is one, and that `reset` and `step` agree with each other and with its spaces.
 
@@ -40,7 +41,7 @@ def require_contract(env: Any, name: str = "") -> None:
         raise
     except Exception as error:
         if user_code_error(error) is not None:
-            raise  # the public function that was called says whose line it was
+            raise
         raise ShoalError(f"{name} cannot be run: {describe(error)}; {more}") from error
     if finding is not None:
         raise ShoalError(f"{name} cannot be run: {finding.message}; {more}")

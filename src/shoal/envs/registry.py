@@ -173,12 +173,14 @@ def _own_parameters(constructor: Callable[..., Environment]) -> dict[str, inspec
     hinted = constructor if inspect.isclass(constructor) or inspect.isfunction(constructor) else None
     try:
         hints = typing.get_type_hints(hinted) if hinted is not None else {}
-    except NameError:  # an annotation that exists for the type checker only
+    except Exception:  # an annotation that exists for the type checker only, or whatever its text gives
         hints = {}
-    return {
-        name: parameter.replace(annotation=hints.get(name, Any))
-        for name, parameter in inspect.signature(constructor).parameters.items()
-    }
+    try:
+        declared = inspect.signature(constructor).parameters
+    except (TypeError, ValueError) as error:
+        name = getattr(constructor, "__name__", str(constructor))
+        raise ShoalError(f"{name} cannot make an environment: its parameters are unknown") from error
+    return {name: x.replace(annotation=hints.get(name, Any)) for name, x in declared.items()}
 
 
 def _checked(name: str, parameter: str, value: Any, known: Mapping[str, inspect.Parameter]) -> Any:

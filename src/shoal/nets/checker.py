@@ -30,6 +30,8 @@ def check_network(network_class: Callable[..., Any], spec: EnvSpec) -> None:
         the spec and the batch ask for.
     """
     name = getattr(network_class, "__name__", repr(network_class))
+    if not callable(network_class):
+        raise ShoalError(f"network {name} is of type {type(network_class).__name__}; it must be a class.")
     network = _build(network_class, spec, name, 0)
     for method in ("policy", "value"):
         if not callable(getattr(network, method, None)):
