@@ -14,7 +14,7 @@ import shoal
 ROOT = Path(shoal.__file__).parent
 
 # A room is a module or package directly under shoal; it may import itself and the rooms named here.
-FOR_ALL = {"trees", "errors", "files", "imports", "needs"}
+FOR_ALL = {"trees", "errors", "files", "imports", "needs", "user_code"}
 EVERYTHING = {
     *(
         "algos",
@@ -31,7 +31,7 @@ EVERYTHING = {
         "runtime",
         "spaces",
     ),
-    *("trained", "trees", "types"),
+    *("trained", "trees", "types", "user_code"),
 }
 MAY_IMPORT = {
     "errors": set(),
@@ -39,8 +39,9 @@ MAY_IMPORT = {
     "ops": set(),
     "trees": {"errors"},
     "files": {"errors"},
-    "imports": {"errors"},
+    "imports": {"errors", "user_code"},
     "needs": {"errors"},
+    "user_code": {"errors"},
     "types": {"spaces"} | FOR_ALL,
     "presets": FOR_ALL,
     "nets": {"ops", "types", "spaces"} | FOR_ALL,

@@ -12,6 +12,7 @@ from shoal import experiment, trees
 from shoal.algos import registry
 from shoal.envs import checker
 from shoal.envs.base import environment, parameter
+from shoal.envs.check_contract import require_contract
 from shoal.envs.grid.benchmark import Benchmark
 from shoal.envs.grid.generating import PUBLISHED as PUBLISHED_RULESETS
 from shoal.envs.grid.generating import GenerationConfig
@@ -31,6 +32,7 @@ from shoal.runtime.run import Run, Settings
 from shoal.runtime.summary import build_summary
 from shoal.trained import environment_for, environment_of, evaluate, evaluate_run, load, render
 from shoal.types import Environment, TimeStep, restart, transition
+from shoal.user_code import reports_user_code
 
 __all__ = [
     "PUBLISHED_RULESETS",
@@ -98,6 +100,7 @@ class TrainedRun:
         return load(self.path, which, seed=seed, environment=self.environment)
 
 
+@reports_user_code
 def train(
     environment: str | Environment | None = None,
     *,
@@ -140,6 +143,7 @@ def train(
     return run_experiment(decided, progress=progress)
 
 
+@reports_user_code
 def run_experiment(
     decided: Experiment, *, progress: bool = True, import_seconds: float = 0.0, own_process: bool = False
 ) -> TrainedRun:
@@ -164,8 +168,10 @@ def run_experiment(
     scored_by = run.score if is_metric(run.score) else experiment.function_named("score", run.score)
     eval_metrics = experiment.function_named("eval_metrics", run.eval_metrics) if run.eval_metrics else None
     settings = trainer.settings_of(run, run.env_groups, scored_by, eval_metrics)
-    if settings.groups > 1 and not registry.is_registered(decided.algorithm):
-        groups.check_reduced(decided.environment, decided.config, settings, decided.algorithm)
+    if not registry.is_own(decided.algorithm):
+        trainer.check_algorithm(decided.environment, decided.config, settings)
+        if settings.groups > 1:
+            groups.check_reduced(decided.environment, decided.config, settings, decided.algorithm)
     begin = taking_over(decided, settings) if decided.started_from else trainer.as_it_is
     config = plain(decided.as_json(), not_finite=str)
     RunDirectory.check(run.run_dir or None)
@@ -305,6 +311,7 @@ def summarise(decided: Experiment, fitted: trainer.Fitted, import_seconds: float
     )
 
 
+@reports_user_code
 def rollout(
     environment: str | Environment | None,
     policy: TrainedPolicy | str | Path | None = None,
@@ -349,7 +356,9 @@ def rollout(
     elif environment is None:
         raise ShoalError("no environment was named; give one such as CartPole-v1, or a policy.")
     else:
+        name = environment if isinstance(environment, str) else ""
         environment = environment_of(environment, parameters)
+        require_contract(environment, name)
     return collecting.collect(
         trees.as_arrays(environment),
         (policy.config, policy.parameters) if policy else (),
@@ -362,6 +371,7 @@ def rollout(
     )
 
 
+@reports_user_code
 def check(
     environment: str | Environment,
     *,

@@ -33,6 +33,18 @@ class SavingError(ShoalError):
         self.run = run
 
 
+class UserCodeError(ShoalError):
+    """Code of the user's own failed; the message says whose and where, and the error itself is its `__cause__`.
+
+    Attributes:
+      frames: the user's own frames as Python shows them, innermost last; none of Shoal or a library below it.
+    """
+
+    def __init__(self, message: str, frames: str = ""):
+        super().__init__(message)
+        self.frames = frames
+
+
 def nearest(name: str, options: Iterable[str]) -> str:
     """Suggest the option that was probably meant: `"; did you mean 'x'?"`, or `""` if none is close.
 

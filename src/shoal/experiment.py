@@ -18,6 +18,7 @@ import numpy as np
 from shoal import envs
 from shoal.algos import registry
 from shoal.envs import describing
+from shoal.envs.check_contract import require_contract
 from shoal.envs.describing import Description, from_json
 from shoal.envs.parameters import check_parameters
 from shoal.envs.registry import TRIAL
@@ -27,6 +28,7 @@ from shoal.needs import check_needs
 from shoal.presets import preset
 from shoal.runtime.config import RunConfig
 from shoal.types import Environment, spec_of
+from shoal.user_code import reports_user_code
 
 SCHEMA = 2  # of config.json; in 1, some settings had 0 or empty for "off" and "the same as the actor's"
 
@@ -48,6 +50,7 @@ class Experiment:
     def validate(self) -> None:
         """Raises one sentence for the first setting that cannot work, before anything compiles."""
         self.run.validate()
+        require_contract(self.environment, self.environment_name)
         if hasattr(self.config, "validate"):  # an algorithm need not have one
             num_envs = self.run.num_envs // max(self.run.env_groups, 1)
             self.config.validate(spec_of(self.environment), num_envs, self.run.num_steps)
@@ -70,6 +73,7 @@ class Experiment:
         }
 
 
+@reports_user_code
 def decide(
     environment: str | Environment | None,
     *,
@@ -139,6 +143,7 @@ def _environment(
     return environment, describing.described(environment)
 
 
+@reports_user_code
 def defaults(
     environment: str = "",
     *,
@@ -194,7 +199,11 @@ def resolved(config: Any) -> Any:
     Raises:
       ShoalError: a setting cannot work.
     """
-    return config.resolved() if hasattr(config, "resolved") else config
+    found = config.resolved() if hasattr(config, "resolved") else config
+    if type(found) is not type(config):
+        name = type(config).__name__
+        raise ShoalError(f"{name}.resolved returns a {type(found).__name__}; it must return a {name}.")
+    return found
 
 
 def split(config_class: type, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -1,34 +1,77 @@
 """A user's own classes by `module:Name`."""
 
+import functools
 import importlib
+import traceback
+from pathlib import Path
 from typing import Any
 
-from shoal.errors import ShoalError, nearest
+from shoal.errors import ShoalError, UserCodeError, nearest
+from shoal.user_code import place, user_code_error, user_frames, what
 
 
 def imported(name: str) -> Any:
     """What `module:Name` names.
 
     Raises:
-      ShoalError: the name has no colon, the module cannot be found, or it lacks the name.
+      ShoalError: the name is not of this form, the module cannot be found, or it lacks the name.
+      UserCodeError: the module is there and fails while it is imported.
     """
     module_name, colon, attribute = name.partition(":")
     if not colon or not module_name or not attribute:
         raise ShoalError(f"{name!r} is not module:Name, such as my_package.my_module:MyClass.")
+    module = _module(module_name, name)
     try:
-        module = importlib.import_module(module_name)
-    except (ModuleNotFoundError, ValueError, TypeError) as error:  # the latter two are of names such as ".x"
-        missing = getattr(error, "name", None) or module_name
-        if module_name != missing and not module_name.startswith(missing + "."):
-            raise  # the module is there, but something that it imports is not
-        raise ShoalError(f"{name!r} cannot be imported: there is no module {missing!r}.") from error
-    try:
-        return getattr(module, attribute)
-    except AttributeError:
+        return functools.reduce(getattr, attribute.split("."), module)
+    except AttributeError as error:
+        if user_frames(error):
+            raise _failure(name, error) from error  # the module's own __getattr__
         hint = nearest(attribute, [x for x in vars(module) if not x.startswith("_")])
         raise ShoalError(f"{name!r} cannot be imported: {module_name} has no {attribute!r}{hint}.") from None
+    except (Exception, SystemExit) as error:
+        raise _failure(name, error) from error
 
 
 def import_name(value: Any) -> str:
     """`module:Name` of a class or function, by which `imported` finds it again."""
-    return f"{value.__module__}:{value.__qualname__}"
+    return f"{value.__module__}:{getattr(value, '__qualname__', type(value).__qualname__)}"
+
+
+def _module(module_name: str, name: str) -> Any:
+    if not all(part.isidentifier() for part in module_name.split(".")) or module_name.endswith(".py"):
+        dotted = module_name.removesuffix(".py").removeprefix("./").replace("/", ".").strip(".")
+        valid = dotted != module_name and all(part.isidentifier() for part in dotted.split("."))
+        hint = f"; did you mean {f'{dotted}:' + name.partition(':')[2]!r}?" if valid else ""
+        raise ShoalError(
+            f"{name!r} cannot be imported: there is no module {module_name!r}, since a module is named by words "
+            f"with dots between{hint}."
+        )
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if user_frames(error) or error.name is None:
+            raise _failure(
+                name, error
+            ) from error  # the module is there, but something that it imports is not
+        hint = nearest(module_name, [path.stem for path in Path.cwd().glob("*.py")])
+        raise ShoalError(f"{name!r} cannot be imported: there is no module {error.name!r}{hint}.") from error
+    except (Exception, SystemExit) as error:
+        if module_name.partition(".")[0] == "shoal" and not user_frames(error):
+            raise  # a module of Shoal's own
+        raise _failure(name, error) from error
+
+
+def _failure(name: str, error: BaseException) -> UserCodeError:
+    """What is said of a module that fails while it is imported."""
+    if isinstance(error, UserCodeError):  # of a public function that the module calls: it says where
+        return error
+    failure = user_code_error(error, f"importing {name!r}")
+    frames = failure.frames if failure else ""
+    if isinstance(error, SyntaxError) and error.filename:  # the line that cannot be read has no frame
+        shown = "".join(traceback.format_exception_only(error)[:-1]).rstrip("\n")
+        where = place(error.filename, error.lineno)
+        frames = f"{frames}\n{shown}".lstrip("\n")
+        return UserCodeError(
+            f"importing {name!r} failed in {where}: {type(error).__name__}: {error.msg}.", frames
+        )
+    return failure or UserCodeError(f"importing {name!r} failed: {what(error)}.", frames)

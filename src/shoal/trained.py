@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from shoal import experiment, trees
+from shoal.envs.check_contract import require_contract
 from shoal.envs.parameters import check_parameters
 from shoal.envs.registry import make
 from shoal.errors import ShoalError
@@ -24,10 +25,12 @@ from shoal.runtime.rendering import Rendered
 from shoal.runtime.summary import by_episode, score
 from shoal.spaces import Dict
 from shoal.types import EPISODE_ENDED, Environment, spec_of
+from shoal.user_code import reports_user_code
 
 SHOWN_STEPS = 1000  # of an episode that is drawn, at most
 
 
+@reports_user_code
 def load(
     run: str | Path,
     which: str = "best",
@@ -51,6 +54,7 @@ def load(
     return _loaded(directory, which_of(which), seed, decided)
 
 
+@reports_user_code
 def evaluate(
     policy: TrainedPolicy | str | Path,
     environment: str | Environment | None = None,
@@ -97,6 +101,7 @@ def evaluate(
     return {name: float(x) for name, x in jax.device_get(metrics).items()}
 
 
+@reports_user_code
 def evaluate_run(
     run: str | Path,
     environment: str | None = None,
@@ -164,6 +169,7 @@ def evaluate_run(
     return evaluated
 
 
+@reports_user_code
 def render(
     policy: TrainedPolicy | str | Path,
     path: str | Path,
@@ -364,7 +370,9 @@ def environment_for(
     Raises:
       ShoalError: as `environment_of`, or its spaces are not the policy's.
     """
+    name = environment if isinstance(environment, str) else ""
     environment = environment_of(policy.environment if environment is None else environment, parameters)
+    require_contract(environment, name)
     spec = spec_of(environment)
     if spec != policy.spec:
         raise ShoalError(f"the environment has {spec} and the policy was trained in {policy.spec}.")

@@ -18,8 +18,8 @@ def algorithms() -> list[str]:
     return sorted(_algorithms)
 
 
-def is_registered(name: str) -> bool:
-    """Whether a name is one of Shoal's own algorithms, which the contract suite tests, and not `module:Name`."""
+def is_own(name: str) -> bool:
+    """Whether a name is of an algorithm of Shoal's own, and not of a user's class."""
     return name in _algorithms
 
 

@@ -1,12 +1,15 @@
 """The command line: `shoal COMMAND ...`. Imports nothing heavy, so that its help is there at once."""
 
+import atexit
 import importlib
+import logging
 import os
 import sys
 import time
 from collections.abc import Sequence
 
-from shoal.errors import ShoalError, nearest
+from shoal.errors import ShoalError, UserCodeError, nearest
+from shoal.user_code import is_of_callback
 
 STARTED = time.perf_counter()  # what was imported since then is a run's `seconds.import`
 
@@ -34,6 +37,12 @@ An environment of your own is named module:Name, with parameters behind it as na
 """
 
 
+DEFECT = "shoal: this is a defect of Shoal's own; please report it, with the command and all of the above."
+
+# JAX logs the traceback of a callback that fails, whose error is reported as that of any of the user's code.
+CALLBACK_LOGGERS = ("jax._src.callback", "jax._src.debugging")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Carries out a command.
 
@@ -41,15 +50,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
       arguments: the words after `shoal`; None takes the process's.
 
     Returns:
-      the exit status: 0, or 1 for a check that found something, 2 for bad input, 130 if interrupted.
+      the exit status: 0, or 1 for a check that found something, 2 for bad input and for code of the user's that
+      fails, 130 if interrupted. A defect of Shoal's own is raised as it is, so that the process ends with 1.
     """
+    own_process = arguments is None
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    for name in CALLBACK_LOGGERS:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
         status = _dispatch(arguments)
         sys.stdout.flush()  # so that a closed pipe shows here
         return status
     except ShoalError as error:
         print(f"shoal: {error}", file=sys.stderr)
+        if isinstance(error, UserCodeError) and error.frames:
+            print(error.frames, file=sys.stderr)
+        if own_process and is_of_callback(error.__cause__):
+            atexit.register(_end_at_once, 2)
         return 2
     except KeyboardInterrupt:
         print("shoal: interrupted.", file=sys.stderr)
@@ -57,6 +74,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `shoal envs | head -1`: whoever read has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except Exception as error:
+        error.add_note(DEFECT)
+        raise
+
+
+def _end_at_once(status: int) -> None:
+    """Ends the process before JAX waits for its callbacks, where it would show the traceback of one that failed."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def _dispatch(arguments: list[str]) -> int:

@@ -16,6 +16,7 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 from shoal.cli import help as pages
 from shoal.errors import ShoalError, nearest
 from shoal.needs import check_needs
+from shoal.user_code import reports_user_code
 
 T = TypeVar("T")
 
@@ -65,6 +66,7 @@ def _number(metavar: str, kinds: Any, read: Any) -> PrimitiveConstructorSpec[Any
     )
 
 
+@reports_user_code
 def parse(command: str, description: str, default: T, arguments: Sequence[str]) -> tuple[T, list[str]]:
     """Reads the flags of a command; prints its help and ends the process if that is asked for.
 

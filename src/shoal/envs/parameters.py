@@ -40,7 +40,7 @@ def declared_types(made_by: Any) -> dict[str, Any]:
     """The declared types of a class's fields or a function's parameters by name, where they can be resolved."""
     try:
         return typing.get_type_hints(made_by)
-    except (NameError, TypeError):  # an annotation for the type checker only; a callable without annotations
+    except Exception:  # an annotation for the type checker only, or whatever its text raises
         return {}
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from shoal.envs.grid import names as grid_names
 from shoal.errors import ShoalError, nearest
 from shoal.imports import imported
+from shoal.user_code import reports_user_code
 
 if TYPE_CHECKING:
     from shoal.trees import Bounds
@@ -75,6 +76,7 @@ def environments() -> list[str]:
     return sorted(_entries)
 
 
+@reports_user_code
 def make(name: str, **parameters: Any) -> Environment:
     """The environment of a name, with parameters of its own.
 
@@ -125,6 +127,7 @@ def meant_by(name: str) -> Mapping[str, Any]:
     return _entry(name).parameters
 
 
+@reports_user_code
 def parameters_of(name: str) -> dict[str, inspect.Parameter]:
     """The parameters that `make` takes for a name, each with its type (`annotation`) and `default`.
 
@@ -235,14 +238,18 @@ def _own_parameters(constructor: Callable[..., Environment]) -> dict[str, inspec
     """A constructor's parameters by name, their annotations as types where they can be resolved."""
     from shoal.envs.parameters import declared_types  # noqa: PLC0415  (imports JAX)
 
-    hints = (
-        declared_types(constructor) if inspect.isclass(constructor) or inspect.isfunction(constructor) else {}
-    )
+    hinted = inspect.isclass(constructor) or inspect.isfunction(constructor)
+    hints = declared_types(constructor) if hinted else {}
     fields: Iterable[Any] = dataclasses.fields(constructor) if dataclasses.is_dataclass(constructor) else ()
     made = {x.name: x.default_factory() for x in fields if x.default_factory is not dataclasses.MISSING}
+    try:
+        declared = inspect.signature(constructor).parameters
+    except (TypeError, ValueError) as error:
+        name = getattr(constructor, "__name__", str(constructor))
+        raise ShoalError(f"{name} cannot make an environment: its parameters are unknown") from error
     return {
-        name: parameter.replace(annotation=hints.get(name, Any), default=made.get(name, parameter.default))
-        for name, parameter in inspect.signature(constructor).parameters.items()
+        name: x.replace(annotation=hints.get(name, Any), default=made.get(name, x.default))
+        for name, x in declared.items()
     }
 
 

@@ -11,8 +11,10 @@ from shoal.errors import ShoalError
 from shoal.spaces import Box, Dict, Space, zeros
 from shoal.trees import named_leaves
 from shoal.types import EnvSpec
+from shoal.user_code import reports_user_code, user_frames
 
 
+@reports_user_code
 def check_network(network_class: Callable[..., Any], spec: EnvSpec) -> None:
     """Checks that a class can be a network of an algorithm (see `shoal.nets.actor_critic.Network`).
 
@@ -28,6 +30,8 @@ def check_network(network_class: Callable[..., Any], spec: EnvSpec) -> None:
         the spec and the batch ask for.
     """
     name = getattr(network_class, "__name__", repr(network_class))
+    if not callable(network_class):
+        raise ShoalError(f"network {name} is of type {type(network_class).__name__}; it must be a class.")
     network = _build(network_class, spec, name, 0)
     for method in ("policy", "value"):
         if not callable(getattr(network, method, None)):
@@ -41,7 +45,15 @@ def check_network(network_class: Callable[..., Any], spec: EnvSpec) -> None:
             f"network {name} gives values of shape {getattr(value, 'shape', value)} for observations with "
             f"leading axes {batch_shape}; it must be {batch_shape}, one number for each."
         )
-    action = jax.eval_shape(lambda net, o: net.policy(o).sample(jax.random.key(0)), network, observation)
+    if not jnp.issubdtype(value.dtype, jnp.floating):
+        raise ShoalError(
+            f"network {name} gives values of {value.dtype}; they must be floats, to have a gradient."
+        )
+
+    def sample(network: Any, observation: Any) -> Any:
+        return _distribution(network.policy(observation, None), name).sample(jax.random.key(0))
+
+    action = jax.eval_shape(sample, network, observation)
     wanted = (*batch_shape, *_action_shape(spec.action_space))
     if not hasattr(action, "shape") or action.shape != wanted:
         raise ShoalError(
@@ -54,7 +66,19 @@ def _build(network_class: Callable[..., Any], spec: EnvSpec, name: str, seed: in
     try:
         return network_class(spec, key=jax.random.key(seed))
     except TypeError as error:
+        if user_frames(error):  # its constructor takes what it is given, and fails by itself
+            raise
         raise ShoalError(f"network {name} cannot be built as {name}(spec, key=key): {error}.") from error
+
+
+def _distribution(result: Any, name: str) -> Any:
+    for method in ("sample", "log_prob", "mode"):
+        if not callable(getattr(result, method, None)):
+            raise ShoalError(
+                f"network {name} has a policy that returns a {type(result).__name__} without the method {method!r}; it "
+                "must return a distribution, as those of shoal.ops.distributions."
+            )
+    return result
 
 
 def _check_tree(network_class: Callable[..., Any], spec: EnvSpec, name: str, network: Any) -> None:

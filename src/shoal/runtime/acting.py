@@ -11,6 +11,7 @@ import numpy as np
 from shoal.errors import ShoalError
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 from shoal.types import Array, Environment, EnvSpec, Memory, PyTree, TimeStep, spec_of
+from shoal.user_code import reports_user_code
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,10 +58,12 @@ class TrainedPolicy:
             )
         return dataclasses.replace(self, config=dataclasses.replace(self.config, memory_lasts=memory_lasts))
 
+    @reports_user_code
     def initial_memory(self, batch_shape: tuple[int, ...] = (1,)) -> Memory:
         """The memory before an episode's first step; () for a policy without memory."""
         return self.algorithm.memory(batch_shape)
 
+    @reports_user_code
     def __call__(
         self,
         memory: Memory,

@@ -10,10 +10,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from shoal import trees
 from shoal.envs import summaries
 from shoal.errors import ShoalError, nearest
+from shoal.imports import import_name
 from shoal.runtime.metrics import checked_numbers
 from shoal.runtime.run import Best, Run, Settings, Stream, stream_key
 from shoal.types import Algorithm, Array, Environment, Memory, Policy, State, TimeStep, spec_of
@@ -195,7 +197,12 @@ def scored(score: str | Callable, metrics: dict[str, Array]) -> Array:
       ShoalError: there is no such metric.
     """
     if callable(score):
-        return score(metrics)
+        value = score(metrics)
+        if np.shape(value) != () or not isinstance(value, jax.Array | np.generic | int | float):
+            raise ShoalError(
+                f"score={import_name(score)} returns {_shown(value)}; it must return one number."
+            )
+        return jnp.asarray(value)
     if score not in metrics:
         raise ShoalError(f"score={score!r} is no metric of an evaluation{nearest(score, metrics)}.")
     return metrics[score]
@@ -210,3 +217,9 @@ def evaluate_best(run: Run, episodes: int) -> dict[str, Array]:
     algorithm = run.config.algorithm(spec_of(run.environment))
     key = stream_key(run.key, Stream.ABSOLUTE, 0)
     return evaluate_policy(run.environment, algorithm, run.best.policy, key, run.settings, episodes)
+
+
+def _shown(value: Any) -> str:
+    if hasattr(value, "shape"):
+        return f"an array of shape {tuple(value.shape)}"
+    return "None" if value is None else f"a {type(value).__name__}"

@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from shoal.runtime.contract import updated
 from shoal.runtime.metrics import checked_means
 from shoal.runtime.rollout import Position, episode_metrics, none_ended, rollout
 from shoal.runtime.run import Run, Stream, batch_of, group_key, stream_key
@@ -43,7 +44,8 @@ def update_once(run: Run) -> tuple[Run, Metrics]:
     )
     progress = run.updates / max(settings.total_updates, 1)
     update_key = stream_key(run.key, Stream.UPDATE, run.updates)
-    learner, metrics = algorithm.update(run.learner, trajectory, update_key, progress)
+    result = algorithm.update(run.learner, trajectory, update_key, progress)
+    learner, metrics = updated(algorithm, result, run.learner)
     run = dataclasses.replace(
         run,
         learner=learner,

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from shoal.envs.batch import Batch
+from shoal.runtime.contract import acted
 from shoal.runtime.hoisting import ahead
 from shoal.runtime.run import Episodes
 from shoal.types import Algorithm, Array, Mean, Memory, Metrics, Policy, PyTree, TimeStep, Trajectory
@@ -63,7 +64,8 @@ def rollout(
     act_key, env_key = jax.random.split(key)
 
     def act(key: Array, policy: Policy, memory: Memory, timestep: TimeStep) -> tuple[Memory, Any, Any]:
-        return algorithm.act(policy, memory, timestep, key, greedy=greedy)
+        result = algorithm.act(policy, memory, timestep, key, greedy=greedy)
+        return acted(algorithm, result, memory, batch)
 
     draw, finish = ahead(act, act_key, policy, position.memory, position.timestep)
 

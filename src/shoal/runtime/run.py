@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from shoal import trees
 from shoal.envs.batch import Batch
+from shoal.runtime.contract import algorithm_of, learner_of
 from shoal.types import Array, Environment, Learner, Policy, spec_of
 
 ENV_AXIS = "env"  # the name of the axis over groups of environments
@@ -92,10 +93,10 @@ def start(key: Array, environment: Environment, config: Any, settings: Settings)
       config: the algorithm's, its numbers as arrays.
       settings: static.
     """
-    algorithm = config.algorithm(spec_of(environment), settings.axis)
+    algorithm = algorithm_of(config, spec_of(environment), settings.axis)
     batch = batch_of(environment, settings)
     state, timestep = batch.reset(group_key(stream_key(key, Stream.RESET, 0), settings))
-    learner: Learner = algorithm.init(stream_key(key, Stream.INIT, 0), batch.num_envs)
+    learner = learner_of(algorithm, stream_key(key, Stream.INIT, 0), batch.num_envs)
     run = Run(
         environment=environment,
         config=config,

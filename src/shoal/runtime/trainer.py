@@ -13,7 +13,7 @@ from shoal import trees
 from shoal.runtime import population as populations
 from shoal.runtime.config import RunConfig
 from shoal.runtime.evaluation import evaluate, evaluate_best
-from shoal.runtime.loop import train
+from shoal.runtime.loop import train, update_once
 from shoal.runtime.run import Run, Settings, start
 from shoal.types import Environment, Mean
 
@@ -137,6 +137,16 @@ def settings_of(
         score=score,
         eval_metrics=eval_metrics,
     )
+
+
+def check_algorithm(environment: Environment, config: Any, settings: Settings) -> None:
+    """Traces one update, so that a mistake in an algorithm's functions shows before a run begins.
+
+    Raises:
+      ShoalError: one of them returns what the runtime cannot go on with.
+      UserCodeError: one of them fails.
+    """
+    jax.eval_shape(update_once, member_shapes(environment, config, settings))
 
 
 def check_scoring(environment: Environment, config: Any, settings: Settings) -> None:

@@ -1,0 +1,246 @@
+"""Whose code failed, and where: an error inside a user's function as one sentence and the user's own frames.
+
+Imports nothing heavy, so that it may stand at every public function.
+"""
+
+import functools
+import os
+import re
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar, cast
+
+from shoal.errors import ShoalError, UserCodeError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+# Shoal, and what it is built on: a frame in one of these is nobody's mistake but theirs or their caller's.
+LIBRARIES = (
+    "shoal",
+    *("jax", "jaxlib", "flax", "optax", "orbax", "chex", "etils", "treescope", "tensorstore", "opt_einsum"),
+    *("numpy", "scipy", "ml_dtypes", "matplotlib", "PIL", "tyro", "rich", "typing_extensions", "typeguard"),
+    *("docstring_parser", "jaxtyping", "beartype", "wadler_lindig"),
+)
+CREATED = (
+    r"value was created on line (.+?):(\d+)(?::\d+)? \((.+?)\)"  # in JAX's words about a value that leaked
+)
+CALLBACK = "Traceback (most recent call last)"  # in the message of a compiled program's error
+PROGRAM_ERRORS = ("JaxRuntimeError", "XlaRuntimeError")
+MOST_FRAMES = 20  # that are shown
+MOST_CHARACTERS = 300  # of an error's own message
+
+REMEDIES = {
+    "TracerBoolConversionError": (
+        "a Python condition (if, while, and, or, not) on a traced value; use jnp.where or jax.lax.cond"
+    ),
+    "TracerIntegerConversionError": (
+        "a traced value as a Python index or count; index a jax.numpy array, or use jax.lax.fori_loop"
+    ),
+    "ConcretizationTypeError": "a traced value where Python needs a number; use jax.numpy, and x.astype",
+    "TracerArrayConversionError": "a NumPy function of a traced value; use that of jax.numpy",
+    "NonConcreteBooleanIndexError": "an index by a traced mask; use jnp.where",
+}
+
+
+class Frame(NamedTuple):
+    """A line of the user's that was being run."""
+
+    function: str  # as the function is defined: `MyEnv.step`, `<module>`
+    summary: traceback.FrameSummary
+
+
+def reports_user_code(function: Function) -> Function:
+    """Makes a public function raise `UserCodeError` where code of the user's fails inside it.
+
+    An error of Shoal's own, with no frame of the user's below the function, passes unchanged, and so does a
+    `ShoalError`, which is a sentence already. Frames above the function, such as the script that calls it, do
+    not count.
+    """
+
+    @functools.wraps(function)
+    def reporting(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except ShoalError:
+            raise
+        except (Exception, SystemExit) as error:
+            failure = user_code_error(error)
+            if failure is None:
+                raise
+            raise failure from error
+
+    return cast(Function, reporting)
+
+
+def user_code_error(error: BaseException, doing: str = "") -> UserCodeError | None:
+    """The error of a user's code as a sentence and the user's frames; None where no code of the user's took part.
+
+    Args:
+      error: as it was caught.
+      doing: what failed, in place of the name of the user's function.
+    """
+    text = str_of(error)
+    frames = _of_callback(error) or user_frames(error) or _of_leak(text) or _called_wrongly(error)
+    if not frames:
+        return None
+    own = [frame for frame in frames if not _is_installed(frame.summary.filename)] or frames
+    where = place(own[-1].summary.filename, own[-1].summary.lineno)
+    sentence = f"{doing or _whose(own)} failed in {where}: {what(error)}."
+    return UserCodeError(sentence, shown(frame.summary for frame in frames))
+
+
+def user_frames(error: BaseException) -> list[Frame]:
+    """The user's frames of an error's traceback, innermost last."""
+    walked = zip(
+        traceback.walk_tb(error.__traceback__), traceback.extract_tb(error.__traceback__), strict=True
+    )
+    libraries = _library_paths()
+    return [
+        Frame(frame.f_code.co_qualname, summary)
+        for (frame, _), summary in walked
+        if _is_users(summary, str(frame.f_globals.get("__name__", "")), libraries)
+    ]
+
+
+def what(error: BaseException) -> str:
+    """An error in half a sentence: its type, and the first line of its message or what would be right."""
+    kind, text = type(error).__name__, str_of(error)
+    if is_of_callback(error):  # what it raised comes last
+        return _shortened(text.strip().splitlines()[-1])
+    if kind == "UnexpectedTracerError":
+        created = re.search(CREATED, text)
+        where = f" (of {place(created[1], int(created[2]))})" if created else ""
+        return (
+            f"{kind}: a traced value{where} was kept outside of what the function returns, and used later; return "
+            "it as a part of the state"
+        )
+    if isinstance(error, ShoalError):
+        return _shortened(text)
+    if kind in REMEDIES:
+        return f"{kind}: {REMEDIES[kind]}"
+    if isinstance(error, SystemExit):
+        return f"it ends the process (SystemExit: {error.code})"
+    lines = text.strip().splitlines()
+    return _shortened(f"{kind}: {lines[0]}" if lines else kind)
+
+
+def place(filename: str, line: int | None) -> str:
+    """A line of a file, which is named from the current directory where it lies in it."""
+    folder = os.path.join(os.getcwd(), "")
+    return f"{filename.removeprefix(folder)}, line {line}"
+
+
+def shown(summaries: Iterator[traceback.FrameSummary]) -> str:
+    """Frames as Python shows them; of very many the innermost."""
+    return "".join(traceback.StackSummary.from_list(list(summaries)[-MOST_FRAMES:]).format()).rstrip("\n")
+
+
+def str_of(error: BaseException) -> str:
+    """The message of an error; empty where it has none that can be read."""
+    try:
+        return str(error)
+    except Exception:  # the user's own class
+        return ""
+
+
+def _is_users(summary: traceback.FrameSummary, module: str, libraries: tuple[str, ...]) -> bool:
+    filename = summary.filename
+    if filename.startswith("<"):  # no file: a prompt or a generated function
+        generated = filename.startswith("<frozen ") or (
+            summary.name.startswith("__") and module != "__main__"
+        )
+        return not generated and module.partition(".")[0] not in LIBRARIES
+    standard = sysconfig.get_paths()["stdlib"] + os.sep
+    if filename.startswith(standard) and not _is_installed(filename):
+        return False
+    return not filename.startswith(libraries)
+
+
+def _is_installed(filename: str) -> bool:
+    """Whether a file is of an installed package, and not of the user's own folders."""
+    return "site-packages" in filename or "dist-packages" in filename
+
+
+def _library_paths() -> tuple[str, ...]:
+    """The folders and files of the libraries that are loaded."""
+    paths: list[str] = []
+    for name in LIBRARIES:
+        module = sys.modules.get(name)
+        folders = [os.path.join(folder, "") for folder in getattr(module, "__path__", ())]
+        paths += folders or [file for file in [getattr(module, "__file__", None)] if file]
+    return tuple(paths)
+
+
+def _whose(frames: list[Frame]) -> str:
+    """The innermost method among frames, such as `MyEnv.step`; the outermost function where there is none."""
+    names = [_without_surroundings(frame.function) for frame in frames]
+    return next((name for name in reversed(names) if "." in name), names[0] or "a lambda")
+
+
+def _without_surroundings(function: str) -> str:
+    """`make.<locals>.MyEnv.step.<locals>.<lambda>` as `MyEnv.step`: the class and what is within it."""
+    parts = [part for part in function.split(".<locals>.") if not part.startswith("<")]
+    first = max((i for i, part in enumerate(parts) if "." in part), default=0)
+    return ".".join(parts[first:])
+
+
+def is_of_callback(error: BaseException | None) -> bool:
+    """Whether an error is that of a compiled program in which a callback failed."""
+    return error is not None and type(error).__name__ in PROGRAM_ERRORS and CALLBACK in str_of(error)
+
+
+def _of_callback(error: BaseException) -> list[Frame]:
+    """The user's last frames in the message of an error, where it holds the traceback of a callback that failed."""
+    if not is_of_callback(error):
+        return []
+    libraries, frames = _library_paths(), []
+    for file, line, function in reversed(re.findall(r'File "(.+?)", line (\d+), in (\S+)', str_of(error))):
+        summary = traceback.FrameSummary(file, int(line), function)
+        if _is_users(summary, "", libraries):
+            frames.append(Frame(function, summary))
+        elif frames:
+            break  # what called the callback is no part of it
+    return frames[::-1]
+
+
+def _of_leak(text: str) -> list[Frame]:
+    """Where a traced value was made that was kept beyond its trace, and is used where no line is the user's."""
+    created = re.search(CREATED, text)
+    if created is None:
+        return []
+    summary = traceback.FrameSummary(created[1], int(created[2]), created[3].rpartition(".")[2])
+    return [Frame(created[3], summary)] if _is_users(summary, "", _library_paths()) else []
+
+
+def _called_wrongly(error: BaseException) -> list[Frame]:
+    """Where a user's function is defined that Shoal could not call: its parameters are not those it must have."""
+    called = re.match(r"([\w.<>]+)\(\) (?:takes|missing|got) ", str_of(error))
+    if not isinstance(error, TypeError) or not called:
+        return []
+    libraries = _library_paths()
+    for module in list(sys.modules.values()):
+        code = _code_of(module, called[1].split("."))
+        if code is None:
+            continue
+        summary = traceback.FrameSummary(code.co_filename, code.co_firstlineno, code.co_name)
+        if _is_users(summary, module.__name__, libraries):
+            return [Frame(called[1], summary)]
+    return []
+
+
+def _code_of(module: Any, names: list[str]) -> Any:
+    """The code of a function of a module; of the function around it, where it is local to one."""
+    found = getattr(module, "__dict__", {}).get(names[0])
+    for name in names[1:]:
+        if hasattr(found, "__code__"):
+            break
+        found = getattr(found, name, None)
+    return getattr(found, "__code__", None)
+
+
+def _shortened(text: str) -> str:
+    """One line of limited length, without a full stop."""
+    text = " ".join(text.split()).rstrip(".")
+    return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 3] + "..."

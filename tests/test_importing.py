@@ -1,0 +1,224 @@
+"""A user's modules by `module:Name`: what is found, and every way in which importing one may fail."""
+
+import io
+import sys
+
+import pytest
+
+import shoal
+from shoal.cli import main
+from shoal.envs.registry import make
+from shoal.errors import ShoalError, UserCodeError
+from shoal.imports import import_name, imported
+
+# (source, what is said after the name, the user's lines that are shown)
+FAILURES = {
+    "ValueError": ("x = 1\nraise ValueError('bad day')", "in mine.py, line 2: ValueError: bad day.", [2]),
+    "TypeError": ("len(3)", "in mine.py, line 1: TypeError: object of type 'int' has no len().", [1]),
+    "RuntimeError": ("raise RuntimeError", "in mine.py, line 1: RuntimeError.", [1]),
+    "SyntaxError": ("x = 1\ndef f(:\n    pass", "in mine.py, line 2: SyntaxError: invalid syntax.", [2]),
+    "IndentationError": (
+        "def f():\npass",
+        "in mine.py, line 2: IndentationError: expected an indented block",
+        [2],
+    ),
+    "a null byte": ("x = '\0'", "source code string cannot contain null bytes", []),
+    "not UTF-8": ("x = '\udcff'", "in mine.py, line 1: SyntaxError: ", [1]),
+    "a dependency": (
+        "import no_such_dependency",
+        "in mine.py, line 1: ModuleNotFoundError: No module named 'no_such_dependency'.",
+        [1],
+    ),
+    "a name": (
+        "from math import tau, thau",
+        "in mine.py, line 1: ImportError: cannot import name 'thau' from 'math'",
+        [1],
+    ),
+    "itself": ("from mine import later", "in mine.py, line 1: ImportError: cannot import name 'later'", [1]),
+    "exit 0": ("import sys\nsys.exit(0)", "in mine.py, line 2: it ends the process (SystemExit: 0).", [2]),
+    "exit with words": (
+        "raise SystemExit('bye')",
+        "in mine.py, line 1: it ends the process (SystemExit: bye).",
+        [1],
+    ),
+    "recursion": (
+        "def f():\n    f()\nf()",
+        "in mine.py, line 2: RecursionError: maximum recursion depth",
+        [2],
+    ),
+    "a question": ("input('name? ')", "in mine.py, line 1: EOFError: EOF when reading a line.", [1]),
+    "within a function": ("def f():\n    return {}['x']\nf()", "in mine.py, line 2: KeyError: 'x'.", [3, 2]),
+    "Shoal's sentence": (
+        "import shoal\n@shoal.environment\nclass World:\n    pass",
+        "in mine.py, line 2: the environment World has no `observation_space`, which every environment needs.",
+        [2],
+    ),
+    "a field of two kinds": (
+        "import shoal\nfrom jax import Array\n@shoal.environment\nclass World:\n    x: Array | int\n"
+        "    observation_space = action_space = reset = step = None",
+        "in mine.py, line 3: TypeError: field 'x' is declared",
+        [3],
+    ),
+    "the lookup": (
+        "def __getattr__(name):\n    raise OSError(name)",
+        "in mine.py, line 2: OSError: World.",
+        [2],
+    ),
+}
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """Writes `mine.py`, which can be imported from the current directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    before = set(sys.modules)
+
+    def write(source: str, name: str = "mine") -> None:
+        (tmp_path / f"{name}.py").write_bytes(source.encode("utf-8", "surrogateescape"))
+
+    yield write
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize("case", FAILURES)
+def test_a_module_that_cannot_be_imported(module, case, tmp_path, capsys, monkeypatch):
+    source, sentence, lines = FAILURES[case]
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    module(source)
+    with pytest.raises(UserCodeError) as raised:
+        imported("mine:World")
+    said = str(raised.value)
+    assert said.startswith("importing 'mine:World' failed")
+    assert sentence in said
+    assert "\n" not in said
+    assert said.endswith(".")
+    assert raised.value.__cause__ is not None
+    for line in lines:
+        assert f'File "{tmp_path / "mine.py"}", line {line}' in raised.value.frames
+    shown = [line for line in raised.value.frames.splitlines() if line.startswith("  File ")]
+    assert all("mine.py" in line for line in shown)  # none of importlib's, Shoal's or this test's
+    assert len({line.partition(" line ")[2] for line in shown}) == len(lines)
+
+    assert main(["check", "mine:World"]) == 2
+    told = capsys.readouterr()
+    assert told.err.splitlines()[0] == f"shoal: {said}"
+    assert told.err.rstrip("\n").split("\n")[1:] == raised.value.frames.splitlines()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "mine:World"],
+        ["train", "CartPole-v1", "--network", "mine:World"],
+        ["train", "CartPole-v1", "--algorithm", "mine:World"],
+        ["train", "CartPole-v1", "--score", "mine:World"],
+        ["train", "CartPole-v1", "--eval-metrics", "mine:World"],
+        ["rollout", "mine:World"],
+        ["check", "mine:World"],
+        ["envs", "mine:World"],
+    ],
+)
+def test_whatever_is_imported_is_named(module, words, capsys, tmp_path):
+    module("raise ValueError('bad day')")
+    assert main(words) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(
+        "shoal: importing 'mine:World' failed in mine.py, line 1: ValueError: bad day.\n  File "
+    )
+    assert {path.name for path in tmp_path.iterdir()} <= {"mine.py", "__pycache__"}
+
+
+def test_what_a_module_imports_in_turn_is_named_with_its_own_line(module):
+    module("import theirs")
+    module("x = 1\ny = x / 0", "theirs")
+    with pytest.raises(UserCodeError, match=r"failed in theirs\.py, line 2: ZeroDivisionError") as raised:
+        imported("mine:World")
+    assert raised.value.frames.index("mine.py") < raised.value.frames.index("theirs.py")
+    module("x = (", "theirs")
+    with pytest.raises(UserCodeError, match=r"failed in theirs\.py, line 1: SyntaxError") as raised:
+        imported("mine:World")
+    assert raised.value.frames.index("mine.py") < raised.value.frames.index("theirs.py")
+
+
+def test_an_interrupt_passes(module):
+    module("raise KeyboardInterrupt")
+    with pytest.raises(KeyboardInterrupt):
+        imported("mine:World")
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("mine", "'mine' is not module:Name, such as my_package.my_module:MyClass."),
+        (":World", "is not module:Name"),
+        ("mine:", "is not module:Name"),
+        (
+            "mine.py:World",
+            "there is no module 'mine.py', since a module is named by words with dots between; did you ",
+        ),
+        ("./worlds/mine.py:World", "did you mean 'worlds.mine:World'?"),
+        (".mine:World", "did you mean 'mine:World'?"),
+        ("a b:World", "there is no module 'a b', since a module is named by words with dots between."),
+        ("..:World", "there is no module '..'"),
+        ("nowhere:World", "'nowhere:World' cannot be imported: there is no module 'nowhere'."),
+        ("mime:World", "there is no module 'mime'; did you mean 'mine'?"),
+        ("mine.worlds:World", "there is no module 'mine.worlds'"),
+        ("mine:Wold", "'mine:Wold' cannot be imported: mine has no 'Wold'; did you mean 'World'?"),
+        ("mine:World.Inner.Depth", "mine has no 'World.Inner.Depth'"),
+    ],
+)
+def test_a_name_that_names_nothing(module, name, sentence):
+    module("class World:\n    class Inner:\n        pass")
+    with pytest.raises(ShoalError) as raised:
+        imported(name)
+    assert sentence in str(raised.value)
+    assert not isinstance(raised.value, UserCodeError)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["check", "mine:number"], "mine:number is of type int, not a class or function"),
+        (["check", "mine:Other"], "mine:Other made a Other, which has no `observation_space`"),
+        (["check", "mine:Failing"], "Failing.__init__ failed in mine.py, line 6: OSError: no map."),
+        (["check", "builtins:dict"], "dict cannot make an environment: its parameters are unknown."),
+        (
+            ["train", "CartPole-v1", "--network", "mine:number"],
+            "network 3 is of type int; it must be a class.",
+        ),
+        (["train", "CartPole-v1", "--algorithm", "mine:Other"], "'mine:Other' is not an algorithm's config"),
+        (["train", "CartPole-v1", "--score", "mine:number"], "score='mine:number' is not a function."),
+    ],
+)
+def test_what_is_imported_but_does_not_fit(module, words, sentence, capsys):
+    module(
+        "number = 3\nclass Other:\n    pass\nclass Failing:\n    def __init__(self):\n        raise OSError('no map')"
+    )
+    assert main(words) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_what_a_module_prints_is_left_alone(module, capsys):
+    module("print('loading')\nWorld = 3")
+    assert imported("mine:World") == 3
+    assert capsys.readouterr().out == "loading\n"
+
+
+def test_what_is_inside_of_a_class_is_found_by_its_own_name(module):
+    module("class World:\n    class Inner:\n        pass")
+    found = imported("mine:World.Inner")
+    assert found.__name__ == "Inner"
+    assert imported(import_name(found)) is found
+
+
+def test_a_module_that_calls_shoal_names_its_own_line(module):
+    module("import shoal\nWorld = shoal.make('CartPole-v1', gravty=1.0)")
+    with pytest.raises(
+        ShoalError, match=r"failed in mine\.py, line 2: CartPole-v1 has no parameter 'gravty'"
+    ):
+        make("mine:World")
+    assert issubclass(UserCodeError, shoal.ShoalError)
