@@ -107,7 +107,9 @@ class TestBatch:
         np.testing.assert_allclose(got, (x.mean(), x.var()), rtol=1e-6)
         assert statistics.weighted_mean(x, np.ones(())).dtype == jnp.float32
 
-    @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int32, bool, np.float16, np.float64, jnp.bfloat16])
+    @pytest.mark.parametrize(
+        "dtype", [np.uint8, np.int8, np.int32, bool, np.float16, np.float64, jnp.bfloat16]
+    )
     @pytest.mark.parametrize("x64", [False, True])
     def test_every_dtype_is_converted_first_and_comes_back_as_float32(self, dtype, x64):
         """The difference of unsigned integers would wrap, and of half floats this large overflow."""
@@ -448,7 +450,10 @@ class TestRunning:
         """Whatever samples and weights are, so that moments may be carried through a scan."""
         with jax.enable_x64(True):
             example = {"x": jnp.zeros(3, dtype), "n": jnp.zeros((), jnp.int32)}
-            b = {"x": jnp.asarray(RNG.normal(3e3, 20.0, size=(50, 3))).astype(dtype), "n": jnp.ones(50, jnp.int32)}
+            b = {
+                "x": jnp.asarray(RNG.normal(3e3, 20.0, size=(50, 3))).astype(dtype),
+                "n": jnp.ones(50, jnp.int32),
+            }
             once = update(statistics.init_moments(example), b, weight)
             twice, _ = jax.lax.scan(
                 lambda m, _: (statistics.update_moments(m, b, weight), None), once, None, length=1
@@ -464,7 +469,9 @@ class TestRunning:
             for tree in (normal, back):
                 assert tree["x"].dtype == jnp.float32 and tree["n"].dtype == jnp.int32
             assert deviation["x"].dtype == deviation["n"].dtype == jnp.float32
-            np.testing.assert_allclose(normal["x"], (exact - exact.mean(0)) / exact.std(0), rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(
+                normal["x"], (exact - exact.mean(0)) / exact.std(0), rtol=1e-4, atol=1e-4
+            )
 
     def test_what_does_not_fit_is_named(self):
         moments = statistics.init_moments({"x": jnp.zeros(3), "n": jnp.zeros((), int)})

@@ -48,7 +48,9 @@ def test_an_action_that_does_not_exist_is_nan_where_it_counts(name, wrong):
     assert np.isnan(losses[0, 0]) and np.isnan(losses).sum() == 1
     right = loss.function(**made, w_tm1=weight)
     np.testing.assert_array_equal(losses.ravel()[1:], right.ravel()[1:])
-    assert np.isnan(loss.function(**wrongly))[(WEIGHT == 0) | (weight != WEIGHT)].all()  # without weights all count
+    assert np.isnan(loss.function(**wrongly))[
+        (WEIGHT == 0) | (weight != WEIGHT)
+    ].all()  # without weights all count
 
 
 def test_targets_are_constants_unless_asked_otherwise(loss):
