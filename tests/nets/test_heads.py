@@ -114,13 +114,26 @@ def test_bounded_heads_stay_within_one(head):
     assert np.all(np.ptp(np.asarray(actions), axis=0) > 0.5)
 
 
-def test_beta_has_both_parameters_above_one():
+def test_beta_is_scipys_with_parameters_of_one_plus_softplus():
     x = jnp.array([-1.0, 0.5, 2.0, -3.0])
     alpha, beta = 1 + np.logaddexp(0, x[:2]), 1 + np.logaddexp(0, x[2:])
     action = np.array([-0.3, 0.7])
     expected = scipy.stats.beta(alpha, beta, loc=-1, scale=2).logpdf(action).sum()
     np.testing.assert_allclose(BetaHead(2)(x).log_prob(jnp.asarray(action, jnp.float32)), expected, rtol=1e-4)
-    assert np.all((alpha > 1) & (beta > 1))
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+def test_both_parameters_of_beta_are_above_one_wherever_the_inputs_are(dtype):
+    """Softplus is 0 to rounding below -16, and below -5 in half precision."""
+    x = jnp.asarray([-6e4, -1e3, -88.0, -20.0, -16.0, -8.0, -5.0, 0.0, 5.0, 100.0, 6e4, -6e4], dtype)
+    d = BetaHead(6)(x)
+    assert d.alpha.dtype == d.beta.dtype == jnp.float32
+    got = np.concatenate([d.alpha, d.beta]).astype(np.float64)
+    assert np.all(got > 1.0)
+    np.testing.assert_allclose(got, 1 + np.logaddexp(0, np.asarray(x, np.float64)), rtol=3e-7)
+    mode = np.asarray(d.mode())
+    assert np.all(np.abs(mode) < 1) and np.isfinite(d.entropy())
+    assert np.all(np.isfinite(jax.grad(lambda x: BetaHead(6)(x).log_prob(jnp.zeros(6)))(x)))
 
 
 def test_gsde_is_the_distribution_of_its_noise_matrix():

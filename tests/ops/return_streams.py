@@ -104,7 +104,8 @@ def poisoned(s: Stream) -> Stream:
     made = {name: np.array(getattr(s, name)) for name in FLOATING}
     for name, array in made.items():
         array[~masks[name]] = np.nan
-    return s._replace(**made, a_t=np.where(masks["c_t"], s.a_t, 99).astype(np.int32))
+    nowhere = np.resize([99, -1], len(s.a_t))
+    return s._replace(**made, a_t=np.where(masks["c_t"], s.a_t, nowhere).astype(np.int32))
 
 
 def consistent(s: Stream) -> Stream:
@@ -205,7 +206,7 @@ def expectation(s: Stream) -> np.ndarray:
 
 
 def taken(s: Stream, x: np.ndarray) -> np.ndarray:
-    return np.array([row[a] if a < ACTIONS else np.nan for row, a in zip(x, s.a_t, strict=True)])
+    return np.array([row[a] if 0 <= a < ACTIONS else np.nan for row, a in zip(x, s.a_t, strict=True)])
 
 
 def retrace(s: Stream, run: range, i: int) -> float:

@@ -295,6 +295,40 @@ def test_nothing_is_nan_or_infinite_at_extremes(member):
             assert np.all(np.isfinite(leaf)), f"gradient of {name}"
 
 
+@pytest.mark.parametrize("wrong", [-1, 4, 2**31 - 1, -(2**31)])
+@pytest.mark.parametrize("name", [name for name, member in MEMBERS.items() if member.integral])
+def test_a_number_that_is_no_action_has_the_log_probability_nan(name, wrong):
+    """In its own row alone, and with a gradient that a mask takes out, whatever it is used for."""
+    member = MEMBERS[name]
+    x = np.asarray(member.make(*member.parameters).sample(KEY)).copy()
+    right = member.make(*member.parameters).log_prob(x)
+    x[1, ...] = np.where(np.arange(x[1].size).reshape(x[1].shape) == 0, wrong, x[1])  # one part is enough
+    counts = np.asarray([True, False, True])
+
+    def total(parameters):
+        log_prob = member.make(*parameters).log_prob(x)
+        return jnp.sum(jnp.where(counts, jnp.exp(2.0 * log_prob), 0.0)), log_prob
+
+    slopes, log_prob = jax.grad(total, has_aux=True)(member.parameters)
+    np.testing.assert_array_equal(np.isnan(log_prob), ~counts)
+    np.testing.assert_array_equal(log_prob[counts], right[counts])
+    for slope in slopes:
+        np.testing.assert_array_equal(slope[1], 0.0)
+        assert np.all(np.isfinite(slope))
+
+
+def test_narrow_and_unsigned_numbers_of_actions():
+    """A narrow dtype need not hold the number of actions; the largest unsigned number is not the last action."""
+    d = Categorical(jnp.zeros((2, 300)))
+    for dtype in (np.uint8, np.int8, np.uint16, np.uint32):
+        np.testing.assert_allclose(d.log_prob(np.asarray([7, 100], dtype)), -np.log(300), rtol=1e-6)
+    assert np.isnan(d.log_prob(np.asarray([-1, 2**31 - 1], np.int32))).all()
+    assert np.isnan(Categorical(jnp.zeros((2, 3))).log_prob(np.asarray([3, 255], np.uint8))).all()
+    assert np.isnan(d.log_prob(np.asarray([300, 2**32 - 1], np.uint32))).all()
+    with jax.enable_x64(True):
+        assert np.isnan(d.log_prob(np.asarray([2**32, -(2**32)]))).all()
+
+
 def test_narrow_parameters_are_widened_first(member):
     """In bfloat16 as in float32 of the same numbers, so that no digit is lost but those of the parameters."""
     narrow = [jnp.asarray(p, jnp.bfloat16) for p in member.parameters]

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from return_streams import ACTIONS, Stream, consistent, stream, unbroken
+from return_streams import ACTIONS, CASES, Stream, consistent, stream, unbroken
 
 from shoal.ops import off_policy, returns, vtrace
 
@@ -207,6 +207,19 @@ class TestIdentities:
         np.testing.assert_allclose(got, unclipped - s.v_tm1, **TOLERANCE)
 
 
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if "a_t" in case.arguments])
+@pytest.mark.parametrize("wrong", [-1, -ACTIONS, ACTIONS, 99])
+def test_an_action_that_does_not_exist_is_nan_as_far_as_it_is_read(name, wrong):
+    """In the returns that it is passed back into, and in those of no other episode."""
+    s = stream(6, "oootooooToooo")
+    wrongly = s._replace(a_t=np.where(np.arange(13) == 5, wrong, s.a_t).astype(np.int32))
+    run = jax.jit(CASES[name])
+    right, got = run(s)[0], run(wrongly)[0]
+    others = np.asarray([0, 1, 2, 3, 6, 7, 8, 9, 10, 11, 12])  # and 4, which leads to 5, as far as it goes on
+    assert np.isnan(got[5])
+    np.testing.assert_array_equal(got[others], right[others])
+
+
 def test_values_of_illegal_actions_are_not_read():
     s = stream(5, "oocoToo", poison=False)
     legal = np.zeros_like(s.pi_t)
@@ -221,8 +234,9 @@ def test_values_of_illegal_actions_are_not_read():
             return jnp.sum(result)
 
         for function in (off_policy.retrace, off_policy.tree_backup):
-            known = total(jnp.where(legal > 0, s.q_t, 7.0), legal, s.mu_t, function)
-            value, gradients = jax.value_and_grad(total, argnums=(0, 1, 2))(q_t, legal, s.mu_t, function)
+            both = jax.value_and_grad(total, argnums=(0, 1, 2))
+            known, _ = both(jnp.where(legal > 0, s.q_t, 7.0), legal, s.mu_t, function)
+            value, gradients = both(q_t, legal, s.mu_t, function)
             assert value == known
             assert all(np.all(np.isfinite(x)) for x in gradients)
 

@@ -26,12 +26,22 @@ def clip_by_case(log_ratio: float, advantage: float, epsilon: float) -> float:
     return -advantage * max(ratio, 1 - epsilon)
 
 
+# Ratios from 1e-6 to 1e6, each with advantages from small to large of both signs.
+WIDE_LOG_RATIO, WIDE_ADVANTAGE = (
+    x.ravel().astype(np.float32)
+    for x in np.meshgrid(
+        np.log(np.concatenate([np.geomspace(1e-6, 1e6, 41), [1.19, 1.21, 0.79, 0.81]])),
+        [-100.0, -1.0, -1e-3, 0.0, 1e-6, 1e-3, 1.0, 100.0],
+    )
+)
+
+
 def dpo_by_case(log_ratio: float, advantage: float, alpha: float, beta: float) -> float:
     ratio = np.exp(np.float64(log_ratio))
     if advantage >= 0:
         drift = (ratio - 1) * advantage - alpha * np.tanh((ratio - 1) * advantage / alpha)
     else:
-        drift = np.log(ratio) * advantage - beta * np.tanh(np.log(ratio) * advantage / beta)
+        drift = np.float64(log_ratio) * advantage - beta * np.tanh(np.log(ratio) * advantage / beta)
     return -(ratio * advantage - max(drift, 0.0))
 
 
@@ -91,6 +101,73 @@ def test_every_loss_equals_its_paper(name):
         assert exact.dtype == jnp.float64
         series = name == "k3"  # which is as long as float32 needs
         np.testing.assert_allclose(exact, expected, rtol=1e-6 if series else 1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_every_loss_equals_its_paper_for_ratios_from_1e_6_to_1e6(name):
+    """Beside the numbers that the formula adds; only those of the baseline and the penalty may cancel."""
+    function, oracle = FORMULAS[name]
+    third = WIDE_LOG_RATIO[::-1]
+    exact = [a.astype(np.float64) for a in (WIDE_LOG_RATIO, WIDE_ADVANTAGE, third)]
+    expected = np.asarray([oracle(*row) for row in zip(*exact, strict=True)])
+    x, a, y = np.abs(exact)
+    added = {"baseline": (a + y) * x, "penalty": np.exp(exact[0]) * a + 3.0 * y}.get(name, 0.0)
+    got = function(*(WIDE_LOG_RATIO, WIDE_ADVANTAGE, third)[: arity(function)])
+    assert np.all(np.abs(got - expected) <= 1e-5 * np.abs(expected) + 1e-6 * added)
+
+
+def dpo_slope(log_ratio: float, advantage: float, alpha: float, beta: float) -> float:
+    """By hand, in float64; 1 - tanh² as 1 / cosh²."""
+    ratio = np.exp(np.float64(log_ratio))
+    if advantage >= 0 and ratio > 1:
+        return -ratio * advantage / np.cosh(np.minimum((ratio - 1) * advantage / alpha, 300.0)) ** 2
+    drift = advantage * np.tanh(np.float64(log_ratio) * advantage / beta) ** 2
+    return (drift if advantage < 0 and ratio < 1 else 0.0) - ratio * advantage
+
+
+def test_the_surrogates_have_their_gradients_for_ratios_from_1e_6_to_1e6():
+    """Beside the terms that the gradient adds, as DPO's does downwards: there r and the drift's slope may cancel."""
+    x, a = WIDE_LOG_RATIO, WIDE_ADVANTAGE
+    ratio = np.exp(x.astype(np.float64))
+    passes = np.where(a > 0, ratio < 1.2, ratio > 0.8)
+    dpo = np.asarray([dpo_slope(*row, 2.0, 0.6) for row in zip(x, a, strict=True)])
+    for name, expected, added in (
+        ("clip", np.where(passes, -ratio * a, 0.0), 0.0),
+        ("penalty", -ratio * a + 0.7 * 2 * x, ratio * np.abs(a) + np.abs(x)),
+        ("dpo", dpo, np.where(a < 0, np.abs(a), 0.0)),
+    ):
+        got = jax.grad(lambda x, name=name: jnp.sum(SURROGATES[name](x, a)))(jnp.asarray(x))
+        wrong = np.abs(got - expected) > 2e-5 * np.abs(expected) + 1e-6 * added + 1e-30
+        assert not np.any(wrong), (name, x[wrong], a[wrong], got[wrong], expected[wrong])
+
+
+def test_discovered_policy_optimisation_does_not_cancel():
+    """Upwards it saturates: -A - α whatever the ratio; downwards a small drift keeps its digits."""
+    log_ratio = jnp.asarray([11.0, 20.0, 40.0, 60.0, 1e4])
+    got = policy_losses.dpo_surrogate(log_ratio, jnp.full(5, 0.37))
+    np.testing.assert_allclose(got, -(0.37 + 2.0), rtol=1e-6)
+    ratio, advantage = np.float64(1e-6), -1e-3
+    z = np.log(ratio) * advantage / 0.6
+    exact = 0.6 * (z**3 / 3 - 2 * z**5 / 15 + 17 * z**7 / 315) - ratio * advantage
+    got = policy_losses.dpo_surrogate(jnp.float32(np.log(ratio)), jnp.float32(advantage))
+    np.testing.assert_allclose(got, exact, rtol=2e-6)
+
+
+@pytest.mark.parametrize("dtype, highest", [(jnp.float16, 10.0), (jnp.bfloat16, 60.0), (jnp.float32, 60.0)])
+def test_beyond_the_greatest_ratio_it_stays_and_has_no_gradient(dtype, highest):
+    """As the page says; below it the gradient of a bad action is there, however large the ratio."""
+    bad, none = jnp.asarray(-1.0, dtype), jnp.zeros((), dtype)
+    penalty = lambda x, a: policy_losses.kl_penalty_surrogate(x, a, none, 1.0)  # noqa: E731
+    for surrogate in (SURROGATES["clip"], SURROGATES["dpo"], penalty):
+        both = jax.value_and_grad(surrogate)
+        below = [float(y) for y in both(jnp.asarray(highest - 0.5, dtype), bad)]
+        np.testing.assert_allclose(below, np.exp(highest - 0.5), rtol=4 * float(jnp.finfo(dtype).eps))
+        for beyond in (highest + 2.0, 300.0, 6e4):
+            value, slope = both(jnp.asarray(beyond, dtype), bad)
+            assert np.isfinite(value) and value > below[0] and slope == 0
+    for beyond in (highest + 2.0, 6e4):
+        value, slope = jax.value_and_grad(policy_losses.kl_k3)(jnp.asarray(beyond, dtype))
+        assert np.isfinite(value) and slope == 0
 
 
 @pytest.mark.parametrize("name", [name for name in FORMULAS if name != "sampled_entropy"])
@@ -172,7 +249,7 @@ def test_kl_estimators_estimate_the_kl():
     np.testing.assert_allclose(policy_losses.kl_k3(small), exact.astype(np.float64), rtol=2e-5)
     gradient = jax.vmap(jax.grad(policy_losses.kl_k3))(jnp.asarray([0.0, 0.01, -0.5, 1e4]))
     np.testing.assert_allclose(gradient[:3], np.expm1([0.0, 0.01, -0.5]), rtol=1e-5)
-    assert np.all(np.isfinite(gradient))
+    assert gradient[3] == 0  # beyond the greatest ratio; never below 0, which would raise it further
 
 
 def test_the_kl_coefficient_follows_the_kl():

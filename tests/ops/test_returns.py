@@ -16,7 +16,7 @@ from return_streams import CASES, FLOATING, Case, Stream, consistent, episodes, 
 
 from shoal.ops import off_policy, returns, vtrace
 
-BATCH, LENGTHS = 3, (1, 4, 16)  # few, so that each function compiles few times
+BATCH, LENGTHS = 3, (1, 2, 4, 16)  # few, so that each function compiles few times
 KINDS = "oooootcbd0TCB"
 TOLERANCE = {"rtol": 2e-5, "atol": 2e-5}
 
@@ -67,13 +67,29 @@ def test_every_public_function_is_a_case():
 
 @every
 @hypothesis.settings(deadline=None, max_examples=40)
-@hypothesis.given(st.integers(0, 2**31), st.sampled_from(LENGTHS).flatmap(batches))
-def test_equals_the_loop_from_the_paper(name, seed, kinds):
+@hypothesis.given(st.integers(0, 2**31), st.sampled_from(LENGTHS).flatmap(batches), st.booleans())
+def test_equals_the_loop_from_the_paper(name, seed, kinds, whole):
     streams = [stream(seed + i, row) for i, row in enumerate(kinds)]
+    if whole:  # rewards that are integers, in a dtype of their own
+        rewards = [
+            np.random.default_rng(seed + i).integers(-9, 10, len(s.r_t)) for i, s in enumerate(streams)
+        ]
+        streams = [s._replace(r_t=r.astype(np.int32)) for s, r in zip(streams, rewards, strict=True)]
     got = batched(name)(Stream(*(np.stack(x, axis=1) for x in zip(*streams, strict=True))))
     for i, s in enumerate(streams):
         for result, expected in zip(got, CASES[name].loop(s), strict=True):
             np.testing.assert_allclose(result[:, i], expected, **TOLERANCE)
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if "log_rho" in str(case.arguments)])
+@pytest.mark.parametrize("kinds", ["o", "t", "oo", "co", "oc", "ot"])
+def test_ratios_from_1e_6_to_1e6_in_streams_of_one_and_two(name, kinds):
+    ratios = np.log(np.geomspace(1e-6, 1e6, 13)).astype(np.float32)
+    for i, first in enumerate(ratios):
+        log_rho = np.resize([first, ratios[(5 * i) % 13]], len(kinds)).astype(np.float32)
+        s = stream(i, kinds, poison=False)._replace(log_rho_tm1=log_rho, log_rho_t=log_rho[::-1].copy())
+        for result, expected in zip(compiled(name)(s), CASES[name].loop(s), strict=True):
+            np.testing.assert_allclose(result, expected, **TOLERANCE)
 
 
 @every

@@ -107,6 +107,32 @@ class TestBatch:
         np.testing.assert_allclose(got, (x.mean(), x.var()), rtol=1e-6)
         assert statistics.weighted_mean(x, np.ones(())).dtype == jnp.float32
 
+    @pytest.mark.parametrize(
+        "dtype", [np.uint8, np.int8, np.int32, bool, np.float16, np.float64, jnp.bfloat16]
+    )
+    @pytest.mark.parametrize("x64", [False, True])
+    def test_every_dtype_is_converted_first_and_comes_back_as_float32(self, dtype, x64):
+        """The difference of unsigned integers would wrap, and of half floats this large overflow."""
+        with jax.enable_x64(x64):
+            scale = {np.uint8: 255, np.int8: 127, np.int32: 2e9, bool: 2, np.float16: 6e4}.get(dtype, 1e6)
+            low = 0 if dtype in (np.uint8, bool) else -scale
+            x, y = np.floor(RNG.uniform(low, scale, size=(2, 200))).astype(dtype)
+            exact, other = x.astype(np.float64), y.astype(np.float64)
+            for w in (np.asarray(RNG.uniform(size=200) < 0.5), np.ones(200, np.uint8)):
+                counts = w > 0
+                mean, variance = exact[counts].mean(), exact[counts].var()
+                explained = 1 - (exact - other)[counts].var() / variance
+                standard = np.where(counts, (exact - mean) / np.sqrt(variance), 0)
+                got = (
+                    statistics.weighted_mean(x, w),
+                    *statistics.weighted_moments(x, w),
+                    statistics.explained_variance(x, y, w),
+                    statistics.standardise(x, w),
+                )
+                assert all(a.dtype == jnp.float32 for a in got)
+                for a, right in zip(got, (mean, mean, variance, explained, standard), strict=True):
+                    np.testing.assert_allclose(a, right, rtol=1e-4, atol=1e-5 * np.max(np.abs(right)))
+
     def test_what_does_not_fit_is_named(self):
         for function in (statistics.weighted_mean, statistics.weighted_moments, statistics.standardise):
             with pytest.raises(ValueError, match=r"w has shape \[3\].*x's, \[2\]"):
@@ -417,6 +443,35 @@ class TestRunning:
         got = statistics.normalise(moments_of(half), half)
         assert got.dtype == jnp.float32
         np.testing.assert_allclose(got, expected, atol=0.03)
+
+    @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, jnp.bfloat16])
+    @pytest.mark.parametrize("weight", [None, np.ones(50, np.uint8)])
+    def test_is_float32_where_jax_has_float64_switched_on(self, dtype, weight):
+        """Whatever samples and weights are, so that moments may be carried through a scan."""
+        with jax.enable_x64(True):
+            example = {"x": jnp.zeros(3, dtype), "n": jnp.zeros((), jnp.int32)}
+            b = {
+                "x": jnp.asarray(RNG.normal(3e3, 20.0, size=(50, 3))).astype(dtype),
+                "n": jnp.ones(50, jnp.int32),
+            }
+            once = update(statistics.init_moments(example), b, weight)
+            twice, _ = jax.lax.scan(
+                lambda m, _: (statistics.update_moments(m, b, weight), None), once, None, length=1
+            )
+            for moments in (once, twice, merge(once, once), moments_of(b, weight)):
+                followed = [leaf for leaf in jax.tree.leaves(moments) if leaf.dtype != bool]
+                assert all(leaf.dtype == jnp.float32 and not leaf.weak_type for leaf in followed)
+            exact = np.asarray(b["x"], np.float64)
+            np.testing.assert_allclose(twice.mean["x"], exact.mean(0), rtol=1e-6)
+            np.testing.assert_allclose(twice.variance["x"], exact.var(0), rtol=1e-4)
+            normal = statistics.normalise(twice, b)
+            back, deviation = statistics.denormalise(twice, normal), statistics.standard_deviation(twice)
+            for tree in (normal, back):
+                assert tree["x"].dtype == jnp.float32 and tree["n"].dtype == jnp.int32
+            assert deviation["x"].dtype == deviation["n"].dtype == jnp.float32
+            np.testing.assert_allclose(
+                normal["x"], (exact - exact.mean(0)) / exact.std(0), rtol=1e-4, atol=1e-4
+            )
 
     def test_what_does_not_fit_is_named(self):
         moments = statistics.init_moments({"x": jnp.zeros(3), "n": jnp.zeros((), int)})

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.test_util import check_grads
-from transition_losses import ATOMS, BATCH, LOSSES, arguments, expected, poisoned
+from transition_losses import ACTIONS, ATOMS, BATCH, LOSSES, arguments, expected, poisoned
 
 WEIGHT = (np.random.default_rng(9).uniform(size=BATCH) < 0.7).astype(np.float32)
 
@@ -33,6 +33,24 @@ def test_equals_its_paper_and_reads_nothing_that_does_not_count(loss):
         assert np.all(np.isfinite(gradient[name])), name
         if not loss.axes[name].startswith("*"):
             np.testing.assert_array_equal(np.asarray(gradient[name])[WEIGHT == 0], 0.0)
+
+
+@pytest.mark.parametrize("wrong", [-1, ACTIONS, 99])
+@pytest.mark.parametrize("name", [name for name, loss in LOSSES.items() if "a_tm1" in loss.axes])
+def test_an_action_that_does_not_exist_is_nan_where_it_counts(name, wrong):
+    loss = LOSSES[name]
+    made = arguments(loss, 6)
+    wrongly = made | {"a_tm1": np.where(WEIGHT > 0, made["a_tm1"], wrong)}
+    wrongly["a_tm1"][0, 0] = wrong
+    weight = WEIGHT.copy()
+    weight[0, 0] = 1
+    losses = np.asarray(loss.function(**wrongly, w_tm1=weight))
+    assert np.isnan(losses[0, 0]) and np.isnan(losses).sum() == 1
+    right = loss.function(**made, w_tm1=weight)
+    np.testing.assert_array_equal(losses.ravel()[1:], right.ravel()[1:])
+    assert np.isnan(loss.function(**wrongly))[
+        (WEIGHT == 0) | (weight != WEIGHT)
+    ].all()  # without weights all count
 
 
 def test_targets_are_constants_unless_asked_otherwise(loss):

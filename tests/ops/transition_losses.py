@@ -184,7 +184,8 @@ def poisoned(loss: Loss, made: dict[str, np.ndarray], weight: np.ndarray) -> dic
         poisoned[name] = array.copy()
         if not loss.axes[name].startswith("*"):
             follows = name in ("v_t", "q_t", "logits_t", "quantiles_t", "selector_t")
-            poisoned[name][ended if follows else silent] = 99 if name == "a_tm1" else np.nan
+            unread = ended if follows else silent
+            poisoned[name][unread] = np.resize([99, -1], unread.sum()) if name == "a_tm1" else np.nan
     return poisoned
 
 

@@ -141,9 +141,11 @@ class BetaHead(nnx.Module):
         self.num_inputs = 2 * size
 
     def __call__(self, x: Array, action_mask: Array | None = None) -> Beta:
-        """[..., 2 size] -> Beta on [-1, 1], over [..., size]."""
+        """[..., 2 size], of any floating dtype -> Beta on [-1, 1], over [..., size]."""
         _no_mask(self, action_mask)
-        parameters = 1.0 + jax.nn.softplus(x)
+        x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        # Softplus is 0 to rounding below -16: then it is the next number above 1.
+        parameters = jnp.maximum(1.0 + jax.nn.softplus(x), 1.0 + jnp.finfo(x.dtype).eps)
         return Beta(parameters[..., : self.size], parameters[..., self.size :], low=-1.0, high=1.0)
 
 

@@ -63,15 +63,6 @@ def check_axes(batch: Shape, axes: str, **arrays: Array) -> None:
         )
 
 
-def chosen(x: Array, action: Array, axis: int = -1) -> Array:
-    """The entries of one action along the axis of actions; those of the others are not read, nor their gradient."""
-    after = (1,) * (-1 - axis)
-    x, action = jnp.asarray(x), jnp.asarray(action)
-    index = action.reshape(*action.shape, 1, *after)
-    here = jnp.arange(x.shape[axis]).reshape(-1, *after) == index
-    return jnp.sum(jnp.where(here, x, jnp.zeros((), x.dtype)), axis=axis)
-
-
 def td_error(t: Transition, prediction: Array, value_t: Array, stop_target_gradients: bool) -> Array:
     """δ_t = r_t + γ_t v_t - v_{t-1}, of a value that has been kept where it may be read; 0 where none counts."""
     target = stopped(t.r_t + t.discount_t * value_t, stop_target_gradients)

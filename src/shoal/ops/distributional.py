@@ -1,9 +1,10 @@
 """Losses of distributions of values: categorical ones on fixed atoms, and quantiles.
 
-The rules for weights, gradients and dtypes are those of `shoal.ops.value_losses`: single transitions with batch
-axes [...] first, actions next and atoms or quantiles last. Every function returns losses [...], unreduced and to
-be minimised. Atoms are in ascending order, one support for all, [n], or one for each, [..., n]; those of the
-prediction and of what follows may differ in number and place.
+The rules for weights, gradients and dtypes are those of `shoal.ops.value_losses`: single transitions with batch axes
+[...] first, actions next and atoms or quantiles last. Every function returns losses [...], unreduced and to be
+minimised. An action that is none of 0..A-1 has the loss NaN, unless its transition has weight 0. Atoms are in
+ascending order, one support for all, [n], or one for each, [..., n]; those of the prediction and of what follows may
+differ in number and place.
 """
 
 import jax
@@ -11,8 +12,9 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from shoal.ops import _checks
+from shoal.ops._selects import chosen
 from shoal.ops._streams import kept, stopped
-from shoal.ops._transitions import Transition, check_axes, chosen, transition
+from shoal.ops._transitions import Transition, check_axes, transition
 from shoal.ops.value_losses import huber
 
 Array = jax.Array

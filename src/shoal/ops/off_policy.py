@@ -18,7 +18,8 @@ with v_t the value of observation t under π, q_t that of the action taken there
 
 Where an episode or the stream ends at t no action was taken, or none that counts: the entries of `q_t` [T], `a_t`,
 `c_t`, `mu_t` and `log_rho_t` are not read there, and those of `v_t`, `q_t` [T, A] and `pi_t` are, unless it
-terminated. From T+1 observations and T actions they are made as `q[1:]` and `jnp.append(a[1:], 0)`.
+terminated. Where it is read, an action that is none of 0..A-1 makes NaN of the return, and of those before it
+that it is passed back into. From T+1 observations and T actions they are made as `q[1:]` and `jnp.append(a[1:], 0)`.
 
 Source: Munos et al. 2016, "Safe and Efficient Off-Policy Reinforcement Learning", eq. 3 and table 1.
 """
@@ -27,6 +28,7 @@ import jax
 import jax.numpy as jnp
 
 from shoal.ops import _checks
+from shoal.ops._selects import chosen
 from shoal.ops._streams import Step, Stream, accumulated, corrected, kept, mixed, stopped, stream, td_error
 
 Array = jax.Array
@@ -113,7 +115,7 @@ def general_off_policy_returns_from_action_values(
     s = _with_actions(r_t, discount_t, last_t, lambda_, w_tm1, q_t, a_t, pi_t, c_t=c_t)
 
     def terms(now: Step, q_t: Array, a_t: Array, pi_t: Array, c_t: Array) -> tuple[Array, Array]:
-        return corrected(now, _taken(q_t, a_t), _expected(now, q_t, pi_t), c_t)
+        return corrected(now, chosen(q_t, a_t), _expected(now, q_t, pi_t), c_t)
 
     return stopped(accumulated(s, terms, (q_t, a_t, pi_t, c_t)), stop_target_gradients)
 
@@ -159,11 +161,11 @@ def retrace(
     s = _with_actions(r_t, discount_t, last_t, lambda_, w_tm1, q_t, a_t, pi_t, mu_t=mu_t)
 
     def terms(now: Step, q_t: Array, a_t: Array, pi_t: Array, mu_t: Array) -> tuple[Array, Array]:
-        pi_a_t = _taken(pi_t, a_t)
+        pi_a_t = chosen(pi_t, a_t)
         # Divided only where the ratio is below 1, so that neither a quotient nor its gradient overflows.
         below = now.goes_on & (pi_a_t < mu_t)
         c_t = jnp.where(below, pi_a_t / jnp.where(below, mu_t, 1), 1)
-        return corrected(now, _taken(q_t, a_t), _expected(now, q_t, pi_t), c_t)
+        return corrected(now, chosen(q_t, a_t), _expected(now, q_t, pi_t), c_t)
 
     return stopped(accumulated(s, terms, (q_t, a_t, pi_t, mu_t)), stop_target_gradients)
 
@@ -252,7 +254,7 @@ def tree_backup(
     s = _with_actions(r_t, discount_t, last_t, lambda_, w_tm1, q_t, a_t, pi_t)
 
     def terms(now: Step, q_t: Array, a_t: Array, pi_t: Array) -> tuple[Array, Array]:
-        return corrected(now, _taken(q_t, a_t), _expected(now, q_t, pi_t), _taken(pi_t, a_t))
+        return corrected(now, chosen(q_t, a_t), _expected(now, q_t, pi_t), chosen(pi_t, a_t))
 
     return stopped(accumulated(s, terms, (q_t, a_t, pi_t)), stop_target_gradients)
 
@@ -338,9 +340,10 @@ def q_lambda_watkins(
     s = _with_actions(r_t, discount_t, last_t, lambda_, w_tm1, q_t, a_t)
 
     def terms(now: Step, q_t: Array, a_t: Array) -> tuple[Array, Array]:
-        v_t = _greatest(now, q_t)
-        greedy = now.goes_on & (_taken(q_t, a_t) >= v_t)
-        return mixed(now._replace(lambda_t=kept(greedy, now.lambda_t)), v_t)
+        v_t, q_a_t = _greatest(now, q_t), chosen(q_t, a_t)
+        # NaN, of an action that does not exist, is neither the greatest value nor below it.
+        kappa_t = jnp.where(q_a_t >= v_t, now.lambda_t, jnp.where(q_a_t < v_t, 0, jnp.nan))
+        return mixed(now._replace(lambda_t=kept(now.goes_on, kappa_t)), v_t)
 
     return stopped(accumulated(s, terms, (q_t, a_t)), stop_target_gradients)
 
@@ -419,11 +422,6 @@ def _with_actions(
     _checks.same_shape("[T, A]", **over_actions)
     _checks.floating(discount_t=discount_t, **over_actions)
     return s
-
-
-def _taken(x_t: Array, a_t: Array) -> Array:
-    """`x_t` [A] at the action of one step; NaN for an action that there is not."""
-    return x_t.at[a_t].get(mode="fill")
 
 
 def _expected(now: Step, q_t: Array, pi_t: Array) -> Array:

@@ -5,6 +5,9 @@ An advantage above 0 says that the action was better than expected, and carries 
 have one shape [...] and one floating dtype, and so has the result; a coefficient is a number or of that shape. A
 disagreement of shapes raises a ValueError while tracing, one of dtypes a TypeError, each with the names and what
 they are.
+
+A ratio is exp(log_ratio) for log-ratios up to 60 (10 in float16): above, it stays at exp(60) = 1e26, and a loss of
+the ratio has no gradient there. Neither overflows.
 """
 
 import math
@@ -90,6 +93,8 @@ def sampled_entropy_loss(log_prob: Array) -> Array:
 def clip_surrogate(log_ratio: Array, advantage: Array, clip_coef: Array | float) -> Array:
     """PPO's clipped surrogate: `-min(r A, clip(r, 1 - ε, 1 + ε) A)`, r = exp(log_ratio), ε = clip_coef.
 
+    For log-ratios above 60 there is no gradient, also where the advantage is negative and the clip leaves it.
+
     Source: Schulman et al. 2017, "Proximal Policy Optimization Algorithms", eq. 7.
     """
     _check(log_ratio=log_ratio, advantage=advantage)
@@ -138,6 +143,8 @@ def dpo_surrogate(
         drift = relu((r - 1) A - α tanh((r - 1) A / α))   where A >= 0
                 relu(A log r - β tanh(A log r / β))       where A < 0
 
+    Exact to rounding for every ratio: where A >= 0 and r > 1 the loss is -A - α tanh((r - 1) A / α).
+
     Source: Lu et al. 2022, "Discovered Policy Optimisation", section 5.3 (arXiv:2210.05639).
     """
     _check(log_ratio=log_ratio, advantage=advantage)
@@ -146,12 +153,11 @@ def dpo_surrogate(
     log_ratio = _bounded(log_ratio)
     upward = jnp.expm1(log_ratio) * advantage
     downward = log_ratio * advantage
-    drift = jnp.where(
-        advantage >= 0,
-        jax.nn.relu(upward - alpha * jnp.tanh(upward / alpha)),
-        jax.nn.relu(downward - beta * jnp.tanh(downward / beta)),
-    )
-    return drift - jnp.exp(log_ratio) * advantage
+    # Where the drift is not 0 upwards, r A is in it too: taken out, lest the two cancel at large ratios.
+    drifted = advantage + alpha * _tanh(jnp.where(upward > 0, upward, 0.0) / alpha)
+    drift = jnp.where(downward > 0, beta * _less_tanh(jnp.where(downward > 0, downward, 0.0) / beta), 0.0)
+    gain = jnp.exp(log_ratio) * advantage
+    return jnp.where(advantage >= 0, jnp.where(upward > 0, -drifted, -gain), drift - gain)
 
 
 def kl_k1(log_ratio: Array) -> Array:
@@ -170,20 +176,52 @@ def kl_k3(log_ratio: Array) -> Array:
     """
     _check(log_ratio=log_ratio)
     # exp(x) - 1 - x loses its digits near 0, where PPO lives: there x² (1/2! + x/3! + x²/4! + ...) is exact.
+    log_ratio = _bounded(log_ratio)
     is_near = jnp.abs(log_ratio) < 0.3
     near = jnp.where(is_near, log_ratio, 0.0)
     series = jnp.zeros_like(near)
     for k in range(8, 1, -1):
         series = series * near + 1.0 / math.factorial(k)
-    return jnp.where(is_near, series * jnp.square(near), jnp.exp(_bounded(log_ratio)) - 1.0 - log_ratio)
+    return jnp.where(is_near, series * jnp.square(near), jnp.exp(log_ratio) - 1.0 - log_ratio)
 
 
-_MAX_LOG_RATIO = 60.0  # exp(60) = 1e26: far beyond any use, and its square still fits
+_MAX_LOG_RATIO = 60.0  # exp(60) = 1e26: far beyond any use, and times an advantage it still fits
 
 
 def _bounded(log_ratio: Array) -> Array:
     """Cuts a log-ratio where its exponential would overflow; infinity times a gradient of 0 is NaN."""
-    return jnp.where(log_ratio > _MAX_LOG_RATIO, _MAX_LOG_RATIO, log_ratio)
+    highest = min(_MAX_LOG_RATIO, math.log(float(jnp.finfo(jnp.result_type(log_ratio)).max)) - 1.0)
+    return jnp.where(log_ratio > highest, highest, log_ratio)
+
+
+@jax.custom_jvp
+def _tanh(x: Array) -> Array:
+    """tanh(x), with a slope that keeps its digits where 1 - tanh(x)² has none left."""
+    return jnp.tanh(x)
+
+
+@_tanh.defjvp
+def _tanh_slope(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (x,), (dx,) = primals, tangents
+    decay = jnp.exp(-2.0 * jnp.abs(x))
+    return jnp.tanh(x), 4.0 * decay / jnp.square(1.0 + decay) * dx
+
+
+@jax.custom_jvp
+def _less_tanh(x: Array) -> Array:
+    """x - tanh(x), near 0 by Lambert's continued fraction tanh(x) = x / (1 + x² / (3 + x² / (5 + ...)))."""
+    is_near = jnp.abs(x) < 1.0
+    near = jnp.where(is_near, x, 0.0)
+    squared, rest = jnp.square(near), jnp.zeros_like(near)
+    for odd in range(19, 1, -2):
+        rest = squared / (odd + rest)
+    return jnp.where(is_near, near * rest / (1.0 + rest), x - jnp.tanh(x))
+
+
+@_less_tanh.defjvp
+def _less_tanh_slope(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (x,), (dx,) = primals, tangents
+    return _less_tanh(x), jnp.square(jnp.tanh(x)) * dx
 
 
 def _check(**arrays: Array) -> None:

@@ -2,15 +2,17 @@
 
 The rules for weights, gradients and dtypes are those of `shoal.ops.value_losses`. Each function returns TD errors
 δ_t = target - q_{t-1}(a_{t-1}), [...], so that `huber(δ)` or `squared(δ)` is the loss and |δ| a priority. An
-action that is illegal at observation t gets a value of -1e9 there before it is passed.
+action that is illegal at observation t gets a value of -1e9 there before it is passed. An action a_{t-1} that is
+none of 0..A-1 has the error NaN, unless its transition has weight 0.
 """
 
 import jax
 import jax.numpy as jnp
 
 from shoal.ops import _checks
+from shoal.ops._selects import chosen
 from shoal.ops._streams import kept
-from shoal.ops._transitions import Transition, check_axes, chosen, td_error, transition
+from shoal.ops._transitions import Transition, check_axes, td_error, transition
 
 Array = jax.Array
 

@@ -95,6 +95,8 @@ def explained_variance(target: Array, prediction: Array, w: Array, axis_name: Ax
       ValueError: target and prediction have different shapes, or w does not broadcast to them.
     """
     _checks.same_shape(target=target, prediction=prediction)
+    # Before they are subtracted: the difference of unsigned integers wraps, and that of half floats overflows.
+    target, prediction = jnp.asarray(target, jnp.float32), jnp.asarray(prediction, jnp.float32)
     _, residual = weighted_moments(target - prediction, w, axis_name)
     _, variance = weighted_moments(target, w, axis_name)
     return jnp.where(variance > 0, 1.0 - residual / jnp.where(variance > 0, variance, 1.0), 0.0)
@@ -201,7 +203,7 @@ def update_moments(
     if len(leading) > 1:
         shapes = ", ".join(str(list(shape)) for shape in sorted(leading))
         raise ValueError(f"batch and weight have different leading axes, {shapes}; all must have the same.")
-    w = jnp.ones(leading.pop()) if weight is None else jnp.asarray(weight, jnp.float32)
+    w = jnp.ones(leading.pop(), jnp.float32) if weight is None else jnp.asarray(weight, jnp.float32)
 
     def update(x: Array, mean: Array, variance: Array, *residuals: Array) -> tuple[Array, ...]:
         own = jnp.broadcast_to(w.reshape(w.shape + (1,) * mean.ndim), x.shape)
@@ -256,7 +258,7 @@ def standard_deviation(
 
     def one(variance: Array) -> Array:
         if not _is_followed(variance):
-            return jnp.ones(())
+            return jnp.ones((), jnp.float32)
         deviation = jnp.clip(jnp.sqrt(jnp.maximum(variance, minimum**2)), minimum, maximum)
         return jnp.where(moments.count < warm_up, 1.0, deviation)
 
@@ -293,7 +295,7 @@ def normalise(
 
     def one(x: Array, mean: Array, mean_residual: Array, deviation: Array) -> Array:
         offset = (x - mean) - mean_residual
-        return jnp.clip(offset / deviation, -clip, clip).astype(jnp.float32)
+        return jnp.clip(offset / deviation, -clip, clip)
 
     return _scaled(one, moments, x, minimum_deviation, maximum_deviation, warm_up)
 
@@ -311,7 +313,7 @@ def denormalise(
     """
 
     def one(x: Array, mean: Array, mean_residual: Array, deviation: Array) -> Array:
-        return ((x * deviation + mean_residual) + mean).astype(jnp.float32)
+        return (x * deviation + mean_residual) + mean
 
     return _scaled(one, moments, x, minimum_deviation, maximum_deviation, warm_up)
 
@@ -329,7 +331,7 @@ def _scaled(
     parts = (moments.mean, moments.residual[1], standard_deviation(moments, minimum, maximum, warm_up))
     columns = zip(_leaves_of(x, moments, "x"), *(jax.tree.leaves(part) for part in parts), strict=True)
     leaves = [
-        one(leaf, jnp.where(cold, 0.0, mean), jnp.where(cold, 0.0, residual), deviation)
+        one(leaf.astype(jnp.float32), jnp.where(cold, 0.0, mean), jnp.where(cold, 0.0, residual), deviation)
         if _is_followed(mean)
         else leaf
         for leaf, mean, residual, deviation in columns

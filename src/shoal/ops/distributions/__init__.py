@@ -12,7 +12,8 @@ a TypeError while tracing. `TanhNormal` has a second set of the same methods for
 bounds.
 
 Nothing here is NaN or infinite, nor its gradient, for logits of ±1e4, scales from 1e-6 to 1e6, actions at the
-bound, or one legal action. What cannot happen has the log-probability `ILLEGAL`, which is finite.
+bound, or one legal action. What cannot happen has the log-probability `ILLEGAL`, which is finite; a number that
+is no action at all (-1, or n) has NaN, and no gradient.
 """
 
 from shoal.ops.distributions.continuous import Beta, Deterministic, Normal, TanhNormal

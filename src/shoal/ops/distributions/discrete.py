@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.ops._checks import real
+from shoal.ops._selects import within
 from shoal.ops.distributions._arguments import (
     ILLEGAL,
     broadcast_shape,
@@ -24,7 +25,10 @@ T = TypeVar("T", "Categorical", "MultiCategorical")
 
 
 class Categorical(NamedTuple):
-    """One of n actions: int32 [...]. See `masked` for legal actions."""
+    """One of n actions: int32 [...]. See `masked` for legal actions.
+
+    A number that is none of 0..n-1 is no action: its log-probability is NaN, without a gradient.
+    """
 
     logits: Array  # [..., n], not normalised
 
@@ -45,12 +49,9 @@ class Categorical(NamedTuple):
         return jnp.argmax(self.logits, axis=-1).astype(jnp.int32)
 
     def log_prob(self, x: Array) -> Array:
-        """[...] -> [...]."""
-        x = integers(x, self.logits.shape[:-1])
-        shifted, log_total = self._log_weights(x.ndim)
-        # A select and a sum, for its gradient is again a select: a gather's would be a scatter.
-        chosen = _actions_first(_one_hot(x, len(shifted)), shifted.ndim - 1)
-        return jnp.sum(jnp.where(chosen, shifted, 0.0), axis=0) - log_total
+        """[...] -> [...]; NaN where x is none of 0..n-1."""
+        log_prob, exists = self._log_prob_and_exists(x)
+        return jnp.where(exists, log_prob, jnp.nan)
 
     def sample_and_log_prob(self, key: Array) -> tuple[Array, Array]:
         """An action and its log-probability."""
@@ -70,6 +71,14 @@ class Categorical(NamedTuple):
         shifted_q, log_total_q = other._log_weights(jnp.ndim(self.logits) - 1)
         log_p, log_q = shifted_p - log_total_p, shifted_q - log_total_q
         return jnp.sum(_times(jnp.exp(log_p), log_p - log_q), axis=0)
+
+    def _log_prob_and_exists(self, x: Array) -> tuple[Array, Array]:
+        """The log-probability of what is an action, and whether it is one, each [...]."""
+        x = integers(x, self.logits.shape[:-1])
+        shifted, log_total = self._log_weights(x.ndim)
+        # A select and a sum, for its gradient is again a select: a gather's would be a scatter.
+        chosen = _actions_first(_one_hot(x, len(shifted)), shifted.ndim - 1)
+        return jnp.sum(jnp.where(chosen, shifted, 0.0), axis=0) - log_total, within(x, len(shifted))
 
     def _log_weights(self, batch_ndim: int = 0) -> tuple[Array, Array]:
         """Logits less the greatest of them, [n, ...], and the logarithm of the sum of their exponentials, [...].
@@ -101,10 +110,14 @@ class MultiCategorical(NamedTuple):
         return jnp.stack([part.mode() for part in self.parts], axis=-1)
 
     def log_prob(self, x: Array) -> Array:
-        """[..., parts] -> [...]."""
+        """[..., parts] -> [...]; NaN where one of the parts' choices does not exist."""
         batch = self.logits[0].shape[:-1]
         same_last_axis(x=jnp.shape(x), parts=(*batch, len(self.logits)))
-        return _total(part.log_prob(x[..., i]) for i, part in enumerate(self.parts))
+        log_probs, exist = zip(
+            *(part._log_prob_and_exists(x[..., i]) for i, part in enumerate(self.parts)), strict=True
+        )
+        # One select for all: where a part is none, the others get no gradient either.
+        return jnp.where(functools.reduce(jnp.logical_and, exist), _total(log_probs), jnp.nan)
 
     def sample_and_log_prob(self, key: Array) -> tuple[Array, Array]:
         """An action and its log-probability."""
@@ -170,7 +183,7 @@ class EpsilonGreedy(NamedTuple):
         return jnp.argmax(self._legal_and_best[1], axis=-1).astype(jnp.int32)
 
     def log_prob(self, x: Array) -> Array:
-        """[...] -> [...]; `ILLEGAL` of what is never taken."""
+        """[...] -> [...]; `ILLEGAL` of what is never taken, NaN where x is none of 0..n-1."""
         return self.categorical.log_prob(x)
 
     def sample_and_log_prob(self, key: Array) -> tuple[Array, Array]:
