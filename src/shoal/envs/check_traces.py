@@ -49,12 +49,13 @@ def first_steps(env: Any, key: jax.Array) -> tuple[Any, ...]:
     return tuple(results)
 
 
-def trace(env: Any, key: jax.Array) -> Traces:
-    """Traces a reset and a step.
+def trace(env: Any, key: jax.Array, activity: Callable[[str], None]) -> Traces:
+    """Traces a reset and a step, each of which is said to `activity` before.
 
     Raises:
       WrongError: with the findings, where either cannot be traced or does not return arrays.
     """
+    activity("tracing reset")
     start = _trace_method(env, "reset", key)
     mask = start[1].action_mask
     wrong = list(_check_mask(env, "reset", mask))
@@ -65,6 +66,7 @@ def trace(env: Any, key: jax.Array) -> Traces:
     except Exception as error:
         finding = Finding("space", f"no action could be sampled from {env.action_space}: {describe(error)}")
         raise WrongError([finding]) from error
+    activity("tracing step")
     try:
         stepped = _trace_method(env, "step", start[0], action, key)
     except WrongError as wrong_step:
@@ -92,6 +94,11 @@ def _trace_method(env: Any, method: str, *args: Any) -> tuple[Any, TimeStep]:
 def _untraceable(env: Any, method: str, args: tuple, error: Exception) -> Finding:
     if isinstance(error, jax.errors.UnexpectedTracerError):
         return leaked(method, error)
+    if isinstance(error, TypeError) and "in-place item assignment" in str(error):
+        return Finding(
+            "in-place",
+            f"{method} changes an array in place: {operation(error)}; `x = x.at[index].set(value)` would be right",
+        )
     if isinstance(error, CONCRETIZATION) or _runs_eagerly(env, method, args):
         return Finding(
             "not-traceable",
