@@ -708,7 +708,9 @@ class Noisy(Walk):
         return state["key"]
 
 
-@breaks("key-ignored", words=("step draws random numbers from a constant key", "every step has the same noise"))
+@breaks(
+    "key-ignored", words=("step draws random numbers from a constant key", "every step has the same noise")
+)
 @environment
 class ConstantKeyInStep(Noisy):
     def key_of_step(self, state, key):
@@ -724,7 +726,7 @@ class ConstantKeyInLoop(Noisy):
         def gust(i, carry):
             own, wind = carry
             own, part = jax.random.split(own)
-            drawn = jax.lax.cond(wind > 0, lambda k: jax.random.normal(k), lambda k: -1.0 + 0 * wind, part)
+            drawn = jax.lax.cond(wind > 0, jax.random.normal, lambda k: -1.0 + 0 * wind, part)
             return own, wind + drawn
 
         _, wind = jax.lax.fori_loop(0, 3, jax.jit(gust), (jax.random.key(1), jnp.ones(())))

@@ -27,8 +27,8 @@ class Clock(NamedTuple):
     rate: float = 0.0
     course: np.ndarray | None = None
 
-    def moved(self, leaf: np.ndarray, steps: Any) -> np.ndarray:
-        """The leaves [N, ...] of N states with this clock moved forward by some steps, one number or N of them."""
+    def moved(self, leaf: np.ndarray, steps: int) -> np.ndarray:
+        """The leaves [N, ...] of N states with this clock moved forward by some steps."""
         flat = leaf.reshape(len(leaf), -1).copy()
         if self.course is not None:
             flat[:, self.element] = self.course[steps]
@@ -48,24 +48,28 @@ def check_clocks(rollouts: Rollouts, lengths: Sequence[int]) -> Iterator[Finding
     of the episodes that were seen to end.
     """
     state, timestep = rollouts.start
-    leaves = {name: np.asarray(leaf) for name, leaf in named_leaves(state).items() if name in rollouts.first.small}
+    leaves = {
+        name: np.asarray(leaf) for name, leaf in named_leaves(state).items() if name in rollouts.first.small
+    }
 
     @functools.partial(jax.jit, compiler_options=QUICK)
     @jax.vmap
     def step(state: Any, mask: Any, action_key: jax.Array, key: jax.Array) -> Any:
         return rollouts.env.step(state, sample_action(rollouts.env, action_key, mask), key)[1]
 
-    def step_at(clock: Clock, steps: Any, envs: Any = slice(None)) -> Any:
-        """The time-steps of one step of the environments `envs` from their start, the clock moved forward."""
-        one = functools.partial(jax.tree.map, lambda leaf: leaf[envs])
-        start, mask, action_keys, keys = one((state, timestep.action_mask, rollouts.action_keys, rollouts.keys))
+    def step_at(clock: Clock, steps: int) -> Any:
+        """The time-steps of one step from the start, the clock moved forward."""
         # Only this leaf is replaced: the others may be keys, which NumPy does not hold.
-        named = {**named_leaves(start), clock.name: clock.moved(leaves[clock.name][envs], steps)}
-        return jax.tree.map(np.asarray, step(with_named_leaves(start, named), mask, action_keys, keys))
+        named = {**named_leaves(state), clock.name: clock.moved(leaves[clock.name], steps)}
+        moved = with_named_leaves(state, named)
+        return jax.tree.map(
+            np.asarray, step(moved, timestep.action_mask, rollouts.action_keys, rollouts.keys)
+        )
 
+    first_end = _ends_of(rollouts)
     counters = list(_counters(rollouts))
     for clock in [*counters, *_courses(rollouts, counters)]:
-        limit = _limit(clock, step_at, lengths)
+        limit = _limit(clock, step_at, first_end, lengths)
         if limit:
             what = "counter" if clock.course is None else "clock"
             yield Finding(
@@ -77,11 +81,14 @@ def check_clocks(rollouts: Rollouts, lengths: Sequence[int]) -> Iterator[Finding
             return
 
 
-def _limit(clock: Clock, step_at: Callable[..., Any], lengths: Sequence[int]) -> int:
+def _limit(
+    clock: Clock, step_at: Callable[..., Any], first_end: Callable[[Clock, int], int], lengths: Sequence[int]
+) -> int:
     """After how many steps the clock alone ends every episode with discount 0; 0 if it does not."""
     now = step_at(clock, 0)
     if clock.course is not None:
-        steps = _first_end(clock, now, step_at)
+        going = np.flatnonzero(~now.last)
+        steps = first_end(clock, int(going[0])) if going.size else 0
         return steps + 1 if steps and _only_ends(now, step_at(clock, steps)) else 0
     for steps in (FAR, max(lengths) - 1):
         if _only_ends(now, step_at(clock, steps)):
@@ -89,24 +96,36 @@ def _limit(clock: Clock, step_at: Callable[..., Any], lengths: Sequence[int]) ->
     return 0
 
 
-def _first_end(clock: Clock, now: Any, step_at: Callable[..., Any]) -> int:
-    """The first place in a clock's course that ends one environment with discount 0; 0 if none does.
+def _ends_of(rollouts: Rollouts) -> Callable[[Clock, int], int]:
+    """A function of a clock with a course and the number of an environment: the first place that ends it.
 
-    A course may pass a limit and fall below it again, as a product that overflows, so every place is tried, as many
-    at once as there are environments.
+    With discount 0; it is 0 if none does. A course may pass a limit and fall below it again, as a product that
+    overflows, so every place is tried.
     """
-    going, course = np.flatnonzero(~now.last), clock.course
-    if not going.size or course is None:
-        return 0
-    batch = len(now.last)
-    one = np.full(batch, going[0])
-    for begin in range(1, len(course), batch):
-        steps = np.minimum(np.arange(begin, begin + batch), len(course) - 1)
-        then = step_at(clock, steps, one)
-        ends = then.last & (then.discount.reshape(batch, -1) == 0).all(axis=-1)
-        if ends.any():
-            return int(steps[np.argmax(ends)])
-    return 0
+    state, timestep = rollouts.start
+
+    @functools.partial(jax.jit, static_argnames="name", compiler_options=QUICK)
+    def ends(
+        name: str, element: Any, course: jax.Array, start: Any, action: Any, key: jax.Array
+    ) -> jax.Array:
+        leaf = named_leaves(start)[name]
+
+        def end(value: jax.Array) -> jax.Array:
+            moved = leaf.reshape(-1).at[element].set(value).reshape(leaf.shape)
+            then = rollouts.env.step(
+                with_named_leaves(start, {**named_leaves(start), name: moved}), action, key
+            )[1]
+            return then.last & (then.discount == 0).all()
+
+        return jax.lax.map(end, course)
+
+    def first_end(clock: Clock, i: int) -> int:
+        start, mask = jax.tree.map(lambda leaf: leaf[i], (state, timestep.action_mask))
+        action = sample_action(rollouts.env, rollouts.action_keys[i], mask)
+        found = ends(clock.name, clock.element, clock.course, start, action, rollouts.keys[i])
+        return int(np.argmax(found))
+
+    return first_end
 
 
 def _episodes(rollouts: Rollouts) -> tuple[np.ndarray, np.ndarray]:

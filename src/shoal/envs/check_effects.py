@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from shoal.envs.check_findings import Finding
-from shoal.envs.check_traces import Traces, sample_action
+from shoal.envs.check_traces import Traces, is_inexact, sample_action
 from shoal.trees import is_struct, named_leaves
 
 DEPTH = 4  # containers within containers, in which a kept value is looked for by its name
@@ -61,7 +61,9 @@ def check_left_behind(env: Any, before: Before) -> Iterator[Finding]:
     kept = {id(value) for value in _traced_values() if id(value) not in known}
     if kept:
         names = list(dict.fromkeys(_holders(env, kept)))
-        where = names[0] if names else "somewhere outside of the state, such as a global, a closure or a cache"
+        where = (
+            names[0] if names else "somewhere outside of the state, such as a global, a closure or a cache"
+        )
         yield Finding(
             "hidden-state",
             f"reset or step keeps a traced value in {where}, which is no number after the trace and an error where "
@@ -93,7 +95,7 @@ def _copied(value: Any) -> Any:
 
 def _equal(one: Any, other: Any) -> bool:
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-        return one.dtype == other.dtype and np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+        return one.dtype == other.dtype and np.array_equal(one, other, equal_nan=is_inexact(one))
     return one is other or (isinstance(one, str) and one == other)
 
 

@@ -3,11 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from shoal.envs.check_findings import Finding
-from shoal.envs.check_traces import mask_parts, observation_leaves
+from shoal.envs.check_traces import is_inexact, mask_parts, observation_leaves
 from shoal.spaces import Box, MultiDiscrete
 from shoal.trees import named_leaves
 
@@ -44,7 +43,7 @@ def _check_observed(path: str, space: Any, value: Any, alive: np.ndarray, offset
     axes = value.ndim - len(space.shape)
     seen = alive if alive.ndim == axes else alive.any(axis=-1)  # a global state has no agent axis
     seen = seen.reshape(seen.shape + (1,) * (value.ndim - seen.ndim))
-    if _is_inexact(value):
+    if is_inexact(value):
         wrong = ~np.isfinite(value) & seen
         if wrong.any():
             yield Finding(
@@ -53,7 +52,7 @@ def _check_observed(path: str, space: Any, value: Any, alive: np.ndarray, offset
             return
     low, high = _bounds(space)
     wrong = ((value < low) | (value > high)) & seen
-    if wrong.any() and _is_inexact(value):
+    if wrong.any() and is_inexact(value):
         slack = ROUNDING * np.maximum(1, np.where(np.isfinite(value), np.abs(value), 1))
         wrong &= (value < low - slack) | (value > high + slack)
     if wrong.any():
@@ -83,7 +82,7 @@ def _first(path: str, value: np.ndarray, wrong: np.ndarray, offset: int) -> str:
     inner = [int(i) for i in index[2:]]
     place = f"{path}{inner if inner else ''}"
     number = value[tuple(index)]
-    text = f"{number:.6g}" if _is_inexact(value) else str(number)
+    text = f"{number:.6g}" if is_inexact(value) else str(number)
     return f"{place} {_when(index, offset)} is {text}"
 
 
@@ -103,7 +102,7 @@ def _check_reward(reward: np.ndarray, offset: int) -> Iterator[Finding]:
 def _check_info(info: Any, alive: np.ndarray, offset: int) -> Iterator[Finding]:
     """Every number of `info` is finite; where an entry has an agent axis, for the agents that take part."""
     for path, value in named_leaves(info).items():
-        if not _is_inexact(value):
+        if not is_inexact(value):
             continue
         wrong = ~np.isfinite(value)
         if alive.ndim > 2 and value.shape[: alive.ndim] == alive.shape:
@@ -116,11 +115,6 @@ def _check_info(info: Any, alive: np.ndarray, offset: int) -> Iterator[Finding]:
                 f"{_first(name, value, wrong, offset)}; every entry of `info` would be finite, since its sums and "
                 "means over episodes are none otherwise",
             )
-
-
-def _is_inexact(value: np.ndarray) -> bool:
-    """Whether an array is of floating point, the narrow kinds among it, or complex: it may hold NaN."""
-    return jnp.issubdtype(value.dtype, jnp.inexact)
 
 
 def _check_discount(env: Any, timesteps: Any, offset: int) -> Iterator[Finding]:

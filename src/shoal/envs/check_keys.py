@@ -39,7 +39,7 @@ def check_key_flow(env: Any, traces: Traces, key: jax.Array) -> Iterator[Finding
     """
     state, start = traces.start
     reset = flow(jax.make_jaxpr(env.reset)(key))
-    action = jax.eval_shape(lambda key: sample_action(env, key, start.action_mask), key)
+    action = jax.eval_shape(lambda key, mask: sample_action(env, key, mask), key, start.action_mask)
     step = _Step(
         flow(jax.make_jaxpr(env.step)(state, action, key)),
         list(named_leaves(state)),
@@ -90,7 +90,9 @@ def _check_step_draws(step: _Step, reset: Flow) -> Iterator[Finding]:
                 "so every episode has the same noise"
             )
         elif sources <= unchanged:
-            what = f"{names} of the state, which no step changes, so every step of an episode has the same noise"
+            what = (
+                f"{names} of the state, which no step changes, so every step of an episode has the same noise"
+            )
         else:
             continue
         right = "draw from the key of step, or from one in the state that is split and replaced at each step"

@@ -78,9 +78,7 @@ def _small_leaves(state: Any) -> dict[str, jax.Array]:
     """Leaves of the state in which a clock may be, each as a vector."""
     leaves = {name: jnp.asarray(leaf) for name, leaf in named_leaves(state).items()}
     return {
-        name: leaf.reshape(-1)
-        for name, leaf in leaves.items()
-        if leaf.size <= SMALL and not is_key(leaf)
+        name: leaf.reshape(-1) for name, leaf in leaves.items() if leaf.size <= SMALL and not is_key(leaf)
     }
 
 
@@ -103,7 +101,11 @@ def begin(env: Any, sizes: Sizes, key: jax.Array, activity: Callable[[str], None
     start = jax.block_until_ready(reset(keys))
     activity("compiling random steps")
     steps = step_keys(keys, action_keys, 0, steps=sizes.steps)
-    go = jax.jit(jax.vmap(functools.partial(advance, env)), compiler_options=QUICK).lower(start, steps).compile()
+    go = (
+        jax.jit(jax.vmap(functools.partial(advance, env)), compiler_options=QUICK)
+        .lower(start, steps)
+        .compile()
+    )
     activity(f"running {sizes.steps} random steps of {sizes.keys} environments")
     first = run(go, start, steps)
     return Rollouts(env, sizes, reset, go, start, keys, action_keys, first)

@@ -18,7 +18,9 @@ import jax
 from shoal.envs.check_findings import Finding
 
 PATIENCE = 5.0  # seconds, after which a line says what is being tried
-STACK = 64 * 2**20  # bytes of the thread's stack, of which deep programs take much and some systems give little
+STACK = (
+    64 * 2**20
+)  # bytes of the thread's stack, of which deep programs take much and some systems give little
 AS_THE_CALLER = {  # JAX's settings that a context manager may have changed for the caller's thread alone
     "jax_enable_x64": jax.enable_x64,
     "jax_default_device": jax.default_device,

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.extend.core
+import jax.numpy as jnp
 import numpy as np
 
 from shoal.envs.check_findings import Finding, WrongError, describe, operation
@@ -372,7 +373,12 @@ def same(a: Any, b: Any) -> bool:
     if hasattr(a, "dtype") and jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key):
         a, b = jax.random.key_data(a), jax.random.key_data(b)
     a, b = np.asarray(a), np.asarray(b)
-    return a.dtype == b.dtype and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+    return a.dtype == b.dtype and np.array_equal(a, b, equal_nan=is_inexact(a))
+
+
+def is_inexact(value: Any) -> bool:
+    """Whether an array is of floating point, the narrow kinds among it, or complex: it may hold NaN."""
+    return jnp.issubdtype(value.dtype, jnp.inexact)
 
 
 def _difference(shapes: Any, one: Any, other: Any, key: jax.Array) -> str:
@@ -404,7 +410,7 @@ def short(value: Any) -> str:
         value = jax.random.key_data(value)
     value = np.asarray(value)
     if value.size == 1:
-        return f"{value.item():.6g}" if value.dtype.kind == "f" else str(value.item())
+        return f"{value.item():.6g}" if is_inexact(value) else str(value.item())
     text = np.array2string(value.reshape(-1)[:4], precision=4, separator=", ")
     return text if value.size <= 4 else f"{text[:-1]}, ...]"
 

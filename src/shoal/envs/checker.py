@@ -119,7 +119,9 @@ def _all_findings(env: Any, sizes: Sizes, key: jax.Array, activity: Activity) ->
         yield _left_out("random rollouts were left out", findings)
         return
     yield from guarded("looking for what it leaves behind", lambda: check_left_behind(env, before))
-    yield from guarded("comparing the state before and after a step", lambda: check_in_place(env, traces, key))
+    yield from guarded(
+        "comparing the state before and after a step", lambda: check_in_place(env, traces, key)
+    )
     parameters = []
     if not any(rule == "not-a-pytree" for rule, _ in aside) and jax.tree.leaves(env):
         parameters = guarded("tracing its parameters", lambda: check_as_argument(env, key))
