@@ -5,6 +5,7 @@ a false alarm of the checker.
 """
 
 import random
+import sys
 import time
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -1145,6 +1146,13 @@ class Divides(Walk):
 class NoKey(Walk):
     def reset(self):
         return Walk.reset(self, jax.random.key(0))
+
+
+@breaks("raises", "not-checked", words=("reset raises SystemExit: 0 (broken.py, line",))
+@environment
+class Exits(Walk):
+    def reset(self, key):
+        sys.exit(0)
 
 
 @breaks("raises", "not-checked", words=("running it raised", "lost the connection"))

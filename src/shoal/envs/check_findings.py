@@ -42,6 +42,10 @@ RULES = {
     "not-checked": "checks that were left out because of an earlier finding",
 }
 
+ERRORS = (
+    Exception,
+    SystemExit,
+)  # what an environment may raise; `sys.exit` in it would end the check as a success
 MOST_OF_A_RULE = 3  # findings; a state of a hundred wrong leaves is named by three
 
 

@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import jax
 
@@ -69,6 +68,20 @@ def within(
             findings.append(finding)
 
     thread = _started(collect, errors)
+    try:
+        given_up = list(_wait(thread, activity, seconds, patience if progress else math.inf))
+    except BaseException:  # an interrupt by the user
+        _end(thread, activity)
+        raise
+    if given_up:
+        _end(thread, activity)
+    elif errors:
+        raise errors[0]
+    return findings + given_up
+
+
+def _wait(thread: threading.Thread, activity: Activity, seconds: float, patience: float) -> Iterator[Finding]:
+    """Waits for the thread's end, or until one activity took too long, and speaks of one that takes long."""
     said, pause = activity.now, patience
     while thread.is_alive():
         doing, since = now = activity.now
@@ -76,14 +89,12 @@ def within(
             said, pause = now, patience
         passed = time.monotonic() - since
         if passed >= seconds:
-            return [*findings, *_stop(thread, activity, doing, seconds)]
-        if progress and passed >= pause:
+            yield from _given_up(doing, seconds)
+            return
+        if passed >= pause:
             print(f"shoal check: still {doing}, for {passed:.0f} seconds now", file=sys.stderr, flush=True)
             pause *= 2
         thread.join(min(0.25, seconds - passed))
-    if errors:
-        raise errors[0]
-    return findings
 
 
 def _started(work: Callable[[], None], errors: list[BaseException]) -> threading.Thread:
@@ -110,14 +121,18 @@ def _started(work: Callable[[], None], errors: list[BaseException]) -> threading
     return thread
 
 
-def _stop(thread: Any, activity: Activity, doing: str, seconds: float) -> Iterator[Finding]:
-    """Ends the thread as far as can be, and says what it was at.
+def _end(thread: threading.Thread, activity: Activity) -> None:
+    """Ends a thread that nobody waits for, as far as can be.
 
     Python code is ended at its next line; what runs within a compiled program or a call of C goes on until it
     returns or the process ends.
     """
     activity.stopped = True
+    assert thread.ident is not None  # it was started
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(_Stopped))
+
+
+def _given_up(doing: str, seconds: float) -> Iterator[Finding]:
     yield Finding(
         "too-slow",
         f"{doing} had not ended after {seconds:g} seconds and was given up; a second would be right: what takes "

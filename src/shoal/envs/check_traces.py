@@ -9,7 +9,7 @@ import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.envs.check_findings import Finding, WrongError, describe, operation
+from shoal.envs.check_findings import ERRORS, Finding, WrongError, describe, operation
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
 from shoal.trees import as_arrays, named_leaves
 from shoal.types import TimeStep
@@ -88,11 +88,11 @@ def _trace_method(env: Any, method: str, *args: Any) -> tuple[Any, TimeStep]:
         return jax.eval_shape(call, *args)
     except WrongError:
         raise
-    except Exception as error:
+    except ERRORS as error:
         raise WrongError([_untraceable(env, method, args, error)]) from error
 
 
-def _untraceable(env: Any, method: str, args: tuple, error: Exception) -> Finding:
+def _untraceable(env: Any, method: str, args: tuple, error: BaseException) -> Finding:
     if isinstance(error, jax.errors.UnexpectedTracerError):
         return leaked(method, error)
     if isinstance(error, TypeError) and "in-place item assignment" in str(error):
@@ -109,7 +109,7 @@ def _untraceable(env: Any, method: str, args: tuple, error: Exception) -> Findin
     return Finding("raises", f"{method} raises {describe(error)}; it would return (state, TimeStep)")
 
 
-def leaked(doing: str, error: Exception) -> Finding:
+def leaked(doing: str, error: BaseException) -> Finding:
     """The finding for a traced value that was kept somewhere else than in the state."""
     return Finding(
         "hidden-state",
@@ -125,7 +125,7 @@ def _runs_eagerly(env: Any, method: str, args: tuple) -> bool:
         state, timestep = env.reset(key)
         if method == "step":
             env.step(state, sample_action(env, key, timestep.action_mask), key)
-    except Exception:
+    except ERRORS:
         return False
     return True
 

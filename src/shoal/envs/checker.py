@@ -15,7 +15,7 @@ import jax
 from shoal.envs import check_rollouts
 from shoal.envs.check_effects import check_in_place, check_left_behind, observe
 from shoal.envs.check_ends import check_ends
-from shoal.envs.check_findings import RULES, Finding, WrongError, describe, limited, report
+from shoal.envs.check_findings import ERRORS, RULES, Finding, WrongError, describe, limited, report
 from shoal.envs.check_keys import check_key_flow
 from shoal.envs.check_rollouts import Sizes
 from shoal.envs.check_static import check_parameters, check_protocol, check_space, check_summaries
@@ -144,7 +144,7 @@ def _traced(env: Any, key: jax.Array, activity: Activity) -> Any:
         return trace(env, key, activity)
     except WrongError as wrong:
         return wrong.findings
-    except Exception as error:
+    except ERRORS as error:
         return [_raised("tracing it", error)]
 
 
@@ -154,7 +154,7 @@ def _rollout_findings(
     guarded = functools.partial(_guarded, activity)
     try:
         rollouts = check_rollouts.begin(env, sizes, key, activity)
-    except Exception as error:
+    except ERRORS as error:
         raised = [_raised("running it", error)]
         yield from [*raised, _left_out("random rollouts were left out", raised)]
         return
@@ -188,12 +188,12 @@ def _guarded(activity: Activity, doing: str, stage: Callable[[], Iterable[Findin
         findings.extend(stage())
     except WrongError as wrong:
         findings.extend(wrong.findings)
-    except Exception as error:
+    except ERRORS as error:
         findings.append(_raised(doing, error))
     return findings
 
 
-def _raised(doing: str, error: Exception) -> Finding:
+def _raised(doing: str, error: BaseException) -> Finding:
     if isinstance(error, jax.errors.UnexpectedTracerError):
         return leaked(doing, error)
     return Finding("raises", f"{doing} raised {describe(error)}; no error would be right")
