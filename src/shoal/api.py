@@ -380,9 +380,11 @@ def check(
     max_steps: int = 10_000,
     seed: int = 0,
     ignore: Iterable[str] = (),
+    seconds: float = 60.0,
+    progress: bool = False,
     **parameters: Any,
 ) -> list[checker.Finding]:
-    """Looks for mistakes in an environment; prints nothing.
+    """Looks for mistakes in an environment; prints nothing, unless `progress` is asked for.
 
     Args:
       environment: a name, `module:Name`, or an environment itself.
@@ -391,6 +393,9 @@ def check(
       max_steps: after how many random steps an episode counts as one that never ends.
       seed: of all keys and actions.
       ignore: rules that are meant to be broken, such as "key-ignored" for a deterministic environment.
+      seconds: how long one part of the check may take, such as tracing reset, before it is given up with a
+        finding; above 0.
+      progress: whether a line on standard error says what is being tried, where that takes more than 5 seconds.
       **parameters: of the environment, if it is given by name.
 
     Returns:
@@ -400,4 +405,13 @@ def check(
       ShoalError: there is no such environment or rule, or an argument is out of range.
     """
     made = environment_of(environment, parameters)
-    return checker.check(made, keys=keys, steps=steps, max_steps=max_steps, seed=seed, ignore=ignore)
+    return checker.check(
+        made,
+        keys=keys,
+        steps=steps,
+        max_steps=max_steps,
+        seed=seed,
+        ignore=ignore,
+        seconds=seconds,
+        progress=progress,
+    )

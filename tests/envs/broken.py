@@ -5,6 +5,8 @@ a false alarm of the checker.
 """
 
 import random
+import sys
+import time
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -464,6 +466,86 @@ class PackedClock(Walk):
         return {"walk": walk, "clock": clock}, timestep
 
 
+class Timed(Walk):
+    """A walk that a number of the state ends, whatever is done: terminated, though it is a time limit."""
+
+    def reset(self, key):
+        state, timestep = Walk.reset(self, key)
+        return {"walk": state, "clock": self.begin()}, timestep
+
+    def step(self, state, action, key):
+        walk, timestep = Walk.step(self, state["walk"], action, key)
+        clock = self.tick(state["clock"])
+        last = timestep.last | self.over(clock)
+        timestep = timestep._replace(last=last, discount=1 - last.astype(jnp.float32))
+        return {"walk": walk, "clock": clock}, timestep
+
+
+@breaks("truncation", words=("the clock `clock` of the state alone", "after 6 steps"))
+@environment
+class DoublingClock(Timed):
+    def begin(self):
+        return jnp.ones((), jnp.int32)
+
+    def tick(self, clock):
+        return clock * 2
+
+    def over(self, clock):
+        return clock == 64
+
+
+@breaks("truncation", words=("the clock `clock`", "after 24 steps"))
+@environment
+class DoublingClockOverflows(DoublingClock):
+    """Few random episodes get so far, and soon after it the product is 0 again."""
+
+    def over(self, clock):
+        return clock >= 2**24
+
+
+@breaks("truncation", words=("the clock `clock`", "after 2301 steps"))
+@environment
+class DecayingClock(Timed):
+    """No random episode gets as far as the limit."""
+
+    def begin(self):
+        return jnp.ones(())
+
+    def tick(self, clock):
+        return clock * 0.998
+
+    def over(self, clock):
+        return clock < 0.01
+
+
+@breaks("truncation", words=("the clock `clock`", "after 9 steps"))
+@environment
+class ShiftingClock(Timed):
+    """A single True moves through a row of flags."""
+
+    def begin(self):
+        return jnp.arange(10) == 0
+
+    def tick(self, clock):
+        return jnp.roll(clock, 1)
+
+    def over(self, clock):
+        return clock[-1]
+
+
+@breaks("truncation", words=("the counter `clock`", "after 30 steps"))
+@environment
+class UnsignedClock(Timed):
+    def begin(self):
+        return jnp.zeros((), jnp.uint32)
+
+    def tick(self, clock):
+        return clock + jnp.uint32(1)
+
+    def over(self, clock):
+        return clock >= 30
+
+
 # --- Masks and agents ---------------------------------------------------------------------------
 
 
@@ -568,6 +650,20 @@ variant(
 )
 
 
+variant(
+    "InfoNaN", "not-finite", ("info['speed']['root'] after", "is nan; every entry of `info`"),
+    info=lambda t: {"speed": {"root": jnp.sqrt(t.observation[0])}},
+)  # fmt: skip
+variant(
+    "InfoInfinite", "not-finite", "info['time'][1] after reset is inf",
+    info=lambda t: {"time": jnp.stack([t.reward, 1 / (t.observation[1] * 0)])},
+)  # fmt: skip
+variant(
+    "InfoNarrow", "not-finite", "info['speed'] after reset is nan",
+    info=lambda t: {"speed": jnp.sqrt(-1 - t.observation[1] ** 2).astype(jnp.bfloat16)},
+)  # fmt: skip
+
+
 # --- Keys and actions ---------------------------------------------------------------------------
 
 
@@ -590,6 +686,117 @@ class KeyOnlyStored(Walk):
     def step(self, state, action, key):
         walk, timestep = Walk.step(self, state[0], action, key)
         return (walk, key, jax.random.key_data(key)), timestep
+
+
+class Noisy(Walk):
+    """A good walk in a wind: what the two methods draw, and from which key, is what the cases below change."""
+
+    def reset(self, key):
+        state, timestep = Walk.reset(self, key)
+        return {"walk": state, "key": key, "steps": jnp.zeros((), jnp.int32)}, timestep
+
+    def step(self, state, action, key):
+        own = self.key_of_step(state, key)
+        walk, timestep = Walk.step(self, state["walk"], action, key)
+        reward = timestep.reward + jax.random.normal(own)
+        state = {"walk": walk, "key": self.next_key(state, key), "steps": state["steps"] + 1}
+        return state, timestep._replace(reward=reward)
+
+    def key_of_step(self, state, key):
+        return key
+
+    def next_key(self, state, key):
+        return state["key"]
+
+
+@breaks(
+    "key-ignored", words=("step draws random numbers from a constant key", "every step has the same noise")
+)
+@environment
+class ConstantKeyInStep(Noisy):
+    def key_of_step(self, state, key):
+        return jax.random.key(0)
+
+
+@breaks("key-ignored", words=("step draws random numbers from a constant key",))
+@environment
+class ConstantKeyInLoop(Noisy):
+    """The draw is within a loop, a branch and a jit, from a constant key that is split on the way."""
+
+    def step(self, state, action, key):
+        def gust(i, carry):
+            own, wind = carry
+            own, part = jax.random.split(own)
+            drawn = jax.lax.cond(wind > 0, jax.random.normal, lambda k: -1.0 + 0 * wind, part)
+            return own, wind + drawn
+
+        _, wind = jax.lax.fori_loop(0, 3, jax.jit(gust), (jax.random.key(1), jnp.ones(())))
+        walk, timestep = Walk.step(self, state["walk"], action, key)
+        return {**state, "walk": walk}, timestep._replace(reward=timestep.reward + wind)
+
+
+@breaks("key-ignored", words=("step draws random numbers from a constant key",))
+@environment
+class ConstantKeyBesideOneKept(Noisy):
+    """That the key of the step is stored in the state does not make anything random."""
+
+    def key_of_step(self, state, key):
+        return jax.random.PRNGKey(7)
+
+    def next_key(self, state, key):
+        return key
+
+
+@breaks("key-ignored", words=("made of `steps` of the state alone", "every episode has the same noise"))
+@environment
+class KeyOfTheClock(Noisy):
+    def key_of_step(self, state, key):
+        return jax.random.fold_in(jax.random.key(0), state["steps"])
+
+
+@breaks("key-ignored", words=("`key` of the state, which no step changes", "every step of an episode"))
+@environment
+class KeyNeverSplit(Noisy):
+    def key_of_step(self, state, key):
+        return state["key"]
+
+
+@breaks("key-ignored", words=("`key` of the state, which no step changes",))
+@environment
+class KeySplitButNotKept(Noisy):
+    """The half that would be kept is dropped, so that the same half is drawn from at each step."""
+
+    def key_of_step(self, state, key):
+        _, own = jax.random.split(state["key"])
+        return own
+
+
+@breaks("key-ignored", words=("step draws random numbers from its key, but nothing", "depends on them"))
+@environment
+class NoiseDropped(Noisy):
+    def step(self, state, action, key):
+        key, own = jax.random.split(key)
+        _ = jax.random.normal(own)
+        walk, timestep = Walk.step(self, state["walk"], action, key)
+        return {**state, "walk": walk, "key": key}, timestep
+
+
+@breaks("key-ignored", words=("reset draws random numbers from a constant key", "every episode begins alike"))
+@environment
+class ConstantKeyInReset(Noisy):
+    """The start is the same in every episode; the steps draw from their own key, as they should."""
+
+    def reset(self, key):
+        return Noisy.reset(self, jax.random.key(3))
+
+
+@breaks("key-ignored", words=("reset draws random numbers from its key, but nothing",))
+@environment
+class StartDropped(Noisy):
+    def reset(self, key):
+        state, _ = Noisy.reset(self, key)
+        walk = WalkState(jnp.zeros(()), jnp.zeros(()))
+        return {**state, "walk": walk}, restart(jnp.stack(walk))
 
 
 @breaks("action-ignored", words=("no action changes anything",))
@@ -668,6 +875,130 @@ class KeepsState(Walk):
 
     def step(self, state, action, key):
         return (), Walk.step(self, self.kept, action, key)[1]
+
+
+LATEST: dict[str, Any] = {}
+HISTORY: list[Any] = []
+
+
+@breaks("hidden-state", words=("keeps a traced value in the global `LATEST`",))
+@environment
+class KeepsInAGlobal(Walk):
+    """What is kept is never used again, so that no error shows it."""
+
+    def step(self, state, action, key):
+        LATEST["state"] = state
+        return Walk.step(self, state, action, key)
+
+
+@breaks("hidden-state", words=("keeps a traced value in the global `HISTORY`",))
+@environment
+class KeepsInAList(Walk):
+    @jax.jit
+    def reset(self, key):
+        state, timestep = Walk.reset(self, key)
+        HISTORY.append((state, timestep.observation))
+        return state, timestep
+
+
+@breaks("hidden-state", words=("keeps a traced value in the attribute `latest`",))
+@environment
+class KeepsInItself(Walk):
+    def step(self, state, action, key):
+        object.__setattr__(self, "latest", [action])
+        return Walk.step(self, state, action, key)
+
+
+@breaks("hidden-state", words=("keeps a traced value in the class attribute `latest`",))
+@environment
+class KeepsInItsClass(Walk):
+    def step(self, state, action, key):
+        type(self).latest = state
+        return Walk.step(self, state, action, key)
+
+
+def remembering():
+    """A function whose closure keeps the value of its last call."""
+    kept = None
+
+    def remember(value):
+        nonlocal kept
+        kept = value
+        return value
+
+    return remember
+
+
+@breaks("hidden-state", words=("keeps a traced value in somewhere outside of the state",))
+@environment
+class KeepsInAClosure(Walk):
+    remember = staticmethod(remembering())
+
+    def step(self, state, action, key):
+        return Walk.step(self, self.remember(state), action, key)
+
+
+@breaks("hidden-state", words=("changes the field `calls` of the environment itself",))
+@environment
+class ChangesItsField(Walk):
+    """Nothing depends on the field, but it is part of what a program is compiled for."""
+
+    calls: int = 0
+
+    def step(self, state, action, key):
+        object.__setattr__(self, "calls", self.calls + 1)
+        return Walk.step(self, state, action, key)
+
+
+# --- Changes in place ---------------------------------------------------------------------------
+
+
+class Dictionary(Walk):
+    """Walk with a state that can be changed."""
+
+    def reset(self, key):
+        state, timestep = Walk.reset(self, key)
+        return state._asdict() | {"visits": jnp.zeros(4)}, timestep
+
+    def step(self, state, action, key):
+        walk, timestep = Walk.step(self, WalkState(state["position"], state["velocity"]), action, key)
+        state.update(walk._asdict())
+        return state, timestep
+
+
+@breaks("in-place", words=("step changes `position` of the state that it is given, in place",))
+@environment
+class StateChangedInPlace(Dictionary):
+    pass
+
+
+@breaks("in-place", words=("step changes `latest` of the state",))
+@environment
+class StateGrowsInPlace(Dictionary):
+    """The state that is returned is a new one, without what was written into the one that was given."""
+
+    def step(self, state, action, key):
+        given = dict(state)
+        state["latest"] = action
+        return Dictionary.step(self, given, action, key)
+
+
+@breaks("in-place", words=("step changes `push` of the action",))
+@environment
+class ActionChangedInPlace(Walk):
+    action_space = Dict({"push": Discrete(3)})
+
+    def step(self, state, action, key):
+        action["push"] = 2 - action["push"]
+        return Walk.step(self, state, action["push"], key)
+
+
+@breaks("in-place", "not-checked", words=('step changes an array in place: `state["visits"][0] += 1`',))
+@environment
+class ArrayChangedInPlace(Dictionary):
+    def step(self, state, action, key):
+        state["visits"][0] += 1
+        return Dictionary.step(self, state, action, key)
 
 
 # --- Tracing, mapping, parameters ---------------------------------------------------------------
@@ -817,6 +1148,13 @@ class NoKey(Walk):
         return Walk.reset(self, jax.random.key(0))
 
 
+@breaks("raises", "not-checked", words=("reset raises SystemExit: 0 (broken.py, line",))
+@environment
+class Exits(Walk):
+    def reset(self, key):
+        sys.exit(0)
+
+
 @breaks("raises", "not-checked", words=("running it raised", "lost the connection"))
 @environment
 class CallbackRaises(Walk):
@@ -827,3 +1165,38 @@ class CallbackRaises(Walk):
         shape = jax.ShapeDtypeStruct((), jnp.float32)
         position = jax.pure_callback(fail, shape, state.position, vmap_method="expand_dims")
         return Walk.step(self, state._replace(position=position), action, key)
+
+
+# --- What takes too long --------------------------------------------------------------------------
+
+SLOW = ("too-slow", "not-checked")
+
+
+@breaks(*SLOW, words=("tracing reset had not ended after 2 seconds",), seconds=2)
+@environment
+class SleepsInReset(Walk):
+    def reset(self, key):
+        time.sleep(15)
+        return Walk.reset(self, key)
+
+
+@breaks(*SLOW, words=("tracing step had not ended after 2 seconds",), seconds=2)
+@environment
+class LoopsInStep(Walk):
+    def step(self, state, action, key):
+        while True:
+            pass
+
+
+@breaks(*SLOW, words=("running reset of 16 environments had not ended after 10 seconds",), seconds=10)
+@environment
+class SleepsInACallback(Walk):
+    def reset(self, key):
+        def slow(x):
+            time.sleep(30)
+            return x
+
+        state, timestep = Walk.reset(self, key)
+        shape = jax.ShapeDtypeStruct((), jnp.float32)
+        position = jax.pure_callback(slow, shape, state.position, vmap_method="expand_dims")
+        return state._replace(position=position), timestep

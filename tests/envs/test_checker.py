@@ -1,6 +1,11 @@
 """Every rule of the checker has environments that break it; good environments break none."""
 
+import math
 import re
+import subprocess
+import sys
+import threading
+import time
 import types
 from pathlib import Path
 from types import MappingProxyType
@@ -10,10 +15,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from broken import CASES, Pair, Walk
+from broken import CASES, DecayingClock, Dictionary, DoublingClock, Noisy, Pair, Walk, WalkState
+from one_of_each import one_of_each
 
-from shoal.envs import Flatten, FrameStack, RewardScale, TimeLimit, make, probes
+from shoal.envs import Flatten, FrameStack, RewardScale, TimeLimit, environments, make, probes
 from shoal.envs.base import environment, restart, transition
+from shoal.envs.check_keys import check_key_flow
+from shoal.envs.check_time import within
+from shoal.envs.check_traces import trace
 from shoal.envs.checker import RULES, Finding, check, report
 from shoal.errors import ShoalError
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
@@ -157,10 +166,133 @@ def box_walk():
     return Flatten(FrameStack(RewardScale(TimeLimit(Walk(), max_steps=20), scale=0.1), frames=3))
 
 
+@environment
+class RandomStep(Noisy):
+    """Every episode starts at the same place, without a draw; the steps draw from their own key."""
+
+    def reset(self, key):
+        walk = WalkState(jnp.zeros(()), jnp.zeros(()))
+        state = {"walk": walk, "key": jax.random.key(0), "steps": jnp.zeros((), jnp.int32)}
+        return state, restart(jnp.stack(walk))
+
+
+@environment
+class KeyInState(Noisy):
+    """The steps draw from a key in the state, which each splits, and leave their own alone."""
+
+    def key_of_step(self, state, key):
+        return jax.random.split(state["key"])[1]
+
+    def next_key(self, state, key):
+        return jax.random.split(state["key"])[0]
+
+
+@environment
+class KeyFoldedByStep(Noisy):
+    """The steps draw from the episode's key and the number of the step."""
+
+    def key_of_step(self, state, key):
+        return jax.random.fold_in(state["key"], state["steps"])
+
+
+@environment
+class KeyOfTheStepBefore(Noisy):
+    """Each step stores its key for the next."""
+
+    def key_of_step(self, state, key):
+        return state["key"]
+
+    def next_key(self, state, key):
+        return key
+
+
+@environment
+class RawKeyInState(Noisy):
+    """As `KeyInState`, with a key of the old kind, which is an array of two words."""
+
+    def reset(self, key):
+        state, timestep = Noisy.reset(self, key)
+        return {**state, "key": jax.random.key_data(key)}, timestep
+
+    def key_of_step(self, state, key):
+        return jax.random.split(jax.random.wrap_key_data(state["key"]))[1]
+
+    def next_key(self, state, key):
+        return jax.random.key_data(jax.random.split(jax.random.wrap_key_data(state["key"]))[0])
+
+
+@environment
+class FixedMap(Noisy):
+    """A pattern from a constant key, the same in every episode, beside draws from the keys that are given."""
+
+    def reset(self, key):
+        state, timestep = Noisy.reset(self, key)
+        return state, timestep._replace(observation=timestep.observation + self.map())
+
+    def step(self, state, action, key):
+        state, timestep = Noisy.step(self, state, action, key)
+        return state, timestep._replace(observation=timestep.observation + self.map())
+
+    def map(self):
+        return jax.random.uniform(jax.random.key(5), (2,), maxval=0.1)
+
+
+@environment
+class KeysForSilentParts(Walk):
+    """The key is split for two parts of the world, neither of which draws anything."""
+
+    def step(self, state, action, key):
+        first, second = jax.random.split(key)
+        state, _ = Walk.step(self, state, action, first)
+        return Walk.step(self, state, action, second)
+
+
+@environment
+class CopiesItsState(Dictionary):
+    """A dictionary is changed, but not the one that was given."""
+
+    def step(self, state, action, key):
+        return Dictionary.step(self, dict(state), action, key)
+
+
+@environment
+class DoublingLimit(DoublingClock):
+    """A time limit counted by multiplication, which truncates, as it should."""
+
+    def step(self, state, action, key):
+        state, timestep = DoublingClock.step(self, state, action, key)
+        fell = jnp.abs(state["walk"].position) > 1
+        return state, timestep._replace(discount=1 - fell.astype(jnp.float32))
+
+
+@environment
+class BudgetThatShows(DecayingClock):
+    """What ends the episode decays alone, and the agent sees it: it is part of the task."""
+
+    def reset(self, key):
+        state, timestep = DecayingClock.reset(self, key)
+        return state, timestep._replace(observation=timestep.observation.at[1].set(state["clock"]))
+
+    def step(self, state, action, key):
+        state, timestep = DecayingClock.step(self, state, action, key)
+        return state, timestep._replace(observation=timestep.observation.at[1].set(state["clock"]))
+
+
+@environment
+class InfoOfTheDead(Pair):
+    """What `info` says of an agent that is dead may be anything."""
+
+    def seen(self, timestep, alive):
+        timestep = Pair.seen(self, timestep, alive)
+        return timestep._replace(info={"health": jnp.where(alive, 1.0, jnp.nan)})
+
+
 GOOD = {
     env.__name__: env
     for env in (
         Walk, Pair, Everything, FiniteHorizon, BlindHorizon, Huge, CountsItsCalls, JittedMethods, box_walk,
+        RandomStep, KeyInState, KeyFoldedByStep, KeyOfTheStepBefore, RawKeyInState, FixedMap, KeysForSilentParts,
+        CopiesItsState, DoublingLimit, BudgetThatShows, InfoOfTheDead,
     )
 }  # fmt: skip
 
@@ -175,6 +307,18 @@ def test_nothing_is_found_in_a_good_environment(name):
 )
 def test_nothing_is_found_in_a_classic_environment(name):
     assert check(make(name)) == []
+
+
+@pytest.mark.parametrize("name", [name for name in one_of_each() if name.startswith(("MiniGrid", "XLand"))])
+def test_nothing_is_found_in_a_grid_world(name):
+    assert check(make(name), keys=4, steps=32) == []
+
+
+def test_the_keys_of_every_environment_reach_what_is_drawn():
+    key = jax.random.key(0)
+    for name in environments():
+        env = make(name)
+        assert list(check_key_flow(env, trace(env, key, lambda doing: None), key)) == [], name
 
 
 @pytest.mark.parametrize(
@@ -291,6 +435,121 @@ def test_report_names_the_environment_and_every_finding():
         and lines[-1] == "  not-checked  the rest was left out"
     )
     assert max(map(len, lines)) <= 100
+
+
+# --- Time ------------------------------------------------------------------------------------------
+
+TOO_LONG = """
+import jax
+import jax.numpy as jnp
+from shoal import environment, restart, transition
+from shoal.spaces import Box, Discrete
+
+
+@environment
+class Endless:
+    \"\"\"The compiled program of its reset never ends.\"\"\"
+
+    observation_space = Box(0, 9, (1,))
+    action_space = Discrete(2)
+
+    def reset(self, key):
+        start = jax.random.uniform(key, (1,))
+        return (), restart(jax.lax.while_loop(lambda x: (x < 9).any(), lambda x: (x + 1) % 3, start))
+
+    def step(self, state, action, key):
+        return state, transition(jnp.zeros(1), 0.0)
+"""
+
+
+def test_a_compiled_program_that_never_ends_is_a_finding_and_ends_the_command(tmp_path):
+    (tmp_path / "too_long.py").write_text(TOO_LONG)
+    command = "import sys, shoal.cli; sys.exit(shoal.cli.main(sys.argv[1:]))"
+    words = ["check", "too_long:Endless", "--keys", "4", "--seconds", "8"]
+    done = subprocess.run(
+        [sys.executable, "-c", command, *words], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    out = " ".join(done.stdout.split())
+    assert "too-slow running reset of 4 environments had not ended after 8 seconds and was given up" in out
+    assert re.search(
+        r"^shoal check: still running reset of 4 environments, for [5-7] seconds now$", done.stderr, re.M
+    )
+
+
+def test_python_code_that_never_ends_is_ended(capfd):
+    def reset(self, key):
+        while True:
+            time.sleep(0.001)
+
+    findings = check(environment(type("Endless", (Walk,), {"reset": reset}))(), seconds=1)
+    assert [finding.rule for finding in findings] == ["too-slow", "not-checked"]
+    deadline = time.monotonic() + 30
+    while any(thread.name == "shoal check" and thread.is_alive() for thread in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_is_tried_is_said_after_some_seconds_and_again_after_twice_as_many(capsys):
+    def work(activity):
+        activity("walking")
+        time.sleep(0.2)
+        yield Finding("space", "one")
+        activity("running")
+        time.sleep(1.5)
+        yield Finding("space", "two")
+
+    assert [finding.message for finding in within(work, 60, True, patience=0.5)] == ["one", "two"]
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2 and all(line.startswith("shoal check: still running, for") for line in lines)
+
+
+def test_what_was_found_before_time_ran_out_is_kept():
+    released = threading.Event()
+
+    def work(activity):
+        activity("walking")
+        yield Finding("space", "one")
+        activity("waiting")
+        released.wait(60)
+        activity("never")
+        yield Finding("space", "two")
+
+    findings = within(work, 0.5, False)
+    released.set()
+    assert [finding.rule for finding in findings] == ["space", "too-slow", "not-checked"]
+    assert "waiting had not ended after 0.5 seconds" in findings[1].message
+
+
+def test_the_settings_of_the_caller_hold_in_the_thread_and_its_errors_come_back():
+    def work(activity):
+        yield Finding(
+            "space", str(jnp.zeros(1, jnp.float64).dtype if jax.config.jax_enable_x64 else "narrow")
+        )
+        raise ZeroDivisionError("in the thread")
+
+    def found(seconds):
+        seen = []
+
+        def watched(activity):
+            for finding in work(activity):
+                seen.append(finding.message)
+                yield finding
+
+        with pytest.raises(ZeroDivisionError, match="in the thread"):
+            within(watched, seconds, False)
+        return seen
+
+    assert found(60) == ["narrow"]
+    with jax.enable_x64(True):
+        assert found(60) == found(math.inf) == ["float64"]
+
+
+@pytest.mark.parametrize("seconds", [0, -1, math.nan, True, "60", None])
+def test_a_time_that_is_none_is_refused(seconds):
+    with pytest.raises(ShoalError, match=f"seconds={re.escape(repr(seconds))} is no time for a check"):
+        check(Walk(), seconds=seconds)
 
 
 # --- The page about it ----------------------------------------------------------------------------

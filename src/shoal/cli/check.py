@@ -27,6 +27,9 @@ class Settings:
     """Sets the seed of all keys and actions."""
     ignore: tuple[str, ...] = ()
     """Skips these rules, which are meant to be broken, such as key-ignored for a deterministic environment."""
+    seconds: float = 60.0
+    """Gives up a part of the check, such as tracing reset or running it, with a finding after this many seconds.
+    What takes more than 5 seconds is named on standard error."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -34,6 +37,6 @@ def main(arguments: Sequence[str]) -> int:
     settings, words = flags.parse(COMMAND, DESCRIPTION, Settings(), arguments)
     environment, parameters = flags.environment(words)
     flags.required("environment", "shoal check CartPole-v1", environment)
-    findings = api.check(environment, **dataclasses.asdict(settings), **parameters)
+    findings = api.check(environment, **dataclasses.asdict(settings), progress=True, **parameters)
     print(api.report(findings, environment))
     return 1 if findings else 0

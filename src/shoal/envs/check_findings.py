@@ -22,7 +22,7 @@ RULES = {
     "timestep-type": "a field of the time-step has the wrong shape or dtype, or changes it between steps",
     "observation-type": "the observation has not the structure, shape or dtype of its space",
     "observation-outside": "an observation lies outside its space",
-    "not-finite": "an observation or a reward is NaN or infinite",
+    "not-finite": "an observation, a reward or an entry of `info` is NaN or infinite",
     "reset-reward": "the reward of a first step is not 0",
     "first-flag": "`first` is not True exactly on the time-step of a reset",
     "ends-on-reset": "an episode is over before its first step",
@@ -35,11 +35,17 @@ RULES = {
     "info-changes": "the entries of `info` change between reset and step",
     "info-summary": "`info_summaries` names an unknown reduction or an entry that `info` lacks",
     "hidden-state": "two equal calls differ: state or randomness outside of state and key",
-    "key-ignored": "all keys give the same episode",
+    "in-place": "a state, an action or an array is changed in place",
+    "key-ignored": "all keys give the same episode, or random numbers that should come from a key do not",
     "action-ignored": "no action changes anything",
+    "too-slow": "reset, step, or tracing or compiling them took longer than the check may",
     "not-checked": "checks that were left out because of an earlier finding",
 }
 
+ERRORS = (
+    Exception,
+    SystemExit,
+)  # what an environment may raise; `sys.exit` in it would end the check as a success
 MOST_OF_A_RULE = 3  # findings; a state of a hundred wrong leaves is named by three
 
 

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from shoal.envs.check_findings import Finding
-from shoal.envs.check_traces import mask_parts, observation_leaves
+from shoal.envs.check_traces import is_inexact, mask_parts, observation_leaves
 from shoal.spaces import Box, MultiDiscrete
+from shoal.trees import named_leaves
 
 ROUNDING = 1e-6  # relative: a compiled cosine may be one unit in the last place above 1
 
@@ -18,6 +19,7 @@ def inspect(env: Any, timesteps: Any, offset: int) -> Iterator[Finding]:
     for path, space, value in observation_leaves(env.observation_space, timesteps.observation):
         yield from _check_observed(path, space, value, alive, offset)
     yield from _check_reward(timesteps.reward, offset)
+    yield from _check_info(timesteps.info, alive, offset)
     yield from _check_discount(env, timesteps, offset)
     if timesteps.action_mask is not None:
         for path, mask, sizes in mask_parts(env.action_space, timesteps.action_mask):
@@ -41,7 +43,7 @@ def _check_observed(path: str, space: Any, value: Any, alive: np.ndarray, offset
     axes = value.ndim - len(space.shape)
     seen = alive if alive.ndim == axes else alive.any(axis=-1)  # a global state has no agent axis
     seen = seen.reshape(seen.shape + (1,) * (value.ndim - seen.ndim))
-    if value.dtype.kind == "f":
+    if is_inexact(value):
         wrong = ~np.isfinite(value) & seen
         if wrong.any():
             yield Finding(
@@ -50,7 +52,7 @@ def _check_observed(path: str, space: Any, value: Any, alive: np.ndarray, offset
             return
     low, high = _bounds(space)
     wrong = ((value < low) | (value > high)) & seen
-    if wrong.any() and value.dtype.kind == "f":
+    if wrong.any() and is_inexact(value):
         slack = ROUNDING * np.maximum(1, np.where(np.isfinite(value), np.abs(value), 1))
         wrong &= (value < low - slack) | (value > high + slack)
     if wrong.any():
@@ -80,7 +82,7 @@ def _first(path: str, value: np.ndarray, wrong: np.ndarray, offset: int) -> str:
     inner = [int(i) for i in index[2:]]
     place = f"{path}{inner if inner else ''}"
     number = value[tuple(index)]
-    text = f"{number:.6g}" if value.dtype.kind == "f" else str(number)
+    text = f"{number:.6g}" if is_inexact(value) else str(number)
     return f"{place} {_when(index, offset)} is {text}"
 
 
@@ -95,6 +97,24 @@ def _check_reward(reward: np.ndarray, offset: int) -> Iterator[Finding]:
         yield Finding(
             "not-finite", f"{_first('the reward', reward, wrong, offset)}; every reward would be finite"
         )
+
+
+def _check_info(info: Any, alive: np.ndarray, offset: int) -> Iterator[Finding]:
+    """Every number of `info` is finite; where an entry has an agent axis, for the agents that take part."""
+    for path, value in named_leaves(info).items():
+        if not is_inexact(value):
+            continue
+        wrong = ~np.isfinite(value)
+        if alive.ndim > 2 and value.shape[: alive.ndim] == alive.shape:
+            wrong &= alive.reshape(alive.shape + (1,) * (value.ndim - alive.ndim))
+        if wrong.any():
+            entry, *rest = path.split("/")
+            name = "".join([f"info[{entry!r}]", *(f"[{part!r}]" for part in rest)])
+            yield Finding(
+                "not-finite",
+                f"{_first(name, value, wrong, offset)}; every entry of `info` would be finite, since its sums and "
+                "means over episodes are none otherwise",
+            )
 
 
 def _check_discount(env: Any, timesteps: Any, offset: int) -> Iterator[Finding]:

@@ -1,7 +1,7 @@
 """Checks that run the environment: a batch of random rollouts, compiled once and inspected in NumPy."""
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -10,6 +10,7 @@ import numpy as np
 
 from shoal.envs.check_findings import Finding
 from shoal.envs.check_inspect import inspect
+from shoal.envs.check_keys import is_key
 from shoal.envs.check_traces import Traces, same, sample_action, short
 from shoal.trees import as_arrays, named_leaves, where
 from shoal.types import TimeStep
@@ -19,7 +20,6 @@ SMALL = 64  # elements: a leaf of the state up to this size is looked at for a c
 QUICK = {"xla_backend_optimization_level": 1}  # compiled for a few thousand steps, not for millions
 COMPARED_STEPS = 4
 COMPARED_KEYS = 4
-FAR = 1_000_000  # steps: a clock moved so far has passed any limit
 
 
 class Sizes(NamedTuple):
@@ -78,14 +78,8 @@ def _small_leaves(state: Any) -> dict[str, jax.Array]:
     """Leaves of the state in which a clock may be, each as a vector."""
     leaves = {name: jnp.asarray(leaf) for name, leaf in named_leaves(state).items()}
     return {
-        name: leaf.reshape(-1)
-        for name, leaf in leaves.items()
-        if leaf.size <= SMALL and np.dtype(np.uint32) != leaf.dtype and _is_number(leaf.dtype)
+        name: leaf.reshape(-1) for name, leaf in leaves.items() if leaf.size <= SMALL and not is_key(leaf)
     }
-
-
-def _is_number(dtype: Any) -> bool:
-    return jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.floating)
 
 
 def fitted(sizes: Sizes, traces: Traces) -> Sizes:
@@ -98,13 +92,22 @@ def fitted(sizes: Sizes, traces: Traces) -> Sizes:
     return Sizes(keys, steps, sizes.max_steps)
 
 
-def begin(env: Any, sizes: Sizes, key: jax.Array) -> Rollouts:
-    """Compiles, resets, and makes the first block of random steps."""
+def begin(env: Any, sizes: Sizes, key: jax.Array, activity: Callable[[str], None]) -> Rollouts:
+    """Compiles, resets, and makes the first block of random steps; says to `activity` which of these begins."""
     keys, action_keys = jax.random.split(key, (2, sizes.keys))
-    reset = jax.jit(jax.vmap(env.reset), compiler_options=QUICK)
-    start = reset(keys)
-    go = jax.jit(jax.vmap(functools.partial(advance, env)), compiler_options=QUICK)
-    first = run(go, start, step_keys(keys, action_keys, 0, steps=sizes.steps))
+    activity("compiling reset")
+    reset = jax.jit(jax.vmap(env.reset), compiler_options=QUICK).lower(keys).compile()
+    activity(f"running reset of {sizes.keys} environments")
+    start = jax.block_until_ready(reset(keys))
+    activity("compiling random steps")
+    steps = step_keys(keys, action_keys, 0, steps=sizes.steps)
+    go = (
+        jax.jit(jax.vmap(functools.partial(advance, env)), compiler_options=QUICK)
+        .lower(start, steps)
+        .compile()
+    )
+    activity(f"running {sizes.steps} random steps of {sizes.keys} environments")
+    first = run(go, start, steps)
     return Rollouts(env, sizes, reset, go, start, keys, action_keys, first)
 
 
@@ -215,7 +218,7 @@ def check_keys(rollouts: Rollouts) -> Iterator[Finding]:
     block = run(rollouts.go, rollouts.start, rollouts.keys_at(0, actions))
     for tree in (rollouts.start, block):
         for leaf in jax.tree.leaves(tree):
-            if not _is_key(leaf) and not all(same(leaf[0], row) for row in leaf[1:]):
+            if not is_key(leaf) and not all(same(leaf[0], row) for row in leaf[1:]):
                 return
     yield Finding(
         "key-ignored",
@@ -223,13 +226,6 @@ def check_keys(rollouts: Rollouts) -> Iterator[Finding]:
         f"{rollouts.sizes.steps} steps; draw the start or the steps from the key, or ignore this rule where "
         "the environment is meant to be deterministic",
     )
-
-
-def _is_key(leaf: Any) -> bool:
-    """Whether a batched leaf of the state is a random key, which differs though nothing else does."""
-    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        return True
-    return leaf.dtype == np.uint32 and leaf.shape[-1:] == (2,)
 
 
 def check_single(rollouts: Rollouts) -> Iterator[Finding]:

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.extend.core
+import jax.numpy as jnp
 import numpy as np
 
-from shoal.envs.check_findings import Finding, WrongError, describe, operation
+from shoal.envs.check_findings import ERRORS, Finding, WrongError, describe, operation
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
 from shoal.trees import as_arrays, named_leaves
 from shoal.types import TimeStep
@@ -49,12 +50,13 @@ def first_steps(env: Any, key: jax.Array) -> tuple[Any, ...]:
     return tuple(results)
 
 
-def trace(env: Any, key: jax.Array) -> Traces:
-    """Traces a reset and a step.
+def trace(env: Any, key: jax.Array, activity: Callable[[str], None]) -> Traces:
+    """Traces a reset and a step, each of which is said to `activity` before.
 
     Raises:
       WrongError: with the findings, where either cannot be traced or does not return arrays.
     """
+    activity("tracing reset")
     start = _trace_method(env, "reset", key)
     mask = start[1].action_mask
     wrong = list(_check_mask(env, "reset", mask))
@@ -65,6 +67,7 @@ def trace(env: Any, key: jax.Array) -> Traces:
     except Exception as error:
         finding = Finding("space", f"no action could be sampled from {env.action_space}: {describe(error)}")
         raise WrongError([finding]) from error
+    activity("tracing step")
     try:
         stepped = _trace_method(env, "step", start[0], action, key)
     except WrongError as wrong_step:
@@ -85,13 +88,18 @@ def _trace_method(env: Any, method: str, *args: Any) -> tuple[Any, TimeStep]:
         return jax.eval_shape(call, *args)
     except WrongError:
         raise
-    except Exception as error:
+    except ERRORS as error:
         raise WrongError([_untraceable(env, method, args, error)]) from error
 
 
-def _untraceable(env: Any, method: str, args: tuple, error: Exception) -> Finding:
+def _untraceable(env: Any, method: str, args: tuple, error: BaseException) -> Finding:
     if isinstance(error, jax.errors.UnexpectedTracerError):
         return leaked(method, error)
+    if isinstance(error, TypeError) and "in-place item assignment" in str(error):
+        return Finding(
+            "in-place",
+            f"{method} changes an array in place: {operation(error)}; `x = x.at[index].set(value)` would be right",
+        )
     if isinstance(error, CONCRETIZATION) or _runs_eagerly(env, method, args):
         return Finding(
             "not-traceable",
@@ -101,7 +109,7 @@ def _untraceable(env: Any, method: str, args: tuple, error: Exception) -> Findin
     return Finding("raises", f"{method} raises {describe(error)}; it would return (state, TimeStep)")
 
 
-def leaked(doing: str, error: Exception) -> Finding:
+def leaked(doing: str, error: BaseException) -> Finding:
     """The finding for a traced value that was kept somewhere else than in the state."""
     return Finding(
         "hidden-state",
@@ -117,7 +125,7 @@ def _runs_eagerly(env: Any, method: str, args: tuple) -> bool:
         state, timestep = env.reset(key)
         if method == "step":
             env.step(state, sample_action(env, key, timestep.action_mask), key)
-    except Exception:
+    except ERRORS:
         return False
     return True
 
@@ -365,7 +373,12 @@ def same(a: Any, b: Any) -> bool:
     if hasattr(a, "dtype") and jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key):
         a, b = jax.random.key_data(a), jax.random.key_data(b)
     a, b = np.asarray(a), np.asarray(b)
-    return a.dtype == b.dtype and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+    return a.dtype == b.dtype and np.array_equal(a, b, equal_nan=is_inexact(a))
+
+
+def is_inexact(value: Any) -> bool:
+    """Whether an array is of floating point, the narrow kinds among it, or complex: it may hold NaN."""
+    return jnp.issubdtype(value.dtype, jnp.inexact)
 
 
 def _difference(shapes: Any, one: Any, other: Any, key: jax.Array) -> str:
@@ -397,7 +410,7 @@ def short(value: Any) -> str:
         value = jax.random.key_data(value)
     value = np.asarray(value)
     if value.size == 1:
-        return f"{value.item():.6g}" if value.dtype.kind == "f" else str(value.item())
+        return f"{value.item():.6g}" if is_inexact(value) else str(value.item())
     text = np.array2string(value.reshape(-1)[:4], precision=4, separator=", ")
     return text if value.size <= 4 else f"{text[:-1]}, ...]"
 

@@ -13,11 +13,15 @@ from typing import Any
 import jax
 
 from shoal.envs import check_rollouts
+from shoal.envs.check_effects import check_in_place, check_left_behind, observe
 from shoal.envs.check_ends import check_ends
-from shoal.envs.check_findings import RULES, Finding, WrongError, describe, limited, report
+from shoal.envs.check_findings import ERRORS, RULES, Finding, WrongError, describe, limited, report
+from shoal.envs.check_keys import check_key_flow
 from shoal.envs.check_rollouts import Sizes
 from shoal.envs.check_static import check_parameters, check_protocol, check_space, check_summaries
+from shoal.envs.check_time import Activity, within
 from shoal.envs.check_traces import (
+    Traces,
     check_as_argument,
     check_repeatable,
     check_types,
@@ -38,10 +42,15 @@ def check(
     max_steps: int = 10_000,
     seed: int = 0,
     ignore: Iterable[str] = (),
+    seconds: float = 60.0,
+    progress: bool = False,
 ) -> list[Finding]:
     """Looks for mistakes in an environment.
 
-    Never raises because of the environment: an error inside it becomes a finding.
+    Never raises because of the environment: an error inside it becomes a finding, and so does what takes too long.
+    The checks run in a thread of their own, which is left to itself where one of them takes too long: Python code
+    in it is ended at its next line, a compiled program goes on until it returns or the process ends, which does not
+    wait for it. With `seconds=math.inf` and no progress they run in the caller's thread.
 
     Args:
       env: the environment, an instance.
@@ -51,6 +60,9 @@ def check(
       seed: of all keys and actions.
       ignore: rules (keys of `RULES`) that are meant to be broken, such as "key-ignored" for an
         environment that is deterministic.
+      seconds: how long one part of the check may take, such as tracing reset or running it, before it is given
+        up with a finding; above 0, infinite for as long as it takes.
+      progress: whether a line on standard error says what is being tried, where that takes more than 5 seconds.
 
     Returns:
       what was found, in the order of the checks; nothing found is an empty list.
@@ -60,7 +72,13 @@ def check(
     """
     ignore = frozenset([ignore] if isinstance(ignore, str) else ignore)
     _check_arguments(keys, steps, max_steps, ignore)
-    findings = limited(_all_findings(env, Sizes(keys, steps, max_steps), jax.random.key(seed)))
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+        raise ShoalError(f"seconds={seconds!r} is no time for a check; a number above 0 would be right")
+
+    def work(activity: Activity) -> Iterator[Finding]:
+        return _all_findings(env, Sizes(keys, steps, max_steps), jax.random.key(seed), activity)
+
+    findings = limited(within(work, seconds, progress))
     return [finding for finding in findings if finding.rule not in ignore]
 
 
@@ -76,26 +94,40 @@ def _check_arguments(keys: int, steps: int, max_steps: int, ignore: Iterable[str
             )
 
 
-def _all_findings(env: Any, sizes: Sizes, key: jax.Array) -> list[Finding]:
-    findings = _guarded("reading its attributes", lambda: _static_findings(env))
+def _all_findings(env: Any, sizes: Sizes, key: jax.Array, activity: Activity) -> Iterator[Finding]:
+    guarded = functools.partial(_guarded, activity)
+    findings = guarded("reading its attributes", lambda: _static_findings(env))
+    yield from findings
     if findings:
-        return [*findings, _left_out("tracing and random rollouts were left out", findings)]
-    aside = _guarded("reading its parameters", lambda: check_parameters(env))
-    result = _traced(env, key)
+        yield _left_out("tracing and random rollouts were left out", findings)
+        return
+    aside = guarded("reading its parameters", lambda: check_parameters(env))
+    yield from aside
+    before = observe(env)
+    result = _traced(env, key, activity)
     if isinstance(result, list):
-        return [*aside, *result, _left_out("the rest of the checks, random rollouts among them,", result)]
+        yield from result
+        yield _left_out("the rest of the checks, random rollouts among them,", result)
+        return
     traces = result
-    findings = _guarded("tracing it", lambda: check_types(env, traces))
-    aside += _guarded("reading info_summaries", lambda: check_summaries(env, traces.start[1].info))
-    findings = findings or _guarded("tracing it again", lambda: check_repeatable(env, key))
-    findings = findings or _guarded("tracing it under vmap", lambda: check_vmappable(env, traces, key))
+    findings = guarded("tracing it", lambda: check_types(env, traces))
+    summaries = guarded("reading info_summaries", lambda: check_summaries(env, traces.start[1].info))
+    findings = findings or guarded("tracing it again", lambda: check_repeatable(env, key))
+    findings = findings or guarded("tracing it under vmap", lambda: check_vmappable(env, traces, key))
+    yield from summaries + findings
     if findings:
-        return [*aside, *findings, _left_out("random rollouts were left out", findings)]
+        yield _left_out("random rollouts were left out", findings)
+        return
+    yield from guarded("looking for what it leaves behind", lambda: check_left_behind(env, before))
+    yield from guarded(
+        "comparing the state before and after a step", lambda: check_in_place(env, traces, key)
+    )
     parameters = []
     if not any(rule == "not-a-pytree" for rule, _ in aside) and jax.tree.leaves(env):
-        parameters = _guarded("tracing its parameters", lambda: check_as_argument(env, key))
-    sizes = check_rollouts.fitted(sizes, traces)
-    return aside + parameters + _rollout_findings(env, sizes, key, compare=not (aside or parameters))
+        parameters = guarded("tracing its parameters", lambda: check_as_argument(env, key))
+    yield from parameters
+    compare = not (aside or summaries or parameters)
+    yield from _rollout_findings(env, check_rollouts.fitted(sizes, traces), key, traces, compare, activity)
 
 
 def _static_findings(env: Any) -> Iterator[Finding]:
@@ -106,53 +138,62 @@ def _static_findings(env: Any) -> Iterator[Finding]:
         yield from check_space("action_space", env.action_space)
 
 
-def _traced(env: Any, key: jax.Array) -> Any:
+def _traced(env: Any, key: jax.Array, activity: Activity) -> Any:
     """The traces of reset and step, or the findings that prevent them."""
     try:
-        return trace(env, key)
+        return trace(env, key, activity)
     except WrongError as wrong:
         return wrong.findings
-    except Exception as error:
+    except ERRORS as error:
         return [_raised("tracing it", error)]
 
 
-def _rollout_findings(env: Any, sizes: Sizes, key: jax.Array, compare: bool) -> list[Finding]:
+def _rollout_findings(
+    env: Any, sizes: Sizes, key: jax.Array, traces: Traces, compare: bool, activity: Activity
+) -> Iterator[Finding]:
+    guarded = functools.partial(_guarded, activity)
     try:
-        rollouts = check_rollouts.begin(env, sizes, key)
-    except Exception as error:
-        findings = [_raised("running it", error)]
-        return [*findings, _left_out("random rollouts were left out", findings)]
-    findings = _guarded("inspecting its first steps", lambda: check_rollouts.check_reset(rollouts))
+        rollouts = check_rollouts.begin(env, sizes, key, activity)
+    except ERRORS as error:
+        raised = [_raised("running it", error)]
+        yield from [*raised, _left_out("random rollouts were left out", raised)]
+        return
+    findings = guarded("inspecting its first steps", lambda: check_rollouts.check_reset(rollouts))
+    yield from findings
     if rollouts.start[1].last.all():
-        return [*findings, _left_out("random rollouts were left out", findings)]
-    repeated = _guarded("running it again", lambda: check_rollouts.check_repeated(rollouts))
+        yield _left_out("random rollouts were left out", findings)
+        return
+    repeated = guarded("running it again", lambda: check_rollouts.check_repeated(rollouts))
     if repeated:
-        left_out = _left_out("comparisons of keys, actions and batches were left out", repeated)
-        return findings + _guarded("running it", lambda: check_ends(rollouts)) + [*repeated, left_out]
+        yield from guarded("running it to its end", lambda: check_ends(rollouts))
+        yield from repeated
+        yield _left_out("comparisons of keys, actions and batches were left out", repeated)
+        return
     for doing, stage in (
         ("running it with other actions", check_rollouts.check_actions),
         ("running it with other keys", check_rollouts.check_keys),
+        ("following its keys", lambda _: check_key_flow(env, traces, key)),
         ("running it alone", check_rollouts.check_single),
         ("running it to its end", check_ends),
     ):
         if compare or stage is not check_rollouts.check_single:
-            findings += _guarded(doing, functools.partial(stage, rollouts))
-    return findings
+            yield from guarded(doing, functools.partial(stage, rollouts))
 
 
-def _guarded(doing: str, stage: Callable[[], Iterable[Finding]]) -> list[Finding]:
+def _guarded(activity: Activity, doing: str, stage: Callable[[], Iterable[Finding]]) -> list[Finding]:
     """The findings of a stage; an error inside it is one more."""
+    activity(doing)
     findings: list[Finding] = []
     try:
         findings.extend(stage())
     except WrongError as wrong:
         findings.extend(wrong.findings)
-    except Exception as error:
+    except ERRORS as error:
         findings.append(_raised(doing, error))
     return findings
 
 
-def _raised(doing: str, error: Exception) -> Finding:
+def _raised(doing: str, error: BaseException) -> Finding:
     if isinstance(error, jax.errors.UnexpectedTracerError):
         return leaked(doing, error)
     return Finding("raises", f"{doing} raised {describe(error)}; no error would be right")

@@ -6,7 +6,7 @@ frozen. So short episodes are not over-represented, as they are where the first 
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp

@@ -1,0 +1,120 @@
+"""Data flow through a traced program: which inputs each result is computed from, and what is drawn from which key."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+
+Sources = frozenset[int]  # numbers of inputs; ~i stands for what was drawn from a key made of input i
+NOTHING: Sources = frozenset()
+DRAWS = ("random_bits", "threefry2x32", "rng_bit_generator")  # primitives that turn keys into random numbers
+
+
+class Origin(NamedTuple):
+    """What a value is computed from, and the input that it is an unchanged copy of, if any."""
+
+    sources: Sources = NOTHING
+    copy_of: int | None = None
+
+
+class Flow(NamedTuple):
+    """The origin of each result of a program, and the sources of the key of each random draw in it."""
+
+    results: list[Origin]
+    draws: list[Sources]
+
+
+def flow(program: ClosedJaxpr) -> Flow:
+    """Follows every input of a program to its results and to its random draws.
+
+    A result counts as computed from an input wherever an operation joins the two, whatever its numbers: `0 * x` is
+    computed from `x`. Control counts too: both branches of a condition are computed from it.
+    """
+    draws: list[Sources] = []
+    inputs = [Origin(frozenset([i]), i) for i in range(len(program.jaxpr.invars))]
+    return Flow(_follow(program.jaxpr, inputs, draws), draws)
+
+
+def _follow(jaxpr: Jaxpr, inputs: Sequence[Origin], draws: list[Sources]) -> list[Origin]:
+    """The origins of a program's results, given those of its inputs; appends to `draws`."""
+    known = dict(zip(jaxpr.invars, inputs, strict=True))
+
+    def origin(x: Any) -> Origin:
+        return Origin() if isinstance(x, Literal) else known.get(x, Origin())  # a constant has no source
+
+    for equation in jaxpr.eqns:
+        outputs = _follow_equation(equation, [origin(x) for x in equation.invars], draws)
+        known.update(zip(equation.outvars, outputs, strict=True))
+    return [origin(x) for x in jaxpr.outvars]
+
+
+def _follow_equation(equation: Any, inputs: list[Origin], draws: list[Sources]) -> list[Origin]:
+    name, params, outputs = equation.primitive.name, equation.params, len(equation.outvars)
+    if name in DRAWS:
+        key = _union(inputs)
+        draws.append(key)
+        return [Origin(key | {~i for i in key if i >= 0})] * outputs
+    if name == "cond":
+        branches = [_follow(branch.jaxpr, inputs[1:], draws) for branch in params["branches"]]
+        return [_joined(inputs[0], *ways) for ways in zip(*branches, strict=True)]
+    if name == "while":
+        return _follow_while(params, inputs, draws)
+    if name == "scan":
+        return _follow_scan(params, inputs, draws)
+    inner = _inner_program(params, len(inputs), outputs)
+    if inner is not None:
+        return _follow(inner, inputs, draws)
+    return [Origin(_union(inputs))] * outputs
+
+
+def _inner_program(params: dict[str, Any], inputs: int, outputs: int) -> Jaxpr | None:
+    """The program that an operation such as `jit` calls with its own inputs for its own results."""
+    for value in params.values():
+        inner = value.jaxpr if isinstance(value, ClosedJaxpr) else value
+        if isinstance(inner, Jaxpr) and (len(inner.invars), len(inner.outvars)) == (inputs, outputs):
+            return inner
+    return None
+
+
+def _follow_while(params: dict[str, Any], inputs: list[Origin], draws: list[Sources]) -> list[Origin]:
+    conditions, constants = params["cond_nconsts"], params["body_nconsts"]
+    of_condition, of_body = inputs[:conditions], inputs[conditions : conditions + constants]
+    condition, body = params["cond_jaxpr"].jaxpr, params["body_jaxpr"].jaxpr
+
+    def once(carry: list[Origin], draws: list[Sources]) -> list[Origin]:
+        (goes_on,) = _follow(condition, [*of_condition, *carry], draws)
+        results = _follow(body, [*of_body, *carry], draws)
+        return [_joined(goes_on, before, after) for before, after in zip(carry, results, strict=True)]
+
+    carry = _settled(once, inputs[conditions + constants :])
+    return once(carry, draws)
+
+
+def _follow_scan(params: dict[str, Any], inputs: list[Origin], draws: list[Sources]) -> list[Origin]:
+    constants, carries, body = params["num_consts"], params["num_carry"], params["jaxpr"].jaxpr
+    fixed, elements = inputs[:constants], inputs[constants + carries :]
+
+    def once(carry: list[Origin], draws: list[Sources]) -> list[Origin]:
+        results = _follow(body, [*fixed, *carry, *elements], draws)[:carries]
+        return [_joined(Origin(), *pair) for pair in zip(carry, results, strict=True)]
+
+    carry = _settled(once, inputs[constants : constants + carries])
+    stacked = _follow(body, [*fixed, *carry, *elements], draws)[carries:]
+    return [*carry, *(Origin(x.sources) for x in stacked)]
+
+
+def _settled(once: Any, carry: list[Origin]) -> list[Origin]:
+    """What a loop carries, after as many rounds as it takes until nothing is added."""
+    while (after := once(carry, [])) != carry:
+        carry = after
+    return carry
+
+
+def _joined(control: Origin, *ways: Origin) -> Origin:
+    """One of several values, by a condition."""
+    copies = {way.copy_of for way in ways}
+    return Origin(control.sources | _union(ways), copies.pop() if len(copies) == 1 else None)
+
+
+def _union(origins: Sequence[Origin]) -> Sources:
+    return NOTHING.union(*(origin.sources for origin in origins))
