@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from shoal import experiment, trees
+from shoal import arguments, experiment, trees
 from shoal.envs import checker
 from shoal.envs.base import environment, parameter
 from shoal.envs.grid.benchmark import Benchmark
@@ -18,15 +18,15 @@ from shoal.envs.grid.wording import benchmark_told, ruleset_told
 from shoal.envs.registry import environments, make, parameters_of, register
 from shoal.errors import ShoalError
 from shoal.experiment import Experiment, decide, defaults
-from shoal.runtime import collecting, machine, population, reporting, saving, trainer
+from shoal.runtime import collecting, limits, machine, population, reporting, saving, trainer
 from shoal.runtime.acting import TrainedPolicy
 from shoal.runtime.collecting import RolloutResult
-from shoal.runtime.config import RunConfig, at_least
+from shoal.runtime.config import RunConfig
 from shoal.runtime.directory import RunDirectory
 from shoal.runtime.rendering import Rendered
 from shoal.runtime.run import Run, Settings
 from shoal.runtime.summary import build_summary
-from shoal.trained import environment_for, environment_of, evaluate, evaluate_run, load, render
+from shoal.trained import environment_for, environment_of, evaluate, evaluate_run, load, policy_of, render
 from shoal.types import Environment, TimeStep, restart, transition
 
 __all__ = [
@@ -120,16 +120,18 @@ def train(
     Raises:
       ShoalError: a setting that cannot work, in one sentence, before anything compiles.
     """
+    if environment is not None and not isinstance(environment, str):
+        environment_of(environment, {})
     decided = experiment.decide(
         environment,
         algorithm=algorithm,
-        environment_parameters=environment_parameters,
-        config_file=config,
-        use_preset=preset,
-        started_from=str(start_from),
+        environment_parameters=arguments.names("environment_parameters", environment_parameters),
+        config_file=None if config is None else arguments.path("config", config),
+        use_preset=arguments.switch("preset", preset),
+        started_from=str(arguments.path("start_from", start_from)) if start_from != "" else "",
         overrides=settings,
     )
-    return run_experiment(decided, progress=progress)
+    return run_experiment(decided, progress=arguments.switch("progress", progress))
 
 
 def run_experiment(
@@ -147,6 +149,7 @@ def run_experiment(
       ShoalError: as `train`.
     """
     run = decided.run
+    run.validate()
     if own_process and machine.worth_one_thread(run.devices, run.seeds, run.num_envs, run.num_steps):
         machine.prepare(one_thread=True)
     devices, decided = place(decided)
@@ -155,12 +158,13 @@ def run_experiment(
     scored_by = run.score if is_metric(run.score) else experiment.function_named("score", run.score)
     eval_metrics = experiment.function_named("eval_metrics", run.eval_metrics) if run.eval_metrics else None
     settings = trainer.settings_of(run, run.env_groups, scored_by, eval_metrics)
+    layout = population.layout(devices, run.seeds, run.env_groups, run.members)
+    check_memory(decided, settings, layout)
     begin = taking_over(decided, settings) if decided.started_from else _as_it_is
     if scored_by != "return_mean" or eval_metrics:
         trainer.check_scoring(decided.environment, decided.config, settings)
     directory = RunDirectory.create(run.run_dir or None, decided.environment_name, decided.algorithm)
     directory.save_config(decided.as_json())
-    layout = population.layout(devices, run.seeds, run.env_groups, run.members)
     environments = trainer.stacked(decided.environment, run.seeds)
     configs = trainer.stacked(decided.config, run.seeds)
     with reporting.Reporter(directory, run, decided.environment_name, show=progress) as reporter:
@@ -175,6 +179,24 @@ def run_experiment(
         fitted.population.learner,
         [(updates * run.steps_per_update, metrics) for updates, metrics in fitted.evaluations],
         decided.environment,
+    )
+
+
+def check_memory(decided: Experiment, settings: Settings, layout: population.Layout) -> None:
+    """Requires that the least memory of a run is not more than its process may have.
+
+    Raises:
+      ShoalError: it is more; names the size that asks for the most, and the nearest that fits.
+    """
+    run = decided.run
+    sizes = limits.Sizes(
+        run.seeds, run.num_envs, run.num_steps, run.eval_episodes, settings.pool_size or limits.NO_POOL
+    )
+    limits.check_run(
+        lambda config: trainer.member_shapes(decided.environment, config, settings),
+        decided.config,
+        sizes,
+        layout,
     )
 
 
@@ -200,8 +222,8 @@ def devices_of(asked: int) -> list[jax.Device]:
     Raises:
       ShoalError: there are fewer.
     """
-    at_least("devices", asked, 0)
-    machine.prepare(asked)
+    asked = arguments.whole("devices", asked, 0)
+    machine.prepare(min(asked, machine.most_devices()))
     found = jax.devices()
     if asked > len(found):
         raise ShoalError(f"devices={asked} is more than there are: {len(found)} ({found[0].platform}).")
@@ -282,26 +304,33 @@ def rollout(
     Raises:
       ShoalError: a size is too small, the environment's spaces are not the policy's, or the file cannot be written.
     """
-    for name, value in (("num_envs", num_envs), ("num_steps", num_steps)):
-        at_least(name, value, 1)
+    num_envs = arguments.whole("num_envs", num_envs, 1, arguments.LARGEST_INDEX)
+    num_steps = arguments.whole("num_steps", num_steps, 1, arguments.LARGEST_INDEX)
+    seed, greedy = arguments.seed("seed", seed), arguments.switch("greedy", greedy)
+    file = None if save is None or save == "" else arguments.path("save", save)
     found = devices_of(devices)
-    if policy is not None and not isinstance(policy, TrainedPolicy):
-        policy = load(policy)
+    policy = None if policy is None else policy_of(policy)
     if policy is not None:
         environment = environment_for(policy, environment, parameters)
     elif environment is None:
         raise ShoalError("no environment was named; give one such as CartPole-v1, or a policy.")
     else:
         environment = environment_of(environment, parameters)
+    environment = trees.as_arrays(environment)
+    each = limits.episode_bytes(environment, policy.config if policy else None)
+    limits.check_count("num_envs", num_envs, each, "environments", found[0])
+    if file:
+        each = num_envs * limits.step_bytes(environment)
+        limits.check_count("num_steps", num_steps, each, "the saved data")
     return collecting.collect(
-        trees.as_arrays(environment),
+        environment,
         (policy.config, policy.parameters) if policy else (),
         jax.random.key(seed),
         found,
         num_envs=num_envs,
         num_steps=num_steps,
         greedy=greedy,
-        save=Path(save).expanduser() if save else None,
+        save=file,
     )
 
 
@@ -332,6 +361,9 @@ def check(
     Raises:
       ShoalError: there is no such environment or rule, or an argument is out of range.
     """
+    most = arguments.LARGEST_INDEX
+    keys, steps = arguments.whole("keys", keys, 2, most), arguments.whole("steps", steps, 2, most)
+    max_steps, seed = arguments.whole("max_steps", max_steps, 2, most), arguments.seed("seed", seed)
     made = environment_of(environment, parameters)
     return checker.check(made, keys=keys, steps=steps, max_steps=max_steps, seed=seed, ignore=ignore)
 

@@ -4,18 +4,17 @@ import dataclasses
 import functools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from shoal import experiment, trees
+from shoal import arguments, experiment, trees
 from shoal.envs.registry import make
 from shoal.errors import ShoalError
-from shoal.runtime import machine, rendering, saving
+from shoal.runtime import limits, machine, rendering, saving
 from shoal.runtime import plot as pictures
 from shoal.runtime.acting import TrainedPolicy
-from shoal.runtime.config import at_least
 from shoal.runtime.directory import RunDirectory
 from shoal.runtime.evaluation import play, summed_up
 from shoal.runtime.rendering import Rendered
@@ -42,9 +41,12 @@ def load(
     Raises:
       ShoalError: there is no such run, policy or seed, or it is damaged.
     """
-    directory = RunDirectory.open(run)
+    directory = RunDirectory.open(arguments.path("run", run))
+    which, seed = which_of(which), None if seed is None else arguments.seed("seed", seed)
+    if environment is not None:
+        environment_of(environment, {})
     decided = experiment.decide(environment, config_file=directory.path, overrides={})
-    return _loaded(directory, which_of(which), seed, decided)
+    return _loaded(directory, which, seed, decided)
 
 
 def evaluate(
@@ -76,19 +78,12 @@ def evaluate(
       ShoalError: the environment's spaces are not the policy's.
     """
     machine.prepare()
-    if not isinstance(policy, TrainedPolicy):
-        policy = load(policy)
-    environment = environment_for(policy, environment, parameters)
-    at_least("episodes", episodes, 1)
-    at_least("max_steps", max_steps, 1)
+    played = _asked(episodes, max_steps, seed, greedy)
+    policy = policy_of(policy)
+    environment = trees.as_arrays(environment_for(policy, environment, parameters))
+    _check_memory("episodes", played.episodes, environment, policy)
     metrics = _evaluate(
-        trees.as_arrays(environment),
-        policy.config,
-        policy.parameters,
-        jax.random.key(seed),
-        episodes,
-        max_steps,
-        greedy,
+        environment, policy.config, policy.parameters, played.key, played.episodes, played.max_steps, played.greedy
     )
     return {name: float(x) for name, x in jax.device_get(metrics).items()}
 
@@ -134,7 +129,11 @@ def evaluate_run(
       ShoalError: as `load`, `evaluate` and `render`.
     """
     machine.prepare()
-    directory = RunDirectory.open(run)
+    render_episodes = arguments.whole("render_episodes", render_episodes, 1, arguments.LARGEST_INDEX)
+    _asked(episodes, 1, seed, greedy is None or greedy)
+    run_seed = None if run_seed is None else arguments.seed("run_seed", run_seed)
+    plot, render = (x if x == "" else arguments.path(name, x) for name, x in (("plot", plot), ("render", render)))
+    directory = RunDirectory.open(arguments.path("run", run))
     decided = experiment.decide(
         environment, environment_parameters=parameters, config_file=directory.path, overrides={}
     )
@@ -187,20 +186,19 @@ def render(
         file.
     """
     machine.prepare()
-    if not isinstance(policy, TrainedPolicy):
-        policy = load(policy)
-    environment = environment_for(policy, environment, parameters)
-    at_least("episodes", episodes, 1)
-    at_least("max_steps", max_steps, 1)
+    played, path = _asked(episodes, max_steps, seed, greedy), arguments.path("path", path)
+    policy = policy_of(policy)
+    environment = trees.as_arrays(environment_for(policy, environment, parameters))
+    _check_memory("episodes", 2 * played.episodes, environment, policy)  # at least the start and one step are kept
     return rendering.draw(
-        trees.as_arrays(environment),
+        environment,
         policy.config,
         policy.parameters,
-        jax.random.key(seed),
+        played.key,
         path,
-        episodes=episodes,
-        max_steps=max_steps,
-        greedy=greedy,
+        episodes=played.episodes,
+        max_steps=played.max_steps,
+        greedy=played.greedy,
     )
 
 
@@ -305,6 +303,41 @@ def _draw(policy: TrainedPolicy, path: str | Path, **where: Any) -> dict[str, An
     return {**dataclasses.asdict(drawn), "path": str(drawn.path)}
 
 
+class _Asked(NamedTuple):
+    """Which episodes are played, checked."""
+
+    episodes: int
+    max_steps: int
+    key: jax.Array
+    greedy: bool
+
+
+def _asked(episodes: Any, max_steps: Any, seed: Any, greedy: Any) -> _Asked:
+    """Raises ShoalError unless episodes can be played that are asked for like this."""
+    most = arguments.LARGEST_INDEX
+    return _Asked(
+        arguments.whole("episodes", episodes, 1, most),
+        arguments.whole("max_steps", max_steps, 1, most),
+        jax.random.key(arguments.seed("seed", seed)),
+        arguments.switch("greedy", greedy),
+    )
+
+
+def _check_memory(name: str, episodes: int, environment: Environment, policy: TrainedPolicy) -> None:
+    """Raises ShoalError unless so many episodes can be played at once."""
+    each = limits.episode_bytes(environment, policy.config)
+    limits.check_count(name, episodes, each, "environments", jax.devices()[0])
+
+
+def policy_of(policy: TrainedPolicy | str | Path) -> TrainedPolicy:
+    """A policy, loaded if a run directory is given.
+
+    Raises:
+      ShoalError: as `load`, or it is neither.
+    """
+    return policy if isinstance(policy, TrainedPolicy) else load(arguments.path("policy", policy))
+
+
 def environment_of(environment: str | Environment, parameters: Mapping[str, Any]) -> Environment:
     """An environment by its name and parameters, or the one that is given.
 
@@ -313,6 +346,12 @@ def environment_of(environment: str | Environment, parameters: Mapping[str, Any]
     """
     if isinstance(environment, str):
         return make(environment, **parameters)
+    if isinstance(environment, type) or not all(hasattr(environment, x) for x in ("reset", "step", "action_space")):
+        kind = "a class" if isinstance(environment, type) else f"of type {type(environment).__name__}"
+        raise ShoalError(
+            f"environment={arguments.shown(environment)} is {kind}; give an environment, or a name such as "
+            "'CartPole-v1'."
+        )
     if parameters:
         raise ShoalError(f"{', '.join(parameters)} cannot be set on an environment that is made already.")
     return environment
@@ -335,8 +374,8 @@ def environment_for(
 
 def which_of(which: str) -> str:
     """Raises ShoalError unless `which` names a saved policy."""
-    if which not in ("best", "last"):
-        raise ShoalError(f"which={which!r} is neither 'best' nor 'last'.")
+    if not isinstance(which, str) or which not in ("best", "last"):
+        raise ShoalError(f"which={arguments.shown(which)} is neither 'best' nor 'last'.")
     return which
 
 

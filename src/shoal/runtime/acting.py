@@ -2,12 +2,14 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shoal.arguments import LARGEST_INDEX, shown, whole
 from shoal.errors import ShoalError
 from shoal.spaces import Dict, Discrete, MultiDiscrete, Space
 from shoal.types import Array, Environment, EnvSpec, Memory, PyTree, TimeStep, spec_of
@@ -58,8 +60,14 @@ class TrainedPolicy:
         return dataclasses.replace(self, config=dataclasses.replace(self.config, memory_lasts=memory_lasts))
 
     def initial_memory(self, batch_shape: tuple[int, ...] = (1,)) -> Memory:
-        """The memory before an episode's first step; () for a policy without memory."""
-        return self.algorithm.memory(batch_shape)
+        """The memory before an episode's first step; () for a policy without memory.
+
+        Raises:
+          ShoalError: the shape is no tuple of whole numbers.
+        """
+        if not isinstance(batch_shape, tuple | list):
+            raise ShoalError(f"batch_shape={shown(batch_shape)} is no tuple of whole numbers, such as (1,).")
+        return self.algorithm.memory(tuple(whole("batch_shape", n, 1, LARGEST_INDEX) for n in batch_shape))
 
     def __call__(
         self,
@@ -85,28 +93,28 @@ class TrainedPolicy:
           memory and action, batched as the observation is.
 
         Raises:
-          ShoalError: the observation or the mask does not have its space's shape, or the memory is of another
-            batch.
+          ShoalError: the observation or the mask does not have its space's shape, the memory is not of the policy
+            or of another batch, or the reward, `first` or the key is none.
         """
         single = batch_axes(observation, self.spec.observation_space) == 0
         observation = as_arrays(observation, self.spec.observation_space)
         if single:
             observation = jax.tree.map(lambda x: x[None], observation)
         size = jax.tree.leaves(observation)[0].shape[0]
-        check_memory(memory, size)
+        check_memory(memory, size, self.initial_memory)
         if action_mask is not None:
             batch_shape = () if single else (size,)
             action_mask = as_mask(action_mask, self.spec.action_space, batch_shape)
             action_mask = jax.tree.map(lambda x: x[None], action_mask) if single else action_mask
         timestep = TimeStep(
             observation=observation,
-            reward=jnp.broadcast_to(jnp.asarray(reward, jnp.float32), (size,)),
+            reward=for_each("reward", reward, jnp.float32, size),
             discount=jnp.ones(size),
-            first=jnp.broadcast_to(jnp.asarray(first, bool), (size,)),
+            first=for_each("first", first, jnp.bool_, size),
             last=jnp.zeros(size, bool),
             action_mask=action_mask,
         )
-        memory, action = _act(self.config, self.spec, self.parameters, memory, timestep, key)
+        memory, action = _act(self.config, self.spec, self.parameters, memory, timestep, as_key(key))
         if single:
             action = jax.tree.map(lambda x: x[0], action)
         return memory, jax.tree.map(np.asarray, action)
@@ -125,10 +133,17 @@ def _act(
 
 
 def as_arrays(observation: PyTree, space: Space) -> PyTree:
-    """An observation as arrays of the space's dtypes, whatever numbers or lists it was given as."""
+    """An observation as arrays of the space's dtypes, whatever numbers or lists it was given as.
+
+    Raises:
+      ShoalError: it holds something else than numbers.
+    """
     if isinstance(space, Dict):
         return {name: as_arrays(observation[name], part) for name, part in space.items()}
-    return jnp.asarray(observation, space.dtype)
+    try:
+        return jnp.asarray(np.asarray(observation), space.dtype)
+    except (TypeError, ValueError):
+        raise ShoalError(f"observation={shown(observation)} holds what is no number.") from None
 
 
 def as_mask(mask: PyTree, space: Space, batch_shape: tuple[int, ...], name: str = "action_mask") -> PyTree:
@@ -156,8 +171,42 @@ def as_mask(mask: PyTree, space: Space, batch_shape: tuple[int, ...], name: str 
     return jnp.asarray(array)
 
 
-def check_memory(memory: Memory, size: int) -> None:
-    """Raises ShoalError unless the memory is of `size` environments."""
+def as_key(key: Any) -> Array | None:
+    """A random key, made of words by `jax.random.key` or `PRNGKey`; None stays None.
+
+    Raises:
+      ShoalError: it is no single key.
+    """
+    if key is None:
+        return None
+    dtype, shape = getattr(key, "dtype", None), np.shape(key) if hasattr(key, "dtype") else ()
+    if dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key) and shape == ():
+        return key
+    if dtype == np.uint32 and shape == jax.random.key_data(jax.random.key(0)).shape:
+        return jax.random.wrap_key_data(jnp.asarray(key))
+    raise ShoalError(f"key={shown(key)} is no key of random numbers; give one such as jax.random.key(3).")
+
+
+def for_each(name: str, value: Any, dtype: Any, size: int) -> Array:
+    """One number for each of `size` observations, from one for all or from as many.
+
+    Raises:
+      ShoalError: it is none, or they are not as many.
+    """
+    try:
+        array = np.asarray(value).astype(dtype)
+    except (TypeError, ValueError):
+        array = None
+    if array is None or isinstance(value, str) or array.shape not in ((), (size,)):
+        raise ShoalError(f"{name}={shown(value)} must be one number, or one for each of {size} observations.")
+    return jnp.broadcast_to(jnp.asarray(array), (size,))
+
+
+def check_memory(memory: Memory, size: int, initial: Callable[[tuple[int, ...]], Memory]) -> None:
+    """Raises ShoalError unless the memory is built as `initial` builds one, and of `size` environments."""
+    right: Any = jax.tree.structure(jax.eval_shape(lambda: initial((size,))))
+    if jax.tree.structure(memory) != right:
+        raise ShoalError(f"memory={shown(memory)} is no memory of this policy; begin with initial_memory(({size},)).")
     for leaf in jax.tree.leaves(memory):
         if np.shape(leaf)[:1] != (size,):
             raise ShoalError(
@@ -179,7 +228,10 @@ def batch_axes(observation: PyTree, space: Space) -> int:
         if len(axes) != 1:
             raise ShoalError("the entries of observation disagree on whether they are one or a batch.")
         return axes.pop()
-    shape = np.shape(observation)
+    try:
+        shape = np.shape(observation)
+    except ValueError as error:  # lists of different lengths
+        raise ShoalError(f"observation={shown(observation)} is no array of one shape.") from error
     extra = len(shape) - len(space.shape)
     if extra not in (0, 1) or shape[extra:] != space.shape:
         wanted = "an integer" if isinstance(space, Discrete) else f"of shape {space.shape}"
