@@ -122,6 +122,7 @@ def train(
     """
     if environment is not None and not isinstance(environment, str):
         environment_of(environment, {})
+    check_algorithm(algorithm)
     decided = experiment.decide(
         environment,
         algorithm=algorithm,
@@ -168,7 +169,8 @@ def run_experiment(
     environments = trainer.stacked(decided.environment, run.seeds)
     configs = trainer.stacked(decided.config, run.seeds)
     with reporting.Reporter(directory, run, decided.environment_name, show=progress) as reporter:
-        fitted = trainer.fit(environments, configs, run, settings, layout, reporter, begin)
+        with limits.exhaustion_in_one_sentence():
+            fitted = trainer.fit(environments, configs, run, settings, layout, reporter, begin)
         summary = summarise(decided, fitted, import_seconds)
         saving.save_policies(directory, fitted.population, summary["seeds"])
         directory.save_summary(summary)
@@ -180,6 +182,20 @@ def run_experiment(
         [(updates * run.steps_per_update, metrics) for updates, metrics in fitted.evaluations],
         decided.environment,
     )
+
+
+def check_algorithm(algorithm: Any) -> None:
+    """Requires that an algorithm is a name, or a config itself or its class.
+
+    Raises:
+      ShoalError: it is neither.
+    """
+    is_config = dataclasses.is_dataclass(algorithm) and hasattr(algorithm, "algorithm")
+    if not isinstance(algorithm, str) and not is_config:
+        raise ShoalError(
+            f"algorithm={arguments.shown(algorithm)} is neither a name such as 'ppo' nor an algorithm's config: a "
+            "dataclass with a method `algorithm`."
+        )
 
 
 def check_memory(decided: Experiment, settings: Settings, layout: population.Layout) -> None:
@@ -322,16 +338,17 @@ def rollout(
     if file:
         each = num_envs * limits.step_bytes(environment)
         limits.check_count("num_steps", num_steps, each, "the saved data")
-    return collecting.collect(
-        environment,
-        (policy.config, policy.parameters) if policy else (),
-        jax.random.key(seed),
-        found,
-        num_envs=num_envs,
-        num_steps=num_steps,
-        greedy=greedy,
-        save=file,
-    )
+    with limits.exhaustion_in_one_sentence():
+        return collecting.collect(
+            environment,
+            (policy.config, policy.parameters) if policy else (),
+            jax.random.key(seed),
+            found,
+            num_envs=num_envs,
+            num_steps=num_steps,
+            greedy=greedy,
+            save=file,
+        )
 
 
 def check(
@@ -364,6 +381,8 @@ def check(
     most = arguments.LARGEST_INDEX
     keys, steps = arguments.whole("keys", keys, 2, most), arguments.whole("steps", steps, 2, most)
     max_steps, seed = arguments.whole("max_steps", max_steps, 2, most), arguments.seed("seed", seed)
+    if not isinstance(ignore, str | Iterable) or any(not isinstance(rule, str) for rule in ignore):
+        raise ShoalError(f"ignore={arguments.shown(ignore)} is no rule of the checker, nor several.")
     made = environment_of(environment, parameters)
     return checker.check(made, keys=keys, steps=steps, max_steps=max_steps, seed=seed, ignore=ignore)
 

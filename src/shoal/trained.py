@@ -82,10 +82,9 @@ def evaluate(
     policy = policy_of(policy)
     environment = trees.as_arrays(environment_for(policy, environment, parameters))
     _check_memory("episodes", played.episodes, environment, policy)
-    metrics = _evaluate(
-        environment, policy.config, policy.parameters, played.key, played.episodes, played.max_steps, played.greedy
-    )
-    return {name: float(x) for name, x in jax.device_get(metrics).items()}
+    with limits.exhaustion_in_one_sentence():
+        metrics = jax.device_get(_evaluate(environment, policy.config, policy.parameters, *played))
+    return {name: float(x) for name, x in metrics.items()}
 
 
 def evaluate_run(
@@ -132,7 +131,9 @@ def evaluate_run(
     render_episodes = arguments.whole("render_episodes", render_episodes, 1, arguments.LARGEST_INDEX)
     _asked(episodes, 1, seed, greedy is None or greedy)
     run_seed = None if run_seed is None else arguments.seed("run_seed", run_seed)
-    plot, render = (x if x == "" else arguments.path(name, x) for name, x in (("plot", plot), ("render", render)))
+    plot, render = (
+        x if x == "" else arguments.path(name, x) for name, x in (("plot", plot), ("render", render))
+    )
     directory = RunDirectory.open(arguments.path("run", run))
     decided = experiment.decide(
         environment, environment_parameters=parameters, config_file=directory.path, overrides={}
@@ -141,6 +142,8 @@ def evaluate_run(
     greedy = decided.run.eval_mode != "sampled" if greedy is None else greedy
     own = _trained_in(directory, parameters)
     policies = _policies(directory, which_of(which), run_seed, memory_lasts, own)
+    if render:
+        _check_memory("render_episodes", render_episodes, decided.environment, next(iter(policies.values())))
     where: dict[str, Any] = dict(environment=decided.environment, seed=seed, greedy=greedy)
     evaluated: dict[str, Any] = {"environment": decided.environment_name, "which": which}
     evaluated |= _evaluate_each(policies, episodes=episodes, **where)
@@ -189,17 +192,18 @@ def render(
     played, path = _asked(episodes, max_steps, seed, greedy), arguments.path("path", path)
     policy = policy_of(policy)
     environment = trees.as_arrays(environment_for(policy, environment, parameters))
-    _check_memory("episodes", 2 * played.episodes, environment, policy)  # at least the start and one step are kept
-    return rendering.draw(
-        environment,
-        policy.config,
-        policy.parameters,
-        played.key,
-        path,
-        episodes=played.episodes,
-        max_steps=played.max_steps,
-        greedy=played.greedy,
-    )
+    _check_memory("episodes", played.episodes, environment, policy)
+    with limits.exhaustion_in_one_sentence():
+        return rendering.draw(
+            environment,
+            policy.config,
+            policy.parameters,
+            played.key,
+            path,
+            episodes=played.episodes,
+            max_steps=played.max_steps,
+            greedy=played.greedy,
+        )
 
 
 def _loaded(
@@ -304,11 +308,11 @@ def _draw(policy: TrainedPolicy, path: str | Path, **where: Any) -> dict[str, An
 
 
 class _Asked(NamedTuple):
-    """Which episodes are played, checked."""
+    """Which episodes are played, checked; as `_evaluate` takes it."""
 
+    key: jax.Array
     episodes: int
     max_steps: int
-    key: jax.Array
     greedy: bool
 
 
@@ -316,9 +320,9 @@ def _asked(episodes: Any, max_steps: Any, seed: Any, greedy: Any) -> _Asked:
     """Raises ShoalError unless episodes can be played that are asked for like this."""
     most = arguments.LARGEST_INDEX
     return _Asked(
+        jax.random.key(arguments.seed("seed", seed)),
         arguments.whole("episodes", episodes, 1, most),
         arguments.whole("max_steps", max_steps, 1, most),
-        jax.random.key(arguments.seed("seed", seed)),
         arguments.switch("greedy", greedy),
     )
 
@@ -346,7 +350,9 @@ def environment_of(environment: str | Environment, parameters: Mapping[str, Any]
     """
     if isinstance(environment, str):
         return make(environment, **parameters)
-    if isinstance(environment, type) or not all(hasattr(environment, x) for x in ("reset", "step", "action_space")):
+    if isinstance(environment, type) or not all(
+        hasattr(environment, x) for x in ("reset", "step", "action_space")
+    ):
         kind = "a class" if isinstance(environment, type) else f"of type {type(environment).__name__}"
         raise ShoalError(
             f"environment={arguments.shown(environment)} is {kind}; give an environment, or a name such as "

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -38,6 +37,10 @@ class TrainedPolicy:
     def algorithm(self) -> Any:
         """The algorithm's functions."""
         return self.config.algorithm(self.spec)
+
+    @functools.cached_property
+    def _memory_structure(self) -> Any:
+        return jax.tree.structure(jax.eval_shape(self.initial_memory))
 
     @property
     def memory_lasts(self) -> str:
@@ -101,7 +104,7 @@ class TrainedPolicy:
         if single:
             observation = jax.tree.map(lambda x: x[None], observation)
         size = jax.tree.leaves(observation)[0].shape[0]
-        check_memory(memory, size, self.initial_memory)
+        check_memory(memory, size, self._memory_structure)
         if action_mask is not None:
             batch_shape = () if single else (size,)
             action_mask = as_mask(action_mask, self.spec.action_space, batch_shape)
@@ -202,11 +205,12 @@ def for_each(name: str, value: Any, dtype: Any, size: int) -> Array:
     return jnp.broadcast_to(jnp.asarray(array), (size,))
 
 
-def check_memory(memory: Memory, size: int, initial: Callable[[tuple[int, ...]], Memory]) -> None:
-    """Raises ShoalError unless the memory is built as `initial` builds one, and of `size` environments."""
-    right: Any = jax.tree.structure(jax.eval_shape(lambda: initial((size,))))
-    if jax.tree.structure(memory) != right:
-        raise ShoalError(f"memory={shown(memory)} is no memory of this policy; begin with initial_memory(({size},)).")
+def check_memory(memory: Memory, size: int, structure: Any) -> None:
+    """Raises ShoalError unless the memory is built like that, and of `size` environments."""
+    if jax.tree.structure(memory) != structure:
+        raise ShoalError(
+            f"memory={shown(memory)} is no memory of this policy; begin with initial_memory(({size},))."
+        )
     for leaf in jax.tree.leaves(memory):
         if np.shape(leaf)[:1] != (size,):
             raise ShoalError(

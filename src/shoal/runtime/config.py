@@ -9,7 +9,9 @@ from shoal.arguments import LARGEST_INDEX, LARGEST_SEED, shown
 from shoal.errors import ShoalError
 
 # Fixed limits of what takes time on the host or does not fit its type; memory is `limits`' part.
-MOST_STEPS = 2**53  # environment steps are written into metrics and summaries as floats, which count no further
+MOST_STEPS = (
+    2**53
+)  # environment steps are written into metrics and summaries as floats, which count no further
 MOST_POINTS = 100_000  # evaluations or log points: the host lists them, and stops the compiled loop at each
 
 
@@ -104,7 +106,9 @@ class RunConfig:
         """Raises one sentence for the first size that no machine takes, or that takes the host too long."""
         for name in ("num_envs", "num_steps", "eval_max_steps", "reset_pool"):
             at_most(name, getattr(self, name), LARGEST_INDEX)
-        at_most("eval_episodes", self.eval_episodes, LARGEST_INDEX // 10)  # the best policy plays ten times as many
+        at_most(
+            "eval_episodes", self.eval_episodes, LARGEST_INDEX // 10
+        )  # the best policy plays ten times as many
         for name in ("total_steps", "eval_every", "log_every"):
             at_most(name, getattr(self, name), MOST_STEPS)
         at_most("num_evals", self.num_evals, MOST_POINTS)

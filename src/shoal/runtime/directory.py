@@ -154,6 +154,7 @@ class RunDirectory:
             sync_directory(directory)
         manifest = {
             "arrays": version,
+            "files": _checksums(directory / version),
             "leaves": {leaf: {"dtype": x.dtype.name, "shape": x.shape} for leaf, x in leaves.items()},
             "sha256": parameters_sha256(leaves),
             "metadata": metadata,
@@ -174,7 +175,11 @@ class RunDirectory:
             raise ShoalError(f"{str(self.path)!r} holds no policy {name!r}.")
         manifest = read_json(directory / POLICY)
         try:
-            leaves = _read_arrays(directory / Path(manifest["arrays"]).name, manifest["leaves"])
+            arrays = directory / Path(manifest["arrays"]).name
+            # Known before Orbax reads: of damaged files its tasks go on complaining after the first has failed.
+            if "files" in manifest and manifest["files"] != _checksums(arrays):
+                raise ValueError("a file is not the one that was saved")
+            leaves = _read_arrays(arrays, manifest["leaves"])
             shapes = {leaf: list(array.shape) for leaf, array in leaves.items()}
             intact = shapes == {leaf: told["shape"] for leaf, told in manifest["leaves"].items()}
             intact = intact and parameters_sha256(leaves) == manifest["sha256"]
@@ -228,6 +233,14 @@ def _next_version(directory: Path) -> str:
     names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
     numbers = [int(match[1]) for name in names if (match := re.match(r"arrays-(\d+)", name))]
     return f"arrays-{max(numbers, default=0) + 1}"
+
+
+def _checksums(path: Path) -> dict[str, str]:
+    """The checksum of each file below a directory, by its path within."""
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    return {
+        file.relative_to(path).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest() for file in files
+    }
 
 
 # Orbax takes no empty tree and no array of size zero: those are rebuilt from the manifest.

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import jax
 
-MOST_DEVICES = 32  # of a CPU with fewer cores: each has threads and buffers of its own, and more only wait for cores
+MOST_DEVICES = (
+    32  # of a CPU with fewer cores: each has threads and buffers of its own, and more only wait for cores
+)
 ROWS_WORTH_A_DEVICE = 4096  # of a rollout; below, a device costs more in communication than it computes
 
 # Bytes that a turn of a loop may touch for XLA to compile the loop as one kernel, not as one for each operation.
