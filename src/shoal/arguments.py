@@ -40,7 +40,7 @@ def _as_int(value: Any) -> int | None:
     if isinstance(value, bool):
         return None
     if isinstance(value, numbers.Real) and not isinstance(value, numbers.Rational):
-        return int(value) if float(value).is_integer() else None
+        return int(float(value)) if float(value).is_integer() else None
     if hasattr(value, "dtype") and str(value.dtype) == "bool":
         return None
     try:

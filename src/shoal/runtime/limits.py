@@ -225,13 +225,17 @@ def _too_large(sizes: Sizes, units: Units, share: Share, available: int) -> str:
     blamed = sorted(PARTS[most][:2], key=lambda name: -getattr(sizes, name))
     names = [*blamed, *(name for name in Sizes._fields if name not in blamed)]
 
-    def fits(name: str, value: int) -> bool:
-        return total(needed(sizes._replace(**{name: value}), units, share)) <= available
+    def most_of(name: str) -> int:
+        """The greatest value that fits, the other sizes as they are; 0 if none does."""
+
+        def fits(value: int) -> bool:
+            return total(needed(sizes._replace(**{name: value}), units, share)) <= available
+
+        return _rounded(_greatest(fits, getattr(sizes, name))) if fits(1) else 0
 
     needs = _needs(total(parts), most, available)
     for name in names:
-        if fits(name, 1):
-            value = _rounded(_greatest(lambda value, name=name: fits(name, value), getattr(sizes, name)))
+        if value := most_of(name):
             return f"{name}={getattr(sizes, name)} {needs}; {name}={value} is about the most that could fit."
     return f"{names[0]}={getattr(sizes, names[0])} {needs}; other sizes must be smaller, too."
 
@@ -262,9 +266,9 @@ def _rounded(value: int) -> int:
     return value // unit * unit
 
 
-def _read(timestep: TimeStep) -> TimeStep:
+def _read(timestep: TimeStep) -> PyTree:
     """The entries of a time-step that an algorithm surely reads; the compiler may leave out the others."""
-    return timestep._replace(info={}, first=(), action_mask=None)
+    return timestep.observation, timestep.reward, timestep.discount, timestep.last
 
 
 def _sizes_of(config: Any) -> dict[str, Any]:
