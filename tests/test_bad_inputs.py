@@ -21,7 +21,7 @@ import pytest
 import shoal
 from shoal.cli import main
 from shoal.errors import ShoalError
-from shoal.runtime import machine
+from shoal.runtime import machine, trainer
 
 LONG = "x" * 300
 TINY = {"num_envs": 2, "num_steps": 4, "total_steps": 8, "num_minibatches": 1, "num_evals": 0, "seeds": 2}
@@ -49,6 +49,16 @@ def here(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setattr(machine, "memory", lambda device=None: 16 * 10**9)
     return tmp_path
+
+
+@pytest.fixture
+def untrained(monkeypatch):
+    """What is not refused fails at once, and does not train."""
+
+    def fit(*_, **__):
+        raise AssertionError("it was accepted, and would have trained")
+
+    monkeypatch.setattr(trainer, "fit", fit)
 
 
 def files(directory):
@@ -288,7 +298,7 @@ COMMANDS = {
     "train XLand-MiniGrid-R1-9x9 ruleset=nowhere.npz:train": "nowhere.npz",
     "train XLand-MiniGrid-R1-9x9 rooms=R7": "rooms='R7'",
     "train CartPole-v1 --run-dir {run}": "already holds another run",
-    "train CartPole-v1 --run-dir {run}/config.json": "Not a directory",
+    "train CartPole-v1 --run-dir {run}/config.json": "cannot be written to",
     "train CartPole-v1 --run-dir full": "run directory 'full'",
     "train Acrobot-v1 --from {run}": "from=",
     "train --config {run} --seeds 0": "seeds=0 is too small",
@@ -370,7 +380,7 @@ ROWS = {
 
 
 @pytest.mark.parametrize("words", ROWS, ids=lambda words: words[:60].strip())
-def test_a_bad_command_is_one_sentence(here, run, capsys, words):
+def test_a_bad_command_is_one_sentence(here, untrained, run, capsys, words):
     (here / "full").mkdir()
     (here / "full" / "letter.txt").write_text("not a run")
     refused(shlex.split(words.replace("{run}", str(run))), ROWS[words], capsys)
@@ -445,7 +455,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_a_bad_file_is_one_sentence(here, run, capsys, name):
+def test_a_bad_file_is_one_sentence(here, untrained, run, capsys, name):
     damage, words, expected = DAMAGES[name]
     shutil.copytree(run, here / "copy")
     damage(here / "copy")
@@ -582,7 +592,7 @@ CALLS = {
     "train(activation=3)": (lambda r, p: train(activation=3), "activation=3"),
     "train(optimizer=3)": (lambda r, p: train(optimizer=3), "optimizer=3"),
     "train(optimizer_args='eps')": (lambda r, p: train(optimizer_args=3), "optimizer_args=3"),
-    "train(network=3)": (lambda r, p: train(network=3), "network=3"),
+    "train(network=3)": (lambda r, p: train(network=3), ("network", "3")),
     "train(learning_rate='fast')": (lambda r, p: train(learning_rate="fast"), "learning_rate='fast'"),
     "train(target_kl='much')": (lambda r, p: train(target_kl="much"), "target_kl='much'"),
     "train(gradient_chunk='all')": (lambda r, p: train(gradient_chunk="all"), "gradient_chunk='all'"),
@@ -659,7 +669,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_bad_argument_is_one_sentence(here, run, policy, capsys, name):
+def test_a_bad_argument_is_one_sentence(here, untrained, run, policy, capsys, name):
     call, expected = CALLS[name]
     before = files(".")
     with pytest.raises(ShoalError) as error:

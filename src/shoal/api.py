@@ -257,7 +257,7 @@ def taking_over(decided: Experiment, settings: Settings) -> Callable[[Run], Run]
     Raises:
       ShoalError: there is no such run, or its parameters do not fit.
     """
-    leaves, _ = RunDirectory.open(decided.started_from).load_policy("last")
+    leaves, _ = RunDirectory.open(arguments.path("from", decided.started_from)).load_policy("last")
     member = trainer.member_shapes(decided.environment, decided.config, settings)
     saving.takeable(member.learner.shared, leaves, decided.started_from)
     return lambda population: saving.take_over(population, leaves, decided.started_from)

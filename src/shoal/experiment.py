@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from shoal import envs
+from shoal import arguments, envs
 from shoal.algos import registry
 from shoal.envs.registry import TIME_LIMIT, TRIAL, lasting
 from shoal.errors import ShoalError, nearest
@@ -239,7 +239,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
     Raises:
       ShoalError: there is none, or it is not one.
     """
-    path = Path(path).expanduser()
+    path = arguments.path("config", path)
     path = path / "config.json" if path.is_dir() else path
     try:
         saved = json.loads(path.read_text())
@@ -274,7 +274,7 @@ def _from_json(value: Any) -> Any:
     """What JSON cannot hold: tuples (static values must be hashable), and numbers that are not finite."""
     if isinstance(value, list):
         return tuple(_from_json(part) for part in value)
-    return float(value) if value in ("inf", "-inf", "nan") else value
+    return float(value) if isinstance(value, str) and value in ("inf", "-inf", "nan") else value
 
 
 def _plain(config: Any) -> dict[str, Any]:
