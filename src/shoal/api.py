@@ -51,6 +51,7 @@ __all__ = [
     "evaluate_run",
     "load",
     "make",
+    "note_on",
     "parameter",
     "parameters_of",
     "register",
@@ -65,7 +66,7 @@ __all__ = [
     "transition",
 ]
 
-report, result = checker.report, reporting.result
+report, result, note_on = checker.report, reporting.result, machine.note_on
 
 
 @dataclasses.dataclass(frozen=True)

@@ -74,7 +74,8 @@ class RunConfig:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if field.type in (int, "int") and (isinstance(value, bool) or not isinstance(value, int)):
-                several = "; it is how many, and `seed` is the first of them" if field.name == "seeds" else ""
+                listed = field.name == "seeds" and isinstance(value, tuple | list)
+                several = "; it is how many, and `seed` is the first of them" if listed else ""
                 raise ShoalError(f"{field.name}={shown(value)} is not a whole number{several}.")
         for name in ("seeds", "num_envs", "num_steps", "eval_episodes", "eval_max_steps", "reset_pool"):
             at_least(name, getattr(self, name), 1)

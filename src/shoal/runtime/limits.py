@@ -98,7 +98,7 @@ def check_run(member: Callable[[Any], Run], config: Any, sizes: Sizes, layout: L
 
     def narrow(width: int) -> bool:
         narrowed = dataclasses.replace(config, **{name: _cut(settings[name], width)})
-        return fits(sizes._replace(seeds=1), units_of(member(narrowed), sizes))
+        return fits(sizes, units_of(member(narrowed), sizes))
 
     works = _greatest_power(narrow, _largest(settings[name]))
     hint = f"; {name}={_cut(settings[name], works)} could fit" if works else ""
