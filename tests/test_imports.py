@@ -14,11 +14,12 @@ import shoal
 ROOT = Path(shoal.__file__).parent
 
 # A room is a module or package directly under shoal; it may import itself and the rooms named here.
-FOR_ALL = {"trees", "errors", "files", "imports", "needs", "user_code"}
+FOR_ALL = {"trees", "arguments", "errors", "files", "imports", "needs", "user_code"}
 EVERYTHING = {
     *(
         "algos",
         "api",
+        "arguments",
         "envs",
         "errors",
         "experiment",
@@ -37,6 +38,7 @@ MAY_IMPORT = {
     "errors": set(),
     "spaces": set(),
     "ops": set(),
+    "arguments": {"errors"},
     "trees": {"errors"},
     "files": {"errors"},
     "imports": {"errors", "user_code"},

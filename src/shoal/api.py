@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from shoal import experiment, trees
+from shoal import arguments, experiment, trees
 from shoal.algos import registry
 from shoal.envs import checker
 from shoal.envs.base import environment, parameter
@@ -20,17 +20,27 @@ from shoal.envs.grid.wording import benchmark_told, ruleset_told
 from shoal.envs.registry import bounds_of, documentation, environments, make, parameters_of, register
 from shoal.errors import SavingError, ShoalError
 from shoal.experiment import Experiment, decide, defaults
-from shoal.runtime import collecting, finetuning, groups, machine, population, reporting, saving, trainer
+from shoal.runtime import (
+    collecting,
+    finetuning,
+    groups,
+    limits,
+    machine,
+    population,
+    reporting,
+    saving,
+    trainer,
+)
 from shoal.runtime.acting import TrainedPolicy
 from shoal.runtime.collecting import RolloutResult
-from shoal.runtime.config import RunConfig, at_least
+from shoal.runtime.config import RunConfig
 from shoal.runtime.directory import RunDirectory
 from shoal.runtime.files import plain
 from shoal.runtime.progress import Activity
 from shoal.runtime.rendering import Rendered
 from shoal.runtime.run import Run, Settings
 from shoal.runtime.summary import build_summary
-from shoal.trained import environment_for, environment_of, evaluate, evaluate_run, load, render
+from shoal.trained import environment_for, environment_of, evaluate, evaluate_run, load, policy_of, render
 from shoal.types import Environment, TimeStep, restart, transition
 from shoal.user_code import reports_user_code
 
@@ -60,6 +70,7 @@ __all__ = [
     "evaluate_run",
     "load",
     "make",
+    "note_on",
     "parameter",
     "parameters_of",
     "register",
@@ -74,7 +85,7 @@ __all__ = [
     "transition",
 ]
 
-report, result = checker.report, reporting.result
+report, result, note_on = checker.report, reporting.result, machine.note_on
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,16 +142,19 @@ def train(
       ShoalError: a setting that cannot work, in one sentence, before anything compiles.
       SavingError: the run was trained, and not everything could be written; its `run` is what would be returned.
     """
+    if environment is not None and not isinstance(environment, str):
+        environment_of(environment, {})
+    check_algorithm(algorithm)
     decided = experiment.decide(
         environment,
         algorithm=algorithm,
-        environment_parameters=environment_parameters,
-        config_file=config,
-        use_preset=preset,
-        started_from=str(start_from),
+        environment_parameters=arguments.names("environment_parameters", environment_parameters),
+        config_file=None if config is None else arguments.path("config", config),
+        use_preset=arguments.switch("preset", preset),
+        started_from=str(arguments.path("start_from", start_from)) if start_from != "" else "",
         overrides=settings,
     )
-    return run_experiment(decided, progress=progress)
+    return run_experiment(decided, progress=arguments.switch("progress", progress))
 
 
 @reports_user_code
@@ -160,6 +174,7 @@ def run_experiment(
       SavingError: the run was trained, and not everything could be written.
     """
     run = decided.run
+    run.validate()
     if own_process and machine.worth_one_thread(run.devices, run.seeds, run.num_envs, run.num_steps):
         machine.prepare(one_thread=True)
     devices, decided = place(decided)
@@ -168,6 +183,8 @@ def run_experiment(
     scored_by = run.score if is_metric(run.score) else experiment.function_named("score", run.score)
     eval_metrics = experiment.function_named("eval_metrics", run.eval_metrics) if run.eval_metrics else None
     settings = trainer.settings_of(run, run.env_groups, scored_by, eval_metrics)
+    layout = population.layout(devices, run.seeds, run.env_groups, run.members)
+    check_memory(decided, settings, layout)
     if not registry.is_own(decided.algorithm):
         trainer.check_algorithm(decided.environment, decided.config, settings)
         if settings.groups > 1:
@@ -177,20 +194,22 @@ def run_experiment(
     RunDirectory.check(run.run_dir or None)
     if scored_by != "return_mean" or eval_metrics:
         trainer.check_scoring(decided.environment, decided.config, settings)
-    prepared = trainer.prepare(
-        trainer.keys_of(run),
-        trainer.stacked(decided.environment, run.seeds),
-        trainer.stacked(decided.config, run.seeds),
-        settings,
-        population.layout(devices, run.seeds, run.env_groups, run.members),
-        check=lambda shapes: RunDirectory.check(run.run_dir or None, saving.check_storable(shapes)),
-        begin=begin,
-    )
+    with limits.exhaustion_in_one_sentence():
+        prepared = trainer.prepare(
+            trainer.keys_of(run),
+            trainer.stacked(decided.environment, run.seeds),
+            trainer.stacked(decided.config, run.seeds),
+            settings,
+            layout,
+            check=lambda shapes: RunDirectory.check(run.run_dir or None, saving.check_storable(shapes)),
+            begin=begin,
+        )
     # From here on nothing but the run itself can fail, so that a refusal leaves no directory behind.
     directory = RunDirectory.create(run.run_dir or None, decided.environment_name, decided.algorithm, config)
     with reporting.Reporter(directory, run, decided.environment_name, show=progress) as reporter:
         try:
-            fitted = trainer.fit(prepared, run, reporter)
+            with limits.exhaustion_in_one_sentence():
+                fitted = trainer.fit(prepared, run, reporter)
         except BaseException:
             if not reporter.updates:
                 directory.discard()
@@ -213,9 +232,9 @@ def _kept(
     """
     run, failures = decided.run, []
 
-    def attempt(write: Callable[..., None], *arguments: Any) -> None:
+    def attempt(write: Callable[..., None], *what: Any) -> None:
         try:
-            write(*arguments)
+            write(*what)
         except ShoalError as error:
             failures.append(str(error))
 
@@ -240,6 +259,38 @@ def _kept(
     return done
 
 
+def check_algorithm(algorithm: Any) -> None:
+    """Requires that an algorithm is a name, or a config itself or its class.
+
+    Raises:
+      ShoalError: it is neither.
+    """
+    is_config = dataclasses.is_dataclass(algorithm) and hasattr(algorithm, "algorithm")
+    if not isinstance(algorithm, str) and not is_config:
+        raise ShoalError(
+            f"algorithm={arguments.shown(algorithm)} is neither a name such as 'ppo' nor an algorithm's config: a "
+            "dataclass with a method `algorithm`."
+        )
+
+
+def check_memory(decided: Experiment, settings: Settings, layout: population.Layout) -> None:
+    """Requires that the least memory of a run is not more than its process may have.
+
+    Raises:
+      ShoalError: it is more; names the size that asks for the most, and the nearest that fits.
+    """
+    run = decided.run
+    sizes = limits.Sizes(
+        run.seeds, run.num_envs, run.num_steps, run.eval_episodes, settings.pool_size or limits.NO_POOL
+    )
+    limits.check_run(
+        lambda config: trainer.member_shapes(decided.environment, config, settings),
+        decided.config,
+        sizes,
+        layout,
+    )
+
+
 def place(decided: Experiment) -> tuple[list[jax.Device], Experiment]:
     """Makes explicit what depends on the machine: devices, groups of environments, the algorithm's choices.
 
@@ -262,8 +313,8 @@ def devices_of(asked: int) -> list[jax.Device]:
     Raises:
       ShoalError: there are fewer.
     """
-    at_least("devices", asked, 0)
-    machine.prepare(asked)
+    asked = arguments.whole("devices", asked, 0)
+    machine.prepare(min(asked, machine.most_devices()))
     found = jax.devices()
     if asked > len(found):
         raise ShoalError(f"devices={asked} is more than there are: {len(found)} ({found[0].platform}).")
@@ -282,7 +333,7 @@ def taking_over(decided: Experiment, settings: Settings) -> Callable[[Run], Run]
       ShoalError: there is no such run, or its parameters do not fit.
     """
     source = decided.started_from
-    leaves, _ = RunDirectory.open(source).load_policy("last")
+    leaves, _ = RunDirectory.open(arguments.path("from", source)).load_policy("last")
     member = trainer.member_shapes(decided.environment, decided.config, settings)
     finetuning.check_inherit(member, leaves, decided.algorithm, source)
     return lambda population: finetuning.inherit(population, leaves, source)
@@ -346,11 +397,12 @@ def rollout(
     Raises:
       ShoalError: a size is too small, the environment's spaces are not the policy's, or the file cannot be written.
     """
-    for name, value in (("num_envs", num_envs), ("num_steps", num_steps)):
-        at_least(name, value, 1)
+    num_envs = arguments.whole("num_envs", num_envs, 1, arguments.LARGEST_INDEX)
+    num_steps = arguments.whole("num_steps", num_steps, 1, arguments.LARGEST_INDEX)
+    seed, greedy = arguments.seed("seed", seed), arguments.switch("greedy", greedy)
+    file = None if save is None or save == "" else arguments.path("save", save)
     found = devices_of(devices)
-    if policy is not None and not isinstance(policy, TrainedPolicy):
-        policy = load(policy)
+    policy = None if policy is None else policy_of(policy)
     if policy is not None:
         environment = environment_for(policy, environment, parameters)
     elif environment is None:
@@ -359,16 +411,23 @@ def rollout(
         name = environment if isinstance(environment, str) else ""
         environment = environment_of(environment, parameters)
         require_contract(environment, name)
-    return collecting.collect(
-        trees.as_arrays(environment),
-        (policy.config, policy.parameters) if policy else (),
-        jax.random.key(seed),
-        found,
-        num_envs=num_envs,
-        num_steps=num_steps,
-        greedy=greedy,
-        save=Path(save).expanduser() if save else None,
-    )
+    environment = trees.as_arrays(environment)
+    each = limits.episode_bytes(environment, policy.config if policy else None)
+    limits.check_count("num_envs", num_envs, each, "environments", found[0])
+    if file:
+        each = num_envs * limits.step_bytes(environment)
+        limits.check_count("num_steps", num_steps, each, "the saved data")
+    with limits.exhaustion_in_one_sentence():
+        return collecting.collect(
+            environment,
+            (policy.config, policy.parameters) if policy else (),
+            jax.random.key(seed),
+            found,
+            num_envs=num_envs,
+            num_steps=num_steps,
+            greedy=greedy,
+            save=file,
+        )
 
 
 @reports_user_code
@@ -404,6 +463,11 @@ def check(
     Raises:
       ShoalError: there is no such environment or rule, or an argument is out of range.
     """
+    most = arguments.LARGEST_INDEX
+    keys, steps = arguments.whole("keys", keys, 2, most), arguments.whole("steps", steps, 2, most)
+    max_steps, seed = arguments.whole("max_steps", max_steps, 2, most), arguments.seed("seed", seed)
+    if not isinstance(ignore, str | Iterable) or any(not isinstance(rule, str) for rule in ignore):
+        raise ShoalError(f"ignore={arguments.shown(ignore)} is no rule of the checker, nor several.")
     made = environment_of(environment, parameters)
     return checker.check(
         made,

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal import envs
+from shoal import arguments, envs
 from shoal.algos import registry
 from shoal.envs import describing
 from shoal.envs.check_contract import require_contract
@@ -233,7 +233,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
     Raises:
       ShoalError: there is none, or it is not one.
     """
-    path = Path(path).expanduser()
+    path = arguments.path("config", path)
     path = path / "config.json" if path.is_dir() else path
     try:
         saved = json.loads(path.read_text())

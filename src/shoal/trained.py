@@ -4,20 +4,19 @@ import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from shoal import experiment, trees
+from shoal import arguments, experiment, trees
 from shoal.envs.check_contract import require_contract
 from shoal.envs.parameters import check_parameters
 from shoal.envs.registry import make
 from shoal.errors import ShoalError
-from shoal.runtime import machine, rendering, saving
+from shoal.runtime import limits, machine, rendering, saving
 from shoal.runtime import plot as pictures
 from shoal.runtime.acting import TrainedPolicy
-from shoal.runtime.config import at_least
 from shoal.runtime.directory import RunDirectory
 from shoal.runtime.evaluation import play, summed_up
 from shoal.runtime.progress import Activity, unsaid
@@ -49,9 +48,12 @@ def load(
     Raises:
       ShoalError: there is no such run, policy or seed, it is damaged, or no seed is given and no score is finite.
     """
-    directory = RunDirectory.open(run)
+    directory = RunDirectory.open(arguments.path("run", run))
+    which, seed = which_of(which), None if seed is None else arguments.seed("seed", seed)
+    if environment is not None:
+        environment_of(environment, {})
     decided = experiment.decide(environment, config_file=directory.path, overrides={})
-    return _loaded(directory, which_of(which), seed, decided)
+    return _loaded(directory, which, seed, decided)
 
 
 @reports_user_code
@@ -84,21 +86,13 @@ def evaluate(
       ShoalError: the environment's spaces are not the policy's.
     """
     machine.prepare()
-    if not isinstance(policy, TrainedPolicy):
-        policy = load(policy)
-    environment = environment_for(policy, environment, parameters)
-    at_least("episodes", episodes, 1)
-    at_least("max_steps", max_steps, 1)
-    metrics = _evaluate(
-        trees.as_arrays(environment),
-        policy.config,
-        policy.parameters,
-        jax.random.key(seed),
-        episodes,
-        max_steps,
-        greedy,
-    )
-    return {name: float(x) for name, x in jax.device_get(metrics).items()}
+    played = _asked(episodes, max_steps, seed, greedy)
+    policy = policy_of(policy)
+    environment = trees.as_arrays(environment_for(policy, environment, parameters))
+    _check_memory("episodes", played.episodes, environment, policy)
+    with limits.exhaustion_in_one_sentence():
+        metrics = jax.device_get(_evaluate(environment, policy.config, policy.parameters, *played))
+    return {name: float(x) for name, x in metrics.items()}
 
 
 @reports_user_code
@@ -145,7 +139,13 @@ def evaluate_run(
       ShoalError: as `load`, `evaluate` and `render`.
     """
     machine.prepare()
-    directory = RunDirectory.open(run)
+    render_episodes = arguments.whole("render_episodes", render_episodes, 1, arguments.LARGEST_INDEX)
+    _asked(episodes, 1, seed, greedy is None or greedy)
+    run_seed = None if run_seed is None else arguments.seed("run_seed", run_seed)
+    plot, render = (
+        x if x == "" else arguments.path(name, x) for name, x in (("plot", plot), ("render", render))
+    )
+    directory = RunDirectory.open(arguments.path("run", run))
     decided = experiment.decide(
         environment, environment_parameters=parameters, config_file=directory.path, overrides={}
     )
@@ -153,6 +153,8 @@ def evaluate_run(
     greedy = decided.run.eval_mode != "sampled" if greedy is None else greedy
     own = _trained_in(directory, parameters)
     policies = _policies(directory, which_of(which), run_seed, memory_lasts, own)
+    if render:
+        _check_memory("render_episodes", render_episodes, decided.environment, next(iter(policies.values())))
     where: dict[str, Any] = dict(environment=decided.environment, seed=seed, greedy=greedy)
     evaluated: dict[str, Any] = {"environment": decided.environment_name, "which": which}
     tell(
@@ -205,38 +207,29 @@ def render(
         file.
     """
     machine.prepare()
-    if not isinstance(policy, TrainedPolicy):
-        policy = load(policy)
-    environment = environment_for(policy, environment, parameters)
-    at_least("episodes", episodes, 1)
-    at_least("max_steps", max_steps, 1)
-    kept: dict[str, Any] = dict(episodes=episodes, seed=seed, greedy=greedy, max_steps=max_steps)
-    if not progress:
-        return _drawn(policy, environment, path, unsaid, **kept)
-    with Activity() as activity:
-        return _drawn(policy, environment, path, activity.doing, **kept)
+    played, path = _asked(episodes, max_steps, seed, greedy), arguments.path("path", path)
+    policy = policy_of(policy)
+    environment = trees.as_arrays(environment_for(policy, environment, parameters))
+    _check_memory("episodes", played.episodes, environment, policy)
+    with limits.exhaustion_in_one_sentence():
+        if not progress:
+            return _drawn(policy, environment, path, unsaid, played)
+        with Activity() as activity:
+            return _drawn(policy, environment, path, activity.doing, played)
 
 
 def _drawn(
-    policy: TrainedPolicy,
-    environment: Environment,
-    path: str | Path,
-    tell: Callable[[str], None],
-    *,
-    episodes: int,
-    seed: int,
-    greedy: bool,
-    max_steps: int,
+    policy: TrainedPolicy, environment: Environment, path: Path, tell: Callable[[str], None], played: "_Asked"
 ) -> Rendered:
     return rendering.draw(
-        trees.as_arrays(environment),
+        environment,
         policy.config,
         policy.parameters,
-        jax.random.key(seed),
+        played.key,
         path,
-        episodes=episodes,
-        max_steps=max_steps,
-        greedy=greedy,
+        episodes=played.episodes,
+        max_steps=played.max_steps,
+        greedy=played.greedy,
         tell=tell,
     )
 
@@ -340,11 +333,49 @@ def _draw(
     path: str | Path,
     environment: Environment,
     tell: Callable[[str], None],
-    **where: Any,
+    *,
+    episodes: int,
+    seed: int,
+    greedy: bool,
 ) -> dict[str, Any]:
-    environment = environment_for(policy, environment, {})
-    drawn = _drawn(policy, environment, path, tell, max_steps=SHOWN_STEPS, **where)
+    environment = trees.as_arrays(environment_for(policy, environment, {}))
+    drawn = _drawn(policy, environment, Path(path), tell, _asked(episodes, SHOWN_STEPS, seed, greedy))
     return {**dataclasses.asdict(drawn), "path": str(drawn.path)}
+
+
+class _Asked(NamedTuple):
+    """Which episodes are played, checked; as `_evaluate` takes it."""
+
+    key: jax.Array
+    episodes: int
+    max_steps: int
+    greedy: bool
+
+
+def _asked(episodes: Any, max_steps: Any, seed: Any, greedy: Any) -> _Asked:
+    """Raises ShoalError unless episodes can be played that are asked for like this."""
+    most = arguments.LARGEST_INDEX
+    return _Asked(
+        jax.random.key(arguments.seed("seed", seed)),
+        arguments.whole("episodes", episodes, 1, most),
+        arguments.whole("max_steps", max_steps, 1, most),
+        arguments.switch("greedy", greedy),
+    )
+
+
+def _check_memory(name: str, episodes: int, environment: Environment, policy: TrainedPolicy) -> None:
+    """Raises ShoalError unless so many episodes can be played at once."""
+    each = limits.episode_bytes(environment, policy.config)
+    limits.check_count(name, episodes, each, "environments", jax.devices()[0])
+
+
+def policy_of(policy: TrainedPolicy | str | Path) -> TrainedPolicy:
+    """A policy, loaded if a run directory is given.
+
+    Raises:
+      ShoalError: as `load`, or it is neither.
+    """
+    return policy if isinstance(policy, TrainedPolicy) else load(arguments.path("policy", policy))
 
 
 def environment_of(environment: str | Environment, parameters: Mapping[str, Any]) -> Environment:
@@ -356,6 +387,14 @@ def environment_of(environment: str | Environment, parameters: Mapping[str, Any]
     """
     if isinstance(environment, str):
         return make(environment, **parameters)
+    if isinstance(environment, type) or not all(
+        hasattr(environment, x) for x in ("reset", "step", "action_space")
+    ):
+        kind = "a class" if isinstance(environment, type) else f"of type {type(environment).__name__}"
+        raise ShoalError(
+            f"environment={arguments.shown(environment)} is {kind}; give an environment, or a name such as "
+            "'CartPole-v1'."
+        )
     if parameters:
         raise ShoalError(f"{', '.join(parameters)} cannot be set on an environment that is made already.")
     check_parameters(environment)
@@ -381,8 +420,8 @@ def environment_for(
 
 def which_of(which: str) -> str:
     """Raises ShoalError unless `which` names a saved policy."""
-    if which not in ("best", "last"):
-        raise ShoalError(f"which={which!r} is neither 'best' nor 'last'.")
+    if not isinstance(which, str) or which not in ("best", "last"):
+        raise ShoalError(f"which={arguments.shown(which)} is neither 'best' nor 'last'.")
     return which
 
 

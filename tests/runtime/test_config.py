@@ -1,5 +1,6 @@
 """How a run is made: points of evaluation and logging, whole updates, and each bad setting in one sentence."""
 
+import dataclasses
 import itertools
 
 import pytest
@@ -82,6 +83,22 @@ def test_points_lie_in_the_run_and_close_together(updates, settings):
         ({"devices": -1}, "devices=-1 is too small"),
         ({"env_groups": -1}, "env_groups=-1 is too small"),
         ({"env_groups": 3}, "env_groups=3 does not divide num_envs=64; "),
+        (
+            {"seeds": (1, 2)},
+            "seeds=(1, 2) is not a whole number; it is how many, and `seed` is the first of them.",
+        ),
+        ({"seeds": 2, "seed": 2**32 - 1}, "seeds=2 is too large: it must be at most 1."),
+        ({"seed": 2**32}, "seed=4294967296 is too large: it must be at most 4294967295."),
+        ({"num_evals": 10**9}, "num_evals=1000000000 is too large: it must be at most 100000."),
+        ({"eval_max_steps": 2**31}, "eval_max_steps=2147483648 is too large: it must be at most 2147483647."),
+        (
+            {"num_envs": 2**16, "num_steps": 2**15, "total_steps": 2**32},
+            "num_envs*num_steps=65536*32768 is too large",
+        ),
+        ({"num_envs": 1, "num_steps": 1, "total_steps": 2**31}, "it must be at most 2147483647."),
+        ({"total_steps": 2**53 + 1}, "total_steps=9007199254740993 is too large"),
+        ({"log_every": 1, "total_steps": 10**12}, "log_every=1 is too small for total_steps=1000000000000"),
+        ({"run_dir": "x" * 300}, "cannot be a path: File name too long."),
         ({"members": "pmap"}, "members='pmap' is none of auto, map, vmap"),
     ],
 )
@@ -93,12 +110,24 @@ def test_every_bad_setting_is_one_sentence(settings, sentence):
     assert str(error.value).endswith((".", "?"))
 
 
+def test_the_least_distance_of_points_that_is_named_is_possible():
+    run = RunConfig(eval_every=1, total_steps=10**13)
+    with pytest.raises(ShoalError) as error:
+        run.validate()
+    named = int(str(error.value).split("eval_every=")[-1].split()[0])
+    possible = dataclasses.replace(run, eval_every=named)
+    possible.validate()
+    assert len(possible.evaluation_points()) <= 100_002
+
+
 def test_the_defaults_and_their_bounds_are_valid():
     RunConfig().validate()
     RunConfig(
         seeds=1, num_envs=1, num_steps=1, total_steps=1, num_evals=0, eval_episodes=1, eval_max_steps=1
     ).validate()
     RunConfig(env_groups=2, eval_every=-1).validate()
+    RunConfig(seed=2**32 - 1, seeds=1, num_evals=100_000, total_steps=10**13).validate()
+    RunConfig(num_envs=1, num_steps=1, total_steps=2**31 - 1, eval_max_steps=2**31 - 1).validate()
     at_least("x", 3, 3)
     with pytest.raises(ShoalError, match=r"^x=2 is too small: it must be at least 3\.$"):
         at_least("x", 2, 3)

@@ -47,6 +47,17 @@ def test_a_backend_that_runs_keeps_its_flags(monkeypatch):
         assert os.environ["XLA_FLAGS"] == ""  # what nobody reads would only change keys of the compile cache
 
 
+def test_devices_above_the_cores_are_noted_and_as_many_as_cores_are_always_possible(monkeypatch):
+    monkeypatch.setattr(machine, "cores", lambda: 3)
+    assert machine.note_on(3) == ""
+    assert (
+        machine.note_on(4) == "devices=4 is more than the 3 cores that this process may use, which they share"
+    )
+    assert machine.most_devices() == 32
+    monkeypatch.setattr(machine, "cores", lambda: 64)
+    assert machine.most_devices() == 64
+
+
 def printed_by(program, environment):
     """What a fresh process prints, with nothing set that decides how the machine is prepared but `environment`."""
     unset = ("SHOAL_CACHE", "JAX_COMPILATION_CACHE_DIR", "XDG_CACHE_HOME", "XLA_FLAGS", "NPROC")

@@ -143,3 +143,10 @@ def test_settings_are_the_runs():
         run.total_updates,
     )
     assert trainer.settings_of(RunConfig(), 1, "return_mean", None).pool_size == 0
+
+
+def test_the_keys_of_all_seeds_are_those_of_each():
+    for first in (0, 7, 2**31 - 2, 2**32 - 4):
+        keys = trainer.keys_of(RunConfig(seed=first, seeds=4))
+        for k in range(4):
+            np.testing.assert_array_equal(*map(jax.random.key_data, (keys[k], jax.random.key(first + k))))

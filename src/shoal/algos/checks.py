@@ -11,6 +11,7 @@ from typing import Any
 
 from shoal import trees
 from shoal.algos import networks, optimisers
+from shoal.arguments import LARGEST_INDEX
 from shoal.errors import ShoalError, nearest
 from shoal.nets.activations import activation
 from shoal.nets.cores import check_latches
@@ -86,6 +87,41 @@ def divides(name: str, number: int, what: str, total: int) -> None:
     raise ShoalError(f"{name}={number} does not divide {what}={total}; {near}.")
 
 
+# Fixed limits of what takes tracing and compiling time, not memory: deeper networks have been of no use here.
+MOST_LAYERS = 64
+# Passes over a rollout and gradient steps of a pass: the orders of all passes are drawn ahead, and one update should
+# end while somebody waits.
+MOST_EPOCHS = 10_000
+
+
+def check_limits(config: Any) -> None:
+    """Requires that a network has no more layers, and an update no more passes, than can be compiled in time.
+
+    Raises:
+      ShoalError: one of them has.
+    """
+    for name in ("update_epochs", "critic_update_epochs"):
+        if (getattr(config, name) or 0) > MOST_EPOCHS:
+            raise ShoalError(
+                f"{name}={getattr(config, name)} is too large: it must be at most {MOST_EPOCHS}."
+            )
+    if config.core_layers > MOST_LAYERS:
+        raise ShoalError(f"core_layers={config.core_layers} is too large: it must be at most {MOST_LAYERS}.")
+    for name in ("hidden_sizes", "critic_hidden_sizes", "head_sizes"):
+        sizes = getattr(config, name)
+        if len(sizes) > MOST_LAYERS:
+            raise ShoalError(
+                f"{name} has {len(sizes)} layers, which are too many: it may have at most {MOST_LAYERS}."
+            )
+        if any(size > LARGEST_INDEX for size in sizes):
+            raise ShoalError(f"{name}={sizes} is too large: a width may be at most {LARGEST_INDEX}.")
+    for name in ("core_size", "latches", "queries", "action_embedding", "gradient_chunk"):
+        if getattr(config, name) > LARGEST_INDEX:
+            raise ShoalError(
+                f"{name}={getattr(config, name)} is too large: it must be at most {LARGEST_INDEX}."
+            )
+
+
 def check_ppo(config: Any, spec: EnvSpec, num_envs: int, num_steps: int) -> None:
     """Everything that PPO's config must satisfy for an environment and a rollout's size.
 
@@ -93,6 +129,7 @@ def check_ppo(config: Any, spec: EnvSpec, num_envs: int, num_steps: int) -> None
       ShoalError: the first setting that cannot work.
     """
     check_fields(config)
+    check_limits(config)
     check_memory(config, num_steps)
     if config.core == "none":
         divides("num_minibatches", config.num_minibatches, "num_envs*num_steps", num_envs * num_steps)

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import sys
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -60,6 +61,8 @@ def main(arguments: Sequence[str]) -> int:
             greedy=settings.greedy,
             **parameters,
         )
+    if note := api.note_on(result.devices):
+        print(note, file=sys.stderr)
     where = environment or f"the environment of {settings.policy}"
     who = f"the policy of {settings.policy}" if settings.policy else "random actions"
     print(as_json(result) if settings.json else told(result, f"{where}, {who}"))

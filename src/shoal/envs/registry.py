@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from shoal.arguments import names, shown, text
 from shoal.envs.grid import names as grid_names
 from shoal.errors import ShoalError, nearest
 from shoal.imports import imported
@@ -59,8 +60,14 @@ def register(
       replace: whether the name may be taken already.
 
     Raises:
-      ShoalError: the name has a colon, or is taken and `replace` is not given.
+      ShoalError: the name has a colon, or is taken and `replace` is not given; or an argument is of another type.
     """
+    text("name", name, "MyEnv-v0")
+    if not isinstance(constructor, str) and not callable(constructor):
+        raise ShoalError(
+            f"constructor={shown(constructor)} is neither a class or function that makes an environment, nor "
+            "'module:Name' of one"
+        )
     if ":" in name:
         raise ShoalError(
             f"the name {name!r} has a colon; try {name.replace(':', '-')!r} (a colon is for module:Name)"
@@ -68,7 +75,7 @@ def register(
     if name in _entries and not replace:
         raise ShoalError(f"the name {name!r} is taken already; give replace=True to replace it")
     limit = _checked_count(name, TIME_LIMIT, max_episode_steps)
-    _entries[name] = Entry(constructor, limit, dict(parameters or {}))
+    _entries[name] = Entry(constructor, limit, dict(names("parameters", parameters)))
 
 
 def environments() -> list[str]:
@@ -213,6 +220,7 @@ def _wrapped(env: Environment, limit: int | None, trial: int | None) -> Environm
 
 
 def _entry(name: str) -> Entry:
+    text("name", name, "CartPole-v1")
     if name in _entries:
         return _entries[name]
     if ":" in name:

@@ -62,7 +62,8 @@ def _orthogonals(key: Array, shapes: tuple[tuple[int, ...], ...]) -> list[Array]
         sides = [_sides(shapes[index]) for index in members]
         longest, widest = (max(side) for side in zip(*sides, strict=True))
         rows, columns = (np.asarray(side)[:, None, None] for side in zip(*sides, strict=True))
-        inside = (np.arange(longest)[:, None] < rows) & (np.arange(widest) < columns)
+        # Of JAX, since an array of NumPy would be made while the program is traced, however large it is.
+        inside = (jnp.arange(longest)[:, None] < rows) & (jnp.arange(widest) < columns)
         normals = jax.random.normal(group_key, (len(members), longest, widest))
         padded = jax.vmap(_reflections)(jnp.where(inside, normals, 0.0))
         for index, columns_, (long, short) in zip(members, padded, sides, strict=True):
@@ -94,7 +95,7 @@ def _reflections(normals: Array) -> Array:
     whatever came before, independent draws do as well. A column of zeros (padding) reflects nothing.
     """
     rows, columns = normals.shape
-    row, column = np.arange(rows)[:, None], np.arange(columns)
+    row, column = jnp.arange(rows)[:, None], jnp.arange(columns)
     normals = jnp.where(row >= column, normals, 0.0)
     norm, pivot = jnp.sqrt(jnp.sum(normals**2, axis=0)), jnp.diagonal(normals)
     sign = jnp.where(pivot >= 0, 1.0, -1.0)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shoal.arguments import LARGEST_INDEX, shown, whole
 from shoal.errors import ShoalError
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 from shoal.types import Array, Environment, EnvSpec, Memory, PyTree, TimeStep, spec_of
@@ -38,6 +39,10 @@ class TrainedPolicy:
         """The algorithm's functions."""
         return self.config.algorithm(self.spec)
 
+    @functools.cached_property
+    def _memory_structure(self) -> Any:
+        return jax.tree.structure(jax.eval_shape(self.initial_memory))
+
     @property
     def memory_lasts(self) -> str:
         """How long its memory lasts in trials, "trial" or "episode"; "none" without one."""
@@ -60,8 +65,14 @@ class TrainedPolicy:
 
     @reports_user_code
     def initial_memory(self, batch_shape: tuple[int, ...] = (1,)) -> Memory:
-        """The memory before an episode's first step; () for a policy without memory."""
-        return self.algorithm.memory(batch_shape)
+        """The memory before an episode's first step; () for a policy without memory.
+
+        Raises:
+          ShoalError: the shape is no tuple of whole numbers.
+        """
+        if not isinstance(batch_shape, tuple | list):
+            raise ShoalError(f"batch_shape={shown(batch_shape)} is no tuple of whole numbers, such as (1,).")
+        return self.algorithm.memory(tuple(whole("batch_shape", n, 1, LARGEST_INDEX) for n in batch_shape))
 
     @reports_user_code
     def __call__(
@@ -90,7 +101,7 @@ class TrainedPolicy:
         Raises:
           ShoalError: the observation or the mask does not have its space's shape; an observation is NaN, infinite
             where its space has a bound, or no value of a Discrete or integer space; the mask allows no action; the
-            reward is not finite; or the memory is of another batch.
+            reward is not finite; the memory is not of the policy or of another batch; or the key is none.
         """
         spec = self.spec
         observation = numbers(observation, spec.observation_space)
@@ -99,7 +110,7 @@ class TrainedPolicy:
         if single:
             observation = jax.tree.map(lambda x: x[None], observation)
         size = jax.tree.leaves(observation)[0].shape[0]
-        check_memory(memory, size)
+        check_memory(memory, size, self._memory_structure)
         if action_mask is not None:
             batch_shape = () if single else (size,)
             action_mask = as_mask(action_mask, spec.action_space, batch_shape)
@@ -111,7 +122,7 @@ class TrainedPolicy:
             "last": np.zeros(size, bool),
         }
         timestep = TimeStep(observation=observation, action_mask=action_mask, **each)
-        memory, action = _act(self.config, spec, self.parameters, memory, timestep, key)
+        memory, action = _act(self.config, spec, self.parameters, memory, timestep, as_key(key))
         if single:
             action = jax.tree.map(lambda x: x[0], action)
         return memory, jax.tree.map(np.asarray, action)
@@ -201,6 +212,8 @@ def of_each(name: str, value: Any, dtype: Any, size: int) -> np.ndarray:
       ShoalError: there are as many as that of neither, or one is not finite.
     """
     try:
+        if isinstance(value, str):  # which NumPy would read as a number
+            raise TypeError
         array = np.broadcast_to(np.asarray(value, dtype), (size,))
     except (ValueError, TypeError):
         raise ShoalError(
@@ -243,8 +256,28 @@ def as_mask(mask: PyTree, space: Space, batch_shape: tuple[int, ...], name: str 
     return array
 
 
-def check_memory(memory: Memory, size: int) -> None:
-    """Raises ShoalError unless the memory is of `size` environments."""
+def as_key(key: Any) -> Array | None:
+    """A random key, made of words by `jax.random.key` or `PRNGKey`; None stays None.
+
+    Raises:
+      ShoalError: it is no single key.
+    """
+    if key is None:
+        return None
+    dtype, shape = getattr(key, "dtype", None), np.shape(key) if hasattr(key, "dtype") else ()
+    if dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key) and shape == ():
+        return key
+    if dtype == np.uint32 and shape == jax.random.key_data(jax.random.key(0)).shape:
+        return jax.random.wrap_key_data(jnp.asarray(key))
+    raise ShoalError(f"key={shown(key)} is no key of random numbers; give one such as jax.random.key(3).")
+
+
+def check_memory(memory: Memory, size: int, structure: Any) -> None:
+    """Raises ShoalError unless the memory is built like that, and of `size` environments."""
+    if jax.tree.structure(memory) != structure:
+        raise ShoalError(
+            f"memory={shown(memory)} is no memory of this policy; begin with initial_memory(({size},))."
+        )
     for leaf in jax.tree.leaves(memory):
         if np.shape(leaf)[:1] != (size,):
             raise ShoalError(
@@ -264,7 +297,10 @@ def batch_axes(observation: PyTree, space: Space) -> int:
         if len(axes) != 1:
             raise ShoalError("the entries of observation disagree on whether they are one or a batch.")
         return axes.pop()
-    shape = np.shape(observation)
+    try:
+        shape = np.shape(observation)
+    except ValueError as error:  # lists of different lengths
+        raise ShoalError(f"observation={shown(observation)} is no array of one shape.") from error
     extra = len(shape) - len(space.shape)
     if extra not in (0, 1) or shape[extra:] != space.shape:
         wanted = "an integer" if isinstance(space, Discrete) else f"of shape {space.shape}"

@@ -4,8 +4,16 @@ import dataclasses
 import math
 from typing import Any, ClassVar, Literal
 
+from shoal import arguments
+from shoal.arguments import LARGEST_INDEX, LARGEST_SEED, shown
 from shoal.errors import ShoalError
 from shoal.needs import Needs, Table
+
+# Fixed limits of what takes time on the host or does not fit its type; memory is `limits`' part.
+MOST_STEPS = (
+    2**53
+)  # environment steps are written into metrics and summaries as floats, which count no further
+MOST_POINTS = 100_000  # evaluations or log points: the host lists them, and stops the compiled loop at each
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,12 +90,16 @@ class RunConfig:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if field.type in (int, "int") and (isinstance(value, bool) or not isinstance(value, int)):
-                raise ShoalError(f"{field.name}={value!r} is not a whole number.")
+                listed = field.name == "seeds" and isinstance(value, tuple | list)
+                several = "; it is how many, and `seed` is the first of them" if listed else ""
+                raise ShoalError(f"{field.name}={shown(value)} is not a whole number{several}.")
         for name in ("seeds", "num_envs", "num_steps", "eval_episodes", "eval_max_steps", "reset_pool"):
             at_least(name, getattr(self, name), 1)
         for name in ("seed", "num_evals", "log_every", "devices", "env_groups"):
             at_least(name, getattr(self, name), 0)
         at_least("eval_every", self.eval_every, -1)
+        if self.run_dir:
+            arguments.path("run_dir", self.run_dir)
         if self.total_updates < 1:
             raise ShoalError(
                 f"total_steps={self.total_steps} is less than one rollout, num_envs*num_steps="
@@ -98,20 +110,55 @@ class RunConfig:
             ("eval_mode", ("greedy", "sampled", "both")),
             ("members", ("auto", "map", "vmap")),
         ):
-            if getattr(self, name) not in choices:
-                raise ShoalError(f"{name}={getattr(self, name)!r} is none of {', '.join(choices)}.")
+            arguments.one_of(name, getattr(self, name), choices)
         groups = max(self.env_groups, 1)
         if self.num_envs % groups:
             raise ShoalError(
                 f"env_groups={groups} does not divide num_envs={self.num_envs}; "
                 f"{math.gcd(groups, self.num_envs)} does."
             )
+        self._check_limits()
+
+    def _check_limits(self) -> None:
+        """Raises one sentence for the first size that no machine takes, or that takes the host too long."""
+        for name in ("num_envs", "num_steps", "eval_max_steps", "reset_pool"):
+            at_most(name, getattr(self, name), LARGEST_INDEX)
+        at_most(
+            "eval_episodes", self.eval_episodes, LARGEST_INDEX // 10
+        )  # the best policy plays ten times as many
+        for name in ("total_steps", "eval_every", "log_every"):
+            at_most(name, getattr(self, name), MOST_STEPS)
+        at_most("num_evals", self.num_evals, MOST_POINTS)
+        at_most("seed", self.seed, LARGEST_SEED)
+        at_most("seeds", self.seeds, LARGEST_SEED - self.seed + 1)
+        if self.steps_per_update > LARGEST_INDEX:
+            raise ShoalError(
+                f"num_envs*num_steps={self.num_envs}*{self.num_steps} is too large: the steps of a rollout are "
+                f"numbered in 32 bits, so that there may be at most {LARGEST_INDEX}."
+            )
+        if self.total_updates > LARGEST_INDEX:
+            raise ShoalError(
+                f"total_steps={self.total_steps} is too large for rollouts of {self.steps_per_update} steps: updates "
+                f"are counted in 32 bits, so that it must be at most {LARGEST_INDEX * self.steps_per_update}."
+            )
+        for name in ("eval_every", "log_every"):
+            every = getattr(self, name)
+            if every > 0 and self.total_updates // self._updates_in(every) > MOST_POINTS:
+                least = -(-self.total_updates // MOST_POINTS) * self.steps_per_update
+                raise ShoalError(
+                    f"{name}={every} is too small for total_steps={self.total_steps}: there may be at most "
+                    f"{MOST_POINTS} such points, which {name}={least} gives."
+                )
+
+    def _updates_in(self, steps: int) -> int:
+        """The whole updates nearest to a number of environment steps, at least one."""
+        return max(1, round(steps / self.steps_per_update))
 
     def evaluation_points(self) -> list[int]:
         """After how many updates the policy is evaluated: before the first, evenly spaced, and after the last."""
         total = self.total_updates
         if self.eval_every > 0:
-            every = max(1, round(self.eval_every / self.steps_per_update))
+            every = self._updates_in(self.eval_every)
             points = set(range(0, total + 1, every))
         elif self.eval_every == 0:
             points = set()
@@ -127,7 +174,7 @@ class RunConfig:
         """After how many updates metrics are written: as asked for, and at each evaluation."""
         total = self.total_updates
         if self.log_every > 0:
-            every = max(1, round(self.log_every / self.steps_per_update))
+            every = self._updates_in(self.log_every)
             points = set(range(every, total + 1, every))
         else:
             points = {round(total * k / 40) for k in range(1, 41)} - {0}
@@ -142,3 +189,13 @@ def at_least(name: str, value: Any, bound: int) -> None:
     """
     if value < bound:
         raise ShoalError(f"{name}={value} is too small: it must be at least {bound}.")
+
+
+def at_most(name: str, value: int, bound: int) -> None:
+    """`value` is at most `bound`.
+
+    Raises:
+      ShoalError: it is more.
+    """
+    if value > bound:
+        raise ShoalError(f"{name}={value} is too large: it must be at most {bound}.")

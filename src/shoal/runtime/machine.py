@@ -1,4 +1,4 @@
-"""The machine: devices, how its compiler takes small loops, and the compile cache."""
+"""The machine: devices, memory, how its compiler takes small loops, and the compile cache."""
 
 import contextlib
 import os
@@ -6,6 +6,9 @@ from pathlib import Path
 
 import jax
 
+MOST_DEVICES = (
+    32  # of a CPU with fewer cores: each has threads and buffers of its own, and more only wait for cores
+)
 ROWS_WORTH_A_DEVICE = 4096  # of a rollout; below, a device costs more in communication than it computes
 
 # Bytes that a turn of a loop may touch for XLA to compile the loop as one kernel, not as one for each operation.
@@ -47,6 +50,62 @@ def prepare(devices: int = 0, *, one_thread: bool = False) -> None:
 def cores() -> int:
     """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def most_devices() -> int:
+    """How many devices a CPU may be split into: one a core, or `MOST_DEVICES` where it has fewer cores."""
+    return max(cores(), MOST_DEVICES)
+
+
+def note_on(devices: int) -> str:
+    """What is worth knowing of a number of devices of a CPU: that they are more than its cores; "" if they are not."""
+    if devices <= cores() or jax.default_backend() != "cpu":
+        return ""
+    return f"devices={devices} is more than the {cores()} cores that this process may use, which they share"
+
+
+def memory(device: jax.Device | None = None) -> int | None:
+    """The bytes that this process may have on a device, None for the host's; None where that is not known.
+
+    On the host the least of physical memory, the limits of its control groups, and the limit of its address space.
+    """
+    if device is not None and device.platform != "cpu":
+        return (device.memory_stats() or {}).get("bytes_limit")
+    limits = [_physical_memory(), _address_space(), *_group_limits()]
+    return min((limit for limit in limits if limit is not None and limit > 0), default=None)
+
+
+def _physical_memory() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):  # not every system tells
+        return None
+
+
+def _address_space() -> int | None:
+    try:
+        import resource  # noqa: PLC0415 (not on every system)
+    except ImportError:
+        return None
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
+
+
+def _group_limits(groups: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> list[int]:
+    """The memory limits of the process's control groups and of those around them, of version 1 or 2."""
+    found = []
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        for line in groups.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers and "memory" not in controllers.split(","):
+                continue
+            base, name = (root / "memory", "memory.limit_in_bytes") if controllers else (root, "memory.max")
+            own = base / path.strip("/")
+            for directory in (own, *own.parents):
+                if directory.is_relative_to(base):
+                    with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
+                        found.append(int((directory / name).read_text()))
+    return found
 
 
 def worth_one_thread(devices: int, seeds: int, num_envs: int, num_steps: int) -> bool:

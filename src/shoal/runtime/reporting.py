@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import ShoalError
+from shoal.runtime import machine
 from shoal.runtime.config import RunConfig
 from shoal.runtime.directory import RunDirectory
 from shoal.runtime.plot import learning_curve
@@ -27,6 +28,8 @@ class Reporter:
 
     def __enter__(self) -> "Reporter":
         self.progress.__enter__()
+        if note := machine.note_on(self.run.devices):
+            self.progress.note(note)
         asked, made = self.run.total_steps, self.run.total_updates * self.run.steps_per_update
         if made < asked:
             self.progress.note(

@@ -170,7 +170,8 @@ def member_shapes(environment: Environment, config: Any, settings: Settings) -> 
 
 def keys_of(run: RunConfig) -> jax.Array:
     """One key a seed, which depends on nothing but that seed."""
-    return jnp.stack([jax.random.key(run.seed + k) for k in range(run.seeds)])
+    seeds = np.uint32(run.seed) + np.arange(run.seeds, dtype=np.uint32)
+    return jax.vmap(jax.random.key)(jnp.asarray(seeds))
 
 
 def stacked(tree: Any, members: int) -> Any:

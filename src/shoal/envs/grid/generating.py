@@ -50,6 +50,7 @@ AT_ONCE = (RuleKind.AGENT_HOLD, RuleKind.AGENT_NEAR)  # a thing of such a rule c
 
 BLOCK = 8192  # rulesets drawn at once
 PATIENCE = 64  # blocks in a row without a new ruleset, after which there are no more
+MOST = 10**8  # rulesets; that they differ is known from all of them, which takes some hundred bytes each
 DEEPEST = 3  # a tree that is deeper may need more tiles than there are
 
 
@@ -205,6 +206,8 @@ def generate(count: int, config: GenerationConfig, seed: int = 0) -> Ruleset:
     """
     if count < 1:
         raise ShoalError(f"rulesets={count} is too few; give 1 or more")
+    if count > MOST:
+        raise ShoalError(f"rulesets={count} is too many; give at most {MOST}")
     config.validate()
     draws, seen = Draws(seed), set[Hashable]()
     blocks: list[Ruleset] = []

@@ -1,0 +1,138 @@
+"""Type checks of what a Python caller gives: a wrong type is one sentence with the name, the value and the remedy."""
+
+import numbers
+import operator
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from shoal.errors import ShoalError, nearest
+
+LONGEST_SHOWN = 80  # characters of a value in a message
+LARGEST_INDEX = 2**31 - 1  # compiled programs count in 32 bits
+LARGEST_SEED = 2**32 - 1  # `jax.random.key` takes 32 bits: 2**32 would be the seed 0 once more
+
+
+def whole(name: str, value: Any, low: int | None = None, high: int | None = None) -> int:
+    """Return a whole number as an int; 10.0 and NumPy's integers are whole numbers, True is none.
+
+    Args:
+      name: of the argument, for the message.
+      value: what the caller gave.
+      low: the smallest number allowed.
+      high: the largest number allowed.
+
+    Raises:
+      ShoalError: it is no whole number, or out of its bounds.
+    """
+    number = _as_int(value)
+    if number is None:
+        raise ShoalError(f"{name}={shown(value)} is not a whole number.")
+    if low is not None and number < low:
+        raise ShoalError(f"{name}={number} is too small: it must be at least {low}.")
+    if high is not None and number > high:
+        raise ShoalError(f"{name}={number} is too large: it must be at most {high}.")
+    return number
+
+
+def _as_int(value: Any) -> int | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, numbers.Real) and not isinstance(value, numbers.Rational):
+        return int(float(value)) if float(value).is_integer() else None
+    if hasattr(value, "dtype") and str(value.dtype) == "bool":
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:  # as of text, None, lists, and arrays of several numbers
+        return None
+
+
+def seed(name: str, value: Any) -> int:
+    """Return a seed that a random key can be made from.
+
+    Raises:
+      ShoalError: it is no whole number of 0 to 2**32 - 1.
+    """
+    return whole(name, value, 0, LARGEST_SEED)
+
+
+def switch(name: str, value: Any) -> bool:
+    """Return a boolean.
+
+    Raises:
+      ShoalError: it is neither True nor False.
+    """
+    if not isinstance(value, bool) and str(getattr(value, "dtype", "")) != "bool":
+        raise ShoalError(f"{name}={shown(value)} is neither True nor False.")
+    return bool(value)
+
+
+def text(name: str, value: Any, example: str = "") -> str:
+    """Return a text.
+
+    Raises:
+      ShoalError: it is of another type; an example of a right one is shown.
+    """
+    if not isinstance(value, str):
+        right = f"; give a name such as {example!r}" if example else ""
+        raise ShoalError(f"{name}={shown(value)} is of type {type(value).__name__}, not a text{right}.")
+    return value
+
+
+def one_of(name: str, value: Any, choices: Iterable[str]) -> str:
+    """Return one of several words.
+
+    Raises:
+      ShoalError: it is none of them; names the nearest.
+    """
+    known = list(choices)
+    if not isinstance(value, str) or value not in known:
+        hint = nearest(value, known) if isinstance(value, str) else ""
+        raise ShoalError(f"{name}={shown(value)} is none of {', '.join(known)}{hint or '.'}")
+    return value
+
+
+def path(name: str, value: Any) -> Path:
+    """Return a path that a file system can have, its `~` expanded; whether anything is there is not asked.
+
+    Raises:
+      ShoalError: it is no path, empty, or one that the operating system refuses, as one with a name too long.
+    """
+    if not isinstance(value, str | os.PathLike) or isinstance(os.fspath(value), bytes):
+        raise ShoalError(f"{name}={shown(value)} is of type {type(value).__name__}, not a path.")
+    if not os.fspath(value):
+        raise ShoalError(f"{name}={shown(value)} is empty; give a path.")
+    try:
+        found = Path(value).expanduser()
+        os.lstat(found)
+    except (FileNotFoundError, NotADirectoryError):
+        pass  # nothing is there, which is for the caller to judge
+    except (
+        OSError,
+        ValueError,
+        RuntimeError,
+    ) as error:  # ValueError: a zero byte; RuntimeError: no such ~user
+        why = getattr(error, "strerror", None) or str(error)
+        raise ShoalError(f"{name}={shown(value)} cannot be a path: {why}.") from error
+    return found
+
+
+def names(name: str, value: Any) -> Mapping[str, Any]:
+    """Return a mapping by names, such as parameters; None is an empty one.
+
+    Raises:
+      ShoalError: it is none.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise ShoalError(f"{name}={shown(value)} is not a dictionary by names, such as {{'gravity': 9.0}}.")
+    return value
+
+
+def shown(value: Any) -> str:
+    """Write a value as it stands in a message: its representation in one line, cut where it is long."""
+    written = " ".join(repr(value).split())
+    return written if len(written) <= LONGEST_SHOWN else f"{written[: LONGEST_SHOWN - 3]}..."
