@@ -284,8 +284,8 @@ def check_memory(decided: Experiment, settings: Settings, layout: population.Lay
         run.seeds, run.num_envs, run.num_steps, run.eval_episodes, settings.pool_size or limits.NO_POOL
     )
     limits.check_run(
-        lambda config: trainer.member_shapes(decided.environment, config, settings),
-        decided.config,
+        lambda config: trainer.member_shapes(decided.environment, experiment.resolved(config), settings),
+        decided.config if decided.asked is None else decided.asked,
         sizes,
         layout,
     )

@@ -17,6 +17,7 @@ import numpy as np
 
 from shoal import arguments, envs
 from shoal.algos import registry
+from shoal.algos.checks import check_fields
 from shoal.envs import describing
 from shoal.envs.check_contract import require_contract
 from shoal.envs.describing import Description, from_json
@@ -190,7 +191,11 @@ def defaults(
         settings = {k: v for k, v in settings.items() if k not in _names(config_class)}
     run_settings, algorithm_settings = split(config_class, settings)
     config = dataclasses.replace(config or config_class(), **algorithm_settings)
-    return algorithm, dataclasses.replace(RunConfig(), **run_settings), config
+    run = dataclasses.replace(RunConfig(), **run_settings)
+    if saved:  # values of a wrong type would otherwise be the defaults of a command's flags
+        check_fields(run)
+        check_fields(config)
+    return algorithm, run, config
 
 
 def resolved(config: Any) -> Any:

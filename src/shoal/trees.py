@@ -120,8 +120,12 @@ def check_bounds(name: str, value: Any, bounds: Bounds) -> None:
     """
     if isinstance(value, jax.core.Tracer) or bounds.contain(value):
         return
-    numbers = value if isinstance(value, tuple) else np.asarray(value).tolist()
-    shown = f"{value:g}" if isinstance(value, int | float) else numbers
+    if isinstance(value, int) and abs(value) < 10**15:
+        shown = str(value)
+    elif isinstance(value, int | float):
+        shown = f"{value:g}"
+    else:
+        shown = str(value if isinstance(value, tuple) else np.asarray(value).tolist())
     each = "" if np.ndim(value) == 0 else "each number of it "
     raise ShoalError(f"{name}={shown} is out of bounds: {each or 'it '}must be {bounds}.")
 

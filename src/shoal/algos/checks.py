@@ -47,29 +47,28 @@ def _check_type(name: str, value: Any, declared: Any) -> None:
         if value not in choices:
             hint = nearest(str(value), choices)
             raise ShoalError(f"{name}={value!r} is none of {', '.join(choices)}{hint}.")
-        return
-    if typing.get_origin(declared) is tuple:
+    elif typing.get_origin(declared) is tuple:
         part = typing.get_args(declared)[0]
-        if not isinstance(value, tuple):
-            raise ShoalError(
-                f"{name}={value!r} is not a tuple; give several values, such as {_EXAMPLES[part]}."
-            )
-        for entry in value:
-            _check_type(name, entry, part)
-        return
-    kinds: dict[Any, tuple[Any, str]] = {
-        float: (numbers.Real, "a number"),
-        int: (numbers.Integral, "a whole number"),
-        bool: (bool, "True or False"),
-        str: (str, "a text"),
-    }
-    if declared in kinds:
-        kind, worded = kinds[declared]
-        if not isinstance(value, kind) or (isinstance(value, bool) and declared is not bool):
-            raise ShoalError(f"{name}={value!r} is not {worded}.")
+        if not isinstance(value, tuple) or not all(_is_of(x, part) for x in value):
+            wanted, example = _TUPLES.get(part, ("values", "()"))
+            raise ShoalError(f"{name}={value!r} is not a tuple of {wanted}; give one such as {example}.")
+    elif not _is_of(value, declared):
+        raise ShoalError(f"{name}={value!r} is not {_KINDS[declared][1]}.")
 
 
-_EXAMPLES = {int: "(64, 64)", str: "('eps=1e-5',)"}
+def _is_of(value: Any, declared: Any) -> bool:
+    if declared not in _KINDS:
+        return True
+    return isinstance(value, _KINDS[declared][0]) and (declared is bool or not isinstance(value, bool))
+
+
+_KINDS: dict[Any, tuple[Any, str]] = {
+    float: (numbers.Real, "a number"),
+    int: (numbers.Integral, "a whole number"),
+    bool: (bool, "True or False"),
+    str: (str, "a text"),
+}
+_TUPLES = {int: ("whole numbers", "(64, 64)"), str: ("texts", "('eps=1e-5',)")}
 
 
 def divides(name: str, number: int, what: str, total: int) -> None:
