@@ -356,7 +356,8 @@ def test_a_run_directory_is_not_written_over(bandit):
 
 def test_the_machines_choices_are_made_explicit(monkeypatch):
     """What is written down names them, so that the same run can be made on another machine."""
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.delenv("NPROC", raising=False)
+    monkeypatch.setattr("shoal.hardware.cores", lambda: 2)
     decided = shoal.api.decide("CartPole-v1", overrides={"seeds": 1, "num_envs": 1024, "target_kl": 0.1})
     devices, placed = api.place(decided)
     assert len(devices) == placed.run.devices == 2
@@ -365,5 +366,5 @@ def test_the_machines_choices_are_made_explicit(monkeypatch):
     assert placed.config.gradient_chunk == 512
     several = dataclasses.replace(decided, run=dataclasses.replace(decided.run, seeds=10))
     assert api.place(several)[1].run.env_groups == 1
-    monkeypatch.setattr("os.cpu_count", lambda: 8)  # four cores for each of the two devices
+    monkeypatch.setattr("shoal.hardware.cores", lambda: 8)  # four cores for each of the two devices
     assert api.place(decided)[1].config.gradient_chunk == 4096

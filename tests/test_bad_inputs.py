@@ -359,7 +359,7 @@ COMMANDS = {
     "envs --all": "'--all'",
     "grid made": "there is no command 'grid made'",
     "grid make-benchmark": "no setting was named",
-    "grid make-benchmark smal": "there is no setting 'smal'; there are trivial, small, medium, high; did you mean 'small'?",
+    "grid make-benchmark smal": "there is no setting 'smal'; there are trivial, small, medium, high; did you mean",
     "grid make-benchmark small --rulesets 0": "rulesets=0",
     "grid make-benchmark small --rulesets 1e12": "rulesets=1,000,000,000,000: they take 53,000,000,000,000 bytes",
     "grid make-benchmark small --held-out 2": "held_out=2",

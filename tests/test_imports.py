@@ -14,7 +14,7 @@ import shoal
 ROOT = Path(shoal.__file__).parent
 
 # A room is a module or package directly under shoal; it may import itself and the rooms named here.
-FOR_ALL = {"trees", "arguments", "errors", "files", "imports", "needs", "user_code"}
+FOR_ALL = {"trees", "arguments", "errors", "files", "hardware", "imports", "needs", "user_code"}
 EVERYTHING = {
     *(
         "algos",
@@ -41,6 +41,7 @@ MAY_IMPORT = {
     "arguments": {"errors"},
     "trees": {"errors"},
     "files": {"errors"},
+    "hardware": set(),
     "imports": {"errors", "user_code"},
     "needs": {"errors"},
     "user_code": {"errors"},

@@ -15,7 +15,7 @@ from shoal.cli import main
 from shoal.envs import registry
 from shoal.envs.check_contract import require_contract
 from shoal.errors import ShoalError, UserCodeError
-from shoal.trees import named_leaves
+from shoal.trees import with_saved_parts
 from shoal.user_code import reports_user_code, user_code_error
 
 ENVIRONMENT = """
@@ -325,7 +325,7 @@ ALGORITHMS = {
     ),
     "a metric that is no mean": (
         "def update(self, learner, trajectory, key, progress):\n    return learner, {'loss': jnp.zeros(())}",
-        "algorithm.update returns the metric 'loss' as",
+        "the update of Mine gives the metric 'loss' as",
     ),
 }
 
@@ -351,11 +351,15 @@ FUNCTIONS = {
         "return metrics.nothing  # here",
         "mine failed in {here}: AttributeError",
     ),
-    "no metrics": ("eval-metrics", "pass", "returns None; it must return a dictionary of numbers."),
+    "no metrics": (
+        "eval-metrics",
+        "pass",
+        "eval_metrics gives a NoneType, not a mapping from names to metrics.",
+    ),
     "a metric of several": (
         "eval-metrics",
         "return {'x': metrics.length}",
-        "returns 'x' as an array of shape (2,); it must be one number.",
+        "eval_metrics gives 'x' of shape (2,) and dtype float32, not as one number.",
     ),
 }
 
@@ -631,8 +635,8 @@ def test_a_wrapper_names_the_environment_that_it_holds():
 
 def test_a_defect_of_shoals_own_passes_unchanged():
     """No frame of the user's lies below the public function; those of whoever calls it do not count."""
-    with pytest.raises(ValueError, match="two leaves of the tree have the name 'a/b'") as raised:
-        reports_user_code(named_leaves)({"a/b": 1, "a": {"b": 2}})
+    with pytest.raises(AttributeError, match="'int' object has no attribute") as raised:
+        reports_user_code(with_saved_parts)({"a": 1}, {"a": 2}, ("a",))
     assert not isinstance(raised.value, ShoalError)
 
 

@@ -53,7 +53,7 @@ def whole_file(
     Raises:
       ShoalError: it cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
     with one_sentence(f"{path} cannot be written", needed):
         if "\0" in str(path):
             raise OSError(errno.EINVAL, "its name holds a NUL byte")

@@ -208,9 +208,15 @@ def test_a_config_is_taken_over_and_overridden(decide, trained):
         (["CartPole-v1", "--learing-rate", "1"], "no flag '--learing-rate'; did you mean '--learning-rate'?"),
         (["CartPole-v1", "gravty=1"], "no parameter 'gravty'"),
         (["CartPole-v1", "Acrobot-v1"], "'Acrobot-v1' is one word too many"),
-        (["CartPole-v1", "--learning-rate", "0"], "learning_rate=0 must be greater than 0."),
-        (["CartPole-v1", "--gamma", "2"], "gamma=2 is out of bounds: it must be in [0, 1]."),
-        (["CartPole-v1", "--gae-lambda", "-0.1"], "gae_lambda=-0.1 is out of bounds: it must be in [0, 1]."),
+        (
+            ["CartPole-v1", "--learning-rate", "0"],
+            "learning_rate=0 is out of bounds: it must be greater than 0.",
+        ),
+        (["CartPole-v1", "--gamma", "2"], "gamma=2 is out of bounds: it must be at least 0 and at most 1."),
+        (
+            ["CartPole-v1", "--gae-lambda", "-0.1"],
+            "gae_lambda=-0.1 is out of bounds: it must be at least 0 and at most 1.",
+        ),
         (["CartPole-v1", "--num-minibatches", "7"], "num_minibatches=7 does not divide num_envs*num_steps="),
         (["CartPole-v1", "--total-steps", "10"], "total_steps=10 is less than one rollout"),
         (["CartPole-v1", "--seeds", "0"], "seeds=0 is too small: it must be at least 1."),

@@ -248,8 +248,8 @@ def test_python_numbers_in_an_environment_do_not_make_weak_types():
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"num_envs": 0}, "num_envs=0 is too few; give 1 or more"),
-        ({"pool_size": 0}, "pool_size=0 is too few; give 1 or more"),
+        ({"num_envs": 0}, "num_envs=0 is too few; give 1 or more."),
+        ({"pool_size": 0}, "pool_size=0 is too few; give 1 or more."),
         ({"reset_policy": "pol"}, "reset_policy='pol' is not one of fresh, pool; did you mean 'pool'?"),
     ],
 )

@@ -117,6 +117,6 @@ def test_the_registered_name_and_the_checker():
 @pytest.mark.parametrize("name", ["length", "num_bits"])
 def test_too_few_is_one_sentence(name):
     with pytest.raises(
-        ShoalError, match=f"^MemoryChain: {name}=0 is out of bounds: it must be at least 1 and at most "
+        ShoalError, match=f"^MemoryChain-v0: {name}=0 is out of bounds: it must be at least 1 and at most "
     ):
         make("MemoryChain-v0", **{name: 0}).reset(jax.random.key(0))

@@ -236,7 +236,7 @@ def test_no_more_is_unpacked_than_is_allowed(name, monkeypatch):
     Path(SPOILT).write_bytes(packed)
     said, _, most = measured(lambda: Benchmark.load(SPOILT))
     assert said == (
-        "benchmark 'spoilt' would unpack to more than 1,048,576 bytes, which are the most that are read"
+        "benchmark 'spoilt' would unpack to more than 1,048,576 bytes, which are the most that are read."
     )
     assert most < 2**22, most  # what was allowed, and copies of a part of it
 

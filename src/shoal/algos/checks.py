@@ -18,6 +18,9 @@ from shoal.nets.cores import check_latches
 from shoal.spaces import Box, Discrete, MultiDiscrete
 from shoal.types import EnvSpec
 
+# Settings declared as text that name a class or a function by module:Name, in whose place it may be given itself.
+IMPORTABLE = ("network", "score", "eval_metrics")
+
 
 def check_fields(config: Any) -> None:
     """Require that every field holds a value of its declared type, within its declared bounds.
@@ -32,7 +35,8 @@ def check_fields(config: Any) -> None:
             if value is None:
                 continue
             (declared,) = (option for option in typing.get_args(declared) if option is not types.NoneType)
-        _check_type(name, value, declared)
+        if not (name in IMPORTABLE and callable(value)):
+            _check_type(name, value, declared)
         if isinstance(value, numbers.Real | tuple) and not isinstance(value, bool) and declared is not Any:
             if name in bounds:
                 trees.check_bounds(name, value, bounds[name])

@@ -1,7 +1,6 @@
 """Optimisers by name, with one set of settings for all parameters or one each for actor and critic."""
 
 import ast
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
 
-from shoal import trees
+from shoal import hardware, trees
 from shoal.errors import ShoalError, nearest
 from shoal.types import Array, PyTree
 
@@ -71,17 +70,21 @@ def named(name: str, texts: tuple[str, ...], learning_rate: Array | float) -> op
     return optimizer
 
 
-def chunk() -> int:
+def chunk(width: int) -> int:
     """How many rows of a minibatch a gradient is best taken of at once; 0 for all of them.
 
-    On the CPU as many as leave the activations of two layers of 64 in the second-level cache: 512 for a device of one
-    core (a tenth of a whole training step, where it was measured, against 2,048), and for one of several cores 1,024
-    each, since with fewer they spend their time on handing over to each other. An accelerator wants all at once.
+    On the CPU as many as leave the activations of the layers in the second-level cache: for layers of 64, 512 rows
+    for a device that runs on one thread (a tenth of a whole training step, where it was measured, against 2,048), and
+    1,024 a thread for one of several, since with fewer they spend their time on handing over to each other. Wider
+    layers have as many fewer rows. An accelerator wants all at once.
+
+    Args:
+      width: of the widest hidden layer.
     """
     if jax.default_backend() != "cpu":
         return 0
-    cores = (os.cpu_count() or 1) // jax.local_device_count()
-    return 1024 * cores if cores > 1 else 512
+    threads = hardware.threads() // jax.local_device_count()
+    return 1024 * threads if threads > 1 else 512
 
 
 Parts = dict[str, Any]  # "actor" and "critic": each one vector, or a tuple of a vector and leaves

@@ -181,7 +181,7 @@ class PPOConfig:
           ShoalError: a field does not hold a value of its type and within its bounds.
         """
         checks.check_fields(self)
-        chosen_chunk = 0 if memories.recurrent(self) else optimisers.chunk()
+        chosen_chunk = 0 if memories.recurrent(self) else optimisers.chunk(max(self.hidden_sizes, default=1))
         return dataclasses.replace(
             ppo_settings.filled(self),
             separate_updates=self.separate_updates or ppo_settings.critic_differs(self),

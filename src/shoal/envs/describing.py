@@ -23,7 +23,7 @@ from shoal.envs.base import Wrapper
 from shoal.envs.registry import TIME_LIMIT, TRIAL
 from shoal.envs.trials import Trial
 from shoal.envs.wrappers import TimeLimit
-from shoal.errors import ShoalError
+from shoal.errors import ShoalError, UserCodeError
 from shoal.imports import import_name, imported
 from shoal.types import Environment
 
@@ -102,9 +102,11 @@ def made_again(saved: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[Envi
         parameters = decoded(name, parameters) | dict(given)
         environment = registry.make(name, **parameters)
     except ShoalError as error:
-        if given:  # which may be what is wrong
+        if given or isinstance(error, UserCodeError):  # which may be what is wrong, or says it by itself
             raise
-        raise ShoalError(f"the run's environment {name} cannot be made again: {error}; {advice}.") from error
+        raise ShoalError(
+            f"the run's environment {name} cannot be made again: {str(error).rstrip('.')}; {advice}."
+        ) from error
     return environment, completed(name, parameters)
 
 
@@ -190,7 +192,7 @@ def _why_unwritable(value: Any) -> str:
     try:
         to_json(value)
     except ShoalError as error:
-        return str(error)
+        return str(error).rstrip(".")
     return ""
 
 

@@ -169,7 +169,8 @@ def _as_array(name: str, value: list | tuple, declared: Any, default: Any) -> np
         found = np.asarray(value) if len(value) else np.asarray(value, np.float32)
         natural = jax.dtypes.canonicalize_dtype(found.dtype)
         dtype = getattr(default, "dtype", wanted[0] if wanted and natural.name not in wanted else natural)
-        array = found.astype(dtype)
+        with np.errstate(invalid="ignore"):  # what does not fit is told below
+            array = found.astype(dtype)
     except (ValueError, TypeError, OverflowError) as error:
         raise ShoalError(f"{name}={value!r} is no array of numbers ({error})") from error
     is_lost = array != found if array.dtype.kind in "iu" or found.dtype.kind not in "iuf" else np.False_

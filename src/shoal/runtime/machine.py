@@ -6,6 +6,8 @@ from pathlib import Path
 
 import jax
 
+from shoal.hardware import cores
+
 MOST_DEVICES = (
     32  # of a CPU with fewer cores: each has threads and buffers of its own, and more only wait for cores
 )
@@ -45,11 +47,6 @@ def prepare(devices: int = 0, *, one_thread: bool = False) -> None:
         jax.config.update("jax_compilation_cache_dir", str(Path(root) / "shoal" / "jax"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-
-
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def most_devices() -> int:

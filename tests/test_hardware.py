@@ -1,0 +1,44 @@
+"""The cores and threads of this process, and the rows of a gradient that are chosen by them."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from shoal import hardware
+from shoal.algos import optimisers
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system binds no process to cores")
+def test_only_the_cores_that_the_process_may_use_count():
+    """Bound to one core of a machine that has more, a process has one, and takes the rows that suit one."""
+    code = (
+        "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); os.cpu_count = lambda: 64;"
+        "from shoal import hardware; from shoal.algos import optimisers;"
+        "print(hardware.cores(), optimisers.chunk(64))"
+    )
+    environment = {name: value for name, value in os.environ.items() if name not in ("NPROC", "XLA_FLAGS")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout.split() == ["1", "512"]
+
+
+@pytest.mark.parametrize(("nproc", "threads"), [(None, 6), ("1", 1), ("4", 4), ("many", 6), ("0", 1)])
+def test_a_limit_on_threads_wins(monkeypatch, nproc, threads):
+    monkeypatch.setattr(hardware, "cores", lambda: 6)
+    monkeypatch.delenv("NPROC", raising=False)
+    if nproc is not None:
+        monkeypatch.setenv("NPROC", nproc)
+    assert hardware.threads() == threads
+
+
+def test_wider_layers_have_fewer_rows(monkeypatch):
+    monkeypatch.setattr("jax.local_device_count", lambda: 1)
+    for threads in (1, 2, 8):
+        monkeypatch.setattr(hardware, "threads", lambda threads=threads: threads)
+        rows = [optimisers.chunk(width) for width in (16, 64, 128, 256, 1024, 10**6)]
+        assert rows == sorted(rows, reverse=True)
+        assert rows[0] == rows[1] == (512 if threads == 1 else 1024 * threads)
+        assert rows[1] > rows[3] and rows[-1] > 0
