@@ -168,7 +168,8 @@ class PPOConfig:
     """Sets the correlation of the noise of neighbouring steps (correlated_noise)."""
     gradient_chunk: int = parameter(-1, low=-1)
     """Sums a minibatch's gradient over parts of so many steps, which stay in cache: 0 takes all at once, -1 chooses
-    (512 on one core of a CPU, 1,024 for each of several, half with wide layers; all elsewhere, and with memory). Changes rounding only."""
+    (512 on one core of a CPU, 1,024 for each of several, half with wide layers; all elsewhere, and with memory).
+    Changes rounding only."""
 
     def algorithm(self, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorithm:
         """PPO's functions for an environment; gradients and statistics are reduced over `axis`."""
