@@ -73,6 +73,7 @@ __all__ = [
     "note_on",
     "parameter",
     "parameters_of",
+    "plain",
     "register",
     "render",
     "report",

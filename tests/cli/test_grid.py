@@ -62,6 +62,8 @@ def test_show_tells_a_file_and_one_ruleset(command, capsys):
         (["show", "b.npz", "9"], "there is no ruleset 9; the 9 are numbered from 0 to 8."),
         (["show", "b.npz", "x"], "'x' is no number of a ruleset; give one from 0 to 8."),
         (["show", "b.npz", "1", "2"], "'2' is no number of a ruleset"),
+        (["show", "b.npz", "²"], "'²' is no number of a ruleset"),
+        (["show", "b.npz", "9" * 5000], "'9999"),
     ],
 )
 def test_a_mistake_is_one_sentence(command, capsys, words, sentence):

@@ -381,6 +381,8 @@ def test_a_word_chooses_all_a_part_some_or_one(bench, file):
             "ruleset='bench.npz:200': there is no ruleset 200; the 200 are numbered from 0 to 199",
         ),
         ("bench.npz:-1", "there is no ruleset -1"),
+        ("bench.npz:--1", "cannot be read: No such file"),
+        ("bench.npz:²", "cannot be read: No such file"),
         ("bench.npz:held_out", "no part 'held_out', but train and held-out; did you mean 'held-out'"),
         ("bench.npz:150:300", "ruleset='bench.npz:150:300': 150 and 300 bound no part of the 200 rulesets"),
         ("bench.npz:50:50", "50 and 50 bound no part .* the second above the first"),

@@ -74,7 +74,11 @@ def main(arguments: Sequence[str]) -> int:
             tell=activity.doing,
             **parameters,
         )
-    print(json.dumps(evaluated, indent=2) if settings.json else table(evaluated))
+    print(
+        json.dumps(api.plain(evaluated, not_finite=lambda _: None), indent=2, allow_nan=False)
+        if settings.json
+        else table(evaluated)
+    )
     return 0
 
 

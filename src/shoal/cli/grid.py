@@ -109,7 +109,7 @@ def show(arguments: Sequence[str]) -> int:
     if len(words) == 1:
         print(api.benchmark_told(benchmark))
         return 0
-    if len(words) > 2 or not words[1].isdigit():
+    if len(words) > 2 or not (words[1].isdecimal() and len(words[1]) < 19):
         raise ShoalError(f"{words[-1]!r} is no number of a ruleset; give one from 0 to {len(benchmark) - 1}.")
     print(api.ruleset_told(benchmark.ruleset(int(words[1]))))
     return 0

@@ -112,7 +112,7 @@ def _loaded_once(path: str, stamp: tuple[int, int]) -> Benchmark:
 
 def _part(benchmark: Benchmark, part: str) -> Ruleset:
     """One ruleset, those between two bounds, those of a named part, or all."""
-    if part.lstrip("-").isdigit():
+    if re.fullmatch(r"-?\d{1,18}", part):
         return benchmark.ruleset(int(part))
     if ":" in part:
         return benchmark[_slice(part, len(benchmark))].rulesets
