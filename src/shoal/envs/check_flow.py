@@ -91,7 +91,8 @@ def _follow_while(params: dict[str, Any], inputs: list[Origin], draws: list[Sour
 
 
 def _follow_scan(params: dict[str, Any], inputs: list[Origin], draws: list[Sources]) -> list[Origin]:
-    constants, carries, body = params["num_consts"], params["num_carry"], params["jaxpr"].jaxpr
+    constants, carries = _scan_sizes(params)
+    body = params["jaxpr"].jaxpr
     fixed, elements = inputs[:constants], inputs[constants + carries :]
 
     def once(carry: list[Origin], draws: list[Sources]) -> list[Origin]:
@@ -101,6 +102,14 @@ def _follow_scan(params: dict[str, Any], inputs: list[Origin], draws: list[Sourc
     carry = _settled(once, inputs[constants : constants + carries])
     stacked = _follow(body, [*fixed, *carry, *elements], draws)[carries:]
     return [*carry, *(Origin(x.sources) for x in stacked)]
+
+
+def _scan_sizes(params: dict[str, Any]) -> tuple[int, int]:
+    """How many inputs of a scan are constants, and how many are carried, by the names of JAX 0.10 or 0.12."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    constants, carry, _ = params["ft_in"].unpack()
+    return len(constants), len(carry)
 
 
 def _settled(once: Any, carry: list[Origin]) -> list[Origin]:
