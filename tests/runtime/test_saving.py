@@ -36,7 +36,8 @@ def trained():
 @pytest.fixture(scope="module")
 def saved(trained, tmp_path_factory):
     directory = RunDirectory.create(tmp_path_factory.mktemp("saving") / "run", "CartPole-v1", "ppo", {})
-    saving.save_policies(directory, trained, list(SEEDS))
+    saving.save_best(directory, trained, list(SEEDS))
+    saving.save_last(directory, trained, list(SEEDS))
     return directory
 
 
@@ -127,7 +128,8 @@ def test_the_bytes_that_are_going_to_be_saved_are_known(trained, saved):
 
 def test_a_damaged_policy_is_found_out(trained, tmp_path):
     directory = RunDirectory.create(tmp_path / "run", "CartPole-v1", "ppo", {})
-    saving.save_policies(directory, trained, list(SEEDS))
+    saving.save_best(directory, trained, list(SEEDS))
+    saving.save_last(directory, trained, list(SEEDS))
     chunks = [
         path for path in (directory.path / "best").rglob("*") if path.is_file() and "d" in path.parts[-2:]
     ]

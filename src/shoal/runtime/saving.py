@@ -18,7 +18,7 @@ POLICY, LEARNER = "policy", "learner"  # what the names of saved leaves begin wi
 
 
 def check_storable(population: Run) -> int:
-    """Require that what `save_policies` is going to save can be saved; computes nothing.
+    """Require that what `save_best` and `save_last` are going to save can be saved; computes nothing.
 
     Args:
       population: the shapes of a population.
@@ -64,12 +64,6 @@ def save_last(directory: RunDirectory, population: Run, seeds: list[int]) -> Non
       ShoalError: they cannot be written.
     """
     _save(directory, "last", _policies(population)[1], {"seeds": seeds})
-
-
-def save_policies(directory: RunDirectory, population: Run, seeds: list[int]) -> None:
-    """Save the best and the last policies of all seeds (see `save_best` and `save_last`)."""
-    save_best(directory, population, seeds)
-    save_last(directory, population, seeds)
 
 
 def _policies(population: Run) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
