@@ -1,0 +1,57 @@
+"""Runs that an earlier version wrote: they load, act as they did, and can be run again and trained on."""
+
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import shoal
+from shoal import experiment, trees
+from shoal.api import plain
+
+GOLDEN = Path(__file__).parent / "golden"
+RUNS = ("cartpole-mlp", "pendulum-gru")
+
+
+def actions(run: str, which: str) -> list:
+    """What the policy does at eight observations that follow each other, of two environments."""
+    policy = shoal.load(GOLDEN / run, which)
+    width = policy.spec.observation_space.shape[-1]
+    memory, found = policy.initial_memory((2,)), []
+    for step in range(8):
+        observation = np.sin(np.arange(2 * width).reshape(2, width) + step).astype(np.float32)
+        memory, action = policy(memory, observation, first=step in (0, 5))
+        found.append(np.asarray(action).tolist())
+    return found
+
+
+@pytest.mark.parametrize("which", ["best", "last"])
+@pytest.mark.parametrize("run", RUNS)
+def test_a_policy_acts_as_when_it_was_written(run, which):
+    expected = json.loads((GOLDEN / run / "actions.json").read_text())[which]
+    np.testing.assert_allclose(actions(run, which), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_the_config_says_what_it_said(run):
+    saved = json.loads((GOLDEN / run / "config.json").read_text())
+    decided = experiment.decide(None, config_file=GOLDEN / run, overrides={})
+    again = json.loads(json.dumps(plain(decided.as_json(), not_finite=str)))
+    again["run"]["run_dir"] = saved["run"]["run_dir"]
+    assert {part: again[part] for part in ("environment", "algorithm", "run")} == {
+        part: saved[part] for part in ("environment", "algorithm", "run")
+    }
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_training_starts_from_a_run(run, tmp_path):
+    steps = 16 * 32
+    settings = dict(num_evals=0, eval_episodes=2, progress=False, run_dir=tmp_path / "run", total_steps=steps)
+    more = shoal.train(config=GOLDEN / run, start_from=GOLDEN / run, learning_rate=1e-9, **settings)
+    last = trees.named_leaves(shoal.load(GOLDEN / run, "last", seed=0).parameters)
+    for name, leaf in trees.named_leaves(shoal.load(more.path, "last", seed=0).parameters).items():
+        if "actor" in name:
+            np.testing.assert_allclose(leaf, last[name], atol=1e-6, err_msg=name)
+    assert jax.tree.leaves(more.learner)
