@@ -31,7 +31,7 @@ INSTALL = $(UV) pip install --quiet --python $(BIN)/python
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-slow lint format bench clean
+.PHONY: help train test test-full test-slow lint format bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -41,6 +41,9 @@ train: $(VENV)/.installed ## train PPO on CartPole-v1 with 10 seeds at once and 
 
 test: lint ## check style and types, then run the fast tests
 	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
+
+test-full: $(VENV)/.installed-test ## run what the fast tests leave out: the same properties over many more cases
+	$(BIN)/python -m pytest $(PARALLEL) -m "full and not slow" $(ARGS)
 
 test-slow: $(VENV)/.installed-test ## run the long learning tests
 	XLA_FLAGS= $(BIN)/python -m pytest -m slow --timeout 3600 $(ARGS)

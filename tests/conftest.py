@@ -42,6 +42,21 @@ machine.prepare(2)
 jax.devices()  # from here on their number is fixed, whatever a test asks for
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Marks the cases of a test as full that its mark `quick` does not name; those that it names stay as they are."""
+    cases = {}
+    for item in items:
+        if (mark := item.get_closest_marker("quick")) is None:
+            continue
+        cases.setdefault((item.path, item.originalname, mark.args), set()).add(item.callspec.id)
+        if item.callspec.id not in mark.args:
+            item.add_marker(pytest.mark.full)
+    for (path, name, named), found in cases.items():
+        if (unknown := set(named) - found) and len(found) > 1:  # one case alone was asked for by its id
+            raise pytest.UsageError(f"{path.name}::{name}: quick names {sorted(unknown)}, of {sorted(found)}")
+
+
 MANY_MAPPINGS = 30_000
 
 

@@ -69,6 +69,7 @@ def learned(config, learn):
     return learn(trees.as_arrays(config), jax.random.key(0))
 
 
+@pytest.mark.quick("a2c", "ppo with memory", "a user's")
 def test_an_update_keeps_structure_shapes_and_types(learned):
     before, after = learned["before"], learned["after"]
     assert isinstance(before, Learner)
@@ -116,6 +117,7 @@ def test_it_is_pure(config, learn, learned):
     assert any((first[name] != other[name]).any() for name in first)  # seeds begin apart
 
 
+@pytest.mark.quick("ppo", "ppo with memory", "a user's")
 def test_numbers_are_data_and_a_stack_of_them_is_a_sweep(config, learn, learned):
     """One program for every value of every float; and mapped over values and keys, each member is its solo run."""
     names = trees.data_fields(config)
@@ -164,6 +166,7 @@ def test_what_groups_of_environments_share_is_reduced(config):
     check_reduced(ENV, config, Settings(**SMALL | {"groups": 2}), "this one")
 
 
+@pytest.mark.quick("ppo", "ppo with memory", "a user's")
 def test_it_trains_in_the_loop(config):
     population, compiled = populate(ENV, config, (0, 1))
     population, _ = compiled.train(population, jnp.int32(2))
@@ -172,6 +175,7 @@ def test_it_trains_in_the_loop(config):
     assert all(np.isfinite(x).all() for x in metrics.values())
 
 
+@pytest.mark.quick("reinforce", "a user's")
 def test_it_trains_from_the_api(config, tmp_path):
     run = shoal.train(
         "probe/action",

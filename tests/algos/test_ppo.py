@@ -171,6 +171,7 @@ def distance(first, second):
     return max(float(jnp.abs(x - y).max()) for x, y in pairs)
 
 
+@pytest.mark.quick("cartpole", "shared", "normalised", "tanh_normal", "correlated", "masked_encoders")
 def test_replaying_a_rollout_gives_the_log_probabilities_that_acting_gave(variant):
     acted = variant[0]["trajectory"].extras.log_prob
     np.testing.assert_allclose(variant[0]["replayed"], acted, rtol=1e-5, atol=1e-5)
@@ -298,6 +299,7 @@ class Ending:
     ],
     ids=["plain", "normalised", "shared memory", "two memories", "a scan at once"],
 )
+@pytest.mark.quick("normalised", "two memories")
 def test_a_terminal_observation_may_hold_anything(settings):
     """It is in no statistic, no loss and no memory: NaN there gives the same parameters, bit for bit."""
     config = PPOConfig(hidden_sizes=(8,), num_minibatches=2, **settings).resolved()

@@ -204,6 +204,9 @@ def test_every_pattern_of_resets_is_there():
     assert not (first & last).any()
 
 
+@pytest.mark.quick(
+    "gru", "mingru", "mgu, shared, a grid, shown the observation before", "lstm, two layers summed, embedding"
+)
 def test_looking_back_gives_the_values_that_acting_gave(variant):
     _, values, looked_back, _ = variant
     np.testing.assert_allclose(looked_back, values, rtol=1e-5, atol=1e-5)
@@ -371,6 +374,7 @@ def test_burning_in_is_running_over_the_steps_before():
         {"core": "mingru", "chunk_length": 4, "burn_in": 4, "target_kl": 0.01, "critic_update_epochs": 5},
     ],
 )
+@pytest.mark.quick("settings1")
 def test_training_is_reproducible_and_finite(settings):
     config = made(**settings)
     populations = []

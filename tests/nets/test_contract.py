@@ -223,6 +223,20 @@ def test_every_module_has_its_place_here():
 
 
 @pytest.mark.parametrize("name", MEMBERS)
+@pytest.mark.quick(
+    "MLP",
+    "NoisyMLP",
+    "CNN",
+    "GridCNN",
+    "OneHotInput",
+    "Inputs",
+    "CategoricalHead",
+    "NormalHead, state-dependent",
+    "BetaHead",
+    "ScalarValueHead",
+    "QHead",
+    "Headed",
+)
 def test_leading_axes_are_free_and_nothing_compiles_again(name):
     """[T, B], [B] and [] give the same numbers, and so do vmap, scan and a stack of two modules."""
     member, (module, other) = MEMBERS[name], construct(name)
@@ -276,6 +290,20 @@ def measure(result, noise):
 
 
 @pytest.mark.parametrize("name", MEMBERS)
+@pytest.mark.quick(
+    "MLP",
+    "NoisyMLP",
+    "CNN",
+    "GridCNN",
+    "EmbeddingInput",
+    "DictInput",
+    "CategoricalHead",
+    "NormalHead",
+    "GSDEHead",
+    "QHead",
+    "DuelingQHead",
+    "Ensemble",
+)
 def test_gradients_are_finite_at_extreme_inputs(name):
     member, (module, _) = MEMBERS[name], construct(name)
 
@@ -321,6 +349,7 @@ def test_two_constructions_have_equal_structure(name):
 
 
 @pytest.mark.parametrize("name", HEADS)
+@pytest.mark.quick("CategoricalHead", "NormalHead, state-dependent", "BetaHead", "ScalarValueHead", "QHead")
 def test_initial_outputs_are_of_the_stated_scale(name):
     """What a head is given begins with the standard deviation of its own layer, and with no bias."""
     head = HEADS[name][0]

@@ -231,6 +231,7 @@ def test_gradients_are_finite_at_extreme_inputs(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.quick("gru", "mingru")
 def test_contract(kind):
     """A pytree of floats, the same structure each time, any batch axes, and vmap over members."""
     cores = [RecurrentCore(IN, SIZE, kind, layers=2, key=jax.random.key(seed)) for seed in (0, 1)]

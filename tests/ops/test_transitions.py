@@ -53,6 +53,7 @@ def test_an_action_that_does_not_exist_is_nan_where_it_counts(name, wrong):
     ].all()  # without weights all count
 
 
+@pytest.mark.quick("td", "q", "categorical_q", "quantile_double_q")
 def test_targets_are_constants_unless_asked_otherwise(loss):
     """The gradient by finite differences in float64: of the predictions alone, or of everything."""
     with jax.enable_x64(True):
