@@ -180,8 +180,7 @@ def test_what_was_rewarded_in_a_grid_world_is_found_again_sooner(tmp_path):
 
 def test_without_a_memory_the_agent_of_memory_s8_guesses(tmp_path):
     """What makes the preset's memory needed: the thing at the start is out of sight at the crossing."""
-    feed_forward = {"core": "none", "previous_action": False, "chunk_length": 0}
-    summary, _ = absolute("MiniGrid-MemoryS8", tmp_path, seeds=5, total_steps=3_000_000, **feed_forward)
+    summary, _ = absolute("MiniGrid-MemoryS8", tmp_path, seeds=5, total_steps=3_000_000, core="none")
     shares = summary["evaluation"]["info_success"]
     assert all(0.4 <= share <= 0.6 for share in shares)
 
