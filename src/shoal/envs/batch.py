@@ -164,7 +164,7 @@ class Batch:
             self._check_alike(started, current)
             return started
 
-        return batching.in_groups(ended, start_group, stepped)
+        return batching.change_in_groups(ended, start_group, stepped)
 
     def _check_alike(self, started: PyTree, stepped: PyTree) -> None:
         """Holds the environment to one structure of states and time-steps; shapes are read while tracing."""

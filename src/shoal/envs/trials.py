@@ -142,7 +142,7 @@ class Trial(Wrapper):
             new = shown._replace(observation=observation, action_mask=new.action_mask, alive=new.alive)
             return begun, new
 
-        return batching.where(goes_on, begin, (state, shown), key, traced)
+        return batching.change_where(goes_on, begin, (state, shown), key, traced)
 
     def inner_state(self, state: TrialState) -> State:
         """The inner environment's state."""
