@@ -12,7 +12,7 @@ from shoal.envs.grid.actions import Action
 from shoal.envs.grid.distinct import is_new, keys, rules_written_alike
 from shoal.envs.grid.generating import GOAL_KINDS, PAIR_GOALS, PUBLISHED, Draws, draw_block
 from shoal.envs.grid.goals import GoalKind
-from shoal.envs.grid.near import Nearby
+from shoal.envs.grid.near import Neighbourhood
 from shoal.envs.grid.rules import RuleKind
 from shoal.envs.grid.rulesets import Ruleset, ruleset, stacked
 from shoal.envs.grid.tiles import PICKABLE, Colour, Tile
@@ -104,7 +104,7 @@ def test_rules_written_alike_hold_where_they_held():
     drawn = draw_block(3000, PUBLISHED["small"], Draws(4)).rules[:, 0]
     drawn = drawn[drawn[:, 0] > 0]
     rng = np.random.default_rng(0)
-    table, alike = rules.table(drawn), rules.table(rules_written_alike(drawn))
+    table, alike = rules.decode(drawn), rules.decode(rules_written_alike(drawn))
     assert (np.asarray(table.kind) != np.asarray(alike.kind)).sum() > 400
     own = np.stack([table.tile, table.other, np.full(len(drawn), 1 + 256 * Colour.BLACK, np.uint16)])
     cells = own[rng.integers(0, 3, (9, len(drawn))), np.arange(len(drawn))]  # often what the rule is about
@@ -114,9 +114,9 @@ def test_rules_written_alike_hold_where_they_held():
     @jax.jit
     @jax.vmap
     def applied(rule, cells, action, direction):
-        attends = near.attention(action, direction)
+        attends = near.action_flags(action, direction)
         around, beyond = tuple(cells[1:5]), tuple(cells[5:])
-        return rules.apply_one(rule, Nearby(cells[0], around, beyond), cells[0], attends)
+        return rules.apply_rule(rule, Neighbourhood(cells[0], around, beyond), cells[0], attends)
 
     before = [applied(one, jnp.asarray(cells.T), action, direction) for one in (table, alike)]
     changed = sum(np.asarray(x) != y for x, y in zip(before[0][0].beyond, cells[5:], strict=True)) > 0

@@ -17,7 +17,7 @@ from shoal.envs.grid.board import DIRECTIONS
 from shoal.envs.grid.distinct import keys
 from shoal.envs.grid.generating import PUBLISHED, Draws, GenerationConfig, draw_block, generate
 from shoal.envs.grid.goals import GoalKind
-from shoal.envs.grid.rules import OF_TWO_TILES, RuleKind
+from shoal.envs.grid.rules import TWO_TILE_KINDS, RuleKind
 from shoal.envs.grid.rulesets import Ruleset, check, stacked
 from shoal.envs.grid.tiles import FLOOR, PICKABLE, Colour, Tile, cell
 from shoal.envs.grid.world import begin
@@ -34,14 +34,14 @@ def generated(name, count=COUNT):
 
 def tiles_of(row):
     """The tiles that a goal's or a rule's row is about."""
-    is_rule = len(row) == rules.ENCODED
+    is_rule = len(row) == rules.ENCODED_SIZE
     kind = RuleKind(row[0]) if is_rule else GoalKind(row[0])
     pairs = [tuple(int(x) for x in row[first : first + 2]) for first in (1, 3)]
     return pairs if kind.name.startswith("TILE_NEAR") else pairs[:1]
 
 
 def product_of(row):
-    first = 5 if row[0] in OF_TWO_TILES else 3
+    first = 5 if row[0] in TWO_TILE_KINDS else 3
     return tuple(int(x) for x in row[first : first + 2])
 
 
@@ -113,7 +113,7 @@ def scene(row, approach):
     Returns (cells [9, 9], row, column, direction of the agent, actions), or None where this approach is not
     possible.
     """
-    name = (RuleKind if len(row) == rules.ENCODED else GoalKind)(row[0]).name
+    name = (RuleKind if len(row) == rules.ENCODED_SIZE else GoalKind)(row[0]).name
     grid = np.full((9, 9), FLOOR, np.uint16)
     steps = dict(zip(("UP", "RIGHT", "DOWN", "LEFT"), ((-1, 0), (0, 1), (1, 0), (0, -1)), strict=True))
     ahead = list(steps.values())[approach]
@@ -150,7 +150,7 @@ def test_each_step_of_the_tree_can_be_played_whatever_distracts():
                 scenes += [one for one in found if one]
                 possible = len(found) - found.count(None)
                 in_force += [Ruleset(*task)] * possible
-                aims += [product_of(row) if len(row) == rules.ENCODED else (0, 0)] * possible
+                aims += [product_of(row) if len(row) == rules.ENCODED_SIZE else (0, 0)] * possible
                 owners += [(name, number, tuple(row))] * possible
     world = envs.make("XLand-MiniGrid-R1-9x9", max_episode_steps=100)
     made, won = played(world, scenes, stacked(in_force), [cell(*aim) for aim in aims])
@@ -172,8 +172,8 @@ def played(world, scenes, tasks, aims):
             flat,
             board.place(row, column),
             direction,
-            goals.decoded(board, goal),
-            rule_table=rules.table(rule_rows),
+            goals.decode(board, goal),
+            rule_table=rules.decode(rule_rows),
         )
 
         def step(state, action):

@@ -40,7 +40,7 @@ NAMES = (
 
 def facts(world, state):
     """What a state says, as integers [N, ...]: the cells, the agent, the goal."""
-    goal = np.asarray(jax.vmap(functools.partial(goals.encoded, world.board))(state.goal))
+    goal = np.asarray(jax.vmap(functools.partial(goals.encode, world.board))(state.goal))
     others = (state.agent.place, state.agent.direction, state.agent.pocket, state.pitfall)
     return np.concatenate([np.asarray(state.cells), *(np.asarray(x)[:, None] for x in others), goal], 1)
 

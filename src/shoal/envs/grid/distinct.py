@@ -15,7 +15,7 @@ from collections.abc import Hashable
 import numpy as np
 
 from shoal.envs.grid.goals import GoalKind
-from shoal.envs.grid.rules import OF_TWO_TILES, RuleKind
+from shoal.envs.grid.rules import TWO_TILE_KINDS, RuleKind
 from shoal.envs.grid.rulesets import Ruleset
 from shoal.envs.grid.tiles import Bytes
 
@@ -23,7 +23,7 @@ BITS = 8  # of a byte, by which bytes are put together to one number
 
 # How many bytes each kind reads, its own included; kind 0 is none at all.
 GOAL_READS = np.asarray([5 if kind.name.startswith("TILE") else 3 if kind else 0 for kind in GoalKind])
-RULE_READS = np.asarray([7 if kind in OF_TWO_TILES else 5 if kind else 0 for kind in RuleKind])
+RULE_READS = np.asarray([7 if kind in TWO_TILE_KINDS else 5 if kind else 0 for kind in RuleKind])
 
 
 def is_new(rulesets: Ruleset, seen: set[Hashable], *, with_objects: bool = False) -> np.ndarray:

@@ -19,7 +19,7 @@ import numpy as np
 from shoal.envs.grid import goals, rules
 from shoal.envs.grid.distinct import is_new
 from shoal.envs.grid.goals import GoalKind
-from shoal.envs.grid.rules import OF_TWO_TILES, RuleKind
+from shoal.envs.grid.rules import TWO_TILE_KINDS, RuleKind
 from shoal.envs.grid.rulesets import Ruleset
 from shoal.envs.grid.tiles import PICKABLE, Colour, Tile
 from shoal.errors import ShoalError, nearest
@@ -185,7 +185,7 @@ def bytes_of_each(config: GenerationConfig) -> int:
     """
     config.validate()
     tile = 2  # bytes: tile and colour
-    return goals.ENCODED + rules.ENCODED * config.max_rules + tile * config.max_things
+    return goals.ENCODED_SIZE + rules.ENCODED_SIZE * config.max_rules + tile * config.max_things
 
 
 def generate(count: int, config: GenerationConfig, seed: int = 0) -> Ruleset:
@@ -263,7 +263,7 @@ def _tree(
     depth = np.full(count, config.chain_depth)
     if config.sample_depth:
         depth = draws.below(depth + 1)
-    rows, things = [np.zeros((count, 0, rules.ENCODED), np.uint8)], []
+    rows, things = [np.zeros((count, 0, rules.ENCODED_SIZE), np.uint8)], []
     wanted = [goal_tiles[:, 0], goal_tiles[:, 1]]
     for level in range(config.chain_depth + 1):
         inputs = []
@@ -289,7 +289,7 @@ def _rules(products: np.ndarray, used: np.ndarray, draws: Draws) -> tuple[np.nda
       its bytes, uint8 [n, 7], zeros where the product is NOTHING; the numbers of its tiles [n, 2].
     """
     kind = RULE_KINDS[draws.below(np.full(len(products), len(RULE_KINDS)))]
-    two = np.isin(kind, OF_TWO_TILES)
+    two = np.isin(kind, TWO_TILE_KINDS)
     first = draws.one_of(np.where(two[:, None], IS_THING, IS_MOVABLE) & ~used)
     second = np.where(two, draws.one_of(IS_MOVABLE & ~used), NOTHING)
     product = TILES[products]
@@ -331,7 +331,7 @@ def _blocks_the_tree(row: np.ndarray, tiles: np.ndarray, needed: Needed) -> np.n
     """
     kind = row[:, 0]
     taken = np.isin(kind, AT_ONCE) & needed.used[np.arange(len(row)), tiles[:, 0]]
-    same_kind = ~np.isin(kind, OF_TWO_TILES)[:, None] & (needed.tree[..., 0] == kind[:, None])
+    same_kind = ~np.isin(kind, TWO_TILE_KINDS)[:, None] & (needed.tree[..., 0] == kind[:, None])
     turned = (same_kind & (needed.tree[..., 3:5] == row[:, None, 1:3]).all(-1)).any(1)
     of_goal = (np.sort(tiles, 1) == np.sort(needed.goal_tiles, 1)).all(1)
     return (kind != RuleKind.NONE) & (taken | turned | of_goal)

@@ -13,7 +13,7 @@ from shoal.envs.grid import goals, layouts
 from shoal.envs.grid.board import write
 from shoal.envs.grid.goals import Goal, GoalKind
 from shoal.envs.grid.layouts import COLOURS, THINGS, below, distinct, draw, one_of
-from shoal.envs.grid.tiles import FLOOR, GOAL, WALL, Colour, Tile, cell, coloured
+from shoal.envs.grid.tiles import FLOOR, GOAL, WALL, Colour, Tile, cell, coloured_cells
 from shoal.envs.grid.world import LARGEST_VIEW, LEAST_VIEW, GridState, GridWorld, begin, side
 from shoal.errors import ShoalError
 from shoal.types import Array
@@ -149,9 +149,9 @@ class Unlock(GridWorld):
         door = layouts.two_rooms_door(self.board, bits[1])
         key_place, place = (left_place(self, rank) for rank in distinct(bits[2:4], left_cells(self)))
         cells = jnp.asarray(self.board.flat(layouts.two_rooms(self.height, self.width)))
-        cells = write(cells, door, coloured(Tile.DOOR_LOCKED, colour))
-        cells = write(cells, key_place, coloured(Tile.KEY, colour))
-        goal = goals.make(GoalKind.TILE_ON_POSITION, coloured(Tile.DOOR_OPEN, colour), door)
+        cells = write(cells, door, coloured_cells(Tile.DOOR_LOCKED, colour))
+        cells = write(cells, key_place, coloured_cells(Tile.KEY, colour))
+        goal = goals.make(GoalKind.TILE_ON_POSITION, coloured_cells(Tile.DOOR_OPEN, colour), door)
         return begin(cells, place, below(bits[4], 4), goal)
 
 
@@ -169,8 +169,10 @@ class UnlockPickUp(GridWorld):
         colour = one_of(bits[2], COLOURS)
         key_place, place = (left_place(self, rank) for rank in distinct(bits[3:5], left_cells(self)))
         cells = jnp.asarray(self.board.flat(layouts.two_rooms(self.height, self.width)))
-        cells = write(cells, layouts.two_rooms_door(self.board, bits[5]), coloured(Tile.DOOR_LOCKED, colour))
-        cells = write(cells, key_place, coloured(Tile.KEY, colour))
+        cells = write(
+            cells, layouts.two_rooms_door(self.board, bits[5]), coloured_cells(Tile.DOOR_LOCKED, colour)
+        )
+        cells = write(cells, key_place, coloured_cells(Tile.KEY, colour))
         cells = write(cells, right_place(self, bits[6]), thing)
         return begin(cells, place, below(bits[7], 4), goals.make(GoalKind.AGENT_HOLD, thing))
 
@@ -196,8 +198,8 @@ class BlockedUnlockPickUp(GridWorld):
         columns = self.width // 2 - 1
         obstacle_rank = (self.board.position(door)[0] - 1) * columns + columns - 1
         cells = jnp.asarray(self.board.flat(layouts.two_rooms(self.height, self.width)))
-        cells = write(cells, door, coloured(Tile.DOOR_LOCKED, colour))
-        cells = write(cells, left_place(self, key_rank), coloured(Tile.KEY, colour))
+        cells = write(cells, door, coloured_cells(Tile.DOOR_LOCKED, colour))
+        cells = write(cells, left_place(self, key_rank), coloured_cells(Tile.KEY, colour))
         cells = write(cells, right_place(self, bits[7]), thing)
         cells = write(cells, left_place(self, obstacle_rank), obstacle)
         rank = apart_from(bits[8], left_cells(self), key_rank, obstacle_rank)
@@ -208,7 +210,7 @@ class BlockedUnlockPickUp(GridWorld):
 def coloured_thing(thing_bits: Array, colour_bits: Array) -> Array:
     """Any thing of any colour, as a cell."""
     thing = one_of(thing_bits, THINGS).astype(jnp.uint16)
-    return thing | coloured(Tile.EMPTY, one_of(colour_bits, COLOURS))
+    return thing | coloured_cells(Tile.EMPTY, one_of(colour_bits, COLOURS))
 
 
 def apart_from(bits: Array, total: int, one: Array, other: Array) -> Array:
@@ -247,10 +249,12 @@ class LockedRoom(GridWorld):
             return corners[room] + row * board.stride + column
 
         cells = jnp.asarray(board.flat(layouts.six_rooms(self.height, self.width)))
-        cells = write(cells, doors, coloured(Tile.DOOR_CLOSED, colours))
-        cells = write(cells, doors[goal_room], coloured(Tile.DOOR_LOCKED, colours[goal_room]))
+        cells = write(cells, doors, coloured_cells(Tile.DOOR_CLOSED, colours))
+        cells = write(cells, doors[goal_room], coloured_cells(Tile.DOOR_LOCKED, colours[goal_room]))
         cells = write(cells, within(goal_room, bits[8], bits[9]), GOAL)
-        cells = write(cells, within(key_room, bits[10], bits[11]), coloured(Tile.KEY, colours[goal_room]))
+        cells = write(
+            cells, within(key_room, bits[10], bits[11]), coloured_cells(Tile.KEY, colours[goal_room])
+        )
         row, column = 1 + below(bits[12], self.height - 2), self.width // 2 - 1 + below(bits[13], 2)
         return begin(cells, board.place(row, column), below(bits[14], 4), at_the_goal())
 
@@ -331,11 +335,11 @@ class Playground(GridWorld):
         )
         places = free[jnp.stack(distinct(ranks, len(free)))]
         kinds = one_of(things, (*THINGS, Tile.KEY, Tile.GOAL)).astype(jnp.uint16)
-        objects = kinds | coloured(Tile.EMPTY, one_of(thing_colours, COLOURS))
+        objects = kinds | coloured_cells(Tile.EMPTY, one_of(thing_colours, COLOURS))
         cells = write(
             jnp.asarray(board.flat(grid)),
             layouts.nine_rooms_doors(board, doors),
-            coloured(Tile.DOOR_CLOSED, one_of(door_colours, COLOURS)),
+            coloured_cells(Tile.DOOR_CLOSED, one_of(door_colours, COLOURS)),
         )
         cells = write(cells, places[:-1], objects)
         return begin(cells, places[-1], below(turn[0], 4), goals.make(GoalKind.NONE))

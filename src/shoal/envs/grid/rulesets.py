@@ -10,7 +10,7 @@ import numpy as np
 
 from shoal.envs.grid import goals, rules
 from shoal.envs.grid.goals import GoalKind
-from shoal.envs.grid.rules import OF_TWO_TILES, RuleKind
+from shoal.envs.grid.rules import TWO_TILE_KINDS, RuleKind
 from shoal.envs.grid.tiles import NUM_COLOURS, NUM_TILES, Bytes, Tile
 from shoal.errors import ShoalError
 
@@ -30,7 +30,9 @@ class Ruleset(NamedTuple):
 
 
 NO_RULESET = Ruleset(
-    np.zeros(goals.ENCODED, np.uint8), np.zeros((1, rules.ENCODED), np.uint8), np.zeros((1, 2), np.uint8)
+    np.zeros(goals.ENCODED_SIZE, np.uint8),
+    np.zeros((1, rules.ENCODED_SIZE), np.uint8),
+    np.zeros((1, 2), np.uint8),
 )
 
 
@@ -113,7 +115,7 @@ def check(given: Ruleset) -> None:
     has_tile = ~np.isin(goal[:, 0], (GoalKind.NONE, GoalKind.AGENT_ON_POSITION))
     _check_tiles("goal", goal[has_tile], 1)
     _check_tiles("goal", goal[is_pair], 3)
-    is_pair, has_tile = np.isin(rule[:, 0], OF_TWO_TILES), rule[:, 0] != RuleKind.NONE
+    is_pair, has_tile = np.isin(rule[:, 0], TWO_TILE_KINDS), rule[:, 0] != RuleKind.NONE
     _check_tiles("rule", rule[has_tile], 1)
     _check_tiles("rule", rule[is_pair], 3)
     _check_tiles("rule", rule[has_tile & ~is_pair], 3, may_be_empty=True)  # the products

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.envs.grid.actions import Agent
-from shoal.envs.grid.batching import computed_once
+from shoal.envs.grid.batching import compute_once_in_batch
 from shoal.envs.grid.board import Board, read
 from shoal.envs.grid.tiles import NOTHING, OPAQUE, is_one_of, tile_of
 from shoal.types import Array
@@ -27,7 +27,7 @@ def seen_cells(board: Board, cells: Array, agent: Agent, size: int, see_through_
     def window(cells: Array, agent: Agent) -> Array:
         return read(cells, places_ahead(board, agent, size))
 
-    seen = computed_once(window)(agent.place >= 0, cells, agent)
+    seen = compute_once_in_batch(window)(agent.place >= 0, cells, agent)
     return seen if see_through_walls else jnp.where(lit(seen, size), seen, NOTHING)
 
 
@@ -56,7 +56,7 @@ def offsets(board: Board, size: int) -> np.ndarray:
     """
     forward = np.arange(size - 1, -1, -1, dtype=np.int32)[:, None]
     sideways = np.arange(size, dtype=np.int32) - size // 2
-    steps = board.steps
+    steps = board.neighbour_offsets
     views = [forward * steps[number] + sideways * steps[(number + 1) % 4] for number in range(4)]
     return np.stack(views).reshape(4, -1)
 

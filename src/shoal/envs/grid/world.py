@@ -11,12 +11,12 @@ import numpy as np
 from shoal import trees
 from shoal.envs.base import TimeStep, environment, parameter, restart, transition
 from shoal.envs.grid import goals, near, pictures, rules
-from shoal.envs.grid.actions import Action, Agent, handled, moved
-from shoal.envs.grid.board import Board, read, step_of, write
+from shoal.envs.grid.actions import Action, Agent, handle_object, move
+from shoal.envs.grid.board import Board, direction_offset, read, write
 from shoal.envs.grid.goals import Goal
 from shoal.envs.grid.rules import Rules
-from shoal.envs.grid.settling import Scene, settle
-from shoal.envs.grid.tiles import NOTHING, NUM_COLOURS, NUM_TILES, unpacked
+from shoal.envs.grid.settling import RuleInputs, apply_rules
+from shoal.envs.grid.tiles import NOTHING, NUM_COLOURS, NUM_TILES, unpack
 from shoal.envs.grid.views import places_seen, seen_cells, view
 from shoal.envs.registry import LARGEST_COUNT
 from shoal.errors import ShoalError
@@ -113,9 +113,11 @@ class GridWorld(abc.ABC):
             "view": self._view_space(),
             "direction": Discrete(4),
             "pocket": cell_space(),
-            "goal": Box(0, self._most_of(goals.GoalKind, goals.ENCODED), dtype=np.uint8),
+            "goal": Box(0, self._most_of(goals.GoalKind, goals.ENCODED_SIZE), dtype=np.uint8),
             "rules": Box(
-                0, np.tile(self._most_of(rules.RuleKind, rules.ENCODED), (self.num_rules, 1)), dtype=np.uint8
+                0,
+                np.tile(self._most_of(rules.RuleKind, rules.ENCODED_SIZE), (self.num_rules, 1)),
+                dtype=np.uint8,
             ),
         }
         told = self._told()
@@ -167,19 +169,19 @@ class GridWorld(abc.ABC):
     def _act(self, state: GridState, action: Array) -> tuple[GridState, Array]:
         """The state after an action and its consequences, and whether the goal is reached."""
         board, cells = self.board, state.cells
-        front_place = state.agent.place + step_of(board, state.agent.direction)
+        front_place = state.agent.place + direction_offset(board, state.agent.direction)
         front = read(cells, front_place)
-        agent = moved(board, state.agent, front, action)
+        agent = move(board, state.agent, front, action)
         if self.changes_cells:
-            agent, front = handled(agent, front, action)
+            agent, front = handle_object(agent, front, action)
             cells = write(cells, front_place, front)
-        nearby, attends = None, near.attention(action, agent.direction)
+        neighbourhood, flags = None, near.action_flags(action, agent.direction)
         if state.rules:
-            places = near.places_nearby(board, agent.place, agent.direction)
-            scene = Scene(state.rules, places, attends)
-            cells, nearby, pocket = settle(scene, cells, agent.pocket)
+            places = near.neighbourhood_places(board, agent.place, agent.direction)
+            rule_inputs = RuleInputs(state.rules, places, flags)
+            cells, neighbourhood, pocket = apply_rules(rule_inputs, cells, agent.pocket)
             agent = agent._replace(pocket=pocket)
-        success = goals.reached(state.goal, cells, agent, nearby, attends)
+        success = goals.is_reached(state.goal, cells, agent, neighbourhood, flags)
         return state._replace(cells=cells, agent=agent, steps=state.steps + 1), success
 
     def observe(self, state: GridState) -> PyTree:
@@ -192,13 +194,13 @@ class GridWorld(abc.ABC):
         if "direction" in told:
             parts["direction"] = state.agent.direction
         if "pocket" in told:
-            parts["pocket"] = unpacked(state.agent.pocket)
+            parts["pocket"] = unpack(state.agent.pocket)
         if "goal" in told:
-            encoded = goals.encoded(self.board, state.goal)
+            encoded = goals.encode(self.board, state.goal)
             parts["goal"] = encoded if self.shows_goal else jnp.zeros_like(encoded)
         if "rules" in told:
-            nothing = jnp.zeros((self.num_rules, rules.ENCODED), jnp.uint8)
-            parts["rules"] = rules.encoded(state.rules) if state.rules else nothing
+            nothing = jnp.zeros((self.num_rules, rules.ENCODED_SIZE), jnp.uint8)
+            parts["rules"] = rules.encode(state.rules) if state.rules else nothing
         return parts
 
     def _see(self, state: GridState) -> Array:

@@ -11,7 +11,7 @@ from shoal.envs.grid import choosing, goals, layouts, rules, rulesets
 from shoal.envs.grid.board import write
 from shoal.envs.grid.layouts import COLOURS, below, distinct, draw, one_of
 from shoal.envs.grid.rulesets import NO_RULESET, Ruleset
-from shoal.envs.grid.tiles import FLOOR, NOTHING, Tile, coloured, packed
+from shoal.envs.grid.tiles import FLOOR, NOTHING, Tile, coloured_cells, pack
 from shoal.envs.grid.world import LARGEST_VIEW, LEAST_VIEW, GridState, GridWorld, begin
 from shoal.errors import ShoalError, nearest
 from shoal.types import Array, TimeStep, restart
@@ -110,11 +110,11 @@ class XLand(GridWorld):
         chosen = self.ruleset
         if self.num_rulesets is not None:
             chosen = Ruleset(*(jnp.asarray(array)[task] for array in chosen))
-        things = packed(chosen.init_tiles)
+        things = pack(chosen.init_tiles)
         cells = jnp.asarray(board.flat(walls))
         if doors:
             colours = one_of(bits[doors : 2 * doors], COLOURS)
-            cells = write(cells, self._door_places(bits[:doors]), coloured(Tile.DOOR_CLOSED, colours))
+            cells = write(cells, self._door_places(bits[:doors]), coloured_cells(Tile.DOOR_CLOSED, colours))
         free = layouts.free_places(board, walls)
         ranks = distinct(bits[2 * doors : -1], len(free))
         places = jnp.asarray(free)[jnp.stack(ranks)]
@@ -124,8 +124,8 @@ class XLand(GridWorld):
             cells,
             places[0],
             below(bits[-1], 4),
-            goals.decoded(board, chosen.goal),
-            rule_table=rules.table(chosen.rules),
+            goals.decode(board, chosen.goal),
+            rule_table=rules.decode(chosen.rules),
             task=task,
         )
 
