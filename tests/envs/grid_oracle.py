@@ -13,7 +13,7 @@ from shoal.envs.grid import goals, rules
 from shoal.envs.grid.actions import Agent
 from shoal.envs.grid.goals import GoalKind
 from shoal.envs.grid.tiles import pack
-from shoal.envs.grid.world import NOWHERE, GridState
+from shoal.envs.grid.world import NO_PLACE, GridState
 
 NAMES = sorted(xminigrid.registered_environments())
 
@@ -85,7 +85,7 @@ def _converted(world, state):
         jnp.asarray(state.agent.direction, jnp.int32),
         pack(state.agent.pocket),
     )
-    goal, pitfall = goals.decode(board, state.goal_encoding), jnp.asarray(NOWHERE, jnp.int32)
+    goal, pitfall = goals.decode(board, state.goal_encoding), jnp.asarray(NO_PLACE, jnp.int32)
     if hasattr(state.carry, "success_pos"):
         goal = goals.make(GoalKind.AGENT_ON_POSITION, place=board.place(*state.carry.success_pos))
         pitfall = jnp.asarray(board.place(*state.carry.failure_pos), jnp.int32)

@@ -114,7 +114,7 @@ def test_every_registered_environment_is_found_by_its_name(name):
         description = through_a_file(make(name, **parameters))
         assert description.name == name
         assert all(description.parameters[parameter] == x for parameter, x in parameters.items())
-    stands_for = registry.meant_by(name)
+    stands_for = registry.registered_parameters(name)
     defaults = {p: x.default for p, x in envs.parameters_of(name).items() if p not in stands_for}
     assert same(dict(described(make(name)).parameters), defaults)
 

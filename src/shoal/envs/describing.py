@@ -66,7 +66,7 @@ def completed(name: str, parameters: Mapping[str, Any]) -> Description:
     Defaults are added, so that it stays the same where a later version has others; but not what the name itself
     stands for, nor a default that cannot be written down.
     """
-    known, meant = registry.parameters_of(name), registry.meant_by(name)
+    known, meant = registry.parameters_of(name), registry.registered_parameters(name)
     by_keyword = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     defaults = {
         parameter: declared.default
@@ -74,7 +74,7 @@ def completed(name: str, parameters: Mapping[str, Any]) -> Description:
         if declared.kind in by_keyword and declared.default is not inspect.Parameter.empty
         if parameter not in meant
     }
-    complete = registry.lasting(name, {**defaults, **parameters})
+    complete = registry.portable_parameters(name, {**defaults, **parameters})
     unwritable = {parameter: reason for parameter, x in complete.items() if (reason := _why_unwritable(x))}
     return Description(
         name,

@@ -119,17 +119,17 @@ def make(name: str, **parameters: Any) -> Environment:
     return _wrapped(env, around[TIME_LIMIT], around[TRIAL])
 
 
-def lasting(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+def portable_parameters(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters of an environment as a run writes them down.
 
     An environment whose parameters name something that may change or move, such as a file, has a static method
-    `lasting_parameters` that makes them mean the same later and from anywhere.
+    `portable_parameters` that makes them mean the same later and from anywhere.
     """
-    settle = getattr(_resolve(name, _entry(name).constructor), "lasting_parameters", dict)
+    settle = getattr(_resolve(name, _entry(name).constructor), "portable_parameters", dict)
     return settle(parameters)
 
 
-def meant_by(name: str) -> Mapping[str, Any]:
+def registered_parameters(name: str) -> Mapping[str, Any]:
     """The parameters that a name itself stands for, as it was registered."""
     return _entry(name).parameters
 
