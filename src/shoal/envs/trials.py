@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from shoal.envs import batching, summaries
 from shoal.envs.base import TimeStep, Wrapper, again, environment, parameter
-from shoal.envs.registry import LARGEST_COUNT
+from shoal.envs.registry import MAX_COUNT
 from shoal.errors import ShoalError
 from shoal.spaces import Dict, Discrete
 from shoal.types import EPISODE_ENDED as ENDED
@@ -61,7 +61,7 @@ class Trial(Wrapper):
     (there too the agent is shown when an episode has ended, and its memory goes on until the trial has).
     """
 
-    episodes: int = parameter(low=1, high=LARGEST_COUNT)
+    episodes: int = parameter(low=1, high=MAX_COUNT)
 
     @property
     def observation_space(self) -> Dict:
@@ -90,7 +90,7 @@ class Trial(Wrapper):
             raise ShoalError(f"episodes={self.episodes} of a Trial is too few; give 1 or more")
         inner, timestep = self.env.reset(key)
         self._check_names(timestep.info)
-        nothing = summaries.nothing(timestep.info, self.env.info_summaries)
+        nothing = summaries.initial(timestep.info, self.env.info_summaries)
         running = TrialState(
             env=inner,
             episode=jnp.zeros((), jnp.int32),
@@ -99,7 +99,7 @@ class Trial(Wrapper):
             info=nothing,
             log={},
         )
-        results = summaries.averaged(nothing, self.env.info_summaries, running.length)
+        results = summaries.finalise(nothing, self.env.info_summaries, running.length)
         log = jax.tree.map(
             lambda x: jnp.zeros((self.episodes, *x.shape), x.dtype), _results(running, results)
         )
@@ -154,9 +154,9 @@ class Trial(Wrapper):
         running = state._replace(
             returned=state.returned + timestep.reward,
             length=state.length + 1,
-            info=summaries.added(state.info, timestep.info, declared, state.length == 0),
+            info=summaries.accumulate(state.info, timestep.info, declared, state.length == 0),
         )
-        results = _results(running, summaries.averaged(running.info, declared, running.length))
+        results = _results(running, summaries.finalise(running.info, declared, running.length))
         here = jnp.arange(self.episodes) == state.episode
         log = {
             name: jnp.where(here.reshape(-1, *[1] * x.ndim), x, state.log[name])

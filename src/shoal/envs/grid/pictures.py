@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.envs.drawing import Point, Shape, box, canvas, disc, finished, grown, paint, polygon
+from shoal.envs.drawing import Point, Shape, box, canvas, disc, expand, paint, polygon, to_uint8
 from shoal.envs.grid.board import DIRECTIONS, read
 from shoal.envs.grid.tiles import NUM_COLOURS, NUM_TILES, TILE_BITS, Colour, Tile, tile_of
 from shoal.types import Array
@@ -83,7 +83,7 @@ def atlas(size: int) -> np.ndarray:
             for figure in range(NUM_FIGURES):
                 picture = empty if figure == NO_AGENT else _draw_agent(empty, figure - AGENT_UP)
                 smaller = picture.reshape(size, scale, size, scale, 3).mean((1, 3))
-                tiles[tile, colour, figure] = finished(smaller)
+                tiles[tile, colour, figure] = to_uint8(smaller)
     tiles.flags.writeable = False
     return tiles
 
@@ -169,7 +169,7 @@ def _draw_tile(tile: Tile, colour: Colour, size: int) -> np.ndarray:
         case _:
             paint_shapes(GRID_LINES, LINE)
             if colour == Colour.BLACK:
-                paint_shapes([grown(shape, OUTLINE_WIDTH) for shape in THINGS[tile]], LINE)
+                paint_shapes([expand(shape, OUTLINE_WIDTH) for shape in THINGS[tile]], LINE)
             paint_shapes(THINGS[tile], rgb)
             if tile == Tile.KEY:
                 paint_shapes([KEY_RING_HOLE], black)
@@ -179,7 +179,7 @@ def _draw_tile(tile: Tile, colour: Colour, size: int) -> np.ndarray:
 def _draw_agent(picture: np.ndarray, direction: int) -> np.ndarray:
     """A tile with the agent on it, looking in a direction."""
     picture, triangle = picture.copy(), polygon(_rotate(AGENT, direction))
-    _paint_shapes(picture, [grown(triangle, OUTLINE_WIDTH / 2)], RGB[Colour.BLACK])
+    _paint_shapes(picture, [expand(triangle, OUTLINE_WIDTH / 2)], RGB[Colour.BLACK])
     _paint_shapes(picture, [triangle], RGB[Colour.RED])
     return picture
 

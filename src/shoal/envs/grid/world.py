@@ -18,7 +18,7 @@ from shoal.envs.grid.rules import Rules
 from shoal.envs.grid.settling import RuleInputs, apply_rules
 from shoal.envs.grid.tiles import NOTHING, NUM_COLOURS, NUM_TILES, unpack
 from shoal.envs.grid.views import view, view_cells, visible_grid_cells
-from shoal.envs.registry import LARGEST_COUNT
+from shoal.envs.registry import MAX_COUNT
 from shoal.errors import ShoalError
 from shoal.spaces import Box, Dict, Discrete, Space
 from shoal.types import Array, PyTree
@@ -70,7 +70,7 @@ class GridWorld(abc.ABC):
     height: int = side_length(9, smallest=3)
     width: int = side_length(9, smallest=3)
     view_size: int = parameter(default=7, low=MIN_VIEW, high=MAX_VIEW)
-    max_episode_steps: int | None = parameter(default=None, low=1, high=LARGEST_COUNT)
+    max_episode_steps: int | None = parameter(default=None, low=1, high=MAX_COUNT)
     see_through_walls: bool = True
     observe_image: bool = False
     image_tile_size: int = parameter(default=8, low=MIN_TILE_SIZE, high=MAX_TILE_SIZE)
