@@ -107,8 +107,8 @@ class FrameStack(Wrapper):
         """One step; the new observation pushes the oldest one out."""
 
         def push(frames: jax.Array, newest: jax.Array) -> jax.Array:
-            newest_frames = jax.lax.slice_in_dim(frames, 1, None, axis=self._axis)
-            return jnp.concatenate([newest_frames, jnp.expand_dims(newest, self._axis)], self._axis)
+            remaining = jax.lax.slice_in_dim(frames, 1, None, axis=self._axis)
+            return jnp.concatenate([remaining, jnp.expand_dims(newest, self._axis)], self._axis)
 
         inner, timestep = self.env.step(state.env, action, key)
         frames = jax.tree.map(push, state.frames, timestep.observation)
@@ -129,11 +129,11 @@ class Flatten(Wrapper):
         return flattened_space(self.env.observation_space)
 
     def _flatten(self, timestep: TimeStep) -> TimeStep:
-        def flatten_one(observation: PyTree) -> jax.Array:
+        def flatten_observation(observation: PyTree) -> jax.Array:
             return flatten(self.env.observation_space, observation)
 
-        flatten_one = flatten_one if self.num_agents == 1 else jax.vmap(flatten_one)
-        return timestep._replace(observation=flatten_one(timestep.observation))
+        flatten_observation = flatten_observation if self.num_agents == 1 else jax.vmap(flatten_observation)
+        return timestep._replace(observation=flatten_observation(timestep.observation))
 
     def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
         """A new episode."""
@@ -249,7 +249,7 @@ def stacked_space(space: Space, count: int) -> Space:
 
 
 def flattened_space(space: Space) -> Box:
-    """The space of `flatten` elements."""
+    """The space of flattened elements."""
     if isinstance(space, Dict):
         parts = [flattened_space(part) for part in space.values()]
         return Box(
