@@ -23,10 +23,10 @@ def check_in_place(env: Any, traces: Traces, key: jax.Array) -> Iterator[Finding
 
     def call(state: Any, key: jax.Array, mask: Any) -> None:
         action = sample_action(env, key, mask)
-        given = {"state": state, "action": action}
-        before = {name: named_leaves(tree) for name, tree in given.items()}
+        inputs = {"state": state, "action": action}
+        before = {name: named_leaves(tree) for name, tree in inputs.items()}
         env.step(state, action, key)
-        for name, tree in given.items():
+        for name, tree in inputs.items():
             leaves = named_leaves(tree)
             paths = [*before[name], *(path for path in leaves if path not in before[name])]
             for path in paths:

@@ -198,10 +198,11 @@ def _compare_trees(rule: str, what: str, before: Any, after: Any) -> Iterator[Fi
             rule, f"{_leaf(what, path)} is there after step and missing after reset; keep it in both"
         )
     for path in [path for path in old if path in new]:
-        was, now = _type(old[path]), _type(new[path])
-        if was != now:
+        old_type, new_type = _type(old[path]), _type(new[path])
+        if old_type != new_type:
             yield Finding(
-                rule, f"{_leaf(what, path)} is {was} after reset and {now} after step; make them equal"
+                rule,
+                f"{_leaf(what, path)} is {old_type} after reset and {new_type} after step; make them equal",
             )
     structures = [str(jax.tree.structure(tree)) for tree in (before, after)]
     if old.keys() == new.keys() and structures[0] != structures[1]:
@@ -425,11 +426,11 @@ def check_as_argument(env: Any, key: jax.Array) -> Iterator[Finding]:
     before, after = named_leaves(constant), named_leaves(result)
     for path in before:
         if path in after and _shape(before[path]) != _shape(after[path]):
-            was, now = _type(before[path]), _type(after[path])
+            constant_type, traced_type = _type(before[path]), _type(after[path])
             yield Finding(
                 "parameter",
-                f"{_describe_place(path)} is {was} where the parameters are constants and {now} where they are "
-                "float32 arrays; give it a dtype of its own",
+                f"{_describe_place(path)} is {constant_type} where the parameters are constants and {traced_type} "
+                "where they are float32 arrays; give it a dtype of its own",
             )
 
 

@@ -83,14 +83,14 @@ def check(
 
 
 def _check_arguments(keys: int, steps: int, max_steps: int, ignore: Iterable[str]) -> None:
-    for name, value, least in (("keys", keys, 2), ("steps", steps, 2), ("max_steps", max_steps, 2)):
-        if value < least:
-            raise ShoalError(f"{name}={value} is too few for a check; {least} is the least")
+    for name, value, minimum in (("keys", keys, 2), ("steps", steps, 2), ("max_steps", max_steps, 2)):
+        if value < minimum:
+            raise ShoalError(f"{name}={value} is too few for a check; {minimum} is the least")
     for rule in ignore:
         if rule not in RULES:
-            known = ", ".join(RULES)
+            names = ", ".join(RULES)
             raise ShoalError(
-                f"ignore={rule!r} is no rule of the checker; it has {known}{nearest(rule, RULES)}"
+                f"ignore={rule!r} is no rule of the checker; it has {names}{nearest(rule, RULES)}"
             )
 
 

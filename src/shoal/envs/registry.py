@@ -151,12 +151,12 @@ def parameters_of(name: str) -> dict[str, inspect.Parameter]:
         )
         for parameter, default in ((TIME_LIMIT, entry.max_episode_steps), (TRIAL, None))
     } | _constructor_parameters(_resolve(name, entry.constructor))
-    own = {
+    registered = {
         parameter: known[parameter].replace(default=value)
         for parameter, value in entry.parameters.items()
         if parameter in known  # `make` says what is wrong otherwise
     }
-    return known | own
+    return known | registered
 
 
 def documentation(name: str) -> str:
@@ -170,8 +170,12 @@ def documentation(name: str) -> str:
     """
     entry = _entry(name)
     first, _, rest = (inspect.getdoc(_resolve(name, entry.constructor)) or "").partition("\n")
-    own = ", ".join(f"{key}={value}" for key, value in entry.parameters.items() if key != TIME_LIMIT)
-    return f"{first} ({own})".strip() + (f"\n{rest}" if rest else "") if own else f"{first}\n{rest}".strip()
+    settings = ", ".join(f"{key}={value}" for key, value in entry.parameters.items() if key != TIME_LIMIT)
+    return (
+        f"{first} ({settings})".strip() + (f"\n{rest}" if rest else "")
+        if settings
+        else f"{first}\n{rest}".strip()
+    )
 
 
 def bounds_of(name: str) -> dict[str, Bounds]:
@@ -185,8 +189,8 @@ def bounds_of(name: str) -> dict[str, Bounds]:
     from shoal import trees  # noqa: PLC0415  (imports JAX)
 
     constructor = inspect.unwrap(_resolve(name, _entry(name).constructor))
-    own = trees.bounds_of(constructor) if dataclasses.is_dataclass(constructor) else {}
-    return own | dict.fromkeys((TIME_LIMIT, TRIAL), trees.Bounds(low=1))
+    bounds = trees.bounds_of(constructor) if dataclasses.is_dataclass(constructor) else {}
+    return bounds | dict.fromkeys((TIME_LIMIT, TRIAL), trees.Bounds(low=1))
 
 
 def names_of_class(cls: type) -> list[str]:
@@ -303,9 +307,9 @@ def _check_count(name: str, parameter: str, value: Any) -> int | None:
     except TypeError:
         count = 0
     if not 1 <= count <= MAX_COUNT or isinstance(value, bool):
-        most = f", at most {MAX_COUNT:,}" * (count > MAX_COUNT)
+        limit_note = f", at most {MAX_COUNT:,}" * (count > MAX_COUNT)
         raise ShoalError(
-            f"{name}: {parameter}={value!r} is not a whole number of 1 or more{most}, nor None for none"
+            f"{name}: {parameter}={value!r} is not a whole number of 1 or more{limit_note}, nor None for none"
         )
     return count
 

@@ -112,7 +112,7 @@ class Trial(Wrapper):
 
     def step(self, state: TrialState, action: PyTree, key: Array) -> tuple[TrialState, TimeStep]:
         """One step, and the start of the next episode where it ended one that is not the trial's last."""
-        step_key, again_key = jax.random.split(key)
+        step_key, next_key = jax.random.split(key)
         inner, timestep = self.env.step(state.env, action, step_key)
         state = self._log_step(state._replace(env=inner), timestep)
         has_ended, is_last = timestep.last, state.episode == self.episodes - 1
@@ -121,7 +121,7 @@ class Trial(Wrapper):
             last=has_ended & is_last, discount=jnp.where(has_next, 1.0, timestep.discount)
         )
         outcome = self._with_trial_entries(within_trial, state, has_ended, timestep.info)
-        return self._start_next_episode(has_next, state, outcome, again_key)
+        return self._start_next_episode(has_next, state, outcome, next_key)
 
     def _start_next_episode(
         self, has_next: Array, state: TrialState, timestep: TimeStep, key: Array

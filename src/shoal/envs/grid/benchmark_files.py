@@ -214,9 +214,9 @@ def _read_original(path: Path, file: IO[bytes]) -> Contents:
     return tasks, 0, {"generation": settings} if settings else {}
 
 
-def _to_bytes(path: Path, name: str, given: Any) -> np.ndarray:
+def _to_bytes(path: Path, name: str, value: Any) -> np.ndarray:
     """An array of bytes, from one of whole numbers."""
-    array = given.array if isinstance(given, PickledArray) else None
+    array = value.array if isinstance(value, PickledArray) else None
     if array is None:
         raise ShoalError(f"{str(path)!r} is no benchmark: it has no array {name!r}")
     if array.size and not 0 <= array.min() <= array.max() <= np.iinfo(np.uint8).max:

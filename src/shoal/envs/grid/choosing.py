@@ -27,22 +27,22 @@ _PART_PATTERN = rf"[A-Za-z][\w-]*|-?{_NUMBER_PATTERN}|{_BOUND_PATTERN}:{_BOUND_P
 _SELECTOR = re.compile(rf"(?P<file>.+?)(?::(?P<part>{_PART_PATTERN}))?(?:#(?P<checksum>[0-9a-f]+))?")
 
 
-def resolve_rulesets(given: Any) -> Any:
+def resolve_rulesets(ruleset: Any) -> Any:
     """What a world was given as its ruleset, as a Ruleset: a word, nested lists of its numbers, or one already.
 
     Raises:
       ShoalError: a word names no file, or nothing in it; or lists do not have a ruleset's shape.
     """
-    if isinstance(given, str):
-        return select_rulesets(given)
-    if isinstance(given, list | tuple) and not isinstance(given, Ruleset):
+    if isinstance(ruleset, str):
+        return select_rulesets(ruleset)
+    if isinstance(ruleset, list | tuple) and not isinstance(ruleset, Ruleset):
         try:
-            return Ruleset(*map(_to_bytes, given))
+            return Ruleset(*map(_to_bytes, ruleset))
         except (TypeError, ValueError, OverflowError) as error:
             raise ShoalError(
-                f"ruleset={given!r} is no goal, rules and init_tiles, each of bytes of its own shape"
+                f"ruleset={ruleset!r} is no goal, rules and init_tiles, each of bytes of its own shape"
             ) from error
-    return given
+    return ruleset
 
 
 def _to_bytes(part: Any) -> np.ndarray:

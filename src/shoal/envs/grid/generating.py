@@ -315,13 +315,13 @@ def _draw_distractors(
     They may spoil what the tree needs, but never unavoidably.
     """
     count = len(protected.used)
-    num_wanted = np.full(count, config.num_distractor_rules)
+    num_rules = np.full(count, config.num_distractor_rules)
     if config.sample_distractor_rules:
-        num_wanted = draws.below(num_wanted + 1)
+        num_rules = draws.below(num_rules + 1)
     none_used = np.zeros_like(protected.used)
     rows, things = [], []
     for index in range(config.num_distractor_rules):
-        is_present = index < num_wanted
+        is_present = index < num_rules
         product = np.where(is_present, draws.choice(IS_PRODUCT & ~protected.used), NOTHING)
         row, tiles = _draw_rules(product, none_used, draws)
         while (retry := np.flatnonzero(_blocks_tree(row, tiles, protected))).size:

@@ -66,8 +66,8 @@ def sample_distinct(bits: Array, total: Array | int) -> list[Array]:
 
 def _sample_distinct_by_table(bits: Array, total: int) -> Array:
     def swap(table: Array, index_and_bits: tuple[Array, Array]) -> tuple[Array, Array]:
-        index, own_bits = index_and_bits
-        position = index + uniform_below(own_bits, total - index)
+        index, entry_bits = index_and_bits
+        position = index + uniform_below(entry_bits, total - index)
         return table.at[position].set(table[index]), table[position]
 
     indices = jnp.arange(bits.shape[0], dtype=jnp.int32)

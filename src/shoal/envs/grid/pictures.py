@@ -140,7 +140,7 @@ def _draw_tile(tile: Tile, colour: Colour, size: int) -> np.ndarray:
     """A tile without the agent, as a picture that can be painted on."""
     black = RGB[Colour.BLACK]
     rgb = NEAR_BLACK if colour == Colour.BLACK and tile not in (Tile.FLOOR, *THINGS) else RGB[colour]
-    dark = (rgb[0] // 2, rgb[1] // 2, rgb[2] // 2)
+    dark_rgb = (rgb[0] // 2, rgb[1] // 2, rgb[2] // 2)
     picture = canvas(size, size, black)
     paint_shapes = functools.partial(_paint_shapes, picture)
     match tile:
@@ -149,14 +149,14 @@ def _draw_tile(tile: Tile, colour: Colour, size: int) -> np.ndarray:
         case Tile.WALL:
             paint_shapes([FULL_TILE], rgb)
         case Tile.FLOOR:
-            paint_shapes([FULL_TILE], dark)
+            paint_shapes([FULL_TILE], dark_rgb)
             paint_shapes(GRID_LINES, LINE)
         case Tile.GOAL:
             paint_shapes([FULL_TILE], rgb)
-            paint_shapes(GRID_LINES, dark if rgb == LINE else LINE)
+            paint_shapes(GRID_LINES, dark_rgb if rgb == LINE else LINE)
         case Tile.DOOR_LOCKED:
             paint_shapes([FULL_TILE], rgb)
-            paint_shapes([box(0.06, 0.06, 0.94, 0.94)], dark)
+            paint_shapes([box(0.06, 0.06, 0.94, 0.94)], dark_rgb)
             paint_shapes([box(0.52, 0.47, 0.76, 0.57)], rgb)
         case Tile.DOOR_CLOSED:
             for edge, fill in ((0.0, rgb), (0.04, black), (0.09, rgb), (0.14, black)):

@@ -99,16 +99,16 @@ def stack(tasks: Sequence[Ruleset]) -> Ruleset:
     )
 
 
-def check(given: Ruleset) -> None:
+def check(tasks: Ruleset) -> None:
     """Holds rulesets to what the engine knows; values that are traced are not looked at.
 
     Raises:
       ShoalError: an array has the wrong shape, or a kind, tile or colour is unknown.
     """
-    check_shapes(given)
-    if any(isinstance(array, jax.core.Tracer) for array in given):
+    check_shapes(tasks)
+    if any(isinstance(array, jax.core.Tracer) for array in tasks):
         return
-    goal, rule, things = (np.asarray(array).reshape(-1, array.shape[-1]) for array in given)
+    goal, rule, things = (np.asarray(array).reshape(-1, array.shape[-1]) for array in tasks)
     _check_kinds("goal", goal, GoalKind)
     _check_kinds("rule", rule, RuleKind)
     is_pair = np.isin(goal[:, 0], [kind for kind in GoalKind if kind.name.startswith("TILE_NEAR")])
@@ -123,25 +123,25 @@ def check(given: Ruleset) -> None:
     _check_tiles("init_tiles", things, 0, may_be_empty=True)
 
 
-def check_shapes(given: Ruleset) -> None:
+def check_shapes(tasks: Ruleset) -> None:
     """Holds a ruleset to its arrays' shapes and types, which are known while tracing.
 
     Raises:
       ShoalError: it is no Ruleset, or an array has another shape or type.
     """
-    if not isinstance(given, Ruleset):
+    if not isinstance(tasks, Ruleset):
         raise ShoalError(
-            f"the ruleset is of type {type(given).__name__}; make it by shoal.envs.grid.rulesets"
+            f"the ruleset is of type {type(tasks).__name__}; make it by shoal.envs.grid.rulesets"
         )
-    leading = np.shape(given.goal)[:-1]
+    leading = np.shape(tasks.goal)[:-1]
     if 0 in leading:
         raise ShoalError(
             "there are no rulesets: their leading axis is of length 0, where 1 or more are needed"
         )
     for name, row, array in (
-        ("goal", "5", given.goal),
-        ("rules", "n, 7", given.rules),
-        ("init_tiles", "n, 2", given.init_tiles),
+        ("goal", "5", tasks.goal),
+        ("rules", "n, 7", tasks.rules),
+        ("init_tiles", "n, 2", tasks.init_tiles),
     ):
         own_shape = np.shape(array)[len(leading) :]
         expected = tuple(

@@ -352,18 +352,18 @@ def _run(file: _BoundedReader) -> Any:
     return value
 
 
-def unpickle(file: Stream, most_bytes: int) -> Any:
+def unpickle(file: Stream, max_bytes: int) -> Any:
     """Read what a pickle holds: plain values, and a `PickledArray` for every array.
 
     Args:
       file: the pickle, which is read no further than is needed; what unpacks it does so as it is read.
-      most_bytes: how many bytes are read at most.
+      max_bytes: how many bytes are read at most.
 
     Raises:
       ShoalError: it asks for anything but arrays, is damaged, or too long; the message goes on after a file's name.
     """
     try:
-        return _run(_BoundedReader(file, most_bytes))
+        return _run(_BoundedReader(file, max_bytes))
     except ShoalError:
         raise
     except Exception as error:  # a pickle can go wrong in as many ways as a program
