@@ -16,7 +16,7 @@ from shoal.envs.check_contract import require_contract
 from shoal.envs.grid.benchmark import Benchmark
 from shoal.envs.grid.generating import PUBLISHED as PUBLISHED_RULESETS
 from shoal.envs.grid.generating import GenerationConfig
-from shoal.envs.grid.wording import benchmark_told, ruleset_told
+from shoal.envs.grid.wording import describe_benchmark, describe_ruleset
 from shoal.envs.registry import bounds_of, documentation, environments, make, parameters_of, register
 from shoal.errors import SavingError, ShoalError
 from shoal.experiment import Experiment, decide, defaults
@@ -58,11 +58,12 @@ __all__ = [
     "TimeStep",
     "TrainedPolicy",
     "TrainedRun",
-    "benchmark_told",
     "bounds_of",
     "check",
     "decide",
     "defaults",
+    "describe_benchmark",
+    "describe_ruleset",
     "documentation",
     "environment",
     "environments",
@@ -80,7 +81,6 @@ __all__ = [
     "restart",
     "result",
     "rollout",
-    "ruleset_told",
     "run_experiment",
     "train",
     "transition",

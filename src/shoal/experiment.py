@@ -65,7 +65,7 @@ class Experiment:
         following = [name for name in _names(type(asked)) if getattr(asked, name) is None]
         return {
             "schema": SCHEMA,
-            "environment": describing.as_json(
+            "environment": describing.description_to_json(
                 Description(self.environment_name, self.environment_parameters, self.environment_gaps)
             ),
             "algorithm": {"name": self.algorithm, **_plain(self.config), **dict.fromkeys(following)},
@@ -135,13 +135,13 @@ def _environment(
       ShoalError: it cannot be made, or a parameter is out of its bounds.
     """
     if environment is None:
-        return describing.made_again(saved["environment"], given)
+        return describing.rebuild(saved["environment"], given)
     if isinstance(environment, str):
         if saved and environment == saved["environment"]["name"]:
-            return describing.made_again(saved["environment"], given)
-        return envs.make(environment, **given), describing.completed(environment, given)
+            return describing.rebuild(saved["environment"], given)
+        return envs.make(environment, **given), describing.describe_named(environment, given)
     check_parameters(environment)
-    return environment, describing.described(environment)
+    return environment, describing.describe(environment)
 
 
 @reports_user_code

@@ -30,9 +30,9 @@ def test_show_tells_a_file_and_one_ruleset(command, capsys):
     made = api.Benchmark.make(SMALL, 20)
     made.save("b.npz")
     assert command("grid", "show", "b.npz") == 0
-    assert capsys.readouterr().out.strip() == api.benchmark_told(made)
+    assert capsys.readouterr().out.strip() == api.describe_benchmark(made)
     assert command("grid", "show", "b.npz", "7") == 0
-    assert capsys.readouterr().out.strip() == api.ruleset_told(made.ruleset(7))
+    assert capsys.readouterr().out.strip() == api.describe_ruleset(made.ruleset(7))
 
 
 @pytest.mark.parametrize(

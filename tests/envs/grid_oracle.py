@@ -12,8 +12,8 @@ from xminigrid.core.actions import take_action
 from shoal.envs.grid import goals, rules
 from shoal.envs.grid.actions import Agent
 from shoal.envs.grid.goals import GoalKind
-from shoal.envs.grid.tiles import packed
-from shoal.envs.grid.world import NOWHERE, GridState
+from shoal.envs.grid.tiles import pack
+from shoal.envs.grid.world import NO_PLACE, GridState
 
 NAMES = sorted(xminigrid.registered_environments())
 
@@ -83,21 +83,21 @@ def _converted(world, state):
     agent = Agent(
         jnp.asarray(board.place(*state.agent.position), jnp.int32),
         jnp.asarray(state.agent.direction, jnp.int32),
-        packed(state.agent.pocket),
+        pack(state.agent.pocket),
     )
-    goal, pitfall = goals.decoded(board, state.goal_encoding), jnp.asarray(NOWHERE, jnp.int32)
+    goal, pitfall = goals.decode(board, state.goal_encoding), jnp.asarray(NO_PLACE, jnp.int32)
     if hasattr(state.carry, "success_pos"):
         goal = goals.make(GoalKind.AGENT_ON_POSITION, place=board.place(*state.carry.success_pos))
         pitfall = jnp.asarray(board.place(*state.carry.failure_pos), jnp.int32)
     margin, stride = board.margin, board.stride
-    rows = jnp.pad(packed(state.grid), ((margin, margin), (margin, 0))).reshape(-1)
+    rows = jnp.pad(pack(state.grid), ((margin, margin), (margin, 0))).reshape(-1)
     assert rows.shape == ((board.height + 2 * margin) * stride,)
     return GridState(
         cells=jnp.pad(rows, (0, margin)),
         agent=agent,
         steps=jnp.asarray(state.step_num, jnp.int32),
         goal=goal,
-        rules=rules.table(state.rule_encoding) if hasattr(world, "ruleset") else (),
+        rules=rules.decode(state.rule_encoding) if hasattr(world, "ruleset") else (),
         pitfall=pitfall,
         task=jnp.zeros((), jnp.int32),
     )

@@ -143,7 +143,7 @@ def test_a_part_of_a_batch_draws_what_the_whole_would():
 def test_both_ways_to_restart_agree(monkeypatch):
     """The loop over ended environments and the select over all, which other devices use."""
     looped = run(Batch(Dice(), MANY))
-    monkeypatch.setattr(Batch, "_restart_few", Batch._restart_all)
+    monkeypatch.setattr(Batch, "_restart_in_groups", Batch._restart_all)
     traced_anew = jax.jit(lambda key: rollout.__wrapped__(Batch(Dice(), MANY), key, STEPS)[1:])
     jax.tree.map(np.testing.assert_array_equal, looped, traced_anew(jax.random.key(0)))
 

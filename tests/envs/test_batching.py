@@ -14,7 +14,7 @@ def change(current, key, scale):
     return x * scale + jax.random.uniform(key, x.shape), count + 1
 
 
-@pytest.mark.parametrize("size", [1, batching.ALL_AT_ONCE, batching.ALL_AT_ONCE + 1, 150])
+@pytest.mark.parametrize("size", [1, batching.MAX_SINGLE_GROUP, batching.MAX_SINGLE_GROUP + 1, 150])
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.5, 1.0])
 @pytest.mark.parametrize("mapped_scale", [False, True])
 def test_where_changes_those_to_whom_it_happens(share, mapped_scale, size):
@@ -25,7 +25,7 @@ def test_where_changes_those_to_whom_it_happens(share, mapped_scale, size):
     scale_axis = 0 if mapped_scale else None
 
     def one(happens, current, key, scale):
-        return batching.where(happens, change, current, key, scale)
+        return batching.change_where(happens, change, current, key, scale)
 
     x, count = jax.jit(jax.vmap(one, (0, 0, 0, scale_axis)))(happens, current, keys, scale)
     new_x, new_count = jax.vmap(change, (0, 0, scale_axis))(current, keys, scale)
@@ -36,7 +36,9 @@ def test_where_changes_those_to_whom_it_happens(share, mapped_scale, size):
 def test_where_of_one_environment_is_a_choice():
     current = jnp.ones(3), jnp.int32(4)
     for happens in (False, True):
-        x, count = jax.jit(lambda h: batching.where(h, change, current, jax.random.key(0), 2.0))(happens)
+        x, count = jax.jit(lambda h: batching.change_where(h, change, current, jax.random.key(0), 2.0))(
+            happens
+        )
         assert count == 4 + happens
         assert bool(jnp.all(x == 1)) is not happens
 
@@ -49,9 +51,11 @@ def test_where_computes_nothing_for_those_to_whom_it_does_not_happen():
 
     happens = jnp.arange(64) % 32 == 5
     numbers = jnp.arange(64, dtype=jnp.float32)
-    result = jax.jit(jax.vmap(lambda h, x, n: batching.where(h, counted, x, n)))(happens, -numbers, numbers)
+    result = jax.jit(jax.vmap(lambda h, x, n: batching.change_where(h, counted, x, n)))(
+        happens, -numbers, numbers
+    )
     np.testing.assert_array_equal(result, jnp.where(happens, numbers, -numbers))
-    assert len(asked) == batching.LEAST_AT_ONCE
+    assert len(asked) == batching.MIN_GROUP_SIZE
 
 
 def test_a_small_batch_computes_nothing_unless_it_happens_to_one():
@@ -61,7 +65,7 @@ def test_a_small_batch_computes_nothing_unless_it_happens_to_one():
         new = jax.pure_callback(lambda x: asked.append(x) or x, jax.ShapeDtypeStruct((8,), jnp.int32), group)
         return jnp.where(group < 8, new, -1)
 
-    change = jax.jit(lambda happens: batching.in_groups(happens, counted, jnp.full(8, 9)))
+    change = jax.jit(lambda happens: batching.change_in_groups(happens, counted, jnp.full(8, 9)))
     np.testing.assert_array_equal(change(jnp.zeros(8, bool)), np.full(8, 9))
     assert not asked
     np.testing.assert_array_equal(change(jnp.arange(8) % 3 == 1), [9, 1, 9, 9, 4, 9, 9, 7])
@@ -75,5 +79,5 @@ def test_groups_are_changed_until_none_waits():
         return current[group] + group
 
     np.testing.assert_array_equal(
-        batching.in_groups(happens, numbered, jnp.zeros(50, jnp.int32)), np.arange(50)
+        batching.change_in_groups(happens, numbered, jnp.zeros(50, jnp.int32)), np.arange(50)
     )

@@ -16,7 +16,7 @@ from scipy import stats
 from shoal import envs
 from shoal.envs.grid import choosing
 from shoal.envs.grid.benchmark import Benchmark, checksum
-from shoal.envs.grid.distinct import keys
+from shoal.envs.grid.distinct import canonical_keys
 from shoal.envs.grid.generating import PUBLISHED
 from shoal.envs.grid.goals import GoalKind
 from shoal.envs.grid.rulesets import Ruleset
@@ -60,7 +60,7 @@ def test_what_is_held_out_is_the_last_share(bench):
     train, held_out = bench.part("train"), bench.part("held-out")
     assert same(train.rulesets, bench[:160].rulesets)
     assert same(held_out.rulesets, bench[160:].rulesets)
-    assert not set(keys(train.rulesets)) & set(keys(held_out.rulesets))
+    assert not set(canonical_keys(train.rulesets)) & set(canonical_keys(held_out.rulesets))
     with pytest.raises(ShoalError, match=r"no part 'tran', but train and held-out; did you mean 'train'\?"):
         bench.part("tran")
     with pytest.raises(
@@ -96,10 +96,10 @@ def test_kinds_of_goals_of_which_there_are_few_are_held_out_too():
 def test_nothing_that_is_held_out_is_trained_on_with_other_things():
     made = Benchmark.make(PUBLISHED["trivial"], 5000, seed=1)
     train, held_out = made.part("train").rulesets, made.part("held-out").rulesets
-    assert len(set(keys(held_out))) < len(held_out.goal)  # some tasks are there several times
-    assert not set(keys(train)) & set(keys(held_out))
+    assert len(set(canonical_keys(held_out))) < len(held_out.goal)  # some tasks are there several times
+    assert not set(canonical_keys(train)) & set(canonical_keys(held_out))
     assert 900 < len(held_out.goal) <= 1000
-    with_objects = keys(made.rulesets, with_objects=True)
+    with_objects = canonical_keys(made.rulesets, with_objects=True)
     assert len(set(with_objects)) == 5000
 
 
@@ -109,23 +109,25 @@ def test_an_order_has_nothing_to_do_with_what_is_drawn_by_the_same_seed():
 
 
 def test_shuffling_keeps_every_ruleset_and_depends_on_the_seed_alone(bench):
-    mixed = bench.shuffled(3)
-    assert sorted(keys(mixed.rulesets)) == sorted(keys(bench.rulesets))
-    assert keys(mixed.rulesets) != keys(bench.rulesets)
-    assert same(mixed.rulesets, bench.shuffled(3).rulesets)
-    assert not same(mixed.rulesets, bench.shuffled(4).rulesets)
+    mixed = bench.shuffle(3)
+    assert sorted(canonical_keys(mixed.rulesets)) == sorted(canonical_keys(bench.rulesets))
+    assert canonical_keys(mixed.rulesets) != canonical_keys(bench.rulesets)
+    assert same(mixed.rulesets, bench.shuffle(3).rulesets)
+    assert not same(mixed.rulesets, bench.shuffle(4).rulesets)
 
 
 def test_samples_are_rulesets_of_the_benchmark_each_as_likely(bench):
     few = bench[:8]
     drawn = jax.jit(jax.vmap(few.sample))(jax.random.split(jax.random.key(0), 4000))
-    numbers = np.asarray([keys(few.rulesets).index(key) for key in keys(Ruleset(*map(np.asarray, drawn)))])
+    numbers = np.asarray(
+        [canonical_keys(few.rulesets).index(key) for key in canonical_keys(Ruleset(*map(np.asarray, drawn)))]
+    )
     counts = np.bincount(numbers, minlength=8)
     assert (abs(counts - 500) < 100).all(), counts  # five standard deviations
 
 
 def test_filtering_parts_by_a_function_of_one_ruleset(bench):
-    holding, others = bench.filtered(lambda task: task.goal[0] == GoalKind.AGENT_HOLD)
+    holding, others = bench.filter_split(lambda task: task.goal[0] == GoalKind.AGENT_HOLD)
     assert len(holding) + len(others) == len(bench)
     assert len(holding) > 0
     assert (holding.rulesets.goal[:, 0] == GoalKind.AGENT_HOLD).all()
@@ -247,7 +249,7 @@ def array_file(shape, kind="|u1", content=b""):
 
 
 def test_an_archive_is_not_unpacked_beyond_what_a_file_may_hold(file, monkeypatch):
-    monkeypatch.setattr("shoal.envs.grid.benchmark_files.MOST_BYTES", 2**20)
+    monkeypatch.setattr("shoal.envs.grid.benchmark_files.MAX_BYTES", 2**20)
     Benchmark.load(file)
     bomb = repacked(file, rules=array_file((2**22,), content=bytes(2**22)))
     assert os.path.getsize(bomb) < 10_000
@@ -299,7 +301,7 @@ def test_the_number_that_is_held_out_is_a_number(file, bench, value):
 
 
 def test_a_benchmark_without_rulesets_is_refused_wherever_it_would_be_used(bench, file):
-    none, _ = bench.filtered(lambda task: task.goal[0] == 99)
+    none, _ = bench.filter_split(lambda task: task.goal[0] == 99)
     assert len(none) == 0
     with pytest.raises(ShoalError, match=r"'none.npz' holds no rulesets; it needs 1 or more"):
         none.save("none.npz")
@@ -336,7 +338,7 @@ def test_what_could_not_be_read_again_is_not_written(bench):
 def test_no_more_rulesets_are_drawn_or_written_than_a_file_may_hold(bench, monkeypatch):
     with pytest.raises(ShoalError, match="rulesets=6,000,000: they take 1,086,000,000 bytes, and the most"):
         Benchmark.make(PUBLISHED["high"], 6_000_000)
-    monkeypatch.setattr("shoal.envs.grid.benchmark_files.MOST_BYTES", 1000)
+    monkeypatch.setattr("shoal.envs.grid.benchmark_files.MAX_BYTES", 1000)
     with pytest.raises(
         ShoalError, match=r"the rulesets for 'new.npz' take 10,600 bytes, and the most .* 1,000"
     ):
@@ -439,7 +441,7 @@ def test_a_run_keeps_a_word_that_lasts(file, bench, tmp_path, monkeypatch):
     other = decide(None, config_file=saved, environment_parameters=held_out, overrides={})
     assert same(other.environment.ruleset, bench.part("held-out").rulesets)
     assert other.environment.observation_space == again.environment.observation_space
-    Benchmark(bench.shuffled(1).rulesets, 40).save(tmp_path / "bench.npz")
+    Benchmark(bench.shuffle(1).rulesets, 40).save(tmp_path / "bench.npz")
     with pytest.raises(ShoalError, match="the file holds other rulesets now"):
         decide(None, config_file=saved, overrides={})
 
@@ -465,11 +467,11 @@ def test_a_stack_of_worlds_with_many_rulesets_each_knows_its_spaces(file):
 def test_a_file_is_read_once_until_it_changes(file, bench, monkeypatch):
     reads = []
     monkeypatch.setattr(Benchmark, "load", classmethod(lambda cls, path: reads.append(path) or bench))
-    choosing._loaded_once.cache_clear()
+    choosing._load_cached.cache_clear()
     for _ in range(3):
         envs.make(NAME, ruleset="bench.npz:1")
     assert len(reads) == 1
     os.utime(file, ns=(0, 0))
     envs.make(NAME, ruleset="bench.npz:1")
     assert len(reads) == 2
-    choosing._loaded_once.cache_clear()
+    choosing._load_cached.cache_clear()

@@ -5,12 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.envs.check_flow import flow
+from shoal.envs.check_flow import trace_flow
 
 
 def sources(function, *args):
     """For each result, the inputs that it is computed from, and which it copies."""
-    found = flow(jax.make_jaxpr(function)(*args))
+    found = trace_flow(jax.make_jaxpr(function)(*args))
     return [sorted(i for i in x.sources if i >= 0) for x in found.results], [x.copy_of for x in found.results]
 
 
@@ -75,7 +75,7 @@ def test_draws_are_told_by_the_inputs_of_their_keys():
         folded = jax.random.uniform(jax.random.fold_in(jax.random.key(1), number))
         return constant + folded, jax.random.randint(other, (), 0, 5), key
 
-    found = flow(jax.make_jaxpr(draws)(jax.random.key(0), 3))
+    found = trace_flow(jax.make_jaxpr(draws)(jax.random.key(0), 3))
     assert set(found.draws) == {frozenset(), frozenset([1]), frozenset([0])}
     assert [set(x.sources) for x in found.results] == [{1, ~1}, {0, ~0}, {0}]
 
@@ -90,4 +90,4 @@ def test_a_draw_in_a_loop_is_told_by_all_that_its_key_becomes():
 
         return jax.lax.scan(body, (jax.random.key(0), 0.0), length=4)[0][1]
 
-    assert set(flow(jax.make_jaxpr(loop)(jax.random.key(0), 3)).draws) == {frozenset([0])}
+    assert set(trace_flow(jax.make_jaxpr(loop)(jax.random.key(0), 3)).draws) == {frozenset([0])}

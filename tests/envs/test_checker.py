@@ -21,7 +21,7 @@ from one_of_each import one_of_each
 from shoal.envs import Flatten, FrameStack, RewardScale, TimeLimit, environments, make, probes
 from shoal.envs.base import environment, restart, transition
 from shoal.envs.check_keys import check_key_flow
-from shoal.envs.check_time import within
+from shoal.envs.check_time import run_with_time_limit
 from shoal.envs.check_traces import trace
 from shoal.envs.checker import RULES, Finding, check, report
 from shoal.errors import ShoalError
@@ -516,7 +516,10 @@ def test_what_is_tried_is_said_after_some_seconds_and_again_after_twice_as_many(
         time.sleep(1.5)
         yield Finding("space", "two")
 
-    assert [finding.message for finding in within(work, 60, True, patience=0.5)] == ["one", "two"]
+    assert [finding.message for finding in run_with_time_limit(work, 60, True, patience=0.5)] == [
+        "one",
+        "two",
+    ]
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2 and all(line.startswith("shoal check: still running, for") for line in lines)
 
@@ -532,7 +535,7 @@ def test_what_was_found_before_time_ran_out_is_kept():
         activity("never")
         yield Finding("space", "two")
 
-    findings = within(work, 0.5, False)
+    findings = run_with_time_limit(work, 0.5, False)
     released.set()
     assert [finding.rule for finding in findings] == ["space", "too-slow", "not-checked"]
     assert "waiting had not ended after 0.5 seconds" in findings[1].message
@@ -554,7 +557,7 @@ def test_the_settings_of_the_caller_hold_in_the_thread_and_its_errors_come_back(
                 yield finding
 
         with pytest.raises(ZeroDivisionError, match="in the thread"):
-            within(watched, seconds, False)
+            run_with_time_limit(watched, seconds, False)
         return seen
 
     assert found(60) == ["narrow"]

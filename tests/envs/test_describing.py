@@ -28,7 +28,15 @@ from shoal.envs import (
 )
 from shoal.envs.classic.cartpole import CartPole
 from shoal.envs.classic.pendulum import Pendulum
-from shoal.envs.describing import as_json, completed, described, from_json, made_again, same, to_json
+from shoal.envs.describing import (
+    describe,
+    describe_named,
+    description_to_json,
+    from_json,
+    rebuild,
+    to_json,
+    trees_equal,
+)
 from shoal.envs.grid.minigrid import Empty
 from shoal.envs.grid.rulesets import NO_RULESET, Ruleset
 from shoal.envs.grid.xland import XLand
@@ -94,12 +102,12 @@ class Shifted(CartPole):
 
 def through_a_file(environment):
     """The environment that is made of what a run writes of another; there are no gaps."""
-    description = described(environment)
+    description = describe(environment)
     assert not description.gaps
-    text = json.dumps(plain(as_json(description), not_finite=str), allow_nan=False)
-    again, known = made_again(json.loads(text), {})
-    assert same(again, environment)
-    assert as_json(known) == as_json(description)
+    text = json.dumps(plain(description_to_json(description), not_finite=str), allow_nan=False)
+    again, known = rebuild(json.loads(text), {})
+    assert trees_equal(again, environment)
+    assert description_to_json(known) == description_to_json(description)
     for one, other in zip(jax.tree.leaves(again), jax.tree.leaves(environment), strict=True):
         if np.ndim(other):
             assert isinstance(one, np.ndarray)
@@ -114,9 +122,9 @@ def test_every_registered_environment_is_found_by_its_name(name):
         description = through_a_file(make(name, **parameters))
         assert description.name == name
         assert all(description.parameters[parameter] == x for parameter, x in parameters.items())
-    stands_for = registry.meant_by(name)
+    stands_for = registry.registered_parameters(name)
     defaults = {p: x.default for p, x in envs.parameters_of(name).items() if p not in stands_for}
-    assert same(dict(described(make(name)).parameters), defaults)
+    assert trees_equal(dict(describe(make(name)).parameters), defaults)
 
 
 TASK = Ruleset(np.array([1, 3, 2, 0, 0], np.uint8), np.zeros((2, 7), np.uint8), np.array([[3, 2]], np.uint8))
@@ -175,7 +183,7 @@ def test_an_environment_is_the_same_again(environment):
 
 
 def test_a_wrapper_is_written_with_the_name_of_what_it_holds():
-    stacked = as_json(described(FrameStack(make("CartPole-v1", gravity=5.0), 4)))
+    stacked = description_to_json(describe(FrameStack(make("CartPole-v1", gravity=5.0), 4)))
     assert stacked["name"] == "shoal.envs.wrappers:FrameStack"
     assert stacked["parameters"]["frames"] == 4
     inner = stacked["parameters"]["env"]
@@ -192,32 +200,32 @@ def test_what_a_name_stands_for_is_not_written_nor_what_cannot_be(monkeypatch):
 
     local = Local()
     registry.register("Stiff", CartPole, parameters={"gravity": 3.0}, max_episode_steps=9)
-    assert "gravity" not in described(make("Stiff")).parameters
-    assert described(make("Stiff")).name == "Stiff"
-    assert completed("Stiff", {"gravity": 4.0}).parameters["gravity"] == 4.0
+    assert "gravity" not in describe(make("Stiff")).parameters
+    assert describe(make("Stiff")).name == "Stiff"
+    assert describe_named("Stiff", {"gravity": 4.0}).parameters["gravity"] == 4.0
 
     def with_default(helper=local, gravity: float = 1.0, *, required, **others):
         return CartPole(gravity=gravity)
 
     registry.register("Helped", with_default)
-    assert completed("Helped", {"required": 1}) == (
+    assert describe_named("Helped", {"required": 1}) == (
         "Helped",
         {"max_episode_steps": None, "trial_episodes": None, "gravity": 1.0, "required": 1},
         {},
     )
-    gaps = completed("Helped", {"required": 1, "helper": Local()}).gaps
+    gaps = describe_named("Helped", {"required": 1, "helper": Local()}).gaps
     assert gaps == {"helper": "a value of type Local cannot be written as JSON"}
 
 
 def test_a_class_that_is_not_made_of_its_fields_is_told_so():
-    description = described(Shifted(1.0))
+    description = describe(Shifted(1.0))
     assert description.name == f"{__name__}:Shifted"
     reason = "made from its own fields it is another environment"
     assert description.gaps == {"class": reason}
     with pytest.raises(
         ShoalError, match=f"cannot be made again, since {reason}; give the environment itself"
     ):
-        made_again(as_json(description), {})
+        rebuild(description_to_json(description), {})
 
 
 @pytest.mark.parametrize(
@@ -236,7 +244,7 @@ def test_what_cannot_be_written_down_has_a_reason(value, reason):
     with pytest.raises(ShoalError) as error:
         to_json(value)
     assert reason in str(error.value)
-    description = described(Mine(Fields(anything=value) if not callable(value) else Fields(rule=value)))
+    description = describe(Mine(Fields(anything=value) if not callable(value) else Fields(rule=value)))
     assert reason in description.gaps["env"]
 
 
@@ -253,7 +261,7 @@ def test_nothing_is_called_that_is_no_struct():
 
 
 def test_the_same_is_of_one_structure_with_equal_leaves():
-    assert same(CartPole(gravity=1.0), CartPole(gravity=jnp.float32(1.0)))
+    assert trees_equal(CartPole(gravity=1.0), CartPole(gravity=jnp.float32(1.0)))
     for one, other in (
         (CartPole(), CartPole(gravity=1.0)),
         (CartPole(), TimeLimit(CartPole(), 2)),
@@ -264,4 +272,4 @@ def test_the_same_is_of_one_structure_with_equal_leaves():
         ("3", 3),
         (jax.random.key(0), 3),
     ):
-        assert not same(one, other)
+        assert not trees_equal(one, other)

@@ -9,12 +9,12 @@ import pytest
 
 from shoal.envs.grid import near, rules
 from shoal.envs.grid.actions import Action
-from shoal.envs.grid.distinct import is_new, keys, rules_written_alike
-from shoal.envs.grid.generating import GOAL_KINDS, PAIR_GOALS, PUBLISHED, Draws, draw_block
+from shoal.envs.grid.distinct import canonical_keys, canonical_rules, is_new
+from shoal.envs.grid.generating import GOAL_KINDS, PAIR_GOALS, PUBLISHED, RandomStream, draw_block
 from shoal.envs.grid.goals import GoalKind
-from shoal.envs.grid.near import Nearby
+from shoal.envs.grid.near import Neighbourhood
 from shoal.envs.grid.rules import RuleKind
-from shoal.envs.grid.rulesets import Ruleset, ruleset, stacked
+from shoal.envs.grid.rulesets import Ruleset, ruleset, stack
 from shoal.envs.grid.tiles import PICKABLE, Colour, Tile
 
 BALL, KEY, STAR = (Tile.BALL, Colour.RED), (Tile.KEY, Colour.GREY), (Tile.STAR, Colour.BLUE)
@@ -58,21 +58,21 @@ DIFFERENT = {
 
 @pytest.mark.parametrize("case", EQUAL)
 def test_what_is_only_written_in_another_way_is_equal(case):
-    both = stacked(EQUAL[case])
+    both = stack(EQUAL[case])
     assert is_new(both, set()).tolist() == [True, False]
-    alone = [keys(Ruleset(*(array[None] for array in task)))[0] for task in EQUAL[case]]
-    assert alone == keys(both)  # however wide the arrays are
-    with_objects = keys(both, with_objects=True)
+    alone = [canonical_keys(Ruleset(*(array[None] for array in task)))[0] for task in EQUAL[case]]
+    assert alone == canonical_keys(both)  # however wide the arrays are
+    with_objects = canonical_keys(both, with_objects=True)
     assert (with_objects[0] == with_objects[1]) == (case != "things")
 
 
 @pytest.mark.parametrize("case", DIFFERENT)
 def test_what_says_something_else_differs(case):
-    assert is_new(stacked(DIFFERENT[case]), set()).tolist() == [True, True]
+    assert is_new(stack(DIFFERENT[case]), set()).tolist() == [True, True]
 
 
 def test_things_are_equal_in_any_order_but_counted():
-    three = stacked([one(things=[BALL, KEY]), one(things=[KEY, (), BALL]), one(things=[KEY, BALL, BALL])])
+    three = stack([one(things=[BALL, KEY]), one(things=[KEY, (), BALL]), one(things=[KEY, BALL, BALL])])
     assert is_new(three, set(), with_objects=True).tolist() == [True, False, True]
 
 
@@ -94,17 +94,17 @@ def test_the_trivial_goals_are_as_many_as_enumeration_says():
                     meaning = ({"DOWN": "UP", "LEFT": "RIGHT"}[kind.name[10:]], first, "from", second)
                 meant.append(meaning)
     nothing = np.zeros((len(written), 1, 7), np.uint8)
-    found = keys(Ruleset(np.asarray(written, np.uint8), nothing, nothing[..., :2]))
+    found = canonical_keys(Ruleset(np.asarray(written, np.uint8), nothing, nothing[..., :2]))
     assert (len(written), len(set(meant)), len(set(found))) == (21_410, 12_440, 12_440)
     assert len(set(zip(found, meant, strict=True))) == 12_440
 
 
 def test_rules_written_alike_hold_where_they_held():
     """On random cells nearby and after every action, the engine does the same for both ways of writing."""
-    drawn = draw_block(3000, PUBLISHED["small"], Draws(4)).rules[:, 0]
+    drawn = draw_block(3000, PUBLISHED["small"], RandomStream(4)).rules[:, 0]
     drawn = drawn[drawn[:, 0] > 0]
     rng = np.random.default_rng(0)
-    table, alike = rules.table(drawn), rules.table(rules_written_alike(drawn))
+    table, alike = rules.decode(drawn), rules.decode(canonical_rules(drawn))
     assert (np.asarray(table.kind) != np.asarray(alike.kind)).sum() > 400
     own = np.stack([table.tile, table.other, np.full(len(drawn), 1 + 256 * Colour.BLACK, np.uint16)])
     cells = own[rng.integers(0, 3, (9, len(drawn))), np.arange(len(drawn))]  # often what the rule is about
@@ -114,11 +114,13 @@ def test_rules_written_alike_hold_where_they_held():
     @jax.jit
     @jax.vmap
     def applied(rule, cells, action, direction):
-        attends = near.attention(action, direction)
+        attends = near.action_flags(action, direction)
         around, beyond = tuple(cells[1:5]), tuple(cells[5:])
-        return rules.apply_one(rule, Nearby(cells[0], around, beyond), cells[0], attends)
+        return rules.apply_rule(rule, Neighbourhood(cells[0], around, beyond), cells[0], attends)
 
     before = [applied(one, jnp.asarray(cells.T), action, direction) for one in (table, alike)]
-    changed = sum(np.asarray(x) != y for x, y in zip(before[0][0].beyond, cells[5:], strict=True)) > 0
+    changed = (
+        sum(np.asarray(x) != y for x, y in zip(before[0][0].front_neighbours, cells[5:], strict=True)) > 0
+    )
     assert changed.sum() > 100
     jax.tree.map(np.testing.assert_array_equal, *before)

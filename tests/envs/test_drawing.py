@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from shoal.envs.drawing import box, canvas, disc, finished, grown, line, paint, polygon
+from shoal.envs.drawing import box, canvas, disc, expand, line, paint, polygon, to_uint8
 
 BLACK, WHITE = (0, 0, 0), (255, 255, 255)
 ARROW = [(10.0, 30.0), (45.0, 5.0), (80.0, 30.0), (45.0, 18.0)]  # concave
@@ -18,7 +18,7 @@ SHAPES = {
     "bent": (line([(15, 20), (75, 20), (15, 20)], 8), 60 * 8 + math.pi * 16),
     "arrow": (polygon(ARROW), 0.0),
     "turned_back": (polygon(ARROW[::-1]), 0.0),
-    "grown": (grown(box(20, 20, 60, 40), 5), 40 * 20 + 2 * 5 * (40 + 20) + math.pi * 25),
+    "grown": (expand(box(20, 20, 60, 40), 5), 40 * 20 + 2 * 5 * (40 + 20) + math.pi * 25),
 }
 
 
@@ -62,4 +62,4 @@ def test_a_unit_scales_and_what_is_outside_is_left_out():
 def test_edges_have_few_colours():
     picture = canvas(64, 64, BLACK)
     paint(picture, disc((32, 32), 25.3), WHITE)
-    assert len(np.unique(finished(picture).reshape(-1, 3), axis=0)) <= 9
+    assert len(np.unique(to_uint8(picture).reshape(-1, 3), axis=0)) <= 9

@@ -14,13 +14,13 @@ from shoal.envs.grid import goals, rules
 from shoal.envs.grid.actions import Action
 from shoal.envs.grid.benchmark import checksum
 from shoal.envs.grid.board import DIRECTIONS
-from shoal.envs.grid.distinct import keys
-from shoal.envs.grid.generating import PUBLISHED, Draws, GenerationConfig, draw_block, generate
+from shoal.envs.grid.distinct import canonical_keys
+from shoal.envs.grid.generating import PUBLISHED, GenerationConfig, RandomStream, draw_block, generate
 from shoal.envs.grid.goals import GoalKind
-from shoal.envs.grid.rules import OF_TWO_TILES, RuleKind
-from shoal.envs.grid.rulesets import Ruleset, check, stacked
+from shoal.envs.grid.rules import TWO_TILE_KINDS, RuleKind
+from shoal.envs.grid.rulesets import Ruleset, check, stack
 from shoal.envs.grid.tiles import FLOOR, PICKABLE, Colour, Tile, cell
-from shoal.envs.grid.world import begin
+from shoal.envs.grid.world import make_state
 from shoal.errors import ShoalError
 
 COUNT = 200  # rulesets of each setting that are looked at one by one
@@ -34,14 +34,14 @@ def generated(name, count=COUNT):
 
 def tiles_of(row):
     """The tiles that a goal's or a rule's row is about."""
-    is_rule = len(row) == rules.ENCODED
+    is_rule = len(row) == rules.ENCODED_SIZE
     kind = RuleKind(row[0]) if is_rule else GoalKind(row[0])
     pairs = [tuple(int(x) for x in row[first : first + 2]) for first in (1, 3)]
     return pairs if kind.name.startswith("TILE_NEAR") else pairs[:1]
 
 
 def product_of(row):
-    first = 5 if row[0] in OF_TWO_TILES else 3
+    first = 5 if row[0] in TWO_TILE_KINDS else 3
     return tuple(int(x) for x in row[first : first + 2])
 
 
@@ -113,7 +113,7 @@ def scene(row, approach):
     Returns (cells [9, 9], row, column, direction of the agent, actions), or None where this approach is not
     possible.
     """
-    name = (RuleKind if len(row) == rules.ENCODED else GoalKind)(row[0]).name
+    name = (RuleKind if len(row) == rules.ENCODED_SIZE else GoalKind)(row[0]).name
     grid = np.full((9, 9), FLOOR, np.uint16)
     steps = dict(zip(("UP", "RIGHT", "DOWN", "LEFT"), ((-1, 0), (0, 1), (1, 0), (0, -1)), strict=True))
     ahead = list(steps.values())[approach]
@@ -150,10 +150,10 @@ def test_each_step_of_the_tree_can_be_played_whatever_distracts():
                 scenes += [one for one in found if one]
                 possible = len(found) - found.count(None)
                 in_force += [Ruleset(*task)] * possible
-                aims += [product_of(row) if len(row) == rules.ENCODED else (0, 0)] * possible
+                aims += [product_of(row) if len(row) == rules.ENCODED_SIZE else (0, 0)] * possible
                 owners += [(name, number, tuple(row))] * possible
     world = envs.make("XLand-MiniGrid-R1-9x9", max_episode_steps=100)
-    made, won = played(world, scenes, stacked(in_force), [cell(*aim) for aim in aims])
+    made, won = played(world, scenes, stack(in_force), [cell(*aim) for aim in aims])
     done = np.where(np.any(aims, axis=1), made, won)
     stuck = set(owners) - {owner for owner, worked in zip(owners, done, strict=True) if worked}
     assert len(set(owners)) > 8 * COUNT
@@ -168,12 +168,12 @@ def played(world, scenes, tasks, aims):
     @jax.vmap
     def play(grid, row, column, direction, actions, goal, rule_rows, aim):
         flat = jnp.zeros(board.size, jnp.uint16).at[board._places()].set(grid)
-        begun = begin(
+        begun = make_state(
             flat,
             board.place(row, column),
             direction,
-            goals.decoded(board, goal),
-            rule_table=rules.table(rule_rows),
+            goals.decode(board, goal),
+            rule_table=rules.decode(rule_rows),
         )
 
         def step(state, action):
@@ -206,7 +206,7 @@ def test_trivial_rulesets_have_a_goal_and_three_things_more():
 def test_kinds_and_numbers_are_drawn_as_the_settings_say(name):
     """Of all that is drawn, duplicates included, by chi-squared tests; the seed is fixed."""
     config = PUBLISHED[name]
-    tasks = draw_block(4096, config, Draws(11))
+    tasks = draw_block(4096, config, RandomStream(11))
     kinds = np.bincount(tasks.goal[:, 0], minlength=len(GoalKind))
     assert kinds[[GoalKind.NONE, GoalKind.AGENT_ON_TILE, *(5, 6)]].sum() == 0
     drawn = [kinds[kinds > 0]]
@@ -229,7 +229,7 @@ def test_a_drawn_depth_lies_between_none_and_the_deepest():
     config = dataclasses.replace(
         PUBLISHED["medium"], sample_depth=True, prune_prob=0.0, num_distractor_rules=0
     )
-    tasks = draw_block(2000, config, Draws(0))
+    tasks = draw_block(2000, config, RandomStream(0))
     sizes = np.asarray([len(tree_of(*task)) for task in zip(*tasks, strict=True)])
     assert stats.binomtest(int((sizes == 0).sum()), len(sizes), 1 / 3).pvalue > 1e-3
     assert sizes.max() == 6
@@ -248,13 +248,13 @@ def test_fewer_are_the_first_of_more_and_another_seed_gives_others():
     many, few = generate(9000, PUBLISHED["small"], seed=1), generate(100, PUBLISHED["small"], seed=1)
     assert all(np.array_equal(x[:100], y) for x, y in zip(many, few, strict=True))
     other = generate(100, PUBLISHED["small"], seed=2)
-    assert len({*keys(few), *keys(other)}) == 200
+    assert len({*canonical_keys(few), *canonical_keys(other)}) == 200
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_no_ruleset_comes_twice(name):
     config = PUBLISHED[name]
-    made = keys(generate(9000, config, seed=0), with_objects=config.distinct_objects)
+    made = canonical_keys(generate(9000, config, seed=0), with_objects=config.distinct_objects)
     assert len(set(made)) == 9000
 
 
@@ -264,7 +264,7 @@ def test_all_different_trivial_goals_are_found_and_no_more():
     with pytest.raises(ShoalError, match=r"rulesets=12,441 is more than .* only 12,440 different ones"):
         generate(12_441, dataclasses.replace(PUBLISHED["trivial"], distinct_objects=False))
     made = generate(20_000, PUBLISHED["trivial"])
-    assert len(set(keys(made, with_objects=True))) == 20_000 > len(set(keys(made)))
+    assert len(set(canonical_keys(made, with_objects=True))) == 20_000 > len(set(canonical_keys(made)))
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from shoal.envs.grid.benchmark import Benchmark
 from shoal.envs.grid.generating import PUBLISHED
 from shoal.envs.grid.goals import GoalKind
 from shoal.envs.grid.rules import RuleKind
-from shoal.envs.grid.rulesets import NO_RULESET, Ruleset, ruleset, stacked
+from shoal.envs.grid.rulesets import NO_RULESET, Ruleset, ruleset, stack
 from shoal.envs.grid.tiles import FLOOR, Colour, Tile, cell
 from shoal.errors import ShoalError
 from shoal.nets.encoders import parts_of
@@ -190,7 +190,7 @@ def test_a_batch_of_rulesets_keeps_going():
 def test_rulesets_are_filled_up_with_zeros():
     one = ruleset((GoalKind.AGENT_NEAR, *BALL), [(RuleKind.AGENT_HOLD, *BALL, *KEY)], [BALL])
     two = ruleset(init_tiles=[KEY, STAR])
-    both = stacked([one, two])
+    both = stack([one, two])
     assert (both.goal.shape, both.rules.shape, both.init_tiles.shape) == ((2, 5), (2, 1, 7), (2, 2, 2))
     np.testing.assert_array_equal(both.goal[1], 0)
     np.testing.assert_array_equal(both.rules[0, 0], (1, 3, 1, 7, 1, 0, 0))

@@ -23,7 +23,7 @@ from grid_oracle import (
 from shoal import envs
 from shoal.envs.grid.actions import Action
 from shoal.envs.grid.goals import GoalKind
-from shoal.envs.grid.rules import OF_TWO_TILES, RuleKind
+from shoal.envs.grid.rules import TWO_TILE_KINDS, RuleKind
 from shoal.envs.grid.rulesets import Ruleset, check
 from shoal.envs.grid.tiles import Colour, Tile
 
@@ -42,7 +42,7 @@ def random_tasks(rng, num_rules, outermost):
     kinds = rng.integers(1, len(RuleKind), (NUM_STATES, num_rules))
     first, second, product = (TILES[rng.integers(0, len(TILES), kinds.shape)] for _ in range(3))
     product[rng.random(kinds.shape) < 0.1] = (Tile.EMPTY, Colour.EMPTY)
-    two = np.isin(kinds, OF_TWO_TILES)[..., None]
+    two = np.isin(kinds, TWO_TILE_KINDS)[..., None]
     middle, last = np.where(two, second, product), np.where(two, product, 0)
     encoded = np.concatenate([kinds[..., None], first, middle, last], -1)
     goal_kinds = np.arange(NUM_STATES) % len(GoalKind)
@@ -177,7 +177,7 @@ def test_within_an_outer_wall_only_a_wall_beside_a_wall_and_cells_outside_differ
         return np.isin(rows[:, 0], kinds) & (rows[:, 1:3] == wall).all(1) & (rows[:, 3:5] == wall).all(1)
 
     outside = (goal[:, 0] == GoalKind.TILE_ON_POSITION) & (goal[:, 3:5] >= SIDE).any(1)
-    may_differ = of_walls(rule, OF_TWO_TILES) | of_walls(goal, PAIR_GOALS) | outside
+    may_differ = of_walls(rule, TWO_TILE_KINDS) | of_walls(goal, PAIR_GOALS) | outside
     assert may_differ.sum() < NUM_STATES / 5
     different = differs(ours, theirs)
     assert not (different & ~may_differ).any()

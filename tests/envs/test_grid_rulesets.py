@@ -16,7 +16,7 @@ from grid_oracle import (
 from shoal import envs
 from shoal.envs.grid import rules
 from shoal.envs.grid.goals import GoalKind
-from shoal.envs.grid.rules import OF_TWO_TILES, RuleKind
+from shoal.envs.grid.rules import TWO_TILE_KINDS, RuleKind
 from shoal.envs.grid.rulesets import Ruleset, check
 from shoal.envs.grid.tiles import PICKABLE, Colour, Tile
 
@@ -43,7 +43,7 @@ def random_rulesets(rng):
     shape = kinds.shape
     product = tiles(*shape)
     product[rng.random(shape) < 0.2] = (Tile.FLOOR, Colour.BLACK)
-    two = np.isin(kinds, OF_TWO_TILES)[..., None]
+    two = np.isin(kinds, TWO_TILE_KINDS)[..., None]
     second = np.where(two, tiles(*shape), product)
     encoded = np.concatenate([kinds[..., None], tiles(*shape), second, np.where(two, product, 0)], -1)
     encoded[kinds == RuleKind.NONE] = 0
@@ -100,4 +100,4 @@ def test_rules_and_goals_of_every_kind_do_what_the_originals_do(num_steps):
 
 def test_the_table_keeps_the_bytes():
     tasks = random_rulesets(np.random.default_rng(1))
-    np.testing.assert_array_equal(rules.encoded(rules.table(tasks.rules)), tasks.rules)
+    np.testing.assert_array_equal(rules.encode(rules.decode(tasks.rules)), tasks.rules)

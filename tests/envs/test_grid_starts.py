@@ -40,7 +40,7 @@ NAMES = (
 
 def facts(world, state):
     """What a state says, as integers [N, ...]: the cells, the agent, the goal."""
-    goal = np.asarray(jax.vmap(functools.partial(goals.encoded, world.board))(state.goal))
+    goal = np.asarray(jax.vmap(functools.partial(goals.encode, world.board))(state.goal))
     others = (state.agent.place, state.agent.direction, state.agent.pocket, state.pitfall)
     return np.concatenate([np.asarray(state.cells), *(np.asarray(x)[:, None] for x in others), goal], 1)
 
@@ -86,9 +86,9 @@ def test_starts_are_distributed_as_the_originals(name):
 
 @pytest.mark.parametrize("most", [2, 3])
 def test_distinct_numbers_come_in_every_order_equally_often(monkeypatch, most):
-    monkeypatch.setattr(layouts, "MOST_WITHOUT_TABLE", most)
+    monkeypatch.setattr(layouts, "MAX_WITHOUT_TABLE", most)
     bits = jax.random.bits(jax.random.key(0), (24_000, 3))
-    drawn = np.stack(jax.jit(jax.vmap(lambda bits: layouts.distinct(bits, 4)))(bits), 1)
+    drawn = np.stack(jax.jit(jax.vmap(lambda bits: layouts.sample_distinct(bits, 4)))(bits), 1)
     _, counts = np.unique(drawn, axis=0, return_counts=True)
     assert counts.shape == (24,)  # 4 * 3 * 2 orders
     assert np.abs(counts - 1000).max() < 5 * np.sqrt(1000)
@@ -98,4 +98,4 @@ def test_a_random_number_below_a_limit_is_the_exact_product():
     bits = np.random.default_rng(0).integers(0, 2**32, 1000, np.uint32)
     for limit in (1, 2, 3, 169, 65535):
         expected = (bits.astype(np.uint64) * limit) >> 32
-        np.testing.assert_array_equal(layouts.below(jax.numpy.asarray(bits), limit), expected)
+        np.testing.assert_array_equal(layouts.uniform_below(jax.numpy.asarray(bits), limit), expected)

@@ -19,7 +19,7 @@ from shoal.envs.classic.mountain_car import MountainCar
 from shoal.envs.classic.mountain_car_continuous import MountainCarContinuous
 from shoal.envs.classic.pendulum import Pendulum
 from shoal.envs.grid.minigrid import Empty
-from shoal.envs.parameters import as_declared, check_parameters
+from shoal.envs.parameters import check_parameters, convert_to_declared
 from shoal.errors import ShoalError
 from shoal.spaces import Box, Discrete
 from shoal.types import Environment
@@ -213,9 +213,9 @@ def test_lists_become_what_is_declared():
         ([1, 2], Float[Array, "..."], np.float32),
         ([1, 2], jax.Array | None, np.int32),
     ):
-        assert as_declared("x", given, declared).dtype == dtype
+        assert convert_to_declared("x", given, declared).dtype == dtype
     for given in ([0.5], [-1], [256]):
-        refused(lambda given=given: as_declared("x", given, UInt8[Array, "..."]), "x=[")
+        refused(lambda given=given: convert_to_declared("x", given, UInt8[Array, "..."]), "x=[")
 
 
 def test_a_function_takes_no_nan_either(monkeypatch):

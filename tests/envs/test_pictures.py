@@ -11,7 +11,7 @@ import pytest
 from shoal import envs
 from shoal.envs.base import can_render, frames_per_second, render
 from shoal.envs.grid import pictures
-from shoal.envs.grid.pictures import FIGURES, LOOKING_UP, NOBODY, RGB, atlas
+from shoal.envs.grid.pictures import AGENT_UP, NO_AGENT, NUM_FIGURES, RGB, atlas
 from shoal.envs.grid.tiles import NUM_COLOURS, NUM_TILES, WALKABLE, Colour, Tile
 from shoal.errors import ShoalError
 
@@ -28,9 +28,9 @@ WORLDS = {
 def test_all_tiles_of_all_colours_look_different(size):
     seen = set()
     for tile in TILES:
-        for figure in range(FIGURES if tile in WALKABLE else 1):
+        for figure in range(NUM_FIGURES if tile in WALKABLE else 1):
             seen |= {atlas(size)[tile, colour, figure].tobytes() for colour in COLOURS}
-    expected = sum(FIGURES if tile in WALKABLE else 1 for tile in TILES) * len(COLOURS)
+    expected = sum(NUM_FIGURES if tile in WALKABLE else 1 for tile in TILES) * len(COLOURS)
     assert len(seen) == expected
     assert all(picture.any() for picture in atlas(size)[Tile.EMPTY].reshape(-1, size, size, 3))
 
@@ -65,13 +65,13 @@ def test_all_tiles_of_all_colours_look_different(size):
     ],
 )
 def test_pixels_at_known_places(tile, at, expected):
-    assert tuple(atlas(32)[tile, Colour.RED, NOBODY][at]) == expected
+    assert tuple(atlas(32)[tile, Colour.RED, NO_AGENT][at]) == expected
 
 
 def test_the_agent_is_a_triangle_that_points_where_it_looks():
     ahead = {0: (6, 16), 1: (16, 25), 2: (25, 16), 3: (16, 6)}
     for direction in range(4):
-        picture = atlas(32)[Tile.FLOOR, Colour.BLACK, LOOKING_UP + direction]
+        picture = atlas(32)[Tile.FLOOR, Colour.BLACK, AGENT_UP + direction]
         assert tuple(picture[16, 16]) == RGB[Colour.RED]
         red = (picture == RGB[Colour.RED]).all(-1)
         rows, columns = np.nonzero(red)
@@ -87,11 +87,11 @@ def test_tiles_look_as_those_of_the_original():
     kinds = [(tile, colour) for tile in TILES[:-1] for colour in COLOURS[::5]]
     theirs = np.stack([render_tile((int(tile), int(colour))) for tile, colour in kinds]).astype(int)
     for kind in (kind for kind in kinds if kind != (Tile.GOAL, Colour.GREY)):
-        difference = np.abs(theirs - atlas(32)[(*kind, NOBODY)].astype(int)).mean((1, 2, 3))
+        difference = np.abs(theirs - atlas(32)[(*kind, NO_AGENT)].astype(int)).mean((1, 2, 3))
         assert kinds[difference.argmin()] == kind
         assert difference.min() < 25
     for direction in range(4):
-        ours = atlas(32)[Tile.FLOOR, Colour.BLACK, LOOKING_UP + direction].astype(int)
+        ours = atlas(32)[Tile.FLOOR, Colour.BLACK, AGENT_UP + direction].astype(int)
         assert np.abs(render_tile((1, 7), direction) - ours).mean() < 3
 
 
@@ -134,7 +134,7 @@ def test_an_image_is_the_symbols_tile_for_tile(name):
     for image, cells in zip(images[::6], symbols[::6], strict=True):
         for row in range(view):
             for column in range(view):
-                figure = LOOKING_UP if (row, column) == (view - 1, view // 2) else NOBODY
+                figure = AGENT_UP if (row, column) == (view - 1, view // 2) else NO_AGENT
                 shown = image[row * size :, column * size :][:size, :size]
                 assert (shown == atlas(size)[(*cells[row, column], figure)]).all()
 
@@ -145,7 +145,7 @@ def test_the_symbols_can_be_read_off_an_image():
     kinds = {}
     for tile in range(NUM_TILES):
         for colour in range(NUM_COLOURS):
-            for figure in (NOBODY, LOOKING_UP):
+            for figure in (NO_AGENT, AGENT_UP):
                 kinds.setdefault(atlas(size)[tile, colour, figure].tobytes(), (tile, colour))
     tiles = images.reshape(len(images), world.view_size, size, world.view_size, size, 3).swapaxes(2, 3)
     read = [[[kinds[tile.tobytes()] for tile in row] for row in image] for image in tiles]
@@ -164,7 +164,7 @@ def test_the_whole_grid_is_shown_with_what_the_agent_sees_in_light(name):
         row, column = map(int, world.board.position(state.agent.place))
         for i in range(world.height):
             for j in range(world.width):
-                figure = LOOKING_UP + int(state.agent.direction) if (i, j) == (row, column) else NOBODY
+                figure = AGENT_UP + int(state.agent.direction) if (i, j) == (row, column) else NO_AGENT
                 tile = atlas(32)[grid[i, j] & 255, grid[i, j] >> 8, figure].astype(float)
                 tile = tile + np.round(0.3 * (255 - tile)) if (i, j) in seen else tile
                 assert np.abs(picture[32 * i :, 32 * j :][:32, :32] - tile).max() <= 1

@@ -15,7 +15,7 @@ from shoal.envs.classic.cartpole import CartPole, CartPoleState
 from shoal.envs.classic.mountain_car import MountainCar, MountainCarState
 from shoal.envs.classic.mountain_car_continuous import MountainCarContinuous
 from shoal.envs.classic.pendulum import Pendulum, PendulumState
-from shoal.envs.classic.pictures import BLUE, GREEN, INK, ORANGE, PAPER
+from shoal.envs.classic.pictures import BACKGROUND, BLUE, DARK_GREY, GREEN, ORANGE
 from shoal.errors import ShoalError
 from shoal.spaces import Box, Discrete
 
@@ -118,7 +118,7 @@ class Lamp(Wrapper):
     frames_per_second = 3
 
     def render(self, state):
-        return np.full((4, 6, 3), PAPER if state.steps else INK).astype(self.dtype)
+        return np.full((4, 6, 3), BACKGROUND if state.steps else DARK_GREY).astype(self.dtype)
 
 
 def test_an_environment_without_pictures_says_so():
@@ -129,6 +129,6 @@ def test_an_environment_without_pictures_says_so():
         render(world, state)
     lamp = envs.TimeLimit(Lamp(Unseen()), 3)
     assert can_render(lamp) and frames_per_second(lamp) == 3
-    assert tuple(render(lamp, state)[0, 0]) == INK
+    assert tuple(render(lamp, state)[0, 0]) == DARK_GREY
     with pytest.raises(ShoalError, match=r"returned float32\[4, 6, 3\]; a picture is uint8"):
         render(Lamp(Unseen(), "float32"), state.env)

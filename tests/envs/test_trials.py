@@ -23,7 +23,7 @@ from shoal.envs.base import again
 from shoal.envs.checker import check
 from shoal.envs.grid.rulesets import ruleset
 from shoal.envs.grid.tiles import Colour, Tile
-from shoal.envs.summaries import SUMMARIES
+from shoal.envs.summaries import REDUCTIONS
 from shoal.errors import ShoalError
 from shoal.spaces import Box, Dict, Discrete
 
@@ -365,4 +365,4 @@ def test_what_a_trial_cannot_be_is_one_sentence():
 def test_the_inner_summaries_are_those_of_the_whole_trial():
     declared = Trial(Lottery(), 2).info_summaries
     assert {name: declared[name] for name in Lottery.info_summaries} == Lottery.info_summaries
-    assert set(declared.values()) <= set(SUMMARIES)
+    assert set(declared.values()) <= set(REDUCTIONS)

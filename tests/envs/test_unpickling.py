@@ -17,9 +17,9 @@ from xminigrid.benchmarks import load_benchmark_from_path, save_bz2_pickle
 from shoal import envs
 from shoal.envs.grid import unpickling
 from shoal.envs.grid.benchmark import Benchmark
-from shoal.envs.grid.benchmark_files import MOST_BYTES
-from shoal.envs.grid.generating import PUBLISHED, bytes_of_each, generate
-from shoal.envs.grid.unpickling import MOST_OPERATIONS, PickledArray
+from shoal.envs.grid.benchmark_files import MAX_BYTES
+from shoal.envs.grid.generating import PUBLISHED, bytes_per_ruleset, generate
+from shoal.envs.grid.unpickling import MAX_OPERATIONS, PickledArray
 from shoal.errors import ShoalError
 
 CONFIG = {"chain_depth": 1, "prune_prob": 0.3, "prune_chain": True, "save_path": "small"}
@@ -27,7 +27,7 @@ FILE, SPOILT = "original", "spoilt"
 
 
 def unpickled(content, most_bytes=2**24):
-    return unpickling.unpickled(io.BytesIO(content), most_bytes)
+    return unpickling.unpickle(io.BytesIO(content), most_bytes)
 
 
 def contents(array=jnp.asarray):
@@ -212,8 +212,8 @@ def measured(call):
 
 def test_the_largest_file_that_is_published_may_be_read():
     """3,000,000 rulesets of "high" with `num_rules`, should its goals take four bytes a number too."""
-    assert bytes_of_each(PUBLISHED["high"]) == 5 + 18 * 7 + 25 * 2
-    assert 3_000_000 * (bytes_of_each(PUBLISHED["high"]) + 3 * 5 + 1) + 10_000 < MOST_BYTES
+    assert bytes_per_ruleset(PUBLISHED["high"]) == 5 + 18 * 7 + 25 * 2
+    assert 3_000_000 * (bytes_per_ruleset(PUBLISHED["high"]) + 3 * 5 + 1) + 10_000 < MAX_BYTES
 
 
 LONG = 2**22
@@ -230,7 +230,7 @@ BOMBS = {
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_no_more_is_unpacked_than_is_allowed(name, monkeypatch):
-    monkeypatch.setattr("shoal.envs.grid.benchmark_files.MOST_BYTES", 2**20)
+    monkeypatch.setattr("shoal.envs.grid.benchmark_files.MAX_BYTES", 2**20)
     packed = bz2.compress(BOMBS[name])
     assert len(packed) < 1000
     Path(SPOILT).write_bytes(packed)
@@ -252,7 +252,7 @@ HANGING = {
         "a key of a dictionary is not a text",
     ),
     "a number as a key": (pickle.dumps({1: 2}), "a key of a dictionary is not a text"),
-    "too many operations": (b"(" * 20_000, f"it takes more than {MOST_OPERATIONS:,} operations"),
+    "too many operations": (b"(" * 20_000, f"it takes more than {MAX_OPERATIONS:,} operations"),
     "a number of too many digits": (b"L" + b"9" * 100_000 + b"L\n.", "is damaged"),
     "deep lists": (b"]" * 5_000 + b"a" * 4_999 + b".", "holds a list, not a dictionary"),
     "a list within itself": (b"]q\0h\0a.", "holds a list, not a dictionary"),

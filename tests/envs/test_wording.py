@@ -8,10 +8,10 @@ import pytest
 from shoal.envs.grid.benchmark import Benchmark
 from shoal.envs.grid.generating import PUBLISHED
 from shoal.envs.grid.goals import GoalKind
-from shoal.envs.grid.rules import OF_TWO_TILES, RuleKind
+from shoal.envs.grid.rules import TWO_TILE_KINDS, RuleKind
 from shoal.envs.grid.rulesets import ruleset
 from shoal.envs.grid.tiles import Colour, Tile
-from shoal.envs.grid.wording import benchmark_told, goal_told, rule_told, ruleset_told
+from shoal.envs.grid.wording import describe_benchmark, describe_goal, describe_rule, describe_ruleset
 
 BALL, KEY, HEX = (Tile.BALL, Colour.ORANGE), (Tile.KEY, Colour.GREY), (Tile.HEX, Colour.RED)
 GONE = (Tile.FLOOR, Colour.BLACK)
@@ -33,7 +33,7 @@ GONE = (Tile.FLOOR, Colour.BLACK)
     ],
 )
 def test_goals_in_words(row, text):
-    assert goal_told(row) == text
+    assert describe_goal(row) == text
 
 
 @pytest.mark.parametrize(
@@ -57,14 +57,16 @@ def test_goals_in_words(row, text):
     ],
 )
 def test_rules_in_words(row, text):
-    assert rule_told(row) == text
+    assert describe_rule(row) == text
 
 
 def test_every_kind_and_every_tile_has_words_of_its_own():
-    rules = {rule_told((kind, *BALL, *KEY, *(HEX if kind in OF_TWO_TILES else (0, 0)))) for kind in RuleKind}
+    rules = {
+        describe_rule((kind, *BALL, *KEY, *(HEX if kind in TWO_TILE_KINDS else (0, 0)))) for kind in RuleKind
+    }
     assert len(rules) == len(RuleKind)
-    assert len({goal_told((kind, *BALL, *KEY)) for kind in GoalKind}) == len(GoalKind)
-    tiles = {goal_told((GoalKind.AGENT_HOLD, tile, 1, 0, 0)) for tile in Tile}
+    assert len({describe_goal((kind, *BALL, *KEY)) for kind in GoalKind}) == len(GoalKind)
+    tiles = {describe_goal((GoalKind.AGENT_HOLD, tile, 1, 0, 0)) for tile in Tile}
     assert len(tiles) == len(Tile) and not any(re.search("[_A-Z]", text) for text in tiles)
 
 
@@ -72,19 +74,19 @@ def test_a_ruleset_and_a_benchmark_in_words():
     task = ruleset(
         (GoalKind.AGENT_HOLD, *HEX), [(), (RuleKind.TILE_NEAR, *BALL, *KEY, *HEX)], [BALL, KEY, (), KEY]
     )
-    assert ruleset_told(task).splitlines() == [
+    assert describe_ruleset(task).splitlines() == [
         "goal    hold a red hexagon",
         "rules   an orange ball beside a grey key: both become a red hexagon",
         "things  an orange ball, 2 grey keys",
     ]
-    assert ruleset_told(ruleset()).splitlines() == ["goal    none", "rules   none", "things  none"]
+    assert describe_ruleset(ruleset()).splitlines() == ["goal    none", "rules   none", "things  none"]
     made = Benchmark.make(PUBLISHED["small"], 50)
-    told = benchmark_told(made)
+    told = describe_benchmark(made)
     assert told.startswith("50 rulesets, 10 of them held out\n")
     assert "made by seed 0, chain_depth 1," in told and "room for 10" in told
     shares = [int(share) for share in re.findall(r"(\d+)%", told)]
     assert len(shares) == len(np.unique(made.rulesets.goal[:, 0])) and abs(sum(shares) - 100) < 6
-    assert "held out" not in benchmark_told(made[:5])
-    assert "\033" not in benchmark_told(
+    assert "held out" not in describe_benchmark(made[:5])
+    assert "\033" not in describe_benchmark(
         Benchmark(made.rulesets, about={"seed": "\033[2J", "generation": {"x": 1}})
     )

@@ -22,7 +22,7 @@ from shoal.envs import (
     restart,
     transition,
 )
-from shoal.envs.wrappers import flattened, flattened_space, stacked_space
+from shoal.envs.wrappers import flatten, flattened_space, stacked_space
 from shoal.errors import ShoalError
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
 
@@ -182,7 +182,7 @@ def reference_flat(space, element):
 @hypothesis.settings(max_examples=25, deadline=None)
 def test_flattened_elements_lie_in_the_flattened_space(space, seed):
     element = space.sample(jax.random.key(seed))
-    flat = flattened(space, element)
+    flat = flatten(space, element)
     assert flat.dtype == jnp.float32
     assert flattened_space(space).contains(flat)
     np.testing.assert_array_equal(flat, reference_flat(space, element))

@@ -98,7 +98,7 @@ def make_benchmark(arguments: Sequence[str]) -> int:
     seconds = time.perf_counter() - begun
     path = Path(asked.file.save or f"{setting}.npz")
     made.save(path)
-    print(f"{path}: {api.benchmark_told(made)}\n{len(made) / seconds:,.0f} rulesets/s")
+    print(f"{path}: {api.describe_benchmark(made)}\n{len(made) / seconds:,.0f} rulesets/s")
     return 0
 
 
@@ -107,9 +107,9 @@ def show(arguments: Sequence[str]) -> int:
     _, words = flags.parse("shoal grid show FILE [N]", SHOW, Showing(), arguments)
     benchmark = api.Benchmark.load(flags.required("file", "shoal grid show small.npz 0", "".join(words[:1])))
     if len(words) == 1:
-        print(api.benchmark_told(benchmark))
+        print(api.describe_benchmark(benchmark))
         return 0
     if len(words) > 2 or not (words[1].isdecimal() and len(words[1]) < 19):
         raise ShoalError(f"{words[-1]!r} is no number of a ruleset; give one from 0 to {len(benchmark) - 1}.")
-    print(api.ruleset_told(benchmark.ruleset(int(words[1]))))
+    print(api.describe_ruleset(benchmark.ruleset(int(words[1]))))
     return 0

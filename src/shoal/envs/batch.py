@@ -104,12 +104,18 @@ class Batch:
             return self.env.step(env_state, env_action, jax.random.fold_in(key, index))
 
         indices = first_index + jnp.arange(self.num_envs)
-        stepped = _strong(jax.vmap(step_one)(state.env, action, indices))
+        stepped = _without_weak_types(jax.vmap(step_one)(state.env, action, indices))
         # A loop over those that ended is far cheaper on the CPU; elsewhere it would wait for the host.
         env, timestep = jax.lax.platform_dependent(
-            state.last, state.pool, key, indices, stepped, cpu=self._restart_few, default=self._restart_all
+            state.last,
+            state.pool,
+            key,
+            indices,
+            stepped,
+            cpu=self._restart_in_groups,
+            default=self._restart_all,
         )
-        timestep = _unmask_last(timestep)
+        timestep = _allow_all_after_last(timestep)
         return BatchState(env, timestep.last, state.pool), timestep
 
     def sample_actions(self, timestep: TimeStep, key: Array, first_index: Array | int = 0) -> PyTree:
@@ -136,24 +142,24 @@ class Batch:
     def _make_pool(self, key: Array) -> PyTree:
         if self.reset_policy == "fresh":
             return ()
-        return _strong(jax.vmap(self.env.reset)(jax.random.split(key, self.pool_size)))
+        return _without_weak_types(jax.vmap(self.env.reset)(jax.random.split(key, self.pool_size)))
 
     def _start(self, pool: PyTree, key: Array) -> tuple[State, TimeStep]:
         """One environment's new episode."""
         if self.reset_policy == "fresh":
-            return _strong(self.env.reset(key))
-        chosen = jax.random.randint(key, (), 0, self.pool_size)
-        return jax.tree.map(lambda starts: starts[chosen], pool)
+            return _without_weak_types(self.env.reset(key))
+        index = jax.random.randint(key, (), 0, self.pool_size)
+        return jax.tree.map(lambda starts: starts[index], pool)
 
     def _restart_all(
         self, ended: Array, pool: PyTree, key: Array, indices: Array, stepped: PyTree
     ) -> tuple[State, TimeStep]:
         """Starts every environment anew and takes that where it had ended."""
         started = jax.vmap(lambda i: self._start(pool, jax.random.fold_in(key, i)))(indices)
-        self._check_alike(started, stepped)
+        self._check_same_types(started, stepped)
         return trees.where(ended, started, stepped)
 
-    def _restart_few(
+    def _restart_in_groups(
         self, ended: Array, pool: PyTree, key: Array, indices: Array, stepped: PyTree
     ) -> tuple[State, TimeStep]:
         """The same result, computed a group of ended environments at a time while there are any."""
@@ -161,34 +167,34 @@ class Batch:
         def start_group(group: Array, current: PyTree) -> PyTree:
             keys = jax.vmap(jax.random.fold_in, (None, 0))(key, indices[group])
             started = jax.vmap(lambda own_key: self._start(pool, own_key))(keys)
-            self._check_alike(started, current)
+            self._check_same_types(started, current)
             return started
 
-        return batching.in_groups(ended, start_group, stepped)
+        return batching.change_in_groups(ended, start_group, stepped)
 
-    def _check_alike(self, started: PyTree, stepped: PyTree) -> None:
+    def _check_same_types(self, started: PyTree, stepped: PyTree) -> None:
         """Holds the environment to one structure of states and time-steps; shapes are read while tracing."""
         name = type(self.env).__name__
-        of_reset, of_step = _leaf_types(started), _leaf_types(stepped)
-        for path in of_reset.keys() | of_step.keys():
-            if path not in of_reset:
+        reset_types, step_types = _leaf_types(started), _leaf_types(stepped)
+        for path in reset_types.keys() | step_types.keys():
+            if path not in reset_types:
                 raise ShoalError(f"{name}.step returns {path}, which {name}.reset does not")
-            if path not in of_step:
+            if path not in step_types:
                 raise ShoalError(f"{name}.reset returns {path}, which {name}.step does not")
-            if of_reset[path] != of_step[path]:
+            if reset_types[path] != step_types[path]:
                 raise ShoalError(
-                    f"{path} is {of_reset[path]} from {name}.reset but {of_step[path]} from {name}.step; "
+                    f"{path} is {reset_types[path]} from {name}.reset but {step_types[path]} from {name}.step; "
                     "make them alike"
                 )
 
 
-def _leaf_types(outcome: tuple[State, TimeStep]) -> dict[str, str]:
+def _leaf_types(outputs: tuple[State, TimeStep]) -> dict[str, str]:
     """The dtype and shape (of one environment) of every leaf, by its name."""
-    leaves = trees.named_leaves({"state": outcome[0], "timestep": outcome[1]})
+    leaves = trees.named_leaves({"state": outputs[0], "timestep": outputs[1]})
     return {path: f"{leaf.dtype}{list(leaf.shape[1:])}" for path, leaf in leaves.items()}
 
 
-def _strong(tree: Any) -> Any:
+def _without_weak_types(tree: Any) -> Any:
     """Takes weak types away, so that a Python number in an environment does not change a scan's carry."""
 
     def strengthen(x: Any) -> Array:
@@ -200,7 +206,7 @@ def _strong(tree: Any) -> Any:
     return jax.tree.map(strengthen, tree)
 
 
-def _unmask_last(timestep: TimeStep) -> TimeStep:
+def _allow_all_after_last(timestep: TimeStep) -> TimeStep:
     """Allows every action where an episode has ended, since the next one is ignored."""
     mask = timestep.action_mask
     return timestep._replace(action_mask=trees.where(timestep.last, jax.tree.map(jnp.ones_like, mask), mask))

@@ -16,28 +16,30 @@ from shoal.types import Array, PyTree
 
 # What happens to few is computed for groups of this share of the batch: about twice as many as end in a step
 # where episodes are short (CartPole under random actions: 4%).
-SHARE_AT_ONCE = 1 / 16
-LEAST_AT_ONCE = 8
-ALL_AT_ONCE = 16  # members up to which a batch is one group
+GROUP_SHARE = 1 / 16
+MIN_GROUP_SIZE = 8
+MAX_SINGLE_GROUP = 16  # members up to which a batch is one group
 
 
-def on_batch(single: Callable, batched: Callable) -> Callable:
+def with_batch_rule(single: Callable, batched: Callable) -> Callable:
     """A function that is another one for a batch on the CPU: `batched(*arguments)` with a leading axis."""
 
     def on_cpu(size: int, is_batched: list, *arguments: PyTree) -> PyTree:
-        return batched(*_broadcast(size, is_batched, list(arguments)))
+        return batched(*_broadcast_to_batch(size, is_batched, list(arguments)))
 
     return _by_platform(single, on_cpu)
 
 
-def where(happens: Array, change: Callable[..., PyTree], current: PyTree, *arguments: PyTree) -> PyTree:
+def change_where(
+    condition: Array, change: Callable[..., PyTree], current: PyTree, *arguments: PyTree
+) -> PyTree:
     """`change(current, *arguments)` where it happens, else `current`.
 
     A batch on the CPU computes the change of those alone to whom it happens, a group at a time while there are
     any. Elsewhere such a loop would wait for the host, and the change of all is computed.
 
     Args:
-      happens: a boolean.
+      condition: a boolean.
       change: of one environment's values to values of the same shapes and dtypes. What it closes over must be
         the same for the whole batch; all else stands in its arguments.
       current: any values.
@@ -47,78 +49,80 @@ def where(happens: Array, change: Callable[..., PyTree], current: PyTree, *argum
       the values, of the shapes and dtypes of `current`.
     """
 
-    def single(happens: Array, current: PyTree, *arguments: PyTree) -> PyTree:
-        return trees.where(happens, change(current, *arguments), current)
+    def single(condition: Array, current: PyTree, *arguments: PyTree) -> PyTree:
+        return trees.where(condition, change(current, *arguments), current)
 
     def on_cpu(size: int, is_batched: list, *arguments: PyTree) -> PyTree:
-        happens, current = _broadcast(size, is_batched[:2], list(arguments[:2]))
+        condition, current = _broadcast_to_batch(size, is_batched[:2], list(arguments[:2]))
 
-        def change_of(group: Array, current: PyTree) -> PyTree:
+        def change_group(group: Array, current: PyTree) -> PyTree:
             values = [current, *arguments[2:]]
             mapped = [jax.tree.map(lambda _: True, current), *is_batched[2:]]
-            of_group = jax.tree.map(lambda x, is_mapped: x[group] if is_mapped else x, values, mapped)
+            group_values = jax.tree.map(lambda x, is_mapped: x[group] if is_mapped else x, values, mapped)
             axes = jax.tree.map(lambda is_mapped: 0 if is_mapped else None, mapped)
-            return jax.vmap(change, tuple(axes), axis_size=group.shape[0])(*of_group)
+            return jax.vmap(change, tuple(axes), axis_size=group.shape[0])(*group_values)
 
-        return in_groups(happens, change_of, current)
+        return change_in_groups(condition, change_group, current)
 
-    return _by_platform(single, on_cpu)(happens, current, *arguments)
+    return _by_platform(single, on_cpu)(condition, current, *arguments)
 
 
-def in_groups(happens: Array, change_of: Callable[[Array, PyTree], PyTree], current: PyTree) -> PyTree:
+def change_in_groups(
+    condition: Array, change_group: Callable[[Array, PyTree], PyTree], current: PyTree
+) -> PyTree:
     """Changes those of a batch to whom it happens, a group at a time while there are any.
 
     Args:
-      happens: [N].
-      change_of: `change_of(group, current)` gives the new values [K, ...] of the members [K]; a group that is not
+      condition: [N].
+      change_group: `change_group(group, current)` gives the new values [K, ...] of the members [K]; a group that is not
         full is filled up with N, whose values are dropped.
       current: [N, ...].
     """
-    size = happens.shape[0]
-    at_once = max(LEAST_AT_ONCE, int(size * SHARE_AT_ONCE))
+    size = condition.shape[0]
+    group_size = max(MIN_GROUP_SIZE, int(size * GROUP_SHARE))
 
-    def change_group(carry: tuple[Array, PyTree]) -> tuple[Array, PyTree]:
-        waiting, current = carry
-        group = jnp.nonzero(waiting, size=at_once, fill_value=size)[0]
-        changed = change_of(group, current)
-        current = jax.tree.map(lambda x, y: x.at[group].set(y, mode="drop"), current, changed)
-        return waiting.at[group].set(False, mode="drop"), current
+    def change_one_group(carry: tuple[Array, PyTree]) -> tuple[Array, PyTree]:
+        remaining, current = carry
+        group = jnp.nonzero(remaining, size=group_size, fill_value=size)[0]
+        new_values = change_group(group, current)
+        current = jax.tree.map(lambda x, y: x.at[group].set(y, mode="drop"), current, new_values)
+        return remaining.at[group].set(False, mode="drop"), current
 
     def change_all(carry: tuple[Array, PyTree]) -> tuple[Array, PyTree]:
         """Each at its own place: XLA compiles a rollout of small steps as one kernel, but not with a scatter in it."""
-        waiting, current = carry
+        remaining, current = carry
         # It must depend on the carry: what does not, XLA computes at each step, whether anything happens or not.
-        group = jnp.where(waiting, jnp.arange(size), size)
-        return jnp.zeros_like(waiting), trees.where(waiting, change_of(group, current), current)
+        group = jnp.where(remaining, jnp.arange(size), size)
+        return jnp.zeros_like(remaining), trees.where(remaining, change_group(group, current), current)
 
-    change = change_all if size <= ALL_AT_ONCE else change_group
-    return jax.lax.while_loop(lambda carry: jnp.any(carry[0]), change, (happens, current))[1]
+    body = change_all if size <= MAX_SINGLE_GROUP else change_one_group
+    return jax.lax.while_loop(lambda carry: jnp.any(carry[0]), body, (condition, current))[1]
 
 
 def _by_platform(single: Callable, on_cpu: Callable) -> Callable:
     """`single`, but under `vmap` on the CPU `on_cpu(size, is_batched, *arguments)`; `is_batched` has their shape."""
 
     @custom_vmap
-    def function(*arguments: PyTree) -> PyTree:
+    def dispatch(*arguments: PyTree) -> PyTree:
         return single(*arguments)
 
-    @function.def_vmap
-    def rule(size: int, is_batched: list, *arguments: PyTree) -> tuple[PyTree, PyTree]:
+    @dispatch.def_vmap
+    def batch_rule(size: int, is_batched: list, *arguments: PyTree) -> tuple[PyTree, PyTree]:
         axes = jax.tree.map(lambda is_mapped: 0 if is_mapped else None, is_batched)
 
-        def everywhere(*arguments: PyTree) -> PyTree:
+        def default_branch(*arguments: PyTree) -> PyTree:
             return jax.vmap(single, tuple(axes), axis_size=size)(*arguments)
 
-        def there(*arguments: PyTree) -> PyTree:
+        def cpu_branch(*arguments: PyTree) -> PyTree:
             return on_cpu(size, is_batched, *arguments)
 
-        outcome = jax.lax.platform_dependent(*arguments, cpu=there, default=everywhere)
-        return outcome, jax.tree.map(lambda _: True, outcome)
+        outputs = jax.lax.platform_dependent(*arguments, cpu=cpu_branch, default=default_branch)
+        return outputs, jax.tree.map(lambda _: True, outputs)
 
-    return function
+    return dispatch
 
 
-def _broadcast(size: int, is_batched: Any, values: PyTree) -> PyTree:
+def _broadcast_to_batch(size: int, is_batched: Any, values: PyTree) -> PyTree:
     """Every value with the batch's axis."""
 
     def broadcast(x: Array, is_mapped: bool) -> Array:

@@ -34,20 +34,20 @@ def require_contract(env: Any, name: str = "") -> None:
       UserCodeError: `reset` or `step` fails.
     """
     name = name or getattr(type(env), "__name__", str(env))
-    more = f"`shoal check {name}` tells more." if ":" in name else "shoal.check tells more."
+    hint = f"`shoal check {name}` tells more." if ":" in name else "shoal.check tells more."
     try:
-        finding = next(itertools.chain(_of_declarations(env), _of_a_step(env)), None)
+        finding = next(itertools.chain(_check_declarations(env), _check_step(env)), None)
     except ShoalError:
         raise
     except Exception as error:
         if user_code_error(error) is not None:
             raise
-        raise ShoalError(f"{name} cannot be run: {describe(error)}; {more}") from error
+        raise ShoalError(f"{name} cannot be run: {describe(error)}; {hint}") from error
     if finding is not None:
-        raise ShoalError(f"{name} cannot be run: {finding.message}; {more}")
+        raise ShoalError(f"{name} cannot be run: {finding.message}; {hint}")
 
 
-def _of_declarations(env: Any) -> Iterator[Finding]:
+def _check_declarations(env: Any) -> Iterator[Finding]:
     for attribute in DECLARATIONS:
         if hasattr(type(env), attribute):
             getattr(env, attribute)  # a property that fails names its own line
@@ -57,7 +57,7 @@ def _of_declarations(env: Any) -> Iterator[Finding]:
     yield from check_parameters(env)
 
 
-def _of_a_step(env: Any) -> Iterator[Finding]:
+def _check_step(env: Any) -> Iterator[Finding]:
     env_arrays, key = as_arrays(env), jax.random.key(0)
     start, action, stepped = _shapes(_first_step.trace(env_arrays, key))
     yield from check_types(env, Traces(start, stepped))
@@ -80,9 +80,9 @@ def _check_leaks(constants: Sequence[Any]) -> None:
 @jax.jit
 def _first_step(env: Any, key: jax.Array) -> tuple[Any, PyTree, Any]:
     """A reset, an action and a step; traced and never run."""
-    state, start = _pair(env, "reset", env.reset(key))
+    state, start = _require_pair(env, "reset", env.reset(key))
     action = sample_action(env, key, start.action_mask)
-    return (state, start), action, _pair(env, "step", env.step(state, action, key))
+    return (state, start), action, _require_pair(env, "step", env.step(state, action, key))
 
 
 @jax.jit
@@ -91,7 +91,7 @@ def _second_step(env: Any, state: Any, action: PyTree, key: jax.Array) -> Any:
     return env.step(state, action, key)
 
 
-def _pair(env: Any, method: str, result: Any) -> tuple[PyTree, TimeStep]:
+def _require_pair(env: Any, method: str, result: Any) -> tuple[PyTree, TimeStep]:
     """The state and the time-step that a method returned.
 
     Raises:

@@ -12,8 +12,8 @@ from shoal.envs.check_findings import Finding
 from shoal.envs.check_traces import Traces, is_inexact, sample_action
 from shoal.trees import is_struct, named_leaves
 
-DEPTH = 4  # containers within containers, in which a kept value is looked for by its name
-WIDEST = 10_000  # entries of a container that is looked through
+MAX_DEPTH = 4  # containers within containers, in which a kept value is looked for by its name
+MAX_ENTRIES = 10_000  # entries of a container that is looked through
 
 
 def check_in_place(env: Any, traces: Traces, key: jax.Array) -> Iterator[Finding]:
@@ -23,10 +23,10 @@ def check_in_place(env: Any, traces: Traces, key: jax.Array) -> Iterator[Finding
 
     def call(state: Any, key: jax.Array, mask: Any) -> None:
         action = sample_action(env, key, mask)
-        given = {"state": state, "action": action}
-        before = {name: named_leaves(tree) for name, tree in given.items()}
+        inputs = {"state": state, "action": action}
+        before = {name: named_leaves(tree) for name, tree in inputs.items()}
         env.step(state, action, key)
-        for name, tree in given.items():
+        for name, tree in inputs.items():
             leaves = named_leaves(tree)
             paths = [*before[name], *(path for path in leaves if path not in before[name])]
             for path in paths:
@@ -42,25 +42,25 @@ def check_in_place(env: Any, traces: Traces, key: jax.Array) -> Iterator[Finding
         )
 
 
-class Before(NamedTuple):
+class Snapshot(NamedTuple):
     """What is compared with the same after the environment was traced."""
 
     fields: dict[str, Any]
     traced: list[Any]  # the values themselves, so that no other takes the id of one
 
 
-def observe(env: Any) -> Before:
+def take_snapshot(env: Any) -> Snapshot:
     """The environment's fields and the traced values that exist, before it is traced."""
-    return Before(_fields(env), _traced_values())
+    return Snapshot(_fields(env), _traced_values())
 
 
-def check_left_behind(env: Any, before: Before) -> Iterator[Finding]:
+def check_side_effects(env: Any, snapshot: Snapshot) -> Iterator[Finding]:
     """Tracing reset and step changed no field of the environment and left no traced value anywhere."""
     gc.collect()
-    known = {id(value) for value in before.traced}
-    kept = {id(value) for value in _traced_values() if id(value) not in known}
-    if kept:
-        names = list(dict.fromkeys(_holders(env, kept)))
+    known = {id(value) for value in snapshot.traced}
+    leaked = {id(value) for value in _traced_values() if id(value) not in known}
+    if leaked:
+        names = list(dict.fromkeys(_find_holders(env, leaked)))
         where = (
             names[0] if names else "somewhere outside of the state, such as a global, a closure or a cache"
         )
@@ -71,8 +71,8 @@ def check_left_behind(env: Any, before: Before) -> Iterator[Finding]:
         )
         return
     after = _fields(env)
-    for name, value in before.fields.items():
-        if name not in after or not _equal(value, after[name]):
+    for name, value in snapshot.fields.items():
+        if name not in after or not _is_equal(value, after[name]):
             yield Finding(
                 "hidden-state",
                 f"reset or step changes the field `{name}` of the environment itself; all that a step remembers "
@@ -84,16 +84,16 @@ def _fields(env: Any) -> dict[str, Any]:
     """The environment's declared fields: NumPy arrays as copies, all else as text."""
     names = getattr(env, "__dataclass_fields__", {})
     values = {name: getattr(env, name, None) for name in names}
-    return {name: _copied(value) for name, value in values.items()}
+    return {name: _copy_value(value) for name, value in values.items()}
 
 
-def _copied(value: Any) -> Any:
+def _copy_value(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.copy()
     return value if isinstance(value, jax.Array) else repr(value)
 
 
-def _equal(one: Any, other: Any) -> bool:
+def _is_equal(one: Any, other: Any) -> bool:
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return one.dtype == other.dtype and np.array_equal(one, other, equal_nan=is_inexact(one))
     return one is other or (isinstance(one, str) and one == other)
@@ -104,7 +104,7 @@ def _traced_values() -> list[Any]:
     return [value for value in gc.get_objects() if issubclass(type(value), jax.core.Tracer)]
 
 
-def _holders(env: Any, kept: set[int]) -> Iterator[str]:
+def _find_holders(env: Any, leaked: set[int]) -> Iterator[str]:
     """What holds one of the kept values: attributes of the environment, of its classes, and their modules' globals."""
     places: list[tuple[str, Mapping[str, Any]]] = [("the attribute", getattr(env, "__dict__", {}))]
     classes = [cls for cls in type(env).__mro__ if cls is not object]
@@ -113,12 +113,12 @@ def _holders(env: Any, kept: set[int]) -> Iterator[str]:
     places += [("the global", vars(sys.modules[name])) for name in modules if name in sys.modules]
     for what, names in places:
         for name, value in list(names.items()):
-            if _holds(value, kept, DEPTH):
+            if _contains(value, leaked, MAX_DEPTH):
                 yield f"{what} `{name}`"
 
 
-def _holds(value: Any, kept: set[int], depth: int) -> bool:
-    if id(value) in kept:
+def _contains(value: Any, leaked: set[int], depth: int) -> bool:
+    if id(value) in leaked:
         return True
     parts: Iterable[Any] = ()
     if isinstance(value, dict):
@@ -130,4 +130,6 @@ def _holds(value: Any, kept: set[int], depth: int) -> bool:
     else:
         return False
     parts = list(parts)
-    return depth > 0 and len(parts) <= WIDEST and any(_holds(part, kept, depth - 1) for part in parts)
+    return (
+        depth > 0 and len(parts) <= MAX_ENTRIES and any(_contains(part, leaked, depth - 1) for part in parts)
+    )

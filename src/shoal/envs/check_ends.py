@@ -7,25 +7,25 @@ import numpy as np
 
 from shoal.envs.check_clocks import check_clocks
 from shoal.envs.check_findings import Finding
-from shoal.envs.check_rollouts import Rollouts, check_block, other_actions, run
+from shoal.envs.check_rollouts import Rollouts, check_block, other_actions, run_block
 
-ENOUGH_ENDS = 8  # episodes, before their lengths are judged
+MIN_EPISODES = 8  # episodes, before their lengths are judged
 
 
 def check_ends(rollouts: Rollouts) -> Iterator[Finding]:
     """Runs on until every environment has ended once or has made the most steps, then judges the ends."""
     sizes, block = rollouts.sizes, rollouts.first
-    before, ends = np.asarray(rollouts.start[1].last), []
+    previous_last, ends = np.asarray(rollouts.start[1].last), []
     offset = 0
     while True:
-        yield from check_block(rollouts, block, before, offset)
-        before = np.asarray(block.timesteps.last[:, -1])
-        ends.append((block.timesteps.last, _terminated(block.timesteps)))
+        yield from check_block(rollouts, block, previous_last, offset)
+        previous_last = np.asarray(block.timesteps.last[:, -1])
+        ends.append((block.timesteps.last, _is_terminated(block.timesteps)))
         offset += block.timesteps.last.shape[1]
         ended = np.concatenate([last for last, _ in ends], axis=1).any(axis=1)
         if ended.all() or offset >= sizes.max_steps:
             break
-        block = run(rollouts.go, block.end, rollouts.keys_at(offset))
+        block = run_block(rollouts.advance, block.end, rollouts.keys_at(offset))
     if not ended.any():
         yield Finding(
             "never-ends",
@@ -40,7 +40,7 @@ def check_ends(rollouts: Rollouts) -> Iterator[Finding]:
     yield from check_clocks(rollouts, lengths)
 
 
-def _terminated(timesteps: Any) -> np.ndarray:
+def _is_terminated(timesteps: Any) -> np.ndarray:
     """Where an episode ended with discount 0, for any of its agents, [N, T]."""
     zero = timesteps.discount == 0
     return timesteps.last & zero.reshape(*timesteps.last.shape, -1).any(axis=-1)
@@ -59,9 +59,9 @@ def _lengths(last: np.ndarray) -> list[int]:
 
 def _check_terminations(rollouts: Rollouts, lengths: list[int]) -> Iterator[Finding]:
     """Episodes that are never terminated, only cut, should end whatever the actions are."""
-    if len(lengths) < ENOUGH_ENDS or min(lengths) == max(lengths):
+    if len(lengths) < MIN_EPISODES or min(lengths) == max(lengths):
         return
-    other = run(rollouts.go, rollouts.start, rollouts.keys_at(0, other_actions(rollouts)))
+    other = run_block(rollouts.advance, rollouts.start, rollouts.keys_at(0, other_actions(rollouts)))
     if np.array_equal(other.timesteps.last, rollouts.first.timesteps.last):
         return
     yield Finding(

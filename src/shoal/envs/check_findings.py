@@ -46,7 +46,7 @@ ERRORS = (
     Exception,
     SystemExit,
 )  # what an environment may raise; `sys.exit` in it would end the check as a success
-MOST_OF_A_RULE = 3  # findings; a state of a hundred wrong leaves is named by three
+MAX_PER_RULE = 3  # findings; a state of a hundred wrong leaves is named by three
 
 
 class Finding(NamedTuple):
@@ -56,7 +56,7 @@ class Finding(NamedTuple):
     message: str
 
 
-class WrongError(Exception):
+class FindingsError(Exception):
     """Carries findings out of a function that is being traced."""
 
     def __init__(self, findings: Iterable[Finding]):
@@ -64,14 +64,14 @@ class WrongError(Exception):
         self.findings = list(findings)
 
 
-def limited(findings: Iterable[Finding]) -> list[Finding]:
+def limit_findings(findings: Iterable[Finding]) -> list[Finding]:
     """The findings with at most a few of each rule, and the same leaf only at the first step it is wrong."""
-    kept: dict[tuple[str, str], Finding] = {}
+    selected: dict[tuple[str, str], Finding] = {}
     for finding in findings:
-        what = finding.message.split(" after ")[0]
-        if sum(rule == finding.rule for rule, _ in kept) < MOST_OF_A_RULE:
-            kept.setdefault((finding.rule, what), finding)
-    return list(kept.values())
+        subject = finding.message.split(" after ")[0]
+        if sum(rule == finding.rule for rule, _ in selected) < MAX_PER_RULE:
+            selected.setdefault((finding.rule, subject), finding)
+    return list(selected.values())
 
 
 def report(findings: Iterable[Finding], name: str) -> str:
@@ -97,9 +97,9 @@ def describe(error: BaseException) -> str:
     """An error in half a sentence: its type, the first line of its message, and the line that raised it."""
     lines = str(error).strip().splitlines() or [""]
     if lines[0].endswith("Traceback (most recent call last):"):  # of a callback: what it raised comes last
-        return f"{type(error).__name__} of a callback: {_shortened(lines[-1]).rstrip('.')}"
+        return f"{type(error).__name__} of a callback: {_shorten(lines[-1]).rstrip('.')}"
     message = f"{type(error).__name__}: {lines[0]}" if lines[0] else type(error).__name__
-    return f"{_shortened(message).rstrip('.')}{_place(error)}"
+    return f"{_shorten(message).rstrip('.')}{_location(error)}"
 
 
 def operation(error: BaseException) -> str:
@@ -107,26 +107,26 @@ def operation(error: BaseException) -> str:
     frame = _frame(error)
     if frame is None:
         return f"a function of the environment ({describe(error)})"
-    return f"`{_shortened(frame.line or '')}` ({Path(frame.filename).name}, line {frame.lineno})"
+    return f"`{_shorten(frame.line or '')}` ({Path(frame.filename).name}, line {frame.lineno})"
 
 
-def _place(error: BaseException) -> str:
+def _location(error: BaseException) -> str:
     frame = _frame(error)
     return "" if frame is None else f" ({Path(frame.filename).name}, line {frame.lineno})"
 
 
 def _frame(error: BaseException) -> traceback.FrameSummary | None:
     """The innermost frame that belongs neither to JAX nor to the checker: the environment's own line."""
-    here = Path(__file__).parent
-    ours = {str(path) for path in here.glob("check*.py")} | {str(here.parent / "spaces.py")}
+    folder = Path(__file__).parent
+    own_files = {str(path) for path in folder.glob("check*.py")} | {str(folder.parent / "spaces.py")}
     jax_folder = str(Path(jax.__file__).parent)
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         in_library = frame.filename.startswith((jax_folder, "<")) or "site-packages" in frame.filename
-        if not in_library and frame.filename not in ours and "contextlib" not in frame.filename:
+        if not in_library and frame.filename not in own_files and "contextlib" not in frame.filename:
             return frame
     return None
 
 
-def _shortened(text: str, most: int = 160) -> str:
+def _shorten(text: str, max_length: int = 160) -> str:
     text = " ".join(text.split())
-    return text if len(text) <= most else text[: most - 3] + "..."
+    return text if len(text) <= max_length else text[: max_length - 3] + "..."

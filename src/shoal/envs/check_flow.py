@@ -6,14 +6,18 @@ from typing import Any, NamedTuple
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 Sources = frozenset[int]  # numbers of inputs; ~i stands for what was drawn from a key made of input i
-NOTHING: Sources = frozenset()
-DRAWS = ("random_bits", "threefry2x32", "rng_bit_generator")  # primitives that turn keys into random numbers
+NO_SOURCES: Sources = frozenset()
+RANDOM_PRIMITIVES = (
+    "random_bits",
+    "threefry2x32",
+    "rng_bit_generator",
+)  # primitives that turn keys into random numbers
 
 
 class Origin(NamedTuple):
     """What a value is computed from, and the input that it is an unchanged copy of, if any."""
 
-    sources: Sources = NOTHING
+    sources: Sources = NO_SOURCES
     copy_of: int | None = None
 
 
@@ -24,7 +28,7 @@ class Flow(NamedTuple):
     draws: list[Sources]
 
 
-def flow(program: ClosedJaxpr) -> Flow:
+def trace_flow(program: ClosedJaxpr) -> Flow:
     """Follows every input of a program to its results and to its random draws.
 
     A result counts as computed from an input wherever an operation joins the two, whatever its numbers: `0 * x` is
@@ -37,26 +41,26 @@ def flow(program: ClosedJaxpr) -> Flow:
 
 def _follow(jaxpr: Jaxpr, inputs: Sequence[Origin], draws: list[Sources]) -> list[Origin]:
     """The origins of a program's results, given those of its inputs; appends to `draws`."""
-    known = dict(zip(jaxpr.invars, inputs, strict=True))
+    origins = dict(zip(jaxpr.invars, inputs, strict=True))
 
     def origin(x: Any) -> Origin:
-        return Origin() if isinstance(x, Literal) else known.get(x, Origin())  # a constant has no source
+        return Origin() if isinstance(x, Literal) else origins.get(x, Origin())  # a constant has no source
 
     for equation in jaxpr.eqns:
         outputs = _follow_equation(equation, [origin(x) for x in equation.invars], draws)
-        known.update(zip(equation.outvars, outputs, strict=True))
+        origins.update(zip(equation.outvars, outputs, strict=True))
     return [origin(x) for x in jaxpr.outvars]
 
 
 def _follow_equation(equation: Any, inputs: list[Origin], draws: list[Sources]) -> list[Origin]:
     name, params, outputs = equation.primitive.name, equation.params, len(equation.outvars)
-    if name in DRAWS:
+    if name in RANDOM_PRIMITIVES:
         key = _union(inputs)
         draws.append(key)
         return [Origin(key | {~i for i in key if i >= 0})] * outputs
     if name == "cond":
         branches = [_follow(branch.jaxpr, inputs[1:], draws) for branch in params["branches"]]
-        return [_joined(inputs[0], *ways) for ways in zip(*branches, strict=True)]
+        return [_join(inputs[0], *alternatives) for alternatives in zip(*branches, strict=True)]
     if name == "while":
         return _follow_while(params, inputs, draws)
     if name == "scan":
@@ -78,29 +82,29 @@ def _inner_program(params: dict[str, Any], inputs: int, outputs: int) -> Jaxpr |
 
 def _follow_while(params: dict[str, Any], inputs: list[Origin], draws: list[Sources]) -> list[Origin]:
     conditions, constants = params["cond_nconsts"], params["body_nconsts"]
-    of_condition, of_body = inputs[:conditions], inputs[conditions : conditions + constants]
+    condition_inputs, body_inputs = inputs[:conditions], inputs[conditions : conditions + constants]
     condition, body = params["cond_jaxpr"].jaxpr, params["body_jaxpr"].jaxpr
 
-    def once(carry: list[Origin], draws: list[Sources]) -> list[Origin]:
-        (goes_on,) = _follow(condition, [*of_condition, *carry], draws)
-        results = _follow(body, [*of_body, *carry], draws)
-        return [_joined(goes_on, before, after) for before, after in zip(carry, results, strict=True)]
+    def iterate(carry: list[Origin], draws: list[Sources]) -> list[Origin]:
+        (continues,) = _follow(condition, [*condition_inputs, *carry], draws)
+        results = _follow(body, [*body_inputs, *carry], draws)
+        return [_join(continues, before, after) for before, after in zip(carry, results, strict=True)]
 
-    carry = _settled(once, inputs[conditions + constants :])
-    return once(carry, draws)
+    carry = _fixed_point(iterate, inputs[conditions + constants :])
+    return iterate(carry, draws)
 
 
 def _follow_scan(params: dict[str, Any], inputs: list[Origin], draws: list[Sources]) -> list[Origin]:
     constants, carries = _scan_sizes(params)
     body = params["jaxpr"].jaxpr
-    fixed, elements = inputs[:constants], inputs[constants + carries :]
+    constant_inputs, elements = inputs[:constants], inputs[constants + carries :]
 
-    def once(carry: list[Origin], draws: list[Sources]) -> list[Origin]:
-        results = _follow(body, [*fixed, *carry, *elements], draws)[:carries]
-        return [_joined(Origin(), *pair) for pair in zip(carry, results, strict=True)]
+    def iterate(carry: list[Origin], draws: list[Sources]) -> list[Origin]:
+        results = _follow(body, [*constant_inputs, *carry, *elements], draws)[:carries]
+        return [_join(Origin(), *pair) for pair in zip(carry, results, strict=True)]
 
-    carry = _settled(once, inputs[constants : constants + carries])
-    stacked = _follow(body, [*fixed, *carry, *elements], draws)[carries:]
+    carry = _fixed_point(iterate, inputs[constants : constants + carries])
+    stacked = _follow(body, [*constant_inputs, *carry, *elements], draws)[carries:]
     return [*carry, *(Origin(x.sources) for x in stacked)]
 
 
@@ -112,18 +116,18 @@ def _scan_sizes(params: dict[str, Any]) -> tuple[int, int]:
     return len(constants), len(carry)
 
 
-def _settled(once: Any, carry: list[Origin]) -> list[Origin]:
+def _fixed_point(iterate: Any, carry: list[Origin]) -> list[Origin]:
     """What a loop carries, after as many rounds as it takes until nothing is added."""
-    while (after := once(carry, [])) != carry:
+    while (after := iterate(carry, [])) != carry:
         carry = after
     return carry
 
 
-def _joined(control: Origin, *ways: Origin) -> Origin:
+def _join(control: Origin, *alternatives: Origin) -> Origin:
     """One of several values, by a condition."""
-    copies = {way.copy_of for way in ways}
-    return Origin(control.sources | _union(ways), copies.pop() if len(copies) == 1 else None)
+    copies = {alternative.copy_of for alternative in alternatives}
+    return Origin(control.sources | _union(alternatives), copies.pop() if len(copies) == 1 else None)
 
 
 def _union(origins: Sequence[Origin]) -> Sources:
-    return NOTHING.union(*(origin.sources for origin in origins))
+    return NO_SOURCES.union(*(origin.sources for origin in origins))

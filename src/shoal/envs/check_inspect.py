@@ -13,9 +13,9 @@ from shoal.trees import named_leaves
 ROUNDING = 1e-6  # relative: a compiled cosine may be one unit in the last place above 1
 
 
-def inspect(env: Any, timesteps: Any, offset: int) -> Iterator[Finding]:
+def check_timesteps(env: Any, timesteps: Any, offset: int) -> Iterator[Finding]:
     """Checks time-steps [N, T, ...] in NumPy; the first is that of step number `offset` (0: of reset)."""
-    alive = _alive(env, timesteps)
+    alive = _alive_agents(env, timesteps)
     for path, space, value in observation_leaves(env.observation_space, timesteps.observation):
         yield from _check_observed(path, space, value, alive, offset)
     yield from _check_reward(timesteps.reward, offset)
@@ -24,10 +24,10 @@ def inspect(env: Any, timesteps: Any, offset: int) -> Iterator[Finding]:
     if timesteps.action_mask is not None:
         for path, mask, sizes in mask_parts(env.action_space, timesteps.action_mask):
             # The mask of a last time-step is used by nobody: its action is ignored.
-            yield from _check_mask(path, mask, sizes, alive & ~_per_agent(timesteps.last, alive), offset)
+            yield from _check_mask(path, mask, sizes, alive & ~_expand_like(timesteps.last, alive), offset)
 
 
-def _alive(env: Any, timesteps: Any) -> np.ndarray:
+def _alive_agents(env: Any, timesteps: Any) -> np.ndarray:
     """Who takes part, [N, T] or [N, T, A]: what the others observe is masked."""
     if timesteps.alive is not None:
         return timesteps.alive
@@ -35,31 +35,32 @@ def _alive(env: Any, timesteps: Any) -> np.ndarray:
     return np.ones((*timesteps.last.shape, *agents), bool)
 
 
-def _per_agent(world: np.ndarray, like: np.ndarray) -> np.ndarray:
-    return world.reshape(world.shape + (1,) * (like.ndim - world.ndim))
+def _expand_like(world: np.ndarray, other: np.ndarray) -> np.ndarray:
+    return world.reshape(world.shape + (1,) * (other.ndim - world.ndim))
 
 
 def _check_observed(path: str, space: Any, value: Any, alive: np.ndarray, offset: int) -> Iterator[Finding]:
     axes = value.ndim - len(space.shape)
-    seen = alive if alive.ndim == axes else alive.any(axis=-1)  # a global state has no agent axis
-    seen = seen.reshape(seen.shape + (1,) * (value.ndim - seen.ndim))
+    is_observed = alive if alive.ndim == axes else alive.any(axis=-1)  # a global state has no agent axis
+    is_observed = is_observed.reshape(is_observed.shape + (1,) * (value.ndim - is_observed.ndim))
     if is_inexact(value):
-        wrong = ~np.isfinite(value) & seen
+        wrong = ~np.isfinite(value) & is_observed
         if wrong.any():
             yield Finding(
-                "not-finite", f"{_first(path, value, wrong, offset)}; every observation would be finite"
+                "not-finite",
+                f"{_describe_first(path, value, wrong, offset)}; every observation would be finite",
             )
             return
     low, high = _bounds(space)
-    wrong = ((value < low) | (value > high)) & seen
+    wrong = ((value < low) | (value > high)) & is_observed
     if wrong.any() and is_inexact(value):
         slack = ROUNDING * np.maximum(1, np.where(np.isfinite(value), np.abs(value), 1))
         wrong &= (value < low - slack) | (value > high + slack)
     if wrong.any():
-        index = tuple(_earliest(wrong)[axes:])
+        index = tuple(_earliest_index(wrong)[axes:])
         bounds = [np.broadcast_to(bound, space.shape)[index] for bound in (low, high)]
         right = f"between {bounds[0]:g} and {bounds[1]:g}, as its space says, would be right"
-        yield Finding("observation-outside", f"{_first(path, value, wrong, offset)}; {right}")
+        yield Finding("observation-outside", f"{_describe_first(path, value, wrong, offset)}; {right}")
 
 
 def _bounds(space: Any) -> tuple[Any, Any]:
@@ -70,23 +71,23 @@ def _bounds(space: Any) -> tuple[Any, Any]:
     return np.zeros(()), np.asarray(space.n - 1)
 
 
-def _earliest(wrong: np.ndarray) -> np.ndarray:
+def _earliest_index(wrong: np.ndarray) -> np.ndarray:
     """The index of a wrong entry of [N, T, ...], at the earliest step that has one."""
     places = np.argwhere(wrong)
     return places[np.argmin(places[:, 1])]
 
 
-def _first(path: str, value: np.ndarray, wrong: np.ndarray, offset: int) -> str:
+def _describe_first(path: str, value: np.ndarray, wrong: np.ndarray, offset: int) -> str:
     """The place of the earliest wrong number, and the number."""
-    index = _earliest(wrong)
+    index = _earliest_index(wrong)
     inner = [int(i) for i in index[2:]]
     place = f"{path}{inner if inner else ''}"
     number = value[tuple(index)]
     text = f"{number:.6g}" if is_inexact(value) else str(number)
-    return f"{place} {_when(index, offset)} is {text}"
+    return f"{place} {_describe_step(index, offset)} is {text}"
 
 
-def _when(index: np.ndarray, offset: int) -> str:
+def _describe_step(index: np.ndarray, offset: int) -> str:
     step = int(index[1]) + offset
     return f"after {step} random step{'' if step == 1 else 's'}" if step else "after reset"
 
@@ -95,7 +96,8 @@ def _check_reward(reward: np.ndarray, offset: int) -> Iterator[Finding]:
     wrong = ~np.isfinite(reward)
     if wrong.any():
         yield Finding(
-            "not-finite", f"{_first('the reward', reward, wrong, offset)}; every reward would be finite"
+            "not-finite",
+            f"{_describe_first('the reward', reward, wrong, offset)}; every reward would be finite",
         )
 
 
@@ -112,8 +114,8 @@ def _check_info(info: Any, alive: np.ndarray, offset: int) -> Iterator[Finding]:
             name = "".join([f"info[{entry!r}]", *(f"[{part!r}]" for part in rest)])
             yield Finding(
                 "not-finite",
-                f"{_first(name, value, wrong, offset)}; every entry of `info` would be finite, since its sums and "
-                "means over episodes are none otherwise",
+                f"{_describe_first(name, value, wrong, offset)}; every entry of `info` would be finite, since its sums "
+                "and means over episodes are none otherwise",
             )
 
 
@@ -122,11 +124,11 @@ def _check_discount(env: Any, timesteps: Any, offset: int) -> Iterator[Finding]:
     wrong = (discount != 0) & (discount != 1)
     if wrong.any():
         right = "0 where the episode terminated and else 1 would be right (gamma belongs to the algorithm)"
-        yield Finding("discount", f"{_first('the discount', discount, wrong, offset)}; {right}")
+        yield Finding("discount", f"{_describe_first('the discount', discount, wrong, offset)}; {right}")
     elif env.num_agents == 1:  # of several agents, one may die while the world goes on
         wrong = (discount == 0) & ~last
         if wrong.any():
-            when = _when(_earliest(wrong), offset)
+            when = _describe_step(_earliest_index(wrong), offset)
             right = "with `last` True, or a discount of 1, it would be right"
             yield Finding("discount", f"the discount {when} is 0 although `last` is False; {right}")
 
@@ -136,10 +138,10 @@ def _check_mask(
 ) -> Iterator[Finding]:
     ends = np.cumsum(sizes)
     for i, (size, end) in enumerate(zip(sizes, ends, strict=True)):
-        none = ~mask[..., end - size : end].any(axis=-1) & acting
-        if none.any():
+        has_none = ~mask[..., end - size : end].any(axis=-1) & acting
+        if has_none.any():
             part = f" of part {i}" if len(sizes) > 1 else ""
-            when = _when(_earliest(none), offset)
+            when = _describe_step(_earliest_index(has_none), offset)
             wrong = f"{path} {when} is False for all {size} actions{part}"
             yield Finding("action-mask", f"{wrong}; at least one would be legal")
             return

@@ -7,12 +7,12 @@ import jax
 import numpy as np
 
 from shoal.envs.check_findings import Finding
-from shoal.envs.check_flow import Flow, flow
+from shoal.envs.check_flow import Flow, trace_flow
 from shoal.envs.check_traces import Traces, sample_action
 from shoal.trees import named_leaves
 
 RAW_KEYS = ((2,), (4,))  # shapes of untyped keys: of threefry, and of rbg
-MEANT = "or ignore this rule where it is meant"
+IGNORE_HINT = "or ignore this rule where it is meant"
 
 
 class _Step(NamedTuple):
@@ -38,32 +38,36 @@ def check_key_flow(env: Any, traces: Traces, key: jax.Array) -> Iterator[Finding
     method's own key, may be a fixed pattern, such as a map, and are let pass.
     """
     state, start = traces.start
-    reset = flow(jax.make_jaxpr(env.reset)(key))
+    reset = trace_flow(jax.make_jaxpr(env.reset)(key))
     action = jax.eval_shape(lambda key, mask: sample_action(env, key, mask), key, start.action_mask)
     step = _Step(
-        flow(jax.make_jaxpr(env.step)(state, action, key)),
+        trace_flow(jax.make_jaxpr(env.step)(state, action, key)),
         list(named_leaves(state)),
         len(jax.tree.leaves((state, action))),
     )
-    for method, its, own, results in (
+    for method, method_flow, key_input, results in (
         ("reset", reset, 0, traces.start),
         ("step", step.flow, step.key, traces.stepped),
     ):
-        if any(own in draw for draw in its.draws) and not any(~own in x.sources for x in its.results):
+        if any(key_input in draw for draw in method_flow.draws) and not any(
+            ~key_input in x.sources for x in method_flow.results
+        ):
             yield Finding(
                 "key-ignored",
                 f"{method} draws random numbers from its key, but nothing that it returns depends on them; it "
-                f"would use them, {MEANT}",
+                f"would use them, {IGNORE_HINT}",
             )
-        elif its.draws and not _reaches(its, own, results):
-            yield from _check_reset_draws(its) if method == "reset" else _check_step_draws(step, reset)
+        elif method_flow.draws and not _depends_on_key(method_flow, key_input, results):
+            yield from (
+                _check_reset_draws(method_flow) if method == "reset" else _check_step_draws(step, reset)
+            )
 
 
-def _reaches(its: Flow, own: int, results: Any) -> bool:
+def _depends_on_key(method_flow: Flow, key_input: int, results: Any) -> bool:
     """Whether a result depends on the key, one that merely stores a key left aside."""
     leaves = jax.tree.leaves(results)
-    pairs = zip(its.results, leaves, strict=True)
-    return any(own in origin.sources and not is_key(leaf) for origin, leaf in pairs)
+    pairs = zip(method_flow.results, leaves, strict=True)
+    return any(key_input in origin.sources and not is_key(leaf) for origin, leaf in pairs)
 
 
 def _check_reset_draws(reset: Flow) -> Iterator[Finding]:
@@ -71,7 +75,7 @@ def _check_reset_draws(reset: Flow) -> Iterator[Finding]:
         yield Finding(
             "key-ignored",
             "reset draws random numbers from a constant key and not from the key that it is given, so every "
-            f"episode begins alike; draw from its key, {MEANT}",
+            f"episode begins alike; draw from its key, {IGNORE_HINT}",
         )
 
 
@@ -83,20 +87,20 @@ def _check_step_draws(step: _Step, reset: Flow) -> Iterator[Finding]:
         sources = {i for i in draw if i >= 0}
         names = ", ".join(f"`{step.state[i]}`" for i in sorted(sources) if i < len(step.state))
         if not sources:
-            what = "a constant key and not from the key that it is given, so every step has the same noise"
+            source = "a constant key and not from the key that it is given, so every step has the same noise"
         elif not sources & random and max(sources) < len(step.state):
-            what = (
+            source = (
                 f"a key that is made of {names} of the state alone, where no key of reset or step has a part, "
                 "so every episode has the same noise"
             )
         elif sources <= unchanged:
-            what = (
+            source = (
                 f"{names} of the state, which no step changes, so every step of an episode has the same noise"
             )
         else:
             continue
-        right = "draw from the key of step, or from one in the state that is split and replaced at each step"
-        yield Finding("key-ignored", f"step draws random numbers from {what}; {right}, {MEANT}")
+        advice = "draw from the key of step, or from one in the state that is split and replaced at each step"
+        yield Finding("key-ignored", f"step draws random numbers from {source}; {advice}, {IGNORE_HINT}")
         return
 
 

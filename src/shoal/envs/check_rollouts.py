@@ -9,15 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.envs.check_findings import Finding
-from shoal.envs.check_inspect import inspect
+from shoal.envs.check_inspect import check_timesteps
 from shoal.envs.check_keys import is_key
-from shoal.envs.check_traces import Traces, same, sample_action, short
+from shoal.envs.check_traces import Traces, bitwise_equal, format_short, sample_action
 from shoal.trees import as_arrays, named_leaves, where
 from shoal.types import TimeStep
 
-MOST_BYTES = 32 * 2**20  # of the data of one block
-SMALL = 64  # elements: a leaf of the state up to this size is looked at for a clock
-QUICK = {"xla_backend_optimization_level": 1}  # compiled for a few thousand steps, not for millions
+MAX_BLOCK_BYTES = 32 * 2**20  # of the data of one block
+MAX_LEAF_SIZE = 64  # elements: a leaf of the state up to this size is looked at for a clock
+QUICK_COMPILE = {"xla_backend_optimization_level": 1}  # compiled for a few thousand steps, not for millions
 COMPARED_STEPS = 4
 COMPARED_KEYS = 4
 
@@ -34,7 +34,7 @@ class Block(NamedTuple):
     """Random steps of all environments; every array but those of the ends is [N, T, ...]."""
 
     timesteps: TimeStep
-    small: dict[str, np.ndarray]  # the small numeric leaves of the state
+    small_leaves: dict[str, np.ndarray]  # the small numeric leaves of the state
     end: tuple[Any, TimeStep]  # the state and time-step after the last of them
 
 
@@ -44,7 +44,7 @@ class Rollouts(NamedTuple):
     env: Any
     sizes: Sizes
     reset: Any
-    go: Any
+    advance: Any
     start: tuple[Any, TimeStep]
     keys: jax.Array
     action_keys: jax.Array
@@ -78,37 +78,39 @@ def _small_leaves(state: Any) -> dict[str, jax.Array]:
     """Leaves of the state in which a clock may be, each as a vector."""
     leaves = {name: jnp.asarray(leaf) for name, leaf in named_leaves(state).items()}
     return {
-        name: leaf.reshape(-1) for name, leaf in leaves.items() if leaf.size <= SMALL and not is_key(leaf)
+        name: leaf.reshape(-1)
+        for name, leaf in leaves.items()
+        if leaf.size <= MAX_LEAF_SIZE and not is_key(leaf)
     }
 
 
-def fitted(sizes: Sizes, traces: Traces) -> Sizes:
+def fit_sizes(sizes: Sizes, traces: Traces) -> Sizes:
     """Sizes whose data fits the memory that the checker allows itself."""
     leaves = [leaf for leaf in jax.tree.leaves(traces.stepped[1]) if hasattr(leaf, "dtype")]
-    size = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves) + 4 * SMALL
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves) + 4 * MAX_LEAF_SIZE
     state = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(traces.stepped[0]))
-    keys = int(np.clip(MOST_BYTES // (max(size, state) * 2), 2, sizes.keys))
-    steps = int(np.clip(MOST_BYTES // (size * keys), 2, min(sizes.steps, sizes.max_steps)))
+    keys = int(np.clip(MAX_BLOCK_BYTES // (max(size, state) * 2), 2, sizes.keys))
+    steps = int(np.clip(MAX_BLOCK_BYTES // (size * keys), 2, min(sizes.steps, sizes.max_steps)))
     return Sizes(keys, steps, sizes.max_steps)
 
 
-def begin(env: Any, sizes: Sizes, key: jax.Array, activity: Callable[[str], None]) -> Rollouts:
+def start_rollouts(env: Any, sizes: Sizes, key: jax.Array, activity: Callable[[str], None]) -> Rollouts:
     """Compiles, resets, and makes the first block of random steps; says to `activity` which of these begins."""
     keys, action_keys = jax.random.split(key, (2, sizes.keys))
     activity("compiling reset")
-    reset = jax.jit(jax.vmap(env.reset), compiler_options=QUICK).lower(keys).compile()
+    reset = jax.jit(jax.vmap(env.reset), compiler_options=QUICK_COMPILE).lower(keys).compile()
     activity(f"running reset of {sizes.keys} environments")
     start = jax.block_until_ready(reset(keys))
     activity("compiling random steps")
     steps = step_keys(keys, action_keys, 0, steps=sizes.steps)
-    go = (
-        jax.jit(jax.vmap(functools.partial(advance, env)), compiler_options=QUICK)
+    advance_batch = (
+        jax.jit(jax.vmap(functools.partial(advance, env)), compiler_options=QUICK_COMPILE)
         .lower(start, steps)
         .compile()
     )
     activity(f"running {sizes.steps} random steps of {sizes.keys} environments")
-    first = run(go, start, steps)
-    return Rollouts(env, sizes, reset, go, start, keys, action_keys, first)
+    first = run_block(advance_batch, start, steps)
+    return Rollouts(env, sizes, reset, advance_batch, start, keys, action_keys, first)
 
 
 @functools.partial(jax.jit, static_argnames="steps")
@@ -122,10 +124,10 @@ def step_keys(keys: jax.Array, action_keys: jax.Array, offset: int, *, steps: in
     return tuple(jax.vmap(split)(kind) for kind in (*kinds, action_keys))
 
 
-def run(go: Any, carry: Any, keys: Any) -> Block:
+def run_block(advance_batch: Any, carry: Any, keys: Any) -> Block:
     """One block of random steps, as NumPy arrays."""
-    end, (timesteps, small) = go(carry, keys)
-    return Block(jax.tree.map(np.asarray, timesteps), jax.tree.map(np.asarray, small), end)
+    end, (timesteps, small_leaves) = advance_batch(carry, keys)
+    return Block(jax.tree.map(np.asarray, timesteps), jax.tree.map(np.asarray, small_leaves), end)
 
 
 def check_reset(rollouts: Rollouts) -> Iterator[Finding]:
@@ -147,27 +149,27 @@ def check_reset(rollouts: Rollouts) -> Iterator[Finding]:
         yield Finding(
             "reset-reward", f"the reward of reset is {value:.6g}; no step led here, so 0 would be right"
         )
-    yield from inspect(rollouts.env, timesteps, 0)
+    yield from check_timesteps(rollouts.env, timesteps, 0)
 
 
-def check_block(rollouts: Rollouts, block: Block, before: Any, offset: int) -> Iterator[Finding]:
-    """All that holds of every time-step, over a block; `before` is `last` of the step before it."""
+def check_block(rollouts: Rollouts, block: Block, previous_last: Any, offset: int) -> Iterator[Finding]:
+    """All that holds of every time-step, over a block; `previous_last` is `last` of the step before it."""
     last = block.timesteps.last
-    resets = np.concatenate([np.asarray(before)[:, None], last[:, :-1]], axis=1)
-    wrong = block.timesteps.first & ~resets
+    is_reset = np.concatenate([np.asarray(previous_last)[:, None], last[:, :-1]], axis=1)
+    wrong = block.timesteps.first & ~is_reset
     if wrong.any():
         step = offset + int(np.argwhere(wrong)[0][1]) + 1
         yield Finding(
             "first-flag", f"`first` is True on the time-step of step {step}; only on reset would it be"
         )
-    yield from inspect(rollouts.env, block.timesteps, offset + 1)
+    yield from check_timesteps(rollouts.env, block.timesteps, offset + 1)
 
 
 def check_repeated(rollouts: Rollouts) -> Iterator[Finding]:
     """The same compiled program with the same arguments gives the same numbers, bit for bit."""
-    again = run(rollouts.go, rollouts.start, rollouts.keys_at(0))
+    repeated = run_block(rollouts.advance, rollouts.start, rollouts.keys_at(0))
     start = rollouts.reset(rollouts.keys)
-    difference = _difference(rollouts.start, start) or _difference(rollouts.first, again)
+    difference = _difference(rollouts.start, start) or _difference(rollouts.first, repeated)
     if difference:
         yield Finding(
             "hidden-state",
@@ -179,8 +181,8 @@ def check_repeated(rollouts: Rollouts) -> Iterator[Finding]:
 def _difference(one: Any, other: Any) -> str:
     ones, others = named_leaves(one), named_leaves(other)
     for name in ones:
-        if not same(ones[name], others[name]):
-            values = f"{short(ones[name])} once and {short(others[name])} another time"
+        if not bitwise_equal(ones[name], others[name]):
+            values = f"{format_short(ones[name])} once and {format_short(others[name])} another time"
             return f"`{name.split('/', 1)[-1]}` is {values}"
     return ""
 
@@ -189,7 +191,7 @@ def check_actions(rollouts: Rollouts) -> Iterator[Finding]:
     """Other actions change something."""
     if not _has_choice(rollouts.env.action_space):
         return
-    other = run(rollouts.go, rollouts.start, rollouts.keys_at(0, other_actions(rollouts)))
+    other = run_block(rollouts.advance, rollouts.start, rollouts.keys_at(0, other_actions(rollouts)))
     if not _difference(rollouts.first, other):
         yield Finding(
             "action-ignored",
@@ -215,10 +217,10 @@ def _has_choice(space: Any) -> bool:
 def check_keys(rollouts: Rollouts) -> Iterator[Finding]:
     """With the same actions, other keys give another episode: another start or another course."""
     actions = jnp.broadcast_to(rollouts.action_keys[:1], rollouts.action_keys.shape)
-    block = run(rollouts.go, rollouts.start, rollouts.keys_at(0, actions))
+    block = run_block(rollouts.advance, rollouts.start, rollouts.keys_at(0, actions))
     for tree in (rollouts.start, block):
         for leaf in jax.tree.leaves(tree):
-            if not is_key(leaf) and not all(same(leaf[0], row) for row in leaf[1:]):
+            if not is_key(leaf) and not all(bitwise_equal(leaf[0], row) for row in leaf[1:]):
                 return
     yield Finding(
         "key-ignored",
@@ -233,11 +235,13 @@ def check_single(rollouts: Rollouts) -> Iterator[Finding]:
     env = rollouts.env
     has_parameters = bool(jax.tree.leaves(env)) and not jax.tree_util.all_leaves([env])
     if has_parameters:
-        single = jax.jit(_short_rollout, compiler_options=QUICK)
-        difference = _differs(rollouts, functools.partial(single, as_arrays(env)))
+        single = jax.jit(_short_rollout, compiler_options=QUICK_COMPILE)
+        difference = _compare_single(rollouts, functools.partial(single, as_arrays(env)))
         if not difference:
             return
-    constant = _differs(rollouts, jax.jit(functools.partial(_short_rollout, env), compiler_options=QUICK))
+    constant = _compare_single(
+        rollouts, jax.jit(functools.partial(_short_rollout, env), compiler_options=QUICK_COMPILE)
+    )
     if constant:
         yield Finding(
             "vmap-differs",
@@ -258,7 +262,7 @@ def _short_rollout(env: Any, key: jax.Array, keys: Any) -> Any:
     return start[1], timesteps
 
 
-def _differs(rollouts: Rollouts, single: Any) -> str:
+def _compare_single(rollouts: Rollouts, single: Any) -> str:
     """What differs between single rollouts and the rows of the batch, for two keys or more; "" if nothing."""
     steps = min(COMPARED_STEPS, rollouts.sizes.steps)
     keys, differences = rollouts.keys_at(0), []
@@ -271,15 +275,15 @@ def _differs(rollouts: Rollouts, single: Any) -> str:
                 timesteps,
             ),
         )
-        found = [_far_apart(batch, one) for batch, one in pairs]
-        differences += [text for text in found if text][:1]
+        gaps = [_describe_gap(batch, one) for batch, one in pairs]
+        differences += [text for text in gaps if text][:1]
     return differences[0] if len(differences) >= 2 else ""
 
 
-def _far_apart(batch: Any, one: Any) -> str:
+def _describe_gap(batch: Any, one: Any) -> str:
     rows, ones = named_leaves(batch), named_leaves(one)
     for name, row in rows.items():
         a, b = np.asarray(ones[name]), np.asarray(row)
         if not np.allclose(a, b, rtol=1e-3, atol=1e-4, equal_nan=True):
-            return f"`{name}` is {short(a)} alone and {short(b)}"
+            return f"`{name}` is {format_short(a)} alone and {format_short(b)}"
     return ""

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from shoal.envs.check_findings import Finding, describe
-from shoal.envs.summaries import SUMMARIES
+from shoal.envs.summaries import REDUCTIONS
 from shoal.errors import nearest
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
 from shoal.trees import as_arrays, data_fields, is_struct, named_leaves
@@ -51,8 +51,8 @@ def check_summaries(env: Any, info: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding("info-summary", f"info_summaries is {summaries!r}; a mapping would be right")
         return
     for entry, summary in summaries.items():
-        if summary not in SUMMARIES:
-            hint = nearest(str(summary), SUMMARIES)
+        if summary not in REDUCTIONS:
+            hint = nearest(str(summary), REDUCTIONS)
             right = "'last', 'sum', 'mean' or 'max' would be right"
             yield Finding("info-summary", f"info_summaries[{entry!r}] is {summary!r}; {right}{hint}")
         if entry not in info:

@@ -17,17 +17,17 @@ import jax
 from shoal.envs.check_findings import Finding
 
 PATIENCE = 5.0  # seconds, after which a line says what is being tried
-STACK = (
+STACK_BYTES = (
     64 * 2**20
 )  # bytes of the thread's stack, of which deep programs take much and some systems give little
-AS_THE_CALLER = {  # JAX's settings that a context manager may have changed for the caller's thread alone
+CALLER_SETTINGS = {  # JAX's settings that a context manager may have changed for the caller's thread alone
     "jax_enable_x64": jax.enable_x64,
     "jax_default_device": jax.default_device,
     "jax_default_prng_impl": jax.default_prng_impl,
 }
 
 
-class _Stopped(BaseException):
+class _StopCheck(BaseException):
     """Ends the thread of a check that nobody waits for; no `except Exception` of an environment catches it."""
 
 
@@ -41,11 +41,11 @@ class Activity:
     def __call__(self, doing: str) -> None:
         """Says that `doing`, such as "tracing reset", begins; ends the thread where nobody waits any more."""
         if self.stopped:
-            raise _Stopped
+            raise _StopCheck
         self.now = (doing, time.monotonic())
 
 
-def within(
+def run_with_time_limit(
     work: Callable[[Activity], Iterator[Finding]], seconds: float, progress: bool, patience: float = PATIENCE
 ) -> list[Finding]:
     """The findings of `work`, which names each of its activities; one activity may take `seconds` and no longer.
@@ -67,53 +67,53 @@ def within(
         for finding in work(activity):  # one by one, so that those made before a stop are there
             findings.append(finding)
 
-    thread = _started(collect, errors)
+    thread = _start_thread(collect, errors)
     try:
-        given_up = list(_wait(thread, activity, seconds, patience if progress else math.inf))
+        timeouts = list(_wait(thread, activity, seconds, patience if progress else math.inf))
     except BaseException:  # an interrupt by the user
-        _end(thread, activity)
+        _stop_thread(thread, activity)
         raise
-    if given_up:
-        _end(thread, activity)
+    if timeouts:
+        _stop_thread(thread, activity)
     elif errors:
         raise errors[0]
-    return findings + given_up
+    return findings + timeouts
 
 
 def _wait(thread: threading.Thread, activity: Activity, seconds: float, patience: float) -> Iterator[Finding]:
     """Waits for the thread's end, or until one activity took too long, and speaks of one that takes long."""
-    said, pause = activity.now, patience
+    reported, pause = activity.now, patience
     while thread.is_alive():
         doing, since = now = activity.now
-        if now != said:
-            said, pause = now, patience
-        passed = time.monotonic() - since
-        if passed >= seconds:
-            yield from _given_up(doing, seconds)
+        if now != reported:
+            reported, pause = now, patience
+        elapsed = time.monotonic() - since
+        if elapsed >= seconds:
+            yield from _too_slow_findings(doing, seconds)
             return
-        if passed >= pause:
-            print(f"shoal check: still {doing}, for {passed:.0f} seconds now", file=sys.stderr, flush=True)
+        if elapsed >= pause:
+            print(f"shoal check: still {doing}, for {elapsed:.0f} seconds now", file=sys.stderr, flush=True)
             pause *= 2
-        thread.join(min(0.25, seconds - passed))
+        thread.join(min(0.25, seconds - elapsed))
 
 
-def _started(work: Callable[[], None], errors: list[BaseException]) -> threading.Thread:
+def _start_thread(work: Callable[[], None], errors: list[BaseException]) -> threading.Thread:
     """A running daemon thread, which no process waits for at its end, with the caller's settings of JAX."""
-    settings = {name: getattr(jax.config, name) for name in AS_THE_CALLER}
+    settings = {name: getattr(jax.config, name) for name in CALLER_SETTINGS}
 
     def run() -> None:
         try:
             with contextlib.ExitStack() as stack:
                 for name, value in settings.items():
-                    stack.enter_context(AS_THE_CALLER[name](value))
+                    stack.enter_context(CALLER_SETTINGS[name](value))
                 work()
-        except _Stopped:
+        except _StopCheck:
             pass
         except BaseException as error:  # raised again where the caller waits
             errors.append(error)
 
     thread = threading.Thread(target=run, name="shoal check", daemon=True)
-    before = threading.stack_size(STACK)
+    before = threading.stack_size(STACK_BYTES)
     try:
         thread.start()
     finally:
@@ -121,7 +121,7 @@ def _started(work: Callable[[], None], errors: list[BaseException]) -> threading
     return thread
 
 
-def _end(thread: threading.Thread, activity: Activity) -> None:
+def _stop_thread(thread: threading.Thread, activity: Activity) -> None:
     """Ends a thread that nobody waits for, as far as can be.
 
     Python code is ended at its next line; what runs within a compiled program or a call of C goes on until it
@@ -129,10 +129,10 @@ def _end(thread: threading.Thread, activity: Activity) -> None:
     """
     activity.stopped = True
     assert thread.ident is not None  # it was started
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(_Stopped))
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(_StopCheck))
 
 
-def _given_up(doing: str, seconds: float) -> Iterator[Finding]:
+def _too_slow_findings(doing: str, seconds: float) -> Iterator[Finding]:
     yield Finding(
         "too-slow",
         f"{doing} had not ended after {seconds:g} seconds and was given up; a second would be right: what takes "

@@ -9,7 +9,7 @@ import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.envs.check_findings import ERRORS, Finding, WrongError, describe, operation
+from shoal.envs.check_findings import ERRORS, Finding, FindingsError, describe, operation
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
 from shoal.trees import as_arrays, named_leaves
 from shoal.types import TimeStep
@@ -61,40 +61,40 @@ def trace(env: Any, key: jax.Array, activity: Callable[[str], None]) -> Traces:
     mask = start[1].action_mask
     wrong = list(_check_mask(env, "reset", mask))
     if wrong:
-        raise WrongError(wrong)
+        raise FindingsError(wrong)
     try:
         action = jax.eval_shape(lambda key, mask: sample_action(env, key, mask), key, mask)
     except Exception as error:
         finding = Finding("space", f"no action could be sampled from {env.action_space}: {describe(error)}")
-        raise WrongError([finding]) from error
+        raise FindingsError([finding]) from error
     activity("tracing step")
     try:
         stepped = _trace_method(env, "step", start[0], action, key)
-    except WrongError as wrong_step:
+    except FindingsError as wrong_step:
         # With a wrong reset, as one for fewer agents than there are actions, a step may well fail.
         wrong = [
             *_check_fields(env, "reset", start[1]),
             *_check_observation(env, "reset", start[1].observation),
         ]
-        raise WrongError(wrong or wrong_step.findings) from wrong_step
+        raise FindingsError(wrong or wrong_step.findings) from wrong_step
     return Traces(start, stepped)
 
 
 def _trace_method(env: Any, method: str, *args: Any) -> tuple[Any, TimeStep]:
     def call(*args: Any) -> Any:
-        return _unpacked(method, getattr(env, method)(*args))
+        return _unpack_result(method, getattr(env, method)(*args))
 
     try:
         return jax.eval_shape(call, *args)
-    except WrongError:
+    except FindingsError:
         raise
     except ERRORS as error:
-        raise WrongError([_untraceable(env, method, args, error)]) from error
+        raise FindingsError([_trace_finding(env, method, args, error)]) from error
 
 
-def _untraceable(env: Any, method: str, args: tuple, error: BaseException) -> Finding:
+def _trace_finding(env: Any, method: str, args: tuple, error: BaseException) -> Finding:
     if isinstance(error, jax.errors.UnexpectedTracerError):
-        return leaked(method, error)
+        return leak_finding(method, error)
     if isinstance(error, TypeError) and "in-place item assignment" in str(error):
         return Finding(
             "in-place",
@@ -109,7 +109,7 @@ def _untraceable(env: Any, method: str, args: tuple, error: BaseException) -> Fi
     return Finding("raises", f"{method} raises {describe(error)}; it would return (state, TimeStep)")
 
 
-def leaked(doing: str, error: BaseException) -> Finding:
+def leak_finding(doing: str, error: BaseException) -> Finding:
     """The finding for a traced value that was kept somewhere else than in the state."""
     return Finding(
         "hidden-state",
@@ -130,18 +130,18 @@ def _runs_eagerly(env: Any, method: str, args: tuple) -> bool:
     return True
 
 
-def _unpacked(method: str, result: Any) -> tuple[Any, TimeStep]:
+def _unpack_result(method: str, result: Any) -> tuple[Any, TimeStep]:
     """The result of reset or step, if it is (state, TimeStep) of arrays."""
     right = "(state, TimeStep) would be right"
 
-    def wrong(message: str) -> WrongError:
-        return WrongError([Finding("return-value", f"{method} {message}")])
+    def wrong(message: str) -> FindingsError:
+        return FindingsError([Finding("return-value", f"{method} {message}")])
 
     if not isinstance(result, tuple) or len(result) != 2 or isinstance(result, TimeStep):
-        many = f" of {len(result)}" if isinstance(result, tuple | list) else ""
-        raise wrong(f"returns a {_kind(result)}{many}; {right}")
+        length = f" of {len(result)}" if isinstance(result, tuple | list) else ""
+        raise wrong(f"returns a {_type_name(result)}{length}; {right}")
     if not isinstance(result[1], TimeStep):
-        raise wrong(f"returns a {_kind(result[1])} as its second value; {right}")
+        raise wrong(f"returns a {_type_name(result[1])} as its second value; {right}")
     state, timestep = result
     for field in ("observation", "reward", "discount", "first", "last"):
         if getattr(timestep, field) is None:
@@ -158,7 +158,7 @@ def _unpacked(method: str, result: Any) -> tuple[Any, TimeStep]:
     return state, timestep
 
 
-def _kind(value: Any) -> str:
+def _type_name(value: Any) -> str:
     return "JAX array" if isinstance(value, jax.Array) else type(value).__name__
 
 
@@ -171,8 +171,8 @@ def _is_array(leaf: Any) -> bool:
 def check_types(env: Any, traces: Traces) -> Iterator[Finding]:
     """Everything that shapes and dtypes tell: of the state, the time-step, its masks and its agents."""
     (state, start), (next_state, stepped) = traces
-    yield from _changes("state-changes", "state", state, next_state)
-    yield from _changes("info-changes", "info", start.info, stepped.info)
+    yield from _compare_trees("state-changes", "state", state, next_state)
+    yield from _compare_trees("info-changes", "info", start.info, stepped.info)
     wrong: list[Finding] = []
     for method, timestep in (("reset", start), ("step", stepped)):
         wrong += _check_fields(env, method, timestep)
@@ -183,10 +183,10 @@ def check_types(env: Any, traces: Traces) -> Iterator[Finding]:
         not wrong
     ):  # right by themselves, they may still differ: in weak types, or by a mask that comes and goes
         without = [timestep._replace(info={}) for timestep in (start, stepped)]
-        yield from _changes("timestep-type", "time-step", *without)
+        yield from _compare_trees("timestep-type", "time-step", *without)
 
 
-def _changes(rule: str, what: str, before: Any, after: Any) -> Iterator[Finding]:
+def _compare_trees(rule: str, what: str, before: Any, after: Any) -> Iterator[Finding]:
     """What differs between two trees of abstract arrays."""
     old, new = named_leaves(before), named_leaves(after)
     for path in [path for path in old if path not in new]:
@@ -198,10 +198,11 @@ def _changes(rule: str, what: str, before: Any, after: Any) -> Iterator[Finding]
             rule, f"{_leaf(what, path)} is there after step and missing after reset; keep it in both"
         )
     for path in [path for path in old if path in new]:
-        was, now = _type(old[path]), _type(new[path])
-        if was != now:
+        old_type, new_type = _type(old[path]), _type(new[path])
+        if old_type != new_type:
             yield Finding(
-                rule, f"{_leaf(what, path)} is {was} after reset and {now} after step; make them equal"
+                rule,
+                f"{_leaf(what, path)} is {old_type} after reset and {new_type} after step; make them equal",
             )
     structures = [str(jax.tree.structure(tree)) for tree in (before, after)]
     if old.keys() == new.keys() and structures[0] != structures[1]:
@@ -365,10 +366,10 @@ def _text(program: Any) -> str:
 
 def _equal_constants(one: Any, other: Any) -> bool:
     pairs = zip(one.consts, other.consts, strict=False)
-    return len(one.consts) == len(other.consts) and all(same(a, b) for a, b in pairs)
+    return len(one.consts) == len(other.consts) and all(bitwise_equal(a, b) for a, b in pairs)
 
 
-def same(a: Any, b: Any) -> bool:
+def bitwise_equal(a: Any, b: Any) -> bool:
     """Whether two arrays are equal bit for bit, NaN equal to NaN, keys by their data."""
     if hasattr(a, "dtype") and jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key):
         a, b = jax.random.key_data(a), jax.random.key_data(b)
@@ -391,12 +392,12 @@ def _difference(shapes: Any, one: Any, other: Any, key: jax.Array) -> str:
         args = [jax.random.wrap_key_data(data)]
         results = [jax.jit(jax.extend.core.jaxpr_as_fun(program))(*args) for program in (one, other)]
         for name, a, b in zip(names, *results, strict=True):
-            if not same(a, b):
-                return f"{_place(name)} is {short(a)} once and {short(b)} another time"
+            if not bitwise_equal(a, b):
+                return f"{_describe_place(name)} is {format_short(a)} once and {format_short(b)} another time"
     return ""
 
 
-def _place(name: str) -> str:
+def _describe_place(name: str) -> str:
     """`0/1/reward` in words: the call, and what it returned."""
     call, part, *rest = name.split("/")
     calls = ("reset", "the first step", "the second step")
@@ -404,7 +405,7 @@ def _place(name: str) -> str:
     return f"{leaf} of the {('state', 'time-step')[int(part)]} after {calls[int(call)]}"
 
 
-def short(value: Any) -> str:
+def format_short(value: Any) -> str:
     """An array in a few characters."""
     if hasattr(value, "dtype") and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
         value = jax.random.key_data(value)
@@ -418,18 +419,18 @@ def short(value: Any) -> str:
 def check_as_argument(env: Any, key: jax.Array) -> Iterator[Finding]:
     """The environment works as an argument of a compiled program, where its numbers are traced."""
     constant = jax.eval_shape(lambda key: first_steps(env, key), key)
-    result = _guarded_parameter(env, lambda: jax.eval_shape(first_steps, as_arrays(env), key))
+    result = _try_traced(env, lambda: jax.eval_shape(first_steps, as_arrays(env), key))
     if isinstance(result, Finding):
         yield result
         return
     before, after = named_leaves(constant), named_leaves(result)
     for path in before:
         if path in after and _shape(before[path]) != _shape(after[path]):
-            was, now = _type(before[path]), _type(after[path])
+            constant_type, traced_type = _type(before[path]), _type(after[path])
             yield Finding(
                 "parameter",
-                f"{_place(path)} is {was} where the parameters are constants and {now} where they are "
-                "float32 arrays; give it a dtype of its own",
+                f"{_describe_place(path)} is {constant_type} where the parameters are constants and {traced_type} "
+                "where they are float32 arrays; give it a dtype of its own",
             )
 
 
@@ -437,7 +438,7 @@ def _shape(leaf: Any) -> tuple:
     return leaf.shape, leaf.dtype
 
 
-def _guarded_parameter(env: Any, function: Callable[[], Any]) -> Any:
+def _try_traced(env: Any, function: Callable[[], Any]) -> Any:
     try:
         return function()
     except Exception as error:

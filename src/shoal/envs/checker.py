@@ -13,20 +13,20 @@ from typing import Any
 import jax
 
 from shoal.envs import check_rollouts
-from shoal.envs.check_effects import check_in_place, check_left_behind, observe
+from shoal.envs.check_effects import check_in_place, check_side_effects, take_snapshot
 from shoal.envs.check_ends import check_ends
-from shoal.envs.check_findings import ERRORS, RULES, Finding, WrongError, describe, limited, report
+from shoal.envs.check_findings import ERRORS, RULES, Finding, FindingsError, describe, limit_findings, report
 from shoal.envs.check_keys import check_key_flow
 from shoal.envs.check_rollouts import Sizes
 from shoal.envs.check_static import check_parameters, check_protocol, check_space, check_summaries
-from shoal.envs.check_time import Activity, within
+from shoal.envs.check_time import Activity, run_with_time_limit
 from shoal.envs.check_traces import (
     Traces,
     check_as_argument,
     check_repeatable,
     check_types,
     check_vmappable,
-    leaked,
+    leak_finding,
     trace,
 )
 from shoal.errors import ShoalError, nearest
@@ -78,56 +78,56 @@ def check(
     def work(activity: Activity) -> Iterator[Finding]:
         return _all_findings(env, Sizes(keys, steps, max_steps), jax.random.key(seed), activity)
 
-    findings = limited(within(work, seconds, progress))
+    findings = limit_findings(run_with_time_limit(work, seconds, progress))
     return [finding for finding in findings if finding.rule not in ignore]
 
 
 def _check_arguments(keys: int, steps: int, max_steps: int, ignore: Iterable[str]) -> None:
-    for name, value, least in (("keys", keys, 2), ("steps", steps, 2), ("max_steps", max_steps, 2)):
-        if value < least:
-            raise ShoalError(f"{name}={value} is too few for a check; {least} is the least")
+    for name, value, minimum in (("keys", keys, 2), ("steps", steps, 2), ("max_steps", max_steps, 2)):
+        if value < minimum:
+            raise ShoalError(f"{name}={value} is too few for a check; {minimum} is the least")
     for rule in ignore:
         if rule not in RULES:
-            known = ", ".join(RULES)
+            names = ", ".join(RULES)
             raise ShoalError(
-                f"ignore={rule!r} is no rule of the checker; it has {known}{nearest(rule, RULES)}"
+                f"ignore={rule!r} is no rule of the checker; it has {names}{nearest(rule, RULES)}"
             )
 
 
 def _all_findings(env: Any, sizes: Sizes, key: jax.Array, activity: Activity) -> Iterator[Finding]:
-    guarded = functools.partial(_guarded, activity)
-    findings = guarded("reading its attributes", lambda: _static_findings(env))
+    run_stage = functools.partial(_run_stage, activity)
+    findings = run_stage("reading its attributes", lambda: _static_findings(env))
     yield from findings
     if findings:
-        yield _left_out("tracing and random rollouts were left out", findings)
+        yield _not_checked("tracing and random rollouts were left out", findings)
         return
-    aside = guarded("reading its parameters", lambda: check_parameters(env))
-    yield from aside
-    before = observe(env)
-    result = _traced(env, key, activity)
+    parameter_findings = run_stage("reading its parameters", lambda: check_parameters(env))
+    yield from parameter_findings
+    snapshot = take_snapshot(env)
+    result = _trace_or_findings(env, key, activity)
     if isinstance(result, list):
         yield from result
-        yield _left_out("the rest of the checks, random rollouts among them,", result)
+        yield _not_checked("the rest of the checks, random rollouts among them,", result)
         return
     traces = result
-    findings = guarded("tracing it", lambda: check_types(env, traces))
-    summaries = guarded("reading info_summaries", lambda: check_summaries(env, traces.start[1].info))
-    findings = findings or guarded("tracing it again", lambda: check_repeatable(env, key))
-    findings = findings or guarded("tracing it under vmap", lambda: check_vmappable(env, traces, key))
+    findings = run_stage("tracing it", lambda: check_types(env, traces))
+    summaries = run_stage("reading info_summaries", lambda: check_summaries(env, traces.start[1].info))
+    findings = findings or run_stage("tracing it again", lambda: check_repeatable(env, key))
+    findings = findings or run_stage("tracing it under vmap", lambda: check_vmappable(env, traces, key))
     yield from summaries + findings
     if findings:
-        yield _left_out("random rollouts were left out", findings)
+        yield _not_checked("random rollouts were left out", findings)
         return
-    yield from guarded("looking for what it leaves behind", lambda: check_left_behind(env, before))
-    yield from guarded(
+    yield from run_stage("looking for what it leaves behind", lambda: check_side_effects(env, snapshot))
+    yield from run_stage(
         "comparing the state before and after a step", lambda: check_in_place(env, traces, key)
     )
-    parameters = []
-    if not any(rule == "not-a-pytree" for rule, _ in aside) and jax.tree.leaves(env):
-        parameters = guarded("tracing its parameters", lambda: check_as_argument(env, key))
-    yield from parameters
-    compare = not (aside or summaries or parameters)
-    yield from _rollout_findings(env, check_rollouts.fitted(sizes, traces), key, traces, compare, activity)
+    as_argument_findings = []
+    if not any(rule == "not-a-pytree" for rule, _ in parameter_findings) and jax.tree.leaves(env):
+        as_argument_findings = run_stage("tracing its parameters", lambda: check_as_argument(env, key))
+    yield from as_argument_findings
+    compare = not (parameter_findings or summaries or as_argument_findings)
+    yield from _rollout_findings(env, check_rollouts.fit_sizes(sizes, traces), key, traces, compare, activity)
 
 
 def _static_findings(env: Any) -> Iterator[Finding]:
@@ -138,36 +138,36 @@ def _static_findings(env: Any) -> Iterator[Finding]:
         yield from check_space("action_space", env.action_space)
 
 
-def _traced(env: Any, key: jax.Array, activity: Activity) -> Any:
+def _trace_or_findings(env: Any, key: jax.Array, activity: Activity) -> Any:
     """The traces of reset and step, or the findings that prevent them."""
     try:
         return trace(env, key, activity)
-    except WrongError as wrong:
+    except FindingsError as wrong:
         return wrong.findings
     except ERRORS as error:
-        return [_raised("tracing it", error)]
+        return [_raises_finding("tracing it", error)]
 
 
 def _rollout_findings(
     env: Any, sizes: Sizes, key: jax.Array, traces: Traces, compare: bool, activity: Activity
 ) -> Iterator[Finding]:
-    guarded = functools.partial(_guarded, activity)
+    run_stage = functools.partial(_run_stage, activity)
     try:
-        rollouts = check_rollouts.begin(env, sizes, key, activity)
+        rollouts = check_rollouts.start_rollouts(env, sizes, key, activity)
     except ERRORS as error:
-        raised = [_raised("running it", error)]
-        yield from [*raised, _left_out("random rollouts were left out", raised)]
+        failure = [_raises_finding("running it", error)]
+        yield from [*failure, _not_checked("random rollouts were left out", failure)]
         return
-    findings = guarded("inspecting its first steps", lambda: check_rollouts.check_reset(rollouts))
+    findings = run_stage("inspecting its first steps", lambda: check_rollouts.check_reset(rollouts))
     yield from findings
     if rollouts.start[1].last.all():
-        yield _left_out("random rollouts were left out", findings)
+        yield _not_checked("random rollouts were left out", findings)
         return
-    repeated = guarded("running it again", lambda: check_rollouts.check_repeated(rollouts))
+    repeated = run_stage("running it again", lambda: check_rollouts.check_repeated(rollouts))
     if repeated:
-        yield from guarded("running it to its end", lambda: check_ends(rollouts))
+        yield from run_stage("running it to its end", lambda: check_ends(rollouts))
         yield from repeated
-        yield _left_out("comparisons of keys, actions and batches were left out", repeated)
+        yield _not_checked("comparisons of keys, actions and batches were left out", repeated)
         return
     for doing, stage in (
         ("running it with other actions", check_rollouts.check_actions),
@@ -177,29 +177,29 @@ def _rollout_findings(
         ("running it to its end", check_ends),
     ):
         if compare or stage is not check_rollouts.check_single:
-            yield from guarded(doing, functools.partial(stage, rollouts))
+            yield from run_stage(doing, functools.partial(stage, rollouts))
 
 
-def _guarded(activity: Activity, doing: str, stage: Callable[[], Iterable[Finding]]) -> list[Finding]:
+def _run_stage(activity: Activity, doing: str, stage: Callable[[], Iterable[Finding]]) -> list[Finding]:
     """The findings of a stage; an error inside it is one more."""
     activity(doing)
     findings: list[Finding] = []
     try:
         findings.extend(stage())
-    except WrongError as wrong:
+    except FindingsError as wrong:
         findings.extend(wrong.findings)
     except ERRORS as error:
-        findings.append(_raised(doing, error))
+        findings.append(_raises_finding(doing, error))
     return findings
 
 
-def _raised(doing: str, error: BaseException) -> Finding:
+def _raises_finding(doing: str, error: BaseException) -> Finding:
     if isinstance(error, jax.errors.UnexpectedTracerError):
-        return leaked(doing, error)
+        return leak_finding(doing, error)
     return Finding("raises", f"{doing} raised {describe(error)}; no error would be right")
 
 
-def _left_out(what: str, findings: list[Finding]) -> Finding:
+def _not_checked(what: str, findings: list[Finding]) -> Finding:
     what = what if what.endswith("left out") else f"{what} were left out"
     return Finding(
         "not-checked", f"{what}, because they need what was found to be wrong ({findings[0].rule})"

@@ -27,8 +27,8 @@ from shoal.errors import ShoalError, UserCodeError
 from shoal.imports import import_name, imported
 from shoal.types import Environment
 
-LARGEST_ARRAY = 50_000  # numbers; what is larger is no parameter to write down in a config
-CLASS = "class"  # the key of a gap that is not one parameter's; no parameter can have a keyword's name
+MAX_ARRAY_SIZE = 50_000  # numbers; what is larger is no parameter to write down in a config
+CLASS_KEY = "class"  # the key of a gap that is not one parameter's; no parameter can have a keyword's name
 PLAIN_DTYPES = ("float32", "int32", "bool")  # of a number that needs no dtype beside it
 
 
@@ -40,51 +40,54 @@ class Description(NamedTuple):
     gaps: Mapping[str, str]  # the reason, by the parameter (or CLASS) that could not be written down
 
 
-def described(environment: Environment) -> Description:
+def describe(environment: Environment) -> Description:
     """Describe an environment that is given itself.
 
     Of several registered names that with the fewest parameters of its own is taken; else the class, by its
     import name. A description without gaps is tried: it makes the same environment.
     """
-    inner, around = _unwrapped(environment)
-    registered = [(name, _own_parameters(name, inner, around)) for name in registry.names_of(type(inner))]
+    inner, wrapper_parameters = _unwrap(environment)
+    registered = [
+        (name, _own_parameters(name, inner, wrapper_parameters))
+        for name in registry.names_of_class(type(inner))
+    ]
     candidates = sorted(registered, key=lambda candidate: len(candidate[1]))
-    by_import, reason = import_name(type(inner)), _why_not_importable(type(inner))
+    by_import, reason = import_name(type(inner)), _reason_not_importable(type(inner))
     if not reason:
-        candidates.append((by_import, _own_parameters(by_import, inner, around)))
+        candidates.append((by_import, _own_parameters(by_import, inner, wrapper_parameters)))
     for name, parameters in candidates:
-        description = completed(name, parameters)
-        reason = "" if description.gaps else _why_another(description, environment)
+        description = describe_named(name, parameters)
+        reason = "" if description.gaps else _reason_not_equal(description, environment)
         if not reason:
             return description
-    return Description(by_import, {}, {CLASS: reason})
+    return Description(by_import, {}, {CLASS_KEY: reason})
 
 
-def completed(name: str, parameters: Mapping[str, Any]) -> Description:
+def describe_named(name: str, parameters: Mapping[str, Any]) -> Description:
     """Describe the environment that `make(name, **parameters)` makes.
 
     Defaults are added, so that it stays the same where a later version has others; but not what the name itself
     stands for, nor a default that cannot be written down.
     """
-    known, meant = registry.parameters_of(name), registry.meant_by(name)
+    known, registered = registry.parameters_of(name), registry.registered_parameters(name)
     by_keyword = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     defaults = {
         parameter: declared.default
         for parameter, declared in known.items()
         if declared.kind in by_keyword and declared.default is not inspect.Parameter.empty
-        if parameter not in meant
+        if parameter not in registered
     }
-    complete = registry.lasting(name, {**defaults, **parameters})
-    unwritable = {parameter: reason for parameter, x in complete.items() if (reason := _why_unwritable(x))}
+    complete = registry.portable_parameters(name, {**defaults, **parameters})
+    gaps = {parameter: reason for parameter, x in complete.items() if (reason := _reason_not_writable(x))}
     return Description(
         name,
-        {parameter: x for parameter, x in complete.items() if parameter not in unwritable},
-        {parameter: reason for parameter, reason in unwritable.items() if parameter in parameters},
+        {parameter: x for parameter, x in complete.items() if parameter not in gaps},
+        {parameter: reason for parameter, reason in gaps.items() if parameter in parameters},
     )
 
 
-def made_again(saved: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[Environment, Description]:
-    """Make the environment that `as_json` wrote down, with some parameters given anew.
+def rebuild(saved: Mapping[str, Any], overrides: Mapping[str, Any]) -> tuple[Environment, Description]:
+    """Make the environment that `description_to_json` wrote down, with some parameters given anew.
 
     Raises:
       ShoalError: it was written down with gaps that are not given, or its name or its parameters do not make one
@@ -92,25 +95,25 @@ def made_again(saved: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[Envi
     """
     name, advice = saved["name"], "give the environment itself, as in shoal.load(run, environment=env)"
     for parameter, reason in saved.get("gaps", {}).items():
-        if parameter not in given:
-            what = "" if parameter == CLASS else f"its parameter {parameter!r} was not written down: "
+        if parameter not in overrides:
+            what = "" if parameter == CLASS_KEY else f"its parameter {parameter!r} was not written down: "
             raise ShoalError(
                 f"the run's environment {name} cannot be made again, since {what}{reason}; {advice}."
             )
-    parameters = {k: x for k, x in saved["parameters"].items() if k not in given}
+    parameters = {k: x for k, x in saved["parameters"].items() if k not in overrides}
     try:
-        parameters = decoded(name, parameters) | dict(given)
+        parameters = decode_parameters(name, parameters) | dict(overrides)
         environment = registry.make(name, **parameters)
     except ShoalError as error:
-        if given or isinstance(error, UserCodeError):  # which may be what is wrong, or says it by itself
+        if overrides or isinstance(error, UserCodeError):  # which may be what is wrong, or says it by itself
             raise
         raise ShoalError(
             f"the run's environment {name} cannot be made again: {str(error).rstrip('.')}; {advice}."
         ) from error
-    return environment, completed(name, parameters)
+    return environment, describe_named(name, parameters)
 
 
-def as_json(description: Description) -> dict[str, Any]:
+def description_to_json(description: Description) -> dict[str, Any]:
     """What `config.json` holds of an environment."""
     parameters = {name: to_json(value) for name, value in description.parameters.items()}
     gaps = {"gaps": dict(description.gaps)} if description.gaps else {}
@@ -123,71 +126,78 @@ def fields_of(environment: Any) -> dict[str, Any]:
     return {field.name: getattr(environment, field.name) for field in fields if field.init}
 
 
-def same(one: Any, other: Any) -> bool:
+def trees_equal(one: Any, other: Any) -> bool:
     """Whether two trees have the same structure and equal leaves of the same dtypes; a number's is any."""
     leaves = jax.tree.leaves(one), jax.tree.leaves(other)
     structures: list[Any] = [jax.tree.structure(tree) for tree in (one, other)]
     try:
-        return structures[0] == structures[1] and all(_equal(x, y) for x, y in zip(*leaves, strict=True))
+        return structures[0] == structures[1] and all(
+            _leaves_equal(x, y) for x, y in zip(*leaves, strict=True)
+        )
     except (TypeError, ValueError):  # what cannot be compared, such as random keys
         return False
 
 
-def _equal(x: Any, y: Any) -> bool:
+def _leaves_equal(x: Any, y: Any) -> bool:
     dtypes = {np.dtype(z.dtype) for z in (x, y) if np.ndim(z) and hasattr(z, "dtype")}
     return len(dtypes) <= 1 and np.array_equal(x, y)
 
 
-def _unwrapped(environment: Any) -> tuple[Any, dict[str, int | None]]:
+def _unwrap(environment: Any) -> tuple[Any, dict[str, int | None]]:
     """The environment without the wrappers that `make` puts around any, and the parameters for them.
 
     A wrapper stays where its parameter is one of the environment's own, which `make` leaves to it.
     """
-    around: dict[str, int | None] = {}
+    wrapper_parameters: dict[str, int | None] = {}
     for wrapper, count, parameter in ((Trial, "episodes", TRIAL), (TimeLimit, "max_steps", TIME_LIMIT)):
-        if type(environment) is wrapper and not _has_own(environment.env, parameter):
-            around[parameter] = getattr(environment, count)
+        if type(environment) is wrapper and not _has_own_parameter(environment.env, parameter):
+            wrapper_parameters[parameter] = getattr(environment, count)
             environment = environment.env
-    return environment, {p: around.get(p) for p in (TIME_LIMIT, TRIAL) if p not in fields_of(environment)}
+    return environment, {
+        p: wrapper_parameters.get(p) for p in (TIME_LIMIT, TRIAL) if p not in fields_of(environment)
+    }
 
 
-def _has_own(environment: Any, parameter: str) -> bool:
+def _has_own_parameter(environment: Any, parameter: str) -> bool:
     """Whether an environment, or the one that a time limit is put around, has a parameter of that name itself."""
     if type(environment) is TimeLimit and TIME_LIMIT not in fields_of(environment.env):
         environment = environment.env
     return parameter in fields_of(environment)
 
 
-def _own_parameters(name: str, inner: Any, around: Mapping[str, Any]) -> dict[str, Any]:
+def _own_parameters(name: str, inner: Any, wrapper_parameters: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters by which a name may make an environment, those that differ from what the name stands for.
 
     A wrapper's are those of the environment that it holds as well, for names whose function makes both.
     """
     known = registry.parameters_of(name)
-    held = fields_of(inner.env) if isinstance(inner, Wrapper) else {}
-    values = {k: x for k, x in {**held, **fields_of(inner), **around}.items() if k in known}
-    return {k: x for k, x in values.items() if not same(x, known[k].default)}
+    inner_fields = fields_of(inner.env) if isinstance(inner, Wrapper) else {}
+    values = {
+        k: x for k, x in {**inner_fields, **fields_of(inner), **wrapper_parameters}.items() if k in known
+    }
+    return {k: x for k, x in values.items() if not trees_equal(x, known[k].default)}
 
 
-def _why_another(description: Description, environment: Environment) -> str:
+def _reason_not_equal(description: Description, environment: Environment) -> str:
     """Why a description does not make an environment; "" if it does."""
     try:
-        again = registry.make(
-            description.name, **decoded(description.name, as_json(description)["parameters"])
+        rebuilt = registry.make(
+            description.name,
+            **decode_parameters(description.name, description_to_json(description)["parameters"]),
         )
-        is_same = same(again, environment)
+        is_same = trees_equal(rebuilt, environment)
     except Exception as error:  # of a class of the user's, which may raise anything; the run writes it down
         return f"made from its own fields it fails ({type(error).__name__}: {error})"
     return "" if is_same else "made from its own fields it is another environment"
 
 
-def _why_not_importable(cls: Any) -> str:
+def _reason_not_importable(cls: Any) -> str:
     """Why a class (or a function) cannot be found by its import name; "" if it can."""
-    found = getattr(sys.modules.get(cls.__module__), cls.__qualname__, None)
-    return "" if found is cls else f"{import_name(cls)} cannot be imported by that name"
+    imported_class = getattr(sys.modules.get(cls.__module__), cls.__qualname__, None)
+    return "" if imported_class is cls else f"{import_name(cls)} cannot be imported by that name"
 
 
-def _why_unwritable(value: Any) -> str:
+def _reason_not_writable(value: Any) -> str:
     """Why a value cannot be written down; "" if it can."""
     try:
         to_json(value)
@@ -207,12 +217,12 @@ def to_json(value: Any) -> Any:
     if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
         return [to_json(part) for part in value]
     if isinstance(value, np.ndarray | np.generic | jax.Array):
-        return _array_as_json(value)
+        return _array_to_json(value)
     if not isinstance(value, type) and hasattr(value, "reset") and hasattr(value, "step"):
-        description = described(value)
+        description = describe(value)
         for reason in description.gaps.values():
             raise ShoalError(f"{description.name}: {reason}")
-        return as_json(description)
+        return description_to_json(description)
     cls = type(value)
     if hasattr(value, "_fields") or (trees.is_struct(value) and not isinstance(value, type)):
         parts = value._asdict() if hasattr(value, "_fields") else fields_of(value)
@@ -224,16 +234,16 @@ def to_json(value: Any) -> Any:
     raise ShoalError(f"a value of type {cls.__name__} cannot be written as JSON")
 
 
-def _check_importable(found: Any) -> None:
-    if reason := _why_not_importable(found):
+def _check_importable(target: Any) -> None:
+    if reason := _reason_not_importable(target):
         raise ShoalError(reason)
 
 
-def _array_as_json(array: Any) -> Any:
+def _array_to_json(array: Any) -> Any:
     """An array with its dtype, or one number by itself."""
-    if array.size > LARGEST_ARRAY:
+    if array.size > MAX_ARRAY_SIZE:
         raise ShoalError(
-            f"it is an array of {array.size:,} numbers, and a config holds at most {LARGEST_ARRAY:,} of one"
+            f"it is an array of {array.size:,} numbers, and a config holds at most {MAX_ARRAY_SIZE:,} of one"
         )
     kinds = (np.bool_, np.integer, np.floating)
     if not any(jax.dtypes.issubdtype(array.dtype, kind) for kind in kinds):
@@ -246,7 +256,7 @@ def _array_as_json(array: Any) -> Any:
     return {"dtype": dtype.name, "values": values} | shape
 
 
-def decoded(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+def decode_parameters(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters of a name that were written down; what is declared a text stays one, be it "inf"."""
     known = registry.parameters_of(name)
     texts = {parameter for parameter, declared in known.items() if declared.annotation in (str, str | None)}
@@ -284,7 +294,7 @@ def _named_from_json(name: str, parameters: Mapping[str, Any]) -> Any:
     """An environment by its name, or a struct or NamedTuple by its class."""
     cls = imported(name) if ":" in name else None
     if cls is None or (isinstance(cls, type) and hasattr(cls, "reset") and hasattr(cls, "step")):
-        return registry.make(name, **decoded(name, parameters))
+        return registry.make(name, **decode_parameters(name, parameters))
     if isinstance(cls, type) and (hasattr(cls, "_fields") or trees.is_struct(cls)):
         return cls(**{k: from_json(x) for k, x in parameters.items()})
     raise ShoalError(f"{name} is no class of an environment, a struct or a NamedTuple")

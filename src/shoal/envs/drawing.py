@@ -12,7 +12,7 @@ import numpy as np
 Point = tuple[float, float]  # x, y
 Colour = tuple[int, int, int]
 
-LEVELS = 8  # of an edge's fading: few, so that a picture has few colours
+COVERAGE_LEVELS = 8  # of an edge's fading: few, so that a picture has few colours
 
 
 class Shape(NamedTuple):
@@ -38,21 +38,21 @@ def paint(picture: np.ndarray, shape: Shape, colour: Colour, unit: float = 1.0) 
       unit: how many pixels the shape's unit of length has.
     """
     height, width, _ = picture.shape
-    left, right = _pixels(shape.low[0] * unit, shape.high[0] * unit, width)
-    top, bottom = _pixels(shape.low[1] * unit, shape.high[1] * unit, height)
+    left, right = _pixel_range(shape.low[0] * unit, shape.high[0] * unit, width)
+    top, bottom = _pixel_range(shape.low[1] * unit, shape.high[1] * unit, height)
     x, y = np.arange(left, right) + 0.5, np.arange(top, bottom)[:, None] + 0.5
-    covered = np.clip(0.5 - shape.distance(x / unit, y / unit) * unit, 0, 1)
-    covered = (np.round(covered * LEVELS) / LEVELS)[..., None].astype(np.float32)
+    coverage = np.clip(0.5 - shape.distance(x / unit, y / unit) * unit, 0, 1)
+    coverage = (np.round(coverage * COVERAGE_LEVELS) / COVERAGE_LEVELS)[..., None].astype(np.float32)
     region = picture[top:bottom, left:right]
-    region += covered * (np.asarray(colour, np.float32) - region)
+    region += coverage * (np.asarray(colour, np.float32) - region)
 
 
-def finished(picture: np.ndarray) -> np.ndarray:
+def to_uint8(picture: np.ndarray) -> np.ndarray:
     """The picture as uint8."""
     return np.round(picture).astype(np.uint8)
 
 
-def _pixels(low: float, high: float, size: int) -> tuple[int, int]:
+def _pixel_range(low: float, high: float, size: int) -> tuple[int, int]:
     first, last = (int(np.clip(edge, 0, size)) for edge in (np.floor(low - 1), np.ceil(high + 1)))
     return first, max(first, last)
 
@@ -71,10 +71,10 @@ def box(left: float, top: float, right: float, bottom: float, corner: float = 0.
     """A rectangle, its corners rounded by a radius."""
 
     def distance(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        beside = np.abs(x - (left + right) / 2) - (right - left) / 2 + corner
-        above = np.abs(y - (top + bottom) / 2) - (bottom - top) / 2 + corner
-        outside = np.hypot(np.maximum(beside, 0), np.maximum(above, 0))
-        return outside + np.minimum(np.maximum(beside, above), 0) - corner
+        beyond_x = np.abs(x - (left + right) / 2) - (right - left) / 2 + corner
+        beyond_y = np.abs(y - (top + bottom) / 2) - (bottom - top) / 2 + corner
+        outside = np.hypot(np.maximum(beyond_x, 0), np.maximum(beyond_y, 0))
+        return outside + np.minimum(np.maximum(beyond_x, beyond_y), 0) - corner
 
     return Shape((left, top), (right, bottom), distance)
 
@@ -84,7 +84,7 @@ def line(points: Sequence[Point], thickness: float) -> Shape:
     starts, ends = points[:-1], points[1:]
 
     def distance(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return np.sqrt(_nearest_edge(x, y, starts, ends)) - thickness / 2
+        return np.sqrt(_squared_edge_distance(x, y, starts, ends)) - thickness / 2
 
     low, high = _bounds(points)
     half = thickness / 2
@@ -101,28 +101,32 @@ def polygon(points: Sequence[Point]) -> Shape:
             if y_1 != y_2:  # a ray to the right crosses this edge
                 crosses = (y < y_1) != (y < y_2)
                 inside ^= crosses & (x < x_1 + (y - y_1) / (y_2 - y_1) * (x_2 - x_1))
-        return np.where(inside, -1, 1) * np.sqrt(_nearest_edge(x, y, points, ends))
+        return np.where(inside, -1, 1) * np.sqrt(_squared_edge_distance(x, y, points, ends))
 
     return Shape(*_bounds(points), distance)
 
 
-def _nearest_edge(x: np.ndarray, y: np.ndarray, starts: Sequence[Point], ends: Sequence[Point]) -> np.ndarray:
+def _squared_edge_distance(
+    x: np.ndarray, y: np.ndarray, starts: Sequence[Point], ends: Sequence[Point]
+) -> np.ndarray:
     """The squared distance to the nearest of some segments."""
     nearest = np.full(np.broadcast_shapes(x.shape, y.shape), np.inf)
     for (x_1, y_1), (x_2, y_2) in zip(starts, ends, strict=True):
-        along, down = x_2 - x_1, y_2 - y_1
-        share = ((x - x_1) * along + (y - y_1) * down) / max(along**2 + down**2, 1e-12)
-        share = np.clip(share, 0, 1)
-        nearest = np.minimum(nearest, (x - x_1 - share * along) ** 2 + (y - y_1 - share * down) ** 2)
+        dx, dy = x_2 - x_1, y_2 - y_1
+        fraction = ((x - x_1) * dx + (y - y_1) * dy) / max(dx**2 + dy**2, 1e-12)
+        fraction = np.clip(fraction, 0, 1)
+        nearest = np.minimum(nearest, (x - x_1 - fraction * dx) ** 2 + (y - y_1 - fraction * dy) ** 2)
     return nearest
 
 
 def _bounds(points: Sequence[Point]) -> tuple[Point, Point]:
-    across, down = zip(*points, strict=True)
-    return (min(across), min(down)), (max(across), max(down))
+    xs, ys = zip(*points, strict=True)
+    return (min(xs), min(ys)), (max(xs), max(ys))
 
 
-def grown(shape: Shape, by: float) -> Shape:
+def expand(shape: Shape, margin: float) -> Shape:
     """A shape and what lies within a distance of it."""
-    low, high = ((x + sign * by, y + sign * by) for (x, y), sign in ((shape.low, -1), (shape.high, 1)))
-    return Shape(low, high, lambda x, y: shape.distance(x, y) - by)
+    low, high = (
+        (x + sign * margin, y + sign * margin) for (x, y), sign in ((shape.low, -1), (shape.high, 1))
+    )
+    return Shape(low, high, lambda x, y: shape.distance(x, y) - margin)

@@ -12,8 +12,8 @@ from shoal.envs.base import TimeStep, environment, parameter, restart, transitio
 from shoal.spaces import Box, Discrete
 
 TIME, QUERY, CONTEXT = 0, 1, 2  # where each stands in an observation; the context takes all that follows
-LONGEST = 10**9  # steps of an episode, which are counted by 32 bits
-MOST_BITS = 10_000
+MAX_LENGTH = 10**9  # steps of an episode, which are counted by 32 bits
+MAX_BITS = 10_000
 
 
 class MemoryChainState(NamedTuple):
@@ -42,8 +42,8 @@ class MemoryChain:
     Source: Osband et al. 2020, "Behaviour Suite for Reinforcement Learning".
     """
 
-    length: int = parameter(default=32, low=1, high=LONGEST)
-    num_bits: int = parameter(default=1, low=1, high=MOST_BITS)
+    length: int = parameter(default=32, low=1, high=MAX_LENGTH)
+    num_bits: int = parameter(default=1, low=1, high=MAX_BITS)
 
     action_space = Discrete(2)  # the bit
     info_summaries = MappingProxyType({"success": "max"})
@@ -74,18 +74,18 @@ class MemoryChain:
         self, state: MemoryChainState, action: jax.Array, key: jax.Array
     ) -> tuple[MemoryChainState, TimeStep]:
         """One step nearer to the answer, or the answer; deterministic, the key is not used."""
-        answered = state.steps == self.length
-        right = answered & (action == state.context[state.query])
+        is_answer = state.steps == self.length
+        is_correct = is_answer & (action == state.context[state.query])
         state = state._replace(steps=state.steps + 1)
         return state, transition(
             self._observe(state),
-            reward=jnp.where(answered, jnp.where(right, 1.0, -1.0), 0.0),
-            terminated=answered,
-            info={"success": right.astype(jnp.float32)},
+            reward=jnp.where(is_answer, jnp.where(is_correct, 1.0, -1.0), 0.0),
+            terminated=is_answer,
+            info={"success": is_correct.astype(jnp.float32)},
         )
 
     def _observe(self, state: MemoryChainState) -> jax.Array:
-        passed = jnp.maximum(state.steps - 1, 0)  # the first action is made before time begins to pass
-        bits = jnp.where(passed == 0, jnp.where(state.context, 1.0, -1.0), 0.0)
-        query = jnp.where(passed == self.length - 1, state.query.astype(jnp.float32), 0.0)
-        return jnp.concatenate([jnp.stack([1.0 - passed / self.length, query]), bits])
+        elapsed = jnp.maximum(state.steps - 1, 0)  # the first action is made before time begins to pass
+        bits = jnp.where(elapsed == 0, jnp.where(state.context, 1.0, -1.0), 0.0)
+        query = jnp.where(elapsed == self.length - 1, state.query.astype(jnp.float32), 0.0)
+        return jnp.concatenate([jnp.stack([1.0 - elapsed / self.length, query]), bits])

@@ -16,7 +16,7 @@ from shoal.errors import ShoalError
 from shoal.trees import Bounds
 
 ANY_NUMBER = Bounds(low=-math.inf, high=math.inf)  # all but NaN
-SMALLEST = float(np.finfo(np.float32).tiny)  # what is smaller is computed as 0
+SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)  # what is smaller is computed as 0
 
 
 def check_parameters(env: Any) -> None:
@@ -32,22 +32,24 @@ def check_parameters(env: Any) -> None:
     declared, bounds = declared_types(type(env)), trees.bounds_of(type(env))
     for field in dataclasses.fields(env):
         name = f"{type(env).__name__}: {field.name}"
-        wanted = declared.get(field.name, Any)
-        check_value(name, getattr(env, field.name), wanted, bounds.get(field.name, _unless_declared(wanted)))
+        field_type = declared.get(field.name, Any)
+        check_value(
+            name, getattr(env, field.name), field_type, bounds.get(field.name, _default_bounds(field_type))
+        )
 
 
-def declared_types(made_by: Any) -> dict[str, Any]:
+def declared_types(owner: Any) -> dict[str, Any]:
     """The declared types of a class's fields or a function's parameters by name, where they can be resolved."""
     try:
-        return typing.get_type_hints(made_by)
+        return typing.get_type_hints(owner)
     except Exception:  # an annotation for the type checker only, or whatever its text raises
         return {}
 
 
-def _unless_declared(declared: Any) -> Bounds:
+def _default_bounds(declared: Any) -> Bounds:
     """The bounds of a field that declares none: data must be finite, static tuples may hold infinities."""
-    options = _options(declared)
-    is_static = any(typing.get_origin(option) is tuple or option is tuple for option in options)
+    members = _union_members(declared)
+    is_static = any(typing.get_origin(member) is tuple or member is tuple for member in members)
     return ANY_NUMBER if is_static else Bounds()
 
 
@@ -64,12 +66,12 @@ def check_value(name: str, value: Any, declared: Any, bounds: Bounds, default: A
     Raises:
       ShoalError: it has not, or does not.
     """
-    options = _options(declared)
-    if value is None and type(None) in options:
+    members = _union_members(declared)
+    if value is None and type(None) in members:
         return
-    if not any(fits(value, option) for option in options):
+    if not any(is_of_type(value, member) for member in members):
         raise ShoalError(
-            f"{name}={value!r} is of type {type(value).__name__}; give {_wanted(options, default)}"
+            f"{name}={value!r} is of type {type(value).__name__}; give {_describe_types(members, default)}"
         )
     for leaf in jax.tree.leaves(value, is_leaf=trees.is_struct):
         if trees.is_struct(leaf):
@@ -78,17 +80,17 @@ def check_value(name: str, value: Any, declared: Any, bounds: Bounds, default: A
             check_numbers(name, leaf, bounds)
 
 
-def fits(value: Any, declared: Any) -> bool:
+def is_of_type(value: Any, declared: Any) -> bool:
     """Whether a value may stand for a parameter of a type; arrays (traced too) are numbers."""
-    is_truth = isinstance(value, bool | np.bool_)
+    is_bool = isinstance(value, bool | np.bool_)
     rules = {
-        float: _is_number(value) and not is_truth,
-        int: isinstance(value, int | np.integer) and not is_truth,
-        bool: is_truth,
+        float: _is_number(value) and not is_bool,
+        int: isinstance(value, int | np.integer) and not is_bool,
+        bool: is_bool,
         str: isinstance(value, str),
         type(None): value is None,
     }
-    if _is_array(declared):
+    if _is_array_type(declared):
         return value is not None and not isinstance(value, str | bytes)
     return (
         rules.get(declared, True) if isinstance(declared, type) else True
@@ -108,19 +110,19 @@ def check_numbers(name: str, value: Any, bounds: Bounds) -> None:
     trees.check_bounds(name, value, bounds)
     numbers = np.asarray(value, np.float64)
     with np.errstate(over="ignore", under="ignore"):
-        computed = np.asarray(numbers, np.float32)
-    overflows = np.isfinite(numbers) & ~np.isfinite(computed)
-    vanishes = (numbers != 0) & (np.abs(computed) < SMALLEST)
-    if np.any(overflows) or (np.any(vanishes) and not bounds.contain(0.0)):
-        wrong = numbers[overflows | vanishes].ravel()[0]
-        as_float32 = computed[overflows].ravel()[0] if np.any(overflows) else 0.0
+        as_float32 = np.asarray(numbers, np.float32)
+    is_overflow = np.isfinite(numbers) & ~np.isfinite(as_float32)
+    is_underflow = (numbers != 0) & (np.abs(as_float32) < SMALLEST_NORMAL)
+    if np.any(is_overflow) or (np.any(is_underflow) and not bounds.contain(0.0)):
+        wrong = numbers[is_overflow | is_underflow].ravel()[0]
+        wrong_as_float32 = as_float32[is_overflow].ravel()[0] if np.any(is_overflow) else 0.0
         raise ShoalError(
             f"{name}={wrong:g} is out of bounds: in float32, in which everything is computed, it is "
-            f"{as_float32:g}, and it must be {bounds}."
+            f"{wrong_as_float32:g}, and it must be {bounds}."
         )
 
 
-def as_declared(name: str, value: Any, declared: Any, default: Any = None) -> Any:
+def convert_to_declared(name: str, value: Any, declared: Any, default: Any = None) -> Any:
     """A list (or tuple) of numbers as what its parameter is declared: an array, a NamedTuple of arrays, or a tuple.
 
     Anything else is returned as it is. The array has the declared dtype where the type names one, as
@@ -131,70 +133,72 @@ def as_declared(name: str, value: Any, declared: Any, default: Any = None) -> An
     """
     if not isinstance(value, list | tuple):
         return value
-    options = _options(declared)
-    if array_type := next((option for option in options if _is_array(option)), None):
-        return _as_array(name, value, array_type, default)
-    named = next((x for x in options if isinstance(x, type) and hasattr(x, "_fields")), None)
-    if named is not None:
-        return value if isinstance(value, named) else _as_named(name, value, named, default)
-    if any(option is tuple or typing.get_origin(option) is tuple for option in options):
-        return _as_tuple(value)
+    members = _union_members(declared)
+    if array_type := next((member for member in members if _is_array_type(member)), None):
+        return _to_array(name, value, array_type, default)
+    tuple_type = next((x for x in members if isinstance(x, type) and hasattr(x, "_fields")), None)
+    if tuple_type is not None:
+        return value if isinstance(value, tuple_type) else _to_named_tuple(name, value, tuple_type, default)
+    if any(member is tuple or typing.get_origin(member) is tuple for member in members):
+        return _to_tuple(value)
     return value
 
 
-def _as_named(name: str, value: list | tuple, named: Any, default: Any) -> Any:
+def _to_named_tuple(name: str, value: list | tuple, tuple_type: Any, default: Any) -> Any:
     """A NamedTuple of the arrays that lists stand for; the lists themselves, if they are none."""
-    defaults = default if isinstance(default, named) else [None] * len(named._fields)
-    if len(value) != len(named._fields):
+    defaults = default if isinstance(default, tuple_type) else [None] * len(tuple_type._fields)
+    if len(value) != len(tuple_type._fields):
         return value
-    declared = declared_types(named)
+    declared = declared_types(tuple_type)
     try:
         parts = [
-            as_declared(name, x, declared.get(part, Any), example)
-            for part, x, example in zip(named._fields, value, defaults, strict=True)
+            convert_to_declared(name, x, declared.get(part, Any), example)
+            for part, x, example in zip(tuple_type._fields, value, defaults, strict=True)
         ]
     except ShoalError:
         return value  # the constructor may read them otherwise, and knows better what is wrong
-    return named(*parts)
+    return tuple_type(*parts)
 
 
-def _as_tuple(value: Any) -> Any:
-    return tuple(map(_as_tuple, value)) if isinstance(value, list | tuple) else value
+def _to_tuple(value: Any) -> Any:
+    return tuple(map(_to_tuple, value)) if isinstance(value, list | tuple) else value
 
 
-def _as_array(name: str, value: list | tuple, declared: Any, default: Any) -> np.ndarray:
+def _to_array(name: str, value: list | tuple, declared: Any, default: Any) -> np.ndarray:
     """Nested lists of numbers as an array of NumPy's, since nothing may start a device here."""
-    wanted = _dtypes(declared)
+    allowed = _allowed_dtypes(declared)
     try:
-        found = np.asarray(value) if len(value) else np.asarray(value, np.float32)
-        natural = jax.dtypes.canonicalize_dtype(found.dtype)
-        dtype = getattr(default, "dtype", wanted[0] if wanted and natural.name not in wanted else natural)
+        given = np.asarray(value) if len(value) else np.asarray(value, np.float32)
+        natural_dtype = jax.dtypes.canonicalize_dtype(given.dtype)
+        dtype = getattr(
+            default, "dtype", allowed[0] if allowed and natural_dtype.name not in allowed else natural_dtype
+        )
         with np.errstate(invalid="ignore"):  # what does not fit is told below
-            array = found.astype(dtype)
+            array = given.astype(dtype)
     except (ValueError, TypeError, OverflowError) as error:
         raise ShoalError(f"{name}={value!r} is no array of numbers ({error})") from error
-    is_lost = array != found if array.dtype.kind in "iu" or found.dtype.kind not in "iuf" else np.False_
-    if found.dtype.kind not in "biuf" or np.any(is_lost):
+    is_changed = array != given if array.dtype.kind in "iu" or given.dtype.kind not in "iuf" else np.False_
+    if given.dtype.kind not in "biuf" or np.any(is_changed):
         raise ShoalError(f"{name}={value!r} is no array of {array.dtype.name}")
     return array
 
 
-def _dtypes(declared: Any) -> tuple[str, ...]:
+def _allowed_dtypes(declared: Any) -> tuple[str, ...]:
     """The names of the dtypes that jaxtyping's `Float[Array, "n"]` and the like allow, those in use first."""
     allowed = getattr(declared, "dtypes", ())
-    usual = [name for name in ("float32", "int32", "bool", "uint8", "uint32") if name in allowed]
+    common = [name for name in ("float32", "int32", "bool", "uint8", "uint32") if name in allowed]
     return (
-        (*usual, *(name for name in allowed if name not in usual))
+        (*common, *(name for name in allowed if name not in common))
         if isinstance(allowed, tuple | list)
         else ()
     )
 
 
-def _is_array(declared: Any) -> bool:
+def _is_array_type(declared: Any) -> bool:
     return getattr(declared, "array_type", declared) in (jax.Array, np.ndarray)
 
 
-def _options(declared: Any) -> tuple[Any, ...]:
+def _union_members(declared: Any) -> tuple[Any, ...]:
     """The types of a union, or the one type."""
     is_union = typing.get_origin(declared) in (typing.Union, types.UnionType)
     return typing.get_args(declared) if is_union else (declared,)
@@ -209,9 +213,7 @@ def _is_number(leaf: Any) -> bool:
     return jnp.issubdtype(leaf.dtype, np.floating) or jnp.issubdtype(leaf.dtype, np.integer)
 
 
-def _wanted(options: tuple[Any, ...], default: Any) -> str:
+def _describe_types(members: tuple[Any, ...], default: Any) -> str:
     words = {float: "a number", int: "a whole number", type(None): "None"}
-    wanted = " or ".join(
-        words.get(option) or f"a {getattr(option, '__name__', option)}" for option in options
-    )
-    return wanted if default is None else f"{wanted}, such as {default!r}"
+    text = " or ".join(words.get(member) or f"a {getattr(member, '__name__', member)}" for member in members)
+    return text if default is None else f"{text}, such as {default!r}"

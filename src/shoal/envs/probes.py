@@ -15,15 +15,15 @@ from shoal.envs.base import TimeStep, environment, parameter, restart, transitio
 from shoal.spaces import Box, Discrete
 from shoal.types import Array
 
-NOTHING = ()  # the state of a world that has none
+NO_STATE = ()  # the state of a world that has none
 
 
-def blank() -> jax.Array:
+def zero_observation() -> jax.Array:
     """The observation that tells nothing, [1]."""
     return jnp.zeros((1,), jnp.float32)
 
 
-def coin(key: jax.Array) -> jax.Array:
+def random_sign(key: jax.Array) -> jax.Array:
     """An observation that is -1 or 1, [1]."""
     return jnp.where(jax.random.bernoulli(key, shape=(1,)), 1.0, -1.0)
 
@@ -40,11 +40,11 @@ class ConstantReward:
 
     def reset(self, key: jax.Array) -> tuple[tuple, TimeStep]:
         """Nothing to see."""
-        return NOTHING, restart(blank())
+        return NO_STATE, restart(zero_observation())
 
     def step(self, state: tuple, action: jax.Array, key: jax.Array) -> tuple[tuple, TimeStep]:
         """Reward 1, whatever the action."""
-        return NOTHING, transition(blank(), 1.0, terminated=True)
+        return NO_STATE, transition(zero_observation(), 1.0, terminated=True)
 
     def value(self, observation: jax.Array, gamma: Array | float) -> jax.Array:
         """Always 1."""
@@ -67,8 +67,8 @@ class ObservationReward:
 
     def reset(self, key: jax.Array) -> tuple[jax.Array, TimeStep]:
         """A coin is thrown."""
-        side = coin(key)
-        return side, restart(side)
+        observation = random_sign(key)
+        return observation, restart(observation)
 
     def step(self, state: jax.Array, action: jax.Array, key: jax.Array) -> tuple[jax.Array, TimeStep]:
         """The coin's side is the reward, whatever the action."""
@@ -95,12 +95,14 @@ class DelayedReward:
 
     def reset(self, key: jax.Array) -> tuple[jax.Array, TimeStep]:
         """The first step: the observation is 0."""
-        return jnp.zeros((), jnp.int32), restart(blank())
+        return jnp.zeros((), jnp.int32), restart(zero_observation())
 
     def step(self, state: jax.Array, action: jax.Array, key: jax.Array) -> tuple[jax.Array, TimeStep]:
         """The observation is 1 from now on; the second step gives the reward and terminates."""
-        second = state == 1
-        return state + 1, transition(blank() + 1, jnp.where(second, 1.0, 0.0), terminated=second)
+        is_second = state == 1
+        return state + 1, transition(
+            zero_observation() + 1, jnp.where(is_second, 1.0, 0.0), terminated=is_second
+        )
 
     def value(self, observation: jax.Array, gamma: Array | float) -> jax.Array:
         """The discount at the first step, 1 at the second."""
@@ -123,11 +125,11 @@ class ActionReward:
 
     def reset(self, key: jax.Array) -> tuple[tuple, TimeStep]:
         """Nothing to see."""
-        return NOTHING, restart(blank())
+        return NO_STATE, restart(zero_observation())
 
     def step(self, state: tuple, action: jax.Array, key: jax.Array) -> tuple[tuple, TimeStep]:
         """The action decides the reward."""
-        return NOTHING, transition(blank(), jnp.where(action == 1, 1.0, -1.0), terminated=True)
+        return NO_STATE, transition(zero_observation(), jnp.where(action == 1, 1.0, -1.0), terminated=True)
 
     def value(self, observation: jax.Array, gamma: Array | float) -> jax.Array:
         """Always 1, once the action is always 1."""
@@ -150,13 +152,13 @@ class ActionAndObservationReward:
 
     def reset(self, key: jax.Array) -> tuple[jax.Array, TimeStep]:
         """A coin is thrown."""
-        side = coin(key)
-        return side, restart(side)
+        observation = random_sign(key)
+        return observation, restart(observation)
 
     def step(self, state: jax.Array, action: jax.Array, key: jax.Array) -> tuple[jax.Array, TimeStep]:
         """Rewards the action that names the coin's side."""
-        right = action == self.best_action(state)
-        return state, transition(state, jnp.where(right, 1.0, -1.0), terminated=True)
+        is_correct = action == self.best_action(state)
+        return state, transition(state, jnp.where(is_correct, 1.0, -1.0), terminated=True)
 
     def value(self, observation: jax.Array, gamma: Array | float) -> jax.Array:
         """Always 1, once the action matches."""
@@ -220,12 +222,12 @@ class Endless:
 
     def reset(self, key: jax.Array) -> tuple[EndlessState, TimeStep]:
         """Draws when the episode will be cut, which cannot be seen."""
-        return EndlessState(jax.random.randint(key, (), 1, self.most_steps + 1)), restart(blank())
+        return EndlessState(jax.random.randint(key, (), 1, self.most_steps + 1)), restart(zero_observation())
 
     def step(self, state: EndlessState, action: jax.Array, key: jax.Array) -> tuple[EndlessState, TimeStep]:
         """Reward 1, whatever the action."""
         steps_left = state.steps_left - 1
-        return EndlessState(steps_left), transition(blank(), 1.0, truncated=steps_left <= 0)
+        return EndlessState(steps_left), transition(zero_observation(), 1.0, truncated=steps_left <= 0)
 
     def value(self, observation: jax.Array, gamma: Array | float) -> jax.Array:
         """Always 1 / (1 - γ)."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # Every environment has these parameters; None means no limit, and no trials.
 TIME_LIMIT = "max_episode_steps"
 TRIAL = "trial_episodes"
-LARGEST_COUNT = 2**31 - 1  # of steps and of episodes, which are counted in int32
+MAX_COUNT = 2**31 - 1  # of steps and of episodes, which are counted in int32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +74,7 @@ def register(
         )
     if name in _entries and not replace:
         raise ShoalError(f"the name {name!r} is taken already; give replace=True to replace it")
-    limit = _checked_count(name, TIME_LIMIT, max_episode_steps)
+    limit = _check_count(name, TIME_LIMIT, max_episode_steps)
     _entries[name] = Entry(constructor, limit, dict(names("parameters", parameters)))
 
 
@@ -106,30 +106,33 @@ def make(name: str, **parameters: Any) -> Environment:
     known, bounds = parameters_of(name), bounds_of(name)
     parameters = {**entry.parameters, **parameters}
     for parameter, value in parameters.items():
-        parameters[parameter] = _checked(name, parameter, value, known, bounds)
-    around = {TIME_LIMIT: entry.max_episode_steps, TRIAL: None}  # what wrappers do, unless it does so itself
-    for parameter in around.keys() - _own_parameters(constructor).keys():
-        around[parameter] = parameters.pop(parameter, around[parameter])
+        parameters[parameter] = _check_parameter(name, parameter, value, known, bounds)
+    wrapper_parameters = {
+        TIME_LIMIT: entry.max_episode_steps,
+        TRIAL: None,
+    }  # what wrappers do, unless it does so itself
+    for parameter in wrapper_parameters.keys() - _constructor_parameters(constructor).keys():
+        wrapper_parameters[parameter] = parameters.pop(parameter, wrapper_parameters[parameter])
     for parameter, declared in known.items():
         if declared.default is inspect.Parameter.empty and parameter not in parameters:
             raise ShoalError(f"{name} needs the parameter {parameter!r}, which has no default")
     env = constructor(**parameters)
     _check_is_environment(name, env)
     check_parameters(env)
-    return _wrapped(env, around[TIME_LIMIT], around[TRIAL])
+    return _wrap(env, wrapper_parameters[TIME_LIMIT], wrapper_parameters[TRIAL])
 
 
-def lasting(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+def portable_parameters(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters of an environment as a run writes them down.
 
     An environment whose parameters name something that may change or move, such as a file, has a static method
-    `lasting_parameters` that makes them mean the same later and from anywhere.
+    `portable_parameters` that makes them mean the same later and from anywhere.
     """
-    settle = getattr(_resolve(name, _entry(name).constructor), "lasting_parameters", dict)
-    return settle(parameters)
+    to_portable = getattr(_resolve(name, _entry(name).constructor), "portable_parameters", dict)
+    return to_portable(parameters)
 
 
-def meant_by(name: str) -> Mapping[str, Any]:
+def registered_parameters(name: str) -> Mapping[str, Any]:
     """The parameters that a name itself stands for, as it was registered."""
     return _entry(name).parameters
 
@@ -147,13 +150,13 @@ def parameters_of(name: str) -> dict[str, inspect.Parameter]:
             parameter, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=int | None
         )
         for parameter, default in ((TIME_LIMIT, entry.max_episode_steps), (TRIAL, None))
-    } | _own_parameters(_resolve(name, entry.constructor))
-    own = {
+    } | _constructor_parameters(_resolve(name, entry.constructor))
+    registered = {
         parameter: known[parameter].replace(default=value)
         for parameter, value in entry.parameters.items()
         if parameter in known  # `make` says what is wrong otherwise
     }
-    return known | own
+    return known | registered
 
 
 def documentation(name: str) -> str:
@@ -167,8 +170,12 @@ def documentation(name: str) -> str:
     """
     entry = _entry(name)
     first, _, rest = (inspect.getdoc(_resolve(name, entry.constructor)) or "").partition("\n")
-    own = ", ".join(f"{key}={value}" for key, value in entry.parameters.items() if key != TIME_LIMIT)
-    return f"{first} ({own})".strip() + (f"\n{rest}" if rest else "") if own else f"{first}\n{rest}".strip()
+    settings = ", ".join(f"{key}={value}" for key, value in entry.parameters.items() if key != TIME_LIMIT)
+    return (
+        f"{first} ({settings})".strip() + (f"\n{rest}" if rest else "")
+        if settings
+        else f"{first}\n{rest}".strip()
+    )
 
 
 def bounds_of(name: str) -> dict[str, Bounds]:
@@ -182,25 +189,25 @@ def bounds_of(name: str) -> dict[str, Bounds]:
     from shoal import trees  # noqa: PLC0415  (imports JAX)
 
     constructor = inspect.unwrap(_resolve(name, _entry(name).constructor))
-    own = trees.bounds_of(constructor) if dataclasses.is_dataclass(constructor) else {}
-    return own | dict.fromkeys((TIME_LIMIT, TRIAL), trees.Bounds(low=1))
+    bounds = trees.bounds_of(constructor) if dataclasses.is_dataclass(constructor) else {}
+    return bounds | dict.fromkeys((TIME_LIMIT, TRIAL), trees.Bounds(low=1))
 
 
-def names_of(cls: type) -> list[str]:
+def names_of_class(cls: type) -> list[str]:
     """The registered names whose environments (inside `max_episode_steps` and `trial_episodes`) are of a class.
 
     They are those that are registered with the class itself, or with a function whose attribute
     `environment_class` is the class.
     """
-    found = {name: _imported_already(entry.constructor) for name, entry in _entries.items()}
+    constructors = {name: _if_imported(entry.constructor) for name, entry in _entries.items()}
     return sorted(
         name
-        for name, made_by in found.items()
-        if cls in (made_by, getattr(made_by, "environment_class", None))
+        for name, constructor in constructors.items()
+        if cls in (constructor, getattr(constructor, "environment_class", None))
     )
 
 
-def _imported_already(constructor: Callable[..., Environment] | str) -> Any:
+def _if_imported(constructor: Callable[..., Environment] | str) -> Any:
     """A constructor, if it is Shoal's own or its module is imported: no other can have made what there is."""
     if not isinstance(constructor, str):
         return constructor
@@ -210,13 +217,13 @@ def _imported_already(constructor: Callable[..., Environment] | str) -> Any:
     return getattr(sys.modules.get(module), attribute, None)
 
 
-def _wrapped(env: Environment, limit: int | None, trial: int | None) -> Environment:
+def _wrap(env: Environment, limit: int | None, episodes: int | None) -> Environment:
     """An environment with its time limit, and as trials of so many episodes."""
     from shoal.envs.trials import Trial  # noqa: PLC0415  (imports JAX)
     from shoal.envs.wrappers import TimeLimit  # noqa: PLC0415
 
-    limited = env if limit is None else TimeLimit(env, limit)
-    return limited if trial is None else Trial(limited, trial)
+    with_time_limit = env if limit is None else TimeLimit(env, limit)
+    return with_time_limit if episodes is None else Trial(with_time_limit, episodes)
 
 
 def _entry(name: str) -> Entry:
@@ -226,7 +233,7 @@ def _entry(name: str) -> Entry:
     if ":" in name:
         return Entry(name)
     raise ShoalError(
-        f"there is no environment {name!r}{nearest(name, _entries) or f'; there are {_listed(_entries)}'}"
+        f"there is no environment {name!r}{nearest(name, _entries) or f'; there are {_join_sorted(_entries)}'}"
     )
 
 
@@ -242,26 +249,28 @@ def _resolve(name: str, constructor: Callable[..., Environment] | str) -> Callab
     return found
 
 
-def _own_parameters(constructor: Callable[..., Environment]) -> dict[str, inspect.Parameter]:
+def _constructor_parameters(constructor: Callable[..., Environment]) -> dict[str, inspect.Parameter]:
     """A constructor's parameters by name, their annotations as types where they can be resolved."""
     from shoal.envs.parameters import declared_types  # noqa: PLC0415  (imports JAX)
 
-    hinted = inspect.isclass(constructor) or inspect.isfunction(constructor)
-    hints = declared_types(constructor) if hinted else {}
+    has_hints = inspect.isclass(constructor) or inspect.isfunction(constructor)
+    hints = declared_types(constructor) if has_hints else {}
     fields: Iterable[Any] = dataclasses.fields(constructor) if dataclasses.is_dataclass(constructor) else ()
-    made = {x.name: x.default_factory() for x in fields if x.default_factory is not dataclasses.MISSING}
+    factory_defaults = {
+        x.name: x.default_factory() for x in fields if x.default_factory is not dataclasses.MISSING
+    }
     try:
         declared = inspect.signature(constructor).parameters
     except (TypeError, ValueError) as error:
         name = getattr(constructor, "__name__", str(constructor))
         raise ShoalError(f"{name} cannot make an environment: its parameters are unknown") from error
     return {
-        name: x.replace(annotation=hints.get(name, Any), default=made.get(name, x.default))
+        name: x.replace(annotation=hints.get(name, Any), default=factory_defaults.get(name, x.default))
         for name, x in declared.items()
     }
 
 
-def _checked(
+def _check_parameter(
     name: str,
     parameter: str,
     value: Any,
@@ -272,24 +281,24 @@ def _checked(
     from shoal.envs import parameters  # noqa: PLC0415  (imports JAX)
 
     if parameter in (TIME_LIMIT, TRIAL):
-        return _checked_count(name, parameter, value)
+        return _check_count(name, parameter, value)
     if parameter not in known:
         if any(declared.kind is inspect.Parameter.VAR_KEYWORD for declared in known.values()):
             return value
         raise ShoalError(
-            f"{name} has no parameter {parameter!r} (it has {_listed(known)}){nearest(parameter, known)}"
+            f"{name} has no parameter {parameter!r} (it has {_join_sorted(known)}){nearest(parameter, known)}"
         )
     declared = known[parameter].annotation
     default = known[parameter].default
     default = None if default is inspect.Parameter.empty else default
     where = f"{name}: {parameter}"
-    value = parameters.as_declared(where, value, declared, default)
+    value = parameters.convert_to_declared(where, value, declared, default)
     # What declares no bounds is held to being finite once the environment is made, where it is a field.
     parameters.check_value(where, value, declared, bounds.get(parameter, parameters.ANY_NUMBER), default)
     return value
 
 
-def _checked_count(name: str, parameter: str, value: Any) -> int | None:
+def _check_count(name: str, parameter: str, value: Any) -> int | None:
     """A whole number of 1 or more, or None."""
     if value is None:
         return None
@@ -297,10 +306,10 @@ def _checked_count(name: str, parameter: str, value: Any) -> int | None:
         count = operator.index(value)
     except TypeError:
         count = 0
-    if not 1 <= count <= LARGEST_COUNT or isinstance(value, bool):
-        most = f", at most {LARGEST_COUNT:,}" * (count > LARGEST_COUNT)
+    if not 1 <= count <= MAX_COUNT or isinstance(value, bool):
+        limit_note = f", at most {MAX_COUNT:,}" * (count > MAX_COUNT)
         raise ShoalError(
-            f"{name}: {parameter}={value!r} is not a whole number of 1 or more{most}, nor None for none"
+            f"{name}: {parameter}={value!r} is not a whole number of 1 or more{limit_note}, nor None for none"
         )
     return count
 
@@ -313,7 +322,7 @@ def _check_is_environment(name: str, env: Any) -> None:
             )
 
 
-def _listed(names: Iterable[str]) -> str:
+def _join_sorted(names: Iterable[str]) -> str:
     return ", ".join(sorted(names))
 
 

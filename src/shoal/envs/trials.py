@@ -9,18 +9,17 @@ import jax.numpy as jnp
 
 from shoal.envs import batching, summaries
 from shoal.envs.base import TimeStep, Wrapper, again, environment, parameter
-from shoal.envs.registry import LARGEST_COUNT
+from shoal.envs.registry import MAX_COUNT
 from shoal.errors import ShoalError
 from shoal.spaces import Dict, Discrete
-from shoal.types import EPISODE_ENDED as ENDED
-from shoal.types import Array, PyTree, State
+from shoal.types import EPISODE_ENDED, Array, PyTree, State
 
-INDEX, RETURN, LENGTH = (
+EPISODE_INDEX, EPISODE_RETURN, EPISODE_LENGTH = (
     "episode_index",
     "episode_return",
     "episode_length",
 )  # of the step's episode, in `info`
-OF_EPISODE = "_of_episode"  # ends the names of what `info` has for each episode of the trial
+OF_EPISODE_SUFFIX = "_of_episode"  # ends the names of what `info` has for each episode of the trial
 
 
 class TrialState(NamedTuple):
@@ -61,23 +60,28 @@ class Trial(Wrapper):
     (there too the agent is shown when an episode has ended, and its memory goes on until the trial has).
     """
 
-    episodes: int = parameter(low=1, high=LARGEST_COUNT)
+    episodes: int = parameter(low=1, high=MAX_COUNT)
 
     @property
     def observation_space(self) -> Dict:
         """The inner observation, and whether an episode has just ended."""
         inner = self.env.observation_space
         parts = dict(inner.items()) if isinstance(inner, Dict) else {"observation": inner}
-        if ENDED in parts:
+        if EPISODE_ENDED in parts:
             raise ShoalError(
-                f"a Trial adds {ENDED!r} to an observation that has it already; rename that entry"
+                f"a Trial adds {EPISODE_ENDED!r} to an observation that has it already; rename that entry"
             )
-        return Dict({**parts, ENDED: Discrete(2)})
+        return Dict({**parts, EPISODE_ENDED: Discrete(2)})
 
     @property
     def info_summaries(self) -> Mapping[str, str]:
         """The inner ones, over the whole trial; all that is the trial's own counts as it stands at the end."""
-        return MappingProxyType({**self.env.info_summaries, **dict.fromkeys((INDEX, RETURN, LENGTH), "last")})
+        return MappingProxyType(
+            {
+                **self.env.info_summaries,
+                **dict.fromkeys((EPISODE_INDEX, EPISODE_RETURN, EPISODE_LENGTH), "last"),
+            }
+        )
 
     def reset(self, key: Array) -> tuple[TrialState, TimeStep]:
         """A new trial: the first episode of a new task.
@@ -90,102 +94,117 @@ class Trial(Wrapper):
             raise ShoalError(f"episodes={self.episodes} of a Trial is too few; give 1 or more")
         inner, timestep = self.env.reset(key)
         self._check_names(timestep.info)
-        nothing = summaries.nothing(timestep.info, self.env.info_summaries)
-        running = TrialState(
+        zeros = summaries.initial(timestep.info, self.env.info_summaries)
+        initial = TrialState(
             env=inner,
             episode=jnp.zeros((), jnp.int32),
             returned=jnp.zeros_like(timestep.reward),
             length=jnp.zeros((), jnp.int32),
-            info=nothing,
+            info=zeros,
             log={},
         )
-        results = summaries.averaged(nothing, self.env.info_summaries, running.length)
+        results = summaries.finalise(zeros, self.env.info_summaries, initial.length)
         log = jax.tree.map(
-            lambda x: jnp.zeros((self.episodes, *x.shape), x.dtype), _results(running, results)
+            lambda x: jnp.zeros((self.episodes, *x.shape), x.dtype), _episode_results(initial, results)
         )
-        state = running._replace(log=log)
-        return state, self._shown(timestep, state, jnp.asarray(False), timestep.info)
+        state = initial._replace(log=log)
+        return state, self._with_trial_entries(timestep, state, jnp.asarray(False), timestep.info)
 
     def step(self, state: TrialState, action: PyTree, key: Array) -> tuple[TrialState, TimeStep]:
         """One step, and the start of the next episode where it ended one that is not the trial's last."""
-        step_key, again_key = jax.random.split(key)
+        step_key, next_key = jax.random.split(key)
         inner, timestep = self.env.step(state.env, action, step_key)
-        state = self._logged(state._replace(env=inner), timestep)
-        ended, is_last = timestep.last, state.episode == self.episodes - 1
-        goes_on = ended & ~is_last
-        joined = timestep._replace(last=ended & is_last, discount=jnp.where(goes_on, 1.0, timestep.discount))
-        shown = self._shown(joined, state, ended, timestep.info)
-        return self._go_on(goes_on, state, shown, again_key)
+        state = self._log_step(state._replace(env=inner), timestep)
+        has_ended, is_last = timestep.last, state.episode == self.episodes - 1
+        has_next = has_ended & ~is_last
+        within_trial = timestep._replace(
+            last=has_ended & is_last, discount=jnp.where(has_next, 1.0, timestep.discount)
+        )
+        outcome = self._with_trial_entries(within_trial, state, has_ended, timestep.info)
+        return self._start_next_episode(has_next, state, outcome, next_key)
 
-    def _go_on(
-        self, goes_on: Array, state: TrialState, shown: TimeStep, key: Array
+    def _start_next_episode(
+        self, has_next: Array, state: TrialState, timestep: TimeStep, key: Array
     ) -> tuple[TrialState, TimeStep]:
         """The next episode of the task, where there is one: the time-step shows how it begins."""
         # What of the environment is traced may differ from one world of a batch to the next.
         leaves, structure = jax.tree.flatten(self.env)
         traced = {i: leaf for i, leaf in enumerate(leaves) if isinstance(leaf, jax.core.Tracer)}
 
-        def begin(
+        def start_next(
             current: tuple[TrialState, TimeStep], key: Array, traced: dict[int, Array]
         ) -> tuple[TrialState, TimeStep]:
-            state, shown = current
+            state, timestep = current
             env = jax.tree.unflatten(structure, [traced.get(i, leaf) for i, leaf in enumerate(leaves)])
-            inner, new = again(env, state.env, key)
-            begun = state._replace(
+            inner, next_timestep = again(env, state.env, key)
+            next_state = state._replace(
                 env=inner,
                 episode=state.episode + 1,
                 returned=jnp.zeros_like(state.returned),
                 length=jnp.zeros_like(state.length),
                 info=jax.tree.map(jnp.zeros_like, state.info),
             )
-            observation = {**shown.observation, **self._parts(new.observation)}
-            new = shown._replace(observation=observation, action_mask=new.action_mask, alive=new.alive)
-            return begun, new
+            observation = {**timestep.observation, **self._observation_entries(next_timestep.observation)}
+            next_timestep = timestep._replace(
+                observation=observation, action_mask=next_timestep.action_mask, alive=next_timestep.alive
+            )
+            return next_state, next_timestep
 
-        return batching.where(goes_on, begin, (state, shown), key, traced)
+        return batching.change_where(has_next, start_next, (state, timestep), key, traced)
 
     def inner_state(self, state: TrialState) -> State:
         """The inner environment's state."""
         return state.env
 
-    def _logged(self, state: TrialState, timestep: TimeStep) -> TrialState:
+    def _log_step(self, state: TrialState, timestep: TimeStep) -> TrialState:
         """The state with one more step of its running episode in the books."""
-        declared = self.env.info_summaries
-        running = state._replace(
+        reductions = self.env.info_summaries
+        updated = state._replace(
             returned=state.returned + timestep.reward,
             length=state.length + 1,
-            info=summaries.added(state.info, timestep.info, declared, state.length == 0),
+            info=summaries.accumulate(state.info, timestep.info, reductions, state.length == 0),
         )
-        results = _results(running, summaries.averaged(running.info, declared, running.length))
-        here = jnp.arange(self.episodes) == state.episode
+        results = _episode_results(updated, summaries.finalise(updated.info, reductions, updated.length))
+        is_current = jnp.arange(self.episodes) == state.episode
         log = {
-            name: jnp.where(here.reshape(-1, *[1] * x.ndim), x, state.log[name])
+            name: jnp.where(is_current.reshape(-1, *[1] * x.ndim), x, state.log[name])
             for name, x in results.items()
         }
-        return running._replace(log=log)
+        return updated._replace(log=log)
 
-    def _shown(
-        self, timestep: TimeStep, state: TrialState, ended: Array, info: Mapping[str, Array]
+    def _with_trial_entries(
+        self, timestep: TimeStep, state: TrialState, has_ended: Array, info: Mapping[str, Array]
     ) -> TimeStep:
         """A time-step with the flag in its observation, and the trial's own entries in its info."""
-        parts = self._parts(timestep.observation)
+        entries = self._observation_entries(timestep.observation)
         agents = () if self.num_agents == 1 else (self.num_agents,)
-        flag = jnp.broadcast_to(ended.astype(jnp.int32), agents)
-        own = {INDEX: state.episode, RETURN: state.returned, LENGTH: state.length}
-        return timestep._replace(observation={**parts, ENDED: flag}, info={**info, **own, **state.log})
+        flag = jnp.broadcast_to(has_ended.astype(jnp.int32), agents)
+        trial_info = {
+            EPISODE_INDEX: state.episode,
+            EPISODE_RETURN: state.returned,
+            EPISODE_LENGTH: state.length,
+        }
+        return timestep._replace(
+            observation={**entries, EPISODE_ENDED: flag}, info={**info, **trial_info, **state.log}
+        )
 
-    def _parts(self, observation: PyTree) -> dict[str, PyTree]:
+    def _observation_entries(self, observation: PyTree) -> dict[str, PyTree]:
         """The inner observation by its names."""
         return observation if isinstance(self.env.observation_space, Dict) else {"observation": observation}
 
     def _check_names(self, info: Mapping[str, Array]) -> None:
-        own = {INDEX, RETURN, LENGTH, *(f"{name}{OF_EPISODE}" for name in ("return", "length", *info))}
+        reserved = {
+            EPISODE_INDEX,
+            EPISODE_RETURN,
+            EPISODE_LENGTH,
+            *(f"{name}{OF_EPISODE_SUFFIX}" for name in ("return", "length", *info)),
+        }
         for name in info:
-            if name in own or name in ("return", "length"):
+            if name in reserved or name in ("return", "length"):
                 raise ShoalError(f"a Trial has no room for {name!r} in `info`, a name of its own; rename it")
 
 
-def _results(state: TrialState, info: Mapping[str, Array]) -> dict[str, Array]:
+def _episode_results(state: TrialState, info: Mapping[str, Array]) -> dict[str, Array]:
     """What is known of the running episode, by its name in the log."""
     results = {"return": state.returned, "length": state.length, **info}
-    return {f"{name}{OF_EPISODE}": x for name, x in results.items()}
+    return {f"{name}{OF_EPISODE_SUFFIX}": x for name, x in results.items()}

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.envs.base import TimeStep, Wrapper, again, environment, parameter
-from shoal.envs.registry import LARGEST_COUNT
+from shoal.envs.registry import MAX_COUNT
 from shoal.errors import ShoalError
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 from shoal.types import PyTree, State
@@ -30,7 +30,7 @@ class TimeLimit(Wrapper):
     the inner environment terminates on the same step, that stands (discount 0).
     """
 
-    max_steps: int = parameter(low=1, high=LARGEST_COUNT)
+    max_steps: int = parameter(low=1, high=MAX_COUNT)
 
     def reset(self, key: jax.Array) -> tuple[TimeLimitState, TimeStep]:
         """A new episode, with no steps made."""
@@ -107,8 +107,8 @@ class FrameStack(Wrapper):
         """One step; the new observation pushes the oldest one out."""
 
         def push(frames: jax.Array, newest: jax.Array) -> jax.Array:
-            kept = jax.lax.slice_in_dim(frames, 1, None, axis=self._axis)
-            return jnp.concatenate([kept, jnp.expand_dims(newest, self._axis)], self._axis)
+            remaining = jax.lax.slice_in_dim(frames, 1, None, axis=self._axis)
+            return jnp.concatenate([remaining, jnp.expand_dims(newest, self._axis)], self._axis)
 
         inner, timestep = self.env.step(state.env, action, key)
         frames = jax.tree.map(push, state.frames, timestep.observation)
@@ -128,27 +128,27 @@ class Flatten(Wrapper):
         """A vector."""
         return flattened_space(self.env.observation_space)
 
-    def _flat(self, timestep: TimeStep) -> TimeStep:
-        def flat(observation: PyTree) -> jax.Array:
-            return flattened(self.env.observation_space, observation)
+    def _flatten(self, timestep: TimeStep) -> TimeStep:
+        def flatten_observation(observation: PyTree) -> jax.Array:
+            return flatten(self.env.observation_space, observation)
 
-        flat = flat if self.num_agents == 1 else jax.vmap(flat)
-        return timestep._replace(observation=flat(timestep.observation))
+        flatten_observation = flatten_observation if self.num_agents == 1 else jax.vmap(flatten_observation)
+        return timestep._replace(observation=flatten_observation(timestep.observation))
 
     def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
         """A new episode."""
         state, timestep = self.env.reset(key)
-        return state, self._flat(timestep)
+        return state, self._flatten(timestep)
 
     def again(self, state: State, key: jax.Array) -> tuple[State, TimeStep]:
         """A new episode of the same task."""
         state, timestep = again(self.env, state, key)
-        return state, self._flat(timestep)
+        return state, self._flatten(timestep)
 
     def step(self, state: State, action: PyTree, key: jax.Array) -> tuple[State, TimeStep]:
         """One step."""
         state, timestep = self.env.step(state, action, key)
-        return state, self._flat(timestep)
+        return state, self._flatten(timestep)
 
 
 @environment
@@ -186,37 +186,39 @@ class Hide(Wrapper):
         space = self.env.observation_space
         if not isinstance(space, Box) or len(space.shape) != 1:
             raise ShoalError(f"hidden={self.hidden} needs an observation that is a vector, and it is {space}")
-        seen = self._seen(space.shape[0])
-        return Box(space.low[seen], space.high[seen], dtype=space.dtype)
+        visible = self._visible_indices(space.shape[0])
+        return Box(space.low[visible], space.high[visible], dtype=space.dtype)
 
-    def _seen(self, size: int) -> np.ndarray:
+    def _visible_indices(self, size: int) -> np.ndarray:
         if not set(self.hidden) < set(range(size)):
             raise ShoalError(
                 f"hidden={self.hidden} must be some of the entries 0 to {size - 1} of the observation, not all"
             )
         return np.setdiff1d(np.arange(size), self.hidden)
 
-    def _without(self, timestep: TimeStep) -> TimeStep:
-        seen = self._seen(timestep.observation.shape[-1])
-        return timestep._replace(observation=timestep.observation[..., seen])
+    def _hide_entries(self, timestep: TimeStep) -> TimeStep:
+        visible = self._visible_indices(timestep.observation.shape[-1])
+        return timestep._replace(observation=timestep.observation[..., visible])
 
     def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
         """A new episode."""
         state, timestep = self.env.reset(key)
-        return state, self._without(timestep)
+        return state, self._hide_entries(timestep)
 
     def again(self, state: State, key: jax.Array) -> tuple[State, TimeStep]:
         """A new episode of the same task."""
         state, timestep = again(self.env, state, key)
-        return state, self._without(timestep)
+        return state, self._hide_entries(timestep)
 
     def step(self, state: State, action: PyTree, key: jax.Array) -> tuple[State, TimeStep]:
         """One step."""
         state, timestep = self.env.step(state, action, key)
-        return state, self._without(timestep)
+        return state, self._hide_entries(timestep)
 
 
-def hiding(constructor: Callable[..., Any], hidden: tuple[int, ...], description: str) -> Callable[..., Hide]:
+def with_hidden_entries(
+    constructor: Callable[..., Any], hidden: tuple[int, ...], description: str
+) -> Callable[..., Hide]:
     """Make a constructor with the same parameters whose environments hide entries of their observations.
 
     `description` becomes its documentation.
@@ -227,7 +229,7 @@ def hiding(constructor: Callable[..., Any], hidden: tuple[int, ...], description
         return Hide(constructor(*args, **parameters), hidden)
 
     make.__doc__ = description
-    make.environment_class = Hide  # type: ignore[attr-defined]  # see `shoal.envs.registry.names_of`
+    make.environment_class = Hide  # type: ignore[attr-defined]  # see `shoal.envs.registry.names_of_class`
     return make
 
 
@@ -247,7 +249,7 @@ def stacked_space(space: Space, count: int) -> Space:
 
 
 def flattened_space(space: Space) -> Box:
-    """The space of `flattened` elements."""
+    """The space of flattened elements."""
     if isinstance(space, Dict):
         parts = [flattened_space(part) for part in space.values()]
         return Box(
@@ -258,10 +260,10 @@ def flattened_space(space: Space) -> Box:
     return Box(0.0, 1.0, (space.n if isinstance(space, Discrete) else sum(space.nvec),))
 
 
-def flattened(space: Space, element: PyTree) -> jax.Array:
+def flatten(space: Space, element: PyTree) -> jax.Array:
     """An element of a space as one float32 vector; see `Flatten`."""
     if isinstance(space, Dict):
-        return jnp.concatenate([flattened(part, element[name]) for name, part in space.items()])
+        return jnp.concatenate([flatten(part, element[name]) for name, part in space.items()])
     if isinstance(space, Discrete):
         return jax.nn.one_hot(element, space.n, dtype=jnp.float32)
     if isinstance(space, MultiDiscrete):

@@ -21,7 +21,7 @@ def preset(environment: str, algorithm: str, *, trials: bool = False) -> dict[st
     settings = presets_of(environment).get(algorithm, {})
     if not trials:
         return settings
-    return presets_of(environment, trials=True).get(algorithm, {}) or _over_whole_rollouts(settings)
+    return presets_of(environment, trials=True).get(algorithm, {}) or _without_chunks(settings)
 
 
 def presets_of(environment: str, *, trials: bool = False) -> dict[str, dict[str, Any]]:
@@ -30,11 +30,11 @@ def presets_of(environment: str, *, trials: bool = False) -> dict[str, dict[str,
         return {}
     file = importlib.resources.files(__name__).joinpath(environment + SUFFIX)
     tables = tomllib.loads(file.read_text(encoding="utf-8"))
-    of_trials = tables.pop(TRIALS, {})
-    return of_trials if trials else tables
+    trial_tables = tables.pop(TRIALS, {})
+    return trial_tables if trials else tables
 
 
-def _over_whole_rollouts(settings: dict[str, Any]) -> dict[str, Any]:
+def _without_chunks(settings: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name not in ("chunk_length", "burn_in")}
 
 

@@ -61,7 +61,7 @@ def play(
         return played_on(environment, algorithm, policy, playing, greedy)
 
     played = jax.lax.while_loop(going_on, on, begun(environment, algorithm, key, episodes)).played
-    info = summaries.averaged(played.info, environment.info_summaries, played.length)
+    info = summaries.finalise(played.info, environment.info_summaries, played.length)
     return played._replace(info=info)
 
 
@@ -70,7 +70,7 @@ def begun(environment: Environment, algorithm: Algorithm, key: Array, episodes: 
     reset_key, step_key = jax.random.split(key)
     state, timestep = jax.vmap(environment.reset)(jax.random.split(reset_key, episodes))
     zeros = jnp.zeros(episodes)
-    info = summaries.nothing(timestep.info, environment.info_summaries)
+    info = summaries.initial(timestep.info, environment.info_summaries)
     return Playing(
         key=step_key,
         step=jnp.zeros((), jnp.int32),
@@ -103,7 +103,7 @@ def add(played: Played, timestep: TimeStep, declared: Mapping[str, str]) -> Play
         length=played.length + 1.0,
         terminated=timestep.terminated,
         truncated=timestep.truncated,
-        info=summaries.added(played.info, timestep.info, declared, played.length == 0),
+        info=summaries.accumulate(played.info, timestep.info, declared, played.length == 0),
     )
 
 

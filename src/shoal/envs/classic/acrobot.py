@@ -82,34 +82,34 @@ class Acrobot:
 
     def step(self, state: AcrobotState, action: jax.Array, key: jax.Array) -> tuple[AcrobotState, TimeStep]:
         """Swings for one time step; deterministic, the key is not used."""
-        moved = self._integrate(state, (action - 1) * self.torque)
+        integrated = self._integrate(state, (action - 1) * self.torque)
         state = AcrobotState(
-            wrap(moved.angle_1),
-            wrap(moved.angle_2),
-            jnp.clip(moved.velocity_1, -MAX_VELOCITY_1, MAX_VELOCITY_1),
-            jnp.clip(moved.velocity_2, -MAX_VELOCITY_2, MAX_VELOCITY_2),
+            wrap(integrated.angle_1),
+            wrap(integrated.angle_2),
+            jnp.clip(integrated.velocity_1, -MAX_VELOCITY_1, MAX_VELOCITY_1),
+            jnp.clip(integrated.velocity_2, -MAX_VELOCITY_2, MAX_VELOCITY_2),
         )
         height = -jnp.cos(state.angle_1) - jnp.cos(state.angle_1 + state.angle_2)
         # Once for the reward and the end: XLA may compute it for each, and round differently at the very height.
-        above = jax.lax.optimization_barrier(height > TARGET_HEIGHT)
-        return state, transition(observe(state), jnp.where(above, 0.0, -1.0), terminated=above)
+        is_above = jax.lax.optimization_barrier(height > TARGET_HEIGHT)
+        return state, transition(observe(state), jnp.where(is_above, 0.0, -1.0), terminated=is_above)
 
     def _integrate(self, state: AcrobotState, torque: jax.Array) -> AcrobotState:
         """One Runge-Kutta step of fourth order."""
 
-        def along(slope: AcrobotState, duration: jax.Array | float) -> AcrobotState:
+        def advance(slope: AcrobotState, duration: jax.Array | float) -> AcrobotState:
             return AcrobotState(*(x + duration * dx for x, dx in zip(state, slope, strict=True)))
 
         def stage(carry: tuple, coefficients: jax.Array) -> tuple[tuple, None]:
             slope, total = carry
-            lag, weight = coefficients
-            slope = self._slope(along(slope, lag * self.time_step), torque)
+            fraction, weight = coefficients
+            slope = self._slope(advance(slope, fraction * self.time_step), torque)
             return (slope, AcrobotState(*(t + weight * dx for t, dx in zip(total, slope, strict=True)))), None
 
         # A loop, since XLA on the CPU would otherwise compute the early stages anew for every late one.
-        nothing = AcrobotState(*(jnp.zeros_like(x) for x in state))
-        (_, total), _ = jax.lax.scan(stage, (nothing, nothing), jnp.asarray(RUNGE_KUTTA_STAGES, jnp.float32))
-        return along(total, self.time_step)
+        zeros = AcrobotState(*(jnp.zeros_like(x) for x in state))
+        (_, total), _ = jax.lax.scan(stage, (zeros, zeros), jnp.asarray(RUNGE_KUTTA_STAGES, jnp.float32))
+        return advance(total, self.time_step)
 
     def _slope(self, state: AcrobotState, torque: jax.Array) -> AcrobotState:
         """The state's derivative in time; the names d1, d2, φ1, φ2 are the book's."""

@@ -41,8 +41,8 @@ def drive(state: MountainCarState, push: jax.Array, gravity: jax.Array | float) 
     velocity = state.velocity + push - jnp.cos(STEEPNESS * state.position) * gravity
     velocity = jnp.clip(velocity, -MAX_SPEED, MAX_SPEED)
     position = jnp.clip(state.position + velocity, MIN_POSITION, MAX_POSITION)
-    stopped = (position <= MIN_POSITION) & (velocity < 0)
-    return MountainCarState(position, jnp.where(stopped, 0.0, velocity))
+    hits_wall = (position <= MIN_POSITION) & (velocity < 0)
+    return MountainCarState(position, jnp.where(hits_wall, 0.0, velocity))
 
 
 def picture(state: MountainCarState, goal: jax.Array | float) -> np.ndarray:
@@ -77,8 +77,8 @@ class MountainCar:
     ) -> tuple[MountainCarState, TimeStep]:
         """Drives one step; deterministic, the key is not used."""
         state = drive(state, (action - 1) * self.force, self.gravity)
-        reached = (state.position >= self.goal_position) & (state.velocity >= self.goal_velocity)
-        return state, transition(observe(state), reward=-1.0, terminated=reached)
+        is_at_goal = (state.position >= self.goal_position) & (state.velocity >= self.goal_velocity)
+        return state, transition(observe(state), reward=-1.0, terminated=is_at_goal)
 
     def render(self, state: MountainCarState) -> np.ndarray:
         """The car on the hill."""

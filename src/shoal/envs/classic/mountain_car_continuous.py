@@ -51,12 +51,12 @@ class MountainCarContinuous:
         self, state: MountainCarState, action: jax.Array, key: jax.Array
     ) -> tuple[MountainCarState, TimeStep]:
         """Drives one step; deterministic, the key is not used."""
-        (asked,) = action
-        throttle = jnp.clip(asked, -MAX_THROTTLE, MAX_THROTTLE)
+        (requested,) = action
+        throttle = jnp.clip(requested, -MAX_THROTTLE, MAX_THROTTLE)
         state = drive(state, throttle * self.power, self.gravity)
-        reached = (state.position >= self.goal_position) & (state.velocity >= self.goal_velocity)
-        reward = jnp.where(reached, self.goal_reward, 0.0) - self.fuel_cost * asked**2
-        return state, transition(observe(state), reward, terminated=reached)
+        is_at_goal = (state.position >= self.goal_position) & (state.velocity >= self.goal_velocity)
+        reward = jnp.where(is_at_goal, self.goal_reward, 0.0) - self.fuel_cost * requested**2
+        return state, transition(observe(state), reward, terminated=is_at_goal)
 
     def render(self, state: MountainCarState) -> np.ndarray:
         """The car on the hill."""

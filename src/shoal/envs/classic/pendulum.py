@@ -66,9 +66,11 @@ class Pendulum:
         angle, velocity = state
         torque = jnp.clip(action[0], -MAX_TORQUE, MAX_TORQUE)
         cost = normalise_angle(angle) ** 2 + self.velocity_cost * velocity**2 + self.torque_cost * torque**2
-        falling = 3 * self.gravity / (2 * self.length) * jnp.sin(angle)
-        driven = 3 / (self.mass * self.length**2) * torque
-        velocity = jnp.clip(velocity + (falling + driven) * self.time_step, -MAX_SPEED, MAX_SPEED)
+        gravity_acceleration = 3 * self.gravity / (2 * self.length) * jnp.sin(angle)
+        torque_acceleration = 3 / (self.mass * self.length**2) * torque
+        velocity = jnp.clip(
+            velocity + (gravity_acceleration + torque_acceleration) * self.time_step, -MAX_SPEED, MAX_SPEED
+        )
         state = PendulumState(angle + velocity * self.time_step, velocity)
         return state, transition(observe(state), -cost)
 

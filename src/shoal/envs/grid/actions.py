@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from shoal.envs.grid.board import Board, step_of
+from shoal.envs.grid.board import Board, direction_offset
 from shoal.envs.grid.tiles import FLOOR, NOTHING, PICKABLE, TILE_MASK, WALKABLE, Tile, is_one_of, tile_of
 from shoal.types import Array
 
@@ -29,33 +29,33 @@ class Agent(NamedTuple):
     pocket: Array  # [], uint16: a cell, NOTHING if empty
 
 
-def moved(board: Board, agent: Agent, front: Array, action: Array) -> Agent:
+def move(board: Board, agent: Agent, front: Array, action: Array) -> Agent:
     """The agent after a step forward or a turn."""
-    steps = (action == Action.FORWARD) & is_one_of(tile_of(front), WALKABLE)
+    is_step = (action == Action.FORWARD) & is_one_of(tile_of(front), WALKABLE)
     turn = jnp.where(action == Action.TURN_RIGHT, 1, jnp.where(action == Action.TURN_LEFT, 3, 0))
-    place = agent.place + jnp.where(steps, step_of(board, agent.direction), 0)
+    place = agent.place + jnp.where(is_step, direction_offset(board, agent.direction), 0)
     return agent._replace(place=place, direction=(agent.direction + turn) % 4)
 
 
-def handled(agent: Agent, front: Array, action: Array) -> tuple[Agent, Array]:
+def handle_object(agent: Agent, front: Array, action: Array) -> tuple[Agent, Array]:
     """The agent and the cell in front after something was picked up, put down or toggled.
 
     What is picked up leaves black floor; a door keeps its colour.
     """
-    tile, held = tile_of(front), tile_of(agent.pocket)
-    picks = (action == Action.PICK_UP) & is_one_of(tile, PICKABLE) & (held == Tile.EMPTY)
-    puts = (action == Action.PUT_DOWN) & (tile == Tile.FLOOR) & (held != Tile.EMPTY)
-    pocket = jnp.where(picks, front, jnp.where(puts, NOTHING, agent.pocket))
-    taken = jnp.where(picks, FLOOR, jnp.where(puts, agent.pocket, front))
-    front = jnp.where(action == Action.TOGGLE, toggled(agent.pocket, front), taken)
+    tile, held_tile = tile_of(front), tile_of(agent.pocket)
+    is_pick_up = (action == Action.PICK_UP) & is_one_of(tile, PICKABLE) & (held_tile == Tile.EMPTY)
+    is_put_down = (action == Action.PUT_DOWN) & (tile == Tile.FLOOR) & (held_tile != Tile.EMPTY)
+    pocket = jnp.where(is_pick_up, front, jnp.where(is_put_down, NOTHING, agent.pocket))
+    new_front = jnp.where(is_pick_up, FLOOR, jnp.where(is_put_down, agent.pocket, front))
+    front = jnp.where(action == Action.TOGGLE, toggle(agent.pocket, front), new_front)
     return agent._replace(pocket=pocket), front
 
 
-def toggled(pocket: Array, front: Array) -> Array:
+def toggle(pocket: Array, front: Array) -> Array:
     """The cell in front after a toggle."""
     tile, colour = tile_of(front), front & jnp.uint16(0xFFFF ^ TILE_MASK)
     has_key = pocket == colour | jnp.uint16(Tile.KEY)
-    opens = (tile == Tile.DOOR_CLOSED) | ((tile == Tile.DOOR_LOCKED) & has_key)
-    closes = tile == Tile.DOOR_OPEN
+    is_opening = (tile == Tile.DOOR_CLOSED) | ((tile == Tile.DOOR_LOCKED) & has_key)
+    is_closing = tile == Tile.DOOR_OPEN
     opened, closed = colour | jnp.uint16(Tile.DOOR_OPEN), colour | jnp.uint16(Tile.DOOR_CLOSED)
-    return jnp.where(opens, opened, jnp.where(closes, closed, front))
+    return jnp.where(is_opening, opened, jnp.where(is_closing, closed, front))

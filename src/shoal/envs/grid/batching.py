@@ -6,31 +6,31 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from shoal.envs.batching import on_batch
+from shoal.envs.batching import with_batch_rule
 from shoal.types import Array, PyTree
 
 
-def once(certain: Array, function: Callable[..., Any], *arguments: PyTree) -> Any:
+def compute_once(always_true: Array, function: Callable[..., Any], *arguments: PyTree) -> Any:
     """What a function returns, not computed again by each of those that read it.
 
     XLA on the CPU fuses what is cheap into all that read it. It does not look into a branch that it cannot
-    decide: `certain` are booleans that are always true, [N], without XLA's knowledge.
+    decide: `always_true` are booleans that are always true, [N], without XLA's knowledge.
     """
     shapes = jax.eval_shape(function, *arguments)
 
-    def never(*arguments: PyTree) -> PyTree:
+    def unreachable(*arguments: PyTree) -> PyTree:
         return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
-    return jax.lax.cond(certain.reshape(-1)[0], function, never, *arguments)
+    return jax.lax.cond(always_true.reshape(-1)[0], function, unreachable, *arguments)
 
 
-def computed_once(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of one environment, which takes `certain` first, so that in a batch it is as `once` says."""
+def compute_once_in_batch(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of one environment, which takes `always_true` first: in a batch it is as `compute_once` says."""
 
-    def single(certain: Array, *arguments: PyTree) -> PyTree:
+    def for_one(always_true: Array, *arguments: PyTree) -> PyTree:
         return function(*arguments)
 
-    def batched(certain: Array, *arguments: PyTree) -> PyTree:
-        return once(certain, jax.vmap(function), *arguments)
+    def for_batch(always_true: Array, *arguments: PyTree) -> PyTree:
+        return compute_once(always_true, jax.vmap(function), *arguments)
 
-    return on_batch(single, batched)
+    return with_batch_rule(for_one, for_batch)

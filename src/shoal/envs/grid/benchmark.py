@@ -11,14 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.envs.grid import benchmark_files, distinct, generating
-from shoal.envs.grid.generating import Draws, GenerationConfig
+from shoal.envs.grid.generating import GenerationConfig, RandomStream
 from shoal.envs.grid.rulesets import Ruleset
 from shoal.errors import ShoalError, nearest
 from shoal.types import Array
 
 TRAIN, HELD_OUT = "train", "held-out"
 CHECKSUM_DIGITS = 16
-SHUFFLING, HOLDING_BACK = 1, 2  # the streams of its draws; that of a ruleset's own is 0
+SHUFFLE_STREAM, HOLD_OUT_STREAM = 1, 2  # the streams of its draws; that of a ruleset's own is 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,14 +53,14 @@ class Benchmark:
         """
         if not 0 <= held_out < 1:
             raise ShoalError(f"held_out={held_out} is no share of the rulesets, from 0 to less than 1")
-        benchmark_files.check_size(count * generating.bytes_of_each(config), f"rulesets={count:,}: they")
-        drawn = dataclasses.asdict(config)
-        about = {"generation": drawn | {"goals": list(config.goals) or "all"}, "seed": seed}
+        benchmark_files.check_size(count * generating.bytes_per_ruleset(config), f"rulesets={count:,}: they")
+        settings = dataclasses.asdict(config)
+        about = {"generation": settings | {"goals": list(config.goals) or "all"}, "seed": seed}
         # Shuffled, since the kinds of which there are few are found early.
-        mixed = cls(generating.generate(count, config, seed), about=about).shuffled(seed)
-        kept = _kept_back(mixed.rulesets, min(round(count * held_out), count - 1), seed)
-        parted = mixed[np.argsort(kept, kind="stable")]
-        return dataclasses.replace(parted, num_held_out=int(kept.sum()))
+        in_random_order = cls(generating.generate(count, config, seed), about=about).shuffle(seed)
+        is_held_out = _held_out_mask(in_random_order.rulesets, min(round(count * held_out), count - 1), seed)
+        ordered = in_random_order[np.argsort(is_held_out, kind="stable")]
+        return dataclasses.replace(ordered, num_held_out=int(is_held_out.sum()))
 
     @classmethod
     def load(cls, path: str | Path) -> "Benchmark":
@@ -70,7 +70,7 @@ class Benchmark:
           ShoalError: it is missing, damaged, too large, empty or no benchmark, or a ruleset has a kind or tile
             that does not exist.
         """
-        return cls(*benchmark_files.read(benchmark_files.path_of(path)))
+        return cls(*benchmark_files.read(benchmark_files.to_path(path)))
 
     def save(self, path: str | Path) -> None:
         """Writes the file, which is whole or not there.
@@ -78,14 +78,14 @@ class Benchmark:
         Raises:
           ShoalError: there are no rulesets, `load` would refuse it otherwise, or it cannot be written.
         """
-        benchmark_files.write(benchmark_files.path_of(path), self.rulesets, self.num_held_out, self.about)
+        benchmark_files.write(benchmark_files.to_path(path), self.rulesets, self.num_held_out, self.about)
 
     def __len__(self) -> int:
         return len(self.rulesets.goal)
 
-    def __getitem__(self, chosen: slice | np.ndarray) -> "Benchmark":
+    def __getitem__(self, selection: slice | np.ndarray) -> "Benchmark":
         """Those of a slice, a mask [n] or numbers [k]; which of them were held out is not kept."""
-        return Benchmark(Ruleset(*(array[chosen] for array in self.rulesets)), about=self.about)
+        return Benchmark(Ruleset(*(array[selection] for array in self.rulesets)), about=self.about)
 
     def ruleset(self, number: int) -> Ruleset:
         """The ruleset of a number, without a leading axis.
@@ -110,9 +110,9 @@ class Benchmark:
         number = jax.random.randint(key, (), 0, len(self))
         return Ruleset(*(jnp.asarray(array)[number] for array in self.rulesets))
 
-    def shuffled(self, seed: int) -> "Benchmark":
+    def shuffle(self, seed: int) -> "Benchmark":
         """The same rulesets in an order drawn by a seed, which is 0 or more."""
-        bits = Draws(seed, SHUFFLING).bits(len(self))
+        bits = RandomStream(seed, SHUFFLE_STREAM).bits(len(self))
         return self[np.argsort(bits, kind="stable")]
 
     def split(self, share: float) -> tuple["Benchmark", "Benchmark"]:
@@ -128,9 +128,9 @@ class Benchmark:
             )
         return self[:first], self[first:]
 
-    def filtered(self, keeps: Callable[[Ruleset], Any]) -> tuple["Benchmark", "Benchmark"]:
+    def filter_split(self, predicate: Callable[[Ruleset], Any]) -> tuple["Benchmark", "Benchmark"]:
         """The rulesets for which a function of one of them, which is mapped over all, is true, and the others."""
-        mask = np.asarray(jax.vmap(keeps)(Ruleset(*map(jnp.asarray, self.rulesets)))).astype(bool)
+        mask = np.asarray(jax.vmap(predicate)(Ruleset(*map(jnp.asarray, self.rulesets)))).astype(bool)
         return self[mask], self[~mask]
 
     def part(self, name: str) -> "Benchmark":
@@ -151,17 +151,19 @@ class Benchmark:
         return self[: -self.num_held_out] if name == TRAIN else self[-self.num_held_out :]
 
 
-def _kept_back(rulesets: Ruleset, most: int, seed: int) -> np.ndarray:
+def _held_out_mask(rulesets: Ruleset, max_count: int, seed: int) -> np.ndarray:
     """Marks at most so many rulesets, none of which has the goal and the rules of an unmarked one, bool [n].
 
     The tasks are taken in a drawn order, each with all its rulesets, so that tasks of many rulesets and of few are
     kept back alike.
     """
     numbers: dict[Hashable, int] = {}
-    task = np.asarray([numbers.setdefault(key, len(numbers)) for key in distinct.keys(rulesets)], int)
-    order = np.argsort(Draws(seed, HOLDING_BACK).bits(len(numbers)), kind="stable")
-    taken = order[np.bincount(task)[order].cumsum() <= most]
-    return np.isin(task, taken)
+    task = np.asarray(
+        [numbers.setdefault(key, len(numbers)) for key in distinct.canonical_keys(rulesets)], int
+    )
+    order = np.argsort(RandomStream(seed, HOLD_OUT_STREAM).bits(len(numbers)), kind="stable")
+    held_out_tasks = order[np.bincount(task)[order].cumsum() <= max_count]
+    return np.isin(task, held_out_tasks)
 
 
 def checksum(rulesets: Ruleset) -> str:

@@ -6,7 +6,7 @@ that says how many of the last rulesets are held out and how all were made. Noth
 The original's (xminigrid's `save_bz2_pickle`) is a pickle, compressed by bz2, of a dictionary that holds the same
 three arrays, `num_rules` and `generation_config`. It is read without running anything (see `unpickling`).
 
-Both are compressed, so that a small file may unpack to anything; neither is unpacked beyond `MOST_BYTES`.
+Both are compressed, so that a small file may unpack to anything; neither is unpacked beyond `MAX_BYTES`.
 """
 
 import bz2
@@ -24,7 +24,7 @@ import numpy as np
 
 from shoal.envs.grid import rulesets
 from shoal.envs.grid.rulesets import Ruleset
-from shoal.envs.grid.unpickling import PickledArray, unpickled
+from shoal.envs.grid.unpickling import PickledArray, unpickle
 from shoal.errors import ShoalError
 from shoal.files import whole_file
 
@@ -37,17 +37,17 @@ ZIP, BZ2 = b"PK", b"BZ"  # how an .npz, and what is compressed by bz2, begin
 # high_3m_v3, has 3,000,000 rulesets of a goal (5 bytes), 18 rules (126), 25 things (50) and num_rules (1): 546 MB, or
 # 591 MB should its goals be of four bytes a number, as some of the original's goals encode themselves. The bound is
 # the next power of two above both.
-MOST_BYTES = 2**30
+MAX_BYTES = 2**30
 
-LARGEST_PLAIN = 2**63  # numbers of a pickle that are kept in `about` are smaller
-LONGEST_REASON = 200  # characters of an error that quotes the file
+PLAIN_LIMIT = 2**63  # numbers of a pickle that are kept in `about` are smaller
+MAX_REASON_LENGTH = 200  # characters of an error that quotes the file
 HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 # The rulesets, how many of the last ones are held out, and how they were made.
 Contents = tuple[Ruleset, int, Mapping[str, Any]]
 
 
-def path_of(file: str | Path) -> Path:
+def to_path(file: str | Path) -> Path:
     """The path of a file's name, in which `~` may stand for a home directory.
 
     Raises:
@@ -73,9 +73,9 @@ def check_size(num_bytes: int, what: str) -> None:
     Raises:
       ShoalError: they do not.
     """
-    if num_bytes > MOST_BYTES:
+    if num_bytes > MAX_BYTES:
         raise ShoalError(
-            f"{what} take {num_bytes:,} bytes, and the most that a file may hold is {MOST_BYTES:,}"
+            f"{what} take {num_bytes:,} bytes, and the most that a file may hold is {MAX_BYTES:,}"
         )
 
 
@@ -85,18 +85,18 @@ def write(path: Path, tasks: Ruleset, num_held_out: int, about: Mapping[str, Any
     Raises:
       ShoalError: it would hold what `read` refuses, or it cannot be written.
     """
-    given = f"benchmark {str(path)!r}"
-    _check(given, "cannot be written", tasks, num_held_out)
+    label = f"benchmark {str(path)!r}"
+    _check(label, "cannot be written", tasks, num_held_out)
     arrays = dict(zip(ARRAYS, map(np.asarray, tasks), strict=True))
     check_size(sum(array.nbytes for array in arrays.values()), f"the rulesets for {str(path)!r}")
     try:
-        told = json.dumps(
+        description = json.dumps(
             {"format": FORMAT, "num_held_out": num_held_out, "about": dict(about)}, allow_nan=False
         )
     except (TypeError, ValueError, RecursionError) as error:
-        raise ShoalError(f"{given} cannot be written: JSON cannot hold its `about`: {error}") from error
+        raise ShoalError(f"{label} cannot be written: JSON cannot hold its `about`: {error}") from error
     with whole_file(path) as file:
-        np.savez_compressed(file, allow_pickle=False, **{ABOUT: np.asarray(told)}, **arrays)
+        np.savez_compressed(file, allow_pickle=False, **{ABOUT: np.asarray(description)}, **arrays)
 
 
 def read(path: Path) -> Contents:
@@ -123,7 +123,7 @@ def read(path: Path) -> Contents:
     return contents
 
 
-def _check(given: str, verdict: str, tasks: Ruleset, num_held_out: int) -> None:
+def _check(label: str, verdict: str, tasks: Ruleset, num_held_out: int) -> None:
     """Require rulesets with a leading axis, of which some but not all may be held out.
 
     Raises:
@@ -131,17 +131,17 @@ def _check(given: str, verdict: str, tasks: Ruleset, num_held_out: int) -> None:
         themselves.
     """
     if np.ndim(tasks.goal) > 1 and len(tasks.goal) == 0:
-        raise ShoalError(f"{given} holds no rulesets; it needs 1 or more")
+        raise ShoalError(f"{label} holds no rulesets; it needs 1 or more")
     try:
         rulesets.check(tasks)
     except ShoalError as error:
-        raise ShoalError(f"{given}: {error}") from error
+        raise ShoalError(f"{label}: {error}") from error
     if np.ndim(tasks.goal) == 1:
-        raise ShoalError(f"{given} holds one ruleset without a leading axis, which is needed even for one")
+        raise ShoalError(f"{label} holds one ruleset without a leading axis, which is needed even for one")
     count = len(tasks.goal)
     if type(num_held_out) is not int or not 0 <= num_held_out < count:
         raise ShoalError(
-            f"{given} {verdict}: {num_held_out!r} of {count} rulesets are held out, where 0 to {count - 1} can be"
+            f"{label} {verdict}: {num_held_out!r} of {count} rulesets are held out, where 0 to {count - 1} can be"
         )
 
 
@@ -150,23 +150,23 @@ def _read_own(path: Path, file: IO[bytes]) -> Contents:
         with warnings.catch_warnings(), zipfile.ZipFile(file) as archive:
             warnings.simplefilter("ignore")  # of a damaged header, about how it is written
             names = (*ARRAYS, ABOUT)
-            held = set(archive.namelist())
-            lacking = [name for name in names if f"{name}.npy" not in held]
-            if lacking:
-                raise ShoalError(f"{str(path)!r} is no benchmark: it lacks {lacking[0]!r}")
+            members = set(archive.namelist())
+            missing = [name for name in names if f"{name}.npy" not in members]
+            if missing:
+                raise ShoalError(f"{str(path)!r} is no benchmark: it lacks {missing[0]!r}")
             size = sum(archive.getinfo(f"{name}.npy").file_size for name in names)
             check_size(size, f"benchmark {str(path)!r}: unpacked, its arrays")
-            tasks = Ruleset(*(_member(archive, name) for name in ARRAYS))
-            told = _member(archive, ABOUT)
-        return tasks, *_told(told)
+            tasks = Ruleset(*(_read_member(archive, name) for name in ARRAYS))
+            about = _read_member(archive, ABOUT)
+        return tasks, *_parse_about(about)
     except ShoalError:
         raise
     except Exception as error:  # of zipfile, zlib, tokenize, ...: reading a header goes wrong in many ways
-        why = " ".join(str(error).split()) or type(error).__name__
-        raise ShoalError(f"benchmark {str(path)!r} is damaged: {why[:LONGEST_REASON]}") from error
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ShoalError(f"benchmark {str(path)!r} is damaged: {reason[:MAX_REASON_LENGTH]}") from error
 
 
-def _member(archive: zipfile.ZipFile, name: str) -> np.ndarray:
+def _read_member(archive: zipfile.ZipFile, name: str) -> np.ndarray:
     """An array of an archive, whose header is held to the size of what follows it before memory is taken."""
     info = archive.getinfo(f"{name}.npy")
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
@@ -186,37 +186,37 @@ def _member(archive: zipfile.ZipFile, name: str) -> np.ndarray:
     return array
 
 
-def _told(array: np.ndarray) -> tuple[int, Mapping[str, Any]]:
+def _parse_about(array: np.ndarray) -> tuple[int, Mapping[str, Any]]:
     """How many rulesets are held out, and how all were made, from JSON in an array."""
     if array.dtype.kind != "U" or array.ndim:
         raise ValueError(f"{ABOUT!r} is no text")
-    told = json.loads(str(array))
-    if not isinstance(told, dict) or told.get("format") != FORMAT:
-        found = told.get("format") if isinstance(told, dict) else None
-        raise ValueError(f"its format is {found!r}, not {FORMAT!r}")
-    if not isinstance(told.get("about"), dict) or "num_held_out" not in told:
+    about = json.loads(str(array))
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        found_format = about.get("format") if isinstance(about, dict) else None
+        raise ValueError(f"its format is {found_format!r}, not {FORMAT!r}")
+    if not isinstance(about.get("about"), dict) or "num_held_out" not in about:
         raise ValueError(f"{ABOUT!r} does not say how its rulesets were made and how many are held out")
-    return told["num_held_out"], told["about"]
+    return about["num_held_out"], about["about"]
 
 
 def _read_original(path: Path, file: IO[bytes]) -> Contents:
     try:
         with bz2.BZ2File(file) as unpacked:
-            held = unpickled(unpacked, MOST_BYTES)
+            content = unpickle(unpacked, MAX_BYTES)
     except ShoalError as error:
         raise ShoalError(f"benchmark {str(path)!r} {error}") from error
-    if not isinstance(held, dict):
-        kind = "array" if isinstance(held, PickledArray) else type(held).__name__
+    if not isinstance(content, dict):
+        kind = "array" if isinstance(content, PickledArray) else type(content).__name__
         raise ShoalError(f"{str(path)!r} is no benchmark: it holds a {kind}, not a dictionary")
-    config = held.get("generation_config")
-    known = {key: x for key, x in config.items() if _is_plain(x)} if isinstance(config, dict) else {}
-    tasks = Ruleset(*(_bytes_of(path, name, held.pop(name, None)) for name in ARRAYS))
-    return tasks, 0, {"generation": known} if known else {}
+    config = content.get("generation_config")
+    settings = {key: x for key, x in config.items() if _is_plain(x)} if isinstance(config, dict) else {}
+    tasks = Ruleset(*(_to_bytes(path, name, content.pop(name, None)) for name in ARRAYS))
+    return tasks, 0, {"generation": settings} if settings else {}
 
 
-def _bytes_of(path: Path, name: str, given: Any) -> np.ndarray:
+def _to_bytes(path: Path, name: str, value: Any) -> np.ndarray:
     """An array of bytes, from one of whole numbers."""
-    array = given.array if isinstance(given, PickledArray) else None
+    array = value.array if isinstance(value, PickledArray) else None
     if array is None:
         raise ShoalError(f"{str(path)!r} is no benchmark: it has no array {name!r}")
     if array.size and not 0 <= array.min() <= array.max() <= np.iinfo(np.uint8).max:
@@ -229,5 +229,5 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, int):
-        return abs(value) < LARGEST_PLAIN
+        return abs(value) < PLAIN_LIMIT
     return isinstance(value, str) or value is None

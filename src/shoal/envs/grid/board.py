@@ -33,7 +33,7 @@ class Board(NamedTuple):
         return (self.height + 2 * self.margin) * self.stride + self.margin
 
     @property
-    def steps(self) -> np.ndarray:
+    def neighbour_offsets(self) -> np.ndarray:
         """From a cell to its neighbours above, right, below and left, [4]."""
         return np.asarray((-self.stride, 1, self.stride, -1), np.int32)
 
@@ -60,7 +60,7 @@ class Board(NamedTuple):
         return np.asarray(self.place(np.arange(self.height)[:, None], np.arange(self.width)))
 
 
-def step_of(board: Board, direction: Array) -> Array:
+def direction_offset(board: Board, direction: Array) -> Array:
     """From a cell to its neighbour in a direction: a choice of four, not a look-up."""
     vertical = jnp.where(direction == 0, -board.stride, board.stride)
     horizontal = jnp.where(direction == 1, 1, -1)

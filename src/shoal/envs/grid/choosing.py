@@ -21,31 +21,31 @@ from shoal.envs.grid.generating import PUBLISHED
 from shoal.envs.grid.rulesets import Ruleset
 from shoal.errors import ShoalError
 
-_NUMBER = r"[0-9]{1,15}"  # no file holds more rulesets
-_BOUND = rf"(?:{_NUMBER}(?:\.{_NUMBER})?%|{_NUMBER})?"
-_PART = rf"[A-Za-z][\w-]*|-?{_NUMBER}|{_BOUND}:{_BOUND}"
-_WORD = re.compile(rf"(?P<file>.+?)(?::(?P<part>{_PART}))?(?:#(?P<checksum>[0-9a-f]+))?")
+_NUMBER_PATTERN = r"[0-9]{1,15}"  # no file holds more rulesets
+_BOUND_PATTERN = rf"(?:{_NUMBER_PATTERN}(?:\.{_NUMBER_PATTERN})?%|{_NUMBER_PATTERN})?"
+_PART_PATTERN = rf"[A-Za-z][\w-]*|-?{_NUMBER_PATTERN}|{_BOUND_PATTERN}:{_BOUND_PATTERN}"
+_SELECTOR = re.compile(rf"(?P<file>.+?)(?::(?P<part>{_PART_PATTERN}))?(?:#(?P<checksum>[0-9a-f]+))?")
 
 
-def rulesets_of(given: Any) -> Any:
+def resolve_rulesets(ruleset: Any) -> Any:
     """What a world was given as its ruleset, as a Ruleset: a word, nested lists of its numbers, or one already.
 
     Raises:
       ShoalError: a word names no file, or nothing in it; or lists do not have a ruleset's shape.
     """
-    if isinstance(given, str):
-        return chosen(given)
-    if isinstance(given, list | tuple) and not isinstance(given, Ruleset):
+    if isinstance(ruleset, str):
+        return select_rulesets(ruleset)
+    if isinstance(ruleset, list | tuple) and not isinstance(ruleset, Ruleset):
         try:
-            return Ruleset(*map(_bytes_of, given))
+            return Ruleset(*map(_to_bytes, ruleset))
         except (TypeError, ValueError, OverflowError) as error:
             raise ShoalError(
-                f"ruleset={given!r} is no goal, rules and init_tiles, each of bytes of its own shape"
+                f"ruleset={ruleset!r} is no goal, rules and init_tiles, each of bytes of its own shape"
             ) from error
-    return given
+    return ruleset
 
 
-def _bytes_of(part: Any) -> np.ndarray:
+def _to_bytes(part: Any) -> np.ndarray:
     """An array of bytes from nested lists of whole numbers.
 
     Raises:
@@ -57,43 +57,45 @@ def _bytes_of(part: Any) -> np.ndarray:
     return numbers.astype(np.uint8)
 
 
-def chosen(word: str) -> Ruleset:
+def select_rulesets(selector: str) -> Ruleset:
     """The rulesets that a word names; without a leading axis for one by its number.
 
     Raises:
       ShoalError: there is no such file, it is damaged, or there is nothing of that kind in it.
     """
-    file, part, expected = _parsed(word)
-    benchmark = _loaded(file)
+    file, part, expected = _parse(selector)
+    benchmark = _load(file)
     try:
-        found = _part(benchmark, part)
+        rulesets = _select_part(benchmark, part)
     except ShoalError as error:
-        raise ShoalError(f"ruleset={word!r}: {error}") from error
-    if expected and checksum(found) != expected:
+        raise ShoalError(f"ruleset={selector!r}: {error}") from error
+    if expected and checksum(rulesets) != expected:
         raise ShoalError(
-            f"ruleset={word!r}: the file holds other rulesets now, of checksum {checksum(found)}; make it again, or "
-            f"name these by ruleset={word.partition('#')[0]!r}"
+            f"ruleset={selector!r}: the file holds other rulesets now, of checksum {checksum(rulesets)}; make it "
+            f"again, or name these by ruleset={selector.partition('#')[0]!r}"
         )
-    return found
+    return rulesets
 
 
-def lasting(word: str) -> str:
+def portable_selector(selector: str) -> str:
     """A word for the same rulesets that means the same from any directory, and only them."""
-    file, part, _ = _parsed(word)
-    path = benchmark_files.path_of(file).absolute()
-    return f"{path}{':' * bool(part)}{part}#{checksum(chosen(word))}"
+    file, part, _ = _parse(selector)
+    path = benchmark_files.to_path(file).absolute()
+    return f"{path}{':' * bool(part)}{part}#{checksum(select_rulesets(selector))}"
 
 
-def _parsed(word: str) -> tuple[str, str, str]:
+def _parse(selector: str) -> tuple[str, str, str]:
     """File, part and checksum, the last two "" where there are none."""
-    found = _WORD.fullmatch(word)
-    if found is None:
-        raise ShoalError(f"ruleset={word!r} names no file; give one, such as bench.npz or bench.npz:train")
-    return found["file"], found["part"] or "", found["checksum"] or ""
+    match = _SELECTOR.fullmatch(selector)
+    if match is None:
+        raise ShoalError(
+            f"ruleset={selector!r} names no file; give one, such as bench.npz or bench.npz:train"
+        )
+    return match["file"], match["part"] or "", match["checksum"] or ""
 
 
-def _loaded(file: str) -> Benchmark:
-    path = benchmark_files.path_of(file)
+def _load(file: str) -> Benchmark:
+    path = benchmark_files.to_path(file)
     try:
         status = os.stat(path)
     except OSError as error:
@@ -102,33 +104,33 @@ def _loaded(file: str) -> Benchmark:
                 f"ruleset={file!r} is no file; `shoal grid make-benchmark {file} --save {file}.npz` makes one"
             ) from error
         return Benchmark.load(path)  # which says why it cannot be read
-    return _loaded_once(str(path.absolute()), (status.st_mtime_ns, status.st_size))
+    return _load_cached(str(path.absolute()), (status.st_mtime_ns, status.st_size))
 
 
 @functools.lru_cache(maxsize=2)  # a run makes its environment several times over
-def _loaded_once(path: str, stamp: tuple[int, int]) -> Benchmark:
+def _load_cached(path: str, stamp: tuple[int, int]) -> Benchmark:
     return Benchmark.load(path)
 
 
-def _part(benchmark: Benchmark, part: str) -> Ruleset:
+def _select_part(benchmark: Benchmark, part: str) -> Ruleset:
     """One ruleset, those between two bounds, those of a named part, or all."""
     if re.fullmatch(r"-?\d{1,18}", part):
         return benchmark.ruleset(int(part))
     if ":" in part:
-        return benchmark[_slice(part, len(benchmark))].rulesets
+        return benchmark[_parse_slice(part, len(benchmark))].rulesets
     return (benchmark.part(part) if part else benchmark).rulesets
 
 
-def _slice(part: str, count: int) -> slice:
+def _parse_slice(part: str, count: int) -> slice:
     """The slice of "100:200" or "80%:"."""
 
-    def place(bound: str, otherwise: int) -> int:
+    def index_of(bound: str, default: int) -> int:
         if bound.endswith("%"):
             return round(count * float(bound[:-1]) / 100)
-        return int(bound) if bound else otherwise
+        return int(bound) if bound else default
 
     first, _, last = part.partition(":")
-    start, stop = place(first, 0), place(last, count)
+    start, stop = index_of(first, 0), index_of(last, count)
     if not start < stop <= count:
         raise ShoalError(
             f"{start} and {stop} bound no part of the {count:,} rulesets; give two numbers from 0 to {count}, the "

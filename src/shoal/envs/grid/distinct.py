@@ -15,88 +15,88 @@ from collections.abc import Hashable
 import numpy as np
 
 from shoal.envs.grid.goals import GoalKind
-from shoal.envs.grid.rules import OF_TWO_TILES, RuleKind
+from shoal.envs.grid.rules import TWO_TILE_KINDS, RuleKind
 from shoal.envs.grid.rulesets import Ruleset
 from shoal.envs.grid.tiles import Bytes
 
-BITS = 8  # of a byte, by which bytes are put together to one number
+BITS_PER_BYTE = 8  # of a byte, by which bytes are put together to one number
 
 # How many bytes each kind reads, its own included; kind 0 is none at all.
-GOAL_READS = np.asarray([5 if kind.name.startswith("TILE") else 3 if kind else 0 for kind in GoalKind])
-RULE_READS = np.asarray([7 if kind in OF_TWO_TILES else 5 if kind else 0 for kind in RuleKind])
+GOAL_BYTES_READ = np.asarray([5 if kind.name.startswith("TILE") else 3 if kind else 0 for kind in GoalKind])
+RULE_BYTES_READ = np.asarray([7 if kind in TWO_TILE_KINDS else 5 if kind else 0 for kind in RuleKind])
 
 
-def is_new(rulesets: Ruleset, seen: set[Hashable], *, with_objects: bool = False) -> np.ndarray:
+def is_new(rulesets: Ruleset, known_keys: set[Hashable], *, with_objects: bool = False) -> np.ndarray:
     """Which of several rulesets are equal to none before, bool [n].
 
     Args:
       rulesets: with a leading axis, n.
-      seen: the `keys` of those before; those that are new are added.
+      known_keys: the `canonical_keys` of those before; those that are new are added.
       with_objects: whether the things must be the same too for rulesets to be equal.
     """
     new = np.zeros(len(rulesets.goal), bool)
-    for index, key in enumerate(keys(rulesets, with_objects=with_objects)):
-        if key not in seen:
-            seen.add(key)
+    for index, key in enumerate(canonical_keys(rulesets, with_objects=with_objects)):
+        if key not in known_keys:
+            known_keys.add(key)
             new[index] = True
     return new
 
 
-def keys(rulesets: Ruleset, *, with_objects: bool = False) -> list[Hashable]:
+def canonical_keys(rulesets: Ruleset, *, with_objects: bool = False) -> list[Hashable]:
     """What is the same for equal rulesets and differs for others, [n]; however wide their arrays are."""
-    goals = _numbers(goals_written_alike(rulesets.goal))[:, None]
-    rules = _as_set(_numbers(rules_written_alike(rulesets.rules)))
-    task = _without_padding(np.concatenate([goals, rules], 1))
+    goals = _pack_bytes(canonical_goals(rulesets.goal))[:, None]
+    rules = _sorted_unique(_pack_bytes(canonical_rules(rulesets.rules)))
+    task = _row_bytes(np.concatenate([goals, rules], 1))
     if not with_objects:
         return task
-    objects = np.sort(_numbers(rulesets.init_tiles), 1)[:, ::-1]
-    return list(zip(task, _without_padding(objects), strict=True))
+    objects = np.sort(_pack_bytes(rulesets.init_tiles), 1)[:, ::-1]
+    return list(zip(task, _row_bytes(objects), strict=True))
 
 
-def _without_padding(numbers: np.ndarray) -> list[Hashable]:
+def _row_bytes(numbers: np.ndarray) -> list[Hashable]:
     """The bytes of each row [n, m], without the zeros at its end."""
-    written = np.ascontiguousarray(numbers, ">u8")
-    whole: list[bytes] = written.view(f"V{written.itemsize * written.shape[1]}")[:, 0].tolist()
-    return [row.rstrip(b"\0") for row in whole]
+    big_endian = np.ascontiguousarray(numbers, ">u8")
+    rows: list[bytes] = big_endian.view(f"V{big_endian.itemsize * big_endian.shape[1]}")[:, 0].tolist()
+    return [row.rstrip(b"\0") for row in rows]
 
 
-def goals_written_alike(goals: Bytes) -> np.ndarray:
+def canonical_goals(goals: Bytes) -> np.ndarray:
     """Goals [..., 5] with one way of writing each; what is not read is 0."""
     kinds = GoalKind.TILE_NEAR, GoalKind.TILE_NEAR_UP, GoalKind.TILE_NEAR_RIGHT, GoalKind.TILE_NEAR_DOWN
-    return _written_alike(np.asarray(goals), GOAL_READS, *kinds, GoalKind.TILE_NEAR_LEFT)
+    return _canonical_rows(np.asarray(goals), GOAL_BYTES_READ, *kinds, GoalKind.TILE_NEAR_LEFT)
 
 
-def rules_written_alike(rules: Bytes) -> np.ndarray:
+def canonical_rules(rules: Bytes) -> np.ndarray:
     """Rules [..., 7] with one way of writing each; what is not read is 0."""
     kinds = RuleKind.TILE_NEAR, RuleKind.TILE_NEAR_UP, RuleKind.TILE_NEAR_RIGHT, RuleKind.TILE_NEAR_DOWN
-    return _written_alike(np.asarray(rules), RULE_READS, *kinds, RuleKind.TILE_NEAR_LEFT)
+    return _canonical_rows(np.asarray(rules), RULE_BYTES_READ, *kinds, RuleKind.TILE_NEAR_LEFT)
 
 
-def _written_alike(
-    rows: np.ndarray, reads: np.ndarray, beside: int, up: int, right: int, down: int, left: int
+def _canonical_rows(
+    rows: np.ndarray, bytes_read: np.ndarray, near: int, up: int, right: int, down: int, left: int
 ) -> np.ndarray:
     """Rows [..., k] of which the kind is named by the first byte, and two tiles by the next four."""
     kind = rows[..., 0]
-    rows = np.where(np.arange(rows.shape[-1]) < reads[kind][..., None], rows, 0).astype(np.uint8)
-    first, second = _numbers(rows[..., 1:3]), _numbers(rows[..., 3:5])
-    turned = (kind == down) | (kind == left) | ((kind == beside) & (second < first))
+    rows = np.where(np.arange(rows.shape[-1]) < bytes_read[kind][..., None], rows, 0).astype(np.uint8)
+    first, second = _pack_bytes(rows[..., 1:3]), _pack_bytes(rows[..., 3:5])
+    is_swapped = (kind == down) | (kind == left) | ((kind == near) & (second < first))
     kind = np.select([kind == down, kind == left], [up, right], kind)
     swapped = np.concatenate([rows[..., :1], rows[..., 3:5], rows[..., 1:3], rows[..., 5:]], -1)
-    rows = np.where(turned[..., None], swapped, rows)
+    rows = np.where(is_swapped[..., None], swapped, rows)
     rows[..., 0] = kind
     return rows
 
 
-def _as_set(numbers: np.ndarray) -> np.ndarray:
+def _sorted_unique(numbers: np.ndarray) -> np.ndarray:
     """Rows of numbers [n, m] in descending order, repeated ones as 0 at the end."""
     numbers = np.sort(numbers, 1)[:, ::-1].copy()
     numbers[:, 1:][numbers[:, 1:] == numbers[:, :-1]] = 0
     return np.sort(numbers, 1)[:, ::-1]
 
 
-def _numbers(rows: Bytes) -> np.ndarray:
+def _pack_bytes(rows: Bytes) -> np.ndarray:
     """The bytes of each row [..., k] as one number, uint64 [...]."""
     number = np.zeros(np.shape(rows)[:-1], np.uint64)
     for column in np.moveaxis(np.asarray(rows).astype(np.uint64), -1, 0):
-        number = number << np.uint64(BITS) | column
+        number = number << np.uint64(BITS_PER_BYTE) | column
     return number

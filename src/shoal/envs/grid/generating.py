@@ -19,7 +19,7 @@ import numpy as np
 from shoal.envs.grid import goals, rules
 from shoal.envs.grid.distinct import is_new
 from shoal.envs.grid.goals import GoalKind
-from shoal.envs.grid.rules import OF_TWO_TILES, RuleKind
+from shoal.envs.grid.rules import TWO_TILE_KINDS, RuleKind
 from shoal.envs.grid.rulesets import Ruleset
 from shoal.envs.grid.tiles import PICKABLE, Colour, Tile
 from shoal.errors import ShoalError, nearest
@@ -32,10 +32,10 @@ TILES = np.asarray(
     + [(Tile.FLOOR, Colour.BLACK), (Tile.EMPTY, Colour.EMPTY)],
     np.uint8,
 )
-MOVABLE, THINGS = len(PICKABLE) * len(COLOURS), (len(PICKABLE) + 1) * len(COLOURS)
-DISAPPEARED, NOTHING = THINGS, THINGS + 1
-IS_MOVABLE = np.arange(len(TILES)) < MOVABLE
-IS_THING = np.arange(len(TILES)) < THINGS
+NUM_MOVABLE, NUM_THINGS = len(PICKABLE) * len(COLOURS), (len(PICKABLE) + 1) * len(COLOURS)
+DISAPPEARED, NOTHING = NUM_THINGS, NUM_THINGS + 1
+IS_MOVABLE = np.arange(len(TILES)) < NUM_MOVABLE
+IS_THING = np.arange(len(TILES)) < NUM_THINGS
 IS_PRODUCT = IS_MOVABLE | (np.arange(len(TILES)) == DISAPPEARED)
 
 RULE_KINDS = np.asarray([kind for kind in RuleKind if kind != RuleKind.NONE], int)
@@ -46,12 +46,17 @@ GOAL_NAMES = {
 }
 GOAL_KINDS = np.asarray(list(GOAL_NAMES.values()), int)
 PAIR_GOALS = tuple(kind for kind in GoalKind if kind.name.startswith("TILE_NEAR"))
-AT_ONCE = (RuleKind.AGENT_HOLD, RuleKind.AGENT_NEAR)  # a thing of such a rule cannot be carried about
+ON_CONTACT_KINDS = (
+    RuleKind.AGENT_HOLD,
+    RuleKind.AGENT_NEAR,
+)  # a thing of such a rule cannot be carried about
 
-BLOCK = 8192  # rulesets drawn at once
-PATIENCE = 64  # blocks in a row without a new ruleset, after which there are no more
-MOST = 10**8  # rulesets; that they differ is known from all of them, which takes some hundred bytes each
-DEEPEST = 3  # a tree that is deeper may need more tiles than there are
+BLOCK_SIZE = 8192  # rulesets drawn at once
+MAX_EMPTY_BLOCKS = 64  # blocks in a row without a new ruleset, after which there are no more
+MAX_RULESETS = (
+    10**8
+)  # rulesets; that they differ is known from all of them, which takes some hundred bytes each
+MAX_DEPTH = 3  # a tree that is deeper may need more tiles than there are
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,16 +97,16 @@ class GenerationConfig:
 
     def validate(self) -> None:
         """Raises ShoalError for the first setting that cannot be."""
-        if not 0 <= self.chain_depth <= DEEPEST:
+        if not 0 <= self.chain_depth <= MAX_DEPTH:
             raise ShoalError(
-                f"chain_depth={self.chain_depth} is not between 0 and {DEEPEST}: a deeper tree may need more "
-                f"tiles than the {THINGS} that there are"
+                f"chain_depth={self.chain_depth} is not between 0 and {MAX_DEPTH}: a deeper tree may need more "
+                f"tiles than the {NUM_THINGS} that there are"
             )
         if not 0 <= self.prune_prob <= 1:
             raise ShoalError(f"prune_prob={self.prune_prob} is not a probability, 0 to 1")
         for name in ("num_distractor_rules", "num_distractor_objects"):
-            if not 0 <= getattr(self, name) <= MOVABLE:
-                raise ShoalError(f"{name}={getattr(self, name)} is not between 0 and {MOVABLE}")
+            if not 0 <= getattr(self, name) <= NUM_MOVABLE:
+                raise ShoalError(f"{name}={getattr(self, name)} is not between 0 and {NUM_MOVABLE}")
         for name in self.goals:
             if name not in GOAL_NAMES:
                 raise ShoalError(
@@ -138,7 +143,7 @@ PUBLISHED = {
 }
 
 
-class Needed(NamedTuple):
+class Protected(NamedTuple):
     """What distractors must leave in reach."""
 
     goal_tiles: (
@@ -148,7 +153,7 @@ class Needed(NamedTuple):
     tree: np.ndarray  # uint8 [n, m, 7], its rules, zeros between them
 
 
-class Draws:
+class RandomStream:
     """Random numbers from the bits of PCG64, whose stream is the same on every machine and in every NumPy."""
 
     def __init__(self, seed: int, stream: int = 0):
@@ -165,19 +170,19 @@ class Draws:
         limits = np.asarray(limits)
         return (self.bits(*limits.shape) * limits.astype(np.uint64) >> np.uint64(32)).astype(np.int64)
 
-    def happens(self, probability: float, *shape: int) -> np.ndarray:
+    def bernoulli(self, probability: float, *shape: int) -> np.ndarray:
         """Whether something of that probability happens."""
         return self.bits(*shape) < np.uint64(round(probability * 2**32))
 
-    def one_of(self, allowed: np.ndarray, *more: int) -> np.ndarray:
+    def choice(self, allowed: np.ndarray, *more: int) -> np.ndarray:
         """The number of one of the entries that are true in each row [n, m], [n, *more]; with replacement."""
-        counted = allowed.cumsum(1, dtype=np.uint8)
-        rank = self.below(np.broadcast_to(counted[:, -1:], (len(allowed), *(more or (1,)))))
-        chosen = np.stack([(counted > column[:, None]).argmax(1) for column in rank.T], 1)
-        return chosen if more else chosen[:, 0]
+        counts = allowed.cumsum(1, dtype=np.uint8)
+        rank = self.below(np.broadcast_to(counts[:, -1:], (len(allowed), *(more or (1,)))))
+        index = np.stack([(counts > column[:, None]).argmax(1) for column in rank.T], 1)
+        return index if more else index[:, 0]
 
 
-def bytes_of_each(config: GenerationConfig) -> int:
+def bytes_per_ruleset(config: GenerationConfig) -> int:
     """Count the bytes of one ruleset, its padding included.
 
     Raises:
@@ -185,7 +190,7 @@ def bytes_of_each(config: GenerationConfig) -> int:
     """
     config.validate()
     tile = 2  # bytes: tile and colour
-    return goals.ENCODED + rules.ENCODED * config.max_rules + tile * config.max_things
+    return goals.ENCODED_SIZE + rules.ENCODED_SIZE * config.max_rules + tile * config.max_things
 
 
 def generate(count: int, config: GenerationConfig, seed: int = 0) -> Ruleset:
@@ -206,35 +211,38 @@ def generate(count: int, config: GenerationConfig, seed: int = 0) -> Ruleset:
     """
     if count < 1:
         raise ShoalError(f"rulesets={count} is too few; give 1 or more")
-    if count > MOST:
-        raise ShoalError(f"rulesets={count} is too many; give at most {MOST}")
+    if count > MAX_RULESETS:
+        raise ShoalError(f"rulesets={count} is too many; give at most {MAX_RULESETS}")
     config.validate()
-    draws, seen = Draws(seed), set[Hashable]()
+    draws, known_keys = RandomStream(seed), set[Hashable]()
     blocks: list[Ruleset] = []
-    found, in_vain = 0, 0
-    while found < count:
-        block = draw_block(BLOCK, config, draws)
-        new = is_new(block, seen, with_objects=config.distinct_objects)
-        found, in_vain = found + int(new.sum()), 0 if new.any() else in_vain + 1
-        blocks.append(Ruleset(*(array[new] for array in block)))
-        if in_vain == PATIENCE:
+    num_found, num_empty_blocks = 0, 0
+    while num_found < count:
+        block = draw_block(BLOCK_SIZE, config, draws)
+        is_unseen = is_new(block, known_keys, with_objects=config.distinct_objects)
+        num_found, num_empty_blocks = (
+            num_found + int(is_unseen.sum()),
+            0 if is_unseen.any() else num_empty_blocks + 1,
+        )
+        blocks.append(Ruleset(*(array[is_unseen] for array in block)))
+        if num_empty_blocks == MAX_EMPTY_BLOCKS:
             raise ShoalError(
-                f"rulesets={count:,} is more than these settings make: only {found:,} different ones were found "
-                f"among {PATIENCE * BLOCK:,} more draws"
+                f"rulesets={count:,} is more than these settings make: only {num_found:,} different ones were found "
+                f"among {MAX_EMPTY_BLOCKS * BLOCK_SIZE:,} more draws"
             )
     return Ruleset(*(np.concatenate(arrays)[:count] for arrays in zip(*blocks, strict=True)))
 
 
-def draw_block(count: int, config: GenerationConfig, draws: Draws) -> Ruleset:
+def draw_block(count: int, config: GenerationConfig, draws: RandomStream) -> Ruleset:
     """Rulesets, some of which may be equal."""
-    goal_kind, goal_tiles = _goals(count, config.goal_kinds, draws)
+    goal_kind, goal_tiles = _draw_goals(count, config.goal_kinds, draws)
     used = np.zeros((count, len(TILES)), bool)  # by the tree
-    _mark(used, goal_tiles)
-    tree, things = _tree(goal_tiles, used, config, draws)
+    _mark_used(used, goal_tiles)
+    tree, things = _draw_tree(goal_tiles, used, config, draws)
     objects = np.full((count, 0), NOTHING)
     if config.num_distractor_objects:
-        objects = draws.one_of(IS_THING & ~used, config.num_distractor_objects)
-    more_rows, more_things = _distractors(Needed(goal_tiles, used, tree), config, draws)
+        objects = draws.choice(IS_THING & ~used, config.num_distractor_objects)
+    more_rows, more_things = _draw_distractors(Protected(goal_tiles, used, tree), config, draws)
     first, second = TILES[goal_tiles[:, 0]], TILES[goal_tiles[:, 1]]
     return Ruleset(
         np.concatenate([goal_kind[:, None].astype(np.uint8), first, second], 1),
@@ -243,17 +251,17 @@ def draw_block(count: int, config: GenerationConfig, draws: Draws) -> Ruleset:
     )
 
 
-def _goals(count: int, kinds: np.ndarray, draws: Draws) -> tuple[np.ndarray, np.ndarray]:
+def _draw_goals(count: int, kinds: np.ndarray, draws: RandomStream) -> tuple[np.ndarray, np.ndarray]:
     """Kinds of goals [n] and the numbers of their tiles [n, 2], the second one NOTHING for a goal of one tile."""
     kind = kinds[draws.below(np.full(count, len(kinds)))]
-    held = (kind == GoalKind.AGENT_HOLD)[:, None]
-    first = draws.one_of(np.where(held, IS_MOVABLE, IS_THING))
-    second = np.where(np.isin(kind, PAIR_GOALS), draws.below(np.full(count, MOVABLE)), NOTHING)
+    is_hold = (kind == GoalKind.AGENT_HOLD)[:, None]
+    first = draws.choice(np.where(is_hold, IS_MOVABLE, IS_THING))
+    second = np.where(np.isin(kind, PAIR_GOALS), draws.below(np.full(count, NUM_MOVABLE)), NOTHING)
     return kind, np.stack([first, second], 1)
 
 
-def _tree(
-    goal_tiles: np.ndarray, used: np.ndarray, config: GenerationConfig, draws: Draws
+def _draw_tree(
+    goal_tiles: np.ndarray, used: np.ndarray, config: GenerationConfig, draws: RandomStream
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     """The rules that make what the goal is about, [n, m, 7], and the things to begin with, each [n, 1].
 
@@ -263,81 +271,81 @@ def _tree(
     depth = np.full(count, config.chain_depth)
     if config.sample_depth:
         depth = draws.below(depth + 1)
-    rows, things = [np.zeros((count, 0, rules.ENCODED), np.uint8)], []
-    wanted = [goal_tiles[:, 0], goal_tiles[:, 1]]
+    rows, things = [np.zeros((count, 0, rules.ENCODED_SIZE), np.uint8)], []
+    required = [goal_tiles[:, 0], goal_tiles[:, 1]]
     for level in range(config.chain_depth + 1):
         inputs = []
-        for tile in wanted:
-            given = depth <= level
+        for tile in required:
+            is_given = depth <= level
             if level < config.chain_depth:
-                given = given | draws.happens(config.prune_prob, count)
-            things.append(np.where(given, tile, NOTHING)[:, None])
+                is_given = is_given | draws.bernoulli(config.prune_prob, count)
+            things.append(np.where(is_given, tile, NOTHING)[:, None])
             if level < config.chain_depth:
-                made = ~given & (tile != NOTHING)
-                row, tiles = _rules(np.where(made, tile, NOTHING), used, draws)
+                is_made = ~is_given & (tile != NOTHING)
+                row, tiles = _draw_rules(np.where(is_made, tile, NOTHING), used, draws)
                 rows.append(row[:, None])
-                inputs += [np.where(made, tiles[:, 0], NOTHING), np.where(made, tiles[:, 1], NOTHING)]
-                _mark(used, np.stack(inputs[-2:], 1))
-        wanted = inputs
+                inputs += [np.where(is_made, tiles[:, 0], NOTHING), np.where(is_made, tiles[:, 1], NOTHING)]
+                _mark_used(used, np.stack(inputs[-2:], 1))
+        required = inputs
     return np.concatenate(rows, 1), things
 
 
-def _rules(products: np.ndarray, used: np.ndarray, draws: Draws) -> tuple[np.ndarray, np.ndarray]:
+def _draw_rules(products: np.ndarray, used: np.ndarray, draws: RandomStream) -> tuple[np.ndarray, np.ndarray]:
     """A rule for each product [n], of tiles that are not used yet.
 
     Returns:
       its bytes, uint8 [n, 7], zeros where the product is NOTHING; the numbers of its tiles [n, 2].
     """
     kind = RULE_KINDS[draws.below(np.full(len(products), len(RULE_KINDS)))]
-    two = np.isin(kind, OF_TWO_TILES)
-    first = draws.one_of(np.where(two[:, None], IS_THING, IS_MOVABLE) & ~used)
-    second = np.where(two, draws.one_of(IS_MOVABLE & ~used), NOTHING)
+    is_pair = np.isin(kind, TWO_TILE_KINDS)
+    first = draws.choice(np.where(is_pair[:, None], IS_THING, IS_MOVABLE) & ~used)
+    second = np.where(is_pair, draws.choice(IS_MOVABLE & ~used), NOTHING)
     product = TILES[products]
-    middle, last = np.where(two[:, None], TILES[second], product), np.where(two[:, None], product, 0)
+    middle, last = np.where(is_pair[:, None], TILES[second], product), np.where(is_pair[:, None], product, 0)
     row = np.concatenate([kind[:, None], TILES[first], middle, last], 1).astype(np.uint8)
     row[products == NOTHING] = 0
     return row, np.stack([first, second], 1)
 
 
-def _distractors(
-    needed: Needed, config: GenerationConfig, draws: Draws
+def _draw_distractors(
+    protected: Protected, config: GenerationConfig, draws: RandomStream
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Rules that lead nowhere, each [n, 1, 7], and their things, each [n, 2].
 
     They may spoil what the tree needs, but never unavoidably.
     """
-    count = len(needed.used)
-    wanted = np.full(count, config.num_distractor_rules)
+    count = len(protected.used)
+    num_rules = np.full(count, config.num_distractor_rules)
     if config.sample_distractor_rules:
-        wanted = draws.below(wanted + 1)
-    any_tile = np.zeros_like(needed.used)
+        num_rules = draws.below(num_rules + 1)
+    none_used = np.zeros_like(protected.used)
     rows, things = [], []
     for index in range(config.num_distractor_rules):
-        there = index < wanted
-        product = np.where(there, draws.one_of(IS_PRODUCT & ~needed.used), NOTHING)
-        row, tiles = _rules(product, any_tile, draws)
-        while (again := np.flatnonzero(_blocks_the_tree(row, tiles, needed))).size:
-            row[again], tiles[again] = _rules(product[again], any_tile[again], draws)
+        is_present = index < num_rules
+        product = np.where(is_present, draws.choice(IS_PRODUCT & ~protected.used), NOTHING)
+        row, tiles = _draw_rules(product, none_used, draws)
+        while (retry := np.flatnonzero(_blocks_tree(row, tiles, protected))).size:
+            row[retry], tiles[retry] = _draw_rules(product[retry], none_used[retry], draws)
         rows.append(row[:, None])
-        things.append(np.where(there[:, None], tiles, NOTHING))
+        things.append(np.where(is_present[:, None], tiles, NOTHING))
     return rows, things
 
 
-def _blocks_the_tree(row: np.ndarray, tiles: np.ndarray, needed: Needed) -> np.ndarray:
+def _blocks_tree(row: np.ndarray, tiles: np.ndarray, protected: Protected) -> np.ndarray:
     """Whether a rule [n, 7] about tiles [n, 2] takes away what is needed, whatever the agent does.
 
     So does one that turns a tile of the tree as soon as it is held or approached; one that turns a product
     where, and just when, it appears; and one about the very tiles of the goal, since rules come first.
     """
     kind = row[:, 0]
-    taken = np.isin(kind, AT_ONCE) & needed.used[np.arange(len(row)), tiles[:, 0]]
-    same_kind = ~np.isin(kind, OF_TWO_TILES)[:, None] & (needed.tree[..., 0] == kind[:, None])
-    turned = (same_kind & (needed.tree[..., 3:5] == row[:, None, 1:3]).all(-1)).any(1)
-    of_goal = (np.sort(tiles, 1) == np.sort(needed.goal_tiles, 1)).all(1)
-    return (kind != RuleKind.NONE) & (taken | turned | of_goal)
+    takes_tile = np.isin(kind, ON_CONTACT_KINDS) & protected.used[np.arange(len(row)), tiles[:, 0]]
+    same_kind = ~np.isin(kind, TWO_TILE_KINDS)[:, None] & (protected.tree[..., 0] == kind[:, None])
+    replaces_product = (same_kind & (protected.tree[..., 3:5] == row[:, None, 1:3]).all(-1)).any(1)
+    is_about_goal = (np.sort(tiles, 1) == np.sort(protected.goal_tiles, 1)).all(1)
+    return (kind != RuleKind.NONE) & (takes_tile | replaces_product | is_about_goal)
 
 
-def _mark(used: np.ndarray, tiles: np.ndarray) -> None:
+def _mark_used(used: np.ndarray, tiles: np.ndarray) -> None:
     """Marks the tiles of each row as used."""
     used[np.arange(len(used))[:, None], tiles] = True
     used[:, NOTHING] = False
@@ -346,5 +354,5 @@ def _mark(used: np.ndarray, tiles: np.ndarray) -> None:
 def _compact(rows: np.ndarray, width: int) -> np.ndarray:
     """Rows [n, m, k] with those of zeros at the end, and so many of them, [n, width, k]."""
     order = np.argsort(rows[..., 0] == 0, axis=1, kind="stable")
-    full = np.take_along_axis(rows, order[..., None], 1)[:, :width]
-    return np.pad(full, ((0, 0), (0, width - full.shape[1]), (0, 0)))
+    compacted = np.take_along_axis(rows, order[..., None], 1)[:, :width]
+    return np.pad(compacted, ((0, 0), (0, width - compacted.shape[1]), (0, 0)))

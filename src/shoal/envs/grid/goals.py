@@ -16,11 +16,11 @@ import jax.numpy as jnp
 from shoal.envs.grid import near
 from shoal.envs.grid.actions import Agent
 from shoal.envs.grid.board import Board, read
-from shoal.envs.grid.near import Attention, Nearby
-from shoal.envs.grid.tiles import Bytes, packed, unpacked
+from shoal.envs.grid.near import ActionFlags, Neighbourhood
+from shoal.envs.grid.tiles import Bytes, pack, unpack
 from shoal.types import Array
 
-ENCODED = 5  # bytes
+ENCODED_SIZE = 5  # bytes
 
 
 class GoalKind(enum.IntEnum):
@@ -43,17 +43,17 @@ class GoalKind(enum.IntEnum):
     AGENT_NEAR_LEFT = 14
 
 
-KINDS = near.numbered(
+KIND_BITS = near.kind_table(
     (
         0,
         near.POCKET,
         near.OWN_CELL,
-        near.agent_near(),
-        near.tile_near(),
+        near.agent_near_bits(),
+        near.tile_near_bits(),
         near.CELL_AT,
         near.AGENT_AT,
-        *(near.tile_near(direction) for direction in range(4)),
-        *(near.agent_near(direction) for direction in range(4)),
+        *(near.tile_near_bits(direction) for direction in range(4)),
+        *(near.agent_near_bits(direction) for direction in range(4)),
     )
 )
 
@@ -67,49 +67,53 @@ class Goal(NamedTuple):
     place: Array  # int32 [], in the board's memory, where it is about a cell
 
 
-def decoded(board: Board, encoded: Bytes) -> Goal:
+def decode(board: Board, encoded_goal: Bytes) -> Goal:
     """The goal of five bytes, [5]."""
-    numbers = jnp.asarray(encoded).astype(jnp.int32)
+    numbers = jnp.asarray(encoded_goal).astype(jnp.int32)
     kind = numbers[0]
     row, column = jnp.where(kind == GoalKind.AGENT_ON_POSITION, numbers[1:3], numbers[3:5])
-    inside = (row < board.height) & (column < board.width)
-    place = jnp.where(inside, board.place(row, column), 0)
-    return Goal(jnp.asarray(KINDS)[kind], packed(encoded[1:3]), packed(encoded[3:5]), place)
+    is_inside = (row < board.height) & (column < board.width)
+    place = jnp.where(is_inside, board.place(row, column), 0)
+    return Goal(jnp.asarray(KIND_BITS)[kind], pack(encoded_goal[1:3]), pack(encoded_goal[3:5]), place)
 
 
-def encoded(board: Board, goal: Goal) -> Array:
+def encode(board: Board, goal: Goal) -> Array:
     """The five bytes of a goal, uint8 [5]; a place beyond the grid is shown as the first row and column beyond it."""
     kind = (goal.kind >> near.KIND_SHIFT).astype(jnp.uint8)
-    beyond = jnp.asarray((board.height, board.width))
-    cell = jnp.where(goal.place == 0, beyond, jnp.stack(board.position(goal.place))).astype(jnp.uint8)
-    first = jnp.where(kind == GoalKind.AGENT_ON_POSITION, cell, unpacked(goal.tile))
-    second = jnp.where(kind == GoalKind.TILE_ON_POSITION, cell, unpacked(goal.other))
+    outside = jnp.asarray((board.height, board.width))
+    cell = jnp.where(goal.place == 0, outside, jnp.stack(board.position(goal.place))).astype(jnp.uint8)
+    first = jnp.where(kind == GoalKind.AGENT_ON_POSITION, cell, unpack(goal.tile))
+    second = jnp.where(kind == GoalKind.TILE_ON_POSITION, cell, unpack(goal.other))
     return jnp.concatenate([kind[None], first, second])
 
 
 def make(kind: GoalKind, tile: Array | int = 0, place: Array | int = 0) -> Goal:
     """A goal of one tile, or of a place in the board's memory, or both."""
     return Goal(
-        jnp.asarray(KINDS[kind]),
+        jnp.asarray(KIND_BITS[kind]),
         jnp.asarray(tile, jnp.uint16),
         jnp.zeros((), jnp.uint16),
         jnp.asarray(place, jnp.int32),
     )
 
 
-def reached(goal: Goal, cells: Array, agent: Agent, nearby: Nearby | None, attends: Attention) -> Array:
+def is_reached(
+    goal: Goal, cells: Array, agent: Agent, neighbourhood: Neighbourhood | None, flags: ActionFlags
+) -> Array:
     """Whether a goal is reached, from the cells after all rules.
 
-    `nearby` is None where the goal is known not to look at it.
+    `neighbourhood` is None where the goal is known not to look at it.
     """
-    holds = near.has(goal.kind, near.POCKET) & attends.pick & (agent.pocket == goal.tile)
-    looked = jnp.where(near.has(goal.kind, near.CELL_AT), goal.place, agent.place)
-    on_tile = near.has(goal.kind, near.OWN_CELL) & attends.forward
-    lies = (near.has(goal.kind, near.CELL_AT) | on_tile) & (read(cells, looked) == goal.tile)
-    stands = near.has(goal.kind, near.AGENT_AT) & (agent.place == goal.place)
-    alone = holds | lies | stands
-    if nearby is None:
-        return alone
-    around = near.agent_hits(goal.kind, goal.tile, nearby, attends)
-    beyond = near.tile_hits(goal.kind, goal.tile, goal.other, nearby, attends)
-    return near.any_of([alone, *around, *beyond])
+    is_held = near.has_any_bit(goal.kind, near.POCKET) & flags.pick & (agent.pocket == goal.tile)
+    compared_place = jnp.where(near.has_any_bit(goal.kind, near.CELL_AT), goal.place, agent.place)
+    on_tile = near.has_any_bit(goal.kind, near.OWN_CELL) & flags.forward
+    is_on_cell = (near.has_any_bit(goal.kind, near.CELL_AT) | on_tile) & (
+        read(cells, compared_place) == goal.tile
+    )
+    is_agent_there = near.has_any_bit(goal.kind, near.AGENT_AT) & (agent.place == goal.place)
+    is_reached_alone = is_held | is_on_cell | is_agent_there
+    if neighbourhood is None:
+        return is_reached_alone
+    agent_matched = near.agent_matches(goal.kind, goal.tile, neighbourhood, flags)
+    front_matched = near.tile_matches(goal.kind, goal.tile, goal.other, neighbourhood, flags)
+    return near.any_true([is_reached_alone, *agent_matched, *front_matched])

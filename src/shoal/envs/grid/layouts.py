@@ -1,6 +1,6 @@
 """How worlds are laid out: walls and rooms, whose cells are known while tracing, and draws without loops.
 
-All that an episode draws comes from one call of the generator (`draw`), one 32-bit number a decision.
+All that an episode draws comes from one call of the generator (`random_bits`), one 32-bit number a decision.
 """
 
 from collections.abc import Sequence
@@ -15,16 +15,16 @@ from shoal.errors import ShoalError
 from shoal.types import Array
 
 COLOURS = (Colour.RED, Colour.GREEN, Colour.BLUE, Colour.PURPLE, Colour.YELLOW, Colour.GREY)
-MOST_WITHOUT_TABLE = 14  # numbers drawn; beyond it compiling takes long
+MAX_WITHOUT_TABLE = 14  # numbers drawn; beyond it compiling takes long
 THINGS = (Tile.BALL, Tile.SQUARE, Tile.PYRAMID, Tile.HEX, Tile.STAR)
 
 
-def draw(key: Array, count: int) -> Array:
+def random_bits(key: Array, count: int) -> Array:
     """Random 32-bit numbers, [count]."""
     return jax.random.bits(key, (count,), jnp.uint32)
 
 
-def below(bits: Array, limit: Array | int) -> Array:
+def uniform_below(bits: Array, limit: Array | int) -> Array:
     """A whole number from 0 to `limit - 1` from each random number: `floor(bits * limit / 2^32)`.
 
     The product has more than 32 bits, so it is made of two halves. No number is likelier than another by
@@ -35,40 +35,40 @@ def below(bits: Array, limit: Array | int) -> Array:
     return (high + (low >> 16) >> 16).astype(jnp.int32)
 
 
-def one_of(bits: Array, choices: Sequence[int]) -> Array:
+def choose(bits: Array, choices: Sequence[int]) -> Array:
     """One of some numbers for each random number."""
-    return jnp.asarray(np.asarray(choices, np.int32))[below(bits, len(choices))]
+    return jnp.asarray(np.asarray(choices, np.int32))[uniform_below(bits, len(choices))]
 
 
-def distinct(bits: Array, total: Array | int) -> list[Array]:
+def sample_distinct(bits: Array, total: Array | int) -> list[Array]:
     """Different numbers from 0 to `total - 1`, in any order equally likely; as many as there are bits.
 
     The first steps of a Fisher-Yates shuffle. Where they are few, only the places of its table that were
     swapped are kept; otherwise `total` must not be traced.
     """
-    if bits.shape[0] > MOST_WITHOUT_TABLE and isinstance(total, int):
-        return list(_distinct_of_table(bits, total))
+    if bits.shape[0] > MAX_WITHOUT_TABLE and isinstance(total, int):
+        return list(_sample_distinct_by_table(bits, total))
     swapped: list[tuple[Array, Array]] = []  # places of the table, and what lies there now
 
-    def content(place: Array | int) -> Array:
-        found = jnp.asarray(place, jnp.int32)
+    def entry_at(place: Array | int) -> Array:
+        entry = jnp.asarray(place, jnp.int32)
         for other, value in swapped:  # a later swap of the same place counts
-            found = jnp.where(other == place, value, found)
-        return found
+            entry = jnp.where(other == place, value, entry)
+        return entry
 
-    drawn = []
+    samples = []
     for index in range(bits.shape[0]):
-        chosen = index + below(bits[index], total - index)
-        drawn.append(content(chosen))
-        swapped.append((chosen, content(index)))
-    return drawn
+        position = index + uniform_below(bits[index], total - index)
+        samples.append(entry_at(position))
+        swapped.append((position, entry_at(index)))
+    return samples
 
 
-def _distinct_of_table(bits: Array, total: int) -> Array:
-    def swap(table: Array, each: tuple[Array, Array]) -> tuple[Array, Array]:
-        index, own_bits = each
-        chosen = index + below(own_bits, total - index)
-        return table.at[chosen].set(table[index]), table[chosen]
+def _sample_distinct_by_table(bits: Array, total: int) -> Array:
+    def swap(table: Array, index_and_bits: tuple[Array, Array]) -> tuple[Array, Array]:
+        index, entry_bits = index_and_bits
+        position = index + uniform_below(entry_bits, total - index)
+        return table.at[position].set(table[index]), table[position]
 
     indices = jnp.arange(bits.shape[0], dtype=jnp.int32)
     return jax.lax.scan(swap, jnp.arange(total, dtype=jnp.int32), (indices, bits))[1]
@@ -140,13 +140,13 @@ def free_places(board: Board, grid: np.ndarray) -> np.ndarray:
 
 def two_rooms_door(board: Board, bits: Array) -> Array:
     """Where the door between two rooms may be, from one random number."""
-    return board.place(1 + below(bits, board.height - 2), board.width // 2)
+    return board.place(1 + uniform_below(bits, board.height - 2), board.width // 2)
 
 
 def four_rooms_doors(board: Board, bits: Array) -> Array:
     """Where the four doors between four rooms may be, from four random numbers: left, right, upper, lower."""
     middle_row, middle_column = board.height // 2, board.width // 2
-    offsets = 1 + below(bits, middle_row - 1)
+    offsets = 1 + uniform_below(bits, middle_row - 1)
     return jnp.stack(
         [
             board.place(middle_row, offsets[0]),
@@ -176,7 +176,7 @@ def six_rooms_corners(board: Board) -> np.ndarray:
 def nine_rooms_doors(board: Board, bits: Array) -> Array:
     """Where the twelve doors between nine rooms may be, from twelve random numbers."""
     height, width = board.height // 3, board.width // 3
-    offsets = 1 + below(bits, width - 1)
+    offsets = 1 + uniform_below(bits, width - 1)
     walls = [(row * height, (column + 1) * width, True) for row in range(3) for column in range(2)]
     walls += [((row + 1) * height, column * width, False) for row in range(2) for column in range(3)]
     return jnp.stack(

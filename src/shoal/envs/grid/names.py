@@ -15,10 +15,10 @@ XLAND_SIZES = {
     "R6": (13, 17, 19),
     "R9": (16, 19, 25),
 }
-LIMIT = "max_episode_steps"
+TIME_LIMIT = "max_episode_steps"
 
 # Tasks of one size: the class, which has the sizes, and the time limit.
-ONE_SIZE = (
+SINGLE_SIZE_TASKS = (
     ("BlockedUnlockPickUp", 576),
     ("FourRooms", 100),
     ("LockedRoom", 190),
@@ -26,35 +26,35 @@ ONE_SIZE = (
     ("Unlock", 288),
     ("UnlockPickUp", 288),
 )
-SQUARE = (  # the class, its sizes, and its time limit in units of the area
+SQUARE_TASKS = (  # the class, its sizes, and its time limit in units of the area
     ("DoorKey", (5, 6, 8, 16), 10),
     ("Empty", (5, 6, 8, 16), 4),
     ("EmptyRandom", (5, 6, 8, 16), 4),
 )
 MEMORY_WIDTHS = (8, 16, 32, 64, 128)
-IN_IMAGES = ("MiniGrid-EmptyRandom-6x6",)  # have a name of their own, to which settings can be kept
+IMAGE_VARIANTS = ("MiniGrid-EmptyRandom-6x6",)  # have a name of their own, to which settings can be kept
 
 
 def entries() -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Every name with its constructor as "module:attribute" and its parameters."""
-    for name, constructor, parameters in of_the_original():
+    for name, constructor, parameters in xminigrid_entries():
         yield name, constructor, parameters
-        if name in IN_IMAGES:
+        if name in IMAGE_VARIANTS:
             yield f"{name}-RGB", constructor, {**parameters, "observe_image": True}
 
 
-def of_the_original() -> Iterator[tuple[str, str, dict[str, Any]]]:
+def xminigrid_entries() -> Iterator[tuple[str, str, dict[str, Any]]]:
     """The names of xminigrid, in the same form."""
     for rooms, sizes in XLAND_SIZES.items():
         for size in sizes:
-            parameters = {"rooms": rooms, "height": size, "width": size, LIMIT: 3 * size**2}
+            parameters = {"rooms": rooms, "height": size, "width": size, TIME_LIMIT: 3 * size**2}
             yield f"XLand-MiniGrid-{rooms}-{size}x{size}", "shoal.envs.grid.xland:XLand", parameters
-    for task, limit in ONE_SIZE:
-        yield f"MiniGrid-{task}", f"shoal.envs.grid.minigrid:{task}", {LIMIT: limit}
-    for task, sizes, share in SQUARE:
+    for task, limit in SINGLE_SIZE_TASKS:
+        yield f"MiniGrid-{task}", f"shoal.envs.grid.minigrid:{task}", {TIME_LIMIT: limit}
+    for task, sizes, steps_per_cell in SQUARE_TASKS:
         for size in sizes:
-            parameters = {"height": size, "width": size, LIMIT: share * size**2}
+            parameters = {"height": size, "width": size, TIME_LIMIT: steps_per_cell * size**2}
             yield f"MiniGrid-{task}-{size}x{size}", f"shoal.envs.grid.minigrid:{task}", parameters
     for width in MEMORY_WIDTHS:
-        parameters = {"width": width, LIMIT: 5 * width**2}
+        parameters = {"width": width, TIME_LIMIT: 5 * width**2}
         yield f"MiniGrid-MemoryS{width}", "shoal.envs.grid.minigrid:Memory", parameters

@@ -23,28 +23,28 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.envs.grid.actions import Action
-from shoal.envs.grid.board import Board, step_of
+from shoal.envs.grid.board import Board, direction_offset
 from shoal.types import Array
 
-ALL = 0b1111
+ALL_DIRECTIONS = 0b1111
 FORWARD_SHIFT, PUT_SHIFT, FIRST_SHIFT, SECOND_SHIFT, KIND_SHIFT = 0, 4, 8, 12, 20
 POCKET, OWN_CELL, CELL_AT, AGENT_AT = (1 << bit for bit in (16, 17, 18, 19))
 
 
-def agent_near(direction: int | None = None) -> int:
+def agent_near_bits(direction: int | None = None) -> int:
     """The bits of "the tile is beside the agent", anywhere or in one direction.
 
     Anywhere is looked at after steps forward only, one direction after putting something down as well.
     """
     if direction is None:
-        return ALL << FORWARD_SHIFT
+        return ALL_DIRECTIONS << FORWARD_SHIFT
     return 1 << direction << FORWARD_SHIFT | 1 << direction << PUT_SHIFT
 
 
-def tile_near(direction: int | None = None) -> int:
+def tile_near_bits(direction: int | None = None) -> int:
     """The bits of "the second tile is beside the first", anywhere or in one direction from the first."""
     if direction is None:
-        return ALL << FIRST_SHIFT | ALL << SECOND_SHIFT
+        return ALL_DIRECTIONS << FIRST_SHIFT | ALL_DIRECTIONS << SECOND_SHIFT
     return 1 << direction << FIRST_SHIFT | 1 << opposite(direction) << SECOND_SHIFT
 
 
@@ -53,31 +53,31 @@ def opposite(direction: int) -> int:
     return (direction + 2) % 4
 
 
-def numbered(kinds: tuple[int, ...]) -> np.ndarray:
+def kind_table(kinds: tuple[int, ...]) -> np.ndarray:
     """The bits of kinds 0, 1, 2, ... with their own numbers, uint32."""
     return np.asarray([bits | kind << KIND_SHIFT for kind, bits in enumerate(kinds)], np.uint32)
 
 
-class Nearby(NamedTuple):
+class Neighbourhood(NamedTuple):
     """The cells that a step can concern, uint16 [] each."""
 
     front: Array  # in front of the agent
-    around: tuple[Array, Array, Array, Array]  # the agent's neighbours; one of them is the one in front
-    beyond: tuple[Array, Array, Array, Array]  # the neighbours of the cell in front; one is the agent's own
+    agent_neighbours: tuple[Array, Array, Array, Array]  # one of them is the one in front
+    front_neighbours: tuple[Array, Array, Array, Array]  # of the cell in front; one is the agent's own
 
 
-class Attention(NamedTuple):
+class ActionFlags(NamedTuple):
     """What the action of a step lets rules and goals look at, and where the agent looks; bool [] each."""
 
     forward: Array
     put: Array
     pick: Array
-    ahead: tuple[Array, Array, Array, Array]  # whether that direction is the agent's
+    is_ahead: tuple[Array, Array, Array, Array]  # whether that direction is the agent's
 
 
-def attention(action: Array, direction: Array) -> Attention:
+def action_flags(action: Array, direction: Array) -> ActionFlags:
     """What is looked at after an action, for an agent that now looks in a direction."""
-    return Attention(
+    return ActionFlags(
         action == Action.FORWARD,
         action == Action.PUT_DOWN,
         action == Action.PICK_UP,
@@ -85,62 +85,75 @@ def attention(action: Array, direction: Array) -> Attention:
     )
 
 
-def places_nearby(board: Board, place: Array, direction: Array) -> Array:
+def neighbourhood_places(board: Board, place: Array, direction: Array) -> Array:
     """Where the agent's neighbours lie, and then those of the cell in front, [8]."""
-    return jnp.concatenate([place + board.steps, place + step_of(board, direction) + board.steps])
+    return jnp.concatenate(
+        [
+            place + board.neighbour_offsets,
+            place + direction_offset(board, direction) + board.neighbour_offsets,
+        ]
+    )
 
 
-def nearby_of(found: Sequence[Array], attends: Attention) -> Nearby:
+def make_neighbourhood(cells: Sequence[Array], flags: ActionFlags) -> Neighbourhood:
     """The cells nearby, from the eight in the order of their places."""
-    around, beyond = tuple(found[:4]), tuple(found[4:])
-    return Nearby(chosen(around, attends.ahead), around, beyond)  # type: ignore[arg-type]
+    agent_neighbours, front_neighbours = tuple(cells[:4]), tuple(cells[4:])
+    return Neighbourhood(select_ahead(agent_neighbours, flags.is_ahead), agent_neighbours, front_neighbours)  # type: ignore[arg-type]
 
 
-def chosen(four: tuple[Array, ...], ahead: tuple[Array, ...]) -> Array:
+def select_ahead(four: tuple[Array, ...], is_ahead: tuple[Array, ...]) -> Array:
     """That one of four that is ahead."""
     return jnp.where(
-        ahead[0] | ahead[1], jnp.where(ahead[0], four[0], four[1]), jnp.where(ahead[2], four[2], four[3])
+        is_ahead[0] | is_ahead[1],
+        jnp.where(is_ahead[0], four[0], four[1]),
+        jnp.where(is_ahead[2], four[2], four[3]),
     )
 
 
-def with_front(nearby: Nearby, front: Array, attends: Attention) -> Nearby:
+def replace_front(neighbourhood: Neighbourhood, front: Array, flags: ActionFlags) -> Neighbourhood:
     """The same with another cell in front."""
-    around = tuple(
-        jnp.where(is_ahead, front, cell) for is_ahead, cell in zip(attends.ahead, nearby.around, strict=True)
+    agent_neighbours = tuple(
+        jnp.where(is_at_front, front, cell)
+        for is_at_front, cell in zip(flags.is_ahead, neighbourhood.agent_neighbours, strict=True)
     )
-    return Nearby(front, around, nearby.beyond)  # type: ignore[arg-type]
+    return Neighbourhood(front, agent_neighbours, neighbourhood.front_neighbours)  # type: ignore[arg-type]
 
 
-def bit(bits: Array, number: int) -> Array:
+def is_bit_set(bits: Array, number: int) -> Array:
     """Whether a bit is set."""
     return (bits & np.uint32(1 << number)) != 0
 
 
-def has(bits: Array, flag: int) -> Array:
+def has_any_bit(bits: Array, flag: int) -> Array:
     """Whether any bit of a flag is set."""
     return (bits & np.uint32(flag)) != 0
 
 
-def agent_hits(bits: Array, tile: Array, nearby: Nearby, attends: Attention) -> list[Array]:
+def agent_matches(bits: Array, tile: Array, neighbourhood: Neighbourhood, flags: ActionFlags) -> list[Array]:
     """In which directions the tile is beside the agent, if that is looked at: four booleans."""
     return [
-        (bit(bits, FORWARD_SHIFT + number) & attends.forward | bit(bits, PUT_SHIFT + number) & attends.put)
+        (
+            is_bit_set(bits, FORWARD_SHIFT + number) & flags.forward
+            | is_bit_set(bits, PUT_SHIFT + number) & flags.put
+        )
         & (cell == tile)
-        for number, cell in enumerate(nearby.around)
+        for number, cell in enumerate(neighbourhood.agent_neighbours)
     ]
 
 
-def tile_hits(bits: Array, first: Array, second: Array, nearby: Nearby, attends: Attention) -> list[Array]:
+def tile_matches(
+    bits: Array, first: Array, second: Array, neighbourhood: Neighbourhood, flags: ActionFlags
+) -> list[Array]:
     """In which directions from the cell in front lies what makes up the pair with it: four booleans."""
-    as_first = attends.put & (nearby.front == first)
-    as_second = attends.put & (nearby.front == second)
+    as_first = flags.put & (neighbourhood.front == first)
+    as_second = flags.put & (neighbourhood.front == second)
     return [
-        as_first & bit(bits, FIRST_SHIFT + number) & (cell == second)
-        | as_second & bit(bits, SECOND_SHIFT + number) & (cell == first)
-        for number, cell in enumerate(nearby.beyond)
+        as_first & is_bit_set(bits, FIRST_SHIFT + number) & (cell == second)
+        | as_second & is_bit_set(bits, SECOND_SHIFT + number) & (cell == first)
+        for number, cell in enumerate(neighbourhood.front_neighbours)
     ]
 
 
-def any_of(booleans: list[Array]) -> Array:
+def any_true(booleans: list[Array]) -> Array:
     """Whether any of some booleans holds."""
     return functools.reduce(jnp.bitwise_or, booleans)

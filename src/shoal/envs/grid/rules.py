@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from shoal.envs.grid import near
-from shoal.envs.grid.near import Attention, Nearby
-from shoal.envs.grid.tiles import FLOOR, Bytes, packed, unpacked
+from shoal.envs.grid.near import ActionFlags, Neighbourhood
+from shoal.envs.grid.tiles import FLOOR, Bytes, pack, unpack
 from shoal.types import Array
 
-ENCODED = 7  # bytes
+ENCODED_SIZE = 7  # bytes
 
 
 class RuleKind(enum.IntEnum):
@@ -40,17 +40,17 @@ class RuleKind(enum.IntEnum):
     AGENT_NEAR_LEFT = 11
 
 
-KINDS = near.numbered(
+KIND_BITS = near.kind_table(
     (
         0,
         near.POCKET,
-        near.agent_near(),
-        near.tile_near(),
-        *(near.tile_near(direction) for direction in range(4)),
-        *(near.agent_near(direction) for direction in range(4)),
+        near.agent_near_bits(),
+        near.tile_near_bits(),
+        *(near.tile_near_bits(direction) for direction in range(4)),
+        *(near.agent_near_bits(direction) for direction in range(4)),
     )
 )
-OF_TWO_TILES = tuple(kind for kind in RuleKind if kind.name.startswith("TILE"))
+TWO_TILE_KINDS = tuple(kind for kind in RuleKind if kind.name.startswith("TILE"))
 
 
 class Rules(NamedTuple):
@@ -62,53 +62,57 @@ class Rules(NamedTuple):
     product: Array  # uint16 [R]
 
 
-def table(encoded: Bytes) -> Rules:
+def decode(encoded_rules: Bytes) -> Rules:
     """The table of encoded rules [R, 7]."""
-    encoded = jnp.asarray(encoded)
-    kind = encoded[..., 0].astype(jnp.int32)
-    second, third = packed(encoded[..., 3:5]), packed(encoded[..., 5:7])
-    product = jnp.where(_of_two_tiles(kind), third, second)
-    return Rules(jnp.asarray(KINDS)[kind], packed(encoded[..., 1:3]), second, product)
+    encoded_rules = jnp.asarray(encoded_rules)
+    kind = encoded_rules[..., 0].astype(jnp.int32)
+    second, third = pack(encoded_rules[..., 3:5]), pack(encoded_rules[..., 5:7])
+    product = jnp.where(_is_two_tile(kind), third, second)
+    return Rules(jnp.asarray(KIND_BITS)[kind], pack(encoded_rules[..., 1:3]), second, product)
 
 
-def encoded(rules: Rules) -> Array:
+def encode(rules: Rules) -> Array:
     """The bytes of a table, uint8 [R, 7]; what they ignore is 0."""
     kind = rules.kind >> near.KIND_SHIFT
-    two = _of_two_tiles(kind)[..., None]
-    product = unpacked(rules.product)
-    second = jnp.where(two, unpacked(rules.other), product)
-    third = jnp.where(two, product, jnp.uint8(0))
-    return jnp.concatenate([kind[..., None].astype(jnp.uint8), unpacked(rules.tile), second, third], axis=-1)
+    is_pair = _is_two_tile(kind)[..., None]
+    product = unpack(rules.product)
+    second = jnp.where(is_pair, unpack(rules.other), product)
+    third = jnp.where(is_pair, product, jnp.uint8(0))
+    return jnp.concatenate([kind[..., None].astype(jnp.uint8), unpack(rules.tile), second, third], axis=-1)
 
 
-def _of_two_tiles(kind: Array) -> Array:
-    return (kind >= min(OF_TWO_TILES)) & (kind <= max(OF_TWO_TILES))
+def _is_two_tile(kind: Array) -> Array:
+    return (kind >= min(TWO_TILE_KINDS)) & (kind <= max(TWO_TILE_KINDS))
 
 
-def holding(rules: Rules, nearby: Nearby, pocket: Array, attends: Attention) -> Array:
+def match_rules(rules: Rules, neighbourhood: Neighbourhood, pocket: Array, flags: ActionFlags) -> Array:
     """Which rules hold for the cells nearby and the pocket, bool [R]."""
-    held = near.has(rules.kind, near.POCKET) & attends.pick & (pocket == rules.tile)
-    around = near.agent_hits(rules.kind, rules.tile, nearby, attends)
-    beyond = near.tile_hits(rules.kind, rules.tile, rules.other, nearby, attends)
-    return near.any_of([held, *around, *beyond])
+    is_held = near.has_any_bit(rules.kind, near.POCKET) & flags.pick & (pocket == rules.tile)
+    agent_matched = near.agent_matches(rules.kind, rules.tile, neighbourhood, flags)
+    front_matched = near.tile_matches(rules.kind, rules.tile, rules.other, neighbourhood, flags)
+    return near.any_true([is_held, *agent_matched, *front_matched])
 
 
-def apply_one(rule: Rules, nearby: Nearby, pocket: Array, attends: Attention) -> tuple[Nearby, Array]:
+def apply_rule(
+    rule: Rules, neighbourhood: Neighbourhood, pocket: Array, flags: ActionFlags
+) -> tuple[Neighbourhood, Array]:
     """The cells nearby and the pocket after one rule. Which of its parts can hold is said by its kind."""
-    held = near.has(rule.kind, near.POCKET) & attends.pick & (pocket == rule.tile)
-    around = near.agent_hits(rule.kind, rule.tile, nearby, attends)
-    beyond = near.tile_hits(rule.kind, rule.tile, rule.other, nearby, attends)
+    is_held = near.has_any_bit(rule.kind, near.POCKET) & flags.pick & (pocket == rule.tile)
+    agent_matched = near.agent_matches(rule.kind, rule.tile, neighbourhood, flags)
+    front_matched = near.tile_matches(rule.kind, rule.tile, rule.other, neighbourhood, flags)
     front = jnp.where(
-        near.any_of([x & y for x, y in zip(around, attends.ahead, strict=True)]), rule.product, nearby.front
+        near.any_true([x & y for x, y in zip(agent_matched, flags.is_ahead, strict=True)]),
+        rule.product,
+        neighbourhood.front,
     )
-    changed = Nearby(
-        nearby.front,
-        _replaced(nearby.around, around, rule.product),
-        _replaced(nearby.beyond, beyond, rule.product),
+    changed = Neighbourhood(
+        neighbourhood.front,
+        _replace_matches(neighbourhood.agent_neighbours, agent_matched, rule.product),
+        _replace_matches(neighbourhood.front_neighbours, front_matched, rule.product),
     )
-    front = jnp.where(near.any_of(beyond), FLOOR, front)
-    return near.with_front(changed, front, attends), jnp.where(held, rule.product, pocket)
+    front = jnp.where(near.any_true(front_matched), FLOOR, front)
+    return near.replace_front(changed, front, flags), jnp.where(is_held, rule.product, pocket)
 
 
-def _replaced(cells: tuple[Array, ...], hits: list[Array], product: Array) -> Any:
-    return tuple(jnp.where(hit, product, cell) for hit, cell in zip(hits, cells, strict=True))
+def _replace_matches(cells: tuple[Array, ...], matches: list[Array], product: Array) -> Any:
+    return tuple(jnp.where(matched, product, cell) for matched, cell in zip(matches, cells, strict=True))

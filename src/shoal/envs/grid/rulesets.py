@@ -10,12 +10,12 @@ import numpy as np
 
 from shoal.envs.grid import goals, rules
 from shoal.envs.grid.goals import GoalKind
-from shoal.envs.grid.rules import OF_TWO_TILES, RuleKind
+from shoal.envs.grid.rules import TWO_TILE_KINDS, RuleKind
 from shoal.envs.grid.tiles import NUM_COLOURS, NUM_TILES, Bytes, Tile
 from shoal.errors import ShoalError
 
-AXES_OF_MANY = 3  # of the rules of several rulesets
-LONGEST_QUOTE = 100  # characters of a wrong value in a message
+STACKED_RULE_AXES = 3  # of the rules of several rulesets
+MAX_QUOTE_LENGTH = 100  # characters of a wrong value in a message
 
 
 class Ruleset(NamedTuple):
@@ -30,7 +30,9 @@ class Ruleset(NamedTuple):
 
 
 NO_RULESET = Ruleset(
-    np.zeros(goals.ENCODED, np.uint8), np.zeros((1, rules.ENCODED), np.uint8), np.zeros((1, 2), np.uint8)
+    np.zeros(goals.ENCODED_SIZE, np.uint8),
+    np.zeros((1, rules.ENCODED_SIZE), np.uint8),
+    np.zeros((1, 2), np.uint8),
 )
 
 
@@ -48,16 +50,16 @@ def ruleset(
     Raises:
       ShoalError: a kind, tile or colour is unknown, or a row is too long.
     """
-    made = Ruleset(
-        _rows("goal", [goal], NO_RULESET.goal.shape[-1])[0],
-        _rows("rule", rules or [()], NO_RULESET.rules.shape[-1]),
-        _rows("init_tiles", init_tiles or [()], NO_RULESET.init_tiles.shape[-1]),
+    result = Ruleset(
+        _pad_rows("goal", [goal], NO_RULESET.goal.shape[-1])[0],
+        _pad_rows("rule", rules or [()], NO_RULESET.rules.shape[-1]),
+        _pad_rows("init_tiles", init_tiles or [()], NO_RULESET.init_tiles.shape[-1]),
     )
-    check(made)
-    return made
+    check(result)
+    return result
 
 
-def _rows(name: str, rows: Sequence[Sequence[int]], length: int) -> np.ndarray:
+def _pad_rows(name: str, rows: Sequence[Sequence[int]], length: int) -> np.ndarray:
     """Rows of bytes, filled up with zeros.
 
     Raises:
@@ -70,50 +72,50 @@ def _rows(name: str, rows: Sequence[Sequence[int]], length: int) -> np.ndarray:
         except TypeError:
             numbers = [-1]  # refused below
         if len(numbers) > length or not all(0 <= number <= 255 for number in numbers):
-            raise ShoalError(f"{name} {_shown(row)} is not at most {length} numbers from 0 to 255, all whole")
+            raise ShoalError(f"{name} {_quote(row)} is not at most {length} numbers from 0 to 255, all whole")
         filled.append(numbers + [0] * (length - len(numbers)))
     return np.asarray(filled, np.uint8).reshape(len(filled), length)
 
 
-def _shown(row: Any) -> str:
+def _quote(row: Any) -> str:
     """A row as a message quotes it: kinds and tiles by their numbers."""
     numbers = (
         [int(x) if isinstance(x, enum.IntEnum) else x for x in row] if isinstance(row, Sequence) else row
     )
-    return repr(numbers)[:LONGEST_QUOTE]
+    return repr(numbers)[:MAX_QUOTE_LENGTH]
 
 
-def stacked(tasks: Sequence[Ruleset]) -> Ruleset:
+def stack(tasks: Sequence[Ruleset]) -> Ruleset:
     """Several rulesets as one with a leading axis, padded to the longest."""
 
-    def padded(arrays: Sequence[Bytes]) -> np.ndarray:
+    def pad(arrays: Sequence[Bytes]) -> np.ndarray:
         rows = max(len(array) for array in arrays)
         return np.stack([np.pad(array, ((0, rows - len(array)), (0, 0))) for array in arrays])
 
     return Ruleset(
         np.stack([task.goal for task in tasks]),
-        padded([task.rules for task in tasks]),
-        padded([task.init_tiles for task in tasks]),
+        pad([task.rules for task in tasks]),
+        pad([task.init_tiles for task in tasks]),
     )
 
 
-def check(given: Ruleset) -> None:
+def check(tasks: Ruleset) -> None:
     """Holds rulesets to what the engine knows; values that are traced are not looked at.
 
     Raises:
       ShoalError: an array has the wrong shape, or a kind, tile or colour is unknown.
     """
-    check_shapes(given)
-    if any(isinstance(array, jax.core.Tracer) for array in given):
+    check_shapes(tasks)
+    if any(isinstance(array, jax.core.Tracer) for array in tasks):
         return
-    goal, rule, things = (np.asarray(array).reshape(-1, array.shape[-1]) for array in given)
+    goal, rule, things = (np.asarray(array).reshape(-1, array.shape[-1]) for array in tasks)
     _check_kinds("goal", goal, GoalKind)
     _check_kinds("rule", rule, RuleKind)
     is_pair = np.isin(goal[:, 0], [kind for kind in GoalKind if kind.name.startswith("TILE_NEAR")])
     has_tile = ~np.isin(goal[:, 0], (GoalKind.NONE, GoalKind.AGENT_ON_POSITION))
     _check_tiles("goal", goal[has_tile], 1)
     _check_tiles("goal", goal[is_pair], 3)
-    is_pair, has_tile = np.isin(rule[:, 0], OF_TWO_TILES), rule[:, 0] != RuleKind.NONE
+    is_pair, has_tile = np.isin(rule[:, 0], TWO_TILE_KINDS), rule[:, 0] != RuleKind.NONE
     _check_tiles("rule", rule[has_tile], 1)
     _check_tiles("rule", rule[is_pair], 3)
     _check_tiles("rule", rule[has_tile & ~is_pair], 3, may_be_empty=True)  # the products
@@ -121,31 +123,32 @@ def check(given: Ruleset) -> None:
     _check_tiles("init_tiles", things, 0, may_be_empty=True)
 
 
-def check_shapes(given: Ruleset) -> None:
+def check_shapes(tasks: Ruleset) -> None:
     """Holds a ruleset to its arrays' shapes and types, which are known while tracing.
 
     Raises:
       ShoalError: it is no Ruleset, or an array has another shape or type.
     """
-    if not isinstance(given, Ruleset):
+    if not isinstance(tasks, Ruleset):
         raise ShoalError(
-            f"the ruleset is of type {type(given).__name__}; make it by shoal.envs.grid.rulesets"
+            f"the ruleset is of type {type(tasks).__name__}; make it by shoal.envs.grid.rulesets"
         )
-    leading = np.shape(given.goal)[:-1]
+    leading = np.shape(tasks.goal)[:-1]
     if 0 in leading:
         raise ShoalError(
             "there are no rulesets: their leading axis is of length 0, where 1 or more are needed"
         )
     for name, row, array in (
-        ("goal", "5", given.goal),
-        ("rules", "n, 7", given.rules),
-        ("init_tiles", "n, 2", given.init_tiles),
+        ("goal", "5", tasks.goal),
+        ("rules", "n, 7", tasks.rules),
+        ("init_tiles", "n, 2", tasks.init_tiles),
     ):
-        of_one = np.shape(array)[len(leading) :]
-        wanted = tuple(
-            of_one[0] if size == "n" and of_one else int(size.replace("n", "0")) for size in row.split(", ")
+        own_shape = np.shape(array)[len(leading) :]
+        expected = tuple(
+            own_shape[0] if size == "n" and own_shape else int(size.replace("n", "0"))
+            for size in row.split(", ")
         )
-        fits = np.shape(array) == (*leading, *wanted) and len(leading) <= 1 and min(wanted) > 0
+        fits = np.shape(array) == (*leading, *expected) and len(leading) <= 1 and min(expected) > 0
         dtype = getattr(array, "dtype", type(array).__name__)
         if not fits or dtype != np.uint8:
             raise ShoalError(

@@ -6,106 +6,118 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.envs.batching import on_batch
+from shoal.envs.batching import with_batch_rule
 from shoal.envs.grid import batching, near, rules
 from shoal.envs.grid.board import read, write
-from shoal.envs.grid.near import Attention, Nearby
+from shoal.envs.grid.near import ActionFlags, Neighbourhood
 from shoal.envs.grid.rules import Rules
 from shoal.types import Array
 
 # In a batch on the CPU this share of the environments is looked at at once, about as many as rules hold in.
-SHARE_AT_ONCE = 1 / 32
-LEAST_AT_ONCE = 16
+GROUP_SHARE = 1 / 32
+MIN_GROUP_SIZE = 16
 
 
-class Scene(NamedTuple):
+class RuleInputs(NamedTuple):
     """What rules look at in one step."""
 
     rules: Rules  # [R]
     places: Array  # int32 [8], the agent's neighbours and those of the cell in front
-    attends: Attention
+    flags: ActionFlags
 
 
-class Settled(NamedTuple):
+class RuleOutputs(NamedTuple):
     """What rules change."""
 
     cells: Array  # uint16, all that lie in the board's memory
-    found: Array  # uint16 [8], those at the scene's places
+    local_cells: Array  # uint16 [8], those at the inputs' places
     pocket: Array  # uint16 []
 
 
-def settle(scene: Scene, cells: Array, pocket: Array) -> tuple[Array, Nearby, Array]:
+def apply_rules(inputs: RuleInputs, cells: Array, pocket: Array) -> tuple[Array, Neighbourhood, Array]:
     """All cells, those nearby, and the pocket after all rules.
 
     On the CPU a batch looks only at the environments in which a rule holds: a rule that does not hold
     changes nothing, so the first that does is found and done, and then the first of those after it, until
     none is left.
     """
-    settled = on_batch(_every_rule, _rules_that_hold)(scene, cells, pocket)
-    return settled.cells, _nearby(settled.found, scene.attends), settled.pocket
+    outputs = with_batch_rule(_apply_in_order, _apply_in_batch)(inputs, cells, pocket)
+    return outputs.cells, _neighbourhood(outputs.local_cells, inputs.flags), outputs.pocket
 
 
-def _nearby(found: Array, attends: Attention) -> Nearby:
-    return near.nearby_of([found[index] for index in range(8)], attends)
+def _neighbourhood(local_cells: Array, flags: ActionFlags) -> Neighbourhood:
+    return near.make_neighbourhood([local_cells[index] for index in range(8)], flags)
 
 
-def _done(scene: Scene, index: Array | int, found: Array, pocket: Array) -> tuple[Array, Array]:
+def _apply_rule(
+    inputs: RuleInputs, index: Array | int, local_cells: Array, pocket: Array
+) -> tuple[Array, Array]:
     """The cells nearby [8] and the pocket after one of the rules."""
-    rule = Rules(*(column[index] for column in scene.rules))
-    nearby, pocket = rules.apply_one(rule, _nearby(found, scene.attends), pocket, scene.attends)
-    return jnp.stack([*nearby.around, *nearby.beyond]), pocket
+    rule = Rules(*(column[index] for column in inputs.rules))
+    neighbourhood, pocket = rules.apply_rule(
+        rule, _neighbourhood(local_cells, inputs.flags), pocket, inputs.flags
+    )
+    return jnp.stack([*neighbourhood.agent_neighbours, *neighbourhood.front_neighbours]), pocket
 
 
-def _every_rule(scene: Scene, cells: Array, pocket: Array) -> Settled:
+def _apply_in_order(inputs: RuleInputs, cells: Array, pocket: Array) -> RuleOutputs:
     """Does one rule after the other."""
-    found = read(cells, scene.places)
-    for index in range(scene.rules.kind.shape[0]):
-        found, pocket = _done(scene, index, found, pocket)
-    return Settled(write(cells, scene.places, found), found, pocket)
+    local_cells = read(cells, inputs.places)
+    for index in range(inputs.rules.kind.shape[0]):
+        local_cells, pocket = _apply_rule(inputs, index, local_cells, pocket)
+    return RuleOutputs(write(cells, inputs.places, local_cells), local_cells, pocket)
 
 
-class Waiting(NamedTuple):
+class Pending(NamedTuple):
     """How far the rules of an environment have been done."""
 
     holds: Array  # bool [], whether one of those that are left holds
     start: Array  # int32 [], the first that is left
 
 
-def _left(scene: Scene, start: Array, found: Array, pocket: Array) -> Array:
+def _pending_rules(inputs: RuleInputs, start: Array, local_cells: Array, pocket: Array) -> Array:
     """Which rules from `start` on hold, bool [R]."""
-    hold = rules.holding(scene.rules, _nearby(found, scene.attends), pocket, scene.attends)
+    hold = rules.match_rules(inputs.rules, _neighbourhood(local_cells, inputs.flags), pocket, inputs.flags)
     return hold & (np.arange(hold.shape[0], dtype=np.int32) >= start)
 
 
-def _next_rule(scene: Scene, start: Array, found: Array, pocket: Array) -> tuple[Waiting, Array, Array]:
+def _apply_next(
+    inputs: RuleInputs, start: Array, local_cells: Array, pocket: Array
+) -> tuple[Pending, Array, Array]:
     """Does the first rule that holds, of those from `start` on."""
-    chosen = jnp.argmax(_left(scene, start, found, pocket)).astype(jnp.int32)
-    found, pocket = _done(scene, chosen, found, pocket)
-    start = chosen + 1
-    return Waiting(jnp.any(_left(scene, start, found, pocket)), start), found, pocket
+    index = jnp.argmax(_pending_rules(inputs, start, local_cells, pocket)).astype(jnp.int32)
+    local_cells, pocket = _apply_rule(inputs, index, local_cells, pocket)
+    start = index + 1
+    return (
+        Pending(jnp.any(_pending_rules(inputs, start, local_cells, pocket)), start),
+        local_cells,
+        pocket,
+    )
 
 
-def _rules_that_hold(scene: Scene, cells: Array, pocket: Array) -> Settled:
+def _apply_in_batch(inputs: RuleInputs, cells: Array, pocket: Array) -> RuleOutputs:
     """The same for a batch, [N, ...], a group of environments in which a rule holds at a time."""
     count, size = cells.shape
-    at_once = min(count, max(LEAST_AT_ONCE, int(count * SHARE_AT_ONCE)))
-    found = batching.once(scene.places[:, 0] >= 0, jax.vmap(read), cells, scene.places)
+    group_size = min(count, max(MIN_GROUP_SIZE, int(count * GROUP_SHARE)))
+    local_cells = batching.compute_once(inputs.places[:, 0] >= 0, jax.vmap(read), cells, inputs.places)
     start = jnp.zeros(count, jnp.int32)
-    waiting = Waiting(jnp.any(jax.vmap(_left)(scene, start, found, pocket), axis=1), start)
+    pending = Pending(jnp.any(jax.vmap(_pending_rules)(inputs, start, local_cells, pocket), axis=1), start)
 
-    def group(carry: tuple) -> tuple:
-        waiting, flat, found, pocket = carry
-        chosen = jnp.nonzero(waiting.holds, size=at_once, fill_value=count)[
+    def apply_to_group(carry: tuple) -> tuple:
+        pending, flat, local_cells, pocket = carry
+        group = jnp.nonzero(pending.holds, size=group_size, fill_value=count)[
             0
         ]  # writing at `count` is dropped
-        own = jax.tree.map(lambda x: x[chosen], (scene, waiting.start, found, pocket))
-        places = chosen[:, None] * size + own[0].places
-        changed = jax.vmap(_next_rule)(*own)
-        waiting, found, pocket = jax.tree.map(
-            lambda x, new: x.at[chosen].set(new, mode="drop"), (waiting, found, pocket), changed
+        group_inputs = jax.tree.map(lambda x: x[group], (inputs, pending.start, local_cells, pocket))
+        places = group[:, None] * size + group_inputs[0].places
+        group_outputs = jax.vmap(_apply_next)(*group_inputs)
+        pending, local_cells, pocket = jax.tree.map(
+            lambda x, new: x.at[group].set(new, mode="drop"), (pending, local_cells, pocket), group_outputs
         )
-        return waiting, flat.at[places].set(changed[1], mode="drop"), found, pocket
+        return pending, flat.at[places].set(group_outputs[1], mode="drop"), local_cells, pocket
 
-    carry = (waiting, cells.reshape(-1), found, pocket)
-    _, flat, found, pocket = jax.lax.while_loop(lambda carry: jnp.any(carry[0].holds), group, carry)
-    return Settled(flat.reshape(count, size), found, pocket)
+    carry = (pending, cells.reshape(-1), local_cells, pocket)
+    _, flat, local_cells, pocket = jax.lax.while_loop(
+        lambda carry: jnp.any(carry[0].holds), apply_to_group, carry
+    )
+    return RuleOutputs(flat.reshape(count, size), local_cells, pocket)

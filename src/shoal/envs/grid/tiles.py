@@ -71,7 +71,7 @@ WALL = cell(Tile.WALL, Colour.GREY)
 GOAL = cell(Tile.GOAL, Colour.GREEN)
 
 
-def coloured(tile: int, colour: Array) -> Array:
+def coloured_cells(tile: int, colour: Array) -> Array:
     """As `cell`, where the colour is an array."""
     return (jnp.uint16(int(tile)) | colour.astype(jnp.uint16) << TILE_BITS).astype(jnp.uint16)
 
@@ -87,12 +87,12 @@ def is_one_of(tiles: Array, kinds: tuple[Tile, ...]) -> Array:
     return ((members >> tiles.astype(jnp.uint32)) & 1).astype(bool)
 
 
-def packed(pairs: Bytes) -> Array:
+def pack(pairs: Bytes) -> Array:
     """`[tile, colour]` pairs [..., 2] as cells [...]."""
-    wide = jnp.asarray(pairs).astype(jnp.uint16)
-    return wide[..., 0] | wide[..., 1] << TILE_BITS
+    numbers = jnp.asarray(pairs).astype(jnp.uint16)
+    return numbers[..., 0] | numbers[..., 1] << TILE_BITS
 
 
-def unpacked(cells: Array) -> Array:
+def unpack(cells: Array) -> Array:
     """Cells [...] as `[tile, colour]` pairs, uint8 [..., 2]."""
     return jnp.stack([cells & jnp.uint16(TILE_MASK), cells >> TILE_BITS], axis=-1).astype(jnp.uint8)

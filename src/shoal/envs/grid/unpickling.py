@@ -6,7 +6,7 @@ nothing but one of a few stand-ins, those that arrays of NumPy and JAX are pickl
 whole numbers out of bytes. Neither NumPy's nor JAX's own functions are ever called, and any other name ends the
 reading. Dictionaries, lists, tuples, texts and numbers need no names.
 
-What reading takes is bounded: no more bytes than the caller allows, no more than `MOST_OPERATIONS` operations, and
+What reading takes is bounded: no more bytes than the caller allows, no more than `MAX_OPERATIONS` operations, and
 every key of a dictionary is a text, since the hash of nested tuples takes time that is exponential in their depth.
 """
 
@@ -20,13 +20,13 @@ import numpy as np
 from shoal.errors import ShoalError
 
 WHOLE_NUMBERS = re.compile("[iu][1248]")
-ORDERS = "|<>="
+BYTE_ORDERS = "|<>="
 NEWEST_PROTOCOL = 5
 # One of the original's files takes some 250: a dictionary of four arrays and of twenty settings.
-MOST_OPERATIONS = 10_000
-READ_AT_ONCE = 2**20  # bytes
+MAX_OPERATIONS = 10_000
+READ_CHUNK = 2**20  # bytes
 PLAIN_NAME = re.compile(r"[\w.]{1,80}")
-LONGEST_REASON = 200  # characters of an error that quotes the file
+MAX_REASON_LENGTH = 200  # characters of an error that quotes the file
 
 
 class PickledArray:
@@ -39,11 +39,11 @@ class PickledArray:
 
     def set_state(self, state: Any) -> None:
         """Take over what NumPy pickles of an array: version, shape, type, order and bytes."""
-        _, shape, kind, in_columns, content = state
-        self.array = _array(content, kind, shape, "F" if in_columns else "C")
+        _, shape, dtype, is_column_major, content = state
+        self.array = _array(content, dtype, shape, "F" if is_column_major else "C")
 
 
-class _Kind:
+class _DType:
     """Stands in for a dtype."""
 
     __slots__ = ("name", "order")
@@ -55,7 +55,7 @@ class _Kind:
 
     def set_state(self, state: Any) -> None:
         """Take over what NumPy pickles of a dtype, of which only the order of bytes counts."""
-        if not isinstance(state[1], str) or len(state[1]) != 1 or state[1] not in ORDERS:
+        if not isinstance(state[1], str) or len(state[1]) != 1 or state[1] not in BYTE_ORDERS:
             raise ValueError("a dtype has an unknown order of bytes")
         self.order = state[1]
 
@@ -73,7 +73,7 @@ class _StandIn:
 
 
 def _array(content: Any, kind: Any, shape: Any, order: Any) -> np.ndarray:
-    if not isinstance(kind, _Kind) or not isinstance(content, bytes | bytearray):
+    if not isinstance(kind, _DType) or not isinstance(content, bytes | bytearray):
         raise ValueError("an array's bytes or type are missing")
     if not isinstance(shape, tuple) or not all(type(size) is int and size >= 0 for size in shape):
         raise ValueError("an array has no shape")
@@ -82,26 +82,26 @@ def _array(content: Any, kind: Any, shape: Any, order: Any) -> np.ndarray:
     return flat.reshape(shape, order=order)
 
 
-def _of_buffer(content: Any, kind: Any, shape: Any, order: Any) -> PickledArray:
+def _array_from_buffer(content: Any, kind: Any, shape: Any, order: Any) -> PickledArray:
     """NumPy's way from protocol 5 on."""
-    held = PickledArray()
-    held.array = _array(content, kind, shape, order)
-    return held
+    array = PickledArray()
+    array.array = _array(content, kind, shape, order)
+    return array
 
 
-def _begun(*_: Any) -> PickledArray:
+def _empty_array(*_: Any) -> PickledArray:
     """NumPy's way before: an empty array, which is then told its state."""
     return PickledArray()
 
 
-def _of_jax(_make: Any, _arguments: Any, state: Any, _aval: Any) -> PickledArray:
+def _array_from_jax(_make: Any, _arguments: Any, state: Any, _aval: Any) -> PickledArray:
     """JAX's way: how NumPy makes the array, and what it is then told."""
-    held = PickledArray()
-    held.set_state(state)
-    return held
+    array = PickledArray()
+    array.set_state(state)
+    return array
 
 
-def _of_text(text: str, encoding: str) -> bytes:
+def _bytes_from_text(text: str, encoding: str) -> bytes:
     """The way of bytes in protocols 0 to 2, which have no operation for them."""
     if encoding != "latin1":
         raise ValueError("bytes are written in an unknown way")
@@ -113,19 +113,19 @@ def _no_bytes() -> bytes:
     return b""
 
 
-def _never(*_: Any) -> NoReturn:
+def _refuse_array(*_: Any) -> NoReturn:
     raise ValueError("it makes an array in an unknown way")
 
 
 _STAND_INS: dict[tuple[str, str], Callable[..., Any]] = {
-    ("jax._src.array", "_reconstruct_array"): _of_jax,
-    ("numpy", "ndarray"): _never,  # is only named
-    ("numpy", "dtype"): _Kind,
-    ("numpy.core.multiarray", "_reconstruct"): _begun,
-    ("numpy._core.multiarray", "_reconstruct"): _begun,
-    ("numpy.core.numeric", "_frombuffer"): _of_buffer,
-    ("numpy._core.numeric", "_frombuffer"): _of_buffer,
-    ("_codecs", "encode"): _of_text,
+    ("jax._src.array", "_reconstruct_array"): _array_from_jax,
+    ("numpy", "ndarray"): _refuse_array,  # is only named
+    ("numpy", "dtype"): _DType,
+    ("numpy.core.multiarray", "_reconstruct"): _empty_array,
+    ("numpy._core.multiarray", "_reconstruct"): _empty_array,
+    ("numpy.core.numeric", "_frombuffer"): _array_from_buffer,
+    ("numpy._core.numeric", "_frombuffer"): _array_from_buffer,
+    ("_codecs", "encode"): _bytes_from_text,
     ("__builtin__", "bytes"): _no_bytes,
 }
 
@@ -142,38 +142,38 @@ class Stream(Protocol):
         ...
 
 
-class _Bounded:
+class _BoundedReader:
     """A stream of which only so many bytes are read; more are refused before memory is taken for them."""
 
-    def __init__(self, file: Stream, most: int):
-        self._file, self._left, self._most = file, most, most
+    def __init__(self, file: Stream, limit: int):
+        self._file, self._remaining, self._limit = file, limit, limit
 
     def read(self, size: int) -> bytes | bytearray:
         """At most so many bytes, for which memory is taken only as they come."""
-        if size > self._left:
+        if size > self._remaining:
             self._refuse()
-        content: bytes | bytearray = self._file.read(min(size, READ_AT_ONCE))
-        if READ_AT_ONCE <= len(content) < size:
+        content: bytes | bytearray = self._file.read(min(size, READ_CHUNK))
+        if READ_CHUNK <= len(content) < size:
             content = bytearray(content)
-            while more := self._file.read(min(size - len(content), READ_AT_ONCE)):
+            while more := self._file.read(min(size - len(content), READ_CHUNK)):
                 content += more
-        self.take(len(content))
+        self.count(len(content))
         return content
 
     def readline(self) -> bytes:
         """The bytes to the end of the line."""
-        line = self._file.readline(self._left + 1)
-        self.take(len(line))
+        line = self._file.readline(self._remaining + 1)
+        self.count(len(line))
         return line
 
-    def take(self, size: int) -> None:
+    def count(self, size: int) -> None:
         """Count so many bytes as read."""
-        if size > self._left:
+        if size > self._remaining:
             self._refuse()
-        self._left -= size
+        self._remaining -= size
 
     def _refuse(self) -> NoReturn:
-        raise ShoalError(f"would unpack to more than {self._most:,} bytes, which are the most that are read")
+        raise ShoalError(f"would unpack to more than {self._limit:,} bytes, which are the most that are read")
 
 
 _MARK = object()  # where the values of a tuple, list or dictionary begin on the stack
@@ -182,7 +182,7 @@ _MARK = object()  # where the values of a tuple, list or dictionary begin on the
 class _Machine:
     """The stack and the memo of a pickle that is being read; a method for each kind of operation."""
 
-    def __init__(self, file: _Bounded) -> None:
+    def __init__(self, file: _BoundedReader) -> None:
         self.stack: list[Any] = []
         self._file = file
         self._memo: dict[int, Any] = {}
@@ -209,22 +209,22 @@ class _Machine:
 
     def append(self, values: list[Any]) -> None:
         """Append values to the list on top."""
-        held = self.pop()
-        if not isinstance(held, list):
+        target = self.pop()
+        if not isinstance(target, list):
             raise ValueError("values are appended to something other than a list")
-        held.extend(values)
-        self.stack.append(held)
+        target.extend(values)
+        self.stack.append(target)
 
     def set_items(self, values: list[Any]) -> None:
         """Add keys and values, in turns, to the dictionary on top."""
-        held = self.pop()
+        target = self.pop()
         keys = values[::2]
-        if not isinstance(held, dict) or len(values) % 2:
+        if not isinstance(target, dict) or len(values) % 2:
             raise ValueError("a dictionary lacks a value")
         if not all(type(key) is str for key in keys):
             raise ValueError("a key of a dictionary is not a text")
-        held.update(zip(keys, values[1::2], strict=True))
-        self.stack.append(held)
+        target.update(zip(keys, values[1::2], strict=True))
+        self.stack.append(target)
 
     def push_dictionary(self) -> None:
         """Make a dictionary of the values above the last mark."""
@@ -250,32 +250,34 @@ class _Machine:
         Raises:
           ShoalError: there is none.
         """
-        found = _STAND_INS.get((module, name)) if isinstance(module, str) and isinstance(name, str) else None
-        if found is None:
-            asked = f"{module}.{name}"
-            shown = asked if PLAIN_NAME.fullmatch(asked) else repr(asked[:80])
+        stand_in = (
+            _STAND_INS.get((module, name)) if isinstance(module, str) and isinstance(name, str) else None
+        )
+        if stand_in is None:
+            requested = f"{module}.{name}"
+            quoted = requested if PLAIN_NAME.fullmatch(requested) else repr(requested[:80])
             raise ShoalError(
-                f"holds code: it asks for {shown}, where only arrays may be; nothing of it was run"
+                f"holds code: it asks for {quoted}, where only arrays may be; nothing of it was run"
             )
-        self.stack.append(_StandIn(found))
+        self.stack.append(_StandIn(stand_in))
 
     def call(self) -> None:
         """Call a stand-in with a tuple of arguments."""
         arguments, function = self.pop(), self.pop()
         if not isinstance(function, _StandIn) or not isinstance(arguments, tuple):
             raise ValueError("it calls what cannot be called")
-        made = function(*arguments)
-        if isinstance(made, bytes):  # a copy of a text, which may be asked for again and again
-            self._file.take(len(made))
-        self.stack.append(made)
+        result = function(*arguments)
+        if isinstance(result, bytes):  # a copy of a text, which may be asked for again and again
+            self._file.count(len(result))
+        self.stack.append(result)
 
     def set_state(self) -> None:
         """Tell an array or a dtype its state."""
-        state, held = self.pop(), self.pop()
-        if not isinstance(held, PickledArray | _Kind):
+        state, target = self.pop(), self.pop()
+        if not isinstance(target, PickledArray | _DType):
             raise ValueError("it changes what cannot be changed")
-        held.set_state(state)
-        self.stack.append(held)
+        target.set_state(state)
+        self.stack.append(target)
 
 
 _LITERALS = re.compile(
@@ -318,7 +320,7 @@ _OPERATIONS: dict[str, Callable[[_Machine, Any], None]] = {
 }
 
 
-def _operate(machine: _Machine, name: str, argument: Any) -> None:
+def _execute(machine: _Machine, name: str, argument: Any) -> None:
     """Carry out one operation but the last."""
     if _LITERALS.fullmatch(name):
         machine.stack.append(argument)
@@ -332,38 +334,38 @@ def _operate(machine: _Machine, name: str, argument: Any) -> None:
         raise ValueError(f"its protocol is {argument}, and the newest that is read is {NEWEST_PROTOCOL}")
 
 
-def _read(file: _Bounded) -> Any:
+def _run(file: _BoundedReader) -> Any:
     machine = _Machine(file)
     for count, (operation, argument, _) in enumerate(pickletools.genops(cast(IO[bytes], file))):
         if operation.name == "STOP":
             break
-        if count == MOST_OPERATIONS:
+        if count == MAX_OPERATIONS:
             raise ValueError(
-                f"it takes more than {MOST_OPERATIONS:,} operations, and a file of rulesets some 250"
+                f"it takes more than {MAX_OPERATIONS:,} operations, and a file of rulesets some 250"
             )
-        _operate(machine, operation.name, argument)
-    held = machine.pop()
+        _execute(machine, operation.name, argument)
+    value = machine.pop()
     if machine.stack:
         raise ValueError("values are left over at its end")
     if file.read(1):  # so that what packs it is read to its end, where the checksum stands
         raise ValueError("something follows its end")
-    return held
+    return value
 
 
-def unpickled(file: Stream, most_bytes: int) -> Any:
+def unpickle(file: Stream, max_bytes: int) -> Any:
     """Read what a pickle holds: plain values, and a `PickledArray` for every array.
 
     Args:
       file: the pickle, which is read no further than is needed; what unpacks it does so as it is read.
-      most_bytes: how many bytes are read at most.
+      max_bytes: how many bytes are read at most.
 
     Raises:
       ShoalError: it asks for anything but arrays, is damaged, or too long; the message goes on after a file's name.
     """
     try:
-        return _read(_Bounded(file, most_bytes))
+        return _run(_BoundedReader(file, max_bytes))
     except ShoalError:
         raise
     except Exception as error:  # a pickle can go wrong in as many ways as a program
-        why = " ".join(str(error).split()) or type(error).__name__
-        raise ShoalError(f"is damaged: {why[:LONGEST_REASON]}") from error
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ShoalError(f"is damaged: {reason[:MAX_REASON_LENGTH]}") from error

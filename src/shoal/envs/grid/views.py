@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.envs.grid.actions import Agent
-from shoal.envs.grid.batching import computed_once
+from shoal.envs.grid.batching import compute_once_in_batch
 from shoal.envs.grid.board import Board, read
 from shoal.envs.grid.tiles import NOTHING, OPAQUE, is_one_of, tile_of
 from shoal.types import Array
@@ -17,51 +17,54 @@ from shoal.types import Array
 
 def view(board: Board, cells: Array, agent: Agent, size: int, see_through_walls: bool) -> Array:
     """The tiles and colours that the agent sees, uint8 [size, size, 2]."""
-    seen = seen_cells(board, cells, agent, size, see_through_walls)
-    return jax.lax.bitcast_convert_type(seen, jnp.uint8).reshape(size, size, 2)
+    in_view = view_cells(board, cells, agent, size, see_through_walls)
+    return jax.lax.bitcast_convert_type(in_view, jnp.uint8).reshape(size, size, 2)
 
 
-def seen_cells(board: Board, cells: Array, agent: Agent, size: int, see_through_walls: bool) -> Array:
+def view_cells(board: Board, cells: Array, agent: Agent, size: int, see_through_walls: bool) -> Array:
     """The cells that the agent sees, row by row, uint16 [size * size]."""
 
-    def window(cells: Array, agent: Agent) -> Array:
-        return read(cells, places_ahead(board, agent, size))
+    def read_window(cells: Array, agent: Agent) -> Array:
+        return read(cells, view_places(board, agent, size))
 
-    seen = computed_once(window)(agent.place >= 0, cells, agent)
-    return seen if see_through_walls else jnp.where(lit(seen, size), seen, NOTHING)
+    in_view = compute_once_in_batch(read_window)(agent.place >= 0, cells, agent)
+    return in_view if see_through_walls else jnp.where(visible_cells(in_view, size), in_view, NOTHING)
 
 
-def places_seen(board: Board, cells: Array, agent: Agent, size: int, see_through_walls: bool) -> Array:
+def visible_grid_cells(board: Board, cells: Array, agent: Agent, size: int, see_through_walls: bool) -> Array:
     """Which cells of the grid the agent sees, boolean [height, width]."""
-    places = places_ahead(board, agent, size)
-    seen = True if see_through_walls else lit(read(cells, places), size)
-    return board.grid(jnp.zeros(board.size, bool).at[places].set(seen))
+    places = view_places(board, agent, size)
+    is_visible = True if see_through_walls else visible_cells(read(cells, places), size)
+    return board.grid(jnp.zeros(board.size, bool).at[places].set(is_visible))
 
 
-def places_ahead(board: Board, agent: Agent, size: int) -> Array:
+def view_places(board: Board, agent: Agent, size: int) -> Array:
     """Where in memory lies what the agent could see, row by row, [size * size]."""
-    return agent.place + jnp.asarray(offsets(board, size))[agent.direction]
+    return agent.place + jnp.asarray(view_offsets(board, size))[agent.direction]
 
 
-def lit(window: Array, size: int) -> Array:
+def visible_cells(window: Array, size: int) -> Array:
     """Which cells of a window, row by row, are not hidden by others: boolean [size * size]."""
     opaque = is_one_of(tile_of(window), OPAQUE).reshape(size, size)
-    return visible(~opaque).reshape(-1)
+    return spread_visibility(~opaque).reshape(-1)
 
 
-def offsets(board: Board, size: int) -> np.ndarray:
+def view_offsets(board: Board, size: int) -> np.ndarray:
     """From the agent to what it sees, by its direction: `size - 1` cells ahead, `size // 2` to each side.
 
     Row by row, [4, size * size]: short axes are slow on the CPU.
     """
     forward = np.arange(size - 1, -1, -1, dtype=np.int32)[:, None]
     sideways = np.arange(size, dtype=np.int32) - size // 2
-    steps = board.steps
-    views = [forward * steps[number] + sideways * steps[(number + 1) % 4] for number in range(4)]
+    neighbour_offsets = board.neighbour_offsets
+    views = [
+        forward * neighbour_offsets[number] + sideways * neighbour_offsets[(number + 1) % 4]
+        for number in range(4)
+    ]
     return np.stack(views).reshape(4, -1)
 
 
-def visible(transparent: Array) -> Array:
+def spread_visibility(transparent: Array) -> Array:
     """Which cells of a window can be seen, given which can be seen through; both boolean [V, V].
 
     Light spreads from the agent row by row, from the last to the first. In a row it passes from every lit
@@ -71,18 +74,18 @@ def visible(transparent: Array) -> Array:
     """
     size = transparent.shape[-1]
     weights = np.left_shift(np.uint32(1), np.arange(size, dtype=np.uint32))
-    clear = jnp.sum(jnp.where(transparent, weights, np.uint32(0)), axis=-1, dtype=jnp.uint32)
-    lit = [jnp.uint32(0)] * size
-    lit[-1] = jnp.uint32(1 << size // 2)
+    transparent_rows = jnp.sum(jnp.where(transparent, weights, np.uint32(0)), axis=-1, dtype=jnp.uint32)
+    visible_rows = [jnp.uint32(0)] * size
+    visible_rows[-1] = jnp.uint32(1 << size // 2)
     for row in reversed(range(size)):
-        here, above = lit[row], lit[row - 1]
+        row_bits, next_row = visible_rows[row], visible_rows[row - 1]
         for shift, end in ((jnp.left_shift, size - 1), (jnp.right_shift, 0)):
-            passing = clear[row] & np.uint32((1 << size) - 1 ^ 1 << end)
+            spreading = transparent_rows[row] & np.uint32((1 << size) - 1 ^ 1 << end)
             for _ in range(size - 1):
-                here = here | shift(here & passing, 1)
-            above = above | (here & passing) | shift(here & passing, 1)
-        lit[row] = here
+                row_bits = row_bits | shift(row_bits & spreading, 1)
+            next_row = next_row | (row_bits & spreading) | shift(row_bits & spreading, 1)
+        visible_rows[row] = row_bits
         if row:
-            lit[row - 1] = above
-    rows = jnp.stack(lit)
+            visible_rows[row - 1] = next_row
+    rows = jnp.stack(visible_rows)
     return (rows[:, None] & weights) != 0

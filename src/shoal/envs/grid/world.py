@@ -11,25 +11,26 @@ import numpy as np
 from shoal import trees
 from shoal.envs.base import TimeStep, environment, parameter, restart, transition
 from shoal.envs.grid import goals, near, pictures, rules
-from shoal.envs.grid.actions import Action, Agent, handled, moved
-from shoal.envs.grid.board import Board, read, step_of, write
+from shoal.envs.grid.actions import Action, Agent, handle_object, move
+from shoal.envs.grid.board import Board, direction_offset, read, write
 from shoal.envs.grid.goals import Goal
 from shoal.envs.grid.rules import Rules
-from shoal.envs.grid.settling import Scene, settle
-from shoal.envs.grid.tiles import NOTHING, NUM_COLOURS, NUM_TILES, unpacked
-from shoal.envs.grid.views import places_seen, seen_cells, view
-from shoal.envs.registry import LARGEST_COUNT
+from shoal.envs.grid.settling import RuleInputs, apply_rules
+from shoal.envs.grid.tiles import NOTHING, NUM_COLOURS, NUM_TILES, unpack
+from shoal.envs.grid.views import view, view_cells, visible_grid_cells
+from shoal.envs.registry import MAX_COUNT
 from shoal.errors import ShoalError
 from shoal.spaces import Box, Dict, Discrete, Space
 from shoal.types import Array, PyTree
 
-NOWHERE = -1  # the place of what is not there
-DECAY = 0.9  # how much of the reward is lost by an episode that takes all its time
-LARGEST_SIDE = 255  # a goal's row and column are bytes
-LEAST_VIEW, LARGEST_VIEW = 3, 2 * LARGEST_SIDE + 1  # cells; the largest shows a whole grid from its edge
-LARGEST_SHADED_VIEW = 31  # cells; a row of a view in which walls hide is one number of 32 bits
-LEAST_TILE, LARGEST_TILE = 4, 64  # pixels of a tile's side in an image; below, tiles look alike
-SHOWN_TILE, SHOWN_SIDE = 32, 1280  # pixels of a tile and of the longer side of a grid that people look at
+NO_PLACE = -1  # the place of what is not there
+REWARD_DECAY = 0.9  # how much of the reward is lost by an episode that takes all its time
+MAX_SIDE = 255  # a goal's row and column are bytes
+MIN_VIEW, MAX_VIEW = 3, 2 * MAX_SIDE + 1  # cells; the largest shows a whole grid from its edge
+MAX_OPAQUE_VIEW = 31  # cells; a row of a view in which walls hide is one number of 32 bits
+MIN_TILE_SIZE, MAX_TILE_SIZE = 4, 64  # pixels of a tile's side in an image; below, tiles look alike
+RENDER_TILE_SIZE = 32  # pixels of a tile's side, at most, in a grid that people look at
+RENDER_SIDE = 1280  # pixels of the longer side of such a grid, at most
 
 
 class GridState(NamedTuple):
@@ -44,9 +45,9 @@ class GridState(NamedTuple):
     task: Array  # [], int32: which of the environment's rulesets is played
 
 
-def side(default: int, *, smallest: int) -> Any:
+def side_length(default: int, *, smallest: int) -> Any:
     """Declare a field that is the height or the width of a grid, in cells, walls included."""
-    return parameter(default=default, low=smallest, high=LARGEST_SIDE)
+    return parameter(default=default, low=smallest, high=MAX_SIDE)
 
 
 @environment
@@ -66,13 +67,13 @@ class GridWorld(abc.ABC):
     `info["success"]` is 1 on the step that reaches the goal.
     """
 
-    height: int = side(9, smallest=3)
-    width: int = side(9, smallest=3)
-    view_size: int = parameter(default=7, low=LEAST_VIEW, high=LARGEST_VIEW)
-    max_episode_steps: int | None = parameter(default=None, low=1, high=LARGEST_COUNT)
+    height: int = side_length(9, smallest=3)
+    width: int = side_length(9, smallest=3)
+    view_size: int = parameter(default=7, low=MIN_VIEW, high=MAX_VIEW)
+    max_episode_steps: int | None = parameter(default=None, low=1, high=MAX_COUNT)
     see_through_walls: bool = True
     observe_image: bool = False
-    image_tile_size: int = parameter(default=8, low=LEAST_TILE, high=LARGEST_TILE)
+    image_tile_size: int = parameter(default=8, low=MIN_TILE_SIZE, high=MAX_TILE_SIZE)
     observe_direction: bool = False
     observe_pocket: bool = False
     observe_goal: bool = False
@@ -113,26 +114,28 @@ class GridWorld(abc.ABC):
             "view": self._view_space(),
             "direction": Discrete(4),
             "pocket": cell_space(),
-            "goal": Box(0, self._most_of(goals.GoalKind, goals.ENCODED), dtype=np.uint8),
+            "goal": Box(0, self._max_bytes(goals.GoalKind, goals.ENCODED_SIZE), dtype=np.uint8),
             "rules": Box(
-                0, np.tile(self._most_of(rules.RuleKind, rules.ENCODED), (self.num_rules, 1)), dtype=np.uint8
+                0,
+                np.tile(self._max_bytes(rules.RuleKind, rules.ENCODED_SIZE), (self.num_rules, 1)),
+                dtype=np.uint8,
             ),
         }
-        told = self._told()
-        return Dict({name: parts[name] for name in ("view", *told)}) if told else parts["view"]
+        extra = self._extra_entries()
+        return Dict({name: parts[name] for name in ("view", *extra)}) if extra else parts["view"]
 
-    def _most_of(self, kinds: type[enum.IntEnum], length: int) -> np.ndarray:
+    def _max_bytes(self, kinds: type[enum.IntEnum], length: int) -> np.ndarray:
         """The greatest byte at each place of a goal or rule: its kind, then tiles, colours, rows and columns."""
-        most = max(NUM_TILES - 1, NUM_COLOURS - 1, self.height, self.width)
-        return np.asarray([max(kinds)] + [most] * (length - 1))
+        max_byte = max(NUM_TILES - 1, NUM_COLOURS - 1, self.height, self.width)
+        return np.asarray([max(kinds)] + [max_byte] * (length - 1))
 
     def _view_space(self) -> Box:
         if not self.observe_image:
             return cell_space(self.view_size, self.view_size)
-        side = self.view_size * self.image_tile_size
-        return Box(0, 255, (side, side, 3), np.uint8)
+        pixels = self.view_size * self.image_tile_size
+        return Box(0, 255, (pixels, pixels, 3), np.uint8)
 
-    def _told(self) -> tuple[str, ...]:
+    def _extra_entries(self) -> tuple[str, ...]:
         names = ("direction", "pocket", "goal", "rules")
         return tuple(name for name in names if getattr(self, f"observe_{name}"))
 
@@ -149,12 +152,12 @@ class GridWorld(abc.ABC):
     def step(self, state: GridState, action: Array, key: Array) -> tuple[GridState, TimeStep]:
         """One action, then the rules, then the goal; deterministic, the key is not used."""
         action = jnp.asarray(action, jnp.int32)
-        state, success = self._act(state, action)
+        state, success = self._apply_action(state, action)
         fails = state.agent.place == state.pitfall
         reward: Array | float = 1.0
         timed_out: Array | bool = False
         if self.max_episode_steps is not None:
-            reward = 1.0 - DECAY * (state.steps / self.max_episode_steps)
+            reward = 1.0 - REWARD_DECAY * (state.steps / self.max_episode_steps)
             timed_out = state.steps >= self.max_episode_steps
         return state, transition(
             self.observe(state),
@@ -164,49 +167,49 @@ class GridWorld(abc.ABC):
             info={"success": success.astype(jnp.float32)},
         )
 
-    def _act(self, state: GridState, action: Array) -> tuple[GridState, Array]:
+    def _apply_action(self, state: GridState, action: Array) -> tuple[GridState, Array]:
         """The state after an action and its consequences, and whether the goal is reached."""
         board, cells = self.board, state.cells
-        front_place = state.agent.place + step_of(board, state.agent.direction)
+        front_place = state.agent.place + direction_offset(board, state.agent.direction)
         front = read(cells, front_place)
-        agent = moved(board, state.agent, front, action)
+        agent = move(board, state.agent, front, action)
         if self.changes_cells:
-            agent, front = handled(agent, front, action)
+            agent, front = handle_object(agent, front, action)
             cells = write(cells, front_place, front)
-        nearby, attends = None, near.attention(action, agent.direction)
+        neighbourhood, flags = None, near.action_flags(action, agent.direction)
         if state.rules:
-            places = near.places_nearby(board, agent.place, agent.direction)
-            scene = Scene(state.rules, places, attends)
-            cells, nearby, pocket = settle(scene, cells, agent.pocket)
+            places = near.neighbourhood_places(board, agent.place, agent.direction)
+            rule_inputs = RuleInputs(state.rules, places, flags)
+            cells, neighbourhood, pocket = apply_rules(rule_inputs, cells, agent.pocket)
             agent = agent._replace(pocket=pocket)
-        success = goals.reached(state.goal, cells, agent, nearby, attends)
+        success = goals.is_reached(state.goal, cells, agent, neighbourhood, flags)
         return state._replace(cells=cells, agent=agent, steps=state.steps + 1), success
 
     def observe(self, state: GridState) -> PyTree:
         """What the agent is shown of a state."""
-        seen = self._see(state)
-        told = self._told()
-        if not told:
-            return seen
-        parts = {"view": seen}
-        if "direction" in told:
+        agent_view = self._agent_view(state)
+        extra = self._extra_entries()
+        if not extra:
+            return agent_view
+        parts = {"view": agent_view}
+        if "direction" in extra:
             parts["direction"] = state.agent.direction
-        if "pocket" in told:
-            parts["pocket"] = unpacked(state.agent.pocket)
-        if "goal" in told:
-            encoded = goals.encoded(self.board, state.goal)
+        if "pocket" in extra:
+            parts["pocket"] = unpack(state.agent.pocket)
+        if "goal" in extra:
+            encoded = goals.encode(self.board, state.goal)
             parts["goal"] = encoded if self.shows_goal else jnp.zeros_like(encoded)
-        if "rules" in told:
-            nothing = jnp.zeros((self.num_rules, rules.ENCODED), jnp.uint8)
-            parts["rules"] = rules.encoded(state.rules) if state.rules else nothing
+        if "rules" in extra:
+            no_rules = jnp.zeros((self.num_rules, rules.ENCODED_SIZE), jnp.uint8)
+            parts["rules"] = rules.encode(state.rules) if state.rules else no_rules
         return parts
 
-    def _see(self, state: GridState) -> Array:
+    def _agent_view(self, state: GridState) -> Array:
         """What the agent sees, as cells or as an image."""
-        where = (self.board, state.cells, state.agent, self.view_size, self.see_through_walls)
+        view_arguments = (self.board, state.cells, state.agent, self.view_size, self.see_through_walls)
         if not self.observe_image:
-            return view(*where)
-        cells = seen_cells(*where).reshape(self.view_size, self.view_size)
+            return view(*view_arguments)
+        cells = view_cells(*view_arguments).reshape(self.view_size, self.view_size)
         return pictures.image_of_view(cells, self.image_tile_size)
 
     def render(self, state: GridState) -> Array:
@@ -215,10 +218,10 @@ class GridWorld(abc.ABC):
         A pure function, which can be compiled and mapped over as `step` can.
         """
         agent, board = state.agent, self.board
-        size = max(LEAST_TILE, min(SHOWN_TILE, SHOWN_SIDE // max(self.height, self.width)))
-        seen = places_seen(board, state.cells, agent, self.view_size, self.see_through_walls)
+        size = max(MIN_TILE_SIZE, min(RENDER_TILE_SIZE, RENDER_SIDE // max(self.height, self.width)))
+        is_visible = visible_grid_cells(board, state.cells, agent, self.view_size, self.see_through_walls)
         cells, position = board.grid(state.cells), board.position(agent.place)
-        return pictures.image_of_grid(cells, position, agent.direction, seen, size)
+        return pictures.image_of_grid(cells, position, agent.direction, is_visible, size)
 
     def _check_bounds(self) -> None:
         for name, bounds in trees.bounds_of(type(self)).items():
@@ -234,10 +237,10 @@ class GridWorld(abc.ABC):
         """
         self._check_bounds()
         if self.view_size % 2 == 0:
-            raise ShoalError(f"view_size={self.view_size} is not an odd number of {LEAST_VIEW} or more")
-        if self.view_size > LARGEST_SHADED_VIEW and not self.see_through_walls:
+            raise ShoalError(f"view_size={self.view_size} is not an odd number of {MIN_VIEW} or more")
+        if self.view_size > MAX_OPAQUE_VIEW and not self.see_through_walls:
             raise ShoalError(
-                f"view_size={self.view_size} is more than {LARGEST_SHADED_VIEW}, the most where walls hide what is "
+                f"view_size={self.view_size} is more than {MAX_OPAQUE_VIEW}, the most where walls hide what is "
                 "behind them; give less, or see_through_walls=True"
             )
 
@@ -247,14 +250,14 @@ def cell_space(*shape: int) -> Box:
     return Box(0, np.broadcast_to((NUM_TILES - 1, NUM_COLOURS - 1), (*shape, 2)), dtype=np.uint8)
 
 
-def begin(
+def make_state(
     cells: Any,
     place: Any,
     direction: Any,
     goal: Goal,
     *,
     rule_table: Rules | tuple[()] = (),
-    pitfall: Any = NOWHERE,
+    pitfall: Any = NO_PLACE,
     task: Any = 0,
 ) -> GridState:
     """The state at the start of an episode, with nothing in the pocket."""

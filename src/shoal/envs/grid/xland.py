@@ -9,10 +9,10 @@ import numpy as np
 from shoal.envs.base import environment, parameter
 from shoal.envs.grid import choosing, goals, layouts, rules, rulesets
 from shoal.envs.grid.board import write
-from shoal.envs.grid.layouts import COLOURS, below, distinct, draw, one_of
+from shoal.envs.grid.layouts import COLOURS, choose, random_bits, sample_distinct, uniform_below
 from shoal.envs.grid.rulesets import NO_RULESET, Ruleset
-from shoal.envs.grid.tiles import FLOOR, NOTHING, Tile, coloured, packed
-from shoal.envs.grid.world import LARGEST_VIEW, LEAST_VIEW, GridState, GridWorld, begin
+from shoal.envs.grid.tiles import FLOOR, NOTHING, Tile, coloured_cells, pack
+from shoal.envs.grid.world import MAX_VIEW, MIN_VIEW, GridState, GridWorld, make_state
 from shoal.errors import ShoalError, nearest
 from shoal.types import Array, TimeStep, restart
 
@@ -38,25 +38,27 @@ class XLand(GridWorld):
     """
 
     rooms: str = "R1"
-    view_size: int = parameter(default=5, low=LEAST_VIEW, high=LARGEST_VIEW)
+    view_size: int = parameter(default=5, low=MIN_VIEW, high=MAX_VIEW)
     ruleset: Ruleset = NO_RULESET
 
     def __post_init__(self) -> None:
         """Reads the rulesets that a word names. Only what a caller gives comes here, no tree put together again."""
-        object.__setattr__(self, "ruleset", choosing.rulesets_of(self.ruleset))
+        object.__setattr__(self, "ruleset", choosing.resolve_rulesets(self.ruleset))
 
     @staticmethod
-    def lasting_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    def portable_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
         """The same parameters, with a word for rulesets that means the same later and from any directory."""
-        word = parameters.get("ruleset")
+        selector = parameters.get("ruleset")
         return (
-            {**parameters, "ruleset": choosing.lasting(word)} if isinstance(word, str) else dict(parameters)
+            {**parameters, "ruleset": choosing.portable_selector(selector)}
+            if isinstance(selector, str)
+            else dict(parameters)
         )
 
     @property
     def num_rules(self) -> int:
         """The rows of the ruleset, padding included."""
-        if np.ndim(getattr(self.ruleset, "rules", 0)) <= rulesets.AXES_OF_MANY:
+        if np.ndim(getattr(self.ruleset, "rules", 0)) <= rulesets.STACKED_RULE_AXES:
             rulesets.check_shapes(self.ruleset)  # a stack of worlds, whose sizes may be asked too, has more
         return self.ruleset.rules.shape[-2]
 
@@ -67,13 +69,17 @@ class XLand(GridWorld):
 
     def start(self, key: Array) -> GridState:
         """Things and agent on different free cells, of one of the tasks."""
-        bits = draw(key, 1 + self._draws())
-        task = jnp.zeros((), jnp.int32) if self.num_rulesets is None else below(bits[0], self.num_rulesets)
-        return self._start(task, bits[1:])
+        bits = random_bits(key, 1 + self._num_random_numbers())
+        task = (
+            jnp.zeros((), jnp.int32)
+            if self.num_rulesets is None
+            else uniform_below(bits[0], self.num_rulesets)
+        )
+        return self._start_task(task, bits[1:])
 
     def again(self, state: GridState, key: Array) -> tuple[GridState, TimeStep]:
         """A new episode of the task that a state is of: what a trial of several episodes needs."""
-        state = self._start(state.task, draw(key, self._draws()))
+        state = self._start_task(state.task, random_bits(key, self._num_random_numbers()))
         return state, restart(self.observe(state), info={"success": jnp.zeros((), jnp.float32)})
 
     def check(self) -> None:
@@ -101,31 +107,31 @@ class XLand(GridWorld):
     def _walls(self) -> np.ndarray:
         return ROOMS[self.rooms][0](self.height, self.width)
 
-    def _draws(self) -> int:
+    def _num_random_numbers(self) -> int:
         """How many random numbers an episode needs: two a door, one a thing, two for the agent."""
         return 2 * ROOMS[self.rooms][1] + self.ruleset.init_tiles.shape[-2] + 2
 
-    def _start(self, task: Array, bits: Array) -> GridState:
+    def _start_task(self, task: Array, bits: Array) -> GridState:
         board, walls, doors = self.board, self._walls(), ROOMS[self.rooms][1]
-        chosen = self.ruleset
+        ruleset = self.ruleset
         if self.num_rulesets is not None:
-            chosen = Ruleset(*(jnp.asarray(array)[task] for array in chosen))
-        things = packed(chosen.init_tiles)
+            ruleset = Ruleset(*(jnp.asarray(array)[task] for array in ruleset))
+        things = pack(ruleset.init_tiles)
         cells = jnp.asarray(board.flat(walls))
         if doors:
-            colours = one_of(bits[doors : 2 * doors], COLOURS)
-            cells = write(cells, self._door_places(bits[:doors]), coloured(Tile.DOOR_CLOSED, colours))
+            colours = choose(bits[doors : 2 * doors], COLOURS)
+            cells = write(cells, self._door_places(bits[:doors]), coloured_cells(Tile.DOOR_CLOSED, colours))
         free = layouts.free_places(board, walls)
-        ranks = distinct(bits[2 * doors : -1], len(free))
+        ranks = sample_distinct(bits[2 * doors : -1], len(free))
         places = jnp.asarray(free)[jnp.stack(ranks)]
-        kept = jnp.where(things == NOTHING, FLOOR, things)
-        cells = write(cells, places[1:], kept)
-        return begin(
+        placed = jnp.where(things == NOTHING, FLOOR, things)
+        cells = write(cells, places[1:], placed)
+        return make_state(
             cells,
             places[0],
-            below(bits[-1], 4),
-            goals.decoded(board, chosen.goal),
-            rule_table=rules.table(chosen.rules),
+            uniform_below(bits[-1], 4),
+            goals.decode(board, ruleset.goal),
+            rule_table=rules.decode(ruleset.rules),
             task=task,
         )
 
