@@ -18,9 +18,9 @@ def test_leaves_of_any_size_take_the_steps_that_each_would_take_alone(monkeypatc
     monkeypatch.setattr(optimisers, "LARGE", large)
     config = PPOConfig(hidden_sizes=(8, 8), learning_rate=0.01).resolved()
     network = networks.build(config, spec_of(envs.make("CartPole-v1")), jax.random.key(0))
-    parts, join = optimisers.parted(config, network)
+    parts, merge = optimisers.parted(config, network)
     assert len(jax.tree.leaves(parts)) == leaves
-    for x, y in zip(jax.tree.leaves(join(parts)), jax.tree.leaves(network), strict=True):
+    for x, y in zip(jax.tree.leaves(merge(parts)), jax.tree.leaves(network), strict=True):
         np.testing.assert_array_equal(x, y)
 
     plain = optax.chain(optax.clip_by_global_norm(config.max_grad_norm), optax.adam(0.01, eps=1e-5))
@@ -31,15 +31,15 @@ def test_leaves_of_any_size_take_the_steps_that_each_would_take_alone(monkeypatc
         def loss(network):
             return sum(jnp.sum(jnp.sin(3.0 * x + 1.0)) for x in jax.tree.leaves(network))
 
-        parts, join = optimisers.parted(config, network)
+        parts, merge = optimisers.parted(config, network)
         our_state, their_state = ours.init(parts), plain.init(network)
         for _ in range(3):
-            gradient = jax.grad(lambda parts: loss(join(parts)))(parts)
+            gradient = jax.grad(lambda parts: loss(merge(parts)))(parts)
             updates, our_state = ours.update(gradient, our_state, parts)
             parts = optax.apply_updates(parts, updates)
             updates, their_state = plain.update(jax.grad(loss)(network), their_state, network)
             network = optax.apply_updates(network, updates)
-        return join(parts), network
+        return merge(parts), network
 
     for x, y in zip(*map(jax.tree.leaves, both(network)), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)

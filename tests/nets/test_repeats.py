@@ -7,7 +7,7 @@ import pytest
 
 from shoal.nets import recurrent
 from shoal.nets.encoders import Encoder
-from shoal.nets.recurrent import CoreOptions, RecurrentTorso, Seen
+from shoal.nets.recurrent import CoreOptions, NetworkInputs, RecurrentTorso
 from shoal.nets.repeats import distinct, once_for_each
 from shoal.spaces import Box, Dict, Discrete
 from shoal.types import EnvSpec
@@ -91,7 +91,7 @@ def test_a_torso_gives_what_it_would_give_row_by_row(monkeypatch, beside, encode
     keys = jax.random.split(jax.random.key(1), 6)
     steps, envs = 5, 8
     kinds = jax.random.randint(keys[0], (steps, envs), 0, 12)
-    seen = Seen(
+    inputs = NetworkInputs(
         {
             "direction": kinds % 4,
             "view": jax.random.randint(keys[1], (12, 5, 5, 2), 0, 4).astype(jnp.uint8)[kinds],
@@ -105,7 +105,7 @@ def test_a_torso_gives_what_it_would_give_row_by_row(monkeypatch, beside, encode
 
     def everything():
         def loss(torso, carry):
-            outcome = torso.unroll(carry, seen)
+            outcome = torso.unroll(carry, inputs)
             return jnp.sum(weights * outcome[1]), outcome
 
         return jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))(torso, carry)
