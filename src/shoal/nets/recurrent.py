@@ -19,7 +19,7 @@ from shoal.nets.encoders import Encoder
 from shoal.nets.heads import head_for
 from shoal.nets.mlp import MLP
 from shoal.nets.queries import CellQueries
-from shoal.nets.repeats import once_for_each
+from shoal.nets.repeats import apply_to_distinct
 from shoal.types import EnvSpec, PyTree
 
 Array = jax.Array
@@ -155,15 +155,15 @@ class RecurrentTorso(nnx.Module):
         return self._with_query_results(self.core.outputs_of(after[: self.options.layers]), observation)
 
     @property
-    def _encodes_once(self) -> bool:
+    def _deduplicates(self) -> bool:
         """Whether equal observations are searched for, to be encoded once."""
-        return self.encoder.repeats and jax.default_backend() == "cpu"
+        return self.encoder.expects_repeats and jax.default_backend() == "cpu"
 
     def _unroll(
         self, carry: Carry, inputs: NetworkInputs, extra_inputs: list[Array]
     ) -> tuple[Carry, Array, Carry]:
         """The core upon the features of each step."""
-        if self._encodes_once:
+        if self._deduplicates:
             return self.core.unroll_projected(carry, self._project_inputs(inputs, extra_inputs), inputs.first)
         parts = [self.mlp(self.encoder(inputs.observation)), *extra_inputs]
         x = jnp.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0]
@@ -183,9 +183,9 @@ class RecurrentTorso(nnx.Module):
 
     def _features(self, inputs: NetworkInputs) -> Array:
         """Of each step, [T, N, mlp.out_features]."""
-        if not self._encodes_once:
+        if not self._deduplicates:
             return self.mlp(self.encoder(inputs.observation))
-        features = once_for_each(encode_observation, (self.encoder, self.mlp), _flat_observations(inputs))
+        features = apply_to_distinct(encode_observation, (self.encoder, self.mlp), _flat_observations(inputs))
         return features.reshape(*inputs.first.shape, -1)
 
     def _with_query_results(self, outputs: Array, observation: PyTree) -> Array:
@@ -205,7 +205,7 @@ class RecurrentTorso(nnx.Module):
     def _project_inputs(self, inputs: NetworkInputs, extra_inputs: list[Array]) -> Array:
         """What the core's first layer makes of its input, where equal observations are encoded and projected once."""
         layer, width = self.core.layers[0], self.mlp.out_features
-        product = once_for_each(
+        product = apply_to_distinct(
             encode_and_project, (self.encoder, self.mlp, layer.kernel), _flat_observations(inputs)
         )
         projected = product.T + layer.bias[:, None]
