@@ -96,7 +96,7 @@ def prepared(config, env, learner, trajectory):
 
 @jax.jit
 def _gradient(config, learner, rows):
-    parts, merge = optimisers.parted(config, learner.shared.network)
+    parts, merge = optimisers.split_parameters(config, learner.shared.network)
     return ppo.summed_gradient(config, merge, rows, jnp.float32(1), parts, jnp.asarray(True))[0]
 
 

@@ -318,7 +318,7 @@ def test_the_gradient_is_that_of_stepping_through_each_chunk():
         learner, trajectory, _ = acted(config, DISCRETE, key)
         rows, _, _ = ppo.prepare(chosen, DISCRETE, (), learner, trajectory)
         moved = noisy(learner.shared.network, jax.random.key(9))
-        parts, merge = optimisers.parted(chosen, moved)
+        parts, merge = optimisers.split_parameters(chosen, moved)
         summed = ppo.summed_gradient(chosen, merge, rows, jnp.float32(1), parts, jnp.asarray(True))[0]
 
         inputs, _, before = ppo.replay_rollout(chosen, DISCRETE, learner, trajectory)
@@ -409,7 +409,7 @@ def test_steps_that_are_no_transition_count_nowhere():
     @jax.jit
     def gradients(key):
         learner, trajectory, _ = acted(config, DISCRETE, key)
-        parts, merge = optimisers.parted(config, learner.shared.network)
+        parts, merge = optimisers.split_parameters(config, learner.shared.network)
         empty = trajectory.timesteps.last[:-1]
         log_prob = jnp.where(empty, jnp.nan, trajectory.extras.log_prob)
         other = trajectory._replace(

@@ -42,7 +42,11 @@ def initial(config: Any, spec: EnvSpec, batch_shape: tuple[int, ...]) -> PyTree:
     if config.correlated_noise:
         noise = jnp.zeros((*batch_shape, spaces.zeros(spec.action_space).size))
     has_previous_action = config.previous_action and recurrent(config)
-    action = jnp.zeros((*batch_shape, actions.num_numbers(spec.action_space))) if has_previous_action else ()
+    action = (
+        jnp.zeros((*batch_shape, actions.num_action_features(spec.action_space)))
+        if has_previous_action
+        else ()
+    )
     carry = _carry(config, spec, config.hidden_sizes, batch_shape) if recurrent(config) else ()
     return pack(Memory(carry, action, noise))
 
@@ -107,7 +111,7 @@ def previous_actions(spec: EnvSpec, memory_action: PyTree, raw: Array) -> PyTree
     """The actions from before each of T+1 steps as numbers, [T+1, N, A]: the memory's, then those of the rollout."""
     if isinstance(memory_action, tuple):
         return ()
-    return jnp.concatenate([memory_action[None], actions.numbers(spec.action_space, raw)])
+    return jnp.concatenate([memory_action[None], actions.action_features(spec.action_space, raw)])
 
 
 def step(actor: PyTree, carry: PyTree, inputs: NetworkInputs) -> tuple[PyTree, Any]:

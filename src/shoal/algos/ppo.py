@@ -173,7 +173,7 @@ class PPOConfig:
 
     def algorithm(self, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorithm:
         """PPO's functions for an environment; gradients and statistics are reduced over `axis`."""
-        return ppo(ppo_settings.filled(self), spec, axis)
+        return ppo(ppo_settings.with_critic_defaults(self), spec, axis)
 
     def resolved(self) -> "PPOConfig":
         """Makes explicit what is implied: switches that a setting turns on, and what depends on the machine.
@@ -182,19 +182,23 @@ class PPOConfig:
           ShoalError: a field does not hold a value of its type and within its bounds.
         """
         checks.check_fields(self)
-        chosen_chunk = 0 if memories.recurrent(self) else optimisers.chunk(max(self.hidden_sizes, default=1))
+        default_chunk = (
+            0
+            if memories.recurrent(self)
+            else optimisers.gradient_chunk_size(max(self.hidden_sizes, default=1))
+        )
         return dataclasses.replace(
-            ppo_settings.filled(self),
+            ppo_settings.with_critic_defaults(self),
             separate_updates=self.separate_updates or ppo_settings.critic_differs(self),
             kl_stop=self.kl_stop or self.target_kl < math.inf,
-            gradient_chunk=self.gradient_chunk if self.gradient_chunk >= 0 else chosen_chunk,
+            gradient_chunk=self.gradient_chunk if self.gradient_chunk >= 0 else default_chunk,
         )
 
     upgraded = staticmethod(ppo_settings.upgraded)  # of a config.json of an earlier version
 
     def validate(self, spec: EnvSpec, num_envs: int, num_steps: int) -> None:
         """Raises one sentence for the first setting that cannot work (`shoal.algos.checks`)."""
-        checks.check_ppo(ppo_settings.filled(self), spec, num_envs, num_steps)
+        checks.check_ppo(ppo_settings.with_critic_defaults(self), spec, num_envs, num_steps)
 
 
 class Shared(NamedTuple):
@@ -228,11 +232,11 @@ class Extras(NamedTuple):
 
 def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorithm:
     """PPO's functions; `config` may hold traced numbers, so this is called inside the traced function."""
-    to_action = actions.fitted(spec.action_space, config.distribution, config.action_scaling)
+    to_action = actions.action_transform(spec.action_space, config.distribution, config.action_scaling)
 
     def init(key: Array, num_envs: int) -> Learner:
         network = networks.build(config, spec, key)
-        parts, _ = optimisers.parted(config, network)
+        parts, _ = optimisers.split_parameters(config, network)
         example = spaces.zeros(spec.observation_space)
         shared = Shared(
             network=network,
@@ -260,12 +264,12 @@ def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorit
         if greedy:
             raw = actions.mode(distribution)
         elif config.correlated_noise:
-            noise, raw = actions.correlated(
+            noise, raw = actions.sample_correlated(
                 distribution, noise, timestep.first, key, config.noise_correlation
             )
         else:
             raw = actions.sample(distribution, key)
-        previous = () if isinstance(previous, tuple) else actions.numbers(spec.action_space, raw)
+        previous = () if isinstance(previous, tuple) else actions.action_features(spec.action_space, raw)
         memory = memories.pack(memories.Memory(carry, previous, noise))
         stored_distribution = distribution if config.surrogate == "penalty" else ()
         log_prob = actions.log_prob(distribution, raw)
@@ -298,8 +302,8 @@ def update(
     """PPO's update: the rollout as rows with advantages, then epochs of gradient steps on minibatches of them."""
     rows, prepared, metrics = prepare(config, spec, axis, learner, trajectory)
     shared = prepared.shared
-    rate = optimisers.scheduled(config.lr_schedule, progress) * shared.learning_rate_scale
-    parts, merge = optimisers.parted(config, shared.network)
+    rate = optimisers.schedule_factor(config.lr_schedule, progress) * shared.learning_rate_scale
+    parts, merge = optimisers.split_parameters(config, shared.network)
     optimizer = optimisers.build(config, parts, rate)
     shuffle_key = jax.random.fold_in(key, jax.lax.axis_index(axis)) if axis else key
 
@@ -314,9 +318,9 @@ def update(
     # How far the policy has moved by the last epoch.
     kl = jnp.mean(steps["approx_kl"][-config.num_minibatches :])
     shared = shared._replace(network=merge(final.parts), optimizer=final.optimizer)
-    metrics |= counts.summed(steps, ACTOR_METRICS) | {
-        "learning_rate": counts.once(config.learning_rate * rate),
-        "kl_coef": counts.once(shared.kl_coef),
+    metrics |= counts.step_means(steps, ACTOR_METRICS) | {
+        "learning_rate": counts.scalar_mean(config.learning_rate * rate),
+        "kl_coef": counts.scalar_mean(shared.kl_coef),
     }
     return Learner(adapt(config, shared, kl), prepared.local), metrics
 
@@ -365,11 +369,11 @@ def prepare(
         moments = statistics.update_moments(shared.observation, before.observation, weight, axis_name=axis)
         learner = learner._replace(shared=learner.shared._replace(observation=moments))
     metrics = {
-        "explained_variance": counts.once(
+        "explained_variance": counts.scalar_mean(
             statistics.explained_variance(target, value[:-1], weight, axis_name=axis)
         ),
-        **counts.moments_of("value", value[:-1], weight, axis),
-        **counts.moments_of("advantage", advantage, weight, axis),
+        **counts.moment_metrics("value", value[:-1], weight, axis),
+        **counts.moment_metrics("advantage", advantage, weight, axis),
     }
     if memories_before:
         local = memories.unpack_local(learner.local)._replace(
@@ -450,7 +454,7 @@ def gradient_step(
     update_actor = in_actor_epochs & ~carry.stopped
     sums = gradient_sum(carry.parts, update_actor)
     if axis:
-        sums = optimisers.summed_over(axis, sums)
+        sums = optimisers.sum_over_devices(axis, sums)
     gradient, means = jax.tree.map(lambda x: x / jnp.maximum(minibatch.weight, 1.0), sums)
     updates, opt_state = optimizer.update(gradient, carry.optimizer, carry.parts)
     parts = optax.apply_updates(carry.parts, updates)
@@ -459,12 +463,12 @@ def gradient_step(
     if config.kl_stop:
         stopped = stopped | (in_actor_epochs & (means[METRICS.index("approx_kl")] > config.target_kl))
         update_actor = update_actor & ~stopped
-    critic_epochs: Any = config.critic_update_epochs  # a number, since the config is filled
+    critic_epochs: Any = config.critic_update_epochs  # a number, since `with_critic_defaults` set it
     if config.kl_stop or critic_epochs != config.update_epochs:
         update_critic = minibatch.epoch < critic_epochs
         active = {"actor": update_actor, "critic": update_critic}
-        parts = optimisers.select(active, parts, carry.parts)
-        opt_state = optimisers.select(active, opt_state, carry.optimizer)
+        parts = optimisers.select_active(active, parts, carry.parts)
+        opt_state = optimisers.select_active(active, opt_state, carry.optimizer)
     norm = optax.tree.norm(gradient)
     return GradientState(parts, opt_state, stopped), jnp.stack(
         [*means, norm, update_actor.astype(jnp.float32)]
@@ -531,7 +535,7 @@ def adapt(config: PPOConfig, shared: Shared, kl: Array) -> Shared:
     """Moves the adaptive learning rate and KL coefficient by the KL that the last epoch ended at."""
     scale, kl_coef = shared.learning_rate_scale, shared.kl_coef
     if config.lr_schedule == "adaptive":
-        scale = optimisers.adapted_scale(scale, kl, config.desired_kl)
+        scale = optimisers.adapt_scale(scale, kl, config.desired_kl)
     if config.surrogate == "penalty" and config.adaptive_kl_coef:
         kl_coef = policy_losses.adapt_kl_coef(kl_coef, kl, config.desired_kl)
     return shared._replace(learning_rate_scale=scale, kl_coef=kl_coef)
