@@ -30,7 +30,7 @@ from shoal.algos import (
 from shoal.algos.batches import Minibatch, Rows
 from shoal.algos.normalising import normalise, scale_rewards
 from shoal.nets.actor_critic import acting_part
-from shoal.nets.gradients import computed_once
+from shoal.nets.gradients import compute_gradient_once
 from shoal.nets.recurrent import Memories, NetworkInputs
 from shoal.ops import policy_losses, returns, statistics, value_losses
 from shoal.trees import parameter
@@ -512,7 +512,9 @@ def summed_loss(
     """PPO's loss, summed over the rows that are transitions, and what it is made of, row by row."""
     batch, distribution, value = batches.replay(network, batch)
     # A rollout has no weight below 0, which the compiler does not know.
-    distribution, value = computed_once((distribution, value), batch.weight[(0,) * batch.weight.ndim] >= 0)
+    distribution, value = compute_gradient_once(
+        (distribution, value), batch.weight[(0,) * batch.weight.ndim] >= 0
+    )
     log_ratio = actions.log_prob(distribution, batch.raw_action) - batch.log_prob
     entropy = actions.entropy(distribution)
     surrogate = surrogates.NAMED[config.surrogate]

@@ -130,7 +130,7 @@ class RecurrentTorso(nnx.Module):
             layers=core.layers,
             outputs=core.outputs,
             latches=core.latches,
-            opened_by=reward_index,
+            latch_input=reward_index,
             key=core_key,
         )
         self.options = core
