@@ -42,7 +42,7 @@ class Rows(NamedTuple):
 
 def to_rows(config: Any, tree: PyTree) -> PyTree:
     """Arrays of a rollout [T, N, ...] by rows: [T * N, ...], or in chunks of K steps [T / K * N, K, ...]."""
-    if not memories.recurrent(config):
+    if not memories.is_recurrent(config):
         return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), tree)
 
     def to_chunks(x: Array) -> Array:
@@ -62,7 +62,7 @@ def chunk_starts(config: Any, inputs: NetworkInputs, before: PyTree) -> ChunkSta
       inputs: of the network at the rollout's T steps, [T, N, ...].
       before: the memories from before each of at least T steps, [T, N, ...]; () for none.
     """
-    if not memories.recurrent(config):
+    if not memories.is_recurrent(config):
         return ChunkStart()
     steps, envs = inputs.first.shape  # type: ignore[union-attr]
     length, burn_in = config.chunk_length or steps, config.burn_in
@@ -144,5 +144,5 @@ def num_gradient_parts(batch: Rows, rows: int) -> int:
     target_parts = -(-rows // math.prod(length))
     if target_parts <= 0 or size <= target_parts:
         return 1
-    fewest = -(-size // target_parts)
-    return next((k for k in range(fewest, 4 * fewest) if size % k == 0), 1)
+    min_parts = -(-size // target_parts)
+    return next((k for k in range(min_parts, 4 * min_parts) if size % k == 0), 1)

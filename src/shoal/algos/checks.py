@@ -85,8 +85,12 @@ def check_divides(name: str, number: int, what: str, total: int) -> None:
         return
     below = next((k for k in range(min(number, total), 0, -1) if total % k == 0), None)
     above = next((k for k in range(max(number, 1), total + 1) if total % k == 0), None)
-    works = sorted({k for k in (below, above) if k})
-    hint = f"the nearest that do are {works[0]} and {works[1]}" if len(works) > 1 else f"{works[0]} does"
+    nearest_divisors = sorted({k for k in (below, above) if k})
+    hint = (
+        f"the nearest that do are {nearest_divisors[0]} and {nearest_divisors[1]}"
+        if len(nearest_divisors) > 1
+        else f"{nearest_divisors[0]} does"
+    )
     raise ShoalError(f"{name}={number} does not divide {what}={total}; {hint}.")
 
 

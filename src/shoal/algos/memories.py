@@ -31,7 +31,7 @@ class Local(NamedTuple):
     critic: PyTree  # the critic's carry from before the next rollout
 
 
-def recurrent(config: Any) -> bool:
+def is_recurrent(config: Any) -> bool:
     """Whether a config's network has a memory."""
     return config.core != "none"
 
@@ -41,13 +41,13 @@ def initial(config: Any, spec: EnvSpec, batch_shape: tuple[int, ...]) -> PyTree:
     noise: PyTree = ()
     if config.correlated_noise:
         noise = jnp.zeros((*batch_shape, spaces.zeros(spec.action_space).size))
-    has_previous_action = config.previous_action and recurrent(config)
+    has_previous_action = config.previous_action and is_recurrent(config)
     action = (
         jnp.zeros((*batch_shape, actions.num_action_features(spec.action_space)))
         if has_previous_action
         else ()
     )
-    carry = _carry(config, spec, config.hidden_sizes, batch_shape) if recurrent(config) else ()
+    carry = _carry(config, spec, config.hidden_sizes, batch_shape) if is_recurrent(config) else ()
     return pack(Memory(carry, action, noise))
 
 
@@ -64,7 +64,7 @@ def pack(memory: Memory) -> PyTree:
 def initial_local(config: Any, spec: EnvSpec, num_envs: int) -> Array | Local:
     """What belongs to each environment before its first step."""
     discounted = jnp.zeros((num_envs,))
-    if not recurrent(config) or config.shared_torso:
+    if not is_recurrent(config) or config.shared_torso:
         return discounted
     sizes = config.critic_hidden_sizes
     return Local(discounted, _carry(config, spec, sizes, (num_envs,)))
@@ -91,7 +91,7 @@ def network_inputs(config: Any, timestep: TimeStep, observation: PyTree, previou
 
     The previous action and the reward of the step that a memory begins with are none: zeros.
     """
-    if not recurrent(config):
+    if not is_recurrent(config):
         return NetworkInputs(observation, timestep.action_mask)
     starts = memory_starts(config, timestep)
     action = trees.where(starts, jax.tree.map(jnp.zeros_like, previous), previous)
@@ -114,7 +114,7 @@ def previous_actions(spec: EnvSpec, memory_action: PyTree, raw: Array) -> PyTree
     return jnp.concatenate([memory_action[None], actions.action_features(spec.action_space, raw)])
 
 
-def step(actor: PyTree, carry: PyTree, inputs: NetworkInputs) -> tuple[PyTree, Any]:
+def policy_step(actor: PyTree, carry: PyTree, inputs: NetworkInputs) -> tuple[PyTree, Any]:
     """One step of N sequences: the new carry, and the distribution of the next action [N]."""
     if isinstance(inputs.first, tuple):
         return (), actor.policy(inputs.observation, inputs.action_mask)

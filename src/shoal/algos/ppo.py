@@ -184,7 +184,7 @@ class PPOConfig:
         checks.check_fields(self)
         default_chunk = (
             0
-            if memories.recurrent(self)
+            if memories.is_recurrent(self)
             else optimisers.gradient_chunk_size(max(self.hidden_sizes, default=1))
         )
         return dataclasses.replace(
@@ -260,7 +260,7 @@ def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorit
         carry, previous, noise = memories.unpack(memory)
         observation = normalise(policy.observation, timestep.observation)
         inputs = memories.network_inputs(config, timestep, observation, previous)
-        carry, distribution = memories.step(policy.actor, carry, inputs)
+        carry, distribution = memories.policy_step(policy.actor, carry, inputs)
         if greedy:
             raw = actions.mode(distribution)
         elif config.correlated_noise:
@@ -322,7 +322,7 @@ def update(
         "learning_rate": counts.scalar_mean(config.learning_rate * rate),
         "kl_coef": counts.scalar_mean(shared.kl_coef),
     }
-    return Learner(adapt(config, shared, kl), prepared.local), metrics
+    return Learner(adapt_coefficients(config, shared, kl), prepared.local), metrics
 
 
 def prepare(
@@ -352,11 +352,11 @@ def prepare(
         """What is no transition is replaced before it enters the network: 0 times NaN is NaN in a gradient."""
         return trees.where(weight > 0, tree, jax.tree.map(jnp.zeros_like, tree))
 
-    acted_on = masked(without_last(inputs))._replace(
+    step_inputs = masked(without_last(inputs))._replace(
         first=without_last(inputs.first), action_mask=before.action_mask
     )
     rows = Rows(
-        inputs=acted_on,
+        inputs=step_inputs,
         raw_action=masked(raw_actions(trajectory)),
         log_prob=masked(trajectory.extras.log_prob),
         distribution=trajectory.extras.distribution,
@@ -381,7 +381,7 @@ def prepare(
         )
         learner = learner._replace(local=memories.pack_local(local))
     rows = batches.to_rows(config, rows)._replace(
-        start=batches.chunk_starts(config, acted_on, memories_before)
+        start=batches.chunk_starts(config, step_inputs, memories_before)
     )
     return rows, learner, metrics
 
@@ -517,7 +517,7 @@ def summed_loss(
     )
     log_ratio = actions.log_prob(distribution, batch.raw_action) - batch.log_prob
     entropy = actions.entropy(distribution)
-    surrogate = surrogates.NAMED[config.surrogate]
+    surrogate = surrogates.SURROGATES[config.surrogate]
     policy_loss = surrogate(config, log_ratio, batch.advantage, (batch.distribution, distribution), kl_coef)
     if config.clip_vloss:
         value_loss = value_losses.clipped_value(value, batch.value, batch.target, config.vf_clip_coef)
@@ -533,7 +533,7 @@ def summed_loss(
     return jnp.sum(actor_loss + config.vf_coef * metrics[1]), metrics
 
 
-def adapt(config: PPOConfig, shared: Shared, kl: Array) -> Shared:
+def adapt_coefficients(config: PPOConfig, shared: Shared, kl: Array) -> Shared:
     """Moves the adaptive learning rate and KL coefficient by the KL that the last epoch ended at."""
     scale, kl_coef = shared.learning_rate_scale, shared.kl_coef
     if config.lr_schedule == "adaptive":

@@ -31,4 +31,4 @@ def policy_gradient(config: Any, log_ratio: Array, advantage: Array, pair: tuple
     return policy_losses.policy_gradient(log_ratio, advantage)
 
 
-NAMED = {"clip": clip, "penalty": penalty, "dpo": dpo, "policy_gradient": policy_gradient}
+SURROGATES = {"clip": clip, "penalty": penalty, "dpo": dpo, "policy_gradient": policy_gradient}

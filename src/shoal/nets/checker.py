@@ -54,11 +54,11 @@ def check_network(network_class: Callable[..., Any], spec: EnvSpec) -> None:
         return _distribution(network.policy(observation, None), name).sample(jax.random.key(0))
 
     action = jax.eval_shape(sample, network, observation)
-    wanted = (*batch_shape, *_action_shape(spec.action_space))
-    if not hasattr(action, "shape") or action.shape != wanted:
+    expected_shape = (*batch_shape, *_action_shape(spec.action_space))
+    if not hasattr(action, "shape") or action.shape != expected_shape:
         raise ShoalError(
             f"network {name} has a policy whose samples are of shape {getattr(action, 'shape', action)} for "
-            f"observations with leading axes {batch_shape}; it must be {wanted}."
+            f"observations with leading axes {batch_shape}; it must be {expected_shape}."
         )
 
 

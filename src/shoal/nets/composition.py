@@ -92,10 +92,10 @@ class Chain(nnx.Module):
         if not modules:
             raise ShoalError("a Chain has 0 modules; it must have 1 or more.")
         for index, (before, after) in enumerate(itertools.pairwise(modules)):
-            given, wanted = getattr(before, "out_features", None), getattr(after, "in_features", None)
-            if None not in (given, wanted) and given != wanted:
+            given, expected = getattr(before, "out_features", None), getattr(after, "in_features", None)
+            if None not in (given, expected) and given != expected:
                 raise ShoalError(
-                    f"{type(after).__name__}, module {index + 1} of a Chain, has in_features={wanted}; it must "
+                    f"{type(after).__name__}, module {index + 1} of a Chain, has in_features={expected}; it must "
                     f"be {given}, the out_features of the {type(before).__name__} before it."
                 )
         self.modules = nnx.List(modules)
