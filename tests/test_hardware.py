@@ -16,7 +16,7 @@ def test_only_the_cores_that_the_process_may_use_count():
     code = (
         "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); os.cpu_count = lambda: 64;"
         "from shoal import hardware; from shoal.algos import optimisers;"
-        "print(hardware.cores(), optimisers.chunk(64))"
+        "print(hardware.cores(), optimisers.gradient_chunk_size(64))"
     )
     environment = {name: value for name, value in os.environ.items() if name not in ("NPROC", "XLA_FLAGS")}
     done = subprocess.run(
@@ -40,4 +40,4 @@ def test_a_limit_on_threads_wins(monkeypatch, nproc, threads):
 def test_wide_layers_have_fewer_rows_where_there_are_several_threads(monkeypatch, threads, rows):
     monkeypatch.setattr("jax.local_device_count", lambda: 1)
     monkeypatch.setattr(hardware, "threads", lambda: threads)
-    assert [optimisers.chunk(width) for width in (64, 128, 256)] == rows
+    assert [optimisers.gradient_chunk_size(width) for width in (64, 128, 256)] == rows

@@ -186,7 +186,7 @@ def run_experiment(
     settings = trainer.settings_of(run, run.env_groups, scored_by, eval_metrics)
     layout = population.layout(devices, run.seeds, run.env_groups, run.members)
     check_memory(decided, settings, layout)
-    if not registry.is_own(decided.algorithm):
+    if not registry.is_builtin(decided.algorithm):
         trainer.check_algorithm(decided.environment, decided.config, settings)
         if settings.groups > 1:
             groups.check_reduced(decided.environment, decided.config, settings, decided.algorithm)

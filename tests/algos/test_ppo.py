@@ -96,8 +96,8 @@ def prepared(config, env, learner, trajectory):
 
 @jax.jit
 def _gradient(config, learner, rows):
-    parts, join = optimisers.parted(config, learner.shared.network)
-    return ppo.summed_gradient(config, join, rows, jnp.float32(1), parts, jnp.asarray(True))[0]
+    parts, merge = optimisers.split_parameters(config, learner.shared.network)
+    return ppo.summed_gradient(config, merge, rows, jnp.float32(1), parts, jnp.asarray(True))[0]
 
 
 def gradient(config, learner, rows):
@@ -385,7 +385,7 @@ def test_the_normaliser_that_acted_is_the_one_that_learns():
     raw = trajectory.timesteps.observation[:-1].reshape(-1, 4)
     live = np.asarray(rows.weight) > 0
     np.testing.assert_allclose(
-        np.asarray(rows.seen.observation)[live],
+        np.asarray(rows.inputs.observation)[live],
         np.asarray(ppo.normalise(learner.shared.observation, raw))[live],
         rtol=1e-6,
     )

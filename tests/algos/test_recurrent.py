@@ -15,7 +15,7 @@ from shoal.algos import actions, batches, memories, optimisers, ppo
 from shoal.algos.ppo import PPOConfig
 from shoal.errors import ShoalError
 from shoal.nets.cores import CELLS
-from shoal.nets.recurrent import Memories, Seen
+from shoal.nets.recurrent import Memories, NetworkInputs
 from shoal.runtime.acting import TrainedPolicy
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
 from shoal.types import EPISODE_ENDED, EnvSpec, TimeStep, Trajectory, spec_of
@@ -30,24 +30,31 @@ SPECS = {
     "trials": EnvSpec(Dict({"observation": Box(-3.0, 3.0, (2,)), EPISODE_ENDED: Discrete(2)}), Discrete(3)),
     "grid": EnvSpec(Box(0, 2, (4, 4, 1), np.uint8), Discrete(3)),
 }
-SEEN = {"previous_action": True, "previous_reward": True, "first_flag": True}
+ALL_INPUTS = {"previous_action": True, "previous_reward": True, "first_flag": True}
 
 VARIANTS = {kind: ("discrete", {"core": kind}) for kind in CELLS} | {
     "gru, shared, all inputs, heads": (
         "discrete",
-        {"core": "gru", "shared_torso": True, "head_sizes": (4,), **SEEN},
+        {"core": "gru", "shared_torso": True, "head_sizes": (4,), **ALL_INPUTS},
     ),
     "gru, shared, a grid of which much is seen again": (
         "grid",
-        {"core": "gru", "shared_torso": True, "encoder": "cnn", "hidden_sizes": (), **SEEN},
+        {"core": "gru", "shared_torso": True, "encoder": "cnn", "hidden_sizes": (), **ALL_INPUTS},
     ),
     "mgu, a grid whose cells are searched": (
         "grid",
-        {"core": "mgu", "encoder": "one_hot", "queries": 2, "head_sizes": (4,), **SEEN},
+        {"core": "mgu", "encoder": "one_hot", "queries": 2, "head_sizes": (4,), **ALL_INPUTS},
     ),
     "mgu, shared, a grid whose cells are searched": (
         "grid",
-        {"core": "mgu", "shared_torso": True, "encoder": "one_hot", "queries": 2, "head_sizes": (4,), **SEEN},
+        {
+            "core": "mgu",
+            "shared_torso": True,
+            "encoder": "one_hot",
+            "queries": 2,
+            "head_sizes": (4,),
+            **ALL_INPUTS,
+        },
     ),
     "gru, two layers, shown the observation before, latches": (
         "discrete",
@@ -57,20 +64,26 @@ VARIANTS = {kind: ("discrete", {"core": kind}) for kind in CELLS} | {
             "previous_observation": True,
             "critic_hidden_sizes": (3,),
             "latches": 2,
-            **SEEN,
+            **ALL_INPUTS,
         },
     ),
     "mgu, shared, a grid, shown the observation before": (
         "grid",
-        {"core": "mgu", "shared_torso": True, "encoder": "one_hot", "previous_observation": True, **SEEN},
+        {
+            "core": "mgu",
+            "shared_torso": True,
+            "encoder": "one_hot",
+            "previous_observation": True,
+            **ALL_INPUTS,
+        },
     ),
     "lstm, two layers summed, embedding": (
         "parts",
-        {"core": "lstm", "core_layers": 2, "core_outputs": "sum", "action_embedding": 2, **SEEN},
+        {"core": "lstm", "core_layers": 2, "core_outputs": "sum", "action_embedding": 2, **ALL_INPUTS},
     ),
     "gru, cleared with every episode of a trial": (
         "trials",
-        {"core": "gru", "memory_lasts": "episode", **SEEN},
+        {"core": "gru", "memory_lasts": "episode", **ALL_INPUTS},
     ),
     "mingru, noise, normalised, no layer before": (
         "box",
@@ -80,7 +93,7 @@ VARIANTS = {kind: ("discrete", {"core": kind}) for kind in CELLS} | {
             "norm_obs": True,
             "norm_reward": True,
             "hidden_sizes": (),
-            **SEEN,
+            **ALL_INPUTS,
         },
     ),
 }
@@ -156,15 +169,15 @@ def acted(config, spec, key):
     )
     memory = noisy(algorithm.memory((n,)), memory_key)
     policy = algorithm.policy(learner)
-    network, critic = learner.shared.network, memories.parts_of(learner.local).critic
+    network, critic = learner.shared.network, memories.unpack_local(learner.local).critic
 
-    def step(carry, inputs):
+    def step(carry, timestep_and_key):
         memory, critic = carry
-        timestep, key = inputs
-        parts = memories.opened(memory)
+        timestep, key = timestep_and_key
+        parts = memories.unpack(memory)
         observation = ppo.normalise(policy.observation, timestep.observation)
-        seen = memories.seen(config, timestep, observation, parts.action)
-        one = network.unroll(Memories(parts.carry, critic), jax.tree.map(lambda x: x[None], seen))
+        inputs = memories.network_inputs(config, timestep, observation, parts.action)
+        one = network.unroll(Memories(parts.carry, critic), jax.tree.map(lambda x: x[None], inputs))
         memory, action, extras = algorithm.act(policy, memory, timestep, key)
         return (memory, one.after.critic), (action, extras, one.value[0])
 
@@ -179,16 +192,16 @@ def everything(config, spec, key):
     """What acting gave, and what the update's own functions make of it at each chunk length."""
     learner, trajectory, values = acted(config, spec, key)
     network, found = learner.shared.network, {}
-    _, looked_back, _ = ppo.look_back(config, spec, learner, trajectory)
+    _, replayed_values, _ = ppo.replay_rollout(config, spec, learner, trajectory)
     for length, burn_in in CHUNKS:
         chosen = dataclasses.replace(config, chunk_length=length, burn_in=burn_in)
         rows, prepared, _ = ppo.prepare(chosen, spec, (), learner, trajectory)
         batch, distribution, value = batches.replay(network, rows)
-        ratio = actions.log_prob(distribution, batch.raw) - batch.log_prob
+        ratio = actions.log_prob(distribution, batch.raw_action) - batch.log_prob
         _, of_rows = ppo.summed_loss(chosen, network, rows, jnp.float32(1.0), jnp.asarray(True))
         sums = [x.sum() for x in of_rows]
         found[length, burn_in] = rows, batch, ratio, value, sums, prepared.local
-    return trajectory, values, looked_back, found
+    return trajectory, values, replayed_values, found
 
 
 @pytest.fixture(params=VARIANTS, scope="module")
@@ -207,9 +220,9 @@ def test_every_pattern_of_resets_is_there():
 @pytest.mark.quick(
     "gru", "mingru", "mgu, shared, a grid, shown the observation before", "lstm, two layers summed, embedding"
 )
-def test_looking_back_gives_the_values_that_acting_gave(variant):
-    _, values, looked_back, _ = variant
-    np.testing.assert_allclose(looked_back, values, rtol=1e-5, atol=1e-5)
+def test_replaying_a_rollout_gives_the_values_that_acting_gave(variant):
+    _, values, replayed_values, _ = variant
+    np.testing.assert_allclose(replayed_values, values, rtol=1e-5, atol=1e-5)
 
 
 def test_the_first_minibatch_has_ratio_one_at_every_chunk_length(variant):
@@ -237,8 +250,8 @@ def test_the_memory_lasts_a_trial_or_an_episode_of_it(lasts):
 
     @jax.jit
     def played(observations, ended):
-        def step(memory, seen):
-            x, flag, reward = seen
+        def step(memory, inputs):
+            x, flag, reward = inputs
             timestep = TimeStep(
                 observation={"observation": x, EPISODE_ENDED: jnp.broadcast_to(flag, (2,))},
                 reward=jnp.broadcast_to(reward, (2,)),
@@ -273,29 +286,29 @@ def test_the_critics_memory_goes_on_with_the_next_rollout():
             steps = jax.tree.map(lambda x: x[a : b + 1], trajectory.timesteps)
             return Trajectory(steps, *cut, memory)
 
-        _, _, before = ppo.look_back(config, DISCRETE, learner, trajectory)
+        _, _, before = ppo.replay_rollout(config, DISCRETE, learner, trajectory)
         _, second, _ = ppo.prepare(config, DISCRETE, (), learner, part(0, 4, trajectory.memory))
         carry = jax.tree.map(lambda x: x[4], before.actor)
         rest = part(4, 6, memories.Memory(carry, (), ()))
-        return values[4:], ppo.look_back(config, DISCRETE, second, rest)[1]
+        return values[4:], ppo.replay_rollout(config, DISCRETE, second, rest)[1]
 
     np.testing.assert_allclose(*both(jax.random.key(3)), atol=1e-5)
 
 
 def test_chunks_are_contiguous_in_time():
     x = jnp.arange(T)[:, None] * 100 + jnp.arange(5)
-    rows = np.asarray(batches.rows_of(made(core="gru", chunk_length=2), x))
+    rows = np.asarray(batches.to_rows(made(core="gru", chunk_length=2), x))
     assert rows.shape == (15, 2)
     assert {tuple(row) for row in rows} == {
         (t * 100 + n, (t + 1) * 100 + n) for t in range(0, T, 2) for n in range(5)
     }
-    np.testing.assert_array_equal(batches.rows_of(made(core="gru"), x), x.T)
-    np.testing.assert_array_equal(batches.rows_of(made(), x), x.reshape(-1))
+    np.testing.assert_array_equal(batches.to_rows(made(core="gru"), x), x.T)
+    np.testing.assert_array_equal(batches.to_rows(made(), x), x.reshape(-1))
 
 
 def test_the_gradient_is_that_of_stepping_through_each_chunk():
     """Against a loop over single steps, whose memory is cut at the chunks' starts; parameters have moved."""
-    config = trees.as_arrays(made(core="lstm", norm_adv="none", **SEEN))
+    config = trees.as_arrays(made(core="lstm", norm_adv="none", **ALL_INPUTS))
 
     length = 2
 
@@ -305,10 +318,10 @@ def test_the_gradient_is_that_of_stepping_through_each_chunk():
         learner, trajectory, _ = acted(config, DISCRETE, key)
         rows, _, _ = ppo.prepare(chosen, DISCRETE, (), learner, trajectory)
         moved = noisy(learner.shared.network, jax.random.key(9))
-        parts, join = optimisers.parted(chosen, moved)
-        summed = ppo.summed_gradient(chosen, join, rows, jnp.float32(1), parts, jnp.asarray(True))[0]
+        parts, merge = optimisers.split_parameters(chosen, moved)
+        summed = ppo.summed_gradient(chosen, merge, rows, jnp.float32(1), parts, jnp.asarray(True))[0]
 
-        seen, _, before = ppo.look_back(chosen, DISCRETE, learner, trajectory)
+        inputs, _, before = ppo.replay_rollout(chosen, DISCRETE, learner, trajectory)
         whole, _, _ = ppo.prepare(
             dataclasses.replace(config, chunk_length=0), DISCRETE, (), learner, trajectory
         )
@@ -318,9 +331,9 @@ def test_the_gradient_is_that_of_stepping_through_each_chunk():
             for t in range(T):
                 if t % length == 0:
                     memory = jax.tree.map(lambda x, t=t: x[t], before)
-                one = network.unroll(memory, jax.tree.map(lambda x, t=t: x[t : t + 1], seen))
+                one = network.unroll(memory, jax.tree.map(lambda x, t=t: x[t : t + 1], inputs))
                 memory, weight = one.after, whole.weight[:, t]
-                ratio = jnp.exp(one.distribution.log_prob(whole.raw[:, t])[0] - whole.log_prob[:, t])
+                ratio = jnp.exp(one.distribution.log_prob(whole.raw_action[:, t])[0] - whole.log_prob[:, t])
                 advantage = whole.advantage[:, t]
                 clipped = jnp.clip(ratio, 1 - config.clip_coef, 1 + config.clip_coef)
                 policy_loss = -jnp.minimum(ratio * advantage, clipped * advantage)
@@ -328,7 +341,7 @@ def test_the_gradient_is_that_of_stepping_through_each_chunk():
                 total += jnp.sum(jnp.where(weight > 0, policy_loss + config.vf_coef * value_loss, 0.0))
             return total
 
-        return join(summed), jax.grad(loss)(moved)
+        return merge(summed), jax.grad(loss)(moved)
 
     actual, expected = gradients(jax.random.key(4))
     for x, y in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
@@ -344,12 +357,12 @@ def test_burning_in_is_running_over_the_steps_before():
         learner, trajectory, _ = acted(config, DISCRETE, key)
         network = noisy(learner.shared.network, jax.random.key(9))
         rows, _, _ = ppo.prepare(config, DISCRETE, (), learner, trajectory)
-        seen, _, before = ppo.look_back(config, DISCRETE, learner, trajectory)
+        inputs, _, before = ppo.replay_rollout(config, DISCRETE, learner, trajectory)
         fresh = network.unroll(
-            jax.tree.map(lambda x: x[1], before), jax.tree.map(lambda x: x[1:6], seen)
+            jax.tree.map(lambda x: x[1], before), jax.tree.map(lambda x: x[1:6], inputs)
         ).value[2:]
         first = network.unroll(
-            jax.tree.map(lambda x: x[0], before), jax.tree.map(lambda x: x[:3], seen)
+            jax.tree.map(lambda x: x[0], before), jax.tree.map(lambda x: x[:3], inputs)
         ).value
         plain = dataclasses.replace(config, burn_in=0)
         stale, _, _ = ppo.prepare(plain, DISCRETE, (), learner, trajectory)
@@ -369,7 +382,7 @@ def test_burning_in_is_running_over_the_steps_before():
 @pytest.mark.parametrize(
     "settings",
     [
-        {"core": "gru", "chunk_length": 4, "num_minibatches": 4, **SEEN},
+        {"core": "gru", "chunk_length": 4, "num_minibatches": 4, **ALL_INPUTS},
         {"core": "lstm", "shared_torso": True, "surrogate": "penalty", "gradient_chunk": 16},
         {"core": "mingru", "chunk_length": 4, "burn_in": 4, "target_kl": 0.01, "critic_update_epochs": 5},
     ],
@@ -391,12 +404,12 @@ def test_training_is_reproducible_and_finite(settings):
 
 def test_steps_that_are_no_transition_count_nowhere():
     """What was seen last in an episode and done after it (NaN included) changes no gradient."""
-    config = trees.as_arrays(made(core="gru", chunk_length=2, **SEEN))
+    config = trees.as_arrays(made(core="gru", chunk_length=2, **ALL_INPUTS))
 
     @jax.jit
     def gradients(key):
         learner, trajectory, _ = acted(config, DISCRETE, key)
-        parts, join = optimisers.parted(config, learner.shared.network)
+        parts, merge = optimisers.split_parameters(config, learner.shared.network)
         empty = trajectory.timesteps.last[:-1]
         log_prob = jnp.where(empty, jnp.nan, trajectory.extras.log_prob)
         other = trajectory._replace(
@@ -404,12 +417,12 @@ def test_steps_that_are_no_transition_count_nowhere():
             extras=trajectory.extras._replace(log_prob=log_prob),
         )
         every = [ppo.prepare(config, DISCRETE, (), learner, t)[0] for t in (trajectory, other)]
-        seen = every[1].seen.observation
-        seen = jnp.where((every[1].weight == 0)[..., None], 7.0, seen)
-        every[1] = every[1]._replace(seen=every[1].seen._replace(observation=seen))
+        observation = every[1].inputs.observation
+        observation = jnp.where((every[1].weight == 0)[..., None], 7.0, observation)
+        every[1] = every[1]._replace(inputs=every[1].inputs._replace(observation=observation))
         both = jax.tree.map(lambda x, y: jnp.stack([x, y]), *every)
         return jax.lax.map(
-            lambda rows: ppo.summed_gradient(config, join, rows, jnp.float32(1), parts, jnp.asarray(True)),
+            lambda rows: ppo.summed_gradient(config, merge, rows, jnp.float32(1), parts, jnp.asarray(True)),
             both,
         )
 
@@ -421,7 +434,7 @@ def test_steps_that_are_no_transition_count_nowhere():
 
 def test_a_trained_policy_remembers():
     """Called step by step it acts as one unroll does; one observation or a batch; `first` forgets."""
-    config = trees.as_arrays(made(core="lstm", norm_obs=True, **SEEN))
+    config = trees.as_arrays(made(core="lstm", norm_obs=True, **ALL_INPUTS))
     env = Halves()
     algorithm = config.algorithm(spec_of(env))
     learner = jax.jit(lambda key: algorithm.init(key, 1))(jax.random.key(0))
@@ -440,14 +453,14 @@ def test_a_trained_policy_remembers():
     taken = np.array(taken)
     one_hot = np.eye(2, dtype=np.float32)[taken]
     previous = np.concatenate([np.zeros((1, 3, 2), np.float32), one_hot[:-1]])
-    seen = Seen(
+    inputs = NetworkInputs(
         ppo.normalise(policy.parameters.observation, jnp.asarray(observations)),
         first=jnp.asarray(first),
         action=jnp.where(first[..., None], 0.0, previous),  # none and 0 where an episode begins
         reward=jnp.where(first, 0.0, rewards),
     )
-    carry = memories.opened(algorithm.memory((3,))).carry
-    after, distribution = policy.parameters.actor.policy(carry, seen)
+    carry = memories.unpack(algorithm.memory((3,))).carry
+    after, distribution = policy.parameters.actor.policy(carry, inputs)
     np.testing.assert_array_equal(taken, distribution.mode())
     jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), memory.carry, after)
     memory, alone = policy.initial_memory(), []

@@ -24,7 +24,7 @@ from shoal.envs.grid.rules import RuleKind
 from shoal.envs.grid.rulesets import NO_RULESET, Ruleset, ruleset, stack
 from shoal.envs.grid.tiles import FLOOR, Colour, Tile, cell
 from shoal.errors import ShoalError
-from shoal.nets.encoders import parts_of
+from shoal.nets.encoders import observation_parts
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "grid.md"
 R1 = "XLand-MiniGrid-R1-9x9"
@@ -273,7 +273,7 @@ def test_what_the_agent_is_told_is_within_its_space(name):
         assert world.observation_space.contains(told)
         beyond = row == 200
         assert (told["goal"][3:] == ((world.height, world.width) if beyond else (row, column))).all()
-    sizes = {part.path: part.sizes for part in parts_of(world.observation_space, cells=True)}
+    sizes = {part.path: part.sizes for part in observation_parts(world.observation_space, cells=True)}
     assert sizes["goal",][0] == len(GoalKind) and sizes["rules",][0] == len(RuleKind)
 
 

@@ -187,13 +187,13 @@ def test_looking_up_what_cells_contribute_is_embedding_them(monkeypatch):
         return jax.jit(jax.value_and_grad(loss, has_aux=True))(network)
 
     for most, convolutions in ((28, 1), (27, 2)):
-        monkeypatch.setattr(cnn, "MOST_CODES", most)
+        monkeypatch.setattr(cnn, "MAX_LOOKUP_CODES", most)
         program = jax.jit(functools.partial(GridCNN.__call__, network)).lower(x).as_text()
         assert program.count("stablehlo.convolution") == convolutions
         ours, theirs = both(GridCNN.__call__), both(embedded)
         for ours_leaf, theirs_leaf in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
             np.testing.assert_allclose(ours_leaf, theirs_leaf, rtol=1e-4, atol=2e-5)
-    monkeypatch.setattr(cnn, "MOST_CODES", 28)
+    monkeypatch.setattr(cnn, "MAX_LOOKUP_CODES", 28)
     np.testing.assert_array_equal(network(x.astype(jnp.int8)), network(x))
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shoal.errors import ShoalError
-from shoal.nets.composition import AroundCore, Branches, Chain, Core, NoCore, is_noisy
+from shoal.nets.composition import Branches, Chain, Core, IdentityCore, RecurrentChain, is_noisy
 from shoal.nets.cores import RecurrentCore
 from shoal.nets.ensembles import Ensemble
 from shoal.nets.headed import Headed
@@ -119,7 +119,7 @@ def test_noise_reaches_every_noisy_part_with_a_key_of_its_own():
 
 def test_around_a_core_torsos_take_all_steps_and_the_core_goes_through_them():
     before, after = MLP(3, (4,), key=KEY), MLP(4, (5,), 2, key=OTHER)
-    network = AroundCore(before, RunningSum(), after)
+    network = RecurrentChain(before, RunningSum(), after)
     x = jax.random.normal(KEY, (6, 2, 3))
     first = jnp.zeros((6, 2), bool).at[3, 1].set(True)
     memory, y = network(network.initial((2,)), x, first)
@@ -136,7 +136,7 @@ def test_around_a_core_torsos_take_all_steps_and_the_core_goes_through_them():
 
 def test_the_recurrent_core_is_a_core():
     core = RecurrentCore(4, 6, "lstm", key=KEY)
-    network = AroundCore(MLP(3, (4,), key=KEY), core, Headed(CategoricalHead(2), 6, scale=1.0, key=OTHER))
+    network = RecurrentChain(MLP(3, (4,), key=KEY), core, Headed(CategoricalHead(2), 6, scale=1.0, key=OTHER))
     assert isinstance(core, Core)
     x, first = jax.random.normal(KEY, (5, 2, 3)), jnp.zeros((5, 2), bool).at[2, 0].set(True)
     memory, policy = network(network.initial((2,)), x, first)
@@ -147,7 +147,7 @@ def test_the_recurrent_core_is_a_core():
 
 def test_without_a_core_it_is_the_chain_of_both_torsos():
     before, after = NoisyMLP(3, (4,), key=KEY), Headed(CategoricalHead(2), 4, scale=1.0, key=OTHER)
-    network = AroundCore(before, NoCore(4), after)
+    network = RecurrentChain(before, IdentityCore(4), after)
     x, first = jax.random.normal(KEY, (6, 2, 3)), jnp.zeros((6, 2), bool)
     memory, policy = network(network.initial((2,)), x, first)
     assert memory == ()
@@ -155,7 +155,7 @@ def test_without_a_core_it_is_the_chain_of_both_torsos():
     _, legal = network((), x, first, jnp.array([True, False]), key=KEY)
     np.testing.assert_array_equal(legal.mode(), 0)
     assert is_noisy(network)
-    assert isinstance(NoCore(4), Core)
+    assert isinstance(IdentityCore(4), Core)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_without_a_core_it_is_the_chain_of_both_torsos():
             r"MLP, module 1 of a Chain, has in_features=5; it must be 4, the out_features of the MLP before it",
         ),
         (
-            lambda: AroundCore(MLP(3, (5,), key=KEY), RunningSum(), MLP(4, (5,), key=KEY)),
+            lambda: RecurrentChain(MLP(3, (5,), key=KEY), RunningSum(), MLP(4, (5,), key=KEY)),
             r"RunningSum, module 1 .* must be 5",
         ),
         (lambda: ArrayInput((2, -1)), r"shape=\(2, -1\) of an ArrayInput"),

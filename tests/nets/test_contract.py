@@ -190,7 +190,8 @@ def inputs_of(member, batch_shape, key, size=1.0):
 
 FILES = ("mlp", "noisy", "cnn", "residual", "inputs", "composition", "ensembles", "headed", "heads")
 FILES += ("value_heads", "q_heads")
-ELSEWHERE = {"Dense", "LayerNorm", "NoCore", "AroundCore"}  # parts of others; cores have another call
+# Parts of others; cores have another call.
+ELSEWHERE = {"Dense", "LayerNorm", "IdentityCore", "RecurrentChain"}
 
 T, B = 3, 2
 

@@ -265,7 +265,7 @@ def test_initial_weights(kind):
     for block in [b for kernel in kernels for b in blocks(kernel, cell.gates)]:
         np.testing.assert_allclose(np.linalg.svd(block, compute_uv=False), 1.0, rtol=1e-5)
     for k, bias in enumerate(blocks(layer.bias, cell.gates)):
-        np.testing.assert_array_equal(bias, 1.0 if k == cell.remember else 0.0)
+        np.testing.assert_array_equal(bias, 1.0 if k == cell.unit_bias_block else 0.0)
 
 
 def equations(jaxpr):
@@ -347,10 +347,10 @@ def test_the_gradient_is_that_of_the_plain_loop(kind):
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if CELLS[kind].keeping])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if CELLS[kind].keep_gates])
 def test_a_latch_keeps_what_was_when_it_was_opened(kind):
     """Units 0 to 3 of 8 are opened by input 2, at step 3: what comes then stays, and what comes later passes by."""
-    options = dict(latches=4, opened_by=2, key=jax.random.key(0))
+    options = dict(latches=4, latch_input=2, key=jax.random.key(0))
     core = RecurrentCore(5, 8, kind, **options)
     plain = RecurrentCore(5, 8, kind, key=jax.random.key(0))
     x = 0.5 * jax.random.normal(jax.random.key(1), (T, N, 5))
@@ -391,8 +391,8 @@ def test_bad_input_is_named():
         RecurrentCore(3, 4, latches=5, key=key)
     with pytest.raises(ShoalError, match="latches=2 need gates, and core='rnn' has none; choose one of gru"):
         RecurrentCore(3, 4, "rnn", latches=2, key=key)
-    with pytest.raises(ShoalError, match="opened_by=3 of a core must be the number of one of its 3 inputs"):
-        RecurrentCore(3, 4, latches=2, opened_by=3, key=key)
+    with pytest.raises(ShoalError, match="latch_input=3 of a core must be the number of one of its 3 inputs"):
+        RecurrentCore(3, 4, latches=2, latch_input=3, key=key)
     core = RecurrentCore(3, 4, key=key)
     with pytest.raises(ShoalError, match=r"x of shape \(2, 5, 2\) and first of shape \(2, 5\)"):
         core(core.initial((5,)), jnp.zeros((2, 5, 2)), jnp.zeros((2, 5), bool))

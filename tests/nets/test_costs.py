@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from shoal.nets.costs import num_bytes, num_parameters, product_flops, step_cost
-from shoal.nets.gradients import computed_once, scale_gradient
+from shoal.nets.gradients import compute_gradient_once, scale_gradient
 from shoal.nets.mlp import MLP
 from shoal.ops.value_losses import clipped_value
 
@@ -94,7 +94,7 @@ def test_what_is_computed_once_is_the_same_and_its_gradient_is():
     tree = {"x": jnp.array([0.3, -1.2, 2.0]), "legal": jnp.array([True, False]), "name": "a", "n": 3}
 
     def loss(x, holds):
-        seen = computed_once({**tree, "x": x}, holds)
+        seen = compute_gradient_once({**tree, "x": x}, holds)
         assert (seen["legal"] is tree["legal"], seen["name"], seen["n"]) == (True, "a", 3)
         return jnp.sum(jnp.sin(seen["x"]) * x)
 
@@ -115,7 +115,7 @@ def test_the_gradient_of_a_loss_is_computed_once_and_not_for_every_feature():
         return jnp.sum(jnp.where(target > -1.0, clipped_value(value, old, target, 0.2), 0.0))
 
     def of_mlp(mlp, old, target):
-        return loss(computed_once(mlp(x)[:, 0], old[0] < jnp.inf), old, target)
+        return loss(compute_gradient_once(mlp(x)[:, 0], old[0] < jnp.inf), old, target)
 
     def given(mlp, gradient):
         value, pull_back = jax.vjp(lambda mlp: mlp(x)[:, 0], mlp)

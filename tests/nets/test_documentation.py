@@ -50,4 +50,4 @@ def test_the_page_names_every_module_and_helper(name):
 
 # Parts of others, protocols, and what only these files call.
 OWN = {"Dense", "LayerNorm", "Head", "Torso", "Core", "head_for", "Cost", "even_atoms", "leading_shape"}
-OWN |= {"is_noisy", "applied", "keys_for", "joined", "factorised_noise", "dueling"}
+OWN |= {"is_noisy", "apply_module", "keys_for", "concatenate_features", "factorised_noise", "dueling"}

@@ -12,7 +12,7 @@ from shoal.errors import ShoalError
 from shoal.nets.ensembles import Ensemble, lowest
 from shoal.nets.mlp import MLP
 from shoal.nets.q_heads import ContinuousQ
-from shoal.nets.targets import periodic, polyak, target_of
+from shoal.nets.targets import make_target, periodic, polyak
 from shoal.trees import named_leaves
 
 KEY = jax.random.key(0)
@@ -104,7 +104,7 @@ def test_periodic_copies_at_multiples_only():
 
 def test_a_target_is_a_copy_that_can_be_donated_with_its_network():
     network, _ = networks()
-    target = target_of(network)
+    target = make_target(network)
     for ours, theirs in zip(jax.tree.leaves(target), jax.tree.leaves(network), strict=True):
         np.testing.assert_array_equal(ours, theirs)
         assert ours.unsafe_buffer_pointer() != theirs.unsafe_buffer_pointer()

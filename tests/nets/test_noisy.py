@@ -51,14 +51,14 @@ def test_noise_is_factorised_with_the_stated_moments():
 
 
 def test_a_draw_is_the_mean_and_a_product_of_two_vectors():
-    """`drawn` is a plain MLP, its weights off the means by σ times a matrix of rank one."""
+    """`sample` is a plain MLP, its weights off the means by σ times a matrix of rank one."""
     noisy = network(sigma=0.7)
-    drawn = noisy.drawn(jax.random.key(3))
-    assert isinstance(drawn, MLP)
-    assert jax.tree.structure(drawn) == jax.tree.structure(noisy.mean)
+    sample = noisy.sample(jax.random.key(3))
+    assert isinstance(sample, MLP)
+    assert jax.tree.structure(sample) == jax.tree.structure(noisy.mean)
     for layer, mean, deviation in (
-        (drawn.layers[0], noisy.mean.layers[0], noisy.deviations[0]),
-        (drawn.projection[0], noisy.mean.projection[0], noisy.deviations[1]),
+        (sample.layers[0], noisy.mean.layers[0], noisy.deviations[0]),
+        (sample.projection[0], noisy.mean.projection[0], noisy.deviations[1]),
     ):
         noise = np.asarray((layer.kernel - mean.kernel) / deviation.kernel, np.float64)
         singular = np.linalg.svd(noise, compute_uv=False)
@@ -70,13 +70,13 @@ def test_a_draw_is_the_mean_and_a_product_of_two_vectors():
 
 def test_over_many_draws_weights_have_their_means_and_deviations():
     noisy = network()
-    draws = jax.jit(jax.vmap(noisy.drawn))(jax.random.split(jax.random.key(1), 8000))
+    draws = jax.jit(jax.vmap(noisy.sample))(jax.random.split(jax.random.key(1), 8000))
     for part, variance in (("kernel", 2 / np.pi), ("bias", np.sqrt(2 / np.pi))):
-        drawn = np.asarray(getattr(draws.layers[0], part))
+        sample = np.asarray(getattr(draws.layers[0], part))
         deviation = np.asarray(getattr(noisy.deviations[0], part)) * np.sqrt(variance)
         mean = np.asarray(getattr(noisy.mean.layers[0], part))
-        assert np.all(np.abs(drawn.mean(axis=0) - mean) < 5 * deviation / np.sqrt(8000))
-        np.testing.assert_allclose(drawn.std(axis=0), deviation, rtol=0.1)
+        assert np.all(np.abs(sample.mean(axis=0) - mean) < 5 * deviation / np.sqrt(8000))
+        np.testing.assert_allclose(sample.std(axis=0), deviation, rtol=0.1)
 
 
 def test_the_key_decides_and_without_one_the_means_do():
@@ -86,7 +86,7 @@ def test_the_key_decides_and_without_one_the_means_do():
     first, again, other = (call(noisy, x, jax.random.key(seed)) for seed in (1, 1, 2))
     np.testing.assert_array_equal(first, again)
     assert np.abs(first - other).max() > 1e-2
-    np.testing.assert_allclose(noisy.drawn(jax.random.key(1))(x), first, atol=1e-6)
+    np.testing.assert_allclose(noisy.sample(jax.random.key(1))(x), first, atol=1e-6)
     np.testing.assert_array_equal(noisy(x), noisy.mean(x))
     each = jax.vmap(noisy)(x, jax.random.split(KEY, 5))  # a draw for each element
     np.testing.assert_allclose(each[3], noisy(x[3], jax.random.split(KEY, 5)[3]), atol=1e-5)

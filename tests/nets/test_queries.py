@@ -53,7 +53,7 @@ def test_what_stands_beside_the_grid_is_asked_too_and_other_integers_are_not():
         "rule": np.zeros(5, np.uint8),
     }
     queries = asking(3, 1, space)
-    assert queries.cells == queries.out_features == 13
+    assert queries.num_cells == queries.out_features == 13
     np.testing.assert_allclose(queries(jnp.zeros(1), observation), [0.0] * 12 + [1.0], atol=1e-4)
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from shoal.nets import recurrent
 from shoal.nets.encoders import Encoder
-from shoal.nets.recurrent import CoreOptions, RecurrentTorso, Seen
-from shoal.nets.repeats import distinct, once_for_each
+from shoal.nets.recurrent import CoreOptions, NetworkInputs, RecurrentTorso
+from shoal.nets.repeats import apply_to_distinct, distinct_rows
 from shoal.spaces import Box, Dict, Discrete
 from shoal.types import EnvSpec
 
@@ -37,13 +37,13 @@ def test_rows_of_a_kind_are_equal(monkeypatch, kinds, colliding):
 
         monkeypatch.setattr(np.random, "default_rng", lambda seed: Ones())
         tree["number"] = tree["number"] % 2
-    found = distinct(tree)
+    groups = distinct_rows(tree)
     for leaf in tree.values():
-        np.testing.assert_array_equal(leaf[found.rows][found.kind], leaf)
+        np.testing.assert_array_equal(leaf[groups.representatives][groups.inverse], leaf)
     flat = np.concatenate([np.asarray(leaf).reshape(N, -1) for leaf in tree.values()], axis=1)
     unique = len(np.unique(flat, axis=0))
-    assert found.kinds >= unique if colliding else found.kinds == unique == kinds
-    assert int(found.kind.max()) == found.kinds - 1
+    assert groups.num_distinct >= unique if colliding else groups.num_distinct == unique == kinds
+    assert int(groups.inverse.max()) == groups.num_distinct - 1
 
 
 def function(parameters, rows):
@@ -67,7 +67,7 @@ def test_results_and_gradients_are_those_of_every_row(kinds, computed):
 
         return jax.jit(jax.value_and_grad(of, has_aux=True))(parameters)
 
-    (value, y), gradient = loss(lambda parameters: once_for_each(function, parameters, tree))
+    (value, y), gradient = loss(lambda parameters: apply_to_distinct(function, parameters, tree))
     (expected, plain), expected_gradient = loss(lambda parameters: function(parameters, tree))
     np.testing.assert_array_equal(y[:, -1], computed)
     np.testing.assert_allclose(y[:, :-1], plain[:, :-1], atol=1e-6)
@@ -78,7 +78,7 @@ def test_results_and_gradients_are_those_of_every_row(kinds, computed):
 
 def test_a_few_rows_are_computed_as_they_are():
     tree = jax.tree.map(lambda x: x[:15] * 0, rows(5))
-    y = once_for_each(function, (jnp.ones((6, 4)), jnp.ones((N, 4))), tree)
+    y = apply_to_distinct(function, (jnp.ones((6, 4)), jnp.ones((N, 4))), tree)
     np.testing.assert_array_equal(y[:, -1], 15.0)
 
 
@@ -91,7 +91,7 @@ def test_a_torso_gives_what_it_would_give_row_by_row(monkeypatch, beside, encode
     keys = jax.random.split(jax.random.key(1), 6)
     steps, envs = 5, 8
     kinds = jax.random.randint(keys[0], (steps, envs), 0, 12)
-    seen = Seen(
+    inputs = NetworkInputs(
         {
             "direction": kinds % 4,
             "view": jax.random.randint(keys[1], (12, 5, 5, 2), 0, 4).astype(jnp.uint8)[kinds],
@@ -105,18 +105,18 @@ def test_a_torso_gives_what_it_would_give_row_by_row(monkeypatch, beside, encode
 
     def everything():
         def loss(torso, carry):
-            outcome = torso.unroll(carry, seen)
+            outcome = torso.unroll(carry, inputs)
             return jnp.sum(weights * outcome[1]), outcome
 
         return jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))(torso, carry)
 
     calls = []
     monkeypatch.setattr(
-        recurrent, "once_for_each", lambda *arguments: calls.append(1) or once_for_each(*arguments)
+        recurrent, "apply_to_distinct", lambda *arguments: calls.append(1) or apply_to_distinct(*arguments)
     )
     ours = everything()
     assert calls
-    monkeypatch.setattr(Encoder, "repeats", False)
+    monkeypatch.setattr(Encoder, "expects_repeats", False)
     theirs = everything()
     for x, y in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=2e-5)
@@ -126,15 +126,15 @@ def test_what_repeats_is_made_of_integers():
     image = Box(0, 255, (12, 12, 3), np.uint8)
     numbers = Box(-1.0, 1.0, (2,))
 
-    def repeats(space, kind="cnn"):
-        return Encoder(space, kind, key=jax.random.key(0)).repeats
+    def expects_repeats(space, kind="cnn"):
+        return Encoder(space, kind, key=jax.random.key(0)).expects_repeats
 
-    assert repeats(GRID)
-    assert repeats(Dict({"view": GRID, "direction": Discrete(4)}))
-    assert not repeats(Dict({"view": GRID, "speed": numbers}))
-    assert not repeats(image)
-    assert not repeats(Dict({"view": GRID, "image": image}))
-    assert repeats(GRID, "one_hot")
-    assert not repeats(Dict({"view": GRID, "speed": numbers}), "one_hot")
-    assert not repeats(GRID, "flatten")
-    assert not repeats(Discrete(4), "flatten")
+    assert expects_repeats(GRID)
+    assert expects_repeats(Dict({"view": GRID, "direction": Discrete(4)}))
+    assert not expects_repeats(Dict({"view": GRID, "speed": numbers}))
+    assert not expects_repeats(image)
+    assert not expects_repeats(Dict({"view": GRID, "image": image}))
+    assert expects_repeats(GRID, "one_hot")
+    assert not expects_repeats(Dict({"view": GRID, "speed": numbers}), "one_hot")
+    assert not expects_repeats(GRID, "flatten")
+    assert not expects_repeats(Discrete(4), "flatten")

@@ -47,7 +47,7 @@ class TestCategorical:
             expected = np.asarray(jax.nn.softmax(logits), np.float64)
             assert scipy.stats.chisquare(counts, counts.sum() * expected / expected.sum()).pvalue > 1e-4
 
-    @pytest.mark.parametrize("sampler", [discrete._inverse_unrolled, discrete._inverse])
+    @pytest.mark.parametrize("sampler", [discrete._inverse_cdf_unrolled, discrete._inverse_cdf])
     def test_never_samples_what_cannot_be(self, sampler):
         """Uniform numbers at both ends, illegal actions anywhere, and probabilities that do not sum to 1."""
         uniform = jnp.asarray([0.0, 2.0**-23, 0.5, 1.0 - 2.0**-23, 1.0 - 2.0**-24], jnp.float32)

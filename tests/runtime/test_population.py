@@ -109,7 +109,7 @@ REMEMBERING = {
 def test_the_number_of_groups_does_not_change_the_mathematics(settings, monkeypatch):
     """One trajectory, whole or split over two groups; with one minibatch there is no shuffle to differ."""
     if settings is REMEMBERING:  # its larger arrays are summed each by itself
-        monkeypatch.setattr(optimisers, "LARGE", 64)
+        monkeypatch.setattr(optimisers, "MIN_UNPACKED_SIZE", 64)
     env, num_envs = envs.make("CartPole-v1", max_episode_steps=6), 8
     config = PPOConfig(hidden_sizes=(8,), num_minibatches=1, update_epochs=3, **settings).resolved()
     algorithm = config.algorithm(spec_of(env))

@@ -39,7 +39,7 @@ def entropy(distribution: Any) -> Array:
     return distribution.entropy()
 
 
-def correlated(
+def sample_correlated(
     distribution: Any, noise: Array, first: Array, key: Array, correlation: Array | float
 ) -> tuple[Array, Array]:
     """A raw action whose noise follows an AR(1) process within each episode; returns (noise, raw).
@@ -57,21 +57,21 @@ def correlated(
       key: randomness of this step.
       correlation: c in [0, 1).
     """
-    fresh = jax.random.normal(key, noise.shape)
-    carried = correlation * noise + jnp.sqrt(1.0 - jnp.square(correlation)) * fresh
-    noise = jnp.where(first[..., None], fresh, carried)
+    white_noise = jax.random.normal(key, noise.shape)
+    correlated = correlation * noise + jnp.sqrt(1.0 - jnp.square(correlation)) * white_noise
+    noise = jnp.where(first[..., None], white_noise, correlated)
     return noise, distribution.loc + distribution.scale * noise
 
 
-def num_numbers(space: Space) -> int:
-    """How many numbers `numbers` makes of an action."""
+def num_action_features(space: Space) -> int:
+    """How many numbers `action_features` makes of an action."""
     if isinstance(space, Discrete):
         return space.n
     return sum(space.nvec) if isinstance(space, MultiDiscrete) else math.prod(space.shape)  # type: ignore[union-attr]
 
 
-def numbers(space: Space, raw: Array) -> Array:
-    """Raw actions [...] as a network sees them, [..., num_numbers]: one-hot, or the numbers of a Box themselves."""
+def action_features(space: Space, raw: Array) -> Array:
+    """Raw actions [...] as a network sees them, [..., num_action_features]: one-hot, or the numbers of a Box."""
     if isinstance(space, Discrete):
         return one_hots([raw], [space.n])
     if isinstance(space, MultiDiscrete):
@@ -79,7 +79,7 @@ def numbers(space: Space, raw: Array) -> Array:
     return raw
 
 
-def fitted(space: Space, kind: str, scaling: str) -> Callable[[Array], Array]:
+def action_transform(space: Space, kind: str, scaling: str) -> Callable[[Array], Array]:
     """The function from raw actions [..., *shape] to those that the environment is given.
 
     Args:
@@ -90,14 +90,14 @@ def fitted(space: Space, kind: str, scaling: str) -> Callable[[Array], Array]:
     if not isinstance(space, Box):
         return lambda raw: raw
     low, high = jnp.asarray(space.low), jnp.asarray(space.high)
-    shape, middle, half = space.shape, (low + high) / 2, (high - low) / 2
+    shape, middle, half_width = space.shape, (low + high) / 2, (high - low) / 2
 
-    def fit(raw: Array) -> Array:
+    def transform(raw: Array) -> Array:
         raw = raw.reshape(raw.shape[:-1] + shape)
         if kind == "tanh_normal":
-            return middle + half * jnp.tanh(raw)
+            return middle + half_width * jnp.tanh(raw)
         if kind != "beta" and scaling == "clip":
             return jnp.clip(raw, low, high)
-        return middle + half * jnp.clip(raw, -1.0, 1.0)
+        return middle + half_width * jnp.clip(raw, -1.0, 1.0)
 
-    return fit
+    return transform

@@ -52,15 +52,15 @@ def _check_type(name: str, value: Any, declared: Any) -> None:
             hint = nearest(str(value), choices)
             raise ShoalError(f"{name}={value!r} is none of {', '.join(choices)}{hint}.")
     elif typing.get_origin(declared) is tuple:
-        part = typing.get_args(declared)[0]
-        if not isinstance(value, tuple) or not all(_is_of(x, part) for x in value):
-            wanted, example = _TUPLES.get(part, ("values", "()"))
+        element = typing.get_args(declared)[0]
+        if not isinstance(value, tuple) or not all(_has_type(x, element) for x in value):
+            wanted, example = _TUPLES.get(element, ("values", "()"))
             raise ShoalError(f"{name}={value!r} is not a tuple of {wanted}; give one such as {example}.")
-    elif not _is_of(value, declared):
+    elif not _has_type(value, declared):
         raise ShoalError(f"{name}={value!r} is not {_KINDS[declared][1]}.")
 
 
-def _is_of(value: Any, declared: Any) -> bool:
+def _has_type(value: Any, declared: Any) -> bool:
     if declared not in _KINDS:
         return True
     return isinstance(value, _KINDS[declared][0]) and (declared is bool or not isinstance(value, bool))
@@ -75,8 +75,8 @@ _KINDS: dict[Any, tuple[Any, str]] = {
 _TUPLES = {int: ("whole numbers", "(64, 64)"), str: ("texts", "('eps=1e-5',)")}
 
 
-def divides(name: str, number: int, what: str, total: int) -> None:
-    """`number` divides `total`.
+def check_divides(name: str, number: int, what: str, total: int) -> None:
+    """Require that `number` divides `total`.
 
     Raises:
       ShoalError: it does not; names the nearest numbers that do.
@@ -85,16 +85,20 @@ def divides(name: str, number: int, what: str, total: int) -> None:
         return
     below = next((k for k in range(min(number, total), 0, -1) if total % k == 0), None)
     above = next((k for k in range(max(number, 1), total + 1) if total % k == 0), None)
-    works = sorted({k for k in (below, above) if k})
-    near = f"the nearest that do are {works[0]} and {works[1]}" if len(works) > 1 else f"{works[0]} does"
-    raise ShoalError(f"{name}={number} does not divide {what}={total}; {near}.")
+    nearest_divisors = sorted({k for k in (below, above) if k})
+    hint = (
+        f"the nearest that do are {nearest_divisors[0]} and {nearest_divisors[1]}"
+        if len(nearest_divisors) > 1
+        else f"{nearest_divisors[0]} does"
+    )
+    raise ShoalError(f"{name}={number} does not divide {what}={total}; {hint}.")
 
 
 # Fixed limits of what takes tracing and compiling time, not memory: deeper networks have been of no use here.
-MOST_LAYERS = 64
+MAX_LAYERS = 64
 # Passes over a rollout and gradient steps of a pass: the orders of all passes are drawn ahead, and one update should
 # end while somebody waits.
-MOST_EPOCHS = 10_000
+MAX_EPOCHS = 10_000
 
 
 def check_limits(config: Any) -> None:
@@ -104,17 +108,15 @@ def check_limits(config: Any) -> None:
       ShoalError: one of them has.
     """
     for name in ("update_epochs", "critic_update_epochs"):
-        if (getattr(config, name) or 0) > MOST_EPOCHS:
-            raise ShoalError(
-                f"{name}={getattr(config, name)} is too large: it must be at most {MOST_EPOCHS}."
-            )
-    if config.core_layers > MOST_LAYERS:
-        raise ShoalError(f"core_layers={config.core_layers} is too large: it must be at most {MOST_LAYERS}.")
+        if (getattr(config, name) or 0) > MAX_EPOCHS:
+            raise ShoalError(f"{name}={getattr(config, name)} is too large: it must be at most {MAX_EPOCHS}.")
+    if config.core_layers > MAX_LAYERS:
+        raise ShoalError(f"core_layers={config.core_layers} is too large: it must be at most {MAX_LAYERS}.")
     for name in ("hidden_sizes", "critic_hidden_sizes", "head_sizes"):
         sizes = getattr(config, name)
-        if len(sizes) > MOST_LAYERS:
+        if len(sizes) > MAX_LAYERS:
             raise ShoalError(
-                f"{name} has {len(sizes)} layers, which are too many: it may have at most {MOST_LAYERS}."
+                f"{name} has {len(sizes)} layers, which are too many: it may have at most {MAX_LAYERS}."
             )
         if any(size > LARGEST_INDEX for size in sizes):
             raise ShoalError(f"{name}={sizes} is too large: a width may be at most {LARGEST_INDEX}.")
@@ -135,10 +137,10 @@ def check_ppo(config: Any, spec: EnvSpec, num_envs: int, num_steps: int) -> None
     check_limits(config)
     check_memory(config, num_steps)
     if config.core == "none":
-        divides("num_minibatches", config.num_minibatches, "num_envs*num_steps", num_envs * num_steps)
+        check_divides("num_minibatches", config.num_minibatches, "num_envs*num_steps", num_envs * num_steps)
     else:
         chunks = num_envs * (num_steps // (config.chunk_length or num_steps))
-        divides(
+        check_divides(
             "num_minibatches",
             config.num_minibatches,
             "the number of chunks, num_envs*num_steps/chunk_length",
@@ -151,13 +153,15 @@ def check_ppo(config: Any, spec: EnvSpec, num_envs: int, num_steps: int) -> None
     if spec.num_agents != 1:
         raise ShoalError(f"num_agents={spec.num_agents} is more than ppo takes; it trains one agent.")
     if config.norm_obs and (config.encoder == "one_hot" or (config.core != "none" and config.queries)):
-        takes = (
+        reason = (
             "encoder='one_hot' takes" if config.encoder == "one_hot" else f"queries={config.queries} ask for"
         )
-        raise ShoalError(f"norm_obs=True makes numbers of the integers that {takes}; leave it off with that.")
+        raise ShoalError(
+            f"norm_obs=True makes numbers of the integers that {reason}; leave it off with that."
+        )
     check_distribution(config, spec)
-    optimisers.named(config.optimizer, config.optimizer_args, 0.1)
-    optimisers.named(config.critic_optimizer, config.critic_optimizer_args, 0.1)
+    optimisers.optimizer_named(config.optimizer, config.optimizer_args, 0.1)
+    optimisers.optimizer_named(config.critic_optimizer, config.critic_optimizer_args, 0.1)
     activation(config.activation)
     networks.check(config, spec)
 
@@ -176,7 +180,7 @@ def check_memory(config: Any, num_steps: int) -> None:
             "leave core at 'none' with it."
         )
     length = config.chunk_length or num_steps
-    divides("chunk_length", length, "num_steps", num_steps)
+    check_divides("chunk_length", length, "num_steps", num_steps)
     if config.burn_in > length:
         raise ShoalError(
             f"burn_in={config.burn_in} is longer than a chunk of {length} steps; it must be at most that."
@@ -211,15 +215,15 @@ def check_distribution(config: Any, spec: EnvSpec) -> None:
     space, kind = spec.action_space, config.distribution
     if not isinstance(space, Discrete | MultiDiscrete | Box):
         raise ShoalError(f"action_space={space} is none that ppo acts in: Discrete, MultiDiscrete or Box.")
-    fitting = ["normal", "tanh_normal", "beta"] if isinstance(space, Box) else ["categorical"]
-    if kind not in ("auto", *fitting):
+    compatible = ["normal", "tanh_normal", "beta"] if isinstance(space, Box) else ["categorical"]
+    if kind not in ("auto", *compatible):
         raise ShoalError(
-            f"distribution={kind!r} does not fit action_space={space}; {' or '.join(fitting)} does."
+            f"distribution={kind!r} does not fit action_space={space}; {' or '.join(compatible)} does."
         )
     if isinstance(space, Box):
         kind = "normal" if kind == "auto" else kind
-        stretched = kind != "normal" or config.action_scaling == "rescale"
-        if stretched and not space.bounded:
+        needs_bounds = kind != "normal" or config.action_scaling == "rescale"
+        if needs_bounds and not space.bounded:
             raise ShoalError(
                 f"distribution={kind!r} with action_scaling={config.action_scaling!r} needs finite bounds, and "
                 f"action_space={space} has infinite ones; distribution='normal' with action_scaling='clip' works."

@@ -8,19 +8,19 @@ from shoal.ops import statistics
 from shoal.types import Array, Mean
 
 
-def once(x: Array) -> Mean:
+def scalar_mean(x: Array) -> Mean:
     """A metric counted once an update."""
     return Mean(jnp.asarray(x, jnp.float32), jnp.ones(()))
 
 
-def moments_of(name: str, x: Array, weight: Array, axis: tuple[str, ...]) -> dict[str, Mean]:
+def moment_metrics(name: str, x: Array, weight: Array, axis: tuple[str, ...]) -> dict[str, Mean]:
     """Mean and standard deviation of a batch as metrics."""
     mean, variance = statistics.weighted_moments(x, weight, axis_name=axis)
-    return {f"{name}_mean": once(mean), f"{name}_std": once(jnp.sqrt(variance))}
+    return {f"{name}_mean": scalar_mean(mean), f"{name}_std": scalar_mean(jnp.sqrt(variance))}
 
 
-def summed(steps: dict[str, Array], actors: Sequence[str]) -> dict[str, Mean]:
+def step_means(steps: dict[str, Array], actors: Sequence[str]) -> dict[str, Mean]:
     """Metrics of an update's gradient steps, [steps] each; those of the actor count where it was updated."""
-    on = steps["actor_updates"]
-    weights = {name: on if name in actors else jnp.ones_like(on) for name in steps}
+    actor_updated = steps["actor_updates"]
+    weights = {name: actor_updated if name in actors else jnp.ones_like(actor_updated) for name in steps}
     return {name: Mean(jnp.sum(x * weights[name]), jnp.sum(weights[name])) for name, x in steps.items()}

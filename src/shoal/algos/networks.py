@@ -46,7 +46,7 @@ def core_options(config: Any, spec: EnvSpec) -> CoreOptions:
         config.core_layers,
         config.core_outputs,
         config.latches,
-        action_size=actions.num_numbers(spec.action_space) if config.previous_action else 0,
+        action_size=actions.num_action_features(spec.action_space) if config.previous_action else 0,
         action_embedding=config.action_embedding,
         reward=config.previous_reward,
         first=config.first_flag,

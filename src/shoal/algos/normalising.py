@@ -15,7 +15,7 @@ def normalise(moments: statistics.RunningMoments | None, observation: PyTree) ->
     return observation if moments is None else statistics.normalise(moments, observation)
 
 
-def scaled_rewards(
+def scale_rewards(
     config: Any, axis: tuple[str, ...], learner: Learner, after: TimeStep, weight: Array
 ) -> tuple[Array, Learner]:
     """Rewards [T, N] over the running standard deviation of the discounted return, if so configured.
@@ -25,15 +25,15 @@ def scaled_rewards(
     if not config.norm_reward:
         return after.reward, learner
 
-    parts = memories.parts_of(learner.local)
+    unpacked = memories.unpack_local(learner.local)
 
     def accumulate(discounted: Array, step: tuple[Array, Array, Array]) -> tuple[Array, Array]:
         reward, weight, last = step
         discounted = jnp.where(weight > 0, config.gamma * discounted + reward, discounted)
         return jnp.where(last, 0.0, discounted), discounted
 
-    last, discounted = jax.lax.scan(accumulate, parts.discounted, (after.reward, weight, after.last))
+    last, discounted = jax.lax.scan(accumulate, unpacked.discounted, (after.reward, weight, after.last))
     moments = statistics.update_moments(learner.shared.reward, discounted, weight, axis_name=axis)
     reward = jnp.clip(after.reward / statistics.standard_deviation(moments), -10.0, 10.0)
-    local = memories.with_parts(parts._replace(discounted=last))
+    local = memories.pack_local(unpacked._replace(discounted=last))
     return reward, Learner(learner.shared._replace(reward=moments), local)

@@ -14,7 +14,7 @@ from shoal.errors import ShoalError, nearest
 from shoal.types import Array, PyTree
 
 
-def scheduled(schedule: str, progress: Array) -> Array:
+def schedule_factor(schedule: str, progress: Array) -> Array:
     """The factor of the learning rate at `progress` in [0, 1] of the run."""
     if schedule == "linear":
         return 1.0 - progress
@@ -23,7 +23,7 @@ def scheduled(schedule: str, progress: Array) -> Array:
     return jnp.ones(())
 
 
-def adapted_scale(scale: Array, kl: Array, desired_kl: Array | float) -> Array:
+def adapt_scale(scale: Array, kl: Array, desired_kl: Array | float) -> Array:
     """The learning rate's factor after an update that moved the policy by `kl`.
 
     Divided by 1.5 beyond twice the desired KL, multiplied by 1.5 below half of it (Rudin et al. 2022, "Learning
@@ -34,7 +34,7 @@ def adapted_scale(scale: Array, kl: Array, desired_kl: Array | float) -> Array:
     return jnp.clip(scale, 0.01, 10.0)
 
 
-def arguments(texts: tuple[str, ...]) -> dict[str, Any]:
+def parse_arguments(texts: tuple[str, ...]) -> dict[str, Any]:
     """`("eps=1e-5", "nesterov=True")` as a dictionary.
 
     Raises:
@@ -52,7 +52,9 @@ def arguments(texts: tuple[str, ...]) -> dict[str, Any]:
     return result
 
 
-def named(name: str, texts: tuple[str, ...], learning_rate: Array | float) -> optax.GradientTransformation:
+def optimizer_named(
+    name: str, texts: tuple[str, ...], learning_rate: Array | float
+) -> optax.GradientTransformation:
     """An optimiser of Optax by its name.
 
     Raises:
@@ -62,7 +64,7 @@ def named(name: str, texts: tuple[str, ...], learning_rate: Array | float) -> op
     if name.startswith("_") or not callable(constructor):
         raise ShoalError(f"optimizer={name!r} is not an optimiser of optax{nearest(name, optax.__all__)}.")
     try:
-        optimizer = constructor(learning_rate, **arguments(texts))
+        optimizer = constructor(learning_rate, **parse_arguments(texts))
     except TypeError as error:
         raise ShoalError(f"optimizer={name!r} does not take optimizer_args={texts}: {error}.") from error
     if not isinstance(optimizer, optax.GradientTransformation):
@@ -70,7 +72,7 @@ def named(name: str, texts: tuple[str, ...], learning_rate: Array | float) -> op
     return optimizer
 
 
-def chunk(width: int) -> int:
+def gradient_chunk_size(width: int) -> int:
     """How many rows of a minibatch a gradient is best taken of at once; 0 for all of them.
 
     On the CPU as many as leave the activations of the layers in the second-level cache: 512 for a device that runs on
@@ -91,7 +93,8 @@ def chunk(width: int) -> int:
 
 Parts = dict[str, Any]  # "actor" and "critic": each one vector, or a tuple of a vector and leaves
 
-LARGE = 65_536  # numbers of a leaf, from which it is worth more not to be copied into a vector and out of it
+# Numbers of a leaf, from which it is worth more not to be copied into a vector and out of it.
+MIN_UNPACKED_SIZE = 65_536
 
 # Optimisers that treat each number by itself, so that parameters may be one vector: a step of Adam on a
 # dozen small arrays costs several times one on a vector.
@@ -108,18 +111,18 @@ def build(config: Any, parts: Parts, rate: Array | float) -> optax.GradientTrans
     does not depend on `rate`. With `separate_updates` actor and critic are clipped each for itself.
     """
 
-    def one(
+    def build_one(
         name: str, texts: tuple[str, ...], learning_rate: Any, max_norm: Any
     ) -> optax.GradientTransformation:
-        optimizer = named(name, texts, learning_rate * rate)
+        optimizer = optimizer_named(name, texts, learning_rate * rate)
         if not config.separate_updates:
             return optimizer
         return optax.chain(optax.clip_by_global_norm(max_norm), optimizer)
 
-    actor = one(config.optimizer, config.optimizer_args, config.learning_rate, config.max_grad_norm)
+    actor = build_one(config.optimizer, config.optimizer_args, config.learning_rate, config.max_grad_norm)
     if not (config.separate_updates or config.kl_stop):
         return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), actor)
-    critic = one(
+    critic = build_one(
         config.critic_optimizer,
         config.critic_optimizer_args,
         config.critic_learning_rate,
@@ -131,74 +134,74 @@ def build(config: Any, parts: Parts, rate: Array | float) -> optax.GradientTrans
     return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), optimizer)
 
 
-def part_of(path: tuple) -> str:
+def owner_of(path: tuple) -> str:
     """Whose a leaf is: the critic's if its path passes through a field named `critic`, else the actor's."""
     return "critic" if "critic" in trees.path_name(path).split("/") else "actor"
 
 
-def parted(config: Any, network: PyTree) -> tuple[Parts, Callable[[Parts], PyTree]]:
+def split_parameters(config: Any, network: PyTree) -> tuple[Parts, Callable[[Parts], PyTree]]:
     """A network's parameters by whose they are, and the function that makes a network of them again.
 
     Each part is one vector where its optimiser is elementwise, beside the leaves that are large, if there are any;
     else it is a tuple of the leaves as they are.
     """
     paths, structure = jax.tree_util.tree_flatten_with_path(network)
-    apart = config.separate_updates or config.kl_stop
-    owners = [part_of(path) if apart else "actor" for path, _ in paths]
-    if apart and "critic" not in owners:
+    is_split = config.separate_updates or config.kl_stop
+    owners = [owner_of(path) if is_split else "actor" for path, _ in paths]
+    if is_split and "critic" not in owners:
         raise ShoalError(
             f"network={config.network!r} has no attribute named 'critic', by which separate_updates and target_kl "
             "tell the critic's parameters from the actor's; name it so, or leave both off."
         )
-    chosen = {"actor": config.optimizer, "critic": config.critic_optimizer}
+    optimizer_names = {"actor": config.optimizer, "critic": config.critic_optimizer}
     parts: Parts = {}
     restore: dict[str, Callable[[Any], Any]] = {}
     for name in dict.fromkeys(owners):
         leaves = tuple(leaf for owner, (_, leaf) in zip(owners, paths, strict=True) if owner == name)
-        if chosen[name] in ELEMENTWISE:
-            parts[name], restore[name] = _packed(leaves)
+        if optimizer_names[name] in ELEMENTWISE:
+            parts[name], restore[name] = _pack(leaves)
         else:
-            parts[name], restore[name] = leaves, _as_they_are
+            parts[name], restore[name] = leaves, _identity
 
-    def join(parts: Parts) -> PyTree:
+    def merge(parts: Parts) -> PyTree:
         leaves = {name: iter(restore[name](part)) for name, part in parts.items()}
         return jax.tree.unflatten(structure, [next(leaves[owner]) for owner in owners])
 
-    return parts, join
+    return parts, merge
 
 
-def _packed(leaves: tuple) -> tuple[Any, Callable[[Any], tuple]]:
+def _pack(leaves: tuple) -> tuple[Any, Callable[[Any], tuple]]:
     """Small leaves as one vector, large ones beside it, and the function that undoes it."""
-    large = [leaf.size >= LARGE for leaf in leaves]
+    large = [leaf.size >= MIN_UNPACKED_SIZE for leaf in leaves]
     small, restore = ravel_pytree(
         [leaf for leaf, is_large in zip(leaves, large, strict=True) if not is_large]
     )
     if not any(large):
         return small, restore
 
-    def leaves_of(part: tuple) -> tuple:
-        of_small, of_large = iter(restore(part[0])), iter(part[1:])
-        return tuple(next(of_large if is_large else of_small) for is_large in large)
+    def unpack(part: tuple) -> tuple:
+        small_leaves, large_leaves = iter(restore(part[0])), iter(part[1:])
+        return tuple(next(large_leaves if is_large else small_leaves) for is_large in large)
 
-    return (small, *(leaf for leaf, is_large in zip(leaves, large, strict=True) if is_large)), leaves_of
+    return (small, *(leaf for leaf, is_large in zip(leaves, large, strict=True) if is_large)), unpack
 
 
-def summed_over(axis: tuple[str, ...], tree: PyTree) -> PyTree:
+def sum_over_devices(axis: tuple[str, ...], tree: PyTree) -> PyTree:
     """The sum over all devices; small leaves as one vector, so that the devices wait for each other once."""
     leaves, structure = jax.tree.flatten(tree)
-    packed, restore = _packed(tuple(leaves))
+    packed, restore = _pack(tuple(leaves))
     return jax.tree.unflatten(structure, restore(jax.lax.psum(packed, axis)))
 
 
-def _as_they_are(leaves: tuple) -> tuple:
+def _identity(leaves: tuple) -> tuple:
     return leaves
 
 
-def select(active: dict[str, Array], new: PyTree, old: PyTree) -> PyTree:
+def select_active(active: dict[str, Array], new: PyTree, old: PyTree) -> PyTree:
     """Takes the new leaves of the parts that are active, and keeps the old ones of those that are not.
 
     The parts are found by name along each leaf's path, in parameters and in an optimiser's state alike.
     """
     return jax.tree_util.tree_map_with_path(
-        lambda path, x, y: jnp.where(active[part_of(path)], x, y), new, old
+        lambda path, x, y: jnp.where(active[owner_of(path)], x, y), new, old
     )

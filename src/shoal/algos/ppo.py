@@ -28,10 +28,10 @@ from shoal.algos import (
     surrogates,
 )
 from shoal.algos.batches import Minibatch, Rows
-from shoal.algos.normalising import normalise, scaled_rewards
+from shoal.algos.normalising import normalise, scale_rewards
 from shoal.nets.actor_critic import acting_part
-from shoal.nets.gradients import computed_once
-from shoal.nets.recurrent import Memories, Seen
+from shoal.nets.gradients import compute_gradient_once
+from shoal.nets.recurrent import Memories, NetworkInputs
 from shoal.ops import policy_losses, returns, statistics, value_losses
 from shoal.trees import parameter
 from shoal.types import Algorithm, Array, EnvSpec, Learner, Mean, Metrics, PyTree, TimeStep, Trajectory
@@ -173,7 +173,7 @@ class PPOConfig:
 
     def algorithm(self, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorithm:
         """PPO's functions for an environment; gradients and statistics are reduced over `axis`."""
-        return ppo(ppo_settings.filled(self), spec, axis)
+        return ppo(ppo_settings.with_critic_defaults(self), spec, axis)
 
     def resolved(self) -> "PPOConfig":
         """Makes explicit what is implied: switches that a setting turns on, and what depends on the machine.
@@ -182,19 +182,23 @@ class PPOConfig:
           ShoalError: a field does not hold a value of its type and within its bounds.
         """
         checks.check_fields(self)
-        chosen_chunk = 0 if memories.recurrent(self) else optimisers.chunk(max(self.hidden_sizes, default=1))
+        default_chunk = (
+            0
+            if memories.is_recurrent(self)
+            else optimisers.gradient_chunk_size(max(self.hidden_sizes, default=1))
+        )
         return dataclasses.replace(
-            ppo_settings.filled(self),
+            ppo_settings.with_critic_defaults(self),
             separate_updates=self.separate_updates or ppo_settings.critic_differs(self),
             kl_stop=self.kl_stop or self.target_kl < math.inf,
-            gradient_chunk=self.gradient_chunk if self.gradient_chunk >= 0 else chosen_chunk,
+            gradient_chunk=self.gradient_chunk if self.gradient_chunk >= 0 else default_chunk,
         )
 
     upgraded = staticmethod(ppo_settings.upgraded)  # of a config.json of an earlier version
 
     def validate(self, spec: EnvSpec, num_envs: int, num_steps: int) -> None:
         """Raises one sentence for the first setting that cannot work (`shoal.algos.checks`)."""
-        checks.check_ppo(ppo_settings.filled(self), spec, num_envs, num_steps)
+        checks.check_ppo(ppo_settings.with_critic_defaults(self), spec, num_envs, num_steps)
 
 
 class Shared(NamedTuple):
@@ -218,7 +222,9 @@ class ActingPolicy(NamedTuple):
 class Extras(NamedTuple):
     """What acting remembers of each step for the update."""
 
-    raw: Any  # the action as it was sampled, before it was fitted to the action space; () if that is the same
+    raw_action: (
+        Any  # the action as it was sampled, before it was fitted to the action space; () if that is the same
+    )
     log_prob: Array  # of the raw action
     distribution: PyTree  # that the action was drawn from, where the surrogate needs it
     carry: PyTree  # of the actor's core after the step; () if it has none
@@ -226,11 +232,11 @@ class Extras(NamedTuple):
 
 def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorithm:
     """PPO's functions; `config` may hold traced numbers, so this is called inside the traced function."""
-    to_action = actions.fitted(spec.action_space, config.distribution, config.action_scaling)
+    to_action = actions.action_transform(spec.action_space, config.distribution, config.action_scaling)
 
     def init(key: Array, num_envs: int) -> Learner:
         network = networks.build(config, spec, key)
-        parts, _ = optimisers.parted(config, network)
+        parts, _ = optimisers.split_parameters(config, network)
         example = spaces.zeros(spec.observation_space)
         shared = Shared(
             network=network,
@@ -240,7 +246,7 @@ def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorit
             learning_rate_scale=jnp.ones(()),
             kl_coef=jnp.asarray(config.kl_coef, jnp.float32),
         )
-        return Learner(shared, memories.local(config, spec, num_envs))
+        return Learner(shared, memories.initial_local(config, spec, num_envs))
 
     def memory(batch_shape: tuple[int, ...]) -> PyTree:
         return memories.initial(config, spec, batch_shape)
@@ -251,25 +257,25 @@ def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorit
     def act(
         policy: ActingPolicy, memory: PyTree, timestep: TimeStep, key: Array, *, greedy: bool = False
     ) -> tuple[PyTree, Array, Extras]:
-        carry, previous, noise = memories.opened(memory)
+        carry, previous, noise = memories.unpack(memory)
         observation = normalise(policy.observation, timestep.observation)
-        shown = memories.seen(config, timestep, observation, previous)
-        carry, distribution = memories.step(policy.actor, carry, shown)
+        inputs = memories.network_inputs(config, timestep, observation, previous)
+        carry, distribution = memories.policy_step(policy.actor, carry, inputs)
         if greedy:
             raw = actions.mode(distribution)
         elif config.correlated_noise:
-            noise, raw = actions.correlated(
+            noise, raw = actions.sample_correlated(
                 distribution, noise, timestep.first, key, config.noise_correlation
             )
         else:
             raw = actions.sample(distribution, key)
-        previous = () if isinstance(previous, tuple) else actions.numbers(spec.action_space, raw)
-        memory = memories.closed(memories.Memory(carry, previous, noise))
-        kept = distribution if config.surrogate == "penalty" else ()
+        previous = () if isinstance(previous, tuple) else actions.action_features(spec.action_space, raw)
+        memory = memories.pack(memories.Memory(carry, previous, noise))
+        stored_distribution = distribution if config.surrogate == "penalty" else ()
         log_prob = actions.log_prob(distribution, raw)
         if not isinstance(spec.action_space, spaces.Box):
-            return memory, raw, Extras((), log_prob, kept, carry)
-        return memory, to_action(raw), Extras(raw, log_prob, kept, carry)
+            return memory, raw, Extras((), log_prob, stored_distribution, carry)
+        return memory, to_action(raw), Extras(raw, log_prob, stored_distribution, carry)
 
     return Algorithm(init, memory, policy, act, functools.partial(update, config, spec, axis), inherit)
 
@@ -296,27 +302,27 @@ def update(
     """PPO's update: the rollout as rows with advantages, then epochs of gradient steps on minibatches of them."""
     rows, prepared, metrics = prepare(config, spec, axis, learner, trajectory)
     shared = prepared.shared
-    rate = optimisers.scheduled(config.lr_schedule, progress) * shared.learning_rate_scale
-    parts, join = optimisers.parted(config, shared.network)
+    rate = optimisers.schedule_factor(config.lr_schedule, progress) * shared.learning_rate_scale
+    parts, merge = optimisers.split_parameters(config, shared.network)
     optimizer = optimisers.build(config, parts, rate)
     shuffle_key = jax.random.fold_in(key, jax.lax.axis_index(axis)) if axis else key
 
-    def improve(carry: Improving, minibatch: Minibatch) -> tuple[Improving, Array]:
-        batch = batches.taken(rows, minibatch.rows)._replace(advantage=minibatch.advantage)
-        gradient = functools.partial(summed_gradient, config, join, batch, shared.kl_coef)
-        return improve_once(config, axis, optimizer, gradient, carry, minibatch)
+    def minibatch_step(carry: GradientState, minibatch: Minibatch) -> tuple[GradientState, Array]:
+        batch = batches.take_rows(rows, minibatch.rows)._replace(advantage=minibatch.advantage)
+        gradient = functools.partial(summed_gradient, config, merge, batch, shared.kl_coef)
+        return gradient_step(config, axis, optimizer, gradient, carry, minibatch)
 
-    start = Improving(parts, shared.optimizer, stopped=jnp.asarray(False))
-    done, history = jax.lax.scan(improve, start, batches.minibatches(config, axis, rows, shuffle_key))
+    start = GradientState(parts, shared.optimizer, stopped=jnp.asarray(False))
+    final, history = jax.lax.scan(minibatch_step, start, batches.minibatches(config, axis, rows, shuffle_key))
     steps = dict(zip(METRICS, history.T, strict=True))
     # How far the policy has moved by the last epoch.
     kl = jnp.mean(steps["approx_kl"][-config.num_minibatches :])
-    shared = shared._replace(network=join(done.parts), optimizer=done.optimizer)
-    metrics |= counts.summed(steps, ACTORS) | {
-        "learning_rate": counts.once(config.learning_rate * rate),
-        "kl_coef": counts.once(shared.kl_coef),
+    shared = shared._replace(network=merge(final.parts), optimizer=final.optimizer)
+    metrics |= counts.step_means(steps, ACTOR_METRICS) | {
+        "learning_rate": counts.scalar_mean(config.learning_rate * rate),
+        "kl_coef": counts.scalar_mean(shared.kl_coef),
     }
-    return Learner(adapt(config, shared, kl), prepared.local), metrics
+    return Learner(adapt_coefficients(config, shared, kl), prepared.local), metrics
 
 
 def prepare(
@@ -330,9 +336,9 @@ def prepare(
     shared, timesteps = learner.shared, trajectory.timesteps
     before, after = jax.tree.map(lambda x: x[:-1], timesteps), jax.tree.map(lambda x: x[1:], timesteps)
     weight = jnp.where(before.last, 0.0, 1.0)  # from a last to a first step there is no transition
-    reward, learner = scaled_rewards(config, axis, learner, after, weight)
+    reward, learner = scale_rewards(config, axis, learner, after, weight)
 
-    seen, value, carries = look_back(config, spec, learner, trajectory)
+    inputs, value, memories_before = replay_rollout(config, spec, learner, trajectory)
     discount = config.gamma * after.discount
     gae = jax.vmap(returns.gae, in_axes=(1, 1, 1, 1, 1, None, 1), out_axes=1)
     advantage = gae(reward, discount, after.last, value[:-1], value[1:], config.gae_lambda, weight)
@@ -342,68 +348,72 @@ def prepare(
     else:
         advantage_loss = advantage
 
-    def kept(tree: PyTree) -> PyTree:
+    def masked(tree: PyTree) -> PyTree:
         """What is no transition is replaced before it enters the network: 0 times NaN is NaN in a gradient."""
         return trees.where(weight > 0, tree, jax.tree.map(jnp.zeros_like, tree))
 
-    acted_on = kept(at_start(seen))._replace(first=at_start(seen.first), action_mask=before.action_mask)
+    step_inputs = masked(without_last(inputs))._replace(
+        first=without_last(inputs.first), action_mask=before.action_mask
+    )
     rows = Rows(
-        seen=acted_on,
-        raw=kept(raw_actions(trajectory)),
-        log_prob=kept(trajectory.extras.log_prob),
+        inputs=step_inputs,
+        raw_action=masked(raw_actions(trajectory)),
+        log_prob=masked(trajectory.extras.log_prob),
         distribution=trajectory.extras.distribution,
-        value=kept(value[:-1]),
+        value=masked(value[:-1]),
         advantage=advantage_loss,
-        target=kept(target),
+        target=masked(target),
         weight=weight,
     )
     if shared.observation is not None:
         moments = statistics.update_moments(shared.observation, before.observation, weight, axis_name=axis)
         learner = learner._replace(shared=learner.shared._replace(observation=moments))
     metrics = {
-        "explained_variance": counts.once(
+        "explained_variance": counts.scalar_mean(
             statistics.explained_variance(target, value[:-1], weight, axis_name=axis)
         ),
-        **counts.moments_of("value", value[:-1], weight, axis),
-        **counts.moments_of("advantage", advantage, weight, axis),
+        **counts.moment_metrics("value", value[:-1], weight, axis),
+        **counts.moment_metrics("advantage", advantage, weight, axis),
     }
-    if carries:
-        local = memories.parts_of(learner.local)._replace(
-            critic=jax.tree.map(lambda x: x[-1], carries.critic)
+    if memories_before:
+        local = memories.unpack_local(learner.local)._replace(
+            critic=jax.tree.map(lambda x: x[-1], memories_before.critic)
         )
-        learner = learner._replace(local=memories.with_parts(local))
-    rows = batches.rows_of(config, rows)._replace(start=batches.starts(config, acted_on, carries))
+        learner = learner._replace(local=memories.pack_local(local))
+    rows = batches.to_rows(config, rows)._replace(
+        start=batches.chunk_starts(config, step_inputs, memories_before)
+    )
     return rows, learner, metrics
 
 
-def look_back(
+def replay_rollout(
     config: PPOConfig, spec: EnvSpec, learner: Learner, trajectory: Trajectory
-) -> tuple[Seen, Array, PyTree]:
+) -> tuple[NetworkInputs, Array, PyTree]:
     """What the network saw at each of T+1 steps, its values [T+1, N], and its memories from before each step.
 
     With the parameters that acted: a network without memory, and a critic with one of its own, runs once over all of
     them; what acting remembers of its own memory is not computed again.
     """
-    memory = memories.opened(trajectory.memory)
+    memory = memories.unpack(trajectory.memory)
     observation = normalise(learner.shared.observation, trajectory.timesteps.observation)
     previous = memories.previous_actions(spec, memory.action, raw_actions(trajectory))
-    seen = memories.seen(config, trajectory.timesteps, observation, previous)
-    carries = Memories(memory.carry, memories.parts_of(learner.local).critic)
-    return seen, *memories.values(learner.shared.network, carries, trajectory.extras.carry, seen)
+    inputs = memories.network_inputs(config, trajectory.timesteps, observation, previous)
+    carries = Memories(memory.carry, memories.unpack_local(learner.local).critic)
+    return inputs, *memories.values(learner.shared.network, carries, trajectory.extras.carry, inputs)
 
 
 def raw_actions(trajectory: Trajectory) -> Array:
     """The actions as they were sampled, [T, N, ...]."""
-    raw = trajectory.extras.raw
+    raw = trajectory.extras.raw_action
     return trajectory.actions if isinstance(raw, tuple) else raw
 
 
-def at_start(tree: PyTree) -> PyTree:
+def without_last(tree: PyTree) -> PyTree:
     """The entries of T+1 time-steps that an action was taken at: all but the last."""
     return jax.tree.map(lambda x: x[:-1], tree)
 
 
-class Improving(NamedTuple):
+class GradientState(NamedTuple):
     """What a gradient step changes."""
 
     parts: optimisers.Parts  # the network's parameters
@@ -411,7 +421,12 @@ class Improving(NamedTuple):
     stopped: Array  # whether the KL stop has ended the actor's updates for this rollout
 
 
-ACTORS = ("policy_loss", "entropy", "approx_kl", "clip_fraction")  # metrics of steps that the actor took
+ACTOR_METRICS = (
+    "policy_loss",
+    "entropy",
+    "approx_kl",
+    "clip_fraction",
+)  # metrics of steps that the actor took
 
 # What is known of each gradient step; the first five are means over its rows.
 METRICS = (
@@ -426,55 +441,57 @@ METRICS = (
 RowMetrics = tuple[Array, ...]  # the first five of them, each of every row, 0 where it is no transition
 
 
-def improve_once(
+def gradient_step(
     config: PPOConfig,
     axis: tuple[str, ...],
     optimizer: optax.GradientTransformation,
-    summed: Callable[[optimisers.Parts, Array], tuple[optimisers.Parts, Array]],
-    carry: Improving,
+    gradient_sum: Callable[[optimisers.Parts, Array], tuple[optimisers.Parts, Array]],
+    carry: GradientState,
     minibatch: Minibatch,
-) -> tuple[Improving, Array]:
+) -> tuple[GradientState, Array]:
     """One gradient step; returns its metrics, in the order of METRICS."""
-    within = minibatch.epoch < config.update_epochs
-    actor_on = within & ~carry.stopped
-    sums = summed(carry.parts, actor_on)
+    in_actor_epochs = minibatch.epoch < config.update_epochs
+    update_actor = in_actor_epochs & ~carry.stopped
+    sums = gradient_sum(carry.parts, update_actor)
     if axis:
-        sums = optimisers.summed_over(axis, sums)
+        sums = optimisers.sum_over_devices(axis, sums)
     gradient, means = jax.tree.map(lambda x: x / jnp.maximum(minibatch.weight, 1.0), sums)
     updates, opt_state = optimizer.update(gradient, carry.optimizer, carry.parts)
     parts = optax.apply_updates(carry.parts, updates)
 
     stopped = carry.stopped
     if config.kl_stop:
-        stopped = stopped | (within & (means[METRICS.index("approx_kl")] > config.target_kl))
-        actor_on = actor_on & ~stopped
-    critic_epochs: Any = config.critic_update_epochs  # a number, since the config is filled
+        stopped = stopped | (in_actor_epochs & (means[METRICS.index("approx_kl")] > config.target_kl))
+        update_actor = update_actor & ~stopped
+    critic_epochs: Any = config.critic_update_epochs  # a number, since `with_critic_defaults` set it
     if config.kl_stop or critic_epochs != config.update_epochs:
-        critic_on = minibatch.epoch < critic_epochs
-        active = {"actor": actor_on, "critic": critic_on}
-        parts = optimisers.select(active, parts, carry.parts)
-        opt_state = optimisers.select(active, opt_state, carry.optimizer)
+        update_critic = minibatch.epoch < critic_epochs
+        active = {"actor": update_actor, "critic": update_critic}
+        parts = optimisers.select_active(active, parts, carry.parts)
+        opt_state = optimisers.select_active(active, opt_state, carry.optimizer)
     norm = optax.tree.norm(gradient)
-    return Improving(parts, opt_state, stopped), jnp.stack([*means, norm, actor_on.astype(jnp.float32)])
+    return GradientState(parts, opt_state, stopped), jnp.stack(
+        [*means, norm, update_actor.astype(jnp.float32)]
+    )
 
 
 def summed_gradient(
     config: PPOConfig,
-    join: Callable[[optimisers.Parts], PyTree],
+    merge: Callable[[optimisers.Parts], PyTree],
     batch: Rows,
     kl_coef: Array,
     parts: optimisers.Parts,
-    actor_on: Array,
+    update_actor: Array,
 ) -> tuple[optimisers.Parts, Array]:
     """Gradient of the loss and its metrics, summed over the rows of a minibatch, chunk by chunk."""
 
-    network, pull_back = jax.vjp(join, parts)  # once, and not for every chunk
+    network, pull_back = jax.vjp(merge, parts)  # once, and not for every chunk
 
     def loss(network: PyTree, chunk: Rows) -> tuple[Array, RowMetrics]:
-        return summed_loss(config, network, chunk, kl_coef, actor_on)
+        return summed_loss(config, network, chunk, kl_coef, update_actor)
 
     grad = jax.grad(loss, has_aux=True)
-    num_chunks = batches.num_parts(batch, config.gradient_chunk)
+    num_chunks = batches.num_gradient_parts(batch, config.gradient_chunk)
     if num_chunks == 1:
         total, metrics = grad(network, batch)
     else:
@@ -482,43 +499,45 @@ def summed_gradient(
         shapes = jax.eval_shape(lambda: grad(network, jax.tree.map(lambda x: x[0], chunks)))
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
-        def add(total: PyTree, chunk: Rows) -> tuple[PyTree, None]:
+        def accumulate(total: PyTree, chunk: Rows) -> tuple[PyTree, None]:
             return jax.tree.map(jnp.add, total, grad(network, chunk)), None
 
-        total, metrics = jax.lax.scan(add, zeros, chunks)[0]
+        total, metrics = jax.lax.scan(accumulate, zeros, chunks)[0]
     return pull_back(total)[0], jnp.stack([jnp.sum(x) for x in metrics])
 
 
 def summed_loss(
-    config: PPOConfig, network: PyTree, batch: Rows, kl_coef: Array, actor_on: Array
+    config: PPOConfig, network: PyTree, batch: Rows, kl_coef: Array, update_actor: Array
 ) -> tuple[Array, RowMetrics]:
     """PPO's loss, summed over the rows that are transitions, and what it is made of, row by row."""
     batch, distribution, value = batches.replay(network, batch)
     # A rollout has no weight below 0, which the compiler does not know.
-    distribution, value = computed_once((distribution, value), batch.weight[(0,) * batch.weight.ndim] >= 0)
-    log_ratio = actions.log_prob(distribution, batch.raw) - batch.log_prob
+    distribution, value = compute_gradient_once(
+        (distribution, value), batch.weight[(0,) * batch.weight.ndim] >= 0
+    )
+    log_ratio = actions.log_prob(distribution, batch.raw_action) - batch.log_prob
     entropy = actions.entropy(distribution)
-    surrogate = surrogates.NAMED[config.surrogate]
+    surrogate = surrogates.SURROGATES[config.surrogate]
     policy_loss = surrogate(config, log_ratio, batch.advantage, (batch.distribution, distribution), kl_coef)
     if config.clip_vloss:
         value_loss = value_losses.clipped_value(value, batch.value, batch.target, config.vf_clip_coef)
     else:
         value_loss = value_losses.squared(value, batch.target)
     kl = policy_losses.kl_k3(log_ratio)
-    below = jnp.log(jnp.maximum(1.0 - config.clip_coef, 0.0))
-    clipped = (log_ratio > jnp.log1p(config.clip_coef)) | (log_ratio < below)
+    log_lower_bound = jnp.log(jnp.maximum(1.0 - config.clip_coef, 0.0))
+    clipped = (log_ratio > jnp.log1p(config.clip_coef)) | (log_ratio < log_lower_bound)
 
-    of_rows = (policy_loss, value_loss, entropy, kl, clipped.astype(jnp.float32))
-    metrics = tuple(jnp.where(batch.weight > 0, x, 0.0) for x in of_rows)
-    actor_loss = jnp.where(actor_on, metrics[0] - config.ent_coef * metrics[2], 0.0)
+    row_metrics = (policy_loss, value_loss, entropy, kl, clipped.astype(jnp.float32))
+    metrics = tuple(jnp.where(batch.weight > 0, x, 0.0) for x in row_metrics)
+    actor_loss = jnp.where(update_actor, metrics[0] - config.ent_coef * metrics[2], 0.0)
     return jnp.sum(actor_loss + config.vf_coef * metrics[1]), metrics
 
 
-def adapt(config: PPOConfig, shared: Shared, kl: Array) -> Shared:
+def adapt_coefficients(config: PPOConfig, shared: Shared, kl: Array) -> Shared:
     """Moves the adaptive learning rate and KL coefficient by the KL that the last epoch ended at."""
     scale, kl_coef = shared.learning_rate_scale, shared.kl_coef
     if config.lr_schedule == "adaptive":
-        scale = optimisers.adapted_scale(scale, kl, config.desired_kl)
+        scale = optimisers.adapt_scale(scale, kl, config.desired_kl)
     if config.surrogate == "penalty" and config.adaptive_kl_coef:
         kl_coef = policy_losses.adapt_kl_coef(kl_coef, kl, config.desired_kl)
     return shared._replace(learning_rate_scale=scale, kl_coef=kl_coef)

@@ -125,11 +125,11 @@ GROUPS = {
 }
 
 
-def filled(config: T) -> T:
+def with_critic_defaults(config: T) -> T:
     """Give each setting of the critic that is None the value of the actor's."""
     settings: Any = config
     own_optimizer = settings.critic_optimizer is not None
-    same: dict[str, Any] = {
+    actor_values: dict[str, Any] = {
         "critic_learning_rate": settings.learning_rate,
         "critic_max_grad_norm": settings.max_grad_norm,
         "critic_update_epochs": settings.update_epochs,
@@ -137,7 +137,9 @@ def filled(config: T) -> T:
         "critic_optimizer_args": () if own_optimizer else settings.optimizer_args,
         "critic_hidden_sizes": settings.hidden_sizes,
     }
-    return dataclasses.replace(settings, **{k: x for k, x in same.items() if getattr(settings, k) is None})
+    return dataclasses.replace(
+        settings, **{k: x for k, x in actor_values.items() if getattr(settings, k) is None}
+    )
 
 
 def critic_differs(config: Any) -> bool:
@@ -146,7 +148,7 @@ def critic_differs(config: Any) -> bool:
     pairs = [(getattr(config, f"critic_{name}"), getattr(config, name)) for name in names]
     if all(
         critic is not None for critic, _ in pairs
-    ):  # as after `filled`, whose result may be resolved again
+    ):  # as after `with_critic_defaults`, whose result may be resolved again
         return any(critic != actor for critic, actor in pairs)
     return any(critic is not None for critic, _ in pairs)
 
@@ -155,8 +157,8 @@ def upgraded(settings: Mapping[str, Any], schema: int) -> dict[str, Any]:
     """Translate settings written by an earlier version, where 0 and empty stood for "off" and "the actor's"."""
     if schema >= 2:
         return dict(settings)
-    off = {"target_kl": math.inf} if settings.get("target_kl") == 0 else {}
-    same = [
+    disabled = {"target_kl": math.inf} if settings.get("target_kl") == 0 else {}
+    inherited = [
         name for name, value in settings.items() if name.startswith("critic_") and value in (0, "", [], ())
     ]
-    return dict(settings) | off | dict.fromkeys(same)
+    return dict(settings) | disabled | dict.fromkeys(inherited)

@@ -18,7 +18,7 @@ def algorithms() -> list[str]:
     return sorted(_algorithms)
 
 
-def is_own(name: str) -> bool:
+def is_builtin(name: str) -> bool:
     """Whether a name is of an algorithm of Shoal's own, and not of a user's class."""
     return name in _algorithms
 

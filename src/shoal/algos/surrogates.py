@@ -17,8 +17,8 @@ def clip(config: Any, log_ratio: Array, advantage: Array, pair: tuple, kl_coef: 
 
 def penalty(config: Any, log_ratio: Array, advantage: Array, pair: tuple, kl_coef: Array) -> Array:
     """PPO with a KL penalty, of the distributions themselves and not of a sample."""
-    acted, present = pair
-    return policy_losses.kl_penalty_surrogate(log_ratio, advantage, acted.kl(present), kl_coef)
+    behaviour, current = pair
+    return policy_losses.kl_penalty_surrogate(log_ratio, advantage, behaviour.kl(current), kl_coef)
 
 
 def dpo(config: Any, log_ratio: Array, advantage: Array, pair: tuple, kl_coef: Array) -> Array:
@@ -31,4 +31,4 @@ def policy_gradient(config: Any, log_ratio: Array, advantage: Array, pair: tuple
     return policy_losses.policy_gradient(log_ratio, advantage)
 
 
-NAMED = {"clip": clip, "penalty": penalty, "dpo": dpo, "policy_gradient": policy_gradient}
+SURROGATES = {"clip": clip, "penalty": penalty, "dpo": dpo, "policy_gradient": policy_gradient}

@@ -54,11 +54,11 @@ def check_network(network_class: Callable[..., Any], spec: EnvSpec) -> None:
         return _distribution(network.policy(observation, None), name).sample(jax.random.key(0))
 
     action = jax.eval_shape(sample, network, observation)
-    wanted = (*batch_shape, *_action_shape(spec.action_space))
-    if not hasattr(action, "shape") or action.shape != wanted:
+    expected_shape = (*batch_shape, *_action_shape(spec.action_space))
+    if not hasattr(action, "shape") or action.shape != expected_shape:
         raise ShoalError(
             f"network {name} has a policy whose samples are of shape {getattr(action, 'shape', action)} for "
-            f"observations with leading axes {batch_shape}; it must be {wanted}."
+            f"observations with leading axes {batch_shape}; it must be {expected_shape}."
         )
 
 
@@ -94,16 +94,16 @@ def _check_tree(network_class: Callable[..., Any], spec: EnvSpec, name: str, net
                 f"network {name} holds a leaf of {kind}; every leaf of a network is trained, so all must be "
                 "arrays of floats (a stored key or nnx.Rngs is not)."
             )
-    again = _build(network_class, spec, name, 1)
-    if jax.tree.structure(again) != jax.tree.structure(network):  # type: ignore[operator]
+    rebuilt = _build(network_class, spec, name, 1)
+    if jax.tree.structure(rebuilt) != jax.tree.structure(network):  # type: ignore[operator]
         raise ShoalError(
             f"network {name} has another tree structure at each construction, so that everything would "
             "compile again; a lambda or another object made in __init__ and kept as an attribute does this."
         )
     traced = jax.eval_shape(lambda key: network_class(spec, key=key), jax.random.key(0))
-    if lost := named_leaves(network).keys() - named_leaves(traced).keys():
+    if missing := named_leaves(network).keys() - named_leaves(traced).keys():
         raise ShoalError(
-            f"network {name} loses {sorted(lost)[0]!r} when it is built under jax.jit, where a bare array "
+            f"network {name} loses {sorted(missing)[0]!r} when it is built under jax.jit, where a bare array "
             "kept as an attribute is not recognised; keep it as nnx.Param(array)."
         )
 

@@ -15,11 +15,11 @@ from shoal.nets.convolution import (
     Conv,
     Image,
     Padding,
+    as_pair,
     image_shape,
-    images,
     out_size,
-    pair,
     patches,
+    to_images,
 )
 from shoal.nets.initialisers import kernels as initial_kernels
 from shoal.nets.inputs import EmbeddingInput, leading_shape
@@ -27,7 +27,7 @@ from shoal.nets.mlp import MLP
 
 Array = jax.Array
 
-MOST_CODES = (
+MAX_LOOKUP_CODES = (
     1024  # that a cell may hold, up to which a table of what each contributes to a convolution is worth it
 )
 
@@ -119,11 +119,11 @@ class CNN(nnx.Module):
 
     def __call__(self, x: Array) -> Array:
         """[..., *in_shape] of any real dtype -> [..., out_features]."""
-        x, batch_shape = images(x, self.in_shape, self.channels_first)
-        return self.upon(self.convs[0](x) if self.convs else x, batch_shape)
+        x, batch_shape = to_images(x, self.in_shape, self.channels_first)
+        return self.after_first_convolution(self.convs[0](x) if self.convs else x, batch_shape)
 
-    def upon(self, x: Array, batch_shape: tuple[int, ...]) -> Array:
-        """What follows upon the first convolution: [batch, height, width, channels] -> [*batch_shape, out_features]."""
+    def after_first_convolution(self, x: Array, batch_shape: tuple[int, ...]) -> Array:
+        """What follows the first convolution: [batch, height, width, channels] -> [*batch_shape, out_features]."""
         activate = activation_named(self.activation)
         for index in range(len(self.convs)):
             x = self.convs[index](x) if index else x
@@ -207,11 +207,13 @@ class GridCNN(nnx.Module):
         if not self.embeddings:
             return self.cnn(x)
         codes = math.prod(size + 1 for size in self.embeddings[0].sizes)
-        if self.cnn.convs and codes <= MOST_CODES and jax.default_backend() == "cpu":
-            return self.cnn.upon(self._first_by_lookup(x.reshape(-1, *self.in_shape)), batch_shape)
+        if self.cnn.convs and codes <= MAX_LOOKUP_CODES and jax.default_backend() == "cpu":
+            return self.cnn.after_first_convolution(
+                self._first_convolution_by_lookup(x.reshape(-1, *self.in_shape)), batch_shape
+            )
         return self.cnn(self.embeddings[0](x))
 
-    def _first_by_lookup(self, x: Array) -> Array:
+    def _first_convolution_by_lookup(self, x: Array) -> Array:
         """The first convolution over the embedded cells, without embedding them.
 
         A place of the window and all that a cell may hold there contribute one of finitely many vectors, which are
@@ -222,14 +224,16 @@ class GridCNN(nnx.Module):
         code, table = jnp.zeros((), jnp.int32), jnp.zeros((*conv.kernel.shape[1:3], 1, len(conv.kernel)))
         for column, kernel, embedding in zip(embed.columns(x), kernels, embed.tables, strict=True):
             rows = jnp.pad(embedding, ((0, 1), (0, 0)))  # the last one is for what is out of range
-            added = jnp.einsum("ve,omne->mnvo", rows, kernel)
-            table = (table[:, :, :, None] + added[:, :, None]).reshape(*table.shape[:2], -1, table.shape[-1])
+            contribution = jnp.einsum("ve,omne->mnvo", rows, kernel)
+            table = (table[:, :, :, None] + contribution[:, :, None]).reshape(
+                *table.shape[:2], -1, table.shape[-1]
+            )
             out_of_range = (column < 0) | (column >= len(embedding))
             code = code * len(rows) + jnp.where(out_of_range, len(embedding), column.astype(jnp.int32))
         height, width, codes, channels = table.shape
-        seen = patches(code[..., None], (height, width), (1, 1)) + codes * jnp.arange(height * width)
+        window_codes = patches(code[..., None], (height, width), (1, 1)) + codes * jnp.arange(height * width)
         # Without the barriers XLA looks everything up again for each that reads it.
-        parts = jax.lax.optimization_barrier(table.reshape(-1, channels).at[seen].get(mode="clip"))
+        parts = jax.lax.optimization_barrier(table.reshape(-1, channels).at[window_codes].get(mode="clip"))
         return jax.lax.optimization_barrier(parts.sum(axis=-2)) + conv.bias
 
 
@@ -251,7 +255,7 @@ def _layers(
     for index, (outputs, kernel, stride) in enumerate(zip(channels, kernels, strides, strict=True)):
         if not isinstance(outputs, int) or outputs < 1:
             raise ShoalError(f"channels[{index}]={outputs} of a {owner} must be an integer of at least 1.")
-        windows, steps = pair(f"kernels[{index}]", kernel), pair(f"strides[{index}]", stride)
+        windows, steps = as_pair(f"kernels[{index}]", kernel), as_pair(f"strides[{index}]", stride)
         height, width = (
             out_size(size, window, step, padding)
             for size, window, step in zip(image[:2], windows, steps, strict=True)

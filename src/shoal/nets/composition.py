@@ -55,7 +55,7 @@ def is_noisy(module: Any) -> bool:
     return bool(getattr(module, "noisy", False))
 
 
-def applied(module: Any, x: PyTree, *rest: Any, key: Array | None) -> Any:
+def apply_module(module: Any, x: PyTree, *rest: Any, key: Array | None) -> Any:
     """`module(x, *rest)`, with the key where the module is noisy."""
     return module(x, *rest, key=key) if is_noisy(module) else module(x, *rest)
 
@@ -66,13 +66,13 @@ def keys_for(modules: Sequence[Any], key: Array | None) -> list[Array | None]:
     if key is None or not any(noisy):
         return [None] * len(modules)
     keys = iter(jax.random.split(key, sum(noisy)))
-    return [next(keys) if each else None for each in noisy]
+    return [next(keys) if needs_key else None for needs_key in noisy]
 
 
-def joined(modules: Sequence[Any], inputs: Iterable[PyTree], key: Array | None) -> Array:
+def concatenate_features(modules: Sequence[Any], inputs: Iterable[PyTree], key: Array | None) -> Array:
     """Each input through its own module, and the features one after the other."""
     keys = keys_for(modules, key)
-    parts = [applied(m, x, key=k) for m, x, k in zip(modules, inputs, keys, strict=True)]
+    parts = [apply_module(m, x, key=k) for m, x, k in zip(modules, inputs, keys, strict=True)]
     return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=-1)
 
 
@@ -92,10 +92,10 @@ class Chain(nnx.Module):
         if not modules:
             raise ShoalError("a Chain has 0 modules; it must have 1 or more.")
         for index, (before, after) in enumerate(itertools.pairwise(modules)):
-            given, wanted = getattr(before, "out_features", None), getattr(after, "in_features", None)
-            if None not in (given, wanted) and given != wanted:
+            given, expected = getattr(before, "out_features", None), getattr(after, "in_features", None)
+            if None not in (given, expected) and given != expected:
                 raise ShoalError(
-                    f"{type(after).__name__}, module {index + 1} of a Chain, has in_features={wanted}; it must "
+                    f"{type(after).__name__}, module {index + 1} of a Chain, has in_features={expected}; it must "
                     f"be {given}, the out_features of the {type(before).__name__} before it."
                 )
         self.modules = nnx.List(modules)
@@ -115,8 +115,8 @@ class Chain(nnx.Module):
         *others, last = self.modules
         *keys, last_key = keys_for(self.modules, key)
         for module, k in zip(others, keys, strict=True):
-            x = applied(module, x, key=k)
-        return applied(last, x, *rest, key=last_key)
+            x = apply_module(module, x, key=k)
+        return apply_module(last, x, *rest, key=last_key)
 
 
 class Branches(nnx.Module):
@@ -148,10 +148,10 @@ class Branches(nnx.Module):
 
     def __call__(self, x: PyTree, key: Array | None = None) -> Array:
         """Inputs with leading axes [...] -> [..., out_features]."""
-        return joined(self.modules, [x] * len(self.modules), key)
+        return concatenate_features(self.modules, [x] * len(self.modules), key)
 
 
-class NoCore(nnx.Module):
+class IdentityCore(nnx.Module):
     """The core of a network that remembers nothing: what comes in goes out."""
 
     def __init__(self, in_features: int):
@@ -167,7 +167,7 @@ class NoCore(nnx.Module):
         return memory, x
 
 
-class AroundCore(nnx.Module):
+class RecurrentChain(nnx.Module):
     """A torso before a core and one after it (a head, if it likes).
 
     The torsos take all steps at once, [T, ...]; only the core goes through them in order.
@@ -203,5 +203,5 @@ class AroundCore(nnx.Module):
     ) -> tuple[Memory, Any]:
         """Memory [...], inputs [T, ...], first [T, ...] -> memory and what `after` gives of [T, ...]."""
         before_key, after_key = keys_for((self.before, self.after), key)
-        memory, x = self.core(memory, applied(self.before, x, key=before_key), first)
-        return memory, applied(self.after, x, *rest, key=after_key)
+        memory, x = self.core(memory, apply_module(self.before, x, key=before_key), first)
+        return memory, apply_module(self.after, x, *rest, key=after_key)

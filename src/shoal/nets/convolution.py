@@ -17,7 +17,7 @@ Padding = Literal["valid", "same"]
 Image = tuple[int, int, int]  # height, width, channels
 
 
-SMALL = (
+MAX_PATCH_NUMBERS = (
     16_384  # numbers in an image's patches, up to which products over them are worth it; measured on a CPU
 )
 
@@ -42,10 +42,10 @@ def convolve(x: Array, kernel: Array, strides: tuple[int, int] = (1, 1), padding
       [batch, height', width', out].
     """
     if padding == "same":
-        x = _padded(x, kernel.shape[1:3], strides, 0.0)
+        x = _pad_same(x, kernel.shape[1:3], strides, 0.0)
     axes = zip(x.shape[1:3], kernel.shape[1:3], strides, strict=True)
-    places = math.prod(out_size(size, window, stride, "valid") for size, window, stride in axes)
-    if places * math.prod(kernel.shape[1:]) <= SMALL and jax.default_backend() == "cpu":
+    num_windows = math.prod(out_size(size, window, stride, "valid") for size, window, stride in axes)
+    if num_windows * math.prod(kernel.shape[1:]) <= MAX_PATCH_NUMBERS and jax.default_backend() == "cpu":
         return _convolve_by_patches(x, kernel, strides)
     return _convolve(x, kernel, strides)
 
@@ -65,27 +65,29 @@ _convolve_by_patches = jax.custom_jvp(_convolve, nondiff_argnums=(2,))
 @_convolve_by_patches.defjvp
 def _convolve_jvp(strides: tuple[int, int], primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     x, kernel = primals
-    seen = patches(x, kernel.shape[1:3], strides)
-    moved = patches(tangents[0], kernel.shape[1:3], strides)
-    columns, changed = (k.reshape(len(kernel), -1).T for k in (kernel, tangents[1]))
-    return seen @ columns, seen @ changed + moved @ columns
+    x_patches = patches(x, kernel.shape[1:3], strides)
+    tangent_patches = patches(tangents[0], kernel.shape[1:3], strides)
+    columns, tangent_columns = (k.reshape(len(kernel), -1).T for k in (kernel, tangents[1]))
+    return x_patches @ columns, x_patches @ tangent_columns + tangent_patches @ columns
 
 
 def patches(x: Array, window: tuple[int, ...], strides: tuple[int, int]) -> Array:
     """What each window sees: [batch, height', width', places of the window x channels]."""
-    rows = [_every(x, 1, start, window[0], strides[0]) for start in range(window[0])]
-    parts = [_every(row, 2, start, window[1], strides[1]) for row in rows for start in range(window[1])]
+    rows = [_window_entries(x, 1, start, window[0], strides[0]) for start in range(window[0])]
+    parts = [
+        _window_entries(row, 2, start, window[1], strides[1]) for row in rows for start in range(window[1])
+    ]
     # Without the barrier XLA makes them anew inside the products.
     return jax.lax.optimization_barrier(jnp.concatenate(parts, axis=-1))
 
 
-def _every(x: Array, axis: int, start: int, window: int, stride: int) -> Array:
+def _window_entries(x: Array, axis: int, start: int, window: int, stride: int) -> Array:
     """The place `start` of each window along an axis."""
     count = out_size(x.shape[axis], window, stride, "valid")
     return jax.lax.slice_in_dim(x, start, start + stride * (count - 1) + 1, stride, axis)
 
 
-def _padded(x: Array, window: tuple[int, ...], strides: tuple[int, int], value: float) -> Array:
+def _pad_same(x: Array, window: tuple[int, ...], strides: tuple[int, int], value: float) -> Array:
     low_and_high = jax.lax.padtype_to_pads(x.shape[1:3], window, strides, "SAME")
     return jnp.pad(x, [(0, 0), *low_and_high, (0, 0)], constant_values=value)
 
@@ -130,9 +132,11 @@ def max_pool(
     `lax.reduce_window` took 6 to 13 times as long. Numbers that are equally large share the gradient.
     """
     if padding == "same":
-        x = _padded(x, window, strides, -jnp.inf)
+        x = _pad_same(x, window, strides, -jnp.inf)
     for axis, size, stride in zip((1, 2), window, strides, strict=True):
-        x = functools.reduce(jnp.maximum, [_every(x, axis, start, size, stride) for start in range(size)])
+        x = functools.reduce(
+            jnp.maximum, [_window_entries(x, axis, start, size, stride) for start in range(size)]
+        )
     return x
 
 
@@ -154,7 +158,7 @@ def image_shape(owner: str, in_shape: Sequence[int], channels_first: bool) -> Im
     return (second, third, first) if channels_first else (first, second, third)
 
 
-def images(x: Array, in_shape: tuple[int, ...], channels_first: bool) -> tuple[Array, tuple[int, ...]]:
+def to_images(x: Array, in_shape: tuple[int, ...], channels_first: bool) -> tuple[Array, tuple[int, ...]]:
     """[..., *in_shape] of any real dtype -> float32 [batch, height, width, channels], and the leading axes.
 
     Raises:
@@ -166,7 +170,7 @@ def images(x: Array, in_shape: tuple[int, ...], channels_first: bool) -> tuple[A
     return (x.transpose(0, 2, 3, 1) if channels_first else x), batch_shape
 
 
-def pair(name: str, value: int | Sequence[int]) -> tuple[int, int]:
+def as_pair(name: str, value: int | Sequence[int]) -> tuple[int, int]:
     """A number for both directions, or one for each.
 
     Raises:

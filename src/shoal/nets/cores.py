@@ -83,21 +83,22 @@ class Cell(NamedTuple):
     step: Step | None  # of arrays [size, N], the bias [size, 1]; None: parallel over time
     states: int = 1  # arrays that it keeps; the first is its output
     candidate_bias: bool = False  # on the recurrent side of the candidate, inside the gate
-    remember: int | None = None  # the block whose bias begins at 1
-    keeping: tuple[
+    unit_bias_block: int | None = None  # the block whose bias begins at 1
+    keep_gates: tuple[
         tuple[int, int], ...
     ] = ()  # blocks of gates, and the sign with which a unit keeps its state
 
 
 CELLS = {
-    "gru": Cell(3, gru, candidate_bias=True, keeping=((1, 1),)),
-    "lstm": Cell(4, lstm, states=2, remember=1, keeping=((0, -1), (1, 1))),
+    "gru": Cell(3, gru, candidate_bias=True, keep_gates=((1, 1),)),
+    "lstm": Cell(4, lstm, states=2, unit_bias_block=1, keep_gates=((0, -1), (1, 1))),
     "rnn": Cell(1, rnn),
-    "mgu": Cell(2, mgu, candidate_bias=True, remember=0, keeping=((0, 1),)),
-    "mingru": Cell(2, None, keeping=((0, -1),)),
+    "mgu": Cell(2, mgu, candidate_bias=True, unit_bias_block=0, keep_gates=((0, 1),)),
+    "mingru": Cell(2, None, keep_gates=((0, -1),)),
 }
 
-SHUT, OPENED = 5.0, 8.0  # of a latch's gates: it keeps for some 150 steps, until an input of about 1 opens it
+# Of a latch's gates: it keeps for some 150 steps, until an input of about 1 opens it.
+LATCH_GATE_BIAS, LATCH_INPUT_WEIGHT = 5.0, 8.0
 
 
 def initial(kind: str, size: int, layers: int, batch_shape: tuple[int, ...]) -> Carry:
@@ -120,13 +121,15 @@ def check_latches(kind: str, size: int, latches: int) -> None:
     """Raises ShoalError unless a core of such a size has so many units to be latches, and gates."""
     if not 0 <= latches <= size:
         raise ShoalError(f"latches={latches} of a core must be between 0 and its size of {size}.")
-    if latches and not CELLS[kind].keeping:
-        gated = ", ".join(name for name, cell in CELLS.items() if cell.keeping)
-        raise ShoalError(f"latches={latches} need gates, and core={kind!r} has none; choose one of {gated}.")
+    if latches and not CELLS[kind].keep_gates:
+        with_gates = ", ".join(name for name, cell in CELLS.items() if cell.keep_gates)
+        raise ShoalError(
+            f"latches={latches} need gates, and core={kind!r} has none; choose one of {with_gates}."
+        )
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def stepped(
+def unroll_cell(
     step: Step, recurrent: Array, bias: Array, state: State, projected: Blocks, first: Array
 ) -> State:
     """Runs a cell over T steps of N sequences, all feature-major.
@@ -145,67 +148,73 @@ def stepped(
     Returns:
       the states after each step, each [T, size, N].
     """
-    return _stepped_forward(step, recurrent, bias, state, projected, first)[0]
+    return _unroll_cell_forward(step, recurrent, bias, state, projected, first)[0]
 
 
-def _stepped_forward(
+def _unroll_cell_forward(
     step: Step, recurrent: Array, bias: Array, state: State, projected: Blocks, first: Array
 ) -> tuple[State, tuple]:
-    def advance(state: State, inputs: tuple[Blocks, Array]) -> tuple[State, tuple[State, State, Blocks]]:
+    def forward_step(state: State, inputs: tuple[Blocks, Array]) -> tuple[State, tuple[State, State, Blocks]]:
         projected, first = inputs
         cleared = jax.tree.map(lambda part: jnp.where(first, 0.0, part), state)
         hidden = tuple((recurrent @ cleared[0]).reshape(len(projected), *cleared[0].shape))
         new = step(projected, hidden, bias[:, None], cleared)
         return new, (new, cleared, hidden)
 
-    _, (states, cleared, hidden) = jax.lax.scan(advance, state, (projected, first))
+    _, (states, cleared, hidden) = jax.lax.scan(forward_step, state, (projected, first))
     return states, (recurrent, bias, cleared, hidden, projected, first)
 
 
-def _stepped_backward(step: Step, saved: tuple, gradient: State) -> tuple:
-    recurrent, bias, cleared, hidden, projected, first = saved
+def _unroll_cell_backward(step: Step, residuals: tuple, gradient: State) -> tuple:
+    recurrent, bias, cleared, hidden, projected, first = residuals
     # Without the barrier XLA folds the transpose into the product; see `shoal.nets.mlp.product`.
     transposed = jax.lax.optimization_barrier(recurrent.T)
 
-    def retreat(later: State, inputs: tuple) -> tuple[State, tuple[Blocks, Blocks, Array]]:
+    def backward_step(later_gradient: State, inputs: tuple) -> tuple[State, tuple[Blocks, Blocks, Array]]:
         gradient, cleared, hidden, projected, first = inputs
-        _, pull = jax.vjp(step, projected, hidden, bias[:, None], cleared)
-        of_projected, of_hidden, of_bias, (h, *rest) = pull(jax.tree.map(jnp.add, later, gradient))
-        h += transposed @ jnp.concatenate(of_hidden)
-        earlier = jax.tree.map(lambda part: jnp.where(first, 0.0, part), (h, *rest))
-        return earlier, (of_projected, of_hidden, of_bias[:, 0])
+        _, pull_back = jax.vjp(step, projected, hidden, bias[:, None], cleared)
+        projected_gradient, hidden_gradient, bias_gradient, (h, *rest) = pull_back(
+            jax.tree.map(jnp.add, later_gradient, gradient)
+        )
+        h += transposed @ jnp.concatenate(hidden_gradient)
+        earlier_gradient = jax.tree.map(lambda part: jnp.where(first, 0.0, part), (h, *rest))
+        return earlier_gradient, (projected_gradient, hidden_gradient, bias_gradient[:, 0])
 
-    none = jax.tree.map(lambda part: jnp.zeros_like(part[0]), cleared)
+    zeros = jax.tree.map(lambda part: jnp.zeros_like(part[0]), cleared)
     inputs = gradient, cleared, hidden, projected, first
-    of_state, (of_projected, of_hidden, of_bias) = jax.lax.scan(retreat, none, inputs, reverse=True)
-    rows = jax.tree.map(lambda part: jnp.swapaxes(part, 0, 1).reshape(part.shape[1], -1), of_hidden)
+    state_gradient, (projected_gradient, hidden_gradient, bias_gradient) = jax.lax.scan(
+        backward_step, zeros, inputs, reverse=True
+    )
+    rows = jax.tree.map(lambda part: jnp.swapaxes(part, 0, 1).reshape(part.shape[1], -1), hidden_gradient)
     before = jnp.swapaxes(cleared[0], 0, 1).reshape(len(bias), -1)
-    of_recurrent = jnp.concatenate([row @ before.T for row in rows])
-    return of_recurrent, of_bias.sum(0), of_state, of_projected, None
+    recurrent_gradient = jnp.concatenate([row @ before.T for row in rows])
+    return recurrent_gradient, bias_gradient.sum(0), state_gradient, projected_gradient, None
 
 
-stepped.defvjp(_stepped_forward, _stepped_backward)
+unroll_cell.defvjp(_unroll_cell_forward, _unroll_cell_backward)
 
 
 class Layer(nnx.Module):
-    """One layer of a core. Kernels are orthogonal gate by gate, biases zero but where `Cell.remember` says.
+    """One layer of a core. Kernels are orthogonal gate by gate, biases zero but where `Cell.unit_bias_block` says.
 
-    The first `latches` of its units begin with shut gates, which input number `opened_by` opens.
+    The first `latches` of its units begin with shut gates, which input number `latch_input` opens.
     """
 
     def __init__(
-        self, in_features: int, size: int, kind: str, *, latches: int = 0, opened_by: int = 0, key: Array
+        self, in_features: int, size: int, kind: str, *, latches: int = 0, latch_input: int = 0, key: Array
     ):
         cell = CELLS[kind]
         blocks = [(size, in_features)] * cell.gates + [(size, size)] * (cell.gates if cell.step else 0)
         kernels = orthogonals(key, blocks)
         bias = jnp.zeros((cell.gates, size), jnp.float32)
-        if cell.remember is not None:
-            bias = bias.at[cell.remember].set(1.0)
+        if cell.unit_bias_block is not None:
+            bias = bias.at[cell.unit_bias_block].set(1.0)
         inputs = jnp.stack(kernels[: cell.gates])
-        for block, sign in cell.keeping:
-            bias = bias.at[block, :latches].set(sign * SHUT)
-            inputs = inputs.at[block, :latches, opened_by].set(-sign * OPENED) if latches else inputs
+        for block, sign in cell.keep_gates:
+            bias = bias.at[block, :latches].set(sign * LATCH_GATE_BIAS)
+            inputs = (
+                inputs.at[block, :latches, latch_input].set(-sign * LATCH_INPUT_WEIGHT) if latches else inputs
+            )
         self.kind = kind
         self.size = size
         self.kernel = nnx.data(inputs.reshape(-1, in_features))  # [gates * size, in]
@@ -226,16 +235,16 @@ class Layer(nnx.Module):
         """
         step = CELLS[self.kind].step
         if step is None:
-            return self._at_once(state, projected.T.reshape(*first.shape, -1), first)
+            return self._unroll_in_parallel(state, projected.T.reshape(*first.shape, -1), first)
         blocks = projected.reshape(-1, self.size, *first.shape).transpose(0, 2, 1, 3)
         bias = self.candidate_bias if CELLS[self.kind].candidate_bias else jnp.zeros(self.size)
-        begun = jax.tree.map(jnp.transpose, state)
-        states = stepped(step, self.recurrent, bias, begun, tuple(blocks), first)
+        initial_state = jax.tree.map(jnp.transpose, state)
+        states = unroll_cell(step, self.recurrent, bias, initial_state, tuple(blocks), first)
         states = jax.tree.map(lambda part: jnp.swapaxes(part, 1, 2), states)
         before = jax.tree.map(lambda part, parts: jnp.concatenate([part[None], parts[:-1]]), state, states)
         return jax.tree.map(lambda part: part[-1], states), states[0], before
 
-    def _at_once(self, state: State, projected: Array, first: Array) -> tuple[State, Array, State]:
+    def _unroll_in_parallel(self, state: State, projected: Array, first: Array) -> tuple[State, Array, State]:
         """minGRU, by an associative scan over time: log2 T rounds in place of T steps.
 
             z = σ(x_z),  h' = (1 - z) h + z x_h
@@ -253,9 +262,9 @@ class Layer(nnx.Module):
         Map = tuple[Array, Array, Array]  # keep, add, and whether any step of it clears the state
 
         def compose(earlier: Map, later: Map) -> Map:
-            keep, add, clears = later
-            kept, before = (jnp.where(clears, 0.0, x) for x in earlier[:2])
-            return kept * keep, keep * before + add, earlier[2] | clears
+            later_keep, later_add, clears = later
+            earlier_keep, earlier_add = (jnp.where(clears, 0.0, x) for x in earlier[:2])
+            return earlier_keep * later_keep, later_keep * earlier_add + later_add, earlier[2] | clears
 
         _, outputs, _ = jax.lax.associative_scan(compose, (keep, add, clears))
         before = jnp.concatenate([state[0][None], outputs[:-1]])
@@ -275,7 +284,7 @@ class RecurrentCore(nnx.Module):
         until a certain input of about 1 opens them and they write what goes on. The start alone is set; it is
         learned as any other weight. After the biases for long spans of Tallec and Ollivier 2018, "Can Recurrent
         Neural Networks Warp Time?".
-      opened_by: the number of that input.
+      latch_input: the number of that input.
       key: a JAX key.
 
     Raises:
@@ -291,7 +300,7 @@ class RecurrentCore(nnx.Module):
         layers: int = 1,
         outputs: str = "last",
         latches: int = 0,
-        opened_by: int = 0,
+        latch_input: int = 0,
         key: Array,
     ):
         check(kind, size, layers)
@@ -300,9 +309,9 @@ class RecurrentCore(nnx.Module):
             raise ShoalError(f"outputs={outputs!r} of a core must be one of {', '.join(OUTPUTS)}.")
         if in_features < 1:
             raise ShoalError(f"in_features={in_features} of a core must be an integer of at least 1.")
-        if latches and not 0 <= opened_by < in_features:
+        if latches and not 0 <= latch_input < in_features:
             raise ShoalError(
-                f"opened_by={opened_by} of a core must be the number of one of its {in_features} inputs."
+                f"latch_input={latch_input} of a core must be the number of one of its {in_features} inputs."
             )
         keys = jax.random.split(key, layers)
         widths = [in_features] + [size] * (layers - 1)
@@ -310,11 +319,11 @@ class RecurrentCore(nnx.Module):
         self.outputs = outputs
         self.in_features = in_features
         self.out_features = size
-        started = [{"latches": latches, "opened_by": opened_by}] + [{}] * (layers - 1)
+        latch_options = [{"latches": latches, "latch_input": latch_input}] + [{}] * (layers - 1)
         self.layers = nnx.List(
             [
-                Layer(width, size, kind, **start, key=k)
-                for width, start, k in zip(widths, started, keys, strict=True)
+                Layer(width, size, kind, **options, key=k)
+                for width, options, k in zip(widths, latch_options, keys, strict=True)
             ]
         )
 
@@ -362,19 +371,23 @@ class RecurrentCore(nnx.Module):
             after.append(new)
             outputs.append(output)
             before.append(states)
-        output = self._combined(outputs)
+        output = self._combine_layers(outputs)
 
-        def shaped(tree, leading):  # type: ignore[no-untyped-def]
+        def reshape(tree, leading):  # type: ignore[no-untyped-def]
             return jax.tree.map(lambda part: part.reshape(*leading, part.shape[-1]), tree)
 
-        in_time = (steps, *batch_shape)
-        return shaped(tuple(after), batch_shape), shaped(output, in_time), shaped(tuple(before), in_time)
+        time_shape = (steps, *batch_shape)
+        return (
+            reshape(tuple(after), batch_shape),
+            reshape(output, time_shape),
+            reshape(tuple(before), time_shape),
+        )
 
     def outputs_of(self, carry: Carry) -> Array:
         """The output of the step after which the memory is `carry`; any leading axes."""
-        return self._combined([hidden for hidden, *_ in carry])
+        return self._combine_layers([hidden for hidden, *_ in carry])
 
-    def _combined(self, outputs: Sequence[Array]) -> Array:
+    def _combine_layers(self, outputs: Sequence[Array]) -> Array:
         """The core's output from those of its layers."""
         return sum(outputs[1:], outputs[0]) if self.outputs == "sum" else outputs[-1]
 

@@ -55,10 +55,10 @@ def step_cost(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Cost:
     compiled = (
         (function if hasattr(function, "lower") else jax.jit(function)).lower(*args, **kwargs).compile()
     )
-    counted, memory = compiled.cost_analysis() or {}, compiled.memory_analysis()
+    analysis, memory = compiled.cost_analysis() or {}, compiled.memory_analysis()
     return Cost(
-        flops=counted.get("flops", math.nan),
-        bytes_accessed=counted.get("bytes accessed", math.nan),
+        flops=analysis.get("flops", math.nan),
+        bytes_accessed=analysis.get("bytes accessed", math.nan),
         product_flops=product_flops(function, *args, **kwargs),
         argument_bytes=memory.argument_size_in_bytes,
         output_bytes=memory.output_size_in_bytes,

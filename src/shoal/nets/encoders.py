@@ -19,8 +19,8 @@ from shoal.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 Array = jax.Array
 
 KINDS = ("flatten", "one_hot", "mlp_each", "cnn")
-TILE, TILES_FROM, ATARI = 8, 40, 84  # pixels of the sides of a tile, and of images
-MOST_VALUES = 64  # of an integer of a cell: beyond that, integers are the brightness of an image
+TILE_SIZE, MIN_TILED_SIZE, ATARI_SIZE = 8, 40, 84  # pixels of the sides of a tile, and of images
+MAX_CELL_VALUES = 64  # of an integer of a cell: beyond that, integers are the brightness of an image
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Part:
         """Length of the vector."""
         return math.prod(self.shape) if self.sizes is None else math.prod(self.shape[:-1]) * sum(self.sizes)
 
-    def find(self, observation: Any) -> Array:
+    def extract(self, observation: Any) -> Array:
         """The part's array in an observation, checked for its shape."""
         for name in self.path:
             if name not in observation:
@@ -59,7 +59,7 @@ class Part:
 
     def flatten(self, observation: Any) -> Array:
         """The part as float32 [..., num_features]."""
-        array = self.find(observation)
+        array = self.extract(observation)
         batch_shape = array.shape[: array.ndim - len(self.shape)]
         if self.sizes is None:
             return array.astype(jnp.float32).reshape(*batch_shape, self.num_features)
@@ -67,7 +67,7 @@ class Part:
         return one_hots(columns, self.sizes).reshape(*batch_shape, self.num_features)
 
 
-def parts_of(space: Space, path: tuple[str, ...] = (), *, cells: bool = False) -> tuple[Part, ...]:
+def observation_parts(space: Space, path: tuple[str, ...] = (), *, cells: bool = False) -> tuple[Part, ...]:
     """The arrays of a space's elements, in name order.
 
     Args:
@@ -80,21 +80,23 @@ def parts_of(space: Space, path: tuple[str, ...] = (), *, cells: bool = False) -
     """
     match space:
         case Box():
-            return (Part(path, space.shape, _values(space) if cells else None),)
+            return (Part(path, space.shape, _num_values(space) if cells else None),)
         case Discrete():
             return (Part(path, (), (space.n,)),)
         case MultiDiscrete():
             return (Part(path, space.shape, space.nvec),)
         case Dict() if len(space):
             names = sorted(space)
-            return tuple(part for name in names for part in parts_of(space[name], (*path, name), cells=cells))
+            return tuple(
+                part for name in names for part in observation_parts(space[name], (*path, name), cells=cells)
+            )
     raise ShoalError(
         f"{'/'.join(('observation_space', *path))}={space!r} cannot be encoded; "
         "it must be a Box, Discrete, MultiDiscrete or a Dict with at least one of these."
     )
 
 
-def convolutions(space: Space, key: Array) -> CNN | GridCNN | None:
+def convolutional_torso(space: Space, key: Array) -> CNN | GridCNN | None:
     """What takes an array [height, width, channels] as a picture; None for a space of another kind.
 
     Integers of few values are the cells of a grid, which are embedded; of more values an image, whose
@@ -103,22 +105,24 @@ def convolutions(space: Space, key: Array) -> CNN | GridCNN | None:
     """
     if not isinstance(space, Box) or len(space.shape) != 3:
         return None
-    if (sizes := _values(space)) is not None:
+    if (sizes := _num_values(space)) is not None:
         return GridCNN(space.shape, sizes, key=key)
-    small, large = min(space.shape[:2]), max(space.shape[:2])
-    if TILES_FROM <= small <= large < ATARI and not any(side % TILE for side in space.shape[:2]):
-        return CNN(space.shape, (16, 32, 32), (TILE, 3, 3), (TILE, 1, 1), sizes=(), key=key)
-    if small >= 36:  # what the windows of Mnih et al. 2015 need
+    shortest, longest = min(space.shape[:2]), max(space.shape[:2])
+    if MIN_TILED_SIZE <= shortest <= longest < ATARI_SIZE and not any(
+        side % TILE_SIZE for side in space.shape[:2]
+    ):
+        return CNN(space.shape, (16, 32, 32), (TILE_SIZE, 3, 3), (TILE_SIZE, 1, 1), sizes=(), key=key)
+    if shortest >= 36:  # what the windows of Mnih et al. 2015 need
         return CNN(space.shape, sizes=(), key=key)
     return CNN(space.shape, (32, 64), (3, 3), (2, 1), padding="same", sizes=(), key=key)
 
 
-def _values(space: Box) -> tuple[int, ...] | None:
+def _num_values(space: Box) -> tuple[int, ...] | None:
     """How many values each integer of the last axis has; None for other numbers, or more values than a cell has."""
     if not space.shape or not np.issubdtype(space.dtype, np.integer) or np.min(space.low) < 0:
         return None
-    most = np.asarray(space.high).reshape(-1, space.shape[-1]).max(axis=0)
-    return tuple(int(x) + 1 for x in most) if most.max() < MOST_VALUES else None
+    highest = np.asarray(space.high).reshape(-1, space.shape[-1]).max(axis=0)
+    return tuple(int(x) + 1 for x in highest) if highest.max() < MAX_CELL_VALUES else None
 
 
 class Encoder(nnx.Module):
@@ -161,14 +165,16 @@ class Encoder(nnx.Module):
     ):
         if kind not in KINDS:
             raise ShoalError(f"encoder={kind!r} is none of {', '.join(KINDS)}{nearest(str(kind), KINDS)}.")
-        self.parts = parts_of(space, cells=kind == "one_hot")
+        self.parts = observation_parts(space, cells=kind == "one_hot")
         if kind == "one_hot" and all(part.sizes is None for part in self.parts):
             raise ShoalError(
-                f"encoder='one_hot' needs integers of less than {MOST_VALUES} values, and observation_space={space!r} "
-                "has none; 'flatten' takes numbers."
+                f"encoder='one_hot' needs integers of less than {MAX_CELL_VALUES} values, and "
+                f"observation_space={space!r} has none; 'flatten' takes numbers."
             )
         self.kind = kind
-        self.shown: tuple[tuple[tuple[str, ...], float], ...] = ()  # path and divisor of each picture
+        self.pictured_parts: tuple[
+            tuple[tuple[str, ...], float], ...
+        ] = ()  # path and divisor of each picture
         torsos: list[MLP] = []
         if kind == "mlp_each":
             if not sizes or key is None:
@@ -183,59 +189,62 @@ class Encoder(nnx.Module):
             ]
         pictures: list[CNN | GridCNN] = []
         if kind == "cnn":
-            pictures = self._pictures(space, key)
+            pictures = self._build_pictures(space, key)
         self.torsos = nnx.List(torsos)
         self.pictures = nnx.List(pictures)
-        flat = [part for part in self.parts if part.path not in dict(self.shown)]
+        flat = [part for part in self.parts if part.path not in dict(self.pictured_parts)]
         self.num_features = sum(picture.out_features for picture in pictures)
         self.num_features += sum(part.num_features for part in (torsos or flat))
 
     @property
-    def repeats(self) -> bool:
+    def expects_repeats(self) -> bool:
         """Whether it is to be expected, and worth the search, that equal observations come up again and again.
 
         So it is for grids of cells, with nothing beside them but integers of few values.
         """
-        shown = dict(self.shown)
-        of_few_values = all(part.sizes is not None or part.path in shown for part in self.parts)
+        pictured_parts = dict(self.pictured_parts)
+        of_few_values = all(part.sizes is not None or part.path in pictured_parts for part in self.parts)
         grids = all(isinstance(picture, GridCNN) for picture in self.pictures)
         return self.kind in ("one_hot", "cnn") and grids and of_few_values
 
     def __call__(self, observation: Any) -> Array:
         """Observations with leading axes [...] -> float32 [..., num_features]."""
         if self.pictures:
-            return self._with_pictures(observation)
+            return self._encode_with_pictures(observation)
         vectors = [part.flatten(observation) for part in self.parts]
         if self.torsos:
             vectors = [torso(vector) for torso, vector in zip(self.torsos, vectors, strict=True)]
         return vectors[0] if len(vectors) == 1 else jnp.concatenate(vectors, axis=-1)
 
-    def _pictures(self, space: Space, key: Array | None) -> list[CNN | GridCNN]:
-        found = []
+    def _build_pictures(self, space: Space, key: Array | None) -> list[CNN | GridCNN]:
+        torsos = []
         keys = jax.random.split(jax.random.key(0) if key is None else key, len(self.parts))
         for part, part_key in zip(self.parts, keys, strict=True):
-            own: Any = space
+            subspace: Any = space
             for name in part.path:
-                own = own[name]
-            if (picture := convolutions(own, part_key)) is not None:
-                image = isinstance(picture, CNN) and np.issubdtype(own.dtype, np.integer)
-                self.shown += ((part.path, float(np.max(own.high)) if image else 1.0),)
-                found.append(picture)
-        if not found:
+                subspace = subspace[name]
+            if (torso := convolutional_torso(subspace, part_key)) is not None:
+                is_image = isinstance(torso, CNN) and np.issubdtype(subspace.dtype, np.integer)
+                self.pictured_parts += ((part.path, float(np.max(subspace.high)) if is_image else 1.0),)
+                torsos.append(torso)
+        if not torsos:
             raise ShoalError(
                 f"encoder='cnn' needs an observation [height, width, channels], and observation_space={space!r} has "
                 "none; 'flatten' works."
             )
-        return found
+        return torsos
 
-    def _with_pictures(self, observation: Any) -> Array:
-        pictures = {where: (net, most) for net, (where, most) in zip(self.pictures, self.shown, strict=True)}
+    def _encode_with_pictures(self, observation: Any) -> Array:
+        torsos = {
+            path: (torso, divisor)
+            for torso, (path, divisor) in zip(self.pictures, self.pictured_parts, strict=True)
+        }
         vectors = []
         for part in self.parts:
-            if part.path not in pictures:
+            if part.path not in torsos:
                 vectors.append(part.flatten(observation))
                 continue
-            net, most = pictures[part.path]
-            array = part.find(observation)
-            vectors.append(net(array.astype(jnp.float32) / most if isinstance(net, CNN) else array))
+            torso, divisor = torsos[part.path]
+            array = part.extract(observation)
+            vectors.append(torso(array.astype(jnp.float32) / divisor if isinstance(torso, CNN) else array))
         return vectors[0] if len(vectors) == 1 else jnp.concatenate(vectors, axis=-1)

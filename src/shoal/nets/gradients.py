@@ -21,21 +21,21 @@ def scale_gradient(tree: PyTree, scale: Array | float) -> PyTree:
       tree: floating arrays of any shapes.
       scale: a number; it gets no gradient itself.
     """
-    return jax.tree.map(lambda leaf: _scaled(leaf, scale), tree)
+    return jax.tree.map(lambda leaf: _scale_gradient(leaf, scale), tree)
 
 
 @jax.custom_jvp
-def _scaled(x: Array, scale: Array | float) -> Array:
+def _scale_gradient(x: Array, scale: Array | float) -> Array:
     return x
 
 
-@_scaled.defjvp
-def _scaled_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+@_scale_gradient.defjvp
+def _scale_gradient_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     x, scale = primals
     return x, (scale * tangents[0]).astype(x.dtype)
 
 
-def computed_once(tree: PyTree, holds: Array) -> PyTree:
+def compute_gradient_once(tree: PyTree, always_true: Array) -> PyTree:
     """The same arrays, whose gradient a CPU computes once, and not again in every operation that reads it.
 
     XLA fuses the last operations of a loss's gradient into whatever reads them: into each of the 64 rows of the
@@ -44,13 +44,15 @@ def computed_once(tree: PyTree, holds: Array) -> PyTree:
 
     Args:
       tree: arrays, and leaves of other kinds, which are left as they are.
-      holds: a boolean that is True, but not known to be while compiling; where it is False the gradient is 0.
+      always_true: a boolean that is True, but not known to be while compiling; where it is False the gradient is 0.
     """
     if jax.default_backend() != "cpu":
         return tree
     leaves, structure = jax.tree.flatten(tree)
     floating = [i for i, leaf in enumerate(leaves) if _is_floating(leaf)]
-    for i, leaf in zip(floating, _computed_once([leaves[i] for i in floating], holds), strict=True):
+    for i, leaf in zip(
+        floating, _compute_gradient_once([leaves[i] for i in floating], always_true), strict=True
+    ):
         leaves[i] = leaf
     return jax.tree.unflatten(structure, leaves)
 
@@ -60,16 +62,16 @@ def _is_floating(leaf: Any) -> bool:
 
 
 @jax.custom_vjp
-def _computed_once(arrays: list[Array], holds: Array) -> list[Array]:
+def _compute_gradient_once(arrays: list[Array], always_true: Array) -> list[Array]:
     return arrays
 
 
-def _computed_once_forward(arrays: list[Array], holds: Array) -> tuple[list[Array], Array]:
-    return arrays, holds
+def _compute_gradient_once_forward(arrays: list[Array], always_true: Array) -> tuple[list[Array], Array]:
+    return arrays, always_true
 
 
-def _computed_once_backward(holds: Array, gradient: list[Array]) -> tuple[list[Array], None]:
-    return jax.lax.cond(holds, lambda g: g, lambda g: jax.tree.map(jnp.zeros_like, g), gradient), None
+def _compute_gradient_once_backward(always_true: Array, gradient: list[Array]) -> tuple[list[Array], None]:
+    return jax.lax.cond(always_true, lambda g: g, lambda g: jax.tree.map(jnp.zeros_like, g), gradient), None
 
 
-_computed_once.defvjp(_computed_once_forward, _computed_once_backward)
+_compute_gradient_once.defvjp(_compute_gradient_once_forward, _compute_gradient_once_backward)

@@ -50,7 +50,7 @@ class CategoricalHead(nnx.Module):
 
     def __call__(self, x: Array, action_mask: Array | None = None) -> Categorical:
         """Logits [..., n] and a mask broadcastable to them -> Categorical with batch axes [...]."""
-        return _legal(Categorical(x), action_mask)
+        return _apply_mask(Categorical(x), action_mask)
 
 
 class MultiCategoricalHead(nnx.Module):
@@ -63,7 +63,7 @@ class MultiCategoricalHead(nnx.Module):
     def __call__(self, x: Array, action_mask: Array | None = None) -> MultiCategorical:
         """Logits [..., sum(nvec)] and a mask of the same layout -> MultiCategorical of [..., parts]."""
         ends = np.cumsum(self.nvec)[:-1].tolist()
-        return _legal(MultiCategorical(tuple(jnp.split(x, ends, axis=-1))), action_mask)
+        return _apply_mask(MultiCategorical(tuple(jnp.split(x, ends, axis=-1))), action_mask)
 
 
 class NormalHead(nnx.Module):
@@ -116,7 +116,7 @@ class NormalHead(nnx.Module):
 
     def __call__(self, x: Array, action_mask: Array | None = None) -> Normal:
         """[..., num_inputs] -> Normal over [..., size]."""
-        _no_mask(self, action_mask)
+        _reject_mask(self, action_mask)
         return Normal(*self.loc_and_scale(x))
 
 
@@ -125,7 +125,7 @@ class TanhNormalHead(NormalHead):
 
     def __call__(self, x: Array, action_mask: Array | None = None) -> TanhNormal:  # type: ignore[override]
         """[..., num_inputs] -> TanhNormal on [-1, 1], over [..., size]."""
-        _no_mask(self, action_mask)
+        _reject_mask(self, action_mask)
         return TanhNormal(*self.loc_and_scale(x))
 
 
@@ -142,7 +142,7 @@ class BetaHead(nnx.Module):
 
     def __call__(self, x: Array, action_mask: Array | None = None) -> Beta:
         """[..., 2 size], of any floating dtype -> Beta on [-1, 1], over [..., size]."""
-        _no_mask(self, action_mask)
+        _reject_mask(self, action_mask)
         x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
         # Softplus is 0 to rounding below -16: then it is the next number above 1.
         parameters = jnp.maximum(1.0 + jax.nn.softplus(x), 1.0 + jnp.finfo(x.dtype).eps)
@@ -175,7 +175,7 @@ class GSDEHead(nnx.Module):
 
     def __call__(self, x: Array, features: Array, action_mask: Array | None = None) -> Normal:
         """Means [..., size] and features [..., num_features] -> Normal over [..., size]."""
-        _no_mask(self, action_mask)
+        _reject_mask(self, action_mask)
         variance = jax.lax.stop_gradient(features) ** 2 @ jnp.exp(2.0 * self.log_std)
         return Normal(x, jnp.sqrt(variance + self.minimum_std**2))
 
@@ -197,7 +197,7 @@ class DeterministicHead(nnx.Module):
 
     def __call__(self, x: Array, action_mask: Array | None = None) -> Deterministic:
         """[..., size] -> Deterministic over [..., size]."""
-        _no_mask(self, action_mask)
+        _reject_mask(self, action_mask)
         return Deterministic(jnp.tanh(x) if self.bounded else x)
 
 
@@ -277,11 +277,11 @@ def _continuous_head(
     return head(size, state_dependent_std=state_dependent_std, **std)
 
 
-def _legal(distribution: Any, action_mask: Array | None) -> Any:
+def _apply_mask(distribution: Any, action_mask: Array | None) -> Any:
     return distribution if action_mask is None else masked(distribution, action_mask)
 
 
-def _no_mask(head: nnx.Module, action_mask: Array | None) -> None:
+def _reject_mask(head: nnx.Module, action_mask: Array | None) -> None:
     if action_mask is not None:
         raise ShoalError(
             f"action_mask of shape {action_mask.shape} was given to a {type(head).__name__}, which has no "

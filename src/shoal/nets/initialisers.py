@@ -65,7 +65,7 @@ def _orthogonals(key: Array, shapes: tuple[tuple[int, ...], ...]) -> list[Array]
         # Of JAX, since an array of NumPy would be made while the program is traced, however large it is.
         inside = (jnp.arange(longest)[:, None] < rows) & (jnp.arange(widest) < columns)
         normals = jax.random.normal(group_key, (len(members), longest, widest))
-        padded = jax.vmap(_reflections)(jnp.where(inside, normals, 0.0))
+        padded = jax.vmap(_product_of_reflections)(jnp.where(inside, normals, 0.0))
         for index, columns_, (long, short) in zip(members, padded, sides, strict=True):
             kernel = columns_[:long, :short]
             tall = shapes[index][0] >= math.prod(shapes[index][1:])
@@ -87,7 +87,7 @@ def _size_class(shape: tuple[int, ...]) -> tuple[int, int]:
     return long, short
 
 
-def _reflections(normals: Array) -> Array:
+def _product_of_reflections(normals: Array) -> Array:
     """The first k columns of the product of the k reflections that map each normal to its axis.
 
     Column j of the n x k `normals` counts from row j on, and its reflection acts on those rows only.
@@ -99,14 +99,16 @@ def _reflections(normals: Array) -> Array:
     normals = jnp.where(row >= column, normals, 0.0)
     norm, pivot = jnp.sqrt(jnp.sum(normals**2, axis=0)), jnp.diagonal(normals)
     sign = jnp.where(pivot >= 0, 1.0, -1.0)
-    mirrors = normals + jnp.where(row == column, sign * norm, 0.0)  # grows, so that nothing cancels
-    mirrors = mirrors / jnp.sqrt(jnp.maximum(norm * (norm + jnp.abs(pivot)), 1e-30))  # of length sqrt(2)
+    reflectors = normals + jnp.where(row == column, sign * norm, 0.0)  # grows, so that nothing cancels
+    reflectors = reflectors / jnp.sqrt(
+        jnp.maximum(norm * (norm + jnp.abs(pivot)), 1e-30)
+    )  # of length sqrt(2)
 
-    def reflect(product: Array, mirror: Array) -> tuple[Array, None]:
-        along = jnp.matmul(mirror, product, precision="highest")
-        return product - mirror[:, None] * along, None
+    def reflect(product: Array, reflector: Array) -> tuple[Array, None]:
+        projection = jnp.matmul(reflector, product, precision="highest")
+        return product - reflector[:, None] * projection, None
 
-    product, _ = jax.lax.scan(reflect, jnp.eye(rows, columns), mirrors.T, reverse=True)
+    product, _ = jax.lax.scan(reflect, jnp.eye(rows, columns), reflectors.T, reverse=True)
     return -sign * product  # as QR whose R has a positive diagonal; without it, not uniform
 
 
@@ -183,19 +185,21 @@ def kernels(key: Array, shapes: Sequence[tuple[int, ...]], initialiser: str = "o
     return [INITIALISERS[initialiser](k, shape) for k, shape in zip(keys, shapes, strict=True)]
 
 
-def _scaled(scale: float, mode: Literal["fan_in", "fan_avg"], uniform: bool) -> Callable[..., Array]:
+def _variance_scaling(
+    scale: float, mode: Literal["fan_in", "fan_avg"], uniform: bool
+) -> Callable[..., Array]:
     distribution: Literal["uniform", "truncated_normal"] = "uniform" if uniform else "truncated_normal"
     return functools.partial(variance_scaling, scale=scale, mode=mode, distribution=distribution)
 
 
 INITIALISERS: dict[str, Callable[..., Array]] = {
     "orthogonal": orthogonal,
-    "lecun_normal": _scaled(1.0, "fan_in", uniform=False),
-    "lecun_uniform": _scaled(1.0, "fan_in", uniform=True),
-    "glorot_normal": _scaled(1.0, "fan_avg", uniform=False),
-    "glorot_uniform": _scaled(1.0, "fan_avg", uniform=True),
-    "he_normal": _scaled(2.0, "fan_in", uniform=False),
-    "he_uniform": _scaled(2.0, "fan_in", uniform=True),
+    "lecun_normal": _variance_scaling(1.0, "fan_in", uniform=False),
+    "lecun_uniform": _variance_scaling(1.0, "fan_in", uniform=True),
+    "glorot_normal": _variance_scaling(1.0, "fan_avg", uniform=False),
+    "glorot_uniform": _variance_scaling(1.0, "fan_avg", uniform=True),
+    "he_normal": _variance_scaling(2.0, "fan_in", uniform=False),
+    "he_uniform": _variance_scaling(2.0, "fan_in", uniform=True),
 }
 
 _TRUNCATED_STD = 0.87962566103423978  # of a standard normal cut at two standard deviations

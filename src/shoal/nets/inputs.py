@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from shoal.errors import ShoalError, nearest
-from shoal.nets.composition import is_noisy, joined
+from shoal.nets.composition import concatenate_features, is_noisy
 
 Array = jax.Array
 
@@ -65,7 +65,7 @@ class OneHotInput(nnx.Module):
     """
 
     def __init__(self, sizes: int | Sequence[int]):
-        self.sizes = _sizes("OneHotInput", sizes)
+        self.sizes = _check_sizes("OneHotInput", sizes)
         self.several = not isinstance(sizes, int)
 
     @property
@@ -95,7 +95,7 @@ class EmbeddingInput(nnx.Module):
     """
 
     def __init__(self, sizes: int | Sequence[int], features: int, *, scale: float = 1.0, key: Array):
-        self.sizes = _sizes("EmbeddingInput", sizes)
+        self.sizes = _check_sizes("EmbeddingInput", sizes)
         self.several = not isinstance(sizes, int)
         if features < 1:
             raise ShoalError(f"features={features} of an EmbeddingInput must be at least 1.")
@@ -117,8 +117,8 @@ class EmbeddingInput(nnx.Module):
 
     def __call__(self, x: Array) -> Array:
         """Integers [...] ([..., parts] if sizes are several) -> float32 [..., out_features]."""
-        looked_up = zip(self.columns(x), self.sizes, self.tables, strict=True)
-        parts = [jax.nn.one_hot(column, n, dtype=jnp.float32) @ table for column, n, table in looked_up]
+        tables = zip(self.columns(x), self.sizes, self.tables, strict=True)
+        parts = [jax.nn.one_hot(column, n, dtype=jnp.float32) @ table for column, n, table in tables]
         return jnp.concatenate(parts, axis=-1)
 
 
@@ -155,7 +155,7 @@ class DictInput(nnx.Module):
                 raise ShoalError(
                     f"the input lacks {name!r}; it has {', '.join(inputs)}{nearest(name, inputs)}."
                 )
-        return joined(self.torsos, [inputs[name] for name in self.names], key)
+        return concatenate_features(self.torsos, [inputs[name] for name in self.names], key)
 
 
 class Inputs(nnx.Module):
@@ -191,7 +191,7 @@ class Inputs(nnx.Module):
             raise ShoalError(
                 f"{len(inputs)} inputs were given; they must be {len(self.torsos)}, one a torso."
             )
-        return joined(self.torsos, inputs, key)
+        return concatenate_features(self.torsos, inputs, key)
 
 
 def leading_shape(name: str, x: Array, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -206,7 +206,7 @@ def leading_shape(name: str, x: Array, shape: tuple[int, ...]) -> tuple[int, ...
     return x.shape[:split]
 
 
-def _sizes(owner: str, sizes: int | Sequence[int]) -> tuple[int, ...]:
+def _check_sizes(owner: str, sizes: int | Sequence[int]) -> tuple[int, ...]:
     several = (sizes,) if isinstance(sizes, int) else tuple(sizes)
     if not several or min(several) < 1:
         raise ShoalError(f"sizes={sizes} of an {owner} must be integers of at least 1.")

@@ -31,7 +31,7 @@ class Dense(nnx.Module):
         """[in, batch] -> [out, batch]."""
         return product(self.kernel, x) + self.bias[:, None]
 
-    def of_few(self, x: Array) -> Array:
+    def row_major(self, x: Array) -> Array:
         """The same for a handful of rows, [batch, in] -> [batch, out].
 
         To call a matrix library takes longer than such a product, and a loop over steps that calls one cannot be
@@ -39,22 +39,25 @@ class Dense(nnx.Module):
         products of single rows: XLA compiles both by itself.
         """
         outputs, inputs = self.kernel.shape
-        if outputs <= _THIN:
+        if outputs <= _MAX_SUMMED_OUTPUTS:
             return jnp.sum(x[:, None] * self.kernel, axis=-1) + self.bias
         # The barrier keeps XLA from transposing it again at each turn of a loop over steps.
         kernel = jax.lax.optimization_barrier(self.kernel.T)
-        if inputs <= _SHORT:
+        if inputs <= _MAX_SUMMED_INPUTS:
             return sum((x[:, i, None] * kernel[i] for i in range(inputs)), start=self.bias)
-        if len(x) <= _FEWER and len(x) * kernel.size <= _SMALL:
+        if len(x) <= _MAX_SINGLE_ROW_PRODUCTS and len(x) * kernel.size <= _MAX_SINGLE_ROW_SIZE:
             return jnp.stack([row @ kernel for row in x]) + self.bias
         return x @ kernel + self.bias
 
 
-_FEW = 32  # rows up to which `of_few` is faster on a CPU
-_FEWER = 16  # rows up to which products of single rows are
-_SMALL = 2**16  # multiplications up to which they are: 16 rows of a 64 x 64 kernel, or 4 of 128 x 128
-_SHORT = 8  # inputs up to which a sum over them is faster than a product
-_THIN = 4  # rows of a kernel up to which as many products with a vector, or sums, are faster than one with a matrix
+_MAX_ROW_MAJOR_ROWS = 32  # rows up to which `row_major` is faster on a CPU
+_MAX_SINGLE_ROW_PRODUCTS = 16  # rows up to which products of single rows are
+_MAX_SINGLE_ROW_SIZE = (
+    2**16
+)  # multiplications up to which they are: 16 rows of a 64 x 64 kernel, or 4 of 128 x 128
+_MAX_SUMMED_INPUTS = 8  # inputs up to which a sum over them is faster than a product
+# Rows of a kernel up to which as many products with a vector, or sums, are faster than one with a matrix.
+_MAX_SUMMED_OUTPUTS = 4
 
 
 @jax.custom_vjp
@@ -72,16 +75,16 @@ def _product_forward(kernel: Array, x: Array) -> tuple[Array, tuple[Array, Array
     return kernel @ x, (kernel, x)
 
 
-def _product_backward(saved: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
-    kernel, x = saved
-    if kernel.shape[0] <= _THIN:
+def _product_backward(residuals: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+    kernel, x = residuals
+    if kernel.shape[0] <= _MAX_SUMMED_OUTPUTS:
         # Without this barrier XLA computes the whole gradient of a loss again for each feature.
         gradient = jax.lax.optimization_barrier(gradient)
-        gradient_of_kernel = jnp.stack([x @ row for row in gradient])
+        kernel_gradient = jnp.stack([x @ row for row in gradient])
     else:
-        gradient_of_kernel = gradient @ x.T
+        kernel_gradient = gradient @ x.T
     # Without the barrier XLA folds the transpose into the product again.
-    return gradient_of_kernel, jax.lax.optimization_barrier(kernel.T) @ gradient
+    return kernel_gradient, jax.lax.optimization_barrier(kernel.T) @ gradient
 
 
 product.defvjp(_product_forward, _product_backward)
@@ -103,7 +106,7 @@ class LayerNorm(nnx.Module):
         variance = jnp.mean(centred**2, axis=0)
         return self.scale[:, None] * centred * jax.lax.rsqrt(variance + 1e-6) + self.bias[:, None]
 
-    def of_few(self, x: Array) -> Array:
+    def row_major(self, x: Array) -> Array:
         """[batch, features] -> [batch, features]."""
         return self(x.T).T
 
@@ -178,8 +181,8 @@ class MLP(nnx.Module):
             )
         batch_shape = x.shape[:-1]
         rows = x.reshape(math.prod(batch_shape), self.in_features)
-        if 1 < len(rows) <= _FEW:  # a single row is mostly one of many, under `vmap`
-            out, features = self._layers(rows, Dense.of_few, LayerNorm.of_few)
+        if 1 < len(rows) <= _MAX_ROW_MAJOR_ROWS:  # a single row is mostly one of many, under `vmap`
+            out, features = self._layers(rows, Dense.row_major, LayerNorm.row_major)
             return out.reshape(*batch_shape, -1), features.reshape(*batch_shape, -1)
         out, features = self._layers(rows.T, Dense.__call__, LayerNorm.__call__)
         return _batch_major(out, batch_shape), _batch_major(features, batch_shape)

@@ -20,7 +20,7 @@ class NoisyMLP(nnx.Module):
         w = μ + σ ⊙ f(ε_out) f(ε_in)ᵀ,   b = μ_b + σ_b ⊙ f(ε_out),   f(x) = sgn(x) √|x|
 
     with independent standard normal ε for each layer. The noise is an argument and nothing is stored:
-    the same key gives the same network, `drawn` gives that network itself (to act with one draw for many
+    the same key gives the same network, `sample` gives that network itself (to act with one draw for many
     steps), and without a key the means alone are used. One key is one draw for the whole batch; map over
     keys for a draw of its own for each element.
 
@@ -65,15 +65,15 @@ class NoisyMLP(nnx.Module):
         if not isinstance(sigma, jax.core.Tracer) and sigma < 0:
             raise ShoalError(f"sigma={sigma} of a NoisyMLP must be 0 or more.")
         kernel_key, bias_key = jax.random.split(key)
-        third = 1.0 / math.sqrt(3.0)  # a uniform number in ±1/√p has the variance 1/(3p)
+        uniform_std = 1.0 / math.sqrt(3.0)  # a uniform number in ±1/√p has the variance 1/(3p)
         mean = MLP(
             in_features,
             sizes,
             out_features,
             activation=activation,
             layer_norm=layer_norm,
-            scale=scale * third,
-            out_scale=out_scale * third,
+            scale=scale * uniform_std,
+            out_scale=out_scale * uniform_std,
             initialiser="lecun_uniform",
             key=kernel_key,
         )
@@ -95,9 +95,9 @@ class NoisyMLP(nnx.Module):
 
     def __call__(self, x: Array, key: Array | None = None) -> Array:
         """[..., in_features] -> [..., out_features], at the draw of that key, or of the means if None."""
-        return (self.mean if key is None else self.drawn(key))(x)
+        return (self.mean if key is None else self.sample(key))(x)
 
-    def drawn(self, key: Array) -> MLP:
+    def sample(self, key: Array) -> MLP:
         """The plain MLP that one draw of the noise makes of this."""
         names = _layers(self.mean)
         leaves = named_leaves(self.mean)

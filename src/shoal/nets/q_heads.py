@@ -52,7 +52,7 @@ class QHead(nnx.Module):
     """
 
     def __init__(self, n: int):
-        self.n = _count("QHead", "n", n)
+        self.n = _check_positive("QHead", "n", n)
         self.num_inputs = n
 
     def __call__(self, x: Array) -> Array:
@@ -71,7 +71,7 @@ class DuelingQHead(nnx.Module):
     """
 
     def __init__(self, n: int):
-        self.n = _count("DuelingQHead", "n", n)
+        self.n = _check_positive("DuelingQHead", "n", n)
         self.num_inputs = 1 + n
 
     def __call__(self, x: Array) -> Array:
@@ -98,7 +98,7 @@ class DistributionalQHead(DiscreteValuedHead):
     """
 
     def __init__(self, n: int, low: float, high: float, num_atoms: int = 51, *, dueling: bool = False):
-        _count("DistributionalQHead", "n", n)
+        _check_positive("DistributionalQHead", "n", n)
         super().__init__(even_atoms("DistributionalQHead", low, high, num_atoms), (n,))
         self.dueling = dueling
         self.num_inputs = (n + dueling) * num_atoms
@@ -126,8 +126,8 @@ class QuantileQHead(nnx.Module):
     """
 
     def __init__(self, n: int, num_quantiles: int = 200, *, dueling: bool = False):
-        self.n = _count("QuantileQHead", "n", n)
-        self.num_quantiles = _count("QuantileQHead", "num_quantiles", num_quantiles)
+        self.n = _check_positive("QuantileQHead", "n", n)
+        self.num_quantiles = _check_positive("QuantileQHead", "num_quantiles", num_quantiles)
         self.dueling = dueling
         self.num_inputs = (n + dueling) * num_quantiles
 
@@ -172,8 +172,8 @@ class ContinuousQ(nnx.Module):
         initialiser: str = "orthogonal",
         key: Array,
     ):
-        self.in_features = _count("ContinuousQ", "in_features", in_features)
-        self.action_size = _count("ContinuousQ", "action_size", action_size)
+        self.in_features = _check_positive("ContinuousQ", "in_features", in_features)
+        self.action_size = _check_positive("ContinuousQ", "action_size", action_size)
         self.headed = Headed(
             ScalarValueHead() if head is None else head,
             in_features + action_size,
@@ -193,7 +193,7 @@ class ContinuousQ(nnx.Module):
         return self.headed(jnp.concatenate([features, action], axis=-1))
 
 
-def _count(owner: str, name: str, value: int) -> int:
+def _check_positive(owner: str, name: str, value: int) -> int:
     if not isinstance(value, int) or value < 1:
         raise ShoalError(f"{name}={value} of a {owner} must be an integer of at least 1.")
     return value

@@ -7,14 +7,14 @@ import jax.numpy as jnp
 from flax import nnx
 
 from shoal.errors import ShoalError
-from shoal.nets.encoders import MOST_VALUES, parts_of
+from shoal.nets.encoders import MAX_CELL_VALUES, observation_parts
 from shoal.nets.mlp import MLP
 from shoal.spaces import Space
 from shoal.types import PyTree
 
 Array = jax.Array
 
-_RARE = -2.0  # added to each score: before anything is learned, little is found
+_SCORE_OFFSET = -2.0  # added to each score: before anything is learned, little is found
 
 
 class CellQueries(nnx.Module):
@@ -30,11 +30,11 @@ class CellQueries(nnx.Module):
     Args:
       space: of the observations.
       in_features: length of the core's output.
-      number: of queries.
+      num_queries: how many queries.
       key: a JAX key.
 
     Raises:
-      ShoalError: the space has no grid of cells, or the number is below 1.
+      ShoalError: the space has no grid of cells, or num_queries is below 1.
 
     Attributes:
       out_features: queries times cells.
@@ -44,34 +44,38 @@ class CellQueries(nnx.Module):
     stands for the softmax, so that where nothing is found nothing is shown.
     """
 
-    def __init__(self, space: Space, in_features: int, number: int, *, key: Array):
-        if number < 1:
-            raise ShoalError(f"queries={number} of CellQueries must be at least 1.")
-        cells = [part for part in parts_of(space, cells=True) if part.sizes and len(part.shape) in (1, 3)]
+    def __init__(self, space: Space, in_features: int, num_queries: int, *, key: Array):
+        if num_queries < 1:
+            raise ShoalError(f"queries={num_queries} of CellQueries must be at least 1.")
+        cells = [
+            part for part in observation_parts(space, cells=True) if part.sizes and len(part.shape) in (1, 3)
+        ]
         grid = next((part for part in cells if len(part.shape) == 3), None)
         if grid is None or grid.sizes is None:
             raise ShoalError(
-                f"queries={number} needs an observation [height, width, k] of integers of less than {MOST_VALUES} "
-                f"values, and observation_space={space!r} has none; leave queries at 0."
+                f"queries={num_queries} needs an observation [height, width, k] of integers of less than "
+                f"{MAX_CELL_VALUES} values, and observation_space={space!r} has none; leave queries at 0."
             )
         self.parts = tuple(part for part in cells if part.sizes == grid.sizes)
         self.sizes = grid.sizes
-        self.number = number
-        self.cells = sum(math.prod(part.shape[:-1]) for part in self.parts)
-        self.wanted = MLP(in_features, (), number * (1 + sum(self.sizes)), key=key)
-        self.out_features = number * self.cells
+        self.num_queries = num_queries
+        self.num_cells = sum(math.prod(part.shape[:-1]) for part in self.parts)
+        self.wanted = MLP(in_features, (), num_queries * (1 + sum(self.sizes)), key=key)
+        self.out_features = num_queries * self.num_cells
 
     def __call__(self, features: Array, observation: PyTree) -> Array:
         """The core's output [..., in_features], observations [...] -> how far each is found, [..., out_features]."""
         batch_shape = features.shape[:-1]
-        wanted = self.wanted(features).reshape(*batch_shape, self.number, -1)
-        own, *of_values = jnp.split(
+        wanted = self.wanted(features).reshape(*batch_shape, self.num_queries, -1)
+        query_score, *value_scores = jnp.split(
             wanted, [1 + sum(self.sizes[:i]) for i in range(len(self.sizes))], axis=-1
         )
-        cells = [part.find(observation).reshape(*batch_shape, -1, len(self.sizes)) for part in self.parts]
+        cells = [part.extract(observation).reshape(*batch_shape, -1, len(self.sizes)) for part in self.parts]
         values = jnp.concatenate(cells, axis=-2).astype(jnp.int32)
-        score = own + _RARE
-        for index, numbers in enumerate(of_values):
-            asked = jnp.broadcast_to(values[..., None, :, index], (*batch_shape, self.number, self.cells))
-            score += jnp.take_along_axis(numbers, asked, axis=-1)
+        score = query_score + _SCORE_OFFSET
+        for index, scores in enumerate(value_scores):
+            indices = jnp.broadcast_to(
+                values[..., None, :, index], (*batch_shape, self.num_queries, self.num_cells)
+            )
+            score += jnp.take_along_axis(scores, indices, axis=-1)
         return jax.nn.sigmoid(score).reshape(*batch_shape, self.out_features)

@@ -19,13 +19,13 @@ from shoal.nets.encoders import Encoder
 from shoal.nets.heads import head_for
 from shoal.nets.mlp import MLP
 from shoal.nets.queries import CellQueries
-from shoal.nets.repeats import once_for_each
+from shoal.nets.repeats import apply_to_distinct
 from shoal.types import EnvSpec, PyTree
 
 Array = jax.Array
 
 
-class Seen(NamedTuple):
+class NetworkInputs(NamedTuple):
     """What a network sees at each step, with leading axes [T, N] where it has a memory; () for what it is not shown."""
 
     observation: PyTree
@@ -86,7 +86,7 @@ def initial(core: CoreOptions, width: int, batch_shape: tuple[int, ...]) -> Carr
 
 
 class RecurrentTorso(nnx.Module):
-    """Encoder, MLP, core, queries: what is seen becomes features that depend on what was seen before.
+    """Encoder, MLP, core and queries: inputs become features that depend on the inputs before.
 
     Args:
       spec: of the environment.
@@ -117,32 +117,34 @@ class RecurrentTorso(nnx.Module):
         style: dict[str, Any] = dict(activation=activation, layer_norm=layer_norm, scale=scale)
         self.encoder = Encoder(spec.observation_space, encoder, encoder_sizes, key=encoder_key, **style)
         self.mlp = MLP(self.encoder.num_features, sizes, key=mlp_key, **style)
-        embeds = core.action_size and core.action_embedding
+        has_embedding = core.action_size and core.action_embedding
         self.embedding = nnx.List(
-            [MLP(core.action_size, (), core.action_embedding, key=action_key)] if embeds else []
+            [MLP(core.action_size, (), core.action_embedding, key=action_key)] if has_embedding else []
         )
-        shown = self.mlp.out_features * (2 if core.previous else 1)
-        shown += core.action_embedding if embeds else core.action_size
+        reward_index = self.mlp.out_features * (2 if core.previous else 1)
+        reward_index += core.action_embedding if has_embedding else core.action_size
         self.core = RecurrentCore(
-            shown + int(core.reward) + int(core.first),
+            reward_index + int(core.reward) + int(core.first),
             core.size,
             core.kind,
             layers=core.layers,
             outputs=core.outputs,
             latches=core.latches,
-            opened_by=shown,
+            latch_input=reward_index,
             key=core_key,
         )
         self.options = core
-        space, number = spec.observation_space, core.queries
-        self.queries = nnx.List([CellQueries(space, core.size, number, key=queries_key)] if number else [])
+        space, num_queries = spec.observation_space, core.queries
+        self.queries = nnx.List(
+            [CellQueries(space, core.size, num_queries, key=queries_key)] if num_queries else []
+        )
         self.out_features = core.size + sum(queries.out_features for queries in self.queries)
 
-    def unroll(self, carry: Carry, seen: Seen) -> tuple[Carry, Array, Carry]:
+    def unroll(self, carry: Carry, inputs: NetworkInputs) -> tuple[Carry, Array, Carry]:
         """The carry after the last step, features [T, N, out_features], and the carries before each step."""
         unroll = self._unroll_with_previous if self.options.previous else self._unroll
-        after, outputs, before = unroll(carry, seen, self._beside(seen))
-        return after, self._with_found(outputs, seen.observation), before
+        after, outputs, before = unroll(carry, inputs, self._extra_inputs(inputs))
+        return after, self._with_query_results(outputs, inputs.observation), before
 
     def initial(self, batch_shape: tuple[int, ...]) -> Carry:
         """The memory of sequences that have just begun."""
@@ -150,80 +152,84 @@ class RecurrentTorso(nnx.Module):
 
     def features_of(self, after: Carry, observation: PyTree) -> Array:
         """The features of steps after which the memory is `after`; any leading axes."""
-        return self._with_found(self.core.outputs_of(after[: self.options.layers]), observation)
+        return self._with_query_results(self.core.outputs_of(after[: self.options.layers]), observation)
 
     @property
-    def _encodes_once(self) -> bool:
+    def _deduplicates(self) -> bool:
         """Whether equal observations are searched for, to be encoded once."""
-        return self.encoder.repeats and jax.default_backend() == "cpu"
+        return self.encoder.expects_repeats and jax.default_backend() == "cpu"
 
-    def _unroll(self, carry: Carry, seen: Seen, beside: list[Array]) -> tuple[Carry, Array, Carry]:
+    def _unroll(
+        self, carry: Carry, inputs: NetworkInputs, extra_inputs: list[Array]
+    ) -> tuple[Carry, Array, Carry]:
         """The core upon the features of each step."""
-        if self._encodes_once:
-            return self.core.unroll_projected(carry, self._projected(seen, beside), seen.first)
-        parts = [self.mlp(self.encoder(seen.observation)), *beside]
+        if self._deduplicates:
+            return self.core.unroll_projected(carry, self._project_inputs(inputs, extra_inputs), inputs.first)
+        parts = [self.mlp(self.encoder(inputs.observation)), *extra_inputs]
         x = jnp.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0]
-        return self.core.unroll(carry, x, seen.first)
+        return self.core.unroll(carry, x, inputs.first)
 
     def _unroll_with_previous(
-        self, carry: Carry, seen: Seen, beside: list[Array]
+        self, carry: Carry, inputs: NetworkInputs, extra_inputs: list[Array]
     ) -> tuple[Carry, Array, Carry]:
         """The core upon the features of each step and of the one before, the last part of the carry."""
-        *layers, (latest,) = carry
-        features = self._features(seen)
-        before = jnp.concatenate([latest[None], features[:-1]])
-        previous = jnp.where(seen.first[..., None], 0.0, before)
-        x = jnp.concatenate([features, previous, *beside], axis=-1)
-        after, outputs, of_core = self.core.unroll(tuple(layers), x, seen.first)
-        return (*after, (features[-1],)), outputs, (*of_core, (before,))
+        *layers, (last_features,) = carry
+        features = self._features(inputs)
+        before = jnp.concatenate([last_features[None], features[:-1]])
+        previous = jnp.where(inputs.first[..., None], 0.0, before)
+        x = jnp.concatenate([features, previous, *extra_inputs], axis=-1)
+        after, outputs, core_before = self.core.unroll(tuple(layers), x, inputs.first)
+        return (*after, (features[-1],)), outputs, (*core_before, (before,))
 
-    def _features(self, seen: Seen) -> Array:
+    def _features(self, inputs: NetworkInputs) -> Array:
         """Of each step, [T, N, mlp.out_features]."""
-        if not self._encodes_once:
-            return self.mlp(self.encoder(seen.observation))
-        features = once_for_each(observed, (self.encoder, self.mlp), _rows(seen))
-        return features.reshape(*seen.first.shape, -1)
+        if not self._deduplicates:
+            return self.mlp(self.encoder(inputs.observation))
+        features = apply_to_distinct(encode_observation, (self.encoder, self.mlp), _flat_observations(inputs))
+        return features.reshape(*inputs.first.shape, -1)
 
-    def _with_found(self, outputs: Array, observation: PyTree) -> Array:
+    def _with_query_results(self, outputs: Array, observation: PyTree) -> Array:
         """The core's outputs, and where there is what they look for."""
-        found = [queries(outputs, observation) for queries in self.queries]
-        return jnp.concatenate([outputs, *found], axis=-1) if found else outputs
+        query_results = [queries(outputs, observation) for queries in self.queries]
+        return jnp.concatenate([outputs, *query_results], axis=-1) if query_results else outputs
 
-    def _beside(self, seen: Seen) -> list[Array]:
+    def _extra_inputs(self, inputs: NetworkInputs) -> list[Array]:
         """What the core is shown beside the observation, each [T, N, ...]."""
         parts = []
-        if not isinstance(seen.action, tuple):
-            parts.append(self.embedding[0](seen.action) if self.embedding else seen.action)
-        flags = [seen.reward] if not isinstance(seen.reward, tuple) else []
-        flags += [seen.first] if self.options.first else []
+        if not isinstance(inputs.action, tuple):
+            parts.append(self.embedding[0](inputs.action) if self.embedding else inputs.action)
+        flags = [inputs.reward] if not isinstance(inputs.reward, tuple) else []
+        flags += [inputs.first] if self.options.first else []
         return parts + [flag.astype(jnp.float32)[..., None] for flag in flags]
 
-    def _projected(self, seen: Seen, parts: list[Array]) -> Array:
+    def _project_inputs(self, inputs: NetworkInputs, extra_inputs: list[Array]) -> Array:
         """What the core's first layer makes of its input, where equal observations are encoded and projected once."""
         layer, width = self.core.layers[0], self.mlp.out_features
-        product = once_for_each(encoded, (self.encoder, self.mlp, layer.kernel), _rows(seen))
+        product = apply_to_distinct(
+            encode_and_project, (self.encoder, self.mlp, layer.kernel), _flat_observations(inputs)
+        )
         projected = product.T + layer.bias[:, None]
-        if parts:
-            beside = jnp.concatenate([part.reshape(-1, part.shape[-1]) for part in parts], axis=-1)
-            projected += layer.kernel[:, width:] @ beside.T
+        if extra_inputs:
+            extra = jnp.concatenate([part.reshape(-1, part.shape[-1]) for part in extra_inputs], axis=-1)
+            projected += layer.kernel[:, width:] @ extra.T
         return projected
 
 
-def _rows(seen: Seen) -> PyTree:
+def _flat_observations(inputs: NetworkInputs) -> PyTree:
     """The observations of all steps, [T * N, ...]."""
-    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[seen.first.ndim :]), seen.observation)
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[inputs.first.ndim :]), inputs.observation)
 
 
-def observed(parameters: tuple[Encoder, MLP], observation: PyTree) -> Array:
+def encode_observation(parameters: tuple[Encoder, MLP], observation: PyTree) -> Array:
     """Observations [N, ...] through an encoder and layers, [N, F]."""
     encoder, mlp = parameters
     return mlp(encoder(observation))
 
 
-def encoded(parameters: tuple[Encoder, MLP, Array], observation: PyTree) -> Array:
+def encode_and_project(parameters: tuple[Encoder, MLP, Array], observation: PyTree) -> Array:
     """The same times the first columns of a kernel [F, ...]."""
     encoder, mlp, kernel = parameters
-    features = observed((encoder, mlp), observation)
+    features = encode_observation((encoder, mlp), observation)
     # Zeros for the other columns: cut from the kernel, the first would be copied at each step.
     features = jnp.pad(features, ((0, 0), (0, kernel.shape[-1] - features.shape[-1])))
     return features @ kernel.T
@@ -265,12 +271,12 @@ class RecurrentActor(nnx.Module):
             **style,
         )
 
-    def policy(self, carry: Carry, seen: Seen) -> tuple[Carry, Distribution]:
+    def policy(self, carry: Carry, inputs: NetworkInputs) -> tuple[Carry, Distribution]:
         """The carry after the last step, and a distribution at each: all that acting needs."""
-        carry, features, _ = self.torso.unroll(carry, seen)
-        return carry, self.on(features, seen.action_mask)
+        carry, features, _ = self.torso.unroll(carry, inputs)
+        return carry, self.distribution(features, inputs.action_mask)
 
-    def on(self, features: Array, action_mask: Array | None) -> Distribution:
+    def distribution(self, features: Array, action_mask: Array | None) -> Distribution:
         """The torso's features [..., out_features] -> a distribution with batch axes [...]."""
         return self.head(self.mlp(features), action_mask)
 
@@ -326,7 +332,7 @@ class RecurrentActorCritic(nnx.Module):
             key=actor_key,
             **torso,
         )
-        own = dict(torso, sizes=actor_sizes if critic_sizes is None else critic_sizes)
+        critic_torso = dict(torso, sizes=actor_sizes if critic_sizes is None else critic_sizes)
         self.critic = RecurrentCritic(
             spec,
             None if shared else core,
@@ -334,7 +340,7 @@ class RecurrentActorCritic(nnx.Module):
             head_sizes,
             out_scale=value_scale,
             key=critic_key,
-            **own,
+            **critic_torso,
         )
 
     def initial(self, batch_shape: tuple[int, ...]) -> Memories:
@@ -342,19 +348,19 @@ class RecurrentActorCritic(nnx.Module):
         carries = [torso.initial(batch_shape) for torso in (self.actor.torso, *self.critic.torso)]
         return Memories(*carries)
 
-    def unroll(self, memories: Memories, seen: Seen) -> Unrolled:
+    def unroll(self, memories: Memories, inputs: NetworkInputs) -> Unrolled:
         """T steps of N sequences from `memories`, [N, ...]."""
-        actor_after, features, actor_before = self.actor.torso.unroll(memories.actor, seen)
-        distribution = self.actor.on(features, seen.action_mask)
+        actor_after, features, actor_before = self.actor.torso.unroll(memories.actor, inputs)
+        distribution = self.actor.distribution(features, inputs.action_mask)
         critic_after: PyTree = ()
         critic_before: PyTree = ()
         for torso in self.critic.torso:
-            critic_after, features, critic_before = torso.unroll(memories.critic, seen)
+            critic_after, features, critic_before = torso.unroll(memories.critic, inputs)
         value = self.critic(features)
         before, after = Memories(actor_before, critic_before), Memories(actor_after, critic_after)
         return Unrolled(distribution, value, before, after)
 
-    def values(self, memories: Memories, after: Carry, seen: Seen) -> tuple[Array, Memories]:
+    def values(self, memories: Memories, after: Carry, inputs: NetworkInputs) -> tuple[Array, Memories]:
         """The values of T+1 steps and the memories before each, where the actor has run over T of them already.
 
         A critic that shares the actor's memory has no more to do than its layers upon it, and the last step.
@@ -362,19 +368,19 @@ class RecurrentActorCritic(nnx.Module):
         Args:
           memories: from before the first step, [N, ...].
           after: the actor's from after each of the T steps, [T, N, ...].
-          seen: [T+1, N, ...].
+          inputs: [T+1, N, ...].
 
         Returns:
           the values [T+1, N], and the memories [T+1, N, ...].
         """
         actor_before = jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), memories.actor, after)
         for torso in self.critic.torso:
-            _, features, critic_before = torso.unroll(memories.critic, seen)
+            _, features, critic_before = torso.unroll(memories.critic, inputs)
             return self.critic(features), Memories(actor_before, critic_before)
-        latest, last_seen = jax.tree.map(lambda x: x[-1], after), jax.tree.map(lambda x: x[-1:], seen)
+        last_carry, last_inputs = jax.tree.map(lambda x: x[-1], after), jax.tree.map(lambda x: x[-1:], inputs)
         torso = self.actor.torso
-        _, features, _ = torso.unroll(latest, last_seen)
-        earlier = torso.features_of(after, jax.tree.map(lambda x: x[:-1], seen.observation))
+        _, features, _ = torso.unroll(last_carry, last_inputs)
+        earlier = torso.features_of(after, jax.tree.map(lambda x: x[:-1], inputs.observation))
         features = jnp.concatenate([earlier, features])
         return self.critic(features), Memories(actor_before)
 

@@ -17,19 +17,19 @@ from shoal.types import PyTree
 Array = jax.Array
 Function = Callable[[PyTree, PyTree], Array]
 
-SHARES = (4, 2)  # a quarter of the rows, or a half, is computed in place of all
-LEAST = 16  # rows for which it is worth looking
+SIZE_DIVISORS = (4, 2)  # a quarter of the rows, or a half, is computed in place of all
+MIN_ROWS = 16  # rows for which it is worth looking
 
 
-class Distinct(NamedTuple):
+class DistinctRows(NamedTuple):
     """Which of N rows differ."""
 
-    rows: Array  # one of each kind, [N]; the first `kinds` of these count
-    kind: Array  # of every row, [N]: rows[kind[i]] equals row i
-    kinds: Array  # how many there are
+    representatives: Array  # one of each kind, [N]; the first `num_distinct` of these count
+    inverse: Array  # of every row, [N]: rows[representatives[inverse[i]]] equals row i
+    num_distinct: Array  # how many there are
 
 
-def distinct(tree: PyTree) -> Distinct:
+def distinct_rows(tree: PyTree) -> DistinctRows:
     """Tells the rows of integer arrays [N, ...] apart.
 
     They are sorted by a hash, and neighbours compared: rows of the same kind are always equal. Equal rows are of the
@@ -41,14 +41,14 @@ def distinct(tree: PyTree) -> Distinct:
     factors = np.random.default_rng(0).integers(2**32, size=rows.shape[-1], dtype=np.uint32) | np.uint32(1)
     order = jnp.argsort(jnp.sum(rows * factors, axis=-1, dtype=jnp.uint32))
     ordered = rows[order]
-    fresh = jnp.any(ordered[1:] != ordered[:-1], axis=-1)
-    number = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(fresh, dtype=jnp.int32)])
-    one_of_each = jnp.zeros(size, jnp.int32).at[number].set(order)
-    return Distinct(one_of_each, jnp.zeros(size, jnp.int32).at[order].set(number), number[-1] + 1)
+    is_new = jnp.any(ordered[1:] != ordered[:-1], axis=-1)
+    group = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(is_new, dtype=jnp.int32)])
+    representatives = jnp.zeros(size, jnp.int32).at[group].set(order)
+    return DistinctRows(representatives, jnp.zeros(size, jnp.int32).at[order].set(group), group[-1] + 1)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def once_for_each(function: Function, parameters: PyTree, rows: PyTree) -> Array:
+def apply_to_distinct(function: Function, parameters: PyTree, rows: PyTree) -> Array:
     """`function(parameters, rows)`, computed for each kind of row once where there are few.
 
     If the kinds fill at most a quarter of the rows, the function runs over a quarter of them, or else a half, or all.
@@ -64,43 +64,48 @@ def once_for_each(function: Function, parameters: PyTree, rows: PyTree) -> Array
 
 
 def _forward(function: Function, parameters: PyTree, rows: PyTree) -> tuple[Array, tuple]:
-    found = distinct(rows)
+    groups = distinct_rows(rows)
 
-    def over(size: int) -> Callable[[PyTree], Array]:
-        return lambda parameters: function(parameters, _some(rows, found, size))[found.kind]
+    def branch_of_size(size: int) -> Callable[[PyTree], Array]:
+        return lambda parameters: function(parameters, _take_representatives(rows, groups, size))[
+            groups.inverse
+        ]
 
-    branches = [*map(over, _sizes(found)), lambda parameters: function(parameters, rows)]
-    return jax.lax.switch(_branch(found), branches, parameters), (parameters, rows, found)
+    branches = [*map(branch_of_size, _sizes(groups)), lambda parameters: function(parameters, rows)]
+    return jax.lax.switch(_branch_index(groups), branches, parameters), (parameters, rows, groups)
 
 
-def _backward(function: Function, saved: tuple, gradient: Array) -> tuple[PyTree, None]:
-    parameters, rows, found = saved
+def _backward(function: Function, residuals: tuple, gradient: Array) -> tuple[PyTree, None]:
+    parameters, rows, groups = residuals
 
-    def pulled(parameters: PyTree, rows: PyTree, gradient: Array) -> PyTree:
+    def parameter_gradient(parameters: PyTree, rows: PyTree, gradient: Array) -> PyTree:
         return jax.vjp(lambda parameters: function(parameters, rows), parameters)[1](gradient)[0]
 
-    def over(size: int) -> Callable[[PyTree, Array], PyTree]:
+    def branch_of_size(size: int) -> Callable[[PyTree, Array], PyTree]:
         def branch(parameters: PyTree, gradient: Array) -> PyTree:
-            summed = jnp.zeros((size, gradient.shape[-1])).at[found.kind].add(gradient)
-            return pulled(parameters, _some(rows, found, size), summed)
+            summed = jnp.zeros((size, gradient.shape[-1])).at[groups.inverse].add(gradient)
+            return parameter_gradient(parameters, _take_representatives(rows, groups, size), summed)
 
         return branch
 
-    branches = [*map(over, _sizes(found)), lambda parameters, gradient: pulled(parameters, rows, gradient)]
-    return jax.lax.switch(_branch(found), branches, parameters, gradient), None
+    branches = [
+        *map(branch_of_size, _sizes(groups)),
+        lambda parameters, gradient: parameter_gradient(parameters, rows, gradient),
+    ]
+    return jax.lax.switch(_branch_index(groups), branches, parameters, gradient), None
 
 
-once_for_each.defvjp(_forward, _backward)
+apply_to_distinct.defvjp(_forward, _backward)
 
 
-def _sizes(found: Distinct) -> list[int]:
-    return [len(found.kind) // share for share in SHARES if len(found.kind) >= LEAST]
+def _sizes(groups: DistinctRows) -> list[int]:
+    return [len(groups.inverse) // divisor for divisor in SIZE_DIVISORS if len(groups.inverse) >= MIN_ROWS]
 
 
-def _branch(found: Distinct) -> Array:
+def _branch_index(groups: DistinctRows) -> Array:
     """The smallest size that holds all kinds."""
-    return sum((found.kinds > size for size in _sizes(found)), jnp.int32(0))
+    return sum((groups.num_distinct > size for size in _sizes(groups)), jnp.int32(0))
 
 
-def _some(rows: PyTree, found: Distinct, size: int) -> PyTree:
-    return jax.tree.map(lambda x: x[found.rows[:size]], rows)
+def _take_representatives(rows: PyTree, groups: DistinctRows, size: int) -> PyTree:
+    return jax.tree.map(lambda x: x[groups.representatives[:size]], rows)

@@ -8,7 +8,7 @@ from flax import nnx
 
 from shoal.errors import ShoalError
 from shoal.nets.activations import activation as activation_named
-from shoal.nets.convolution import Conv, image_shape, images, max_pool, out_size
+from shoal.nets.convolution import Conv, image_shape, max_pool, out_size, to_images
 from shoal.nets.initialisers import kernels as initial_kernels
 from shoal.nets.mlp import MLP
 
@@ -100,7 +100,7 @@ class ResidualCNN(nnx.Module):
 
     def __call__(self, x: Array) -> Array:
         """[..., *in_shape] of any real dtype -> [..., out_features]."""
-        x, batch_shape = images(x, self.in_shape, self.channels_first)
+        x, batch_shape = to_images(x, self.in_shape, self.channels_first)
         activate = activation_named(self.activation)
         each = 1 + 2 * self.blocks
         for start in range(0, len(self.convs), each):

@@ -11,7 +11,7 @@ from shoal.types import PyTree
 Array = jax.Array
 
 
-def target_of(network: PyTree) -> PyTree:
+def make_target(network: PyTree) -> PyTree:
     """A target network to begin with: equal to the network, in arrays of its own.
 
     A learner that held the same arrays twice could not be donated to a compiled function.
@@ -62,9 +62,9 @@ def periodic(target: PyTree, network: PyTree, step: Array | int, period: Array |
 def _check_alike(target: PyTree, network: PyTree) -> None:
     theirs, ours = named_leaves(target), named_leaves(network)
     if jax.tree.structure(target) != jax.tree.structure(network):  # type: ignore[operator]
-        odd = sorted(theirs.keys() ^ ours.keys())
-        which = f", such as {odd[0]!r}" if odd else ""
-        raise ShoalError(f"target and network must be alike, but their structures differ{which}.")
+        unmatched = sorted(theirs.keys() ^ ours.keys())
+        example = f", such as {unmatched[0]!r}" if unmatched else ""
+        raise ShoalError(f"target and network must be alike, but their structures differ{example}.")
     for name, leaf in ours.items():
         if jnp.shape(leaf) != jnp.shape(theirs[name]):
             raise ShoalError(

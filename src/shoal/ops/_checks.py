@@ -19,8 +19,8 @@ def same_shape(shape: str = "", **arrays: Array) -> tuple[int, ...]:
     axes = len(shape.strip("[]").split(",")) if shape else len(first)
     if any(found != first or len(found) != axes for found in shapes.values()):
         hint = "; map over further axes with jax.vmap" if shape else ""
-        worded = f" {shape}" if shape else ""
-        raise ValueError(f"{_named(shapes)} must all have the same shape{worded}{hint}.")
+        description = f" {shape}" if shape else ""
+        raise ValueError(f"{_describe_shapes(shapes)} must all have the same shape{description}{hint}.")
     return first
 
 
@@ -64,7 +64,7 @@ def floating(**arrays: Array) -> np.dtype:
     return np.dtype(next(iter(dtypes.values())))
 
 
-def computed_in(r_t: Array, **arrays: Array) -> np.dtype:
+def common_dtype(r_t: Array, **arrays: Array) -> np.dtype:
     """The floating dtype of the named arrays, and of the rewards, unless these are integers or booleans.
 
     Raises:
@@ -104,12 +104,12 @@ def boolean(**arrays: Array) -> None:
     _kind(jnp.bool_, "boolean", arrays)
 
 
-def _kind(kind: DTypeLike, worded: str, arrays: dict[str, Array]) -> None:
+def _kind(kind: DTypeLike, description: str, arrays: dict[str, Array]) -> None:
     for name, array in arrays.items():
         dtype = jnp.result_type(array)
         if not jnp.issubdtype(dtype, kind):
-            raise TypeError(f"{name} is {dtype}; it must be {worded}.")
+            raise TypeError(f"{name} is {dtype}; it must be {description}.")
 
 
-def _named(shapes: dict[str, tuple[int, ...]]) -> str:
+def _describe_shapes(shapes: dict[str, tuple[int, ...]]) -> str:
     return ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())

@@ -22,7 +22,7 @@ class Stream(NamedTuple):
     discount_t: Array
     last_t: Array
     lambda_t: Array
-    counts: Array | None  # whether the weight is not 0; None: all
+    is_transition: Array | None  # whether the weight is not 0; None: all
 
 
 class Step(NamedTuple):
@@ -31,9 +31,9 @@ class Step(NamedTuple):
     r_t: Array
     discount_t: Array
     lambda_t: Array  # 0 where nothing goes on
-    counts: Array  # whether this is a transition at all
+    is_transition: Array  # whether this is a transition at all
     bootstraps: Array  # whether the value of where it led is read: it counts, and nothing terminated there
-    goes_on: Array  # whether the next transition belongs to the same episode, and there is one
+    continues: Array  # whether the next transition belongs to the same episode, and there is one
 
 
 def stream(
@@ -57,7 +57,7 @@ def stream(
         raise ValueError(f"lambda_={lambda_} must be between 0 and 1.")
     _checks.boolean(last_t=last_t)
     _checks.real(r_t=r_t, lambda_=lambda_, **weights)
-    dtype = _checks.computed_in(r_t, discount_t=discount_t, **values)
+    dtype = _checks.common_dtype(r_t, discount_t=discount_t, **values)
     return Stream(
         jnp.asarray(r_t, dtype),
         jnp.asarray(discount_t),
@@ -67,7 +67,9 @@ def stream(
     )
 
 
-def backwards(s: Stream, step: Callable[..., tuple[PyTree, PyTree]], start: PyTree, values: PyTree) -> PyTree:
+def scan_backwards(
+    s: Stream, step: Callable[..., tuple[PyTree, PyTree]], start: PyTree, values: PyTree
+) -> PyTree:
     """One scan from the end of the stream to its start.
 
     All is computed within it, on one step: what is prepared for all steps at once is written to memory and read
@@ -84,18 +86,20 @@ def backwards(s: Stream, step: Callable[..., tuple[PyTree, PyTree]], start: PyTr
       the results, [T, ...].
     """
 
-    def one(carry: tuple[PyTree, Array], row: tuple[Stream, PyTree]) -> tuple[tuple[PyTree, Array], PyTree]:
-        following, follows = carry
-        now = _seen(row[0], follows)
+    def scan_step(
+        carry: tuple[PyTree, Array], row: tuple[Stream, PyTree]
+    ) -> tuple[tuple[PyTree, Array], PyTree]:
+        following, next_is_transition = carry
+        now = _masked_step(row[0], next_is_transition)
         # Selected, and not only multiplied by 0: the next episode may have diverged.
-        following = jax.tree.map(lambda x: kept(now.goes_on, x), following)
+        following = jax.tree.map(lambda x: masked(now.continues, x), following)
         passed_on, result = step(now, following, *row[1])
-        return (passed_on, now.counts), result
+        return (passed_on, now.is_transition), result
 
-    return jax.lax.scan(one, (start, jnp.zeros((), bool)), (s, values), reverse=True)[1]
+    return jax.lax.scan(scan_step, (start, jnp.zeros((), bool)), (s, values), reverse=True)[1]
 
 
-def accumulated(s: Stream, terms: Callable[..., tuple[Array, Array]], values: tuple[Array, ...]) -> Array:
+def accumulate(s: Stream, terms: Callable[..., tuple[Array, Array]], values: tuple[Array, ...]) -> Array:
     """x_{t-1} = fixed_t + decay_t x_t, where x_t is 0 if nothing goes on; `terms` gives the two of one step."""
 
     def step(now: Step, following: Array, *value: Array) -> tuple[Array, Array]:
@@ -103,10 +107,10 @@ def accumulated(s: Stream, terms: Callable[..., tuple[Array, Array]], values: tu
         result = fixed + decay * following
         return result, result
 
-    return backwards(s, step, jnp.zeros((), s.discount_t.dtype), values)
+    return scan_backwards(s, step, jnp.zeros((), s.discount_t.dtype), values)
 
 
-def kept(where: Array, x: Array) -> Array:
+def masked(where: Array, x: Array) -> Array:
     """`x` where it may be read, and 0 elsewhere, in its gradient too; `x` may have further axes, at its end."""
     x = jnp.asarray(x)
     where = where.reshape(where.shape + (1,) * (x.ndim - where.ndim))
@@ -115,37 +119,37 @@ def kept(where: Array, x: Array) -> Array:
 
 def td_error(now: Step, v_tm1: Array, v_t: Array) -> Array:
     """δ_t = r_t + γ_t v_t - v_{t-1}; 0 where the weight is 0."""
-    return now.r_t + now.discount_t * kept(now.bootstraps, v_t) - kept(now.counts, v_tm1)
+    return now.r_t + now.discount_t * masked(now.bootstraps, v_t) - masked(now.is_transition, v_tm1)
 
 
-def corrected(now: Step, q_t: Array, v_t: Array, c_t: Array) -> tuple[Array, Array]:
+def corrected_terms(now: Step, q_t: Array, v_t: Array, c_t: Array) -> tuple[Array, Array]:
     """The terms of G_{t-1} = r_t + γ_t (v_t + λ_t c_t (G_t - q_t)), whose bracket is v_t if nothing goes on."""
-    trace_t = now.lambda_t * kept(now.goes_on, c_t)
-    bootstrap_t = kept(now.bootstraps, v_t) - trace_t * kept(now.goes_on, q_t)
+    trace_t = now.lambda_t * masked(now.continues, c_t)
+    bootstrap_t = masked(now.bootstraps, v_t) - trace_t * masked(now.continues, q_t)
     return now.r_t + now.discount_t * bootstrap_t, now.discount_t * trace_t
 
 
-def mixed(now: Step, v_t: Array) -> tuple[Array, Array]:
+def lambda_terms(now: Step, v_t: Array) -> tuple[Array, Array]:
     """The terms of G_{t-1} = r_t + γ_t ((1 - λ_t) v_t + λ_t G_t), whose bracket is v_t if nothing goes on."""
-    bootstrap_t = (1 - now.lambda_t) * kept(now.bootstraps, v_t)
+    bootstrap_t = (1 - now.lambda_t) * masked(now.bootstraps, v_t)
     return now.r_t + now.discount_t * bootstrap_t, now.discount_t * now.lambda_t
 
 
-def stopped(x: Array, stop: bool) -> Array:
+def stop_gradient_if(x: Array, stop: bool) -> Array:
     """`x`, without its gradient if `stop`."""
     return jax.lax.stop_gradient(x) if stop else x
 
 
-def _seen(s: Stream, follows: Array) -> Step:
+def _masked_step(s: Stream, next_is_transition: Array) -> Step:
     """One step of the stream, given whether the next one counts."""
-    counts = jnp.ones_like(follows) if s.counts is None else s.counts
-    bootstraps = counts & (s.discount_t != 0)
-    goes_on = bootstraps & ~s.last_t & follows
+    is_transition = jnp.ones_like(next_is_transition) if s.is_transition is None else s.is_transition
+    bootstraps = is_transition & (s.discount_t != 0)
+    continues = bootstraps & ~s.last_t & next_is_transition
     return Step(
-        kept(counts, s.r_t),
-        kept(counts, s.discount_t),
-        kept(goes_on, s.lambda_t),
-        counts,
+        masked(is_transition, s.r_t),
+        masked(is_transition, s.discount_t),
+        masked(continues, s.lambda_t),
+        is_transition,
         bootstraps,
-        goes_on,
+        continues,
     )

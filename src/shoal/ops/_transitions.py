@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from shoal.ops import _checks
-from shoal.ops._streams import kept, stopped
+from shoal.ops._streams import masked, stop_gradient_if
 
 Array = jax.Array
 Shape = tuple[int, ...]
@@ -18,7 +18,7 @@ class Transition(NamedTuple):
 
     r_t: Array
     discount_t: Array
-    counts: Array  # whether it is a transition at all: its weight is not 0
+    is_transition: Array  # whether it is a transition at all: its weight is not 0
     bootstraps: Array  # whether what follows is read: it counts, and nothing terminated there
 
 
@@ -32,10 +32,15 @@ def transition(r_t: Array, discount_t: Array, w_tm1: Array | None, **floats: Arr
     weights = {} if w_tm1 is None else {"w_tm1": w_tm1}
     shape = _checks.same_shape("", r_t=r_t, discount_t=discount_t, **weights)
     _checks.real(r_t=r_t, **weights)
-    dtype = _checks.computed_in(r_t, discount_t=discount_t, **floats)
-    counts = jnp.ones(shape, bool) if w_tm1 is None else jnp.asarray(w_tm1) > 0
-    bootstraps = counts & (jnp.asarray(discount_t) != 0)
-    return Transition(kept(counts, jnp.asarray(r_t, dtype)), kept(counts, discount_t), counts, bootstraps)
+    dtype = _checks.common_dtype(r_t, discount_t=discount_t, **floats)
+    is_transition = jnp.ones(shape, bool) if w_tm1 is None else jnp.asarray(w_tm1) > 0
+    bootstraps = is_transition & (jnp.asarray(discount_t) != 0)
+    return Transition(
+        masked(is_transition, jnp.asarray(r_t, dtype)),
+        masked(is_transition, discount_t),
+        is_transition,
+        bootstraps,
+    )
 
 
 def check_axes(batch: Shape, axes: str, **arrays: Array) -> None:
@@ -48,15 +53,15 @@ def check_axes(batch: Shape, axes: str, **arrays: Array) -> None:
       ValueError: an array has others.
     """
     lengths: dict[str, int] = {}
-    fits = []
+    matches = []
     for array, group in zip(arrays.values(), re.findall(r"\[(.*?)\]", axes), strict=True):
         letters = [word for word in group.split(", ") if word != "..."]
         shape = jnp.shape(array)
-        before, after = shape[: len(shape) - len(letters)], shape[len(shape) - len(letters) :]
-        fits.append(before == batch or (before == () and "..." not in group))
-        fits.append(len(after) == len(letters))
-        fits.extend(lengths.setdefault(*pair) == pair[1] for pair in zip(letters, after, strict=False))
-    if not all(fits):
+        before, own_axes = shape[: len(shape) - len(letters)], shape[len(shape) - len(letters) :]
+        matches.append(before == batch or (before == () and "..." not in group))
+        matches.append(len(own_axes) == len(letters))
+        matches.extend(lengths.setdefault(*pair) == pair[1] for pair in zip(letters, own_axes, strict=False))
+    if not all(matches):
         listed = ", ".join(f"{name} {list(jnp.shape(array))}" for name, array in arrays.items())
         raise ValueError(
             f"{listed} must have the axes {axes}, where ... is {list(batch)} and equal letters are equal lengths."
@@ -65,5 +70,5 @@ def check_axes(batch: Shape, axes: str, **arrays: Array) -> None:
 
 def td_error(t: Transition, prediction: Array, value_t: Array, stop_target_gradients: bool) -> Array:
     """δ_t = r_t + γ_t v_t - v_{t-1}, of a value that has been kept where it may be read; 0 where none counts."""
-    target = stopped(t.r_t + t.discount_t * value_t, stop_target_gradients)
-    return target - kept(t.counts, prediction)
+    target = stop_gradient_if(t.r_t + t.discount_t * value_t, stop_target_gradients)
+    return target - masked(t.is_transition, prediction)

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from shoal.ops import _checks
-from shoal.ops._selects import chosen
-from shoal.ops._streams import kept, stopped
+from shoal.ops._selects import take_entry
+from shoal.ops._streams import masked, stop_gradient_if
 from shoal.ops._transitions import Transition, check_axes, transition
 from shoal.ops.value_losses import huber
 
@@ -47,13 +47,13 @@ def categorical_projection(atoms: Array, probabilities: Array, onto: Array) -> A
     _checks.floating(atoms=atoms, probabilities=probabilities, onto=onto)
     check_axes(batch, "[m] [..., m] [n]", atoms=atoms, probabilities=probabilities, onto=onto)
     z, lower, upper = jnp.asarray(atoms)[..., None, :], onto[..., :-1, None], onto[..., 1:, None]
-    apart = upper > lower
-    passed = jnp.where(apart, (z - lower) / jnp.where(apart, upper - lower, 1.0), z >= upper)
-    passed = jnp.clip(passed, 0.0, 1.0)  # which part of a mass at z has passed from atom i to i + 1
-    unchanged = [(0, 0)] * (passed.ndim - 2)
-    arrived = jnp.pad(passed, [*unchanged, (1, 0), (0, 0)], constant_values=1.0)
-    left = jnp.pad(passed, [*unchanged, (0, 1), (0, 0)])
-    return jnp.sum((arrived - left) * probabilities[..., None, :], axis=-1)
+    is_distinct = upper > lower
+    moved_up = jnp.where(is_distinct, (z - lower) / jnp.where(is_distinct, upper - lower, 1.0), z >= upper)
+    moved_up = jnp.clip(moved_up, 0.0, 1.0)  # which part of a mass at z has passed from atom i to i + 1
+    unchanged = [(0, 0)] * (moved_up.ndim - 2)
+    inflow = jnp.pad(moved_up, [*unchanged, (1, 0), (0, 0)], constant_values=1.0)
+    outflow = jnp.pad(moved_up, [*unchanged, (0, 1), (0, 0)])
+    return jnp.sum((inflow - outflow) * probabilities[..., None, :], axis=-1)
 
 
 def categorical_td_learning(
@@ -232,7 +232,7 @@ def quantile_regression(
     arrays = {"quantiles": quantiles, "fractions": fractions, "samples": samples}
     check_axes(jnp.shape(quantiles)[:-1], "[..., n] [n] [..., m]", **arrays)
     _checks.floating(**arrays)
-    error = stopped(samples, stop_target_gradients)[..., None, :] - quantiles[..., :, None]
+    error = stop_gradient_if(samples, stop_target_gradients)[..., None, :] - quantiles[..., :, None]
     weight = jnp.abs(fractions[..., :, None] - (error < 0))
     delta = jnp.asarray(delta, error.dtype)
     smooth = delta > 0
@@ -367,8 +367,8 @@ def _categorical_q_learning(
     _checks.integer(a_tm1=a_tm1)
     if selector_t is None:
         selector_t = jnp.sum(jax.nn.softmax(logits_t) * jnp.asarray(atoms_t)[..., None, :], axis=-1)
-    logits_tm1 = chosen(logits_tm1, a_tm1, axis=-2)
-    logits_t = chosen(logits_t, jnp.argmax(selector_t, axis=-1), axis=-2)
+    logits_tm1 = take_entry(logits_tm1, a_tm1, axis=-2)
+    logits_t = take_entry(logits_t, jnp.argmax(selector_t, axis=-1), axis=-2)
     return _categorical_loss(t, atoms_tm1, logits_tm1, atoms_t, logits_t, stop)
 
 
@@ -392,19 +392,19 @@ def _quantile_q_learning(
     _checks.integer(a_tm1=a_tm1)
     if selector_t is None:
         selector_t = jnp.mean(quantiles_t, axis=-1)
-    predicted = kept(t.counts, chosen(quantiles_tm1, a_tm1, axis=-2))
-    following = kept(t.bootstraps, chosen(quantiles_t, jnp.argmax(selector_t, axis=-1), axis=-2))
+    predicted = masked(t.is_transition, take_entry(quantiles_tm1, a_tm1, axis=-2))
+    following = masked(t.bootstraps, take_entry(quantiles_t, jnp.argmax(selector_t, axis=-1), axis=-2))
     samples = t.r_t[..., None] + t.discount_t[..., None] * following
     losses = quantile_regression(predicted, fractions, samples, delta, stop_target_gradients=stop)
-    return kept(t.counts, losses)
+    return masked(t.is_transition, losses)
 
 
 def _categorical_loss(
     t: Transition, atoms_tm1: Array, logits_tm1: Array, atoms_t: Array, logits_t: Array, stop: bool
 ) -> Array:
     """The cross-entropy of the projected target and the prediction, of logits [..., n] and [..., m]."""
-    probabilities = jax.nn.softmax(kept(t.bootstraps, logits_t))
-    moved = t.r_t[..., None] + t.discount_t[..., None] * atoms_t
-    target = stopped(categorical_projection(moved, probabilities, atoms_tm1), stop)
-    log_probabilities = jax.nn.log_softmax(kept(t.counts, logits_tm1))
-    return kept(t.counts, -jnp.sum(target * log_probabilities, axis=-1))
+    probabilities = jax.nn.softmax(masked(t.bootstraps, logits_t))
+    shifted_atoms = t.r_t[..., None] + t.discount_t[..., None] * atoms_t
+    target = stop_gradient_if(categorical_projection(shifted_atoms, probabilities, atoms_tm1), stop)
+    log_probabilities = jax.nn.log_softmax(masked(t.is_transition, logits_tm1))
+    return masked(t.is_transition, -jnp.sum(target * log_probabilities, axis=-1))

@@ -28,8 +28,18 @@ import jax
 import jax.numpy as jnp
 
 from shoal.ops import _checks
-from shoal.ops._selects import chosen
-from shoal.ops._streams import Step, Stream, accumulated, corrected, kept, mixed, stopped, stream, td_error
+from shoal.ops._selects import take_entry
+from shoal.ops._streams import (
+    Step,
+    Stream,
+    accumulate,
+    corrected_terms,
+    lambda_terms,
+    masked,
+    stop_gradient_if,
+    stream,
+    td_error,
+)
 
 Array = jax.Array
 
@@ -71,7 +81,7 @@ def general_off_policy_returns_from_q_and_v(
     Source: Munos et al. 2016, eq. 3.
     """
     s = stream(r_t, discount_t, last_t, lambda_, w_tm1, q_t=q_t, v_t=v_t, c_t=c_t)
-    return stopped(accumulated(s, corrected, (q_t, v_t, c_t)), stop_target_gradients)
+    return stop_gradient_if(accumulate(s, corrected_terms, (q_t, v_t, c_t)), stop_target_gradients)
 
 
 def general_off_policy_returns_from_action_values(
@@ -115,9 +125,9 @@ def general_off_policy_returns_from_action_values(
     s = _with_actions(r_t, discount_t, last_t, lambda_, w_tm1, q_t, a_t, pi_t, c_t=c_t)
 
     def terms(now: Step, q_t: Array, a_t: Array, pi_t: Array, c_t: Array) -> tuple[Array, Array]:
-        return corrected(now, chosen(q_t, a_t), _expected(now, q_t, pi_t), c_t)
+        return corrected_terms(now, take_entry(q_t, a_t), _expected(now, q_t, pi_t), c_t)
 
-    return stopped(accumulated(s, terms, (q_t, a_t, pi_t, c_t)), stop_target_gradients)
+    return stop_gradient_if(accumulate(s, terms, (q_t, a_t, pi_t, c_t)), stop_target_gradients)
 
 
 def retrace(
@@ -161,13 +171,13 @@ def retrace(
     s = _with_actions(r_t, discount_t, last_t, lambda_, w_tm1, q_t, a_t, pi_t, mu_t=mu_t)
 
     def terms(now: Step, q_t: Array, a_t: Array, pi_t: Array, mu_t: Array) -> tuple[Array, Array]:
-        pi_a_t = chosen(pi_t, a_t)
+        pi_a_t = take_entry(pi_t, a_t)
         # Divided only where the ratio is below 1, so that neither a quotient nor its gradient overflows.
-        below = now.goes_on & (pi_a_t < mu_t)
+        below = now.continues & (pi_a_t < mu_t)
         c_t = jnp.where(below, pi_a_t / jnp.where(below, mu_t, 1), 1)
-        return corrected(now, chosen(q_t, a_t), _expected(now, q_t, pi_t), c_t)
+        return corrected_terms(now, take_entry(q_t, a_t), _expected(now, q_t, pi_t), c_t)
 
-    return stopped(accumulated(s, terms, (q_t, a_t, pi_t, mu_t)), stop_target_gradients)
+    return stop_gradient_if(accumulate(s, terms, (q_t, a_t, pi_t, mu_t)), stop_target_gradients)
 
 
 def retrace_continuous(
@@ -209,9 +219,9 @@ def retrace_continuous(
     s = stream(r_t, discount_t, last_t, lambda_, w_tm1, q_t=q_t, v_t=v_t, log_rho_t=log_rho_t)
 
     def terms(now: Step, q_t: Array, v_t: Array, log_rho_t: Array) -> tuple[Array, Array]:
-        return corrected(now, q_t, v_t, jnp.exp(jnp.minimum(kept(now.goes_on, log_rho_t), 0)))
+        return corrected_terms(now, q_t, v_t, jnp.exp(jnp.minimum(masked(now.continues, log_rho_t), 0)))
 
-    return stopped(accumulated(s, terms, (q_t, v_t, log_rho_t)), stop_target_gradients)
+    return stop_gradient_if(accumulate(s, terms, (q_t, v_t, log_rho_t)), stop_target_gradients)
 
 
 def tree_backup(
@@ -254,9 +264,9 @@ def tree_backup(
     s = _with_actions(r_t, discount_t, last_t, lambda_, w_tm1, q_t, a_t, pi_t)
 
     def terms(now: Step, q_t: Array, a_t: Array, pi_t: Array) -> tuple[Array, Array]:
-        return corrected(now, chosen(q_t, a_t), _expected(now, q_t, pi_t), chosen(pi_t, a_t))
+        return corrected_terms(now, take_entry(q_t, a_t), _expected(now, q_t, pi_t), take_entry(pi_t, a_t))
 
-    return stopped(accumulated(s, terms, (q_t, a_t, pi_t)), stop_target_gradients)
+    return stop_gradient_if(accumulate(s, terms, (q_t, a_t, pi_t)), stop_target_gradients)
 
 
 def q_lambda_peng(
@@ -297,9 +307,9 @@ def q_lambda_peng(
     s = _with_actions(r_t, discount_t, last_t, lambda_, w_tm1, q_t)
 
     def terms(now: Step, q_t: Array) -> tuple[Array, Array]:
-        return mixed(now, _greatest(now, q_t))
+        return lambda_terms(now, _maximum(now, q_t))
 
-    return stopped(accumulated(s, terms, (q_t,)), stop_target_gradients)
+    return stop_gradient_if(accumulate(s, terms, (q_t,)), stop_target_gradients)
 
 
 def q_lambda_watkins(
@@ -340,12 +350,12 @@ def q_lambda_watkins(
     s = _with_actions(r_t, discount_t, last_t, lambda_, w_tm1, q_t, a_t)
 
     def terms(now: Step, q_t: Array, a_t: Array) -> tuple[Array, Array]:
-        v_t, q_a_t = _greatest(now, q_t), chosen(q_t, a_t)
+        v_t, q_a_t = _maximum(now, q_t), take_entry(q_t, a_t)
         # NaN, of an action that does not exist, is neither the greatest value nor below it.
         kappa_t = jnp.where(q_a_t >= v_t, now.lambda_t, jnp.where(q_a_t < v_t, 0, jnp.nan))
-        return mixed(now._replace(lambda_t=kept(now.goes_on, kappa_t)), v_t)
+        return lambda_terms(now._replace(lambda_t=masked(now.continues, kappa_t)), v_t)
 
-    return stopped(accumulated(s, terms, (q_t, a_t)), stop_target_gradients)
+    return stop_gradient_if(accumulate(s, terms, (q_t, a_t)), stop_target_gradients)
 
 
 def importance_corrected_td_errors(
@@ -391,13 +401,13 @@ def importance_corrected_td_errors(
     s = stream(r_t, discount_t, last_t, lambda_, w_tm1, v_tm1=v_tm1, v_t=v_t, log_rho_tm1=log_rho_tm1)
 
     def terms(now: Step, v_tm1: Array, v_t: Array, log_rho_tm1: Array) -> tuple[Array, Array]:
-        rho = jnp.exp(kept(now.counts, log_rho_tm1))
+        rho = jnp.exp(masked(now.is_transition, log_rho_tm1))
         return rho * td_error(now, v_tm1, v_t), rho * now.discount_t * now.lambda_t
 
-    errors = accumulated(s, terms, (v_tm1, v_t, log_rho_tm1))
+    errors = accumulate(s, terms, (v_tm1, v_t, log_rho_tm1))
     if not stop_target_gradients:
         return errors
-    prediction = v_tm1 if s.counts is None else kept(s.counts, v_tm1)
+    prediction = v_tm1 if s.is_transition is None else masked(s.is_transition, v_tm1)
     return jax.lax.stop_gradient(errors) - (prediction - jax.lax.stop_gradient(prediction))
 
 
@@ -426,10 +436,10 @@ def _with_actions(
 
 def _expected(now: Step, q_t: Array, pi_t: Array) -> Array:
     """Σ_a π(a) q(a) of one step; 0 where nothing bootstraps. An illegal action's value may be infinite or NaN."""
-    pi_t = kept(now.bootstraps, pi_t)
-    return jnp.sum(pi_t * kept(pi_t > 0, q_t))
+    pi_t = masked(now.bootstraps, pi_t)
+    return jnp.sum(pi_t * masked(pi_t > 0, q_t))
 
 
-def _greatest(now: Step, q_t: Array) -> Array:
+def _maximum(now: Step, q_t: Array) -> Array:
     """max_a q(a) of one step; 0 where nothing bootstraps. The maximum of NaN has no gradient that is 0."""
-    return jnp.max(kept(now.bootstraps, q_t))
+    return jnp.max(masked(now.bootstraps, q_t))

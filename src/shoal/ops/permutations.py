@@ -109,12 +109,12 @@ def _walk(round_keys: Array, n: int, left: int, right: int) -> Array:
     """
     outside = jnp.arange(n, left * right, dtype=jnp.uint32)
 
-    def walking(i: Array) -> Array:
+    def is_outside(i: Array) -> Array:
         return (i >= n) & (i != outside)
 
     return jax.lax.while_loop(
-        lambda i: jnp.any(walking(i)),
-        lambda i: jnp.where(walking(i), _feistel(round_keys, i, left, right), i),
+        lambda i: jnp.any(is_outside(i)),
+        lambda i: jnp.where(is_outside(i), _feistel(round_keys, i, left, right), i),
         _feistel(round_keys, outside, left, right),
     )
 

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from shoal.ops import _checks
-from shoal.ops._selects import clipped
+from shoal.ops._selects import clip_by_select
 
 Array = jax.Array
 
@@ -63,7 +63,7 @@ def vtrace_policy_gradient(
     """
     _check(log_prob=log_prob, log_ratio=log_ratio, advantage=advantage)
     _checks.broadcastable(jnp.shape(log_prob), clip_pg_rho=clip_pg_rho)
-    ratio = jnp.minimum(clip_pg_rho, jnp.exp(_bounded(log_ratio)))
+    ratio = jnp.minimum(clip_pg_rho, jnp.exp(_clip_log_ratio(log_ratio)))
     return policy_gradient(log_prob, jax.lax.stop_gradient(ratio) * advantage)
 
 
@@ -100,9 +100,9 @@ def clip_surrogate(log_ratio: Array, advantage: Array, clip_coef: Array | float)
     _check(log_ratio=log_ratio, advantage=advantage)
     _checks.broadcastable(jnp.shape(log_ratio), clip_coef=clip_coef)
     advantage = jax.lax.stop_gradient(advantage)
-    ratio = jnp.exp(_bounded(log_ratio))
+    ratio = jnp.exp(_clip_log_ratio(log_ratio))
     gain = ratio * advantage
-    clipped_gain = clipped(ratio, 1.0 - clip_coef, 1.0 + clip_coef) * advantage
+    clipped_gain = clip_by_select(ratio, 1.0 - clip_coef, 1.0 + clip_coef) * advantage
     return -jnp.where(gain <= clipped_gain, gain, clipped_gain)
 
 
@@ -119,7 +119,7 @@ def kl_penalty_surrogate(log_ratio: Array, advantage: Array, kl: Array, kl_coef:
     """
     _check(log_ratio=log_ratio, advantage=advantage, kl=kl)
     _checks.broadcastable(jnp.shape(log_ratio), kl_coef=kl_coef)
-    ratio = jnp.exp(_bounded(log_ratio))
+    ratio = jnp.exp(_clip_log_ratio(log_ratio))
     return kl_coef * kl - ratio * jax.lax.stop_gradient(advantage)
 
 
@@ -150,14 +150,14 @@ def dpo_surrogate(
     _check(log_ratio=log_ratio, advantage=advantage)
     _checks.broadcastable(jnp.shape(log_ratio), alpha=alpha, beta=beta)
     advantage = jax.lax.stop_gradient(advantage)
-    log_ratio = _bounded(log_ratio)
+    log_ratio = _clip_log_ratio(log_ratio)
     upward = jnp.expm1(log_ratio) * advantage
     downward = log_ratio * advantage
     # Where the drift is not 0 upwards, r A is in it too: taken out, lest the two cancel at large ratios.
-    drifted = advantage + alpha * _tanh(jnp.where(upward > 0, upward, 0.0) / alpha)
-    drift = jnp.where(downward > 0, beta * _less_tanh(jnp.where(downward > 0, downward, 0.0) / beta), 0.0)
+    gain_less_drift = advantage + alpha * _tanh(jnp.where(upward > 0, upward, 0.0) / alpha)
+    drift = jnp.where(downward > 0, beta * _x_minus_tanh(jnp.where(downward > 0, downward, 0.0) / beta), 0.0)
     gain = jnp.exp(log_ratio) * advantage
-    return jnp.where(advantage >= 0, jnp.where(upward > 0, -drifted, -gain), drift - gain)
+    return jnp.where(advantage >= 0, jnp.where(upward > 0, -gain_less_drift, -gain), drift - gain)
 
 
 def kl_k1(log_ratio: Array) -> Array:
@@ -176,19 +176,19 @@ def kl_k3(log_ratio: Array) -> Array:
     """
     _check(log_ratio=log_ratio)
     # exp(x) - 1 - x loses its digits near 0, where PPO lives: there x² (1/2! + x/3! + x²/4! + ...) is exact.
-    log_ratio = _bounded(log_ratio)
-    is_near = jnp.abs(log_ratio) < 0.3
-    near = jnp.where(is_near, log_ratio, 0.0)
-    series = jnp.zeros_like(near)
+    log_ratio = _clip_log_ratio(log_ratio)
+    is_small = jnp.abs(log_ratio) < 0.3
+    small = jnp.where(is_small, log_ratio, 0.0)
+    series = jnp.zeros_like(small)
     for k in range(8, 1, -1):
-        series = series * near + 1.0 / math.factorial(k)
-    return jnp.where(is_near, series * jnp.square(near), jnp.exp(log_ratio) - 1.0 - log_ratio)
+        series = series * small + 1.0 / math.factorial(k)
+    return jnp.where(is_small, series * jnp.square(small), jnp.exp(log_ratio) - 1.0 - log_ratio)
 
 
 _MAX_LOG_RATIO = 60.0  # exp(60) = 1e26: far beyond any use, and times an advantage it still fits
 
 
-def _bounded(log_ratio: Array) -> Array:
+def _clip_log_ratio(log_ratio: Array) -> Array:
     """Cuts a log-ratio where its exponential would overflow; infinity times a gradient of 0 is NaN."""
     highest = min(_MAX_LOG_RATIO, math.log(float(jnp.finfo(jnp.result_type(log_ratio)).max)) - 1.0)
     return jnp.where(log_ratio > highest, highest, log_ratio)
@@ -201,27 +201,27 @@ def _tanh(x: Array) -> Array:
 
 
 @_tanh.defjvp
-def _tanh_slope(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+def _tanh_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     (x,), (dx,) = primals, tangents
     decay = jnp.exp(-2.0 * jnp.abs(x))
     return jnp.tanh(x), 4.0 * decay / jnp.square(1.0 + decay) * dx
 
 
 @jax.custom_jvp
-def _less_tanh(x: Array) -> Array:
+def _x_minus_tanh(x: Array) -> Array:
     """x - tanh(x), near 0 by Lambert's continued fraction tanh(x) = x / (1 + x² / (3 + x² / (5 + ...)))."""
-    is_near = jnp.abs(x) < 1.0
-    near = jnp.where(is_near, x, 0.0)
-    squared, rest = jnp.square(near), jnp.zeros_like(near)
+    is_small = jnp.abs(x) < 1.0
+    small = jnp.where(is_small, x, 0.0)
+    squared, rest = jnp.square(small), jnp.zeros_like(small)
     for odd in range(19, 1, -2):
         rest = squared / (odd + rest)
-    return jnp.where(is_near, near * rest / (1.0 + rest), x - jnp.tanh(x))
+    return jnp.where(is_small, small * rest / (1.0 + rest), x - jnp.tanh(x))
 
 
-@_less_tanh.defjvp
-def _less_tanh_slope(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+@_x_minus_tanh.defjvp
+def _x_minus_tanh_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     (x,), (dx,) = primals, tangents
-    return _less_tanh(x), jnp.square(jnp.tanh(x)) * dx
+    return _x_minus_tanh(x), jnp.square(jnp.tanh(x)) * dx
 
 
 def _check(**arrays: Array) -> None:

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from shoal.ops import _checks
-from shoal.ops._selects import chosen
-from shoal.ops._streams import kept
+from shoal.ops._selects import take_entry
+from shoal.ops._streams import masked
 from shoal.ops._transitions import Transition, check_axes, td_error, transition
 
 Array = jax.Array
@@ -51,8 +51,8 @@ def q_learning(
     control through deep reinforcement learning".
     """
     t = _transition(r_t, discount_t, w_tm1, a_tm1, q_tm1=q_tm1, q_t=q_t)
-    value_t = jnp.max(kept(t.bootstraps, q_t), axis=-1)
-    return td_error(t, chosen(q_tm1, a_tm1), value_t, stop_target_gradients)
+    value_t = jnp.max(masked(t.bootstraps, q_t), axis=-1)
+    return td_error(t, take_entry(q_tm1, a_tm1), value_t, stop_target_gradients)
 
 
 def double_q_learning(
@@ -91,8 +91,8 @@ def double_q_learning(
     """
     t = _transition(r_t, discount_t, w_tm1, a_tm1, q_tm1=q_tm1, q_t=q_t, selector_t=selector_t)
     a_t = jnp.argmax(selector_t, axis=-1)
-    value_t = chosen(kept(t.bootstraps, q_t), a_t)
-    return td_error(t, chosen(q_tm1, a_tm1), value_t, stop_target_gradients)
+    value_t = take_entry(masked(t.bootstraps, q_t), a_t)
+    return td_error(t, take_entry(q_tm1, a_tm1), value_t, stop_target_gradients)
 
 
 def munchausen_q_learning(
@@ -140,11 +140,11 @@ def munchausen_q_learning(
     """
     t = _transition(r_t, discount_t, w_tm1, a_tm1, q_tm1=q_tm1, q_t=q_t, policy_q_tm1=policy_q_tm1)
     _checks.broadcastable((), temperature=temperature, alpha=alpha, lowest=lowest)
-    policy_q_tm1 = kept(t.counts, policy_q_tm1)
-    scaled_log_pi = chosen(policy_q_tm1, a_tm1) - _soft_maximum(policy_q_tm1, temperature)
-    reward = t.r_t + kept(t.counts, alpha * jnp.maximum(scaled_log_pi, lowest))
-    value_t = _soft_maximum(kept(t.bootstraps, q_t), temperature)
-    return td_error(t._replace(r_t=reward), chosen(q_tm1, a_tm1), value_t, stop_target_gradients)
+    policy_q_tm1 = masked(t.is_transition, policy_q_tm1)
+    scaled_log_pi = take_entry(policy_q_tm1, a_tm1) - _soft_maximum(policy_q_tm1, temperature)
+    reward = t.r_t + masked(t.is_transition, alpha * jnp.maximum(scaled_log_pi, lowest))
+    value_t = _soft_maximum(masked(t.bootstraps, q_t), temperature)
+    return td_error(t._replace(r_t=reward), take_entry(q_tm1, a_tm1), value_t, stop_target_gradients)
 
 
 def _transition(r_t: Array, discount_t: Array, w_tm1: Array | None, a_tm1: Array, **q: Array) -> Transition:

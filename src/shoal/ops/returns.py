@@ -37,7 +37,16 @@ shapes raises a ValueError while tracing, one of dtypes a TypeError, each with t
 import jax
 import jax.numpy as jnp
 
-from shoal.ops._streams import Step, accumulated, backwards, kept, mixed, stopped, stream, td_error
+from shoal.ops._streams import (
+    Step,
+    accumulate,
+    lambda_terms,
+    masked,
+    scan_backwards,
+    stop_gradient_if,
+    stream,
+    td_error,
+)
 
 Array = jax.Array
 
@@ -82,7 +91,7 @@ def gae(
     def terms(now: Step, v_tm1: Array, v_t: Array) -> tuple[Array, Array]:
         return td_error(now, v_tm1, v_t), now.discount_t * now.lambda_t
 
-    return stopped(accumulated(s, terms, (v_tm1, v_t)), stop_target_gradients)
+    return stop_gradient_if(accumulate(s, terms, (v_tm1, v_t)), stop_target_gradients)
 
 
 def lambda_returns(
@@ -118,7 +127,7 @@ def lambda_returns(
     Source: Sutton and Barto 2018, "Reinforcement Learning", eq. 12.18.
     """
     s = stream(r_t, discount_t, last_t, lambda_, w_tm1, v_t=v_t)
-    return stopped(accumulated(s, mixed, (v_t,)), stop_target_gradients)
+    return stop_gradient_if(accumulate(s, lambda_terms, (v_t,)), stop_target_gradients)
 
 
 def discounted_returns(
@@ -156,9 +165,9 @@ def discounted_returns(
     s = stream(r_t, discount_t, last_t, 1.0, w_tm1, v_t=v_t)
 
     def terms(now: Step, v_t: Array) -> tuple[Array, Array]:
-        return now.r_t + now.discount_t * kept(now.bootstraps & ~now.goes_on, v_t), now.discount_t
+        return now.r_t + now.discount_t * masked(now.bootstraps & ~now.continues, v_t), now.discount_t
 
-    return stopped(accumulated(s, terms, (v_t,)), stop_target_gradients)
+    return stop_gradient_if(accumulate(s, terms, (v_t,)), stop_target_gradients)
 
 
 def n_step_returns(
@@ -206,10 +215,10 @@ def n_step_returns(
 
     def step(now: Step, following: Array, v_t: Array) -> tuple[Array, Array]:
         """The returns G^1 to G^n of a step, of which each but the first takes in one of the next step."""
-        fixed, decay = mixed(now, v_t)
-        one = now.r_t + now.discount_t * kept(now.bootstraps, v_t)
-        returns = jnp.append(one, fixed + decay * following[:-1])
+        fixed, decay = lambda_terms(now, v_t)
+        one_step = now.r_t + now.discount_t * masked(now.bootstraps, v_t)
+        returns = jnp.append(one_step, fixed + decay * following[:-1])
         return returns, returns[-1]
 
-    returns = backwards(s, step, jnp.zeros(n, s.discount_t.dtype), (v_t,))
-    return stopped(returns, stop_target_gradients)
+    returns = scan_backwards(s, step, jnp.zeros(n, s.discount_t.dtype), (v_t,))
+    return stop_gradient_if(returns, stop_target_gradients)

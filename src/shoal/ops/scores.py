@@ -26,8 +26,8 @@ def iqm(scores: np.ndarray, axis: int | tuple[int, ...] | None = None) -> np.nda
     scores = np.asarray(scores, np.float64)
     axes = tuple(range(scores.ndim)) if axis is None else np.atleast_1d(axis).tolist()
     axes = [a % scores.ndim for a in axes]
-    kept = [a for a in range(scores.ndim) if a not in axes]
-    flat = scores.transpose(*kept, *axes).reshape([scores.shape[a] for a in kept] + [-1])
+    remaining = [a for a in range(scores.ndim) if a not in axes]
+    flat = scores.transpose(*remaining, *axes).reshape([scores.shape[a] for a in remaining] + [-1])
     n = flat.shape[-1]
     if n == 0:
         raise ValueError("scores is empty, and the interquartile mean of nothing is undefined.")
@@ -78,8 +78,8 @@ def stratified_bootstrap_interval(
     per_block = max(1, 1_000_000 // columns.size)  # bounds memory, whatever the number of tasks
     for start in range(0, repetitions, per_block):
         count = min(per_block, repetitions - start)
-        drawn = generator.integers(len(columns), size=(count, *columns.shape))
-        sample = np.take_along_axis(columns[None], drawn, axis=1)
+        indices = generator.integers(len(columns), size=(count, *columns.shape))
+        sample = np.take_along_axis(columns[None], indices, axis=1)
         values.append(np.asarray(statistic(sample, axis=(1, 2))))
     tail = (1 - confidence) / 2
     low, high = np.quantile(np.concatenate(values), (tail, 1 - tail))

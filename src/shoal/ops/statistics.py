@@ -138,7 +138,7 @@ def init_moments(example: PyTree, only: Callable[[str], bool] | None = None) -> 
     if floating and not followed:
         raise ValueError(f"only chooses none of the floating leaves, whose paths are {', '.join(floating)}.")
 
-    def filled(value: float) -> PyTree:
+    def full_tree(value: float) -> PyTree:
         parts = [
             jnp.full(jnp.shape(leaf), value, jnp.float32) if name in followed else jnp.asarray(False)
             for name, leaf in leaves.items()
@@ -146,7 +146,7 @@ def init_moments(example: PyTree, only: Callable[[str], bool] | None = None) -> 
         return jax.tree.unflatten(structure, parts)
 
     count = jnp.zeros((), jnp.float32)
-    return RunningMoments(count, filled(0.0), filled(1.0), (count, filled(0.0), filled(0.0)))
+    return RunningMoments(count, full_tree(0.0), full_tree(1.0), (count, full_tree(0.0), full_tree(0.0)))
 
 
 def moments_of(
@@ -190,7 +190,7 @@ def update_moments(
     Source: Chan, Golub and LeVeque 1983, "Algorithms for Computing the Sample Variance"; a corrected
     two-pass sum within the batch, about the mean so far.
     """
-    leaves = _leaves_of(batch, moments, "batch")
+    leaves = _matching_leaves(batch, moments, "batch")
     leading = {
         x.shape[: x.ndim - mean.ndim]
         for x, mean in zip(leaves, jax.tree.leaves(moments.mean), strict=True)
@@ -206,14 +206,14 @@ def update_moments(
     w = jnp.ones(leading.pop(), jnp.float32) if weight is None else jnp.asarray(weight, jnp.float32)
 
     def update(x: Array, mean: Array, variance: Array, *residuals: Array) -> tuple[Array, ...]:
-        own = jnp.broadcast_to(w.reshape(w.shape + (1,) * mean.ndim), x.shape)
-        batch_moments = _batch_moments(x, own, mean, axis_name, range(w.ndim))
+        weights = jnp.broadcast_to(w.reshape(w.shape + (1,) * mean.ndim), x.shape)
+        batch_moments = _batch_moments(x, weights, mean, axis_name, range(w.ndim))
         return _merge_leaf(
             (moments.count, mean, variance, *residuals), (*batch_moments, jnp.zeros_like(mean))
         )
 
     (count,) = _sum((w,), axis_name)
-    return _rebuild(moments, _add(moments.count, moments.residual[0], count), update, [leaves])
+    return _rebuild(moments, _add_compensated(moments.count, moments.residual[0], count), update, [leaves])
 
 
 def merge_moments(a: RunningMoments, b: RunningMoments) -> RunningMoments:
@@ -237,7 +237,7 @@ def merge_moments(a: RunningMoments, b: RunningMoments) -> RunningMoments:
     ]
     if shapes[0] != shapes[1]:
         raise ValueError(f"a and b are not moments of the same example: {shapes[0]} and {shapes[1]}.")
-    count = _add(a.count, a.residual[0], b.count, b.residual[0])
+    count = _add_compensated(a.count, a.residual[0], b.count, b.residual[0])
     return _rebuild(a, count, merge, [jax.tree.leaves(part) for part in _parts(b)])
 
 
@@ -256,13 +256,13 @@ def standard_deviation(
       a pytree of the example's structure; 1 for leaves that are not followed.
     """
 
-    def one(variance: Array) -> Array:
+    def leaf_deviation(variance: Array) -> Array:
         if not _is_followed(variance):
             return jnp.ones((), jnp.float32)
         deviation = jnp.clip(jnp.sqrt(jnp.maximum(variance, minimum**2)), minimum, maximum)
         return jnp.where(moments.count < warm_up, 1.0, deviation)
 
-    return jax.tree.map(one, moments.variance)
+    return jax.tree.map(leaf_deviation, moments.variance)
 
 
 def normalise(
@@ -293,11 +293,11 @@ def normalise(
       TypeError: a leaf that is followed is not floating.
     """
 
-    def one(x: Array, mean: Array, mean_residual: Array, deviation: Array) -> Array:
+    def normalise_leaf(x: Array, mean: Array, mean_residual: Array, deviation: Array) -> Array:
         offset = (x - mean) - mean_residual
         return jnp.clip(offset / deviation, -clip, clip)
 
-    return _scaled(one, moments, x, minimum_deviation, maximum_deviation, warm_up)
+    return _map_followed(normalise_leaf, moments, x, minimum_deviation, maximum_deviation, warm_up)
 
 
 def denormalise(
@@ -312,26 +312,31 @@ def denormalise(
     Exact but for rounding: within some units in the last place of the larger of mean and result.
     """
 
-    def one(x: Array, mean: Array, mean_residual: Array, deviation: Array) -> Array:
+    def denormalise_leaf(x: Array, mean: Array, mean_residual: Array, deviation: Array) -> Array:
         return (x * deviation + mean_residual) + mean
 
-    return _scaled(one, moments, x, minimum_deviation, maximum_deviation, warm_up)
+    return _map_followed(denormalise_leaf, moments, x, minimum_deviation, maximum_deviation, warm_up)
 
 
-def _scaled(
-    one: Callable[..., Array],
+def _map_followed(
+    transform: Callable[..., Array],
     moments: RunningMoments,
     x: PyTree,
     minimum: float,
     maximum: float,
     warm_up: float,
 ) -> PyTree:
-    """Applies `one(x, mean, mean's residual, deviation)` to the leaves that are followed."""
-    cold = moments.count < warm_up
+    """Applies `transform(x, mean, mean's residual, deviation)` to the leaves that are followed."""
+    warming_up = moments.count < warm_up
     parts = (moments.mean, moments.residual[1], standard_deviation(moments, minimum, maximum, warm_up))
-    columns = zip(_leaves_of(x, moments, "x"), *(jax.tree.leaves(part) for part in parts), strict=True)
+    columns = zip(_matching_leaves(x, moments, "x"), *(jax.tree.leaves(part) for part in parts), strict=True)
     leaves = [
-        one(leaf.astype(jnp.float32), jnp.where(cold, 0.0, mean), jnp.where(cold, 0.0, residual), deviation)
+        transform(
+            leaf.astype(jnp.float32),
+            jnp.where(warming_up, 0.0, mean),
+            jnp.where(warming_up, 0.0, residual),
+            deviation,
+        )
         if _is_followed(mean)
         else leaf
         for leaf, mean, residual, deviation in columns
@@ -347,7 +352,7 @@ def _is_followed(part: Array) -> bool:
     return part.dtype != jnp.bool_
 
 
-def _leaves_of(x: PyTree, moments: RunningMoments, name: str) -> list[Array]:
+def _matching_leaves(x: PyTree, moments: RunningMoments, name: str) -> list[Array]:
     """The leaves of samples that fit the moments; those that are followed as arrays.
 
     Raises:
@@ -366,9 +371,11 @@ def _leaves_of(x: PyTree, moments: RunningMoments, name: str) -> list[Array]:
         where = jax.tree_util.keystr(path)
         if not jnp.issubdtype(_dtype(leaf), jnp.floating):
             raise TypeError(f"{name}{where} is {_dtype(leaf)}; it must be floating, as the example is.")
-        shape, own = list(jnp.shape(leaf)), list(mean.shape)
-        if shape[max(len(shape) - len(own), 0) :] != own:
-            raise ValueError(f"{name}{where} has shape {shape}, which must end in the example's, {own}.")
+        shape, expected_shape = list(jnp.shape(leaf)), list(mean.shape)
+        if shape[max(len(shape) - len(expected_shape), 0) :] != expected_shape:
+            raise ValueError(
+                f"{name}{where} has shape {shape}, which must end in the example's, {expected_shape}."
+            )
         leaves.append(jnp.asarray(leaf))
     return leaves
 
@@ -402,11 +409,11 @@ def _batch_moments(
     x, w = jnp.where(w > 0, x, 0.0).astype(jnp.float32), w.astype(jnp.float32)
     total, weight = _sum((w * jnp.where(w > 0, x - anchor, 0.0), w), axis_name, axes)
     offset = _divide(total, weight)
-    rest = jnp.where(w > 0, (x - anchor) - offset, 0.0)
-    first, second = _sum((w * rest, w * jnp.square(rest)), axis_name, axes)
+    centred = jnp.where(w > 0, (x - anchor) - offset, 0.0)
+    first, second = _sum((w * centred, w * jnp.square(centred)), axis_name, axes)
     correction = _divide(first, weight)
     variance = jnp.maximum(_divide(second, weight) - jnp.square(correction), 0.0)
-    mean, residual = _add(anchor, 0.0, offset + correction)
+    mean, residual = _add_compensated(anchor, 0.0, offset + correction)
     return weight, mean, variance, residual
 
 
@@ -422,18 +429,20 @@ def _merge_leaf(a: tuple[Array, ...], b: tuple[Array, ...]) -> tuple[Array, ...]
     share = _divide(small[0], large[0] + small[0])
     delta = (small[1] - large[1]) + (small[3] - large[3])
     spread = (small[2] - large[2]) + (small[4] - large[4]) + jnp.square(delta) * (1.0 - share)
-    mean, mean_residual = _add(large[1], large[3], share * delta)
-    variance, variance_residual = _add(large[2], large[4], share * spread)
+    mean, mean_residual = _add_compensated(large[1], large[3], share * delta)
+    variance, variance_residual = _add_compensated(large[2], large[4], share * spread)
     # Two empty sets keep what `init_moments` put there, which is nobody's variance.
     return mean, variance, mean_residual, variance_residual
 
 
-def _add(high: Array, low: Array | float, x: Array, x_low: Array | float = 0.0) -> tuple[Array, Array]:
+def _add_compensated(
+    high: Array, low: Array | float, x: Array, x_low: Array | float = 0.0
+) -> tuple[Array, Array]:
     """Adds to a number kept in two float32 words (Knuth's two-sum; Dekker 1971)."""
     total = high + x
-    taken = total - high
-    lost = (high - (total - taken)) + (x - taken)
-    low = low + lost + x_low
+    added = total - high
+    error = (high - (total - added)) + (x - added)
+    low = low + error + x_low
     result = total + low
     return result, low - (result - total)
 
@@ -450,11 +459,11 @@ def _rebuild(
 ) -> RunningMoments:
     """The moments with `function(*others, mean, variance, *residuals)` of each leaf that is followed."""
     structure = jax.tree.structure(moments.mean)
-    own = list(zip(*(jax.tree.leaves(part) for part in _parts(moments)), strict=True))
+    moment_parts = list(zip(*(jax.tree.leaves(part) for part in _parts(moments)), strict=True))
     columns = zip(
         *(
             function(*other, *parts) if _is_followed(parts[0]) else parts
-            for *other, parts in zip(*others, own, strict=True)
+            for *other, parts in zip(*others, moment_parts, strict=True)
         ),
         strict=True,
     )

@@ -29,8 +29,8 @@ import jax
 import jax.numpy as jnp
 
 from shoal.ops import _checks
-from shoal.ops._selects import clipped
-from shoal.ops._streams import kept
+from shoal.ops._selects import clip_by_select
+from shoal.ops._streams import masked
 from shoal.ops._transitions import check_axes, td_error, transition
 
 Array = jax.Array
@@ -75,8 +75,8 @@ def clipped_value(value: Array, old_value: Array, target: Array, clip_coef: Arra
     """
     _checks.broadcastable(jnp.shape(value), clip_coef=clip_coef)
     old_value = _constant(value, old_value=old_value)
-    near = old_value + clipped(value - old_value, -clip_coef, clip_coef)
-    loss, clipped_loss = squared(value, target), squared(near, target)
+    clipped_prediction = old_value + clip_by_select(value - old_value, -clip_coef, clip_coef)
+    loss, clipped_loss = squared(value, target), squared(clipped_prediction, target)
     return jnp.where(loss >= clipped_loss, loss, clipped_loss)
 
 
@@ -112,7 +112,7 @@ def td_learning(
     """
     t = transition(r_t, discount_t, w_tm1, v_tm1=v_tm1, v_t=v_t)
     check_axes(t.r_t.shape, "[...] [...]", v_tm1=v_tm1, v_t=v_t)
-    return td_error(t, jnp.asarray(v_tm1), kept(t.bootstraps, v_t), stop_target_gradients)
+    return td_error(t, jnp.asarray(v_tm1), masked(t.bootstraps, v_t), stop_target_gradients)
 
 
 def _constant(value: Array, **target: Array | float) -> Array:

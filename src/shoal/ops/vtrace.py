@@ -18,7 +18,16 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from shoal.ops._streams import Step, accumulated, backwards, kept, mixed, stopped, stream, td_error
+from shoal.ops._streams import (
+    Step,
+    accumulate,
+    lambda_terms,
+    masked,
+    scan_backwards,
+    stop_gradient_if,
+    stream,
+    td_error,
+)
 
 Array = jax.Array
 
@@ -82,13 +91,15 @@ def vtrace(
         error_t, target_t = following
         fixed, decay = terms(now, v_tm1, v_t, log_rho_tm1)
         error = fixed + decay * error_t
-        ratio = _clipped_ratio(kept(now.counts, log_rho_tm1), clip_pg_rho)
+        ratio = _clipped_ratio(masked(now.is_transition, log_rho_tm1), clip_pg_rho)
         result = VTrace(v_tm1 + error, ratio * _advantage(now, v_tm1, v_t, target_t))
         return (error, result.targets), result
 
     zero = jnp.zeros((), s.discount_t.dtype)
-    targets, advantages = backwards(s, step, (zero, zero), (v_tm1, v_t, log_rho_tm1))
-    return VTrace(stopped(targets, stop_target_gradients), stopped(advantages, stop_target_gradients))
+    targets, advantages = scan_backwards(s, step, (zero, zero), (v_tm1, v_t, log_rho_tm1))
+    return VTrace(
+        stop_gradient_if(targets, stop_target_gradients), stop_gradient_if(advantages, stop_target_gradients)
+    )
 
 
 def vtrace_targets(
@@ -130,8 +141,8 @@ def vtrace_targets(
       TypeError: the dtypes disagree.
     """
     s = stream(r_t, discount_t, last_t, lambda_, w_tm1, v_tm1=v_tm1, v_t=v_t, log_rho_tm1=log_rho_tm1)
-    errors = accumulated(s, _terms(clip_rho, clip_c), (v_tm1, v_t, log_rho_tm1))
-    return stopped(v_tm1 + errors, stop_target_gradients)
+    errors = accumulate(s, _terms(clip_rho, clip_c), (v_tm1, v_t, log_rho_tm1))
+    return stop_gradient_if(v_tm1 + errors, stop_target_gradients)
 
 
 def vtrace_advantages(
@@ -175,8 +186,8 @@ def vtrace_advantages(
     def step(now: Step, target_t: Array, v_tm1: Array, v_t: Array, target_tm1: Array) -> tuple[Array, Array]:
         return target_tm1, _advantage(now, v_tm1, v_t, target_t)
 
-    advantages = backwards(s, step, jnp.zeros((), s.discount_t.dtype), (v_tm1, v_t, targets_tm1))
-    return stopped(advantages, stop_target_gradients)
+    advantages = scan_backwards(s, step, jnp.zeros((), s.discount_t.dtype), (v_tm1, v_t, targets_tm1))
+    return stop_gradient_if(advantages, stop_target_gradients)
 
 
 def _terms(clip_rho: Array | float, clip_c: Array | float) -> Callable[..., tuple[Array, Array]]:
@@ -185,7 +196,7 @@ def _terms(clip_rho: Array | float, clip_c: Array | float) -> Callable[..., tupl
         raise ValueError(f"clip_rho={clip_rho} must be at least clip_c={clip_c}.")
 
     def terms(now: Step, v_tm1: Array, v_t: Array, log_rho_tm1: Array) -> tuple[Array, Array]:
-        log_rho_tm1 = kept(now.counts, log_rho_tm1)
+        log_rho_tm1 = masked(now.is_transition, log_rho_tm1)
         decay = now.discount_t * now.lambda_t * _clipped_ratio(log_rho_tm1, clip_c)
         return _clipped_ratio(log_rho_tm1, clip_rho) * td_error(now, v_tm1, v_t), decay
 
@@ -194,8 +205,8 @@ def _terms(clip_rho: Array | float, clip_c: Array | float) -> Callable[..., tupl
 
 def _advantage(now: Step, v_tm1: Array, v_t: Array, target_t: Array) -> Array:
     """r_t + γ_t [(1 - λ_t) V_t + λ_t v_t] - V_{t-1}."""
-    fixed, decay = mixed(now, v_t)
-    return fixed + decay * target_t - kept(now.counts, v_tm1)
+    fixed, decay = lambda_terms(now, v_t)
+    return fixed + decay * target_t - masked(now.is_transition, v_tm1)
 
 
 def _clipped_ratio(log_ratio: Array, bound: Array | float) -> Array:

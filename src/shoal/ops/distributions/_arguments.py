@@ -26,22 +26,22 @@ def broadcast_shape(**shapes: Shape) -> Shape:
         raise ValueError(f"{listed} do not broadcast to one shape.") from None
 
 
-def integers(x: Array, batch: Shape) -> Array:
+def as_integers(x: Array, batch: Shape) -> Array:
     """The argument of a discrete log-probability: integers whose axes broadcast with the batch."""
     integer(x=x)
     broadcast_shape(x=jnp.shape(x), batch=batch)
     return jnp.asarray(x)
 
 
-def vectors(x: Array, shape: Shape) -> Array:
+def as_vectors(x: Array, shape: Shape) -> Array:
     """The argument of a log-density, widened: its last axis is that of `shape`, the others broadcast."""
     real(x=x)
     same_last_axis(x=jnp.shape(x), distribution=shape)
     broadcast_shape(x=jnp.shape(x), distribution=shape)
-    return widened(x)
+    return widen(x)
 
 
-def widened(x: Array | float) -> Array:
+def widen(x: Array | float) -> Array:
     """Real numbers as floating ones of 32 bits or more."""
     return jnp.asarray(x, jnp.promote_types(jnp.result_type(x), jnp.float32))
 

@@ -21,8 +21,8 @@ _SERIES = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 1
 
 def binet(x: Array) -> Array:
     """Binet's μ(x) = lnΓ(x) - (x - 1/2) ln x + x - ln(2π) / 2, for x above 0."""
-    shift, series = _effort(x)
-    far, small = _moved(x, shift)
+    shift, series = _shift_and_series(x)
+    far, small = _shift_up(x, shift)
     total = _power_series(series, 1.0 / jnp.square(far)) / far
     for k in range(shift):  # μ(z) - μ(z + 1), of which too little is left where z is large
         z = x + k
@@ -32,8 +32,8 @@ def binet(x: Array) -> Array:
 
 def binet_slope(x: Array) -> Array:
     """The derivative μ'(x) = ψ(x) - ln x + 1 / (2 x), for x above 0."""
-    shift, series = _effort(x)
-    far, small = _moved(x, shift)
+    shift, series = _shift_and_series(x)
+    far, small = _shift_up(x, shift)
     slopes = tuple(-(2 * k + 1) * c for k, c in enumerate(series))
     squared = 1.0 / jnp.square(far)
     total = _power_series(slopes, squared) * squared
@@ -57,7 +57,7 @@ def deviance(a: Array, b: Array, difference: Array) -> Array:
     near = jnp.abs(v) < 0.1
     ratio = jnp.where(near, 1.0, a / b)
     v = jnp.where(near, v, 0.0)
-    odd = tuple(1 / (2 * k + 3) for k in range(len(_effort(a)[1])))
+    odd = tuple(1 / (2 * k + 3) for k in range(len(_shift_and_series(a)[1])))
     series = difference * v + 2.0 * a * v**3 * _power_series(odd, jnp.square(v))
     return jnp.where(near, series, a * jnp.log(ratio) - difference)
 
@@ -72,7 +72,7 @@ def beta_divergence(a: Array, b: Array, other_a: Array, other_b: Array) -> Array
     by the recursion of Γ. What Stirling's y ln y - y contributes to the three D together is the divergence of two
     coins, thrown a' + b' + 2 n times: here the large parts cancel, and are never computed.
     """
-    shift, _ = _effort(a)
+    shift, _ = _shift_and_series(a)
     da, db = other_a - a, other_b - b
     x, y = (a + shift, b + shift), (other_a + shift, other_b + shift)
     # y_a x_b - x_a y_b, by whichever of its two forms rounds less.
@@ -97,7 +97,7 @@ def _divergence_beyond_coins(x: Array, y: Array, difference: Array, shift: int) 
     total = jnp.sum(excess(x + steps, y + steps), axis=0) + 0.5 * excess(x + shift, y + shift)
     # Of x^-m the D is (y - x)² u² w (m u^(m-1) + (m - 1) u^(m-2) w + ... + w^(m-1)), u = 1 / x, w = 1 / y.
     u, w = 1.0 / (x + shift), 1.0 / (y + shift)
-    series = _effort(x)[1]
+    series = _shift_and_series(x)[1]
     power, ones, weighted, binets = jnp.ones_like(w), jnp.zeros_like(w), jnp.zeros_like(w), jnp.zeros_like(w)
     for m in range(1, 2 * len(series)):
         ones, power = u * ones + power, power * w
@@ -107,12 +107,12 @@ def _divergence_beyond_coins(x: Array, y: Array, difference: Array, shift: int) 
     return total + (difference * u) * (difference * w) * u * binets
 
 
-def _effort(x: Array) -> tuple[int, tuple[float, ...]]:
+def _shift_and_series(x: Array) -> tuple[int, tuple[float, ...]]:
     """How far arguments are moved up, and the terms of the series that the dtype's digits need there."""
     return (4, _SERIES[:4]) if x.dtype == jnp.float32 else (10, _SERIES)
 
 
-def _moved(x: Array, shift: int) -> tuple[Array, Array]:
+def _shift_up(x: Array, shift: int) -> tuple[Array, Array]:
     """Arguments at which the series holds, and which of them were moved up."""
     small = x < shift
     return jnp.where(small, x + shift, x), small

@@ -12,10 +12,10 @@ from jax.scipy.special import erf
 
 from shoal.ops.distributions._arguments import (
     ILLEGAL,
+    as_vectors,
     broadcast_shape,
     parameter,
     same_last_axis,
-    vectors,
 )
 from shoal.ops.distributions._stirling import beta_divergence, binet, binet_slope, deviance
 
@@ -41,7 +41,7 @@ class Normal(NamedTuple):
     def log_prob(self, x: Array) -> Array:
         """[..., n] -> [...]."""
         loc, scale = self._loc_and_scale
-        z = (vectors(x, self._shape) - loc) / scale
+        z = (as_vectors(x, self._shape) - loc) / scale
         return jnp.sum(-0.5 * jnp.square(z) - jnp.log(scale) - _HALF_LOG_2PI, axis=-1)
 
     def sample_and_log_prob(self, key: Array) -> tuple[Array, Array]:
@@ -101,13 +101,13 @@ class TanhNormal:
     def from_raw(self, raw: Array) -> Array:
         """The action of a u."""
         low, width = self._interval
-        unit = 0.5 * jnp.tanh(vectors(raw, self._normal._shape)) + 0.5
+        unit = 0.5 * jnp.tanh(as_vectors(raw, self._normal._shape)) + 0.5
         return jnp.clip(low + width * unit, low, jnp.asarray(self.high, unit.dtype))
 
     def log_prob_raw(self, raw: Array) -> Array:
         """Log-density of the action whose raw sample this is, [..., n] -> [...]; exact wherever u lies."""
         _, width = self._interval
-        raw = vectors(raw, self._normal._shape)
+        raw = as_vectors(raw, self._normal._shape)
         # log(1 - tanh(u)²), without the cancellation.
         log_slope = 2.0 * (math.log(2.0) - raw - jax.nn.softplus(-2.0 * raw))
         return self._normal.log_prob(raw) - jnp.sum(log_slope + jnp.log(0.5 * width), axis=-1)
@@ -123,7 +123,7 @@ class TanhNormal:
     def log_prob(self, x: Array) -> Array:
         """[..., n] -> [...]. Actions within 6e-7 of the interval's length of a bound count as that far from it."""
         low, width = self._interval
-        unit = 2.0 * (vectors(x, self._normal._shape) - low) / width - 1.0
+        unit = 2.0 * (as_vectors(x, self._normal._shape) - low) / width - 1.0
         return self.log_prob_raw(jnp.arctanh(jnp.clip(unit, -1.0 + _EDGE, 1.0 - _EDGE)))
 
     def sample_and_log_prob(self, key: Array) -> tuple[Array, Array]:
@@ -177,7 +177,9 @@ class Beta:
     def sample(self, key: Array) -> Array:
         """[..., n], differentiable in alpha and beta."""
         alpha, beta = self._alpha_and_beta
-        return self._stretched(jax.random.beta(key, alpha, beta, self._shape, jnp.result_type(alpha, beta)))
+        return self._scale_to_interval(
+            jax.random.beta(key, alpha, beta, self._shape, jnp.result_type(alpha, beta))
+        )
 
     def mode(self) -> Array:
         """Where the density is highest, [..., n]: a bound where a parameter is at most 1, the middle if flat."""
@@ -185,13 +187,13 @@ class Beta:
         inside = (alpha > 0) & (beta > 0)
         peak = alpha / jnp.where(inside, alpha + beta, 1.0)
         edge = jnp.where(alpha > beta, 1.0, jnp.where(alpha < beta, 0.0, 0.5))
-        return self._stretched(jnp.where(inside, peak, edge))
+        return self._scale_to_interval(jnp.where(inside, peak, edge))
 
     def log_prob(self, x: Array) -> Array:
         """[..., n] -> [...]."""
         alpha, beta = self._alpha_and_beta
         low, width = self._interval
-        unit = jnp.clip((vectors(x, self._shape) - low) / width, _BETA_EDGE, 1.0 - _BETA_EDGE)
+        unit = jnp.clip((as_vectors(x, self._shape) - low) / width, _BETA_EDGE, 1.0 - _BETA_EDGE)
         total, rest = alpha + beta, 1.0 - unit
         # The density of x is that of a coin with the probability x, thrown alpha + beta times, by Stirling.
         difference = alpha * rest - beta * unit
@@ -225,7 +227,7 @@ class Beta:
         terms = beta_divergence(*(jnp.broadcast_to(p, shape).astype(dtype) for p in parameters))
         return jnp.sum(terms, axis=-1)
 
-    def _stretched(self, unit: Array) -> Array:
+    def _scale_to_interval(self, unit: Array) -> Array:
         low, width = self._interval
         return low + width * jnp.clip(unit, _BETA_EDGE, 1.0 - _BETA_EDGE)
 

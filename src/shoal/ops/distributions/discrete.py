@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.ops._checks import real
-from shoal.ops._selects import within
+from shoal.ops._selects import in_range
 from shoal.ops.distributions._arguments import (
     ILLEGAL,
+    as_integers,
     broadcast_shape,
-    integers,
     parameter,
     same_last_axis,
-    widened,
+    widen,
 )
 
 Array = jax.Array
@@ -40,9 +40,9 @@ class Categorical(NamedTuple):
         """
         probabilities = jax.nn.softmax(_actions_first(parameter(logits=self.logits)), axis=0)
         uniform = jax.random.uniform(key, probabilities.shape[1:], probabilities.dtype)
-        if len(probabilities) <= _UNROLLED:
-            return _inverse_unrolled(probabilities, uniform)
-        return _inverse(probabilities, uniform)
+        if len(probabilities) <= _MAX_UNROLLED:
+            return _inverse_cdf_unrolled(probabilities, uniform)
+        return _inverse_cdf(probabilities, uniform)
 
     def mode(self) -> Array:
         """The likeliest action, the first of equals, [...]."""
@@ -62,7 +62,7 @@ class Categorical(NamedTuple):
         """In nats, [...]; 0 where one action is legal."""
         shifted, log_total = self._log_weights()
         weights = jnp.exp(shifted)
-        return log_total - jnp.sum(_times(weights, shifted), axis=0) / jnp.sum(weights, axis=0)
+        return log_total - jnp.sum(_masked_product(weights, shifted), axis=0) / jnp.sum(weights, axis=0)
 
     def kl(self, other: "Categorical") -> Array:
         """KL(self || other), [...]; very large where self takes actions that are illegal in other."""
@@ -70,15 +70,15 @@ class Categorical(NamedTuple):
         shifted_p, log_total_p = self._log_weights(jnp.ndim(other.logits) - 1)
         shifted_q, log_total_q = other._log_weights(jnp.ndim(self.logits) - 1)
         log_p, log_q = shifted_p - log_total_p, shifted_q - log_total_q
-        return jnp.sum(_times(jnp.exp(log_p), log_p - log_q), axis=0)
+        return jnp.sum(_masked_product(jnp.exp(log_p), log_p - log_q), axis=0)
 
     def _log_prob_and_exists(self, x: Array) -> tuple[Array, Array]:
         """The log-probability of what is an action, and whether it is one, each [...]."""
-        x = integers(x, self.logits.shape[:-1])
+        x = as_integers(x, self.logits.shape[:-1])
         shifted, log_total = self._log_weights(x.ndim)
         # A select and a sum, for its gradient is again a select: a gather's would be a scatter.
-        chosen = _actions_first(_one_hot(x, len(shifted)), shifted.ndim - 1)
-        return jnp.sum(jnp.where(chosen, shifted, 0.0), axis=0) - log_total, within(x, len(shifted))
+        is_chosen = _actions_first(_one_hot(x, len(shifted)), shifted.ndim - 1)
+        return jnp.sum(jnp.where(is_chosen, shifted, 0.0), axis=0) - log_total, in_range(x, len(shifted))
 
     def _log_weights(self, batch_ndim: int = 0) -> tuple[Array, Array]:
         """Logits less the greatest of them, [n, ...], and the logarithm of the sum of their exponentials, [...].
@@ -117,7 +117,7 @@ class MultiCategorical(NamedTuple):
             *(part._log_prob_and_exists(x[..., i]) for i, part in enumerate(self.parts)), strict=True
         )
         # One select for all: where a part is none, the others get no gradient either.
-        return jnp.where(functools.reduce(jnp.logical_and, exist), _total(log_probs), jnp.nan)
+        return jnp.where(functools.reduce(jnp.logical_and, exist), _sum(log_probs), jnp.nan)
 
     def sample_and_log_prob(self, key: Array) -> tuple[Array, Array]:
         """An action and its log-probability."""
@@ -126,14 +126,14 @@ class MultiCategorical(NamedTuple):
 
     def entropy(self) -> Array:
         """In nats, summed over the parts, [...]."""
-        return _total(part.entropy() for part in self.parts)
+        return _sum(part.entropy() for part in self.parts)
 
     def kl(self, other: "MultiCategorical") -> Array:
         """KL(self || other), summed over the parts, [...]."""
         sizes, others = ([part.shape[-1] for part in d.logits] for d in (self, other))
         if sizes != others:
             raise ValueError(f"self has parts of {sizes} and other of {others} choices; they must be equal.")
-        return _total(p.kl(q) for p, q in zip(self.parts, other.parts, strict=True))
+        return _sum(p.kl(q) for p, q in zip(self.parts, other.parts, strict=True))
 
 
 def masked(distribution: T, mask: Array) -> T:
@@ -152,7 +152,7 @@ def masked(distribution: T, mask: Array) -> T:
     """
     parts = distribution.logits if isinstance(distribution, MultiCategorical) else (distribution.logits,)
     sizes = [part.shape[-1] for part in parts]
-    masks = jnp.split(_legal(mask, sum(sizes)), np.cumsum(sizes)[:-1].tolist(), axis=-1)
+    masks = jnp.split(_boolean_mask(mask, sum(sizes)), np.cumsum(sizes)[:-1].tolist(), axis=-1)
     legal = tuple(jnp.where(m, parameter(logits=part), ILLEGAL) for m, part in zip(masks, parts, strict=True))
     if isinstance(distribution, MultiCategorical):
         return MultiCategorical(legal)
@@ -206,8 +206,8 @@ class EpsilonGreedy(NamedTuple):
             raise ValueError(f"epsilon={self.epsilon} must be between 0 and 1.")
         real(epsilon=jnp.asarray(self.epsilon))
         broadcast_shape(epsilon=jnp.shape(self.epsilon), batch=best.shape[:-1])
-        epsilon = widened(self.epsilon)[..., None]
-        probabilities = epsilon * _shares(legal) + (1.0 - epsilon) * _shares(best)
+        epsilon = widen(self.epsilon)[..., None]
+        probabilities = epsilon * _uniform_over(legal) + (1.0 - epsilon) * _uniform_over(best)
         possible = probabilities > 0
         return Categorical(jnp.where(possible, jnp.log(jnp.where(possible, probabilities, 1.0)), ILLEGAL))
 
@@ -216,7 +216,7 @@ class EpsilonGreedy(NamedTuple):
         values = jax.lax.stop_gradient(parameter(values=self.values))
         legal = jnp.ones(values.shape, bool)
         if self.mask is not None:
-            legal = jnp.broadcast_to(_legal(self.mask, values.shape[-1]), values.shape)
+            legal = jnp.broadcast_to(_boolean_mask(self.mask, values.shape[-1]), values.shape)
             legal |= ~jnp.any(legal, axis=-1, keepdims=True)
         highest = jnp.max(jnp.where(legal, values, -jnp.inf), axis=-1, keepdims=True)
         return legal, legal & ~(values < highest)  # and not >=, which would hold for none where one is NaN
@@ -246,7 +246,7 @@ class DiscreteValued(NamedTuple):
         real(x=x)
         atoms, log_probabilities = self._support, jax.nn.log_softmax(self._categorical.logits)
         broadcast_shape(x=jnp.shape(x), batch=jnp.shape(log_probabilities)[:-1])
-        equal = widened(x)[..., None] == atoms
+        equal = widen(x)[..., None] == atoms
         chosen = jax.nn.logsumexp(jnp.where(equal, log_probabilities, ILLEGAL), axis=-1)
         return jnp.where(jnp.any(equal, axis=-1), chosen, ILLEGAL)
 
@@ -305,7 +305,7 @@ def _one_hot(index: Array, n: int) -> Array:
     return jnp.arange(n) == index[..., None]
 
 
-def _legal(mask: Array, n: int) -> Array:
+def _boolean_mask(mask: Array, n: int) -> Array:
     """The mask as booleans [..., n]."""
     real(mask=mask)
     if jnp.shape(mask)[-1:] != (n,):
@@ -313,29 +313,29 @@ def _legal(mask: Array, n: int) -> Array:
     return jnp.asarray(mask).astype(bool)
 
 
-def _shares(chosen: Array) -> Array:
+def _uniform_over(mask: Array) -> Array:
     """1 over the number of those chosen, for each of them; 0 for the others."""
-    return chosen / jnp.sum(chosen, axis=-1, keepdims=True, dtype=jnp.float32)
+    return mask / jnp.sum(mask, axis=-1, keepdims=True, dtype=jnp.float32)
 
 
-def _total(terms: Iterable[Array]) -> Array:
+def _sum(terms: Iterable[Array]) -> Array:
     return functools.reduce(jnp.add, terms)
 
 
-def _times(probability: Array, x: Array) -> Array:
+def _masked_product(probability: Array, x: Array) -> Array:
     """p x, and 0 where p is 0 even if x is infinite, in the gradient too."""
     return probability * jnp.where(probability > 0, x, 0.0)
 
 
-def _inverse_unrolled(probabilities: Array, uniform: Array) -> Array:
+def _inverse_cdf_unrolled(probabilities: Array, uniform: Array) -> Array:
     """The first action whose cumulative probability [n, ...] exceeds the uniform number (of the total), [...]."""
     # Summed one after the other: an action of probability 0 then adds exactly nothing, and is never the first.
     cumulative = list(itertools.accumulate(probabilities))
     threshold = uniform * cumulative[-1] * _BELOW_ONE
-    return _total((c <= threshold).astype(jnp.int32) for c in cumulative)
+    return _sum((c <= threshold).astype(jnp.int32) for c in cumulative)
 
 
-def _inverse(probabilities: Array, uniform: Array) -> Array:
+def _inverse_cdf(probabilities: Array, uniform: Array) -> Array:
     """The same for many actions, whose sums are made in parallel and may round up at an action of 0."""
     cumulative = jnp.cumsum(probabilities, axis=0)
     threshold = uniform * cumulative[-1] * _BELOW_ONE
@@ -345,5 +345,5 @@ def _inverse(probabilities: Array, uniform: Array) -> Array:
     return jnp.where(jnp.any(exceeds, axis=0), first, likeliest).astype(jnp.int32)
 
 
-_UNROLLED = 32  # up to so many actions the distribution function is summed one by one
+_MAX_UNROLLED = 32  # up to so many actions the distribution function is summed one by one
 _BELOW_ONE = 1.0 - 2.0**-22  # keeps a uniform number's product with the total below it in spite of rounding
