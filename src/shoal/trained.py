@@ -18,7 +18,7 @@ from shoal.runtime import limits, machine, rendering, saving
 from shoal.runtime import plot as pictures
 from shoal.runtime.acting import TrainedPolicy
 from shoal.runtime.directory import RunDirectory
-from shoal.runtime.evaluation import play, summed_up
+from shoal.runtime.evaluation import play_episodes, summarise_episodes
 from shoal.runtime.progress import Activity, unsaid
 from shoal.runtime.rendering import Rendered
 from shoal.runtime.summary import by_episode, score
@@ -221,7 +221,7 @@ def render(
 def _drawn(
     policy: TrainedPolicy, environment: Environment, path: Path, tell: Callable[[str], None], played: "_Asked"
 ) -> Rendered:
-    return rendering.draw(
+    return rendering.draw_episodes(
         environment,
         policy.config,
         policy.parameters,
@@ -302,7 +302,7 @@ def _check_pictures(
 ) -> None:
     """Raises ShoalError unless all pictures that are asked for can be drawn and written."""
     if render:
-        rendering.check(environment, render, render_episodes)
+        rendering.check_renderable(environment, render, render_episodes)
     if not plot:
         return
     path, space = Path(plot), environment.observation_space
@@ -436,6 +436,8 @@ def _evaluate(
     greedy: bool,
 ) -> dict[str, jax.Array]:
     algorithm = config.algorithm(spec_of(environment))
-    return summed_up(
-        play(environment, algorithm, parameters, key, episodes=episodes, max_steps=max_steps, greedy=greedy)
+    return summarise_episodes(
+        play_episodes(
+            environment, algorithm, parameters, key, episodes=episodes, max_steps=max_steps, greedy=greedy
+        )
     )
