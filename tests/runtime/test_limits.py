@@ -12,7 +12,7 @@ from shoal import api
 from shoal.errors import ShoalError
 from shoal.runtime import limits, machine, population, trainer
 from shoal.runtime.limits import Share, Sizes, Units
-from shoal.runtime.rollout import Position, none_ended, rollout
+from shoal.runtime.rollout import RolloutState, no_ended_episodes, rollout
 from shoal.runtime.run import batch_of, start
 from shoal.types import spec_of
 
@@ -63,9 +63,14 @@ def test_the_bound_is_the_bytes_of_a_real_run_and_at_most_those_of_a_real_rollou
     assert parts["environments"] == 2 * real_bytes(own)
     assert parts["pool of starts"] == 2 * real_bytes(run.state.pool)
     algorithm = run.config.algorithm(spec_of(run.environment))
-    position = Position(run.state, run.timestep, run.memory, run.episodes, none_ended())
+    rollout_state = RolloutState(run.state, run.timestep, run.memory, run.episodes, no_ended_episodes())
     _, trajectory = rollout(
-        batch_of(run.environment, settings), algorithm, algorithm.policy(run.learner), position, run.key, 16
+        batch_of(run.environment, settings),
+        algorithm,
+        algorithm.policy(run.learner),
+        rollout_state,
+        run.key,
+        16,
     )
     # Of one seed, since the other's rollout comes later; observation, reward, discount and `last` of each step.
     assert parts["rollout"] == 16 * 4 * (4 * 4 + 4 + 4 + 1)
