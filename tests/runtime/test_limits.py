@@ -32,7 +32,7 @@ def placed(**overrides):
         api.decide("CartPole-v1", overrides=sizes | {"eval_episodes": 3} | overrides)
     )
     settings = trainer.settings_of(decided.run, 1, "return_mean", None)
-    return decided, settings, population.layout(devices[:1], decided.run.seeds, 1)
+    return decided, settings, population.lay_out(devices[:1], decided.run.seeds, 1)
 
 
 def sizes_of(run, settings):
@@ -108,7 +108,7 @@ def test_devices_of_their_own_memory_share_the_seeds_and_the_environments():
     ],
 )
 def test_what_is_refused_names_a_size_that_is_not_refused(monkeypatch, overrides, gigabytes, name, smaller):
-    monkeypatch.setattr(machine, "memory", lambda device=None: gigabytes * 10**9)
+    monkeypatch.setattr(machine, "available_memory", lambda device=None: gigabytes * 10**9)
     with pytest.raises(
         ShoalError, match=rf"^{name}=.* needs at least .*, and this process may have 1 GB; {name}="
     ) as error:
@@ -126,12 +126,14 @@ def test_what_fits_is_not_refused(monkeypatch):
     shapes = trainer.member_shapes(decided.environment, decided.config, settings)
     sizes = sizes_of(decided.run, settings)
     bound = limits.total(limits.needed(sizes, limits.units_of(shapes, sizes), limits.share_of(layout)))
-    monkeypatch.setattr(machine, "memory", lambda device=None: bound)
+    monkeypatch.setattr(machine, "available_memory", lambda device=None: bound)
     api.check_memory(decided, settings, layout)
-    monkeypatch.setattr(machine, "memory", lambda device=None: bound - 1)
+    monkeypatch.setattr(machine, "available_memory", lambda device=None: bound - 1)
     with pytest.raises(ShoalError):
         api.check_memory(decided, settings, layout)
-    monkeypatch.setattr(machine, "memory", lambda device=None: None)  # nothing is known of the machine
+    monkeypatch.setattr(
+        machine, "available_memory", lambda device=None: None
+    )  # nothing is known of the machine
     api.check_memory(*placed(seeds=10**6))
 
 
@@ -160,19 +162,19 @@ def test_the_least_of_the_groups_limits_counts(tmp_path):
         (root / folder).mkdir(parents=True, exist_ok=True)
         (root / folder / "memory.limit_in_bytes").write_text(f"{value}\n")
     groups.write_text("9:name=systemd:/\n4:memory:/a/b\n0::/\n")
-    assert min(machine._group_limits(groups, root)) == 5000
+    assert min(machine._control_group_limits(groups, root)) == 5000
     (root / "c").mkdir()
     (root / "c" / "memory.max").write_text("max\n")
     (root / "memory.max").write_text("4000\n")
     groups.write_text("0::/c\n")
-    assert machine._group_limits(groups, root) == [4000]
-    assert machine._group_limits(tmp_path / "nowhere", root) == []
+    assert machine._control_group_limits(groups, root) == [4000]
+    assert machine._control_group_limits(tmp_path / "nowhere", root) == []
 
 
 def test_the_memory_is_at_most_the_machines_and_the_limit_of_the_address_space():
-    assert 0 < machine.memory() <= resource.getpagesize() * 2**40
+    assert 0 < machine.available_memory() <= resource.getpagesize() * 2**40
     code = "import resource; from shoal.runtime import machine; resource.setrlimit(resource.RLIMIT_AS, ({0}, {0}))"
-    code += "; print(machine.memory())"
+    code += "; print(machine.available_memory())"
     limit = 3_000_000_000
     command = [sys.executable, "-c", code.format(limit)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)

@@ -185,16 +185,16 @@ def test_members_may_differ_in_hyper_parameters_and_worlds():
     ],
 )
 def test_a_layout_takes_as_many_devices_as_divide_the_work(devices, seeds, groups, shape):
-    layout = populations.layout(jax.devices()[:devices], seeds, groups)
+    layout = populations.lay_out(jax.devices()[:devices], seeds, groups)
     assert tuple(layout.mesh.shape.values()) == shape
     assert layout.devices == shape[0] * shape[1]
     assert layout.mapped_by == "map"  # on the CPU
-    assert populations.layout(jax.devices()[:devices], seeds, groups, "vmap").mapped_by == "vmap"
+    assert populations.lay_out(jax.devices()[:devices], seeds, groups, "vmap").mapped_by == "vmap"
 
 
 def test_one_member_is_picked_out():
     population, _ = populate(Halves(), BanditConfig(), (0, 1))
-    second = populations.member(population, 1)
+    second = populations.take_member(population, 1)
     assert_equal(second.key, jax.random.key(1))
     assert second.learner.local.shape == (4,)
     assert isinstance(second.settings, Settings)

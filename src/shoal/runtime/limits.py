@@ -75,7 +75,7 @@ def check_run(member: Callable[[Any], Run], config: Any, sizes: Sizes, layout: L
       ShoalError: it is more; names what takes the most, and the nearest size that fits.
     """
     device = layout.mesh.devices.flat[0]
-    available = machine.memory(device)
+    available = machine.available_memory(device)
     if available is None:
         return
     share = share_of(layout)
@@ -113,7 +113,7 @@ def check_count(name: str, count: int, each: int, what: str, device: jax.Device 
     Raises:
       ShoalError: they do not; names how many do.
     """
-    available = machine.memory(device)
+    available = machine.available_memory(device)
     if available is None or count * each <= available:
         return
     fitting = _rounded(available // each)
