@@ -38,5 +38,5 @@ def main(arguments: Sequence[str]) -> int:
     environment, parameters = flags.environment(words)
     flags.required("environment", "shoal check CartPole-v1", environment)
     findings = api.check(environment, **dataclasses.asdict(settings), progress=True, **parameters)
-    print(api.report(findings, environment))
+    print(api.report_text(findings, environment))
     return 1 if findings else 0

@@ -61,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
             greedy=settings.greedy,
             **parameters,
         )
-    if note := api.note_on(result.devices):
+    if note := api.devices_note(result.devices):
         print(note, file=sys.stderr)
     where = environment or f"the environment of {settings.policy}"
     who = f"the policy of {settings.policy}" if settings.policy else "random actions"

@@ -64,9 +64,9 @@ def main(arguments: Sequence[str]) -> int:
             decided, progress=not chosen.quiet, import_seconds=IMPORT_SECONDS, own_process=True
         )
     except api.SavingError as error:
-        print(api.result(dict(error.run.summary), error.run.path))
+        print(api.result_text(dict(error.run.summary), error.run.path))
         raise
-    print(api.result(dict(run.summary), run.path))
+    print(api.result_text(dict(run.summary), run.path))
     return 0
 
 
