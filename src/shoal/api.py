@@ -36,7 +36,7 @@ from shoal.runtime.acting import TrainedPolicy
 from shoal.runtime.collecting import RolloutResult
 from shoal.runtime.config import RunConfig
 from shoal.runtime.directory import RunDirectory
-from shoal.runtime.files import plain
+from shoal.runtime.files import to_jsonable
 from shoal.runtime.progress import Activity
 from shoal.runtime.rendering import Rendered
 from shoal.runtime.run import Run, Settings
@@ -74,7 +74,6 @@ __all__ = [
     "make",
     "parameter",
     "parameters_of",
-    "plain",
     "register",
     "render",
     "report_text",
@@ -83,6 +82,7 @@ __all__ = [
     "rollout",
     "ruleset_told",
     "run_experiment",
+    "to_jsonable",
     "train",
     "transition",
 ]
@@ -150,13 +150,13 @@ def train(
     experiment = experiments.decide(
         environment,
         algorithm=algorithm,
-        environment_parameters=arguments.names("environment_parameters", environment_parameters),
+        environment_parameters=arguments.mapping("environment_parameters", environment_parameters),
         config_file=None if config is None else arguments.path("config", config),
-        use_preset=arguments.switch("preset", preset),
+        use_preset=arguments.boolean("preset", preset),
         started_from=str(arguments.path("start_from", start_from)) if start_from != "" else "",
         overrides=settings,
     )
-    return run_experiment(experiment, progress=arguments.switch("progress", progress))
+    return run_experiment(experiment, progress=arguments.boolean("progress", progress))
 
 
 @reports_user_code
@@ -192,11 +192,11 @@ def run_experiment(
         if settings.groups > 1:
             groups.check_reduced(experiment.environment, experiment.config, settings, experiment.algorithm)
     initialise = inherit_from(experiment, settings) if experiment.started_from else trainer.unchanged
-    config = plain(experiment.as_json(), not_finite=str)
+    config = to_jsonable(experiment.as_json(), not_finite=str)
     RunDirectory.check(run.run_dir or None)
     if score != "return_mean" or eval_metrics:
         trainer.check_score(experiment.environment, experiment.config, settings)
-    with limits.exhaustion_in_one_sentence():
+    with limits.report_out_of_memory():
         compiled_run = trainer.compile_run(
             trainer.seed_keys(run),
             trainer.stack_members(experiment.environment, run.seeds),
@@ -212,7 +212,7 @@ def run_experiment(
     )
     with reporting.Reporter(directory, run, experiment.environment_name, show=progress) as reporter:
         try:
-            with limits.exhaustion_in_one_sentence():
+            with limits.report_out_of_memory():
                 trained = trainer.train_population(compiled_run, run, reporter)
         except BaseException:
             if not reporter.updates_logged:
@@ -272,7 +272,7 @@ def check_algorithm(algorithm: Any) -> None:
     is_config = dataclasses.is_dataclass(algorithm) and hasattr(algorithm, "algorithm")
     if not isinstance(algorithm, str) and not is_config:
         raise ShoalError(
-            f"algorithm={arguments.shown(algorithm)} is neither a name such as 'ppo' nor an algorithm's config: a "
+            f"algorithm={arguments.short_repr(algorithm)} is neither a name such as 'ppo' nor an algorithm's config: a "
             "dataclass with a method `algorithm`."
         )
 
@@ -319,7 +319,7 @@ def devices_of(requested: int) -> list[jax.Device]:
     Raises:
       ShoalError: there are fewer.
     """
-    requested = arguments.whole("devices", requested, 0)
+    requested = arguments.whole_number("devices", requested, 0)
     machine.prepare(min(requested, machine.max_devices()))
     available = jax.devices()
     if requested > len(available):
@@ -407,9 +407,9 @@ def rollout(
     Raises:
       ShoalError: a size is too small, the environment's spaces are not the policy's, or the file cannot be written.
     """
-    num_envs = arguments.whole("num_envs", num_envs, 1, arguments.LARGEST_INDEX)
-    num_steps = arguments.whole("num_steps", num_steps, 1, arguments.LARGEST_INDEX)
-    seed, greedy = arguments.seed("seed", seed), arguments.switch("greedy", greedy)
+    num_envs = arguments.whole_number("num_envs", num_envs, 1, arguments.LARGEST_INDEX)
+    num_steps = arguments.whole_number("num_steps", num_steps, 1, arguments.LARGEST_INDEX)
+    seed, greedy = arguments.seed("seed", seed), arguments.boolean("greedy", greedy)
     file = None if save is None or save == "" else arguments.path("save", save)
     used_devices = devices_of(devices)
     policy = None if policy is None else policy_of(policy)
@@ -427,7 +427,7 @@ def rollout(
     if file:
         bytes_each = num_envs * limits.step_bytes(environment)
         limits.check_count("num_steps", num_steps, bytes_each, "the saved data")
-    with limits.exhaustion_in_one_sentence():
+    with limits.report_out_of_memory():
         return collecting.collect(
             environment,
             (policy.config, policy.parameters) if policy else (),
@@ -474,13 +474,16 @@ def check(
       ShoalError: there is no such environment or rule, or an argument is out of range.
     """
     largest = arguments.LARGEST_INDEX
-    keys, steps = arguments.whole("keys", keys, 2, largest), arguments.whole("steps", steps, 2, largest)
-    max_steps, seed = arguments.whole("max_steps", max_steps, 2, largest), arguments.seed("seed", seed)
+    keys, steps = (
+        arguments.whole_number("keys", keys, 2, largest),
+        arguments.whole_number("steps", steps, 2, largest),
+    )
+    max_steps, seed = arguments.whole_number("max_steps", max_steps, 2, largest), arguments.seed("seed", seed)
     if not isinstance(ignore, str | Iterable) or any(not isinstance(rule, str) for rule in ignore):
-        raise ShoalError(f"ignore={arguments.shown(ignore)} is no rule of the checker, nor several.")
-    made = environment_of(environment, parameters)
+        raise ShoalError(f"ignore={arguments.short_repr(ignore)} is no rule of the checker, nor several.")
+    env = environment_of(environment, parameters)
     return checker.check(
-        made,
+        env,
         keys=keys,
         steps=steps,
         max_steps=max_steps,

@@ -24,7 +24,7 @@ from shoal.envs.describing import Description, from_json
 from shoal.envs.parameters import check_parameters
 from shoal.envs.registry import TRIAL
 from shoal.errors import ShoalError, nearest
-from shoal.imports import import_name, imported
+from shoal.imports import import_name, import_object
 from shoal.needs import check_needs
 from shoal.presets import preset
 from shoal.runtime.config import RunConfig
@@ -208,11 +208,11 @@ def resolve(config: Any) -> Any:
     Raises:
       ShoalError: a setting cannot work.
     """
-    found = config.resolved() if hasattr(config, "resolved") else config
-    if type(found) is not type(config):
+    resolved = config.resolved() if hasattr(config, "resolved") else config
+    if type(resolved) is not type(config):
         name = type(config).__name__
-        raise ShoalError(f"{name}.resolved returns a {type(found).__name__}; it must return a {name}.")
-    return found
+        raise ShoalError(f"{name}.resolved returns a {type(resolved).__name__}; it must return a {name}.")
+    return resolved
 
 
 def split_settings(config_class: type, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -263,10 +263,10 @@ def load_function(setting: str, value: str | Callable) -> Callable:
     Raises:
       ShoalError: it cannot be imported, or called.
     """
-    found = imported(value) if isinstance(value, str) else value
-    if not callable(found):
+    function = import_object(value) if isinstance(value, str) else value
+    if not callable(function):
         raise ShoalError(f"{setting}={value!r} is not a function.")
-    return found
+    return function
 
 
 def cast_to_declared(value: Any, declared: Any) -> Any:

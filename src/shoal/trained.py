@@ -20,9 +20,9 @@ from shoal.runtime import plot as pictures
 from shoal.runtime.acting import TrainedPolicy
 from shoal.runtime.directory import RunDirectory
 from shoal.runtime.evaluation import play_episodes, summarise_episodes
-from shoal.runtime.progress import Activity, unsaid
+from shoal.runtime.progress import Activity, ignore_text
 from shoal.runtime.rendering import Rendered
-from shoal.runtime.summary import by_episode, score
+from shoal.runtime.summary import score_statistics, statistics_by_episode
 from shoal.spaces import Dict
 from shoal.types import EPISODE_ENDED, Environment, spec_of
 from shoal.user_code import reports_user_code
@@ -91,7 +91,7 @@ def evaluate(
     policy = policy_of(policy)
     environment = trees.as_arrays(environment_for(policy, environment, parameters))
     _check_episode_memory("episodes", settings.episodes, environment, policy)
-    with limits.exhaustion_in_one_sentence():
+    with limits.report_out_of_memory():
         metrics = jax.device_get(_evaluate(environment, policy.config, policy.parameters, *settings))
     return {name: float(x) for name, x in metrics.items()}
 
@@ -110,7 +110,7 @@ def evaluate_run(
     plot: str | Path = "",
     render: str | Path = "",
     render_episodes: int = 3,
-    tell: Callable[[str], None] = unsaid,
+    tell: Callable[[str], None] = ignore_text,
     **parameters: Any,
 ) -> dict[str, Any]:
     """Evaluates the policies of a run, those of all its seeds unless one is named.
@@ -134,13 +134,13 @@ def evaluate_run(
     Returns:
       `environment`, `which`, `mode`, `memory` (how long it lasts) and `episodes`; `metrics`, of each seed by name
       (see `evaluate`); `iqm` of the seeds' mean returns and its 95% `interval`; `by_episode`, of trials (see
-      `shoal.runtime.summary.by_episode`); `rendered`, the drawn `seed` and its `Rendered`.
+      `shoal.runtime.summary.statistics_by_episode`); `rendered`, the drawn `seed` and its `Rendered`.
 
     Raises:
       ShoalError: as `load`, `evaluate` and `render`.
     """
     machine.prepare()
-    render_episodes = arguments.whole("render_episodes", render_episodes, 1, arguments.LARGEST_INDEX)
+    render_episodes = arguments.whole_number("render_episodes", render_episodes, 1, arguments.LARGEST_INDEX)
     _check_episode_settings(episodes, 1, seed, greedy is None or greedy)
     run_seed = None if run_seed is None else arguments.seed("run_seed", run_seed)
     plot, render = (
@@ -169,8 +169,8 @@ def evaluate_run(
         _plot_trials(Path(plot), results, policies, episodes=episodes, **settings)
     if render:
         best = max(policies, key=lambda k: np.nan_to_num(results["metrics"][k]["return_mean"], nan=-np.inf))
-        drawn = _draw_best(policies[best], render, episodes=render_episodes, tell=tell, **settings)
-        results["rendered"] = {"seed": best, **drawn}
+        rendered = _draw_best(policies[best], render, episodes=render_episodes, tell=tell, **settings)
+        results["rendered"] = {"seed": best, **rendered}
     return results
 
 
@@ -214,11 +214,11 @@ def render(
     policy = policy_of(policy)
     environment = trees.as_arrays(environment_for(policy, environment, parameters))
     _check_episode_memory("episodes", settings.episodes, environment, policy)
-    with limits.exhaustion_in_one_sentence():
+    with limits.report_out_of_memory():
         if not progress:
-            return _draw_episodes(policy, environment, path, unsaid, settings)
+            return _draw_episodes(policy, environment, path, ignore_text, settings)
         with Activity() as activity:
-            return _draw_episodes(policy, environment, path, activity.doing, settings)
+            return _draw_episodes(policy, environment, path, activity.describe, settings)
 
 
 def _draw_episodes(
@@ -256,7 +256,7 @@ def _load_policy(
         algorithm = config.algorithm(spec)
         return algorithm.policy(algorithm.init(jax.random.key(0), 1))
 
-    parameters = saving.restored(jax.eval_shape(template, config), leaves, saving.POLICY, seeds.index(seed))
+    parameters = saving.restore(jax.eval_shape(template, config), leaves, saving.POLICY, seeds.index(seed))
     return TrainedPolicy(config, parameters, experiment.environment)
 
 
@@ -284,7 +284,7 @@ def _load_policies(
     policies = {k: _load_policy(directory, which, k, experiment) for k in seeds}
     if memory_lasts is None:
         return policies
-    return {k: policy.remembering(memory_lasts) for k, policy in policies.items()}
+    return {k: policy.with_memory_lasts(memory_lasts) for k, policy in policies.items()}
 
 
 def _evaluate_each(
@@ -299,8 +299,8 @@ def _evaluate_each(
         "memory": next(iter(policies.values())).memory_lasts,
         "episodes": episodes,
         "metrics": metrics,
-        **score([x["return_mean"] for x in metrics.values()]),
-        "by_episode": by_episode(list(metrics.values())),
+        **score_statistics([x["return_mean"] for x in metrics.values()]),
+        "by_episode": statistics_by_episode(list(metrics.values())),
     }
 
 
@@ -328,11 +328,11 @@ def _plot_trials(
     has_memory = results["memory"] == "trial"
     curves = {"memory of the whole trial" if has_memory else "no memory of the trial": results["by_episode"]}
     if has_memory:
-        cleared = [evaluate(policy.remembering("episode"), **settings) for policy in policies.values()]
-        curves["memory cleared with every episode"] = by_episode(cleared)
+        cleared = [evaluate(policy.with_memory_lasts("episode"), **settings) for policy in policies.values()]
+        curves["memory cleared with every episode"] = statistics_by_episode(cleared)
     seeds = f"{len(policies)} seeds" if len(policies) > 1 else "one seed"
     title = f"{results['environment']}, {seeds}, {results['episodes']} trials each"
-    pictures.by_episode(path, {name: x["return"]["seeds"] for name, x in curves.items()}, title)
+    pictures.plot_by_episode(path, {name: x["return"]["seeds"] for name, x in curves.items()}, title)
 
 
 def _draw_best(
@@ -370,9 +370,9 @@ def _check_episode_settings(episodes: Any, max_steps: Any, seed: Any, greedy: An
     largest = arguments.LARGEST_INDEX
     return _EpisodeSettings(
         jax.random.key(arguments.seed("seed", seed)),
-        arguments.whole("episodes", episodes, 1, largest),
-        arguments.whole("max_steps", max_steps, 1, largest),
-        arguments.switch("greedy", greedy),
+        arguments.whole_number("episodes", episodes, 1, largest),
+        arguments.whole_number("max_steps", max_steps, 1, largest),
+        arguments.boolean("greedy", greedy),
     )
 
 
@@ -405,7 +405,7 @@ def environment_of(environment: str | Environment, parameters: Mapping[str, Any]
     ):
         kind = "a class" if isinstance(environment, type) else f"of type {type(environment).__name__}"
         raise ShoalError(
-            f"environment={arguments.shown(environment)} is {kind}; give an environment, or a name such as "
+            f"environment={arguments.short_repr(environment)} is {kind}; give an environment, or a name such as "
             "'CartPole-v1'."
         )
     if parameters:
@@ -434,7 +434,7 @@ def environment_for(
 def check_which(which: str) -> str:
     """Raises ShoalError unless `which` names a saved policy."""
     if not isinstance(which, str) or which not in ("best", "last"):
-        raise ShoalError(f"which={arguments.shown(which)} is neither 'best' nor 'last'.")
+        raise ShoalError(f"which={arguments.short_repr(which)} is neither 'best' nor 'last'.")
     return which
 
 

@@ -33,7 +33,7 @@ from shoal.envs.grid.minigrid import Empty
 from shoal.envs.grid.rulesets import NO_RULESET, Ruleset
 from shoal.envs.grid.xland import XLand
 from shoal.errors import ShoalError
-from shoal.runtime.files import plain
+from shoal.runtime.files import to_jsonable
 from shoal.spaces import Box, Discrete
 from shoal.types import Environment
 
@@ -96,7 +96,7 @@ def through_a_file(environment):
     """The environment that is made of what a run writes of another; there are no gaps."""
     description = described(environment)
     assert not description.gaps
-    text = json.dumps(plain(as_json(description), not_finite=str), allow_nan=False)
+    text = json.dumps(to_jsonable(as_json(description), not_finite=str), allow_nan=False)
     again, known = made_again(json.loads(text), {})
     assert same(again, environment)
     assert as_json(known) == as_json(description)

@@ -101,7 +101,7 @@ def test_there_is_a_picture_for_each_start_and_each_step(film):
     assert film.frames == sum(film.lengths) + 3
     pictures, durations = zip(*frames_of(film.path), strict=True)
     assert len(pictures) == film.frames
-    assert all(picture.shape == (30 + video.BAR, 50, 3) for picture in pictures)
+    assert all(picture.shape == (30 + video.CAPTION_HEIGHT, 50, 3) for picture in pictures)
     assert all((one != other).any() for one, other in itertools.pairwise(pictures))
     ends = np.cumsum(np.asarray(film.lengths) + 1) - 1  # the last picture of an episode stays for a second
     np.testing.assert_array_equal(durations, np.where(np.isin(np.arange(film.frames), ends), 1000, 250))
@@ -116,7 +116,7 @@ def test_few_colours_are_kept_as_they_are(tmp_path):
     states = [(episode, step) for episode in episodes for step in range(6)]
     for (picture, duration), (episode, step) in zip(frames_of(film.path), states, strict=True):
         state = jax.tree.map(lambda x, step=step: x[step], episode.states)
-        np.testing.assert_array_equal(picture[: -video.BAR], world.render(state))
+        np.testing.assert_array_equal(picture[: -video.CAPTION_HEIGHT], world.render(state))
         assert duration == (1000 if step == 5 else 20)
     assert film.returns == [5.0, 5.0]
 
@@ -209,7 +209,7 @@ def test_a_world_without_pictures_is_refused(tmp_path):
 def test_grids_keep_their_colours_under_one_palette():
     """A world of many things, lit and unlit, still has fewer colours than a GIF can hold."""
     world = envs.make("MiniGrid-Playground")
-    indexed = video.Indexed()
+    indexed = video.PaletteImages()
     state, _ = world.reset(jax.random.key(1))
     for direction in range(4):
         turned = state._replace(agent=state.agent._replace(direction=jnp.int32(direction)))
@@ -225,22 +225,22 @@ def test_a_whole_film_of_a_classic_world_fits_one_palette(name):
     """With the caption, and in states all over the world: else each picture is drawn twice and reduced by itself."""
     world, random = envs.make(name), np.random.default_rng(0)
     state = jax.device_get(world.reset(jax.random.key(0))[0])
-    indexed = video.Indexed()
+    indexed = video.PaletteImages()
     for step in range(120):
         inner = jax.tree.map(lambda x: np.float32(x + random.normal() * 0.7), state.env)
         picture = np.asarray(world.render(state._replace(env=inner)))
-        frame = video.captioned(video.Frame(picture, f"#1   step {step}   return {1.73 * step:.4g}", False))
+        frame = video.add_caption(video.Frame(picture, f"#1   step {step}   return {1.73 * step:.4g}", False))
         indexed.add(frame)
     assert not indexed.overflows
     *_, last = indexed.images()
     lost = np.abs(np.asarray(last.convert("RGB"), int) - frame).max()
-    assert lost <= video.ALIKE
+    assert lost <= video.MAX_COLOUR_DIFFERENCE
 
 
 def test_colours_beyond_a_full_palette_take_one_that_is_alike():
     ramp = np.arange(256, dtype=np.uint8)
     full = np.stack([ramp, ramp, ramp], axis=-1)[None]
-    indexed = video.Indexed()
+    indexed = video.PaletteImages()
     indexed.add(full)
     near = full.copy()
     near[..., 0] = np.minimum(near[..., 0].astype(int) + 9, 255)

@@ -111,7 +111,7 @@ def check_numbers(name: str, value: Any, bounds: Bounds) -> None:
         computed = np.asarray(numbers, np.float32)
     overflows = np.isfinite(numbers) & ~np.isfinite(computed)
     vanishes = (numbers != 0) & (np.abs(computed) < SMALLEST)
-    if np.any(overflows) or (np.any(vanishes) and not bounds.contain(0.0)):
+    if np.any(overflows) or (np.any(vanishes) and not bounds.contains(0.0)):
         wrong = numbers[overflows | vanishes].ravel()[0]
         as_float32 = computed[overflows].ravel()[0] if np.any(overflows) else 0.0
         raise ShoalError(

@@ -23,7 +23,7 @@ from jax.sharding import PartitionSpec as P
 
 from shoal import trees
 from shoal.envs.batch import Batch
-from shoal.files import whole_file
+from shoal.files import write_whole_file
 from shoal.runtime.rollout import EndedEpisodes, count_episodes, no_ended_episodes
 from shoal.runtime.run import ENV_AXIS, Episodes
 from shoal.types import Array, Environment, Memory, PyTree, TimeStep, spec_of
@@ -113,7 +113,7 @@ def collect(
     """
     num_devices = max(n for n in range(1, len(devices) + 1) if num_envs % n == 0)
     mesh = Mesh(np.asarray(devices[:num_devices]), (ENV_AXIS,), axis_types=(AxisType.Auto,))
-    with whole_file(save) if save else contextlib.nullcontext() as file:
+    with write_whole_file(save) if save else contextlib.nullcontext() as file:
         start_time = time.perf_counter()
         # Arrays are placed as the programs want them, so that no call has to move them.
         start = _start.lower(environment, actor, key, num_envs=num_envs, mesh=mesh).compile()
@@ -185,7 +185,7 @@ def _start(
         state, timestep = batch.reset(jax.random.fold_in(key, RESET), _first_index(batch))
         zeros = jnp.zeros(batch.num_envs)
         return EnvironmentStates(
-            state, timestep, _memory(environment, actor, batch.num_envs), Episodes(zeros, zeros)
+            state, timestep, _initial_memory(environment, actor, batch.num_envs), Episodes(zeros, zeros)
         )
 
     return jax.shard_map(start, mesh=mesh, in_specs=P(), out_specs=P(ENV_AXIS), check_vma=False)(
@@ -251,7 +251,7 @@ def _first_index(batch: Batch) -> Array:
     return jax.lax.axis_index(ENV_AXIS) * batch.num_envs
 
 
-def _memory(environment: Environment, actor: Actor, num_envs: int) -> Memory:
+def _initial_memory(environment: Environment, actor: Actor, num_envs: int) -> Memory:
     """The memory of each environment's policy, which acts as on a batch of one."""
     if not actor:
         return ()

@@ -13,9 +13,9 @@ import numpy as np
 from shoal.envs.base import can_render, frames_per_second, render, unwrapped
 from shoal.errors import ShoalError
 from shoal.runtime import video
-from shoal.runtime.config import at_least
+from shoal.runtime.config import check_at_least
 from shoal.runtime.evaluation import EvaluationState, start_episodes, step_episodes
-from shoal.runtime.progress import unsaid
+from shoal.runtime.progress import ignore_text
 from shoal.types import Array, Environment, PyTree, State, spec_of
 
 STEPS_PER_CALL = 64  # of a compiled call
@@ -58,13 +58,13 @@ def check_renderable(environment: Environment, path: str | Path, episodes: int) 
     Raises:
       ShoalError: the environment draws no pictures, there can be no such file, or no episode is asked for.
     """
-    at_least("render_episodes", episodes, 1)
+    check_at_least("render_episodes", episodes, 1)
     if not can_render(environment):
         raise ShoalError(
             f"{type(unwrapped(environment)).__name__} cannot be drawn: it has no `render(state)`, which returns "
             "uint8 [height, width, 3]."
         )
-    return video.check(path)
+    return video.check_writable(path)
 
 
 def draw_episodes(
@@ -77,7 +77,7 @@ def draw_episodes(
     episodes: int,
     max_steps: int,
     greedy: bool,
-    tell: Callable[[str], None] = unsaid,
+    tell: Callable[[str], None] = ignore_text,
 ) -> Rendered:
     """Plays episodes and draws them into a file, one after the other.
 
@@ -101,7 +101,7 @@ def draw_episodes(
     tell(f"playing {episodes} episodes for {path}")
     recorded = record_episodes(environment, config, parameters, key, episodes, max_steps, greedy)
     frames = functools.partial(_frames, environment, recorded, lambda text: tell(f"{text} for {path}"))
-    count = video.write(path, frames, frames_per_second(environment))
+    count = video.write_frames(path, frames, frames_per_second(environment))
     returns = [float(episode.returned[-1]) for episode in recorded]
     return Rendered(path, count, returns, [len(episode.returned) - 1 for episode in recorded])
 

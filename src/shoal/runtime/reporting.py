@@ -9,7 +9,7 @@ from shoal.errors import ShoalError
 from shoal.runtime import machine
 from shoal.runtime.config import RunConfig
 from shoal.runtime.directory import RunDirectory
-from shoal.runtime.plot import learning_curve
+from shoal.runtime.plot import plot_learning_curve
 from shoal.runtime.progress import Progress
 from shoal.runtime.trainer import Numbers
 
@@ -94,7 +94,7 @@ class Reporter:
         """Draws the learning curve."""
         steps, returns = zip(*self.evaluations, strict=True)
         title = f"{summary['environment']}, {summary['algorithm']}"
-        learning_curve(self.directory.learning_curve, steps, np.stack(returns), title)
+        plot_learning_curve(self.directory.learning_curve, steps, np.stack(returns), title)
 
 
 def result_text(summary: dict[str, Any], path: Any) -> str:
