@@ -184,7 +184,7 @@ def test_what_was_refused_works_in_the_same_place_with_a_right_setting(tmp_path,
 
 
 def test_a_place_is_refused_before_anything_is_traced(tmp_path, monkeypatch):
-    monkeypatch.setattr(trainer, "prepare", lambda *_, **__: pytest.fail("traced"))
+    monkeypatch.setattr(trainer, "compile_run", lambda *_, **__: pytest.fail("traced"))
     (tmp_path / "notes.txt").write_text("mine")
     for path, sentence in ((tmp_path, "is not empty and holds no run"), ("x" * 300, "File name too long")):
         with pytest.raises(shoal.ShoalError, match=sentence):
@@ -208,15 +208,15 @@ def test_a_run_that_fails_before_its_first_update_leaves_nothing(tmp_path, monke
     """One that fails later leaves its config and its metrics."""
     monkeypatch.chdir(tmp_path)
 
-    def fit(prepared, run, reporter):
+    def train_population(compiled_run, run, reporter):
         numbers = {name: np.zeros(run.seeds) for name in ("return_mean", "episode_return")}
-        reporter.evaluated(0, numbers)
+        reporter.on_evaluation(0, numbers)
         if updates:
-            reporter.trained(updates, numbers, 1.0, 1.0)
+            reporter.on_training(updates, numbers, 1.0, 1.0)
         raise error
 
-    monkeypatch.setattr(trainer, "prepare", lambda *_, **__: None)
-    monkeypatch.setattr(trainer, "fit", fit)
+    monkeypatch.setattr(trainer, "compile_run", lambda *_, **__: None)
+    monkeypatch.setattr(trainer, "train_population", train_population)
     with pytest.raises((error, shoal.ShoalError)):  # an error of this file's code is that of a user's
         train()
     if updates:
@@ -280,14 +280,14 @@ def test_rows_that_could_not_be_written_are_written_later(tmp_path, monkeypatch,
     numbers = {"return_mean": np.zeros(1), "episode_return": np.zeros(1)}
     with reporting.Reporter(directory, run, "x", show=True) as reporter:
         with failing(monkeypatch, "append_metrics"):
-            reporter.evaluated(0, numbers)
-            reporter.trained(1, numbers, 1.0, 1.0)
+            reporter.on_evaluation(0, numbers)
+            reporter.on_training(1, numbers, 1.0, 1.0)
             with pytest.raises(shoal.ShoalError, match="No space"):
                 reporter.flush()
         assert (
             capsys.readouterr().err.count("No space left on device; it takes 8 bytes. Training goes on.") == 1
         )
-        reporter.trained(2, numbers, 1.0, 1.0)
+        reporter.on_training(2, numbers, 1.0, 1.0)
         reporter.flush()
     assert [(row["kind"], row["updates"]) for row in directory.load_metrics()] == [
         *(("evaluation", 0), ("train", 1), ("train", 2))
@@ -342,7 +342,7 @@ def test_a_run_whose_scores_were_never_finite_is_saved_and_says_so(never_finite)
     _, metadata = RunDirectory.open(run.path).load_policy("best")
     assert metadata["scores"] == ["nan", "nan"]
     assert metadata["updates"] == [2, 2]  # the last policy, and not one that was never trained
-    told = api.result(dict(run.summary), run.path)
+    told = api.result_text(dict(run.summary), run.path)
     assert "IQM nan" in told
     assert "  returns that are not finite: seed 5, 6" in told.splitlines()
     saved = json.loads((run.path / "summary.json").read_text())

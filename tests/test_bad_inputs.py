@@ -47,7 +47,7 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.setattr(machine, "memory", lambda device=None: 16 * 10**9)
+    monkeypatch.setattr(machine, "available_memory", lambda device=None: 16 * 10**9)
     return tmp_path
 
 
@@ -55,10 +55,10 @@ def here(tmp_path, monkeypatch):
 def untrained(monkeypatch):
     """What is not refused fails at once, and does not train."""
 
-    def fit(*_, **__):
+    def train_population(*_, **__):
         raise AssertionError("it was accepted, and would have trained")
 
-    monkeypatch.setattr(trainer, "fit", fit)
+    monkeypatch.setattr(trainer, "train_population", train_population)
 
 
 def files(directory):

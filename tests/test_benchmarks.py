@@ -76,7 +76,7 @@ def test_a_peer_with_the_same_backend_has_what_shoal_sets():
     spec = importlib.util.spec_from_file_location("protocol", ROOT / "benchmarks" / "protocol.py")
     protocol = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(protocol)
-    layout = populations.layout(jax.devices()[:1], 1, 1)
-    assert trainer.options(layout) == protocol.COMPILER_OPTIONS
-    assert f"--xla_backend_extra_options={machine._ONE_KERNEL}" == protocol.BACKEND_FLAGS
+    layout = populations.lay_out(jax.devices()[:1], 1, 1)
+    assert trainer.compiler_options(layout) == protocol.COMPILER_OPTIONS
+    assert f"--xla_backend_extra_options={machine._ONE_KERNEL_FLAG}" == protocol.BACKEND_FLAGS
     assert protocol.ROWS_WORTH_THREADS == machine.ROWS_WORTH_A_DEVICE

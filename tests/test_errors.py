@@ -71,8 +71,8 @@ def test_the_setting_that_was_meant(typed, meant):
 
 
 def test_names_of_other_lists():
-    assert suggested("--ent_coef", flags.names(PPOConfig())) == "--ent-coef"
-    assert suggested("--norm-ob", flags.names(PPOConfig())) == "--norm-obs"
+    assert suggested("--ent_coef", flags.flag_names(PPOConfig())) == "--ent-coef"
+    assert suggested("--norm-ob", flags.flag_names(PPOConfig())) == "--norm-obs"
     assert suggested("tahn", ACTIVATIONS) == "tanh"
     assert suggested("adamm", optax.__all__) == "adam"
     assert suggested("agent_hodl", GOAL_NAMES) == "agent_hold"

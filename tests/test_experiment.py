@@ -331,8 +331,8 @@ def test_a_config_without_validate_is_taken_as_it_is():
 
 
 def test_functions_are_given_or_named():
-    assert experiment.function_named("score", decide) is decide
-    assert experiment.function_named("score", "shoal.experiment:decide") is decide
+    assert experiment.load_function("score", decide) is decide
+    assert experiment.load_function("score", "shoal.experiment:decide") is decide
     for value, sentence in (
         (3, "score=3 is not a function."),
         ("nowhere:f", "there is no module 'nowhere'"),
@@ -340,7 +340,7 @@ def test_functions_are_given_or_named():
         ("shoal.experiment:decid", "did you mean 'decide'"),
     ):
         with pytest.raises(ShoalError, match=sentence):
-            experiment.function_named("score", value)
+            experiment.load_function("score", value)
 
 
 @pytest.mark.parametrize(
@@ -392,5 +392,5 @@ def test_what_is_no_whole_number_is_not_made_one(given, sentence):
     ],
 )
 def test_a_number_beside_none(value, declared, expected):
-    found = experiment.as_declared(value, declared)
+    found = experiment.cast_to_declared(value, declared)
     assert found == expected and type(found) is type(expected)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import shoal
-from shoal.imports import imported
+from shoal.imports import import_object
 from shoal.nets.checker import check_network
 from shoal.types import spec_of
 
@@ -33,7 +33,7 @@ def test_the_environment_is_sound(listings):
 
 
 def test_the_network_is_sound(listings):
-    check_network(imported("my_net:GatedActorCritic"), spec_of(shoal.make("CartPole-v1")))
+    check_network(import_object("my_net:GatedActorCritic"), spec_of(shoal.make("CartPole-v1")))
 
 
 def test_the_algorithm_learns(listings):

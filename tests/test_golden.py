@@ -9,7 +9,7 @@ import pytest
 
 import shoal
 from shoal import experiment, trees
-from shoal.api import plain
+from shoal.api import to_jsonable
 
 GOLDEN = Path(__file__).parent / "golden"
 RUNS = ("cartpole-mlp", "pendulum-gru")
@@ -38,7 +38,7 @@ def test_a_policy_acts_as_when_it_was_written(run, which):
 def test_the_config_says_what_it_said(run):
     saved = json.loads((GOLDEN / run / "config.json").read_text())
     decided = experiment.decide(None, config_file=GOLDEN / run, overrides={})
-    again = json.loads(json.dumps(plain(decided.as_json(), not_finite=str)))
+    again = json.loads(json.dumps(to_jsonable(decided.as_json(), not_finite=str)))
     again["run"]["run_dir"] = saved["run"]["run_dir"]
     assert {part: again[part] for part in ("environment", "algorithm", "run")} == {
         part: saved[part] for part in ("environment", "algorithm", "run")

@@ -9,7 +9,7 @@ import shoal
 from shoal.cli import main
 from shoal.envs.registry import make
 from shoal.errors import ShoalError, UserCodeError
-from shoal.imports import import_name, imported
+from shoal.imports import import_name, import_object
 
 # (source, what is said after the name, the user's lines that are shown)
 FAILURES = {
@@ -89,7 +89,7 @@ def test_a_module_that_cannot_be_imported(module, case, tmp_path, capsys, monkey
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
     module(source)
     with pytest.raises(UserCodeError) as raised:
-        imported("mine:World")
+        import_object("mine:World")
     said = str(raised.value)
     assert said.startswith("importing 'mine:World' failed")
     assert sentence in said
@@ -135,18 +135,18 @@ def test_what_a_module_imports_in_turn_is_named_with_its_own_line(module):
     module("import theirs")
     module("x = 1\ny = x / 0", "theirs")
     with pytest.raises(UserCodeError, match=r"failed in theirs\.py, line 2: ZeroDivisionError") as raised:
-        imported("mine:World")
+        import_object("mine:World")
     assert raised.value.frames.index("mine.py") < raised.value.frames.index("theirs.py")
     module("x = (", "theirs")
     with pytest.raises(UserCodeError, match=r"failed in theirs\.py, line 1: SyntaxError") as raised:
-        imported("mine:World")
+        import_object("mine:World")
     assert raised.value.frames.index("mine.py") < raised.value.frames.index("theirs.py")
 
 
 def test_an_interrupt_passes(module):
     module("raise KeyboardInterrupt")
     with pytest.raises(KeyboardInterrupt):
-        imported("mine:World")
+        import_object("mine:World")
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_an_interrupt_passes(module):
 def test_a_name_that_names_nothing(module, name, sentence):
     module("class World:\n    class Inner:\n        pass")
     with pytest.raises(ShoalError) as raised:
-        imported(name)
+        import_object(name)
     assert sentence in str(raised.value)
     assert not isinstance(raised.value, UserCodeError)
     assert "\n" not in str(raised.value)
@@ -204,15 +204,15 @@ def test_what_is_imported_but_does_not_fit(module, words, sentence, capsys):
 
 def test_what_a_module_prints_is_left_alone(module, capsys):
     module("print('loading')\nWorld = 3")
-    assert imported("mine:World") == 3
+    assert import_object("mine:World") == 3
     assert capsys.readouterr().out == "loading\n"
 
 
 def test_what_is_inside_of_a_class_is_found_by_its_own_name(module):
     module("class World:\n    class Inner:\n        pass")
-    found = imported("mine:World.Inner")
+    found = import_object("mine:World.Inner")
     assert found.__name__ == "Inner"
-    assert imported(import_name(found)) is found
+    assert import_object(import_name(found)) is found
 
 
 def test_a_module_that_calls_shoal_names_its_own_line(module):

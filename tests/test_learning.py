@@ -148,7 +148,7 @@ def test_what_one_episode_has_taught_serves_the_next(tmp_path):
         of_episode = [
             [report[f"info_return_of_episode_{k}_mean"] for k in range(5)]
             for lasts in ("trial", "episode")
-            for report in [shoal.evaluate(policy.remembering(lasts), trial, episodes=500, greedy=False)]
+            for report in [shoal.evaluate(policy.with_memory_lasts(lasts), trial, episodes=500, greedy=False)]
         ]
         remembered, cleared = of_episode
         assert 0.6 <= remembered[0] <= 0.78 and min(remembered[1:]) >= 0.95
@@ -173,7 +173,9 @@ def test_what_was_rewarded_in_a_grid_world_is_found_again_sooner(tmp_path):
         remembered, cleared = (
             [report[f"info_return_of_episode_{k}_mean"] for k in range(5)]
             for lasts in ("trial", "episode")
-            for report in [shoal.evaluate(policy.remembering(lasts), trials, episodes=1000, greedy=False)]
+            for report in [
+                shoal.evaluate(policy.with_memory_lasts(lasts), trials, episodes=1000, greedy=False)
+            ]
         )
         assert min(remembered[1:]) >= max(remembered[0], *cleared) + 0.04
 

@@ -9,7 +9,7 @@ from shoal_ppo import compiled, population, ppo
 
 from shoal import envs
 from shoal.runtime import population as populations
-from shoal.runtime.rollout import Position, none_ended, rollout
+from shoal.runtime.rollout import RolloutState, no_ended_episodes, rollout
 from shoal.runtime.run import Run, Stream, batch_of, group_key, stream_key
 from shoal.types import Trajectory, spec_of
 
@@ -17,20 +17,20 @@ from shoal.types import Trajectory, spec_of
 def act(run: Run) -> tuple[Run, Trajectory]:
     """One rollout of a run's policy, which does not change; counted as an update, so that keys differ."""
     algorithm = run.config.algorithm(spec_of(run.environment), run.settings.axis)
-    position, trajectory = rollout(
+    rollout_state, trajectory = rollout(
         batch_of(run.environment, run.settings),
         algorithm,
         algorithm.policy(run.learner),
-        Position(run.state, run.timestep, run.memory, run.episodes, none_ended()),
+        RolloutState(run.state, run.timestep, run.memory, run.episodes, no_ended_episodes()),
         group_key(stream_key(run.key, Stream.ROLLOUT, run.updates), run.settings),
         run.settings.num_steps,
     )
     run = dataclasses.replace(
         run,
-        state=position.state,
-        timestep=position.timestep,
-        memory=position.memory,
-        episodes=position.episodes,
+        state=rollout_state.state,
+        timestep=rollout_state.timestep,
+        memory=rollout_state.memory,
+        episodes=rollout_state.episodes,
         updates=run.updates + 1,
     )
     return run, trajectory

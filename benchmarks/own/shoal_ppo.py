@@ -41,7 +41,7 @@ def population(
     make: Callable[[], Environment], config: PPOConfig, sizes: Namespace
 ) -> tuple[Run, Settings, populations.Layout]:
     """One run of one seed before its first update, its environments spread over the devices."""
-    one_thread = machine.worth_one_thread(sizes.devices, 1, sizes.num_envs, sizes.num_steps)
+    one_thread = machine.is_worth_one_thread(sizes.devices, 1, sizes.num_envs, sizes.num_steps)
     machine.prepare(sizes.devices, one_thread=one_thread)  # as `shoal train` does, before the backend starts
     environment, config = make(), config.resolved()
     updates = 1_000_000  # what a schedule would divide by; nothing here is scheduled
@@ -54,10 +54,10 @@ def population(
         env_groups=sizes.devices,
     )
     settings = trainer.settings_of(run, run.env_groups, run.score, None)
-    layout = populations.layout(jax.devices()[: run.devices], run.seeds, run.env_groups)
+    layout = populations.lay_out(jax.devices()[: run.devices], run.seeds, run.env_groups)
     keys = jnp.stack([jax.random.key(run.seed)])
-    environments, configs = (trainer.stacked(tree, run.seeds) for tree in (environment, config))
-    start = trainer.prepare(keys, environments, configs, settings, layout).population
+    environments, configs = (trainer.stack_members(tree, run.seeds) for tree in (environment, config))
+    start = trainer.compile_run(keys, environments, configs, settings, layout).population
     return start, settings, layout
 
 
@@ -72,4 +72,4 @@ def training(make: Callable[[], Environment], config: PPOConfig, sizes: Namespac
 
 def compiled(program, layout: populations.Layout, *arguments):
     """The program as `shoal.train` compiles it."""
-    return program.lower(*arguments).compile(trainer.options(layout))
+    return program.lower(*arguments).compile(trainer.compiler_options(layout))

@@ -12,7 +12,7 @@ from shoal.runtime import population as populations
 from shoal.runtime.evaluation import evaluate_policy
 from shoal.runtime.loop import train
 from shoal.runtime.run import Run, start
-from shoal.runtime.trainer import stacked
+from shoal.runtime.trainer import stack_members
 from shoal.types import spec_of
 
 
@@ -25,11 +25,11 @@ def build(sizes: Namespace) -> Solver:
     count = jnp.int32(updates)
     advance = compiled(populations.run_program(train, static, layout), layout, run, count)
     begin = populations.start_program(start, static, layout)
-    stacks = stacked(envs.make("CartPole-v1"), 1), stacked(config.resolved(), 1)
+    stacks = stack_members(envs.make("CartPole-v1"), 1), stack_members(config.resolved(), 1)
 
     @jax.jit
     def score(run: Run, key: jax.Array) -> jax.Array:
-        member = populations.member(run, 0)
+        member = populations.take_member(run, 0)
         algorithm = member.config.algorithm(spec_of(member.environment))
         sampled = static._replace(eval_mode="sampled", eval_max_steps=500)
         policy = algorithm.policy(member.learner)

@@ -8,7 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from shoal import arguments, experiment, trees
+from shoal import arguments, trees
+from shoal import experiment as experiments
 from shoal.algos import registry
 from shoal.envs import checker
 from shoal.envs.base import environment, parameter
@@ -35,7 +36,7 @@ from shoal.runtime.acting import TrainedPolicy
 from shoal.runtime.collecting import RolloutResult
 from shoal.runtime.config import RunConfig
 from shoal.runtime.directory import RunDirectory
-from shoal.runtime.files import plain
+from shoal.runtime.files import to_jsonable
 from shoal.runtime.progress import Activity
 from shoal.runtime.rendering import Rendered
 from shoal.runtime.run import Run, Settings
@@ -64,6 +65,7 @@ __all__ = [
     "defaults",
     "describe_benchmark",
     "describe_ruleset",
+    "devices_note",
     "documentation",
     "environment",
     "environments",
@@ -71,22 +73,21 @@ __all__ = [
     "evaluate_run",
     "load",
     "make",
-    "note_on",
     "parameter",
     "parameters_of",
-    "plain",
     "register",
     "render",
-    "report",
+    "report_text",
     "restart",
-    "result",
+    "result_text",
     "rollout",
     "run_experiment",
+    "to_jsonable",
     "train",
     "transition",
 ]
 
-report, result, note_on = checker.report, reporting.result, machine.note_on
+report_text, result_text, devices_note = checker.report, reporting.result_text, machine.devices_note
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,26 +147,26 @@ def train(
     if environment is not None and not isinstance(environment, str):
         environment_of(environment, {})
     check_algorithm(algorithm)
-    decided = experiment.decide(
+    experiment = experiments.decide(
         environment,
         algorithm=algorithm,
-        environment_parameters=arguments.names("environment_parameters", environment_parameters),
+        environment_parameters=arguments.mapping("environment_parameters", environment_parameters),
         config_file=None if config is None else arguments.path("config", config),
-        use_preset=arguments.switch("preset", preset),
+        use_preset=arguments.boolean("preset", preset),
         started_from=str(arguments.path("start_from", start_from)) if start_from != "" else "",
         overrides=settings,
     )
-    return run_experiment(decided, progress=arguments.switch("progress", progress))
+    return run_experiment(experiment, progress=arguments.boolean("progress", progress))
 
 
 @reports_user_code
 def run_experiment(
-    decided: Experiment, *, progress: bool = True, import_seconds: float = 0.0, own_process: bool = False
+    experiment: Experiment, *, progress: bool = True, import_seconds: float = 0.0, own_process: bool = False
 ) -> TrainedRun:
     """Carries out an experiment and writes its run directory.
 
     Args:
-      decided: what `decide` returned.
+      experiment: what `decide` returned.
       progress: whether anything is printed.
       import_seconds: how long importing took; for the summary.
       own_process: whether this process does nothing else, so that the backend may be set up for this run alone.
@@ -174,56 +175,58 @@ def run_experiment(
       ShoalError: as `train`; then nothing is left on disk.
       SavingError: the run was trained, and not everything could be written.
     """
-    run = decided.run
+    run = experiment.run
     run.validate()
-    if own_process and machine.worth_one_thread(run.devices, run.seeds, run.num_envs, run.num_steps):
+    if own_process and machine.is_worth_one_thread(run.devices, run.seeds, run.num_envs, run.num_steps):
         machine.prepare(one_thread=True)
-    devices, decided = place(decided)
-    decided.validate()
-    run = decided.run
-    scored_by = run.score if is_metric(run.score) else experiment.function_named("score", run.score)
-    eval_metrics = experiment.function_named("eval_metrics", run.eval_metrics) if run.eval_metrics else None
-    settings = trainer.settings_of(run, run.env_groups, scored_by, eval_metrics)
-    layout = population.layout(devices, run.seeds, run.env_groups, run.members)
-    check_memory(decided, settings, layout)
-    if not registry.is_builtin(decided.algorithm):
-        trainer.check_algorithm(decided.environment, decided.config, settings)
+    devices, experiment = place(experiment)
+    experiment.validate()
+    run = experiment.run
+    score = run.score if is_metric_name(run.score) else experiments.load_function("score", run.score)
+    eval_metrics = experiments.load_function("eval_metrics", run.eval_metrics) if run.eval_metrics else None
+    settings = trainer.settings_of(run, run.env_groups, score, eval_metrics)
+    layout = population.lay_out(devices, run.seeds, run.env_groups, run.members)
+    check_memory(experiment, settings, layout)
+    if not registry.is_builtin(experiment.algorithm):
+        trainer.check_algorithm(experiment.environment, experiment.config, settings)
         if settings.groups > 1:
-            groups.check_reduced(decided.environment, decided.config, settings, decided.algorithm)
-    begin = taking_over(decided, settings) if decided.started_from else trainer.as_it_is
-    config = plain(decided.as_json(), not_finite=str)
+            groups.check_reduced(experiment.environment, experiment.config, settings, experiment.algorithm)
+    initialise = inherit_from(experiment, settings) if experiment.started_from else trainer.unchanged
+    config = to_jsonable(experiment.as_json(), not_finite=str)
     RunDirectory.check(run.run_dir or None)
-    if scored_by != "return_mean" or eval_metrics:
-        trainer.check_scoring(decided.environment, decided.config, settings)
-    with limits.exhaustion_in_one_sentence():
-        prepared = trainer.prepare(
-            trainer.keys_of(run),
-            trainer.stacked(decided.environment, run.seeds),
-            trainer.stacked(decided.config, run.seeds),
+    if score != "return_mean" or eval_metrics:
+        trainer.check_score(experiment.environment, experiment.config, settings)
+    with limits.report_out_of_memory():
+        compiled_run = trainer.compile_run(
+            trainer.seed_keys(run),
+            trainer.stack_members(experiment.environment, run.seeds),
+            trainer.stack_members(experiment.config, run.seeds),
             settings,
             layout,
             check=lambda shapes: RunDirectory.check(run.run_dir or None, saving.check_storable(shapes)),
-            begin=begin,
+            initialise=initialise,
         )
     # From here on nothing but the run itself can fail, so that a refusal leaves no directory behind.
-    directory = RunDirectory.create(run.run_dir or None, decided.environment_name, decided.algorithm, config)
-    with reporting.Reporter(directory, run, decided.environment_name, show=progress) as reporter:
+    directory = RunDirectory.create(
+        run.run_dir or None, experiment.environment_name, experiment.algorithm, config
+    )
+    with reporting.Reporter(directory, run, experiment.environment_name, show=progress) as reporter:
         try:
-            with limits.exhaustion_in_one_sentence():
-                fitted = trainer.fit(prepared, run, reporter)
+            with limits.report_out_of_memory():
+                trained = trainer.train_population(compiled_run, run, reporter)
         except BaseException:
-            if not reporter.updates:
+            if not reporter.updates_logged:
                 directory.discard()
             raise
-        return _kept(decided, directory, reporter, prepared, fitted, import_seconds)
+        return _save_results(experiment, directory, reporter, compiled_run, trained, import_seconds)
 
 
-def _kept(
-    decided: Experiment,
+def _save_results(
+    experiment: Experiment,
     directory: RunDirectory,
     reporter: reporting.Reporter,
-    prepared: trainer.Prepared,
-    fitted: trainer.Fitted,
+    compiled_run: trainer.CompiledRun,
+    trained: trainer.TrainedPopulation,
     import_seconds: float,
 ) -> TrainedRun:
     """Save all that a finished run leaves on disk, the policies before anything else.
@@ -231,33 +234,33 @@ def _kept(
     Raises:
       SavingError: a part of it cannot be written; the rest is.
     """
-    run, failures = decided.run, []
+    run, failures = experiment.run, []
 
-    def attempt(write: Callable[..., None], *what: Any) -> None:
+    def try_to(write: Callable[..., None], *what: Any) -> None:
         try:
             write(*what)
         except ShoalError as error:
             failures.append(str(error))
 
     seeds = [run.seed + k for k in range(run.seeds)]
-    attempt(saving.save_best, directory, fitted.population, seeds)
-    attempt(saving.save_last, directory, fitted.population, seeds)
-    fitted = trainer.evaluated_anew(prepared, fitted, 10 * run.eval_episodes)
-    summary = summarise(decided, fitted, import_seconds)
-    attempt(directory.save_summary, summary)
-    attempt(reporter.finished, summary)
-    attempt(reporter.flush)
-    done = TrainedRun(
+    try_to(saving.save_best, directory, trained.population, seeds)
+    try_to(saving.save_last, directory, trained.population, seeds)
+    trained = trainer.with_absolute_metric(compiled_run, trained, 10 * run.eval_episodes)
+    summary = summarise(experiment, trained, import_seconds)
+    try_to(directory.save_summary, summary)
+    try_to(reporter.draw_learning_curve, summary)
+    try_to(reporter.flush)
+    trained_run = TrainedRun(
         directory.path,
         summary,
-        fitted.population.learner,
-        [(updates * run.steps_per_update, metrics) for updates, metrics in fitted.evaluations],
-        decided.environment,
+        trained.population.learner,
+        [(updates * run.steps_per_update, metrics) for updates, metrics in trained.evaluations],
+        experiment.environment,
     )
     if failures:
-        more = f" (and {len(failures) - 1} more of the run's files)" if len(failures) > 1 else ""
-        raise SavingError(f"{failures[0].rstrip('.')}{more}.", done)
-    return done
+        others = f" (and {len(failures) - 1} more of the run's files)" if len(failures) > 1 else ""
+        raise SavingError(f"{failures[0].rstrip('.')}{others}.", trained_run)
+    return trained_run
 
 
 def check_algorithm(algorithm: Any) -> None:
@@ -269,96 +272,102 @@ def check_algorithm(algorithm: Any) -> None:
     is_config = dataclasses.is_dataclass(algorithm) and hasattr(algorithm, "algorithm")
     if not isinstance(algorithm, str) and not is_config:
         raise ShoalError(
-            f"algorithm={arguments.shown(algorithm)} is neither a name such as 'ppo' nor an algorithm's config: a "
+            f"algorithm={arguments.short_repr(algorithm)} is neither a name such as 'ppo' nor an algorithm's config: a "
             "dataclass with a method `algorithm`."
         )
 
 
-def check_memory(decided: Experiment, settings: Settings, layout: population.Layout) -> None:
+def check_memory(experiment: Experiment, settings: Settings, layout: population.Layout) -> None:
     """Requires that the least memory of a run is not more than its process may have.
 
     Raises:
       ShoalError: it is more; names the size that asks for the most, and the nearest that fits.
     """
-    run = decided.run
+    run = experiment.run
     sizes = limits.Sizes(
         run.seeds, run.num_envs, run.num_steps, run.eval_episodes, settings.pool_size or limits.NO_POOL
     )
     limits.check_run(
-        lambda config: trainer.member_shapes(decided.environment, experiment.resolved(config), settings),
-        decided.config if decided.asked is None else decided.asked,
+        lambda config: trainer.member_shapes(experiment.environment, experiments.resolve(config), settings),
+        experiment.config if experiment.unresolved_config is None else experiment.unresolved_config,
         sizes,
         layout,
     )
 
 
-def place(decided: Experiment) -> tuple[list[jax.Device], Experiment]:
+def place(experiment: Experiment) -> tuple[list[jax.Device], Experiment]:
     """Makes explicit what depends on the machine: devices, groups of environments, the algorithm's choices.
 
     Raises:
       ShoalError: more devices are asked for than there are.
     """
-    run = decided.run
+    run = experiment.run
     devices = devices_of(run.devices)
     env_groups = run.env_groups
     if env_groups == 0:
-        env_groups = machine.groups(len(devices), run.seeds, run.num_envs, run.num_steps)
+        env_groups = machine.default_groups(len(devices), run.seeds, run.num_envs, run.num_steps)
     run = dataclasses.replace(run, devices=len(devices), env_groups=env_groups)
-    config = experiment.resolved(decided.config)
-    return devices, dataclasses.replace(decided, run=run, config=config, asked=decided.config)
+    config = experiments.resolve(experiment.config)
+    return devices, dataclasses.replace(
+        experiment, run=run, config=config, unresolved_config=experiment.config
+    )
 
 
-def devices_of(asked: int) -> list[jax.Device]:
-    """The devices that are used where `asked` are asked for, 0 for all.
+def devices_of(requested: int) -> list[jax.Device]:
+    """The devices that are used where `requested` are asked for, 0 for all.
 
     Raises:
       ShoalError: there are fewer.
     """
-    asked = arguments.whole("devices", asked, 0)
-    machine.prepare(min(asked, machine.most_devices()))
-    found = jax.devices()
-    if asked > len(found):
-        raise ShoalError(f"devices={asked} is more than there are: {len(found)} ({found[0].platform}).")
-    return found[: asked or len(found)]
+    requested = arguments.whole_number("devices", requested, 0)
+    machine.prepare(min(requested, machine.max_devices()))
+    available = jax.devices()
+    if requested > len(available):
+        raise ShoalError(
+            f"devices={requested} is more than there are: {len(available)} ({available[0].platform})."
+        )
+    return available[: requested or len(available)]
 
 
-def is_metric(score: str | Callable) -> bool:
+def is_metric_name(score: str | Callable) -> bool:
     """Whether a score is the name of a metric, and not a function or its `module:function`."""
     return isinstance(score, str) and ":" not in score
 
 
-def taking_over(decided: Experiment, settings: Settings) -> Callable[[Run], Run]:
+def inherit_from(experiment: Experiment, settings: Settings) -> Callable[[Run], Run]:
     """The function that starts a population from what another run learned.
 
     Raises:
       ShoalError: there is no such run, or its parameters do not fit.
     """
-    source = decided.started_from
+    source = experiment.started_from
     leaves, _ = RunDirectory.open(arguments.path("from", source)).load_policy("last")
-    member = trainer.member_shapes(decided.environment, decided.config, settings)
-    finetuning.check_inherit(member, leaves, decided.algorithm, source)
+    member = trainer.member_shapes(experiment.environment, experiment.config, settings)
+    finetuning.check_inherit(member, leaves, experiment.algorithm, source)
     return lambda population: finetuning.inherit(population, leaves, source)
 
 
-def summarise(decided: Experiment, fitted: trainer.Fitted, import_seconds: float) -> dict[str, Any]:
+def summarise(
+    experiment: Experiment, trained: trainer.TrainedPopulation, import_seconds: float
+) -> dict[str, Any]:
     """The summary of a finished run; its score is the mean return."""
-    run, seconds = decided.run, fitted.seconds
+    run, seconds = experiment.run, trained.seconds
     steps = run.total_updates * run.steps_per_update
-    best = jax.device_get(fitted.population.best.policy)
+    best = jax.device_get(trained.population.best.policy)
     return build_summary(
-        environment=decided.environment_name,
-        algorithm=decided.algorithm,
+        environment=experiment.environment_name,
+        algorithm=experiment.algorithm,
         seeds=[run.seed + k for k in range(run.seeds)],
         steps_per_seed=steps,
-        final=fitted.final["return_mean"].tolist(),
-        absolute=fitted.absolute["return_mean"].tolist(),
+        final=trained.final["return_mean"].tolist(),
+        absolute=trained.absolute["return_mean"].tolist(),
         steps_per_second=steps * run.seeds / seconds.train,
         seconds={"import": import_seconds, **seconds._asdict()},
-        parameters=[trees.named_leaves(population.member(best, k)) for k in range(run.seeds)],
+        parameters=[trees.named_leaves(population.take_member(best, k)) for k in range(run.seeds)],
         evaluation={
             "mode": run.eval_mode,
             "episodes": 10 * run.eval_episodes,
-            **{name: x.tolist() for name, x in fitted.absolute.items()},
+            **{name: x.tolist() for name, x in trained.absolute.items()},
         },
     )
 
@@ -398,11 +407,11 @@ def rollout(
     Raises:
       ShoalError: a size is too small, the environment's spaces are not the policy's, or the file cannot be written.
     """
-    num_envs = arguments.whole("num_envs", num_envs, 1, arguments.LARGEST_INDEX)
-    num_steps = arguments.whole("num_steps", num_steps, 1, arguments.LARGEST_INDEX)
-    seed, greedy = arguments.seed("seed", seed), arguments.switch("greedy", greedy)
+    num_envs = arguments.whole_number("num_envs", num_envs, 1, arguments.LARGEST_INDEX)
+    num_steps = arguments.whole_number("num_steps", num_steps, 1, arguments.LARGEST_INDEX)
+    seed, greedy = arguments.seed("seed", seed), arguments.boolean("greedy", greedy)
     file = None if save is None or save == "" else arguments.path("save", save)
-    found = devices_of(devices)
+    used_devices = devices_of(devices)
     policy = None if policy is None else policy_of(policy)
     if policy is not None:
         environment = environment_for(policy, environment, parameters)
@@ -413,17 +422,17 @@ def rollout(
         environment = environment_of(environment, parameters)
         require_contract(environment, name)
     environment = trees.as_arrays(environment)
-    each = limits.episode_bytes(environment, policy.config if policy else None)
-    limits.check_count("num_envs", num_envs, each, "environments", found[0])
+    bytes_each = limits.episode_bytes(environment, policy.config if policy else None)
+    limits.check_count("num_envs", num_envs, bytes_each, "environments", used_devices[0])
     if file:
-        each = num_envs * limits.step_bytes(environment)
-        limits.check_count("num_steps", num_steps, each, "the saved data")
-    with limits.exhaustion_in_one_sentence():
+        bytes_each = num_envs * limits.step_bytes(environment)
+        limits.check_count("num_steps", num_steps, bytes_each, "the saved data")
+    with limits.report_out_of_memory():
         return collecting.collect(
             environment,
             (policy.config, policy.parameters) if policy else (),
             jax.random.key(seed),
-            found,
+            used_devices,
             num_envs=num_envs,
             num_steps=num_steps,
             greedy=greedy,
@@ -464,14 +473,17 @@ def check(
     Raises:
       ShoalError: there is no such environment or rule, or an argument is out of range.
     """
-    most = arguments.LARGEST_INDEX
-    keys, steps = arguments.whole("keys", keys, 2, most), arguments.whole("steps", steps, 2, most)
-    max_steps, seed = arguments.whole("max_steps", max_steps, 2, most), arguments.seed("seed", seed)
+    largest = arguments.LARGEST_INDEX
+    keys, steps = (
+        arguments.whole_number("keys", keys, 2, largest),
+        arguments.whole_number("steps", steps, 2, largest),
+    )
+    max_steps, seed = arguments.whole_number("max_steps", max_steps, 2, largest), arguments.seed("seed", seed)
     if not isinstance(ignore, str | Iterable) or any(not isinstance(rule, str) for rule in ignore):
-        raise ShoalError(f"ignore={arguments.shown(ignore)} is no rule of the checker, nor several.")
-    made = environment_of(environment, parameters)
+        raise ShoalError(f"ignore={arguments.short_repr(ignore)} is no rule of the checker, nor several.")
+    env = environment_of(environment, parameters)
     return checker.check(
-        made,
+        env,
         keys=keys,
         steps=steps,
         max_steps=max_steps,

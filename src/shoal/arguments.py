@@ -9,12 +9,12 @@ from typing import Any
 
 from shoal.errors import ShoalError, nearest
 
-LONGEST_SHOWN = 80  # characters of a value in a message
+MAX_REPR_LENGTH = 80  # characters of a value in a message
 LARGEST_INDEX = 2**31 - 1  # compiled programs count in 32 bits
 LARGEST_SEED = 2**32 - 1  # `jax.random.key` takes 32 bits: 2**32 would be the seed 0 once more
 
 
-def whole(name: str, value: Any, low: int | None = None, high: int | None = None) -> int:
+def whole_number(name: str, value: Any, low: int | None = None, high: int | None = None) -> int:
     """Return a whole number as an int; 10.0 and NumPy's integers are whole numbers, True is none.
 
     Args:
@@ -26,9 +26,9 @@ def whole(name: str, value: Any, low: int | None = None, high: int | None = None
     Raises:
       ShoalError: it is no whole number, or out of its bounds.
     """
-    number = _as_int(value)
+    number = _to_int(value)
     if number is None:
-        raise ShoalError(f"{name}={shown(value)} is not a whole number.")
+        raise ShoalError(f"{name}={short_repr(value)} is not a whole number.")
     if low is not None and number < low:
         raise ShoalError(f"{name}={number} is too small: it must be at least {low}.")
     if high is not None and number > high:
@@ -36,7 +36,7 @@ def whole(name: str, value: Any, low: int | None = None, high: int | None = None
     return number
 
 
-def _as_int(value: Any) -> int | None:
+def _to_int(value: Any) -> int | None:
     if isinstance(value, bool):
         return None
     if isinstance(value, numbers.Real) and not isinstance(value, numbers.Rational):
@@ -55,17 +55,17 @@ def seed(name: str, value: Any) -> int:
     Raises:
       ShoalError: it is no whole number of 0 to 2**32 - 1.
     """
-    return whole(name, value, 0, LARGEST_SEED)
+    return whole_number(name, value, 0, LARGEST_SEED)
 
 
-def switch(name: str, value: Any) -> bool:
+def boolean(name: str, value: Any) -> bool:
     """Return a boolean.
 
     Raises:
       ShoalError: it is neither True nor False.
     """
     if not isinstance(value, bool) and str(getattr(value, "dtype", "")) != "bool":
-        raise ShoalError(f"{name}={shown(value)} is neither True nor False.")
+        raise ShoalError(f"{name}={short_repr(value)} is neither True nor False.")
     return bool(value)
 
 
@@ -76,8 +76,8 @@ def text(name: str, value: Any, example: str = "") -> str:
       ShoalError: it is of another type; an example of a right one is shown.
     """
     if not isinstance(value, str):
-        right = f"; give a name such as {example!r}" if example else ""
-        raise ShoalError(f"{name}={shown(value)} is of type {type(value).__name__}, not a text{right}.")
+        hint = f"; give a name such as {example!r}" if example else ""
+        raise ShoalError(f"{name}={short_repr(value)} is of type {type(value).__name__}, not a text{hint}.")
     return value
 
 
@@ -90,7 +90,7 @@ def one_of(name: str, value: Any, choices: Iterable[str]) -> str:
     known = list(choices)
     if not isinstance(value, str) or value not in known:
         hint = nearest(value, known) if isinstance(value, str) else ""
-        raise ShoalError(f"{name}={shown(value)} is none of {', '.join(known)}{hint or '.'}")
+        raise ShoalError(f"{name}={short_repr(value)} is none of {', '.join(known)}{hint or '.'}")
     return value
 
 
@@ -101,12 +101,12 @@ def path(name: str, value: Any) -> Path:
       ShoalError: it is no path, empty, or one that the operating system refuses, as one with a name too long.
     """
     if not isinstance(value, str | os.PathLike) or isinstance(os.fspath(value), bytes):
-        raise ShoalError(f"{name}={shown(value)} is of type {type(value).__name__}, not a path.")
+        raise ShoalError(f"{name}={short_repr(value)} is of type {type(value).__name__}, not a path.")
     if not os.fspath(value):
-        raise ShoalError(f"{name}={shown(value)} is empty; give a path.")
+        raise ShoalError(f"{name}={short_repr(value)} is empty; give a path.")
     try:
-        found = Path(value).expanduser()
-        os.lstat(found)
+        expanded = Path(value).expanduser()
+        os.lstat(expanded)
     except (FileNotFoundError, NotADirectoryError):
         pass  # nothing is there, which is for the caller to judge
     except (
@@ -114,12 +114,12 @@ def path(name: str, value: Any) -> Path:
         ValueError,
         RuntimeError,
     ) as error:  # ValueError: a zero byte; RuntimeError: no such ~user
-        why = getattr(error, "strerror", None) or str(error)
-        raise ShoalError(f"{name}={shown(value)} cannot be a path: {why}.") from error
-    return found
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ShoalError(f"{name}={short_repr(value)} cannot be a path: {reason}.") from error
+    return expanded
 
 
-def names(name: str, value: Any) -> Mapping[str, Any]:
+def mapping(name: str, value: Any) -> Mapping[str, Any]:
     """Return a mapping by names, such as parameters; None is an empty one.
 
     Raises:
@@ -128,11 +128,13 @@ def names(name: str, value: Any) -> Mapping[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise ShoalError(f"{name}={shown(value)} is not a dictionary by names, such as {{'gravity': 9.0}}.")
+        raise ShoalError(
+            f"{name}={short_repr(value)} is not a dictionary by names, such as {{'gravity': 9.0}}."
+        )
     return value
 
 
-def shown(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """Write a value as it stands in a message: its representation in one line, cut where it is long."""
-    written = " ".join(repr(value).split())
-    return written if len(written) <= LONGEST_SHOWN else f"{written[: LONGEST_SHOWN - 3]}..."
+    text = " ".join(repr(value).split())
+    return text if len(text) <= MAX_REPR_LENGTH else f"{text[: MAX_REPR_LENGTH - 3]}..."

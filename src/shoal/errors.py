@@ -3,17 +3,17 @@
 from collections.abc import Iterable
 from typing import Any
 
-MOST_EDITS = 4  # by which two names that are meant to be the same may differ
+MAX_EDITS = 4  # by which two names that are meant to be the same may differ
 
 
 class ShoalError(ValueError):
     """Bad input from the user; the message is one sentence and complete without a traceback."""
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(_ended(str(message)))
+        super().__init__(_with_full_stop(str(message)))
 
 
-def _ended(message: str) -> str:
+def _with_full_stop(message: str) -> str:
     """A sentence with one mark at its end; frames of a user's code that follow it are left as they are."""
     if not message or "\n" in message:
         return message
@@ -55,37 +55,39 @@ def nearest(name: str, options: Iterable[str]) -> str:
 
     The question ends a sentence: put it last in a message.
     """
-    asked = _plain(name)
-    found = [(_distance(asked, _plain(option)), option) for option in options if isinstance(option, str)]
-    close = [(distance, option) for distance, option in found if distance is not None]
+    wanted = _normalise(name)
+    distances = [
+        (_name_distance(wanted, _normalise(option)), option) for option in options if isinstance(option, str)
+    ]
+    close = [(distance, option) for distance, option in distances if distance is not None]
     return f"; did you mean {min(close, key=lambda pair: pair[0])[1]!r}?" if close else ""
 
 
-def _plain(name: str) -> str:
+def _normalise(name: str) -> str:
     return name.lower().replace("_", "-").lstrip("-")
 
 
-def _distance(name: str, option: str) -> float | None:
+def _name_distance(name: str, option: str) -> float | None:
     """How far an option is from a name, in edits; None if it is not close."""
     longer = max(len(name), len(option))
-    allowed = min(MOST_EDITS, longer // 3)
-    if abs(len(name) - len(option)) <= allowed and (edits := _edits(name, option)) <= allowed:
+    max_edits = min(MAX_EDITS, longer // 3)
+    if abs(len(name) - len(option)) <= max_edits and (edits := _edit_distance(name, option)) <= max_edits:
         return edits
-    held = name in option and len(option) <= 3 * len(name)
-    if len(name) >= 3 and (held or set(name.split("-")) <= set(option.split("-"))):
-        return allowed + (len(option) - len(name)) / longer  # behind what was only mistyped
+    is_contained = name in option and len(option) <= 3 * len(name)
+    if len(name) >= 3 and (is_contained or set(name.split("-")) <= set(option.split("-"))):
+        return max_edits + (len(option) - len(name)) / longer  # behind what was only mistyped
     return None
 
 
-def _edits(one: str, other: str) -> int:
+def _edit_distance(first: str, second: str) -> int:
     """Edits that turn one string into another (the optimal string alignment distance)."""
     before: list[int] = []
-    row = list(range(len(other) + 1))
-    for i, x in enumerate(one, 1):
+    row = list(range(len(second) + 1))
+    for i, x in enumerate(first, 1):
         before, previous, row = row, before, [i]
-        for j, y in enumerate(other, 1):
+        for j, y in enumerate(second, 1):
             edits = min(before[j] + 1, row[-1] + 1, before[j - 1] + (x != y))
-            if i > 1 and j > 1 and x == other[j - 2] and one[i - 2] == y:
+            if i > 1 and j > 1 and x == second[j - 2] and first[i - 2] == y:
                 edits = min(edits, previous[j - 2] + 1)
             row.append(edits)
     return row[-1]

@@ -24,7 +24,7 @@ from shoal.envs.describing import Description, from_json
 from shoal.envs.parameters import check_parameters
 from shoal.envs.registry import TRIAL
 from shoal.errors import ShoalError, nearest
-from shoal.imports import import_name, imported
+from shoal.imports import import_name, import_object
 from shoal.needs import check_needs
 from shoal.presets import preset
 from shoal.runtime.config import RunConfig
@@ -46,7 +46,9 @@ class Experiment:
     run: RunConfig
     started_from: str = ""
     environment_gaps: Mapping[str, str] = dataclasses.field(default_factory=dict)  # see `Description`
-    asked: Any = None  # the algorithm's config before what it implies was filled in; None is `config` itself
+    unresolved_config: Any = (
+        None  # the algorithm's, before what it implies was filled in; None is `config` itself
+    )
 
     def validate(self) -> None:
         """Raises one sentence for the first setting that cannot work, before anything compiles."""
@@ -61,15 +63,15 @@ class Experiment:
 
         A setting that was left at None stays so, since it follows another one, which may be changed later.
         """
-        asked = self.config if self.asked is None else self.asked
-        following = [name for name in _names(type(asked)) if getattr(asked, name) is None]
+        config = self.config if self.unresolved_config is None else self.unresolved_config
+        unresolved = [name for name in _field_names(type(config)) if getattr(config, name) is None]
         return {
             "schema": SCHEMA,
             "environment": describing.description_to_json(
                 Description(self.environment_name, self.environment_parameters, self.environment_gaps)
             ),
-            "algorithm": {"name": self.algorithm, **_plain(self.config), **dict.fromkeys(following)},
-            "run": _plain(self.run),
+            "algorithm": {"name": self.algorithm, **_json_fields(self.config), **dict.fromkeys(unresolved)},
+            "run": _json_fields(self.run),
             "from": self.started_from,
         }
 
@@ -102,7 +104,7 @@ def decide(
     saved = read_config(config_file) if config_file else {}
     if environment is None and not saved:
         raise ShoalError("no environment was named; give one such as CartPole-v1, or a config file.")
-    environment, description = _environment(environment, environment_parameters or {}, saved)
+    environment, description = _make_environment(environment, environment_parameters or {}, saved)
     name, parameters, gaps = description
     algorithm, default_run, default_config = defaults(
         name,
@@ -111,23 +113,25 @@ def decide(
         use_preset=use_preset,
         environment_parameters=parameters,
     )
-    run_settings, algorithm_settings = split(type(default_config), overrides)
+    run_settings, algorithm_settings = split_settings(type(default_config), overrides)
     run = dataclasses.replace(default_run, **run_settings)
     config = dataclasses.replace(default_config, **algorithm_settings)
     _check_effects(overrides, environment, run, config)
     return Experiment(name, parameters, environment, algorithm, config, run, started_from, gaps)
 
 
-def _check_effects(given: Mapping[str, Any], environment: Environment, run: RunConfig, config: Any) -> None:
+def _check_effects(
+    overrides: Mapping[str, Any], environment: Environment, run: RunConfig, config: Any
+) -> None:
     """Raise ShoalError for a setting that the caller gave himself and that has no effect with the others."""
     values = {"action_space": environment.action_space, "observation_space": environment.observation_space}
     for settings in (run, config):
         values |= {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
-    check_needs(given, values, {**run.needs, **getattr(config, "needs", {})})
+    check_needs(overrides, values, {**run.needs, **getattr(config, "needs", {})})
 
 
-def _environment(
-    environment: str | Environment | None, given: Mapping[str, Any], saved: Mapping[str, Any]
+def _make_environment(
+    environment: str | Environment | None, parameters: Mapping[str, Any], saved: Mapping[str, Any]
 ) -> tuple[Environment, Description]:
     """The environment that is named, given itself, or a config file's, and its description.
 
@@ -135,11 +139,11 @@ def _environment(
       ShoalError: it cannot be made, or a parameter is out of its bounds.
     """
     if environment is None:
-        return describing.rebuild(saved["environment"], given)
+        return describing.rebuild(saved["environment"], parameters)
     if isinstance(environment, str):
         if saved and environment == saved["environment"]["name"]:
-            return describing.rebuild(saved["environment"], given)
-        return envs.make(environment, **given), describing.describe_named(environment, given)
+            return describing.rebuild(saved["environment"], parameters)
+        return envs.make(environment, **parameters), describing.describe_named(environment, parameters)
     check_parameters(environment)
     return environment, describing.describe(environment)
 
@@ -188,8 +192,8 @@ def defaults(
         trials = bool((environment_parameters or {}).get(TRIAL))
         settings |= preset(environment, algorithm, trials=trials)
     if config is not None:
-        settings = {k: v for k, v in settings.items() if k not in _names(config_class)}
-    run_settings, algorithm_settings = split(config_class, settings)
+        settings = {k: v for k, v in settings.items() if k not in _field_names(config_class)}
+    run_settings, algorithm_settings = split_settings(config_class, settings)
     config = dataclasses.replace(config or config_class(), **algorithm_settings)
     run = dataclasses.replace(RunConfig(), **run_settings)
     if saved:  # values of a wrong type would otherwise be the defaults of a command's flags
@@ -198,20 +202,20 @@ def defaults(
     return algorithm, run, config
 
 
-def resolved(config: Any) -> Any:
+def resolve(config: Any) -> Any:
     """Fill in what an algorithm's config implies, and what depends on the machine, if it has a method for it.
 
     Raises:
       ShoalError: a setting cannot work.
     """
-    found = config.resolved() if hasattr(config, "resolved") else config
-    if type(found) is not type(config):
+    resolved = config.resolved() if hasattr(config, "resolved") else config
+    if type(resolved) is not type(config):
         name = type(config).__name__
-        raise ShoalError(f"{name}.resolved returns a {type(found).__name__}; it must return a {name}.")
-    return found
+        raise ShoalError(f"{name}.resolved returns a {type(resolved).__name__}; it must return a {name}.")
+    return resolved
 
 
-def split(config_class: type, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def split_settings(config_class: type, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Settings by name, parted into the run's and the algorithm's.
 
     Numbers are made those of Python that the field declares: whole ones such as 1e5 or `numpy.int64(8)` are taken
@@ -220,12 +224,12 @@ def split(config_class: type, settings: Mapping[str, Any]) -> tuple[dict[str, An
     Raises:
       ShoalError: a name that neither has.
     """
-    run_names, algorithm_names = _names(RunConfig), _names(config_class)
+    run_names, algorithm_names = _field_names(RunConfig), _field_names(config_class)
     for name in settings:
         if name not in run_names | algorithm_names:
             raise ShoalError(f"there is no setting {name!r}{nearest(name, run_names | algorithm_names)}.")
-    declared = _declared(config_class) | _declared(RunConfig)
-    values = {name: as_declared(from_json(value), declared[name]) for name, value in settings.items()}
+    declared = _field_types(config_class) | _field_types(RunConfig)
+    values = {name: cast_to_declared(from_json(value), declared[name]) for name, value in settings.items()}
     return (
         {name: value for name, value in values.items() if name in run_names},
         {name: value for name, value in values.items() if name in algorithm_names},
@@ -253,19 +257,19 @@ def read_config(path: str | Path) -> dict[str, Any]:
     return saved
 
 
-def function_named(setting: str, value: str | Callable) -> Callable:
+def load_function(setting: str, value: str | Callable) -> Callable:
     """A user's function, given itself or as `module:function`.
 
     Raises:
       ShoalError: it cannot be imported, or called.
     """
-    found = imported(value) if isinstance(value, str) else value
-    if not callable(found):
+    function = import_object(value) if isinstance(value, str) else value
+    if not callable(function):
         raise ShoalError(f"{setting}={value!r} is not a function.")
-    return found
+    return function
 
 
-def as_declared(value: Any, declared: Any) -> Any:
+def cast_to_declared(value: Any, declared: Any) -> Any:
     """A number as the type that its field declares, where it can be without loss; other values as they are.
 
     `1e5` becomes `100000` for an `int` (also within a tuple, or beside None), and NumPy's numbers become Python's.
@@ -274,7 +278,7 @@ def as_declared(value: Any, declared: Any) -> Any:
         return bool(value)
     kinds = typing.get_args(declared)
     if isinstance(value, tuple) and typing.get_origin(declared) is tuple and kinds[1:] == (...,):
-        return tuple(as_declared(part, kinds[0]) for part in value)
+        return tuple(cast_to_declared(part, kinds[0]) for part in value)
     if isinstance(value, np.integer | np.floating):
         value = value.item()
     if isinstance(value, float) and value.is_integer() and int in (declared, *kinds) and float not in kinds:
@@ -282,27 +286,27 @@ def as_declared(value: Any, declared: Any) -> Any:
     return value
 
 
-def _declared(config_class: type) -> dict[str, Any]:
+def _field_types(config_class: type) -> dict[str, Any]:
     """The types of a config's fields; none where they cannot be found, as those of a class in a function."""
     try:
         hints = typing.get_type_hints(config_class)
     except NameError:
         hints = {}
-    return {name: hints.get(name, Any) for name in _names(config_class)}
+    return {name: hints.get(name, Any) for name in _field_names(config_class)}
 
 
-def _names(config_class: type) -> set[str]:
+def _field_names(config_class: type) -> set[str]:
     return {field.name for field in dataclasses.fields(config_class)}
 
 
-def _plain(config: Any) -> dict[str, Any]:
+def _json_fields(config: Any) -> dict[str, Any]:
     """A config's fields as JSON can hold them; classes and functions by their import names."""
 
-    def plain(value: Any) -> Any:
+    def json_value(value: Any) -> Any:
         if isinstance(value, tuple):
-            return [plain(part) for part in value]
+            return [json_value(part) for part in value]
         if callable(value):
             return import_name(value)
         return float(value) if hasattr(value, "dtype") else value
 
-    return {field.name: plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
+    return {field.name: json_value(getattr(config, field.name)) for field in dataclasses.fields(config)}

@@ -37,7 +37,7 @@ def user_path(value: Any, what: str) -> Path:
 
 
 @contextlib.contextmanager
-def whole_file(
+def write_whole_file(
     path: Path, *, parents: bool = True, new: bool = False, needed: int | None = None
 ) -> Iterator[IO[bytes]]:
     """Open a file to write that takes its place only when it is whole, so that a reader never sees a part of it.
@@ -54,7 +54,7 @@ def whole_file(
       ShoalError: it cannot be written.
     """
     temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
-    with one_sentence(f"{path} cannot be written", needed):
+    with report_os_errors(f"{path} cannot be written", needed):
         if "\0" in str(path):
             raise OSError(errno.EINVAL, "its name holds a NUL byte")
         if path.is_dir():
@@ -67,7 +67,7 @@ def whole_file(
                 file.flush()
                 os.fsync(file.fileno())
             if new:
-                _place_new(temporary, path)
+                _link_new(temporary, path)
             else:
                 os.replace(temporary, path)
             sync_directory(path.parent)
@@ -76,7 +76,7 @@ def whole_file(
                 temporary.unlink(missing_ok=True)
 
 
-def _place_new(temporary: Path, path: Path) -> None:
+def _link_new(temporary: Path, path: Path) -> None:
     """Give a file its name, unless there is one of that name.
 
     Raises:
@@ -102,7 +102,7 @@ def sync_directory(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def one_sentence(what: str, needed: int | None = None) -> Iterator[None]:
+def report_os_errors(what: str, needed: int | None = None) -> Iterator[None]:
     """Turn an error of the operating system into one sentence: what failed, and why.
 
     Args:

@@ -10,5 +10,5 @@ def cores() -> int:
 
 def threads() -> int:
     """The number of threads on which XLA runs programs on the CPU: `NPROC` where it is set, else one for each core."""
-    wanted = os.environ.get("NPROC", "")
-    return max(1, int(wanted)) if wanted.isdecimal() else cores()
+    number = os.environ.get("NPROC", "")
+    return max(1, int(number)) if number.isdecimal() else cores()

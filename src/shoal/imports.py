@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import ShoalError, UserCodeError, nearest
-from shoal.user_code import place, user_code_error, user_frames, what
+from shoal.user_code import describe_error, format_location, user_code_error, user_frames
 
 
-def imported(name: str) -> Any:
+def import_object(name: str) -> Any:
     """What `module:Name` names.
 
     Raises:
@@ -20,24 +20,24 @@ def imported(name: str) -> Any:
     module_name, colon, attribute = name.partition(":")
     if not colon or not module_name or not attribute:
         raise ShoalError(f"{name!r} is not module:Name, such as my_package.my_module:MyClass.")
-    module = _module(module_name, name)
+    module = _import_module(module_name, name)
     try:
         return functools.reduce(getattr, attribute.split("."), module)
     except AttributeError as error:
         if user_frames(error):
-            raise _failure(name, error) from error  # the module's own __getattr__
+            raise _import_failure(name, error) from error  # the module's own __getattr__
         hint = nearest(attribute, [x for x in vars(module) if not x.startswith("_")])
         raise ShoalError(f"{name!r} cannot be imported: {module_name} has no {attribute!r}{hint}.") from None
     except (Exception, SystemExit) as error:
-        raise _failure(name, error) from error
+        raise _import_failure(name, error) from error
 
 
 def import_name(value: Any) -> str:
-    """`module:Name` of a class or function, by which `imported` finds it again."""
+    """`module:Name` of a class or function, by which `import_object` finds it again."""
     return f"{value.__module__}:{getattr(value, '__qualname__', type(value).__qualname__)}"
 
 
-def _module(module_name: str, name: str) -> Any:
+def _import_module(module_name: str, name: str) -> Any:
     if not all(part.isidentifier() for part in module_name.split(".")) or module_name.endswith(".py"):
         dotted = module_name.removesuffix(".py").removeprefix("./").replace("/", ".").strip(".")
         valid = dotted != module_name and all(part.isidentifier() for part in dotted.split("."))
@@ -50,7 +50,7 @@ def _module(module_name: str, name: str) -> Any:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if user_frames(error) or error.name is None:
-            raise _failure(
+            raise _import_failure(
                 name, error
             ) from error  # the module is there, but something that it imports is not
         hint = nearest(module_name, [path.stem for path in Path.cwd().glob("*.py")])
@@ -58,20 +58,20 @@ def _module(module_name: str, name: str) -> Any:
     except (Exception, SystemExit) as error:
         if module_name.partition(".")[0] == "shoal" and not user_frames(error):
             raise  # a module of Shoal's own
-        raise _failure(name, error) from error
+        raise _import_failure(name, error) from error
 
 
-def _failure(name: str, error: BaseException) -> UserCodeError:
+def _import_failure(name: str, error: BaseException) -> UserCodeError:
     """What is said of a module that fails while it is imported."""
     if isinstance(error, UserCodeError):  # of a public function that the module calls: it says where
         return error
     failure = user_code_error(error, f"importing {name!r}")
     frames = failure.frames if failure else ""
     if isinstance(error, SyntaxError) and error.filename:  # the line that cannot be read has no frame
-        shown = "".join(traceback.format_exception_only(error)[:-1]).rstrip("\n")
-        where = place(error.filename, error.lineno)
-        frames = f"{frames}\n{shown}".lstrip("\n")
+        source_line = "".join(traceback.format_exception_only(error)[:-1]).rstrip("\n")
+        location = format_location(error.filename, error.lineno)
+        frames = f"{frames}\n{source_line}".lstrip("\n")
         return UserCodeError(
-            f"importing {name!r} failed in {where}: {type(error).__name__}: {error.msg}.", frames
+            f"importing {name!r} failed in {location}: {type(error).__name__}: {error.msg}.", frames
         )
-    return failure or UserCodeError(f"importing {name!r} failed: {what(error)}.", frames)
+    return failure or UserCodeError(f"importing {name!r} failed: {describe_error(error)}.", frames)

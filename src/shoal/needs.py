@@ -35,7 +35,7 @@ class Needs:
     other_than: tuple[Any, ...] = ()
     such_as: Any = None
 
-    def met(self, value: Any) -> bool:
+    def is_met(self, value: Any) -> bool:
         """Whether a value of the other setting is right."""
         if self.kinds:
             return type(value).__name__ in self.kinds
@@ -55,23 +55,23 @@ Table = Mapping[str, tuple[Needs | tuple[Needs, ...], ...]]
 """What each setting needs: all entries, of which a tuple is met by any of its parts."""
 
 
-def check_needs(given: Iterable[str], values: Mapping[str, Any], table: Table) -> None:
+def check_needs(changed: Iterable[str], values: Mapping[str, Any], table: Table) -> None:
     """Require that the settings which a caller gave have an effect.
 
     Args:
-      given: the names of the settings that he gave; others may be without effect.
+      changed: the names of the settings that he gave; others may be without effect.
       values: every setting by its name, and the environment's spaces.
       table: what settings need.
 
     Raises:
       ShoalError: the first setting that has none; says what it needs.
     """
-    for name in given:
+    for name in changed:
         if missing := _missing(name, values, table):
-            found = dict.fromkeys(f"{needs.name}={values[needs.name]!r}" for needs in missing)
-            right = dict.fromkeys(str(needs) for needs in missing)
+            actual = dict.fromkeys(f"{needs.name}={values[needs.name]!r}" for needs in missing)
+            required = dict.fromkeys(str(needs) for needs in missing)
             raise ShoalError(
-                f"{name}={values[name]!r} has no effect with {' and '.join(found)}; it needs {' or '.join(right)}."
+                f"{name}={values[name]!r} has no effect with {' and '.join(actual)}; it needs {' or '.join(required)}."
             )
 
 
@@ -89,6 +89,6 @@ def _unmet(needs: Needs, values: Mapping[str, Any], table: Table) -> list[Needs]
     """The need itself, or what the setting that it names needs for its own part; empty if both are met."""
     if needs.name not in values:  # another algorithm's, which has no such setting
         return []
-    if not needs.met(values[needs.name]):
+    if not needs.is_met(values[needs.name]):
         return [needs]
     return _missing(needs.name, values, table)

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from shoal import arguments, experiment, trees
+from shoal import arguments, trees
+from shoal import experiment as experiments
 from shoal.envs.check_contract import require_contract
 from shoal.envs.parameters import check_parameters
 from shoal.envs.registry import make
@@ -18,15 +19,15 @@ from shoal.runtime import limits, machine, rendering, saving
 from shoal.runtime import plot as pictures
 from shoal.runtime.acting import TrainedPolicy
 from shoal.runtime.directory import RunDirectory
-from shoal.runtime.evaluation import play, summed_up
-from shoal.runtime.progress import Activity, unsaid
+from shoal.runtime.evaluation import play_episodes, summarise_episodes
+from shoal.runtime.progress import Activity, ignore_text
 from shoal.runtime.rendering import Rendered
-from shoal.runtime.summary import by_episode, score
+from shoal.runtime.summary import score_statistics, statistics_by_episode
 from shoal.spaces import Dict
 from shoal.types import EPISODE_ENDED, Environment, spec_of
 from shoal.user_code import reports_user_code
 
-SHOWN_STEPS = 1000  # of an episode that is drawn, at most
+MAX_DRAWN_STEPS = 1000  # of an episode that is drawn, at most
 
 
 @reports_user_code
@@ -49,11 +50,11 @@ def load(
       ShoalError: there is no such run, policy or seed, it is damaged, or no seed is given and no score is finite.
     """
     directory = RunDirectory.open(arguments.path("run", run))
-    which, seed = which_of(which), None if seed is None else arguments.seed("seed", seed)
+    which, seed = check_which(which), None if seed is None else arguments.seed("seed", seed)
     if environment is not None:
         environment_of(environment, {})
-    decided = experiment.decide(environment, config_file=directory.path, overrides={})
-    return _loaded(directory, which, seed, decided)
+    experiment = experiments.decide(environment, config_file=directory.path, overrides={})
+    return _load_policy(directory, which, seed, experiment)
 
 
 @reports_user_code
@@ -86,12 +87,12 @@ def evaluate(
       ShoalError: the environment's spaces are not the policy's.
     """
     machine.prepare()
-    played = _asked(episodes, max_steps, seed, greedy)
+    settings = _check_episode_settings(episodes, max_steps, seed, greedy)
     policy = policy_of(policy)
     environment = trees.as_arrays(environment_for(policy, environment, parameters))
-    _check_memory("episodes", played.episodes, environment, policy)
-    with limits.exhaustion_in_one_sentence():
-        metrics = jax.device_get(_evaluate(environment, policy.config, policy.parameters, *played))
+    _check_episode_memory("episodes", settings.episodes, environment, policy)
+    with limits.report_out_of_memory():
+        metrics = jax.device_get(_evaluate(environment, policy.config, policy.parameters, *settings))
     return {name: float(x) for name, x in metrics.items()}
 
 
@@ -109,7 +110,7 @@ def evaluate_run(
     plot: str | Path = "",
     render: str | Path = "",
     render_episodes: int = 3,
-    tell: Callable[[str], None] = unsaid,
+    tell: Callable[[str], None] = ignore_text,
     **parameters: Any,
 ) -> dict[str, Any]:
     """Evaluates the policies of a run, those of all its seeds unless one is named.
@@ -133,42 +134,44 @@ def evaluate_run(
     Returns:
       `environment`, `which`, `mode`, `memory` (how long it lasts) and `episodes`; `metrics`, of each seed by name
       (see `evaluate`); `iqm` of the seeds' mean returns and its 95% `interval`; `by_episode`, of trials (see
-      `shoal.runtime.summary.by_episode`); `rendered`, the drawn `seed` and its `Rendered`.
+      `shoal.runtime.summary.statistics_by_episode`); `rendered`, the drawn `seed` and its `Rendered`.
 
     Raises:
       ShoalError: as `load`, `evaluate` and `render`.
     """
     machine.prepare()
-    render_episodes = arguments.whole("render_episodes", render_episodes, 1, arguments.LARGEST_INDEX)
-    _asked(episodes, 1, seed, greedy is None or greedy)
+    render_episodes = arguments.whole_number("render_episodes", render_episodes, 1, arguments.LARGEST_INDEX)
+    _check_episode_settings(episodes, 1, seed, greedy is None or greedy)
     run_seed = None if run_seed is None else arguments.seed("run_seed", run_seed)
     plot, render = (
         x if x == "" else arguments.path(name, x) for name, x in (("plot", plot), ("render", render))
     )
     directory = RunDirectory.open(arguments.path("run", run))
-    decided = experiment.decide(
+    experiment = experiments.decide(
         environment, environment_parameters=parameters, config_file=directory.path, overrides={}
     )
-    _check_pictures(decided.environment, plot, render, render_episodes)
-    greedy = decided.run.eval_mode != "sampled" if greedy is None else greedy
-    own = _trained_in(directory, parameters)
-    policies = _policies(directory, which_of(which), run_seed, memory_lasts, own)
+    _check_pictures(experiment.environment, plot, render, render_episodes)
+    greedy = experiment.run.eval_mode != "sampled" if greedy is None else greedy
+    training_experiment = _training_experiment(directory, parameters)
+    policies = _load_policies(directory, check_which(which), run_seed, memory_lasts, training_experiment)
     if render:
-        _check_memory("render_episodes", render_episodes, decided.environment, next(iter(policies.values())))
-    where: dict[str, Any] = dict(environment=decided.environment, seed=seed, greedy=greedy)
-    evaluated: dict[str, Any] = {"environment": decided.environment_name, "which": which}
+        _check_episode_memory(
+            "render_episodes", render_episodes, experiment.environment, next(iter(policies.values()))
+        )
+    settings: dict[str, Any] = dict(environment=experiment.environment, seed=seed, greedy=greedy)
+    results: dict[str, Any] = {"environment": experiment.environment_name, "which": which}
     tell(
         f"evaluating {len(policies)} polic{'y' if len(policies) == 1 else 'ies'} on {episodes:,} episodes each"
     )
-    evaluated |= _evaluate_each(policies, episodes=episodes, **where)
+    results |= _evaluate_each(policies, episodes=episodes, **settings)
     if plot:
         tell(f"evaluating with the memory cleared for {plot}")
-        _plot_trials(Path(plot), evaluated, policies, episodes=episodes, **where)
+        _plot_trials(Path(plot), results, policies, episodes=episodes, **settings)
     if render:
-        best = max(policies, key=lambda k: np.nan_to_num(evaluated["metrics"][k]["return_mean"], nan=-np.inf))
-        drawn = _draw(policies[best], render, episodes=render_episodes, tell=tell, **where)
-        evaluated["rendered"] = {"seed": best, **drawn}
-    return evaluated
+        best = max(policies, key=lambda k: np.nan_to_num(results["metrics"][k]["return_mean"], nan=-np.inf))
+        rendered = _draw_best(policies[best], render, episodes=render_episodes, tell=tell, **settings)
+        results["rendered"] = {"seed": best, **rendered}
+    return results
 
 
 @reports_user_code
@@ -180,7 +183,7 @@ def render(
     episodes: int = 3,
     seed: int = 0,
     greedy: bool = True,
-    max_steps: int = SHOWN_STEPS,
+    max_steps: int = MAX_DRAWN_STEPS,
     progress: bool = True,
     **parameters: Any,
 ) -> Rendered:
@@ -207,35 +210,39 @@ def render(
         file.
     """
     machine.prepare()
-    played, path = _asked(episodes, max_steps, seed, greedy), arguments.path("path", path)
+    settings, path = _check_episode_settings(episodes, max_steps, seed, greedy), arguments.path("path", path)
     policy = policy_of(policy)
     environment = trees.as_arrays(environment_for(policy, environment, parameters))
-    _check_memory("episodes", played.episodes, environment, policy)
-    with limits.exhaustion_in_one_sentence():
+    _check_episode_memory("episodes", settings.episodes, environment, policy)
+    with limits.report_out_of_memory():
         if not progress:
-            return _drawn(policy, environment, path, unsaid, played)
+            return _draw_episodes(policy, environment, path, ignore_text, settings)
         with Activity() as activity:
-            return _drawn(policy, environment, path, activity.doing, played)
+            return _draw_episodes(policy, environment, path, activity.describe, settings)
 
 
-def _drawn(
-    policy: TrainedPolicy, environment: Environment, path: Path, tell: Callable[[str], None], played: "_Asked"
+def _draw_episodes(
+    policy: TrainedPolicy,
+    environment: Environment,
+    path: Path,
+    tell: Callable[[str], None],
+    settings: "_EpisodeSettings",
 ) -> Rendered:
-    return rendering.draw(
+    return rendering.draw_episodes(
         environment,
         policy.config,
         policy.parameters,
-        played.key,
+        settings.key,
         path,
-        episodes=played.episodes,
-        max_steps=played.max_steps,
-        greedy=played.greedy,
+        episodes=settings.episodes,
+        max_steps=settings.max_steps,
+        greedy=settings.greedy,
         tell=tell,
     )
 
 
-def _loaded(
-    directory: RunDirectory, which: str, seed: int | None, decided: experiment.Experiment
+def _load_policy(
+    directory: RunDirectory, which: str, seed: int | None, experiment: experiments.Experiment
 ) -> TrainedPolicy:
     """`load`, where the run's settings are known."""
     leaves, metadata = directory.load_policy(which)
@@ -243,57 +250,57 @@ def _loaded(
     seed = saving.best_seed(directory) if seed is None else seed
     if seed not in seeds:
         raise ShoalError(f"seed={seed} is not one of the run's: {', '.join(map(str, seeds))}.")
-    spec, config = spec_of(decided.environment), trees.as_arrays(experiment.resolved(decided.config))
+    spec, config = spec_of(experiment.environment), trees.as_arrays(experiments.resolve(experiment.config))
 
     def template(config: Any) -> Any:
         algorithm = config.algorithm(spec)
         return algorithm.policy(algorithm.init(jax.random.key(0), 1))
 
-    parameters = saving.restored(jax.eval_shape(template, config), leaves, saving.POLICY, seeds.index(seed))
-    return TrainedPolicy(config, parameters, decided.environment)
+    parameters = saving.restore(jax.eval_shape(template, config), leaves, saving.POLICY, seeds.index(seed))
+    return TrainedPolicy(config, parameters, experiment.environment)
 
 
-def _trained_in(directory: RunDirectory, parameters: Mapping[str, Any]) -> experiment.Experiment:
+def _training_experiment(directory: RunDirectory, parameters: Mapping[str, Any]) -> experiments.Experiment:
     """A run's settings; with these parameters where its environment is gone, as a file of rulesets may be."""
     try:
-        return experiment.decide(None, config_file=directory.path, overrides={})
+        return experiments.decide(None, config_file=directory.path, overrides={})
     except ShoalError:
         if not parameters:
             raise
-        return experiment.decide(
+        return experiments.decide(
             None, environment_parameters=parameters, config_file=directory.path, overrides={}
         )
 
 
-def _policies(
+def _load_policies(
     directory: RunDirectory,
     which: str,
     seed: int | None,
     memory_lasts: str | None,
-    decided: experiment.Experiment,
+    experiment: experiments.Experiment,
 ) -> dict[int, TrainedPolicy]:
     """The policies of a run by their seeds, or that of one seed."""
     seeds = directory.load_policy(which)[1]["seeds"] if seed is None else [seed]
-    policies = {k: _loaded(directory, which, k, decided) for k in seeds}
+    policies = {k: _load_policy(directory, which, k, experiment) for k in seeds}
     if memory_lasts is None:
         return policies
-    return {k: policy.remembering(memory_lasts) for k, policy in policies.items()}
+    return {k: policy.with_memory_lasts(memory_lasts) for k, policy in policies.items()}
 
 
 def _evaluate_each(
-    policies: Mapping[int, TrainedPolicy], *, episodes: int, greedy: bool, **where: Any
+    policies: Mapping[int, TrainedPolicy], *, episodes: int, greedy: bool, **settings: Any
 ) -> dict[str, Any]:
     """What `evaluate_run` reports of the policies of a run's seeds."""
     metrics = {
-        k: evaluate(policy, episodes=episodes, greedy=greedy, **where) for k, policy in policies.items()
+        k: evaluate(policy, episodes=episodes, greedy=greedy, **settings) for k, policy in policies.items()
     }
     return {
         "mode": "greedy" if greedy else "sampled",
         "memory": next(iter(policies.values())).memory_lasts,
         "episodes": episodes,
         "metrics": metrics,
-        **score([x["return_mean"] for x in metrics.values()]),
-        "by_episode": by_episode(list(metrics.values())),
+        **score_statistics([x["return_mean"] for x in metrics.values()]),
+        "by_episode": statistics_by_episode(list(metrics.values())),
     }
 
 
@@ -302,7 +309,7 @@ def _check_pictures(
 ) -> None:
     """Raises ShoalError unless all pictures that are asked for can be drawn and written."""
     if render:
-        rendering.check(environment, render, render_episodes)
+        rendering.check_renderable(environment, render, render_episodes)
     if not plot:
         return
     path, space = Path(plot), environment.observation_space
@@ -315,20 +322,20 @@ def _check_pictures(
 
 
 def _plot_trials(
-    path: Path, evaluated: dict[str, Any], policies: Mapping[int, TrainedPolicy], **where: Any
+    path: Path, results: dict[str, Any], policies: Mapping[int, TrainedPolicy], **settings: Any
 ) -> None:
     """Draws the return by the index of an episode in its trial, with the policies' memory and without."""
-    remembers = evaluated["memory"] == "trial"
-    curves = {"memory of the whole trial" if remembers else "no memory of the trial": evaluated["by_episode"]}
-    if remembers:
-        cleared = [evaluate(policy.remembering("episode"), **where) for policy in policies.values()]
-        curves["memory cleared with every episode"] = by_episode(cleared)
+    has_memory = results["memory"] == "trial"
+    curves = {"memory of the whole trial" if has_memory else "no memory of the trial": results["by_episode"]}
+    if has_memory:
+        cleared = [evaluate(policy.with_memory_lasts("episode"), **settings) for policy in policies.values()]
+        curves["memory cleared with every episode"] = statistics_by_episode(cleared)
     seeds = f"{len(policies)} seeds" if len(policies) > 1 else "one seed"
-    title = f"{evaluated['environment']}, {seeds}, {evaluated['episodes']} trials each"
-    pictures.by_episode(path, {name: x["return"]["seeds"] for name, x in curves.items()}, title)
+    title = f"{results['environment']}, {seeds}, {results['episodes']} trials each"
+    pictures.plot_by_episode(path, {name: x["return"]["seeds"] for name, x in curves.items()}, title)
 
 
-def _draw(
+def _draw_best(
     policy: TrainedPolicy,
     path: str | Path,
     environment: Environment,
@@ -339,11 +346,17 @@ def _draw(
     greedy: bool,
 ) -> dict[str, Any]:
     environment = trees.as_arrays(environment_for(policy, environment, {}))
-    drawn = _drawn(policy, environment, Path(path), tell, _asked(episodes, SHOWN_STEPS, seed, greedy))
-    return {**dataclasses.asdict(drawn), "path": str(drawn.path)}
+    rendered = _draw_episodes(
+        policy,
+        environment,
+        Path(path),
+        tell,
+        _check_episode_settings(episodes, MAX_DRAWN_STEPS, seed, greedy),
+    )
+    return {**dataclasses.asdict(rendered), "path": str(rendered.path)}
 
 
-class _Asked(NamedTuple):
+class _EpisodeSettings(NamedTuple):
     """Which episodes are played, checked; as `_evaluate` takes it."""
 
     key: jax.Array
@@ -352,21 +365,21 @@ class _Asked(NamedTuple):
     greedy: bool
 
 
-def _asked(episodes: Any, max_steps: Any, seed: Any, greedy: Any) -> _Asked:
+def _check_episode_settings(episodes: Any, max_steps: Any, seed: Any, greedy: Any) -> _EpisodeSettings:
     """Raises ShoalError unless episodes can be played that are asked for like this."""
-    most = arguments.LARGEST_INDEX
-    return _Asked(
+    largest = arguments.LARGEST_INDEX
+    return _EpisodeSettings(
         jax.random.key(arguments.seed("seed", seed)),
-        arguments.whole("episodes", episodes, 1, most),
-        arguments.whole("max_steps", max_steps, 1, most),
-        arguments.switch("greedy", greedy),
+        arguments.whole_number("episodes", episodes, 1, largest),
+        arguments.whole_number("max_steps", max_steps, 1, largest),
+        arguments.boolean("greedy", greedy),
     )
 
 
-def _check_memory(name: str, episodes: int, environment: Environment, policy: TrainedPolicy) -> None:
+def _check_episode_memory(name: str, episodes: int, environment: Environment, policy: TrainedPolicy) -> None:
     """Raises ShoalError unless so many episodes can be played at once."""
-    each = limits.episode_bytes(environment, policy.config)
-    limits.check_count(name, episodes, each, "environments", jax.devices()[0])
+    bytes_each = limits.episode_bytes(environment, policy.config)
+    limits.check_count(name, episodes, bytes_each, "environments", jax.devices()[0])
 
 
 def policy_of(policy: TrainedPolicy | str | Path) -> TrainedPolicy:
@@ -392,7 +405,7 @@ def environment_of(environment: str | Environment, parameters: Mapping[str, Any]
     ):
         kind = "a class" if isinstance(environment, type) else f"of type {type(environment).__name__}"
         raise ShoalError(
-            f"environment={arguments.shown(environment)} is {kind}; give an environment, or a name such as "
+            f"environment={arguments.short_repr(environment)} is {kind}; give an environment, or a name such as "
             "'CartPole-v1'."
         )
     if parameters:
@@ -418,10 +431,10 @@ def environment_for(
     return environment
 
 
-def which_of(which: str) -> str:
+def check_which(which: str) -> str:
     """Raises ShoalError unless `which` names a saved policy."""
     if not isinstance(which, str) or which not in ("best", "last"):
-        raise ShoalError(f"which={arguments.shown(which)} is neither 'best' nor 'last'.")
+        raise ShoalError(f"which={arguments.short_repr(which)} is neither 'best' nor 'last'.")
     return which
 
 
@@ -436,6 +449,8 @@ def _evaluate(
     greedy: bool,
 ) -> dict[str, jax.Array]:
     algorithm = config.algorithm(spec_of(environment))
-    return summed_up(
-        play(environment, algorithm, parameters, key, episodes=episodes, max_steps=max_steps, greedy=greedy)
+    return summarise_episodes(
+        play_episodes(
+            environment, algorithm, parameters, key, episodes=episodes, max_steps=max_steps, greedy=greedy
+        )
     )

@@ -41,7 +41,7 @@ class Bounds:
     above: float | None = None  # greater than this
     below: float | None = None  # less than this
 
-    def contain(self, value: Any) -> bool:
+    def contains(self, value: Any) -> bool:
         """Whether a number, or each number of an array, lies within the bounds."""
         x = np.asarray(value, np.float64)
         inside = np.isfinite(x)
@@ -118,16 +118,16 @@ def check_bounds(name: str, value: Any, bounds: Bounds) -> None:
     Raises:
       ShoalError: it does not.
     """
-    if isinstance(value, jax.core.Tracer) or bounds.contain(value):
+    if isinstance(value, jax.core.Tracer) or bounds.contains(value):
         return
     if isinstance(value, int) and abs(value) < 10**15:
-        shown = str(value)
+        value_text = str(value)
     elif isinstance(value, int | float):
-        shown = f"{value:g}"
+        value_text = f"{value:g}"
     else:
-        shown = str(value if isinstance(value, tuple) else np.asarray(value).tolist())
-    each = "" if np.ndim(value) == 0 else "each number of it "
-    raise ShoalError(f"{name}={shown} is out of bounds: {each or 'it '}must be {bounds}.")
+        value_text = str(value if isinstance(value, tuple) else np.asarray(value).tolist())
+    subject = "" if np.ndim(value) == 0 else "each number of it "
+    raise ShoalError(f"{name}={value_text} is out of bounds: {subject or 'it '}must be {bounds}.")
 
 
 def _is_data(field: dataclasses.Field, declared: Any) -> bool:
@@ -282,21 +282,24 @@ def with_saved_parts(tree: T, saved: Mapping[str, Any], parts: Sequence[str]) ->
       ShoalError: the first leaf that is missing on one side, or has another shape or dtype.
     """
 
-    def chosen(name: str) -> bool:
+    def is_replaced(name: str) -> bool:
         return name.split("/", maxsplit=1)[0] in parts
 
     leaves = named_leaves(tree)
-    for name in [*filter(chosen, leaves), *filter(chosen, saved)]:
+    for name in [*filter(is_replaced, leaves), *filter(is_replaced, saved)]:
         if name not in saved:
             raise ShoalError(f"{name!r} is learned here, but nothing of that name was saved there{_SAME}.")
         if name not in leaves:
             raise ShoalError(f"{name!r} was saved there, but nothing of that name is learned here{_SAME}.")
-        here, there = leaves[name], saved[name]
-        if (here.shape, here.dtype) != (there.shape, there.dtype):
+        current, stored = leaves[name], saved[name]
+        if (current.shape, current.dtype) != (stored.shape, stored.dtype):
             raise ShoalError(
-                f"{name!r} is {there.dtype}{list(there.shape)} there and {here.dtype}{list(here.shape)} here{_SAME}."
+                f"{name!r} is {stored.dtype}{list(stored.shape)} there and "
+                f"{current.dtype}{list(current.shape)} here{_SAME}."
             )
-    return with_named_leaves(tree, {name: saved[name] if chosen(name) else x for name, x in leaves.items()})
+    return with_named_leaves(
+        tree, {name: saved[name] if is_replaced(name) else x for name, x in leaves.items()}
+    )
 
 
 def where(condition: jax.Array, on_true: T, on_false: T) -> T:

@@ -28,8 +28,8 @@ CREATED = (
 )
 CALLBACK = "Traceback (most recent call last)"  # in the message of a compiled program's error
 PROGRAM_ERRORS = ("JaxRuntimeError", "XlaRuntimeError")
-MOST_FRAMES = 20  # that are shown
-MOST_CHARACTERS = 300  # of an error's own message
+MAX_FRAMES = 20  # that are shown
+MAX_CHARACTERS = 300  # of an error's own message
 
 REMEDIES = {
     "TracerBoolConversionError": (
@@ -60,7 +60,7 @@ def reports_user_code(function: Function) -> Function:
     """
 
     @functools.wraps(function)
-    def reporting(*args: Any, **kwargs: Any) -> Any:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
         except ShoalError:
@@ -71,73 +71,73 @@ def reports_user_code(function: Function) -> Function:
                 raise
             raise failure from error
 
-    return cast(Function, reporting)
+    return cast(Function, wrapper)
 
 
-def user_code_error(error: BaseException, doing: str = "") -> UserCodeError | None:
+def user_code_error(error: BaseException, action: str = "") -> UserCodeError | None:
     """The error of a user's code as a sentence and the user's frames; None where no code of the user's took part.
 
     Args:
       error: as it was caught.
-      doing: what failed, in place of the name of the user's function.
+      action: what failed, in place of the name of the user's function.
     """
-    text = str_of(error)
-    frames = _of_callback(error) or user_frames(error) or _of_leak(text) or _called_wrongly(error)
+    text = message_of(error)
+    frames = _callback_frames(error) or user_frames(error) or _leak_frames(text) or _wrong_call_frames(error)
     if not frames:
         return None
-    own = [frame for frame in frames if not _is_installed(frame.summary.filename)] or frames
-    where = place(own[-1].summary.filename, own[-1].summary.lineno)
-    sentence = f"{doing or _whose(own)} failed in {where}: {what(error)}."
-    return UserCodeError(sentence, shown(frame.summary for frame in frames))
+    project_frames = [frame for frame in frames if not _is_installed(frame.summary.filename)] or frames
+    location = format_location(project_frames[-1].summary.filename, project_frames[-1].summary.lineno)
+    sentence = f"{action or _failing_function(project_frames)} failed in {location}: {describe_error(error)}."
+    return UserCodeError(sentence, format_frames(frame.summary for frame in frames))
 
 
 def user_frames(error: BaseException) -> list[Frame]:
     """The user's frames of an error's traceback, innermost last."""
-    walked = zip(
+    traced = zip(
         traceback.walk_tb(error.__traceback__), traceback.extract_tb(error.__traceback__), strict=True
     )
     libraries = _library_paths()
     return [
         Frame(frame.f_code.co_qualname, summary)
-        for (frame, _), summary in walked
-        if _is_users(summary, str(frame.f_globals.get("__name__", "")), libraries)
+        for (frame, _), summary in traced
+        if _is_user_frame(summary, str(frame.f_globals.get("__name__", "")), libraries)
     ]
 
 
-def what(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """An error in half a sentence: its type, and the first line of its message or what would be right."""
-    kind, text = type(error).__name__, str_of(error)
-    if is_of_callback(error):  # what it raised comes last
-        return _shortened(text.strip().splitlines()[-1])
+    kind, text = type(error).__name__, message_of(error)
+    if is_callback_error(error):  # what it raised comes last
+        return _shorten(text.strip().splitlines()[-1])
     if kind == "UnexpectedTracerError":
         created = re.search(CREATED, text)
-        where = f" (of {place(created[1], int(created[2]))})" if created else ""
+        location = f" (of {format_location(created[1], int(created[2]))})" if created else ""
         return (
-            f"{kind}: a traced value{where} was kept outside of what the function returns, and used later; return "
+            f"{kind}: a traced value{location} was kept outside of what the function returns, and used later; return "
             "it as a part of the state"
         )
     if isinstance(error, ShoalError):
-        return _shortened(text)
+        return _shorten(text)
     if kind in REMEDIES:
         return f"{kind}: {REMEDIES[kind]}"
     if isinstance(error, SystemExit):
         return f"it ends the process (SystemExit: {error.code})"
     lines = text.strip().splitlines()
-    return _shortened(f"{kind}: {lines[0]}" if lines else kind)
+    return _shorten(f"{kind}: {lines[0]}" if lines else kind)
 
 
-def place(filename: str, line: int | None) -> str:
+def format_location(filename: str, line: int | None) -> str:
     """A line of a file, which is named from the current directory where it lies in it."""
     folder = os.path.join(os.getcwd(), "")
     return f"{filename.removeprefix(folder)}, line {line}"
 
 
-def shown(summaries: Iterator[traceback.FrameSummary]) -> str:
+def format_frames(summaries: Iterator[traceback.FrameSummary]) -> str:
     """Frames as Python shows them; of very many the innermost."""
-    return "".join(traceback.StackSummary.from_list(list(summaries)[-MOST_FRAMES:]).format()).rstrip("\n")
+    return "".join(traceback.StackSummary.from_list(list(summaries)[-MAX_FRAMES:]).format()).rstrip("\n")
 
 
-def str_of(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     """The message of an error; empty where it has none that can be read."""
     try:
         return str(error)
@@ -145,7 +145,7 @@ def str_of(error: BaseException) -> str:
         return ""
 
 
-def _is_users(summary: traceback.FrameSummary, module: str, libraries: tuple[str, ...]) -> bool:
+def _is_user_frame(summary: traceback.FrameSummary, module: str, libraries: tuple[str, ...]) -> bool:
     filename = summary.filename
     if filename.startswith("<"):  # no file: a prompt or a generated function
         generated = filename.startswith("<frozen ") or (
@@ -173,64 +173,66 @@ def _library_paths() -> tuple[str, ...]:
     return tuple(paths)
 
 
-def _whose(frames: list[Frame]) -> str:
+def _failing_function(frames: list[Frame]) -> str:
     """The innermost method among frames, such as `MyEnv.step`; the outermost function where there is none."""
-    names = [_without_surroundings(frame.function) for frame in frames]
+    names = [_without_enclosing(frame.function) for frame in frames]
     return next((name for name in reversed(names) if "." in name), names[0] or "a lambda")
 
 
-def _without_surroundings(function: str) -> str:
+def _without_enclosing(function: str) -> str:
     """`make.<locals>.MyEnv.step.<locals>.<lambda>` as `MyEnv.step`: the class and what is within it."""
     parts = [part for part in function.split(".<locals>.") if not part.startswith("<")]
     first = max((i for i, part in enumerate(parts) if "." in part), default=0)
     return ".".join(parts[first:])
 
 
-def is_of_callback(error: BaseException | None) -> bool:
+def is_callback_error(error: BaseException | None) -> bool:
     """Whether an error is that of a compiled program in which a callback failed."""
-    return error is not None and type(error).__name__ in PROGRAM_ERRORS and CALLBACK in str_of(error)
+    return error is not None and type(error).__name__ in PROGRAM_ERRORS and CALLBACK in message_of(error)
 
 
-def _of_callback(error: BaseException) -> list[Frame]:
+def _callback_frames(error: BaseException) -> list[Frame]:
     """The user's last frames in the message of an error, where it holds the traceback of a callback that failed."""
-    if not is_of_callback(error):
+    if not is_callback_error(error):
         return []
     libraries, frames = _library_paths(), []
-    for file, line, function in reversed(re.findall(r'File "(.+?)", line (\d+), in (\S+)', str_of(error))):
+    for file, line, function in reversed(
+        re.findall(r'File "(.+?)", line (\d+), in (\S+)', message_of(error))
+    ):
         summary = traceback.FrameSummary(file, int(line), function)
-        if _is_users(summary, "", libraries):
+        if _is_user_frame(summary, "", libraries):
             frames.append(Frame(function, summary))
         elif frames:
             break  # what called the callback is no part of it
     return frames[::-1]
 
 
-def _of_leak(text: str) -> list[Frame]:
+def _leak_frames(text: str) -> list[Frame]:
     """Where a traced value was made that was kept beyond its trace, and is used where no line is the user's."""
     created = re.search(CREATED, text)
     if created is None:
         return []
     summary = traceback.FrameSummary(created[1], int(created[2]), created[3].rpartition(".")[2])
-    return [Frame(created[3], summary)] if _is_users(summary, "", _library_paths()) else []
+    return [Frame(created[3], summary)] if _is_user_frame(summary, "", _library_paths()) else []
 
 
-def _called_wrongly(error: BaseException) -> list[Frame]:
+def _wrong_call_frames(error: BaseException) -> list[Frame]:
     """Where a user's function is defined that Shoal could not call: its parameters are not those it must have."""
-    called = re.match(r"([\w.<>]+)\(\) (?:takes|missing|got) ", str_of(error))
-    if not isinstance(error, TypeError) or not called:
+    match = re.match(r"([\w.<>]+)\(\) (?:takes|missing|got) ", message_of(error))
+    if not isinstance(error, TypeError) or not match:
         return []
     libraries = _library_paths()
     for module in list(sys.modules.values()):
-        code = _code_of(module, called[1].split("."))
+        code = _code_of_function(module, match[1].split("."))
         if code is None:
             continue
         summary = traceback.FrameSummary(code.co_filename, code.co_firstlineno, code.co_name)
-        if _is_users(summary, module.__name__, libraries):
-            return [Frame(called[1], summary)]
+        if _is_user_frame(summary, module.__name__, libraries):
+            return [Frame(match[1], summary)]
     return []
 
 
-def _code_of(module: Any, names: list[str]) -> Any:
+def _code_of_function(module: Any, names: list[str]) -> Any:
     """The code of a function of a module; of the function around it, where it is local to one."""
     found = getattr(module, "__dict__", {}).get(names[0])
     for name in names[1:]:
@@ -240,7 +242,7 @@ def _code_of(module: Any, names: list[str]) -> Any:
     return getattr(found, "__code__", None)
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     """One line of limited length, without a full stop."""
     text = " ".join(text.split()).rstrip(".")
-    return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 3] + "..."
+    return text if len(text) <= MAX_CHARACTERS else text[: MAX_CHARACTERS - 3] + "..."

@@ -15,7 +15,7 @@ from shoal import trees
 from shoal.algos import registry
 from shoal.envs.batch import Batch
 from shoal.runtime.groups import check_reduced
-from shoal.runtime.rollout import Position, none_ended, rollout
+from shoal.runtime.rollout import RolloutState, no_ended_episodes, rollout
 from shoal.runtime.run import Episodes, Settings
 from shoal.types import Learner, Mean, spec_of
 
@@ -51,9 +51,9 @@ def learn(config):
         state, timestep = batch.reset(reset_key)
         zeros = jnp.zeros(NUM_ENVS)
         memory = algorithm.memory((NUM_ENVS,))
-        position = Position(state, timestep, memory, Episodes(zeros, zeros), none_ended())
-        position, trajectory = rollout(
-            batch, algorithm, algorithm.policy(learner), position, roll_key, NUM_STEPS
+        rollout_state = RolloutState(state, timestep, memory, Episodes(zeros, zeros), no_ended_episodes())
+        rollout_state, trajectory = rollout(
+            batch, algorithm, algorithm.policy(learner), rollout_state, roll_key, NUM_STEPS
         )
         new, metrics = algorithm.update(learner, trajectory, update_key, jnp.float32(0.25))
         return {"before": learner, "after": new, "metrics": metrics, "trajectory": trajectory}

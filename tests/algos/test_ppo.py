@@ -15,7 +15,7 @@ from shoal.algos.policy_gradient import A2CConfig, ReinforceConfig
 from shoal.algos.ppo import PPOConfig, summed_loss
 from shoal.envs.batch import Batch
 from shoal.errors import ShoalError
-from shoal.runtime.rollout import Position, none_ended, rollout
+from shoal.runtime.rollout import RolloutState, no_ended_episodes, rollout
 from shoal.runtime.run import Episodes
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
 from shoal.types import EnvSpec, restart, spec_of, transition
@@ -56,8 +56,12 @@ def live(config, env, key):
     reset_key, init_key, roll_key = jax.random.split(key, 3)
     state, timestep = batch.reset(reset_key)
     learner, zeros = algorithm.init(init_key, NUM_ENVS), jnp.zeros(NUM_ENVS)
-    position = Position(state, timestep, algorithm.memory((NUM_ENVS,)), Episodes(zeros, zeros), none_ended())
-    return learner, rollout(batch, algorithm, algorithm.policy(learner), position, roll_key, NUM_STEPS)[1]
+    rollout_state = RolloutState(
+        state, timestep, algorithm.memory((NUM_ENVS,)), Episodes(zeros, zeros), no_ended_episodes()
+    )
+    return learner, rollout(batch, algorithm, algorithm.policy(learner), rollout_state, roll_key, NUM_STEPS)[
+        1
+    ]
 
 
 # Compiled once for all configs that differ in numbers alone.

@@ -10,7 +10,7 @@ from PIL import Image
 import shoal
 from shoal.cli.eval import trial_lines
 from shoal.runtime.directory import RunDirectory
-from shoal.runtime.summary import by_episode
+from shoal.runtime.summary import statistics_by_episode
 
 BROKEN = """
 import jax.numpy as jnp
@@ -84,7 +84,7 @@ def test_eval_shows_trials_by_the_index_of_their_episodes():
             {key: x for index in range(2) for name in names for key, x in of(name, index, add).items()}
             for add in (0.0, 10.0)
         ]
-        return [line.split() for line in trial_lines(by_episode(metrics))[1:]]
+        return [line.split() for line in trial_lines(statistics_by_episode(metrics))[1:]]
 
     returns = ["return", "mean", "return", "median", "return", "p20"]
     interval = ["95%", "of", "return"]
@@ -101,7 +101,7 @@ def test_eval_shows_trials_by_the_index_of_their_episodes():
         *interval,
     ]
     assert first[:7] == ["0", "6.000", "7.000", "5.500", "6.000", "7.000", "5.500"]
-    assert trial_lines(by_episode([{"return_mean": 1.0}])) == []
+    assert trial_lines(statistics_by_episode([{"return_mean": 1.0}])) == []
 
 
 def test_eval_tells_what_the_memory_of_a_trial_is_worth(trained, command, capsys, tmp_path):

@@ -91,7 +91,7 @@ def test_names_are_the_flags_that_there_are(capsys):
     with pytest.raises(SystemExit):
         parse("--help")
     page = capsys.readouterr().out
-    assert set(re.findall(r"--[a-z-]+(?=[ ,\n])", page)) == set(flags.names(Outer()))
+    assert set(re.findall(r"--[a-z-]+(?=[ ,\n])", page)) == set(flags.flag_names(Outer()))
 
 
 @pytest.mark.parametrize(
@@ -118,11 +118,11 @@ def test_an_environment_is_a_name_and_its_parameters():
         "sparse=true",
         "goal=far",
     ]
-    assert flags.environment(words) == (
+    assert flags.parse_environment(words) == (
         "CartPole-v1",
         {"gravity": 9, "half_length": 0.7, "max_episode_steps": None, "sparse": True, "goal": "far"},
     )
-    assert flags.environment(["gravity=9"]) == ("", {"gravity": 9})
+    assert flags.parse_environment(["gravity=9"]) == ("", {"gravity": 9})
     for text, value in (
         ("inf", math.inf),
         ("-inf", -math.inf),
@@ -135,10 +135,10 @@ def test_an_environment_is_a_name_and_its_parameters():
         ("bench.npz:train", "bench.npz:train"),
         ("9" * 5000, "9" * 5000),
     ):
-        assert flags.environment([f"x={text}"]) == ("", {"x": value})
-    assert all(math.isnan(flags.environment([f"x={text}"])[1]["x"]) for text in ("nan", "NaN", "-nan"))
+        assert flags.parse_environment([f"x={text}"]) == ("", {"x": value})
+    assert all(math.isnan(flags.parse_environment([f"x={text}"])[1]["x"]) for text in ("nan", "NaN", "-nan"))
     with pytest.raises(ShoalError, match="'Pendulum-v1' is one word too many after 'CartPole-v1'"):
-        flags.environment(["CartPole-v1", "Pendulum-v1"])
+        flags.parse_environment(["CartPole-v1", "Pendulum-v1"])
 
 
 @pytest.mark.parametrize(
@@ -168,14 +168,14 @@ def test_a_flag_is_given_once(words, sentence):
 
 def test_what_is_given_is_known_though_it_is_the_default():
     words = ["Env", "--total_steps=1000", "--no-norm-obs", "--hidden-sizes", "64", "64"]
-    assert flags.given(Outer(), words) == {"total_steps", "norm_obs", "hidden_sizes"}
-    assert flags.given(Outer(), ["Env", "a=1"]) == set()
+    assert flags.given_fields(Outer(), words) == {"total_steps", "norm_obs", "hidden_sizes"}
+    assert flags.given_fields(Outer(), ["Env", "a=1"]) == set()
 
 
 def test_a_parameter_is_given_once():
     with pytest.raises(
         ShoalError, match="parameter gravity is given twice, gravity=1 and gravity=2; give it once"
     ):
-        flags.environment(["CartPole-v1", "gravity=1", "gravity=2"])
+        flags.parse_environment(["CartPole-v1", "gravity=1", "gravity=2"])
     with pytest.raises(ShoalError, match="is given twice, cart-mass=1 and cart_mass=1"):
-        flags.environment(["CartPole-v1", "cart-mass=1", "cart_mass=1"])
+        flags.parse_environment(["CartPole-v1", "cart-mass=1", "cart_mass=1"])

@@ -14,7 +14,14 @@ from shoal.runtime.config import RunConfig
 CONFIGS = [RunConfig, *map(config_class, algorithms())]
 FLAGS = [
     *CONFIGS,
-    *(train.Choices, eval.Settings, rollout.Settings, check.Settings, grid.Making, api.GenerationConfig),
+    *(
+        train.Choices,
+        eval.Settings,
+        rollout.Settings,
+        check.Settings,
+        grid.MakeSettings,
+        api.GenerationConfig,
+    ),
 ]
 # A text says what happens: it begins with one of these.
 VERBS = """
@@ -63,7 +70,7 @@ def shown(command, capsys, monkeypatch):
 
 
 def test_flags_are_grouped_and_the_most_used_come_first():
-    found = {title: [flag.words for flag in flags] for title, flags in help.grouped(Whole()).items()}
+    found = {title: [flag.words for flag in flags] for title, flags in help.flag_groups(Whole()).items()}
     assert found == {
         "most used": ["--b [INT ...]"],
         "options": ["--first STR"],
@@ -74,7 +81,7 @@ def test_flags_are_grouped_and_the_most_used_come_first():
 
 
 def test_defaults_are_shown_unless_nothing_is_the_default():
-    page = help.page("shoal try", "Tries.", Whole(), full=False)
+    page = help.help_page("shoal try", "Tries.", Whole(), full=False)
     assert "Sets b. (default: 1 2)" in page and "Sets a. (default: None)" in page
     assert re.search(r"--first STR +Sets the first; left out, none\.$", page, re.M)
 

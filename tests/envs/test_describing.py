@@ -41,7 +41,7 @@ from shoal.envs.grid.minigrid import Empty
 from shoal.envs.grid.rulesets import NO_RULESET, Ruleset
 from shoal.envs.grid.xland import XLand
 from shoal.errors import ShoalError
-from shoal.runtime.files import plain
+from shoal.runtime.files import to_jsonable
 from shoal.spaces import Box, Discrete
 from shoal.types import Environment
 
@@ -104,7 +104,7 @@ def through_a_file(environment):
     """The environment that is made of what a run writes of another; there are no gaps."""
     description = describe(environment)
     assert not description.gaps
-    text = json.dumps(plain(description_to_json(description), not_finite=str), allow_nan=False)
+    text = json.dumps(to_jsonable(description_to_json(description), not_finite=str), allow_nan=False)
     again, known = rebuild(json.loads(text), {})
     assert trees_equal(again, environment)
     assert description_to_json(known) == description_to_json(description)

@@ -90,9 +90,9 @@ def test_jaxs_own_keys_are_storable(implementation):
     keys = jax.random.split(jax.random.key(0, impl=implementation), 3)
     arrays.check_storable({"k": keys})
     arrays.check_storable({"k": shape(keys.dtype)})
-    words, name = arrays.as_words(keys)
+    words, name = arrays.to_numpy(keys)
     assert (name, words.dtype, words.shape[:1]) == (implementation, np.uint32, (3,))
-    again = arrays.from_words(words, name)
+    again = arrays.from_numpy(words, name)
     assert again.dtype == keys.dtype
     np.testing.assert_array_equal(jax.random.bits(again[1]), jax.random.bits(keys[1]))
 

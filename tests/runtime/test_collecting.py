@@ -141,7 +141,7 @@ def test_chunks_do_not_change_what_is_collected(tmp_path, monkeypatch):
         return shoal.rollout("Pendulum-v1", num_envs=4, num_steps=401, save=tmp_path / "x.npz")
 
     whole = collected()
-    monkeypatch.setattr(collecting, "STEPS_AT_ONCE", 4 * 17)  # 23 chunks and a rest of 10 steps
+    monkeypatch.setattr(collecting, "MAX_STEPS_PER_CALL", 4 * 17)  # 23 chunks and a rest of 10 steps
     parts = collected()
     assert (parts.episodes, parts.return_mean) == (8, pytest.approx(whole.return_mean, rel=1e-5))
     for name, x in whole.data.items():

@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from shoal.errors import ShoalError
-from shoal.runtime.config import RunConfig, at_least
+from shoal.runtime.config import RunConfig, check_at_least
 
 
 def config(updates=100, **settings):
@@ -128,6 +128,6 @@ def test_the_defaults_and_their_bounds_are_valid():
     RunConfig(env_groups=2, eval_every=-1).validate()
     RunConfig(seed=2**32 - 1, seeds=1, num_evals=100_000, total_steps=10**13).validate()
     RunConfig(num_envs=1, num_steps=1, total_steps=2**31 - 1, eval_max_steps=2**31 - 1).validate()
-    at_least("x", 3, 3)
+    check_at_least("x", 3, 3)
     with pytest.raises(ShoalError, match=r"^x=2 is too small: it must be at least 3\.$"):
-        at_least("x", 2, 3)
+        check_at_least("x", 2, 3)

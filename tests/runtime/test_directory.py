@@ -402,7 +402,7 @@ def test_of_two_processes_one_creates_the_run(tmp_path, monkeypatch, link):
     monkeypatch.setattr(os, "link", link or unsupported)
     path = tmp_path / "run"
     first = RunDirectory.create(path, "x", "y", {"first": True})
-    monkeypatch.setattr(module.vacancy, "check", lambda *_: None)
+    monkeypatch.setattr(module.vacancy, "check_vacant", lambda *_: None)
     with pytest.raises(ShoalError, match=r"run' already holds another run; name a new one\.$"):
         RunDirectory.create(path, "x", "y", {"first": False})
     assert first.load_config() == {"first": True}

@@ -23,7 +23,7 @@ SETTINGS = {"eval_episodes": EPISODES, "num_envs": 2, "num_steps": 4}
 @functools.partial(jax.jit, static_argnames=("max_steps", "greedy"))
 def play(policy, key, max_steps, greedy):
     env = Halves(bonus=0.5)
-    result = evaluation.play(
+    result = evaluation.play_episodes(
         env,
         BanditConfig().algorithm(spec_of(env)),
         policy,
@@ -32,10 +32,10 @@ def play(policy, key, max_steps, greedy):
         max_steps=max_steps,
         greedy=greedy,
     )
-    return result, evaluation.summed_up(result)
+    return result, evaluation.summarise_episodes(result)
 
 
-def played(max_steps=50, greedy=True, policy=(0.0, 1.0), key=0):
+def evaluate_policy(max_steps=50, greedy=True, policy=(0.0, 1.0), key=0):
     """Whole episodes of a policy, and what they are summed up to."""
     return jax.device_get(play(jnp.array(policy), jax.random.key(key), max_steps, greedy))
 
@@ -43,7 +43,7 @@ def played(max_steps=50, greedy=True, policy=(0.0, 1.0), key=0):
 @pytest.fixture(scope="module")
 def whole():
     """Every episode to its end; the policy takes action 1, which gives 1.5 a step."""
-    return played()
+    return evaluate_policy()
 
 
 def test_each_environment_plays_exactly_one_whole_episode(whole):
@@ -104,7 +104,7 @@ def test_a_summary_that_there_is_not_is_one_sentence():
 
     algorithm = BanditConfig().algorithm(spec_of(Misspelt()))
     with pytest.raises(ShoalError) as error:
-        evaluation.play(
+        evaluation.play_episodes(
             Misspelt(), algorithm, jnp.zeros(2), jax.random.key(0), episodes=2, max_steps=3, greedy=True
         )
     assert str(error.value) == (
@@ -114,7 +114,7 @@ def test_a_summary_that_there_is_not_is_one_sentence():
 
 
 def test_the_cap_leaves_episodes_unfinished():
-    result, metrics = played(max_steps=10)
+    result, metrics = evaluate_policy(max_steps=10)
     long = result.info["is_long"] == 1
     np.testing.assert_array_equal(result.length, np.where(long, 10, 2))
     assert not (result.truncated | (result.terminated & long)).any()
@@ -123,13 +123,13 @@ def test_the_cap_leaves_episodes_unfinished():
 
 
 def test_a_sampled_policy_samples():
-    result, _ = played(greedy=False, policy=(0.0, 0.0))
+    result, _ = evaluate_policy(greedy=False, policy=(0.0, 0.0))
     share = (result.returned / result.length - 1) / 0.5  # of action 1
     assert share.sum() / EPISODES == pytest.approx(0.5, abs=0.1)
     assert len(np.unique(share)) > 5
-    again, _ = played(greedy=False, policy=(0.0, 0.0))
+    again, _ = evaluate_policy(greedy=False, policy=(0.0, 0.0))
     np.testing.assert_array_equal(result.returned, again.returned)
-    other, _ = played(greedy=False, policy=(0.0, 0.0), key=1)
+    other, _ = evaluate_policy(greedy=False, policy=(0.0, 0.0), key=1)
     assert (result.returned != other.returned).any()
 
 
@@ -142,8 +142,10 @@ def trials():
     def play(key):
         algorithm = BanditConfig().algorithm(spec_of(env))
         policy = jnp.array((0.0, 1.0))
-        result = evaluation.play(env, algorithm, policy, key, episodes=EPISODES, max_steps=50, greedy=True)
-        return result, evaluation.summed_up(result)
+        result = evaluation.play_episodes(
+            env, algorithm, policy, key, episodes=EPISODES, max_steps=50, greedy=True
+        )
+        return result, evaluation.summarise_episodes(result)
 
     return jax.device_get(play(jax.random.key(1)))
 
@@ -178,8 +180,8 @@ def test_each_episode_of_a_trial_is_reported_by_its_index(trials):
     assert not any(name.startswith("info_clock_last_0") for name in metrics)  # a number has no index
 
 
-def longest_share(played):
-    return {"share_of_twenty": jnp.mean(played.length == 20.0)}
+def longest_share(episodes):
+    return {"share_of_twenty": jnp.mean(episodes.length == 20.0)}
 
 
 def prefers_long(metrics):

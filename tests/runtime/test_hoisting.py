@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.runtime.hoisting import ahead
+from shoal.runtime.hoisting import split_by_key
 
 
 def draws_in(function, *args):
@@ -22,7 +22,7 @@ def act(key, scale, x):
 
 def test_the_two_parts_together_are_the_function():
     x, scale = jnp.arange(6.0).reshape(2, 3), jnp.float32(0.5)
-    draw, finish = ahead(act, jax.random.key(0), scale, x)
+    draw, finish = split_by_key(act, jax.random.key(0), scale, x)
     for seed in range(5):
         key = jax.random.key(seed)
         expected = act(key, scale + seed, x * seed)
@@ -34,7 +34,7 @@ def test_the_two_parts_together_are_the_function():
 
 def test_every_draw_is_made_ahead():
     x, scale = jnp.ones((2, 3)), jnp.float32(0.5)
-    draw, finish = ahead(act, jax.random.key(0), scale, x)
+    draw, finish = split_by_key(act, jax.random.key(0), scale, x)
     assert draws_in(draw, jax.random.key(0)) > 0
     assert draws_in(finish, draw(jax.random.key(0)), scale, x) == 0
 
@@ -46,7 +46,7 @@ def test_a_draw_whose_shape_of_randomness_depends_on_the_input_stays():
         return jax.random.gamma(key, alpha)
 
     alpha = jnp.array([0.5, 2.0])
-    draw, finish = ahead(gamma, jax.random.key(0), alpha)
+    draw, finish = split_by_key(gamma, jax.random.key(0), alpha)
     np.testing.assert_array_equal(finish(draw(jax.random.key(3)), alpha), gamma(jax.random.key(3), alpha))
 
 
@@ -57,9 +57,9 @@ def test_it_works_inside_a_trace_with_what_is_closed_over():
             return x @ weights + jax.random.normal(key, x.shape)
 
         x = jnp.zeros((2, 3))
-        draw, finish = ahead(step, key, x)
-        drawn = jax.vmap(draw)(jax.random.split(key, 4))
-        return jax.lax.scan(lambda x, noise: (finish(noise, x), None), x, drawn)[0]
+        draw, finish = split_by_key(step, key, x)
+        draws = jax.vmap(draw)(jax.random.split(key, 4))
+        return jax.lax.scan(lambda x, noise: (finish(noise, x), None), x, draws)[0]
 
     weights = jnp.eye(3) * 0.5
     expected = jnp.zeros((2, 3))
@@ -69,6 +69,6 @@ def test_it_works_inside_a_trace_with_what_is_closed_over():
 
 
 def test_a_function_that_draws_nothing_is_left_alone():
-    draw, finish = ahead(lambda key, x: x + 1, jax.random.key(0), jnp.zeros(2))
+    draw, finish = split_by_key(lambda key, x: x + 1, jax.random.key(0), jnp.zeros(2))
     assert draw(jax.random.key(0)) == []
     np.testing.assert_array_equal(finish([], jnp.zeros(2)), jnp.ones(2))

@@ -11,12 +11,12 @@ import pytest
 from shoal import api
 from shoal.errors import ShoalError
 from shoal.runtime import limits, machine, population, trainer
-from shoal.runtime.limits import Share, Sizes, Units
-from shoal.runtime.rollout import Position, none_ended, rollout
+from shoal.runtime.limits import MemoryShare, Sizes, UnitBytes
+from shoal.runtime.rollout import RolloutState, no_ended_episodes, rollout
 from shoal.runtime.run import batch_of, start
 from shoal.types import spec_of
 
-ONE = Share(devices=1, groups=1, together=False)
+ONE = MemoryShare(devices=1, groups=1, is_concurrent=False)
 
 
 def placed(**overrides):
@@ -32,7 +32,7 @@ def placed(**overrides):
         api.decide("CartPole-v1", overrides=sizes | {"eval_episodes": 3} | overrides)
     )
     settings = trainer.settings_of(decided.run, 1, "return_mean", None)
-    return decided, settings, population.layout(devices[:1], decided.run.seeds, 1)
+    return decided, settings, population.lay_out(devices[:1], decided.run.seeds, 1)
 
 
 def sizes_of(run, settings):
@@ -57,15 +57,20 @@ def test_the_bound_is_the_bytes_of_a_real_run_and_at_most_those_of_a_real_rollou
     run = start(jax.random.key(0), *map(api.trees.as_arrays, arguments), settings)
     shapes = trainer.member_shapes(decided.environment, decided.config, settings)
     sizes = sizes_of(decided.run, settings)
-    parts = limits.needed(sizes, limits.units_of(shapes, sizes), ONE)
+    parts = limits.needed_bytes(sizes, limits.unit_bytes(shapes, sizes), ONE)
     assert parts["parameters and optimiser"] == 2 * real_bytes((run.learner.shared, run.best))
     own = (run.state.env, run.state.last, run.timestep, run.memory, run.episodes, run.learner.local)
     assert parts["environments"] == 2 * real_bytes(own)
     assert parts["pool of starts"] == 2 * real_bytes(run.state.pool)
     algorithm = run.config.algorithm(spec_of(run.environment))
-    position = Position(run.state, run.timestep, run.memory, run.episodes, none_ended())
+    rollout_state = RolloutState(run.state, run.timestep, run.memory, run.episodes, no_ended_episodes())
     _, trajectory = rollout(
-        batch_of(run.environment, settings), algorithm, algorithm.policy(run.learner), position, run.key, 16
+        batch_of(run.environment, settings),
+        algorithm,
+        algorithm.policy(run.learner),
+        rollout_state,
+        run.key,
+        16,
     )
     # Of one seed, since the other's rollout comes later; observation, reward, discount and `last` of each step.
     assert parts["rollout"] == 16 * 4 * (4 * 4 + 4 + 4 + 1)
@@ -75,14 +80,14 @@ def test_the_bound_is_the_bytes_of_a_real_run_and_at_most_those_of_a_real_rollou
 
 def test_a_rollout_and_an_evaluation_are_not_there_at_once():
     parts = {"parameters and optimiser": 1, "environments": 20, "pool of starts": 300, "rollout": 4000}
-    assert limits.total(parts | {"evaluation": 5000}) == 5321
-    assert limits.total(parts | {"evaluation": 3000}) == 4321
+    assert limits.peak_bytes(parts | {"evaluation": 5000}) == 5321
+    assert limits.peak_bytes(parts | {"evaluation": 3000}) == 4321
 
 
 def test_devices_of_their_own_memory_share_the_seeds_and_the_environments():
-    sizes, units = Sizes(4, 8, 10, 3, 1), Units(100, 10, 0, 1, 1)
-    assert limits.needed(sizes, units, ONE)["parameters and optimiser"] == 400
-    spread = limits.needed(sizes, units, Share(devices=2, groups=4, together=True))
+    sizes, units = Sizes(4, 8, 10, 3, 1), UnitBytes(100, 10, 0, 1, 1)
+    assert limits.needed_bytes(sizes, units, ONE)["parameters and optimiser"] == 400
+    spread = limits.needed_bytes(sizes, units, MemoryShare(devices=2, groups=4, is_concurrent=True))
     assert spread == {
         "parameters and optimiser": 200,
         "environments": 2 * 2 * 10,
@@ -103,7 +108,7 @@ def test_devices_of_their_own_memory_share_the_seeds_and_the_environments():
     ],
 )
 def test_what_is_refused_names_a_size_that_is_not_refused(monkeypatch, overrides, gigabytes, name, smaller):
-    monkeypatch.setattr(machine, "memory", lambda device=None: gigabytes * 10**9)
+    monkeypatch.setattr(machine, "available_memory", lambda device=None: gigabytes * 10**9)
     with pytest.raises(
         ShoalError, match=rf"^{name}=.* needs at least .*, and this process may have 1 GB; {name}="
     ) as error:
@@ -120,30 +125,34 @@ def test_what_fits_is_not_refused(monkeypatch):
     decided, settings, layout = placed()
     shapes = trainer.member_shapes(decided.environment, decided.config, settings)
     sizes = sizes_of(decided.run, settings)
-    bound = limits.total(limits.needed(sizes, limits.units_of(shapes, sizes), limits.share_of(layout)))
-    monkeypatch.setattr(machine, "memory", lambda device=None: bound)
+    bound = limits.peak_bytes(
+        limits.needed_bytes(sizes, limits.unit_bytes(shapes, sizes), limits.memory_share(layout))
+    )
+    monkeypatch.setattr(machine, "available_memory", lambda device=None: bound)
     api.check_memory(decided, settings, layout)
-    monkeypatch.setattr(machine, "memory", lambda device=None: bound - 1)
+    monkeypatch.setattr(machine, "available_memory", lambda device=None: bound - 1)
     with pytest.raises(ShoalError):
         api.check_memory(decided, settings, layout)
-    monkeypatch.setattr(machine, "memory", lambda device=None: None)  # nothing is known of the machine
+    monkeypatch.setattr(
+        machine, "available_memory", lambda device=None: None
+    )  # nothing is known of the machine
     api.check_memory(*placed(seeds=10**6))
 
 
 def test_memory_that_runs_out_is_one_sentence():
-    with pytest.raises(ShoalError, match="asked for 80 TB at once"), limits.exhaustion_in_one_sentence():
+    with pytest.raises(ShoalError, match="asked for 80 TB at once"), limits.report_out_of_memory():
         jax.block_until_ready(
             jax.jit(lambda: jax.numpy.zeros((20, 10**12)) + jax.numpy.arange(20)[:, None])()
         )
-    with pytest.raises(ShoalError, match="memory ran out"), limits.exhaustion_in_one_sentence():
+    with pytest.raises(ShoalError, match="memory ran out"), limits.report_out_of_memory():
         raise MemoryError
-    with pytest.raises(KeyError), limits.exhaustion_in_one_sentence():
+    with pytest.raises(KeyError), limits.report_out_of_memory():
         raise KeyError
 
 
 @pytest.mark.parametrize("size,text", [(12, "12 bytes"), (3_200_000, "3.2 MB"), (24_000_000_000, "24 GB")])
 def test_sizes_are_readable(size, text):
-    assert limits.readable(size) == text
+    assert limits.format_bytes(size) == text
 
 
 # ---- what the process may have
@@ -155,19 +164,19 @@ def test_the_least_of_the_groups_limits_counts(tmp_path):
         (root / folder).mkdir(parents=True, exist_ok=True)
         (root / folder / "memory.limit_in_bytes").write_text(f"{value}\n")
     groups.write_text("9:name=systemd:/\n4:memory:/a/b\n0::/\n")
-    assert min(machine._group_limits(groups, root)) == 5000
+    assert min(machine._control_group_limits(groups, root)) == 5000
     (root / "c").mkdir()
     (root / "c" / "memory.max").write_text("max\n")
     (root / "memory.max").write_text("4000\n")
     groups.write_text("0::/c\n")
-    assert machine._group_limits(groups, root) == [4000]
-    assert machine._group_limits(tmp_path / "nowhere", root) == []
+    assert machine._control_group_limits(groups, root) == [4000]
+    assert machine._control_group_limits(tmp_path / "nowhere", root) == []
 
 
 def test_the_memory_is_at_most_the_machines_and_the_limit_of_the_address_space():
-    assert 0 < machine.memory() <= resource.getpagesize() * 2**40
+    assert 0 < machine.available_memory() <= resource.getpagesize() * 2**40
     code = "import resource; from shoal.runtime import machine; resource.setrlimit(resource.RLIMIT_AS, ({0}, {0}))"
-    code += "; print(machine.memory())"
+    code += "; print(machine.available_memory())"
     limit = 3_000_000_000
     command = [sys.executable, "-c", code.format(limit)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)

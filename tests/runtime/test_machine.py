@@ -26,7 +26,7 @@ from shoal.runtime import machine
     ],
 )
 def test_environments_are_split_where_it_is_worth_it(devices, seeds, num_envs, num_steps, groups):
-    assert machine.groups(devices, seeds, num_envs, num_steps) == groups
+    assert machine.default_groups(devices, seeds, num_envs, num_steps) == groups
     assert num_envs % groups == 0
 
 
@@ -49,13 +49,14 @@ def test_a_backend_that_runs_keeps_its_flags(monkeypatch):
 
 def test_devices_above_the_cores_are_noted_and_as_many_as_cores_are_always_possible(monkeypatch):
     monkeypatch.setattr(machine, "cores", lambda: 3)
-    assert machine.note_on(3) == ""
+    assert machine.devices_note(3) == ""
     assert (
-        machine.note_on(4) == "devices=4 is more than the 3 cores that this process may use, which they share"
+        machine.devices_note(4)
+        == "devices=4 is more than the 3 cores that this process may use, which they share"
     )
-    assert machine.most_devices() == 32
+    assert machine.max_devices() == 32
     monkeypatch.setattr(machine, "cores", lambda: 64)
-    assert machine.most_devices() == 64
+    assert machine.max_devices() == 64
 
 
 def printed_by(program, environment):
@@ -124,7 +125,7 @@ def test_a_fresh_process_gets_its_devices_and_its_cache(devices, environment, an
     ],
 )
 def test_only_a_small_run_of_one_seed_is_worth_one_thread(devices, seeds, num_envs, num_steps, expected):
-    assert machine.worth_one_thread(devices, seeds, num_envs, num_steps) is expected
+    assert machine.is_worth_one_thread(devices, seeds, num_envs, num_steps) is expected
 
 
 def test_one_thread_starts_a_backend_with_one_device_and_a_pool_of_one():

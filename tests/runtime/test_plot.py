@@ -19,7 +19,7 @@ RETURNS = np.random.default_rng(0).normal(size=(5, 8)) + np.arange(5)[:, None] *
 
 def drawn(steps, returns):
     axes = Figure().add_subplot()
-    plot._draw(axes, np.asarray(steps), np.asarray(returns, float))
+    plot._plot_curve(axes, np.asarray(steps), np.asarray(returns, float))
     return axes
 
 
@@ -66,7 +66,7 @@ def test_one_seed_has_no_band():
 @pytest.mark.parametrize("seeds", [1, 8])
 def test_a_picture_is_written(tmp_path, points, seeds):
     path = tmp_path / "curve.png"
-    plot.learning_curve(path, STEPS[:points], RETURNS[:points, :seeds], "CartPole-v1, ppo")
+    plot.plot_learning_curve(path, STEPS[:points], RETURNS[:points, :seeds], "CartPole-v1, ppo")
     image = imread(path)
     assert image.shape[:2] == (630, 1050)
     assert any(
@@ -78,7 +78,7 @@ def test_episodes_of_a_trial_by_their_index(tmp_path, monkeypatch):
     shown = {}
     monkeypatch.setattr(plot, "_save", lambda figure, axes, title, path: shown.update(axes=axes, title=title))
     curves = {"memory of the trial": RETURNS, "cleared with each episode": RETURNS[:, :1] - 5}
-    plot.by_episode(tmp_path / "trial.png", curves, "held-out rulesets")
+    plot.plot_by_episode(tmp_path / "trial.png", curves, "held-out rulesets")
     monkeypatch.undo()
     axes = shown["axes"]
     middle = line(axes, "memory of the trial")
@@ -86,14 +86,14 @@ def test_episodes_of_a_trial_by_their_index(tmp_path, monkeypatch):
     np.testing.assert_allclose(line(axes, "cleared"), RETURNS[:, 0] - 5, rtol=1e-6)
     np.testing.assert_array_equal(axes.lines[-1].get_xdata(), [1, 2, 3, 4, 5])
     assert len(axes.collections) == 1  # one seed has no band
-    plot.by_episode(tmp_path / "trial.png", curves, "held-out rulesets")
+    plot.plot_by_episode(tmp_path / "trial.png", curves, "held-out rulesets")
     pixels = np.unique(imread(tmp_path / "trial.png").reshape(-1, 4), axis=0)
     assert {plot.COLOURS[0], plot.COLOURS[1]} <= {to_hex(pixel) for pixel in pixels}
 
 
 def test_an_unwritable_path_is_one_sentence(tmp_path):
     with pytest.raises(ShoalError, match=r"curve\.png cannot be written: No such file or directory\.$"):
-        plot.learning_curve(tmp_path / "missing" / "curve.png", STEPS, RETURNS, "x")
+        plot.plot_learning_curve(tmp_path / "missing" / "curve.png", STEPS, RETURNS, "x")
 
 
 def test_nothing_global_is_touched(tmp_path):
@@ -101,7 +101,7 @@ def test_nothing_global_is_touched(tmp_path):
 import sys
 from shoal.runtime import plot
 assert "matplotlib" not in sys.modules
-plot.learning_curve({str(tmp_path / "a.png")!r}, [0, 1], [[0.0], [1.0]], "x")
+plot.plot_learning_curve({str(tmp_path / "a.png")!r}, [0, 1], [[0.0], [1.0]], "x")
 print("matplotlib.pyplot" in sys.modules)
 """
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -109,5 +109,5 @@ print("matplotlib.pyplot" in sys.modules)
 
 
 def test_ticks_are_short():
-    ticks = [plot._thousands(x, 0) for x in (0, 500, 25_000, 1_500_000, 2e9)]
+    ticks = [plot._format_steps(x, 0) for x in (0, 500, 25_000, 1_500_000, 2e9)]
     assert ticks == ["0", "500", "25k", "1.5M", "2B"]

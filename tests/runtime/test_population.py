@@ -14,7 +14,7 @@ from shoal.algos import optimisers
 from shoal.algos.ppo import PPOConfig
 from shoal.envs.batch import Batch
 from shoal.runtime import population as populations
-from shoal.runtime.rollout import Position, none_ended, rollout
+from shoal.runtime.rollout import RolloutState, no_ended_episodes, rollout
 from shoal.runtime.run import ENV_AXIS, Episodes, Settings
 from shoal.types import Learner, spec_of
 
@@ -120,8 +120,8 @@ def test_the_number_of_groups_does_not_change_the_mathematics(settings, monkeypa
         state, timestep = batch.reset(key)
         learner, zeros = algorithm.init(key, num_envs), jnp.zeros(num_envs)
         memory = algorithm.memory((num_envs,))
-        position = Position(state, timestep, memory, Episodes(zeros, zeros), none_ended())
-        return learner, rollout(batch, algorithm, algorithm.policy(learner), position, key, 16)[1]
+        rollout_state = RolloutState(state, timestep, memory, Episodes(zeros, zeros), no_ended_episodes())
+        return learner, rollout(batch, algorithm, algorithm.policy(learner), rollout_state, key, 16)[1]
 
     def split(x, axis):
         return jnp.moveaxis(x.reshape(*x.shape[:axis], 2, -1, *x.shape[axis + 1 :]), axis, 0)
@@ -185,16 +185,16 @@ def test_members_may_differ_in_hyper_parameters_and_worlds():
     ],
 )
 def test_a_layout_takes_as_many_devices_as_divide_the_work(devices, seeds, groups, shape):
-    layout = populations.layout(jax.devices()[:devices], seeds, groups)
+    layout = populations.lay_out(jax.devices()[:devices], seeds, groups)
     assert tuple(layout.mesh.shape.values()) == shape
     assert layout.devices == shape[0] * shape[1]
     assert layout.mapped_by == "map"  # on the CPU
-    assert populations.layout(jax.devices()[:devices], seeds, groups, "vmap").mapped_by == "vmap"
+    assert populations.lay_out(jax.devices()[:devices], seeds, groups, "vmap").mapped_by == "vmap"
 
 
 def test_one_member_is_picked_out():
     population, _ = populate(Halves(), BanditConfig(), (0, 1))
-    second = populations.member(population, 1)
+    second = populations.take_member(population, 1)
     assert_equal(second.key, jax.random.key(1))
     assert second.learner.local.shape == (4,)
     assert isinstance(second.settings, Settings)

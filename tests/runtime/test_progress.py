@@ -10,7 +10,14 @@ import threading
 
 import pytest
 
-from shoal.runtime.progress import Activity, Progress, duration, is_terminal, number, short
+from shoal.runtime.progress import (
+    Activity,
+    Progress,
+    format_duration,
+    format_number,
+    format_short,
+    is_terminal,
+)
 
 
 class Terminal(io.StringIO):
@@ -88,8 +95,8 @@ class Noticing(io.StringIO):
 
 def test_what_takes_long_is_said():
     stream = Noticing()
-    with Activity(stream=stream, silent=0.01, apart=0.01) as activity:
-        activity.doing("drawing picture 1 of 3")
+    with Activity(stream=stream, silent_seconds=0.01, interval_seconds=0.01) as activity:
+        activity.describe("drawing picture 1 of 3")
         assert stream.written.wait(30)
     assert stream.getvalue().splitlines()[0] == "drawing picture 1 of 3  0:00"
 
@@ -97,8 +104,8 @@ def test_what_takes_long_is_said():
 def test_a_terminal_has_the_line_only_while_it_lasts(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     stream = Noticing(terminal=True)
-    with Activity(stream=stream, silent=0.01) as activity:
-        activity.doing("drawing")
+    with Activity(stream=stream, silent_seconds=0.01) as activity:
+        activity.describe("drawing")
         assert stream.written.wait(30)
     assert stream.getvalue().startswith("\r\x1b[2Kdrawing  0:00") and stream.getvalue().endswith("\r\x1b[2K")
 
@@ -106,17 +113,17 @@ def test_a_terminal_has_the_line_only_while_it_lasts(monkeypatch):
 def test_what_is_quick_is_silent(monkeypatch):
     stream = Noticing()
     with Activity(stream=stream) as activity:
-        activity.doing("drawing")
+        activity.describe("drawing")
     assert stream.getvalue() == ""
     monkeypatch.setattr(sys, "stderr", None)
     with Activity() as activity:
-        activity.doing("drawing")
+        activity.describe("drawing")
 
 
 def test_a_broken_stream_does_not_end_the_activity():
     stream = Broken()
-    with Activity(stream=stream, silent=0.001, apart=0.001) as activity:
-        activity.doing("drawing")
+    with Activity(stream=stream, silent_seconds=0.001, interval_seconds=0.001) as activity:
+        activity.describe("drawing")
         activity._ended.wait(0.1)
 
 
@@ -217,7 +224,7 @@ def test_on_a_real_terminal():
 
 
 def test_numbers_are_short():
-    assert [short(x) for x in (0, 12.3456, 999.7, 12_345, 2.5e6, 3e9)] == [
+    assert [format_short(x) for x in (0, 12.3456, 999.7, 12_345, 2.5e6, 3e9)] == [
         "0",
         "12.3",
         "1k",
@@ -225,11 +232,11 @@ def test_numbers_are_short():
         "2.5M",
         "3G",
     ]
-    assert [number(x) for x in (0.00123, -110.44, 1.5, 500, 1e7)] == [
+    assert [format_number(x) for x in (0.00123, -110.44, 1.5, 500, 1e7)] == [
         "0.00123",
         "-110.4",
         "1.5",
         "500.0",
         "1e+07",
     ]
-    assert [duration(x) for x in (0.4, 59.6, 3725)] == ["0:00", "1:00", "1:02:05"]
+    assert [format_duration(x) for x in (0.4, 59.6, 3725)] == ["0:00", "1:00", "1:02:05"]

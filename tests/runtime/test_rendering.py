@@ -15,7 +15,7 @@ from shoal.algos.registry import config_class
 from shoal.envs.base import environment, restart, transition
 from shoal.errors import ShoalError
 from shoal.runtime import rendering, video
-from shoal.runtime.evaluation import play
+from shoal.runtime.evaluation import play_episodes
 from shoal.spaces import Box, Discrete
 from shoal.types import spec_of
 
@@ -69,16 +69,16 @@ def policy_for(world):
     return algorithm, algorithm.policy(algorithm.init(jax.random.key(7), 1))
 
 
-def drawn(world, path, **options):
+def draw(world, path, **options):
     _, parameters = policy_for(world)
     options = {"episodes": 3, "max_steps": 200, "greedy": False} | options
-    return rendering.draw(world, CONFIG, parameters, jax.random.key(5), path, **options)
+    return rendering.draw_episodes(world, CONFIG, parameters, jax.random.key(5), path, **options)
 
 
 @pytest.fixture(scope="module")
 def film(tmp_path_factory):
     path = tmp_path_factory.mktemp("film") / "out.gif"
-    return drawn(Noise(), path)
+    return draw(Noise(), path)
 
 
 def frames_of(path):
@@ -90,16 +90,18 @@ def frames_of(path):
 
 def test_the_episodes_are_those_of_an_evaluation(film):
     algorithm, parameters = policy_for(Noise())
-    played = play(Noise(), algorithm, parameters, jax.random.key(5), episodes=9, max_steps=200, greedy=False)
-    np.testing.assert_allclose(film.returns, played.returned[:3], rtol=1e-6)
-    np.testing.assert_array_equal(film.lengths, played.length[:3])
+    episodes = play_episodes(
+        Noise(), algorithm, parameters, jax.random.key(5), episodes=9, max_steps=200, greedy=False
+    )
+    np.testing.assert_allclose(film.returns, episodes.returned[:3], rtol=1e-6)
+    np.testing.assert_array_equal(film.lengths, episodes.length[:3])
 
 
 def test_there_is_a_picture_for_each_start_and_each_step(film):
     assert film.frames == sum(film.lengths) + 3
     pictures, durations = zip(*frames_of(film.path), strict=True)
     assert len(pictures) == film.frames
-    assert all(picture.shape == (30 + video.BAR, 50, 3) for picture in pictures)
+    assert all(picture.shape == (30 + video.CAPTION_HEIGHT, 50, 3) for picture in pictures)
     assert all((one != other).any() for one, other in itertools.pairwise(pictures))
     ends = np.cumsum(np.asarray(film.lengths) + 1) - 1  # the last picture of an episode stays for a second
     np.testing.assert_array_equal(durations, np.where(np.isin(np.arange(film.frames), ends), 1000, 250))
@@ -107,32 +109,34 @@ def test_there_is_a_picture_for_each_start_and_each_step(film):
 
 def test_few_colours_are_kept_as_they_are(tmp_path):
     world = envs.make("CartPole-v1", max_episode_steps=5)
-    film = drawn(world, tmp_path / "out.gif", episodes=2)
-    played = rendering.record(world, CONFIG, policy_for(world)[1], jax.random.key(5), 2, 200, False)
-    states = [(episode, step) for episode in played for step in range(6)]
+    film = draw(world, tmp_path / "out.gif", episodes=2)
+    episodes = rendering.record_episodes(
+        world, CONFIG, policy_for(world)[1], jax.random.key(5), 2, 200, False
+    )
+    states = [(episode, step) for episode in episodes for step in range(6)]
     for (picture, duration), (episode, step) in zip(frames_of(film.path), states, strict=True):
         state = jax.tree.map(lambda x, step=step: x[step], episode.states)
-        np.testing.assert_array_equal(picture[: -video.BAR], world.render(state))
+        np.testing.assert_array_equal(picture[: -video.CAPTION_HEIGHT], world.render(state))
         assert duration == (1000 if step == 5 else 20)
     assert film.returns == [5.0, 5.0]
 
 
 def test_an_episode_is_left_where_it_grows_too_long(tmp_path):
-    film = drawn(Noise(stop=0.0), tmp_path / "out.gif", max_steps=70, episodes=1)
+    film = draw(Noise(stop=0.0), tmp_path / "out.gif", max_steps=70, episodes=1)
     assert film.lengths == [70] and film.frames == 71
     assert film.returns[0] == pytest.approx(35, abs=10)
 
 
 def test_a_png_is_the_first_picture(tmp_path, film):
-    still = drawn(Noise(), tmp_path / "Still.PNG")
+    still = draw(Noise(), tmp_path / "Still.PNG")
     assert still.frames == 1 and still.lengths == film.lengths
     with Image.open(still.path) as image:
         assert image.format == "PNG"
         state = jax.tree.map(
             lambda x: x[0],
-            rendering.record(Noise(), CONFIG, policy_for(Noise())[1], jax.random.key(5), 1, 9, False)[
-                0
-            ].states,
+            rendering.record_episodes(
+                Noise(), CONFIG, policy_for(Noise())[1], jax.random.key(5), 1, 9, False
+            )[0].states,
         )
         np.testing.assert_array_equal(np.asarray(image)[:30], Noise().render(state))
 
@@ -148,7 +152,7 @@ def ffmpeg(tmp_path, monkeypatch):
 
 
 def test_an_mp4_is_made_by_ffmpeg(ffmpeg, tmp_path):
-    film = drawn(Noise(), tmp_path / "out.mp4")
+    film = draw(Noise(), tmp_path / "out.mp4")
     assert film.path.read_bytes()[4:8] == b"ftyp"
     command = [ffmpeg, "-loglevel", "error", "-i", film.path, "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
     raw = subprocess.run(command, capture_output=True, check=True).stdout
@@ -162,7 +166,7 @@ def test_what_ffmpeg_says_is_passed_on(tmp_path, monkeypatch):
     (tmp_path / "ffmpeg").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     with pytest.raises(ShoalError, match=r"ffmpeg could not make '.*out.mp4': no such codec\."):
-        drawn(Noise(), tmp_path / "out.mp4")
+        draw(Noise(), tmp_path / "out.mp4")
     assert [path.name for path in tmp_path.iterdir()] == ["ffmpeg"]
 
 
@@ -173,7 +177,7 @@ def test_what_ffmpeg_says_is_passed_on(tmp_path, monkeypatch):
 def test_a_film_that_cannot_be_finished_leaves_the_one_before(tmp_path, world, error, words):
     (tmp_path / "out.gif").write_text("the one before")
     with pytest.raises(error, match=words):
-        drawn(world, tmp_path / "out.gif")
+        draw(world, tmp_path / "out.gif")
     assert [path.name for path in tmp_path.iterdir()] == ["out.gif"]
     assert (tmp_path / "out.gif").read_text() == "the one before"
 
@@ -192,20 +196,20 @@ def test_what_cannot_be_written_is_said_at_once(tmp_path, monkeypatch, name, sen
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "folder.gif").mkdir()
     with pytest.raises(ShoalError, match=sentence.replace(".g", r"\.g").replace("?", r"\?")):
-        drawn(Noise(), tmp_path / name)
+        draw(Noise(), tmp_path / name)
 
 
 def test_a_world_without_pictures_is_refused(tmp_path):
     with pytest.raises(ShoalError, match="MemoryChain cannot be drawn"):
-        drawn(envs.make("MemoryChain-v0"), tmp_path / "out.gif")
+        draw(envs.make("MemoryChain-v0"), tmp_path / "out.gif")
     with pytest.raises(ShoalError, match="render_episodes=0 is too small"):
-        drawn(Noise(), tmp_path / "out.gif", episodes=0)
+        draw(Noise(), tmp_path / "out.gif", episodes=0)
 
 
 def test_grids_keep_their_colours_under_one_palette():
     """A world of many things, lit and unlit, still has fewer colours than a GIF can hold."""
     world = envs.make("MiniGrid-Playground")
-    indexed = video.Indexed()
+    indexed = video.PaletteImages()
     state, _ = world.reset(jax.random.key(1))
     for direction in range(4):
         turned = state._replace(agent=state.agent._replace(direction=jnp.int32(direction)))
@@ -221,22 +225,22 @@ def test_a_whole_film_of_a_classic_world_fits_one_palette(name):
     """With the caption, and in states all over the world: else each picture is drawn twice and reduced by itself."""
     world, random = envs.make(name), np.random.default_rng(0)
     state = jax.device_get(world.reset(jax.random.key(0))[0])
-    indexed = video.Indexed()
+    indexed = video.PaletteImages()
     for step in range(120):
         inner = jax.tree.map(lambda x: np.float32(x + random.normal() * 0.7), state.env)
         picture = np.asarray(world.render(state._replace(env=inner)))
-        frame = video.captioned(video.Frame(picture, f"#1   step {step}   return {1.73 * step:.4g}", False))
+        frame = video.add_caption(video.Frame(picture, f"#1   step {step}   return {1.73 * step:.4g}", False))
         indexed.add(frame)
     assert not indexed.overflows
     *_, last = indexed.images()
     lost = np.abs(np.asarray(last.convert("RGB"), int) - frame).max()
-    assert lost <= video.ALIKE
+    assert lost <= video.MAX_COLOUR_DIFFERENCE
 
 
 def test_colours_beyond_a_full_palette_take_one_that_is_alike():
     ramp = np.arange(256, dtype=np.uint8)
     full = np.stack([ramp, ramp, ramp], axis=-1)[None]
-    indexed = video.Indexed()
+    indexed = video.PaletteImages()
     indexed.add(full)
     near = full.copy()
     near[..., 0] = np.minimum(near[..., 0].astype(int) + 9, 255)
@@ -251,7 +255,7 @@ def test_colours_beyond_a_full_palette_take_one_that_is_alike():
 
 def test_the_film_says_how_far_it_is(tmp_path):
     told = []
-    film = drawn(
+    film = draw(
         envs.make("CartPole-v1", max_episode_steps=5), tmp_path / "out.gif", episodes=2, tell=told.append
     )
     path = tmp_path / "out.gif"

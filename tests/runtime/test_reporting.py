@@ -7,7 +7,7 @@ import pytest
 
 from shoal.runtime.config import RunConfig
 from shoal.runtime.directory import RunDirectory
-from shoal.runtime.reporting import Reporter, result
+from shoal.runtime.reporting import Reporter, result_text
 
 RUN = RunConfig(seeds=2, seed=7, num_envs=2, num_steps=5, total_steps=109)
 
@@ -25,11 +25,11 @@ def directory(tmp_path):
 @pytest.fixture
 def told(directory, capsys):
     with Reporter(directory, RUN, "CartPole-v1", show=True) as reporter:
-        reporter.evaluated(0, numbers(return_mean=[10, 20]))
-        reporter.trained(4, numbers(episode_return=[30, np.nan], loss=[0.5, np.inf]), 1.5, 2000.0)
-        reporter.trained(10, numbers(episode_return=[np.nan, np.nan], loss=[0.1, 0.2]), 3.0, 2500.0)
-        reporter.evaluated(10, numbers(return_mean=[90, 100]))
-        reporter.finished({"environment": "CartPole-v1", "algorithm": "ppo"})
+        reporter.on_evaluation(0, numbers(return_mean=[10, 20]))
+        reporter.on_training(4, numbers(episode_return=[30, np.nan], loss=[0.5, np.inf]), 1.5, 2000.0)
+        reporter.on_training(10, numbers(episode_return=[np.nan, np.nan], loss=[0.1, 0.2]), 3.0, 2500.0)
+        reporter.on_evaluation(10, numbers(return_mean=[90, 100]))
+        reporter.draw_learning_curve({"environment": "CartPole-v1", "algorithm": "ppo"})
     return capsys.readouterr()
 
 
@@ -67,7 +67,7 @@ def test_nothing_is_told_of_a_whole_budget_or_if_not_shown(directory, capsys):
         pass
     assert capsys.readouterr().err == ""
     with Reporter(directory, RUN, "x", show=False) as reporter:
-        reporter.trained(4, numbers(episode_return=[30, 40]), 1.0, 2000.0)
+        reporter.on_training(4, numbers(episode_return=[30, 40]), 1.0, 2000.0)
     assert capsys.readouterr() == ("", "")
     assert len(directory.load_metrics()) == 2  # the file is written all the same
 
@@ -88,7 +88,7 @@ def test_the_result_names_the_scores_and_the_place():
         "seconds": {"import": 1.0, "compile": 2.25, "train": 3.0, "evaluate": 4.0},
         "evaluation": {"episodes": 320},
     }
-    text = result(json.loads(json.dumps(summary)), "runs/here")
+    text = result_text(json.loads(json.dumps(summary)), "runs/here")
     assert text.splitlines() == [
         "CartPole-v1, ppo, 2 seeds, 500,000 steps each",
         "  best policies   IQM 499.50  [498.00, 500.00]  worst seed 499.00   (320 new episodes each)",

@@ -12,7 +12,7 @@ from tiny_bandit import BanditConfig
 from tiny_worlds import Halves
 
 from shoal.envs.batch import Batch
-from shoal.runtime.rollout import Ended, Position, episode_metrics, none_ended, rollout
+from shoal.runtime.rollout import EndedEpisodes, RolloutState, episode_metrics, no_ended_episodes, rollout
 from shoal.runtime.run import Episodes
 from shoal.types import spec_of
 
@@ -28,23 +28,27 @@ def rolled():
     policy = jnp.array([0.0, 0.3])
 
     @jax.jit
-    def roll(position, key):
-        return rollout(batch, algorithm, policy, position, key, NUM_STEPS)
+    def roll(rollout_state, key):
+        return rollout(batch, algorithm, policy, rollout_state, key, NUM_STEPS)
 
     state, timestep = jax.jit(batch.reset)(jax.random.key(0))
-    position = Position(state, timestep, algorithm.memory((NUM_ENVS,)), Episodes(zeros, zeros), none_ended())
+    rollout_state = RolloutState(
+        state, timestep, algorithm.memory((NUM_ENVS,)), Episodes(zeros, zeros), no_ended_episodes()
+    )
     results = []
     for chunk in range(CHUNKS):
-        position, trajectory = roll(position, jax.random.key(chunk + 1))
-        results.append(jax.device_get((position, trajectory)))
+        rollout_state, trajectory = roll(rollout_state, jax.random.key(chunk + 1))
+        results.append(jax.device_get((rollout_state, trajectory)))
     return results
 
 
 def test_a_trajectory_has_one_time_step_more_than_actions(rolled):
-    for position, trajectory in rolled:
+    for rollout_state, trajectory in rolled:
         assert trajectory.actions.shape == (NUM_STEPS, NUM_ENVS)
         assert {x.shape[:2] for x in jax.tree.leaves(trajectory.timesteps)} == {(NUM_STEPS + 1, NUM_ENVS)}
-        np.testing.assert_array_equal(trajectory.timesteps.observation[-1], position.timestep.observation)
+        np.testing.assert_array_equal(
+            trajectory.timesteps.observation[-1], rollout_state.timestep.observation
+        )
     (_, first), (_, second) = rolled
     for end, start in zip(jax.tree.leaves(first.timesteps), jax.tree.leaves(second.timesteps), strict=True):
         np.testing.assert_array_equal(end[-1], start[0])
@@ -56,7 +60,7 @@ def test_episode_statistics_are_those_of_a_replay(rolled):
     """Episodes run across rollouts; the ignored step after an end counts in no return and no length."""
     returns, lengths, terminated = [], [], []
     running = [(0.0, 0)] * NUM_ENVS
-    for position, trajectory in rolled:
+    for rollout_state, trajectory in rolled:
         rewards, discount, first, last = (
             getattr(trajectory.timesteps, name) for name in ("reward", "discount", "first", "last")
         )
@@ -73,16 +77,16 @@ def test_episode_statistics_are_those_of_a_replay(rolled):
                     returns.append(running[n][0])
                     lengths.append(running[n][1])
                     terminated.append(discount[t, n] == 0)
-        np.testing.assert_allclose(position.episodes.returned, [x for x, _ in running])
-        np.testing.assert_array_equal(position.episodes.length, [x for _, x in running])
-        expected = Ended(len(returns), sum(returns), sum(lengths), sum(terminated))
-        np.testing.assert_allclose(position.ended, expected)
+        np.testing.assert_allclose(rollout_state.episodes.returned, [x for x, _ in running])
+        np.testing.assert_array_equal(rollout_state.episodes.length, [x for _, x in running])
+        expected = EndedEpisodes(len(returns), sum(returns), sum(lengths), sum(terminated))
+        np.testing.assert_allclose(rollout_state.ended, expected)
     assert set(lengths) == {2, 20}
     np.testing.assert_array_equal(np.asarray(lengths) == 2, terminated)
 
 
 def test_metrics_are_means_over_the_episodes_that_ended():
-    ended = Ended(*map(jnp.float32, (4, 10, 100, 1)))
+    ended = EndedEpisodes(*map(jnp.float32, (4, 10, 100, 1)))
     metrics = {name: (float(x.value), float(x.weight)) for name, x in episode_metrics(ended).items()}
     assert metrics == {
         "episode_return": (2.5, 4),
@@ -90,7 +94,7 @@ def test_metrics_are_means_over_the_episodes_that_ended():
         "episode_terminated": (0.25, 4),
         "episodes": (4, 1),
     }
-    groups = jax.vmap(lambda k: episode_metrics(Ended(k, 10 * k, k, k), ("env",)), axis_name="env")(
+    groups = jax.vmap(lambda k: episode_metrics(EndedEpisodes(k, 10 * k, k, k), ("env",)), axis_name="env")(
         jnp.array([1.0, 3.0])
     )
     assert groups["episode_return"].total.tolist() == [40, 40]
@@ -105,10 +109,10 @@ def test_a_greedy_rollout_takes_the_mode():
     def roll(key):
         state, timestep = batch.reset(key)
         episodes = Episodes(jnp.zeros(3), jnp.zeros(3))
-        position = Position(state, timestep, algorithm.memory((3,)), episodes, none_ended())
+        rollout_state = RolloutState(state, timestep, algorithm.memory((3,)), episodes, no_ended_episodes())
         policy = jnp.array([0.0, 0.1])
         return [
-            rollout(batch, algorithm, policy, position, key, 30, greedy=greedy)[1].actions
+            rollout(batch, algorithm, policy, rollout_state, key, 30, greedy=greedy)[1].actions
             for greedy in (True, False)
         ]
 
@@ -125,7 +129,7 @@ from shoal.algos.ppo import PPOConfig
 from shoal.envs import make
 from shoal.envs.batch import Batch
 from shoal.runtime import machine
-from shoal.runtime.rollout import Position, none_ended, rollout
+from shoal.runtime.rollout import RolloutState, no_ended_episodes, rollout
 from shoal.runtime.run import Episodes
 from shoal.types import spec_of
 
@@ -136,10 +140,11 @@ for num_envs in (2, 16):
     learner = jax.jit(algorithm.init, static_argnums=1)(jax.random.key(0), num_envs)
     zeros = jnp.zeros(num_envs)
     state, timestep = jax.jit(batch.reset)(jax.random.key(0))
-    position = Position(state, timestep, algorithm.memory((num_envs,)), Episodes(zeros, zeros), none_ended())
-    def roll(learner, position, key):
-        return rollout(batch, algorithm, algorithm.policy(learner), position, key, 37)
-    text = jax.jit(roll).lower(learner, position, jax.random.key(1)).compile().as_text()
+    episodes = Episodes(zeros, zeros)
+    before = RolloutState(state, timestep, algorithm.memory((num_envs,)), episodes, no_ended_episodes())
+    def roll(learner, before, key):
+        return rollout(batch, algorithm, algorithm.policy(learner), before, key, 37)
+    text = jax.jit(roll).lower(learner, before, jax.random.key(1)).compile().as_text()
     parts = re.split(r"^(?:ENTRY )?(%\\S+) \\(", text, flags=re.M)  # the computations' names and texts, in turn
     (name,) = [name for name, body in zip(parts[1::2], parts[2::2]) if '"n":"37"' in body]
     print(bool(re.search(rf"to_apply={re.escape(name)}, .*xla_cpu_small_call", text)))

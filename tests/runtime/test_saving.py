@@ -55,7 +55,7 @@ def test_what_is_saved_comes_back_leaf_by_leaf(trained, saved, which):
     for k in range(len(SEEDS)):
         one = jax.tree.map(lambda x, k=k: x[k], policy)
         template = jax.eval_shape(lambda one=one: one)
-        again = saving.restored(template, leaves, saving.POLICY, k)
+        again = saving.restore(template, leaves, saving.POLICY, k)
         assert jax.tree.structure(again) == jax.tree.structure(one)
         assert_equal(again, one)
         assert "observation/mean" in values(again)  # the normaliser comes with it
@@ -79,9 +79,9 @@ def test_a_missing_leaf_and_another_shape_are_one_sentence(trained, saved):
     fewer = {key: x for key, x in leaves.items() if key != name}
     short = name.removeprefix("policy/")
     with pytest.raises(ShoalError, match=f"^the saved policy has no '{short}'; it was made by another"):
-        saving.restored(one, fewer, saving.POLICY, 0)
+        saving.restore(one, fewer, saving.POLICY, 0)
     with pytest.raises(ShoalError, match=f"^the saved policy has '{short}' of shape .* is expected"):
-        saving.restored(one, leaves | {name: leaves[name][..., :-1]}, saving.POLICY, 0)
+        saving.restore(one, leaves | {name: leaves[name][..., :-1]}, saving.POLICY, 0)
 
 
 @pytest.mark.parametrize(
@@ -111,13 +111,13 @@ def test_without_a_finite_score_there_is_no_best_seed(tmp_path):
 def test_a_key_stays_a_key_of_its_own_kind():
     key = jax.random.split(jax.random.key(1), 2)
     template = {"k": jax.ShapeDtypeStruct((), key.dtype)}
-    again = saving.restored(template, {"policy/k": key}, saving.POLICY, 1)["k"]
+    again = saving.restore(template, {"policy/k": key}, saving.POLICY, 1)["k"]
     np.testing.assert_array_equal(jax.random.key_data(again), jax.random.key_data(key[1]))
     for other in (jax.random.split(jax.random.key(1, impl="rbg"), 2), np.zeros(2, np.uint32)):
         with pytest.raises(ShoalError, match=r"has 'k' of dtype .*, and key<fry> is expected\.$"):
-            saving.restored(template, {"policy/k": other}, saving.POLICY, 0)
+            saving.restore(template, {"policy/k": other}, saving.POLICY, 0)
     with pytest.raises(ShoalError, match=r"of dtype key<fry>, and uint32 is expected\.$"):
-        saving.restored({"k": jax.ShapeDtypeStruct((), np.uint32)}, {"policy/k": key}, saving.POLICY, 0)
+        saving.restore({"k": jax.ShapeDtypeStruct((), np.uint32)}, {"policy/k": key}, saving.POLICY, 0)
 
 
 def test_the_bytes_that_are_going_to_be_saved_are_known(trained, saved):

@@ -56,12 +56,14 @@ def test_it_is_strict_json(tmp_path):
 
 
 def test_scores_hold_the_interquartile_mean_and_its_interval():
-    score = summaries.score(RETURNS[:8])
+    score = summaries.score_statistics(RETURNS[:8])
     assert score["iqm"] == pytest.approx(stats.trim_mean(RETURNS[:8], 0.25))
     low, high = score["interval"]
     assert min(RETURNS) <= low < score["iqm"] < high <= max(RETURNS)
-    assert summaries.score([3.0]) == {"returns": [3.0], "iqm": 3.0, "interval": [3.0, 3.0]}
-    assert summaries.score(RETURNS) == summaries.score(RETURNS)  # the bootstrap's seed is fixed
+    assert summaries.score_statistics([3.0]) == {"returns": [3.0], "iqm": 3.0, "interval": [3.0, 3.0]}
+    assert summaries.score_statistics(RETURNS) == summaries.score_statistics(
+        RETURNS
+    )  # the bootstrap's seed is fixed
 
 
 def git(root, *arguments):

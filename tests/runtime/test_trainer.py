@@ -25,40 +25,40 @@ class Recorder:
     """A listener that writes everything down."""
 
     def __init__(self):
-        self.told = []
+        self.calls = []
 
-    def trained(self, updates, metrics, seconds, steps_per_second):
+    def on_training(self, updates, metrics, seconds, steps_per_second):
         assert seconds > 0
         assert steps_per_second > 0
-        self.told.append(("trained", updates, metrics))
+        self.calls.append(("trained", updates, metrics))
 
-    def evaluated(self, updates, metrics):
-        self.told.append(("evaluated", updates, metrics))
+    def on_evaluation(self, updates, metrics):
+        self.calls.append(("evaluated", updates, metrics))
 
 
-def fitted(env, run=RUN, begin=lambda population: population):
-    layout = populations.layout(jax.devices()[:1], run.seeds, 1)
+def train_population(env, run=RUN, initialise=lambda population: population):
+    layout = populations.lay_out(jax.devices()[:1], run.seeds, 1)
     recorder = Recorder()
-    prepared = trainer.prepare(
-        trainer.keys_of(run),
-        trainer.stacked(env, run.seeds),
-        trainer.stacked(BanditConfig(), run.seeds),
+    compiled_run = trainer.compile_run(
+        trainer.seed_keys(run),
+        trainer.stack_members(env, run.seeds),
+        trainer.stack_members(BanditConfig(), run.seeds),
         trainer.settings_of(run, 1, run.score, None),
         layout,
-        begin=begin,
+        initialise=initialise,
     )
-    result = trainer.fit(prepared, run, recorder)
-    return trainer.evaluated_anew(prepared, result, 10 * run.eval_episodes), recorder.told
+    result = trainer.train_population(compiled_run, run, recorder)
+    return trainer.with_absolute_metric(compiled_run, result, 10 * run.eval_episodes), recorder.calls
 
 
 @pytest.fixture(scope="module")
 def done():
-    return fitted(ActionReward())
+    return train_population(ActionReward())
 
 
 def test_the_whole_budget_is_trained_and_told(done):
-    result, told = done
-    assert [(kind, updates) for kind, updates, _ in told] == [
+    result, calls = done
+    assert [(kind, updates) for kind, updates, _ in calls] == [
         ("evaluated", 0),
         ("trained", 2),
         ("trained", 4),
@@ -75,16 +75,16 @@ def test_the_whole_budget_is_trained_and_told(done):
 
 
 def test_it_learns_and_every_number_is_one_a_seed(done):
-    result, told = done
-    for _, _, metrics in told:
+    result, calls = done
+    for _, _, metrics in calls:
         assert {np.shape(x) for x in metrics.values()} == {(2,)}
-    episodes = sum(metrics["episodes"] for kind, _, metrics in told if kind == "trained")
+    episodes = sum(metrics["episodes"] for kind, _, metrics in calls if kind == "trained")
     # A chunk's number is a mean over its updates; chunks of 2, 2, 2 and 1 have 16 episodes an update: each of
     # the 8 steps of 4 environments is an episode's only step, or the ignored one after it.
     np.testing.assert_allclose(episodes, 4 * 16)
     assert result.final["return_mean"].tolist() == [1.0, 1.0]
     assert result.absolute["return_mean"].tolist() == [1.0, 1.0]
-    first = told[0][2]["return_mean"]
+    first = calls[0][2]["return_mean"]
     assert set(first.tolist()) <= {-1.0, 1.0}
 
 
@@ -97,27 +97,27 @@ def test_the_time_is_told_apart(done):
 def test_a_population_may_begin_from_elsewhere():
     seen = []
 
-    def begin(population):
+    def initialise(population):
         seen.append(values(population)["updates"].tolist())
         shared = population.learner.shared
         better = shared._replace(actions=jnp.broadcast_to(jnp.array([0.0, 50.0]), shared.actions.shape))
         return dataclasses.replace(population, learner=population.learner._replace(shared=better))
 
     run = RunConfig(seeds=1, num_envs=2, num_steps=4, total_steps=8, num_evals=0, eval_episodes=4)
-    result, told = fitted(ActionReward(), run, begin)
+    result, calls = train_population(ActionReward(), run, initialise)
     assert seen == [[0]]
-    assert told[0][2]["return_mean"].tolist() == [1.0]
+    assert calls[0][2]["return_mean"].tolist() == [1.0]
     assert result.population.learner.shared.actions[0, 1] > 49
 
 
 def test_keys_depend_on_their_seed_alone():
     two, three = RunConfig(seeds=2, seed=4), RunConfig(seeds=3, seed=3)
-    assert_equal(trainer.keys_of(two), trainer.keys_of(three)[1:])
-    assert_equal(trainer.keys_of(two)[0], jax.random.key(4))
+    assert_equal(trainer.seed_keys(two), trainer.seed_keys(three)[1:])
+    assert_equal(trainer.seed_keys(two)[0], jax.random.key(4))
 
 
 def test_numbers_are_stacked_and_cast():
-    stacked = trainer.stacked(Halves(bonus=2), 3)
+    stacked = trainer.stack_members(Halves(bonus=2), 3)
     assert stacked.bonus.shape == (3,)
     assert stacked.bonus.dtype == jnp.float32
     assert stacked.short == 2  # static
@@ -125,7 +125,7 @@ def test_numbers_are_stacked_and_cast():
 
 def test_a_mean_of_nothing_is_nan_without_a_warning():
     metrics = {"a": Mean(jnp.array([6.0, 0.0]), jnp.array([3.0, 0.0]))}
-    np.testing.assert_array_equal(trainer.means(metrics)["a"], [2.0, np.nan])
+    np.testing.assert_array_equal(trainer.mean_metrics(metrics)["a"], [2.0, np.nan])
 
 
 def test_settings_are_the_runs():
@@ -147,6 +147,6 @@ def test_settings_are_the_runs():
 
 def test_the_keys_of_all_seeds_are_those_of_each():
     for first in (0, 7, 2**31 - 2, 2**32 - 4):
-        keys = trainer.keys_of(RunConfig(seed=first, seeds=4))
+        keys = trainer.seed_keys(RunConfig(seed=first, seeds=4))
         for k in range(4):
             np.testing.assert_array_equal(*map(jax.random.key_data, (keys[k], jax.random.key(first + k))))

@@ -11,7 +11,7 @@ from shoal.runtime import population as populations
 from shoal.runtime.evaluation import evaluate
 from shoal.runtime.loop import train
 from shoal.runtime.run import Settings, start
-from shoal.runtime.trainer import stacked
+from shoal.runtime.trainer import stack_members
 from shoal.spaces import Box, Discrete
 from shoal.types import Environment, restart, transition
 
@@ -109,10 +109,10 @@ def programs(settings, layout):
 def populate(env, config, seeds=(0,), *, devices=1, mapped_by="map", **settings):
     """A population of the given seeds, and its programs (the same ones for the same sizes)."""
     chosen = Settings(**SMALL | settings)
-    layout = populations.layout(jax.devices()[:devices], len(seeds), chosen.groups, mapped_by)
+    layout = populations.lay_out(jax.devices()[:devices], len(seeds), chosen.groups, mapped_by)
     compiled = programs(chosen, layout)
     keys = jnp.stack([jax.random.key(seed) for seed in seeds])
-    arguments = keys, stacked(env, len(seeds)), stacked(config, len(seeds))
+    arguments = keys, stack_members(env, len(seeds)), stack_members(config, len(seeds))
     return compiled.start(arguments), compiled
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from shoal.algos import actions
-from shoal.imports import imported
+from shoal.imports import import_object
 from shoal.nets.actor_critic import ActorCritic
 from shoal.nets.checker import check_network
 from shoal.nets.recurrent import CoreOptions, RecurrentActorCritic
@@ -61,7 +61,7 @@ def class_of(config: Any) -> Any:
     Raises:
       ShoalError: it cannot be imported.
     """
-    return imported(config.network) if isinstance(config.network, str) else config.network
+    return import_object(config.network) if isinstance(config.network, str) else config.network
 
 
 def check(config: Any, spec: EnvSpec) -> None:

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from shoal.errors import ShoalError, nearest
-from shoal.imports import imported
+from shoal.imports import import_object
 
 _algorithms: dict[str, str] = {
     "ppo": "shoal.algos.ppo:PPOConfig",
@@ -33,7 +33,7 @@ def config_class(name: str) -> type[Any]:
         raise ShoalError(
             f"there is no algorithm {name!r}; there are {', '.join(algorithms())}{nearest(name, _algorithms)}."
         )
-    found = imported(_algorithms.get(name, name))
+    found = import_object(_algorithms.get(name, name))
     if not dataclasses.is_dataclass(found) or not hasattr(found, "algorithm"):
         raise ShoalError(f"{name!r} is not an algorithm's config: a dataclass with a method `algorithm`.")
     return found if isinstance(found, type) else type(found)

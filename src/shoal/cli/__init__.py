@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 
 from shoal.errors import ShoalError, UserCodeError, nearest
-from shoal.user_code import is_of_callback
+from shoal.user_code import is_callback_error
 
 STARTED = time.perf_counter()  # what was imported since then is a run's `seconds.import`
 
@@ -65,8 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"shoal: {error}", file=sys.stderr)
         if isinstance(error, UserCodeError) and error.frames:
             print(error.frames, file=sys.stderr)
-        if own_process and is_of_callback(error.__cause__):
-            atexit.register(_end_at_once, 2)
+        if own_process and is_callback_error(error.__cause__):
+            atexit.register(_exit_immediately, 2)
         return 2
     except KeyboardInterrupt:
         print("shoal: interrupted.", file=sys.stderr)
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise
 
 
-def _end_at_once(status: int) -> None:
+def _exit_immediately(status: int) -> None:
     """Ends the process before JAX waits for its callbacks, where it would show the traceback of one that failed."""
     sys.stdout.flush()
     sys.stderr.flush()

@@ -35,8 +35,8 @@ class Settings:
 def main(arguments: Sequence[str]) -> int:
     """Checks, and prints the report."""
     settings, words = flags.parse(COMMAND, DESCRIPTION, Settings(), arguments)
-    environment, parameters = flags.environment(words)
-    flags.required("environment", "shoal check CartPole-v1", environment)
+    environment, parameters = flags.parse_environment(words)
+    flags.require("environment", "shoal check CartPole-v1", environment)
     findings = api.check(environment, **dataclasses.asdict(settings), progress=True, **parameters)
-    print(api.report(findings, environment))
+    print(api.report_text(findings, environment))
     return 1 if findings else 0

@@ -23,7 +23,7 @@ def main(arguments: Sequence[str]) -> int:
     """Lists all, or describes one."""
     _, words = flags.parse(COMMAND, DESCRIPTION, Settings(), arguments)
     if words:
-        print(described(*flags.environment(words)))
+        print(describe(*flags.parse_environment(words)))
         return 0
     names = api.environments()
     width = max(map(len, names)) + 2
@@ -32,9 +32,9 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def described(name: str, parameters: dict[str, Any]) -> str:
+def describe(name: str, parameters: dict[str, Any]) -> str:
     """What an environment is, and what can be set."""
-    known = api.parameters_of(name)
+    declared_parameters = api.parameters_of(name)
     environment = api.make(name, **parameters)
     lines = [
         f"{name}: {api.documentation(name)}".rstrip(": "),
@@ -42,14 +42,14 @@ def described(name: str, parameters: dict[str, Any]) -> str:
         f"observation  {environment.observation_space}",
         f"action       {environment.action_space}",
         "",
-        f"parameters, such as `shoal train {name} {next(iter(known))}=...`:",
+        f"parameters, such as `shoal train {name} {next(iter(declared_parameters))}=...`:",
     ]
     values = {
         parameter: "(required)" if value is inspect.Parameter.empty else repr(value)
-        for parameter, declared in known.items()
+        for parameter, declared in declared_parameters.items()
         for value in [parameters.get(parameter, declared.default)]
     }
-    bounds, width = api.bounds_of(name), max(map(len, known)) + 2
+    bounds, width = api.bounds_of(name), max(map(len, declared_parameters)) + 2
     column = max(len(values[parameter]) for parameter in bounds) + 2
     for parameter, value in values.items():
         bound = str(bounds.get(parameter, ""))

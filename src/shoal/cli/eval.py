@@ -55,11 +55,11 @@ class Settings:
 def main(arguments: Sequence[str]) -> int:
     """Evaluates, and prints a table."""
     settings, words = flags.parse(COMMAND, DESCRIPTION, Settings(), arguments)
-    run = flags.required("run", "shoal eval runs/CartPole-v1-ppo-20260131-093000", "".join(words[:1]))
-    environment, parameters = flags.environment([*settings.env, *words[1:]])
+    run = flags.require("run", "shoal eval runs/CartPole-v1-ppo-20260131-093000", "".join(words[:1]))
+    environment, parameters = flags.parse_environment([*settings.env, *words[1:]])
     mode = "sampled" if settings.sampled else settings.mode
     with api.Activity() as activity:
-        evaluated = api.evaluate_run(
+        results = api.evaluate_run(
             run,
             environment or None,
             which=settings.which,
@@ -71,54 +71,58 @@ def main(arguments: Sequence[str]) -> int:
             plot=settings.plot,
             render=settings.render,
             render_episodes=settings.render_episodes,
-            tell=activity.doing,
+            tell=activity.describe,
             **parameters,
         )
     print(
-        json.dumps(api.plain(evaluated, not_finite=lambda _: None), indent=2, allow_nan=False)
+        json.dumps(api.to_jsonable(results, not_finite=lambda _: None), indent=2, allow_nan=False)
         if settings.json
-        else table(evaluated)
+        else table(results)
     )
     return 0
 
 
-def table(evaluated: dict[str, Any]) -> str:
+def table(results: dict[str, Any]) -> str:
     """A line for each seed, and the interquartile mean."""
     lines = [
-        f"{evaluated['environment']}, {evaluated['which']} policies, {evaluated['mode']}, "
-        f"{evaluated['episodes']} episodes each",
+        f"{results['environment']}, {results['which']} policies, {results['mode']}, "
+        f"{results['episodes']} episodes each",
         f"{'seed':>6}{'return':>11}{'std':>10}{'min':>11}{'max':>11}{'length':>10}{'terminated':>12}{'truncated':>11}",
     ]
-    for seed, x in evaluated["metrics"].items():
+    for seed, x in results["metrics"].items():
         lines.append(
             f"{seed:>6}{x['return_mean']:>11.2f}{x['return_std']:>10.2f}{x['return_min']:>11.2f}"
             f"{x['return_max']:>11.2f}{x['length_mean']:>10.1f}{x['terminated']:>12.0%}{x['truncated']:>11.0%}"
         )
-    if len(evaluated["metrics"]) > 1:
-        low, high = evaluated["interval"]
-        lines.append(f"   IQM{evaluated['iqm']:>11.2f}   [{low:.2f}, {high:.2f}]")
-    return "\n".join([*lines, *trial_lines(evaluated["by_episode"]), *rendered_lines(evaluated)])
+    if len(results["metrics"]) > 1:
+        low, high = results["interval"]
+        lines.append(f"   IQM{results['iqm']:>11.2f}   [{low:.2f}, {high:.2f}]")
+    return "\n".join([*lines, *trial_lines(results["by_episode"]), *rendered_lines(results)])
 
 
-def rendered_lines(evaluated: dict[str, Any]) -> list[str]:
+def rendered_lines(results: dict[str, Any]) -> list[str]:
     """What was drawn, and where it lies; nothing where nothing was."""
-    if "rendered" not in evaluated:
+    if "rendered" not in results:
         return []
-    drawn = evaluated["rendered"]
-    count, returns = len(drawn["returns"]), ", ".join(f"{x:.4g}" for x in drawn["returns"])
-    what = f"{count} episode{'s' * (count > 1)} of seed {drawn['seed']}, return {returns}"
-    return [f"  {drawn['path']}: {what}, {drawn['frames']:,} picture{'s' * (drawn['frames'] > 1)}"]
+    rendered = results["rendered"]
+    count, returns = len(rendered["returns"]), ", ".join(f"{x:.4g}" for x in rendered["returns"])
+    what = f"{count} episode{'s' * (count > 1)} of seed {rendered['seed']}, return {returns}"
+    return [f"  {rendered['path']}: {what}, {rendered['frames']:,} picture{'s' * (rendered['frames'] > 1)}"]
 
 
 def trial_lines(by_episode: dict[str, dict[str, list]]) -> list[str]:
     """Return and success by the index of an episode in its trial, the seeds' mean; nothing without trials."""
     if not by_episode:
         return []
-    hows, several = ("mean", "median", "p20"), len(by_episode["return"]["seeds"][0]) > 1
-    lines = ["by episode of a trial" + (", the mean of the seeds" if several else "")]
-    header = [f"{name} {how}" for name in by_episode for how in hows]
-    lines.append(" episode" + "".join(f"{x:>16}" for x in header) + ("   95% of return" if several else ""))
+    statistics, has_several_seeds = ("mean", "median", "p20"), len(by_episode["return"]["seeds"][0]) > 1
+    lines = ["by episode of a trial" + (", the mean of the seeds" if has_several_seeds else "")]
+    header = [f"{name} {statistic}" for name in by_episode for statistic in statistics]
+    lines.append(
+        " episode" + "".join(f"{x:>16}" for x in header) + ("   95% of return" if has_several_seeds else "")
+    )
     for index, (low, high) in enumerate(by_episode["return"]["interval"]):
-        line = f"{index:>8}" + "".join(f"{x[how][index]:>16.3f}" for x in by_episode.values() for how in hows)
-        lines.append(line + (f"   [{low:.3f}, {high:.3f}]" if several else ""))
+        line = f"{index:>8}" + "".join(
+            f"{x[statistic][index]:>16.3f}" for x in by_episode.values() for statistic in statistics
+        )
+        lines.append(line + (f"   [{low:.3f}, {high:.3f}]" if has_several_seeds else ""))
     return lines

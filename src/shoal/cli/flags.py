@@ -20,12 +20,12 @@ from shoal.user_code import reports_user_code
 
 T = TypeVar("T")
 
-HELP = ("-h", "--help", "--help-all")
+HELP_FLAGS = ("-h", "--help", "--help-all")
 
-_numbers = ConstructorRegistry()
+_registry = ConstructorRegistry()
 
 
-@_numbers.primitive_rule
+@_registry.primitive_rule
 def _whole_number(declared: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | None:
     """Whole numbers may be written as people write large ones: 1e6, 500_000."""
     if declared.type is not int:
@@ -39,10 +39,10 @@ def _whole_number(declared: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] 
                 return int(float(words[0]))
         raise ValueError(f"{words[0]!r} is not a whole number")
 
-    return _number("INT", int, read)
+    return _number_spec("INT", int, read)
 
 
-@_numbers.primitive_rule
+@_registry.primitive_rule
 def _real_number(declared: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[float] | None:
     if declared.type is not float:
         return None
@@ -53,10 +53,10 @@ def _real_number(declared: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[float]
         except ValueError:
             raise ValueError(f"{words[0]!r} is not a number") from None
 
-    return _number("FLOAT", (int, float), read)
+    return _number_spec("FLOAT", (int, float), read)
 
 
-def _number(metavar: str, kinds: Any, read: Any) -> PrimitiveConstructorSpec[Any]:
+def _number_spec(metavar: str, kinds: Any, read: Any) -> PrimitiveConstructorSpec[Any]:
     return PrimitiveConstructorSpec(
         nargs=1,
         metavar=metavar,
@@ -82,13 +82,13 @@ def parse(command: str, description: str, default: T, arguments: Sequence[str]) 
     Raises:
       ShoalError: a flag is unknown or given twice, its value is not of its type, or it has no effect without another.
     """
-    if any(word in HELP for word in arguments):
-        print(pages.page(command, description, default, full="--help-all" in arguments), end="")
+    if any(word in HELP_FLAGS for word in arguments):
+        print(pages.help_page(command, description, default, full="--help-all" in arguments), end="")
         raise SystemExit(0)
-    asked = given(default, arguments)
-    told = io.StringIO()
+    given_names = given_fields(default, arguments)
+    stderr = io.StringIO()
     try:
-        with contextlib.redirect_stderr(told):
+        with contextlib.redirect_stderr(stderr):
             settings, rest = tyro.cli(
                 type(default),
                 prog=command,
@@ -96,63 +96,63 @@ def parse(command: str, description: str, default: T, arguments: Sequence[str]) 
                 default=default,
                 args=list(arguments),
                 return_unknown_args=True,
-                registry=_numbers,
+                registry=_registry,
                 config=(tyro.conf.OmitArgPrefixes,),
             )
-    except SystemExit as end:
-        if end.code:
-            raise ShoalError(_sentence(told.getvalue())) from None
+    except SystemExit as exit_error:
+        if exit_error.code:
+            raise ShoalError(_error_sentence(stderr.getvalue())) from None
         raise
     for word in rest:
         if word.startswith("-"):
             flag = word.partition("=")[0]
             program = " ".join(command.split()[:2])
-            hint = nearest(flag, names(default)) or f"; `{program} --help` lists them"
+            hint = nearest(flag, flag_names(default)) or f"; `{program} --help` lists them"
             raise ShoalError(f"{program} has no flag {flag!r}{hint}.")
-    own: Any = settings
-    values = {field.name: getattr(own, field.name) for field in dataclasses.fields(own)}
-    check_needs(asked & values.keys(), values, getattr(default, "needs", {}))
+    parsed: Any = settings
+    values = {field.name: getattr(parsed, field.name) for field in dataclasses.fields(parsed)}
+    check_needs(given_names & values.keys(), values, getattr(default, "needs", {}))
     return settings, rest
 
 
-def given(settings: Any, arguments: Sequence[str]) -> set[str]:
+def given_fields(settings: Any, arguments: Sequence[str]) -> set[str]:
     """The names of the fields whose flags stand among the words, with their default values too.
 
     Raises:
       ShoalError: a flag is given twice.
     """
-    fields = dict(_flags(settings))
-    found: dict[str, str] = {}
-    seen: set[str] = set()
+    fields = dict(_flags_with_fields(settings))
+    flag_of_field: dict[str, str] = {}
+    given_names: set[str] = set()
     for word in arguments:
-        flag = _flag(word)
+        flag = _flag_of_word(word)
         if flag in fields:
             name = fields[flag]
-            if found.setdefault(name, flag) != flag:
-                raise ShoalError(f"{found[name]} and {flag} exclude each other; give one of them.")
-            if name in seen:
+            if flag_of_field.setdefault(name, flag) != flag:
+                raise ShoalError(f"{flag_of_field[name]} and {flag} exclude each other; give one of them.")
+            if name in given_names:
                 raise ShoalError(f"the flag {flag} is given twice; give it once.")
-            seen.add(name)
-    return seen
+            given_names.add(name)
+    return given_names
 
 
-def _flag(word: str) -> str:
+def _flag_of_word(word: str) -> str:
     """The flag that a word begins with, as it is listed: `--num-envs` for `--num_envs=3`; "" if it is none."""
     return word.partition("=")[0].replace("_", "-") if word.startswith("--") else ""
 
 
-def names(settings: Any) -> Iterator[str]:
+def flag_names(settings: Any) -> Iterator[str]:
     """The flags that a dataclass makes."""
-    return (flag for flag, _ in _flags(settings))
+    return (flag for flag, _ in _flags_with_fields(settings))
 
 
-def _flags(settings: Any) -> Iterator[tuple[str, str]]:
+def _flags_with_fields(settings: Any) -> Iterator[tuple[str, str]]:
     """The flags that a dataclass makes, each with the name of its field."""
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         flag = field.name.rstrip("_").replace("_", "-")
         if dataclasses.is_dataclass(value):
-            yield from _flags(value)
+            yield from _flags_with_fields(value)
         else:
             yield f"--{flag}", field.name
             if isinstance(value, bool):
@@ -163,9 +163,9 @@ def value_of(flag: str, arguments: Sequence[str]) -> str:
     """The value of a flag that must be known before the others can be read; "" if it is not given."""
     value = ""
     for word, following in zip(arguments, [*arguments, ""][1:], strict=True):
-        if _flag(word) == flag:
-            _, equals, value = word.partition("=")
-            value = value if equals else following
+        if _flag_of_word(word) == flag:
+            _, separator, value = word.partition("=")
+            value = value if separator else following
     return value
 
 
@@ -175,27 +175,30 @@ def leading_words(arguments: Sequence[str]) -> list[str]:
     return list(arguments[:first_flag])
 
 
-def environment(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
+def parse_environment(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """An environment's name ("" if there is none) and its parameters, from `CartPole-v1 gravity=3.7`.
 
     Raises:
       ShoalError: there are two names, or a parameter is given twice.
     """
-    named = [word for word in words if "=" not in word]
-    if len(named) > 1:
+    positional = [word for word in words if "=" not in word]
+    if len(positional) > 1:
         raise ShoalError(
-            f"{named[1]!r} is one word too many after {named[0]!r}; parameters are name=value, such as gravity=9.8."
+            f"{positional[1]!r} is one word too many after {positional[0]!r}; parameters are name=value, "
+            "such as gravity=9.8."
         )
     parameters: dict[str, str] = {}
     for word in words:
-        name, equals, _ = word.partition("=")
-        if equals and parameters.setdefault(name.replace("-", "_"), word) is not word:
+        name, separator, _ = word.partition("=")
+        if separator and parameters.setdefault(name.replace("-", "_"), word) is not word:
             first = parameters[name.replace("-", "_")]
             raise ShoalError(f"the parameter {name} is given twice, {first} and {word}; give it once.")
-    return "".join(named), {name: _literal(word.partition("=")[2]) for name, word in parameters.items()}
+    return "".join(positional), {
+        name: _parse_literal(word.partition("=")[2]) for name, word in parameters.items()
+    }
 
 
-def required(what: str, example: str, value: str) -> str:
+def require(what: str, example: str, value: str) -> str:
     """The word that a command cannot do without.
 
     Raises:
@@ -206,15 +209,15 @@ def required(what: str, example: str, value: str) -> str:
     return value
 
 
-def _literal(text: str) -> Any:
+def _parse_literal(text: str) -> Any:
     """A parameter's value: a number, true, false, none, a list or tuple of such, or else text."""
     try:
-        return ast.literal_eval(_Words().visit(ast.parse(text.strip(), mode="eval")))
+        return ast.literal_eval(_LiteralNames().visit(ast.parse(text.strip(), mode="eval")))
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return text
 
 
-class _Words(ast.NodeTransformer):
+class _LiteralNames(ast.NodeTransformer):
     """Puts their values in place of the words that Python's literals lack; capital letters do not matter."""
 
     VALUES = MappingProxyType(
@@ -234,7 +237,7 @@ class _Words(ast.NodeTransformer):
         return ast.copy_location(ast.Constant(self.VALUES[word]), node) if word in self.VALUES else node
 
 
-def _sentence(panel: str) -> str:
+def _error_sentence(panel: str) -> str:
     """What tyro says in the first part of a panel, without its frame."""
     lines = [line.strip(" │") for line in re.sub(r"\x1b\[[0-9;]*m", "", panel).splitlines()]
     lines = [line for line in lines if not line.startswith(("╭", "╰"))]

@@ -25,15 +25,15 @@ commands:
   shoal grid make-benchmark small
   shoal train XLand-MiniGrid-R1-9x9 ruleset=small.npz:train
 """
-MAKE = (
+MAKE_DESCRIPTION = (
     "Draws different rulesets as the benchmarks of XLand-MiniGrid were drawn. SETTING is one of theirs: "
     f"{', '.join(api.PUBLISHED_RULESETS)}; the defaults shown are its own."
 )
-SHOW = "Tells in words what a file of rulesets holds, or the ruleset of number N, from 0."
+SHOW_DESCRIPTION = "Tells in words what a file of rulesets holds, or the ruleset of number N, from 0."
 
 
 @dataclasses.dataclass(frozen=True)
-class Making:
+class MakeSettings:
     """What is written."""
 
     rulesets: int = 10_000
@@ -48,14 +48,14 @@ class Making:
 
 
 @dataclasses.dataclass(frozen=True)
-class Showing:
+class ShowSettings:
     """No flags."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Carries out one of the commands."""
     name = arguments[0] if arguments else "--help"
-    if name in flags.HELP:
+    if name in flags.HELP_FLAGS:
         rows = [f"  {f'{name} {what}':<24}{text}" for name, (what, text) in COMMANDS.items()]
         print(HELP.format(commands="\n".join(rows)), end="")
         raise SystemExit(0)
@@ -69,43 +69,43 @@ def main(arguments: Sequence[str]) -> int:
 def make_benchmark(arguments: Sequence[str]) -> int:
     """Draws, writes the file, and says what is in it."""
     setting = next(iter(flags.leading_words(arguments)), "")
-    known = api.PUBLISHED_RULESETS
-    if setting and setting not in known:
+    published = api.PUBLISHED_RULESETS
+    if setting and setting not in published:
         raise ShoalError(
-            f"there is no setting {setting!r}; there are {', '.join(known)}{nearest(setting, known)}."
+            f"there is no setting {setting!r}; there are {', '.join(published)}{nearest(setting, published)}."
         )
     fields: list[tuple[str, type, Any]] = [
-        ("file", Making, dataclasses.field(default=Making())),
+        ("file", MakeSettings, dataclasses.field(default=MakeSettings())),
         (
             "drawing",
             api.GenerationConfig,
-            dataclasses.field(default=known.get(setting, api.GenerationConfig())),
+            dataclasses.field(default=published.get(setting, api.GenerationConfig())),
         ),
     ]
     default: Any = dataclasses.make_dataclass("MakeBenchmark", fields, frozen=True)()
-    asked, words = flags.parse("shoal grid make-benchmark SETTING", MAKE, default, arguments)
-    flags.required("setting", "shoal grid make-benchmark small", "".join(words[:1]))
+    settings, words = flags.parse("shoal grid make-benchmark SETTING", MAKE_DESCRIPTION, default, arguments)
+    flags.require("setting", "shoal grid make-benchmark small", "".join(words[:1]))
     if words != [setting]:
         raise ShoalError(
             f"{words[-1]!r} is one word too many; the flags stand behind the setting {words[0]!r}."
         )
-    begun = time.perf_counter()
+    start_time = time.perf_counter()
     with api.Activity() as activity:
-        activity.doing(f"drawing {asked.file.rulesets:,} rulesets")
-        made = api.Benchmark.make(
-            asked.drawing, asked.file.rulesets, seed=asked.file.seed, held_out=asked.file.held_out
+        activity.describe(f"drawing {settings.file.rulesets:,} rulesets")
+        benchmark = api.Benchmark.make(
+            settings.drawing, settings.file.rulesets, seed=settings.file.seed, held_out=settings.file.held_out
         )
-    seconds = time.perf_counter() - begun
-    path = Path(asked.file.save or f"{setting}.npz")
-    made.save(path)
-    print(f"{path}: {api.describe_benchmark(made)}\n{len(made) / seconds:,.0f} rulesets/s")
+    seconds = time.perf_counter() - start_time
+    path = Path(settings.file.save or f"{setting}.npz")
+    benchmark.save(path)
+    print(f"{path}: {api.describe_benchmark(benchmark)}\n{len(benchmark) / seconds:,.0f} rulesets/s")
     return 0
 
 
 def show(arguments: Sequence[str]) -> int:
     """Prints a ruleset, or what a file holds."""
-    _, words = flags.parse("shoal grid show FILE [N]", SHOW, Showing(), arguments)
-    benchmark = api.Benchmark.load(flags.required("file", "shoal grid show small.npz 0", "".join(words[:1])))
+    _, words = flags.parse("shoal grid show FILE [N]", SHOW_DESCRIPTION, ShowSettings(), arguments)
+    benchmark = api.Benchmark.load(flags.require("file", "shoal grid show small.npz 0", "".join(words[:1])))
     if len(words) == 1:
         print(api.describe_benchmark(benchmark))
         return 0

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 MOST_USED = "most used"  # the group that a short page shows in full
-LONG = 30  # flags from which on a page is short unless all of it is asked for
-INDENT = 28  # columns of a flag and its kind of value
+LONG_PAGE_FLAGS = 30  # flags from which on a page is short unless all of it is asked for
+TEXT_COLUMN = 28  # columns of a flag and its kind of value
 WIDTHS = (60, 100)
 
 
@@ -24,7 +24,7 @@ class Flag(NamedTuple):
     text: str  # what happens when it is set, and its default
 
 
-def page(command: str, description: str, settings: Any, *, full: bool) -> str:
+def help_page(command: str, description: str, settings: Any, *, full: bool) -> str:
     """Describe a command and its flags.
 
     Args:
@@ -34,28 +34,28 @@ def page(command: str, description: str, settings: Any, *, full: bool) -> str:
       full: whether every flag is explained; else a long page explains the most used ones and names the others.
     """
     width = min(max(shutil.get_terminal_size((WIDTHS[1], 24)).columns, WIDTHS[0]), WIDTHS[1])
-    groups = grouped(settings)
-    short = not full and MOST_USED in groups and sum(map(len, groups.values())) > LONG
+    groups = flag_groups(settings)
+    is_short = not full and MOST_USED in groups and sum(map(len, groups.values())) > LONG_PAGE_FLAGS
     lines = [f"usage: {command} [OPTIONS]", "", textwrap.fill(description, width)]
     if not any(groups.values()):
         lines += ["", "This command has no options."]
     for title, flags in groups.items():
-        if flags and (title == MOST_USED or not short):
+        if flags and (title == MOST_USED or not is_short):
             lines += ["", f"{title}:" if len(groups) > 1 else "options:"]
-            lines += [line for flag in flags for line in _explained(flag, width)]
-    if short:
+            lines += [line for flag in flags for line in _explain(flag, width)]
+    if is_short:
         program = command.partition(" [")[0]
         lines += ["", f"further options, which `{program} --help-all` explains:"]
         lines += [
             line
             for title, flags in groups.items()
             if title != MOST_USED
-            for line in _named(title, flags, width)
+            for line in _list_names(title, flags, width)
         ]
     return "\n".join([*lines, ""])
 
 
-def grouped(settings: Any) -> dict[str, list[Flag]]:
+def flag_groups(settings: Any) -> dict[str, list[Flag]]:
     """The flags of a dataclass, and of those within it, by the titles of their groups.
 
     A class sorts its fields by an attribute `groups`, from titles to names; those that it leaves out have the title
@@ -78,9 +78,11 @@ def _flags(settings: Any, title: str, owner: str) -> Iterator[tuple[str, Flag]]:
             yield from _flags(value, field.name, field.name)
         else:
             group = titles.get(field.name, title)
-            known = group in (MOST_USED, title) or not owner
-            flag = Flag(_words(field.name, declared[field.name]), _text(texts.get(field.name, ""), value))
-            yield group if known else f"{owner}: {group}", flag
+            is_known_group = group in (MOST_USED, title) or not owner
+            flag = Flag(
+                _flag_text(field.name, declared[field.name]), _help_text(texts.get(field.name, ""), value)
+            )
+            yield group if is_known_group else f"{owner}: {group}", flag
 
 
 def field_texts(cls: type) -> dict[str, str]:
@@ -99,39 +101,39 @@ def field_texts(cls: type) -> dict[str, str]:
     return texts
 
 
-def _words(name: str, declared: Any) -> str:
+def _flag_text(name: str, declared: Any) -> str:
     flag = f"--{name.rstrip('_').replace('_', '-')}"
-    return f"{flag}, --no{flag[1:]}" if declared is bool else f"{flag} {_kind(declared)}"
+    return f"{flag}, --no{flag[1:]}" if declared is bool else f"{flag} {_type_name(declared)}"
 
 
-def _kind(declared: Any) -> str:
+def _type_name(declared: Any) -> str:
     """What a flag takes, such as INT or {a,b}."""
     options = typing.get_args(declared)
     if typing.get_origin(declared) is typing.Literal:
         return f"{{{','.join(map(str, options))}}}"
     if typing.get_origin(declared) is tuple:
-        return f"[{_kind(options[0])} ...]"
+        return f"[{_type_name(options[0])} ...]"
     if typing.get_origin(declared) in (typing.Union, types.UnionType):
-        return "|".join("None" if option is type(None) else _kind(option) for option in options)
+        return "|".join("None" if option is type(None) else _type_name(option) for option in options)
     return getattr(declared, "__name__", str(declared)).upper()
 
 
-def _text(text: str, value: Any) -> str:
+def _help_text(text: str, value: Any) -> str:
     if value in ("", ()):  # what is left out; the text says what that means
         return text
-    shown = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-    return f"{text} (default: {shown})"
+    default = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return f"{text} (default: {default})"
 
 
-def _explained(flag: Flag, width: int) -> list[str]:
-    lines = textwrap.wrap(flag.text, width - INDENT) or [""]
-    if len(flag.words) > INDENT - 4:
-        return [f"  {flag.words}", *(" " * INDENT + line for line in lines)]
+def _explain(flag: Flag, width: int) -> list[str]:
+    lines = textwrap.wrap(flag.text, width - TEXT_COLUMN) or [""]
+    if len(flag.words) > TEXT_COLUMN - 4:
+        return [f"  {flag.words}", *(" " * TEXT_COLUMN + line for line in lines)]
     first, *rest = lines
-    return [f"  {flag.words:<{INDENT - 2}}{first}", *(" " * INDENT + line for line in rest)]
+    return [f"  {flag.words:<{TEXT_COLUMN - 2}}{first}", *(" " * TEXT_COLUMN + line for line in rest)]
 
 
-def _named(title: str, flags: list[Flag], width: int) -> list[str]:
+def _list_names(title: str, flags: list[Flag], width: int) -> list[str]:
     words = "  ".join(flag.words.partition(" ")[0].rstrip(",") for flag in flags)
     return textwrap.wrap(f"{title}:  {words}", width, initial_indent="  ", subsequent_indent="    ",
                          break_on_hyphens=False)  # fmt: skip

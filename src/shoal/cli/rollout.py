@@ -45,11 +45,11 @@ class Settings:
 def main(arguments: Sequence[str]) -> int:
     """Steps, and prints the statistics."""
     settings, words = flags.parse(COMMAND, DESCRIPTION, Settings(), arguments)
-    environment, parameters = flags.environment(words)
+    environment, parameters = flags.parse_environment(words)
     if not settings.policy:
-        flags.required("environment", "shoal rollout CartPole-v1", environment)
+        flags.require("environment", "shoal rollout CartPole-v1", environment)
     with api.Activity() as activity:
-        activity.doing(f"making {settings.steps:,} steps in each of {settings.envs:,} environments")
+        activity.describe(f"making {settings.steps:,} steps in each of {settings.envs:,} environments")
         result = api.rollout(
             environment or None,
             settings.policy or None,
@@ -61,15 +61,15 @@ def main(arguments: Sequence[str]) -> int:
             greedy=settings.greedy,
             **parameters,
         )
-    if note := api.note_on(result.devices):
+    if note := api.devices_note(result.devices):
         print(note, file=sys.stderr)
-    where = environment or f"the environment of {settings.policy}"
-    who = f"the policy of {settings.policy}" if settings.policy else "random actions"
-    print(as_json(result) if settings.json else told(result, f"{where}, {who}"))
+    environment_text = environment or f"the environment of {settings.policy}"
+    actor_text = f"the policy of {settings.policy}" if settings.policy else "random actions"
+    print(as_json(result) if settings.json else statistics_text(result, f"{environment_text}, {actor_text}"))
     return 0
 
 
-def told(result: api.RolloutResult, title: str) -> str:
+def statistics_text(result: api.RolloutResult, title: str) -> str:
     """The statistics in a few lines."""
     lines = [
         f"{title}: {result.num_envs:,} environments, {result.num_steps:,} steps each, "

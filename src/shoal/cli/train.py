@@ -44,29 +44,29 @@ def main(arguments: Sequence[str]) -> int:
     """Trains, and prints the result."""
     words = flags.leading_words(arguments)
     if not words:  # ENV stands elsewhere: read all flags once to find what is none
-        without_help = [word for word in arguments if word not in flags.HELP]
+        without_help = [word for word in arguments if word not in flags.HELP_FLAGS]
         words = _parse(without_help, environment="")[-1]
-    chosen, changed, words = _parse(arguments, flags.environment(words)[0])
-    environment, parameters = flags.environment(words)
-    if not chosen.config:
-        flags.required("environment", "shoal train CartPole-v1", environment)
-    decided = api.decide(
+    choices, overrides, words = _parse(arguments, flags.parse_environment(words)[0])
+    environment, parameters = flags.parse_environment(words)
+    if not choices.config:
+        flags.require("environment", "shoal train CartPole-v1", environment)
+    experiment = api.decide(
         environment or None,
-        algorithm=chosen.algorithm,
+        algorithm=choices.algorithm,
         environment_parameters=parameters,
-        config_file=chosen.config or None,
-        use_preset=chosen.preset,
-        started_from=chosen.from_,
-        overrides=changed,
+        config_file=choices.config or None,
+        use_preset=choices.preset,
+        started_from=choices.from_,
+        overrides=overrides,
     )
     try:
         run = api.run_experiment(
-            decided, progress=not chosen.quiet, import_seconds=IMPORT_SECONDS, own_process=True
+            experiment, progress=not choices.quiet, import_seconds=IMPORT_SECONDS, own_process=True
         )
     except api.SavingError as error:
-        print(api.result(dict(error.run.summary), error.run.path))
+        print(api.result_text(dict(error.run.summary), error.run.path))
         raise
-    print(api.result(dict(run.summary), run.path))
+    print(api.result_text(dict(run.summary), run.path))
     return 0
 
 
@@ -82,7 +82,7 @@ def _parse(arguments: Sequence[str], environment: str) -> tuple[Any, dict[str, A
         algorithm=flags.value_of("--algorithm", arguments),
         config_file=config or None,
         use_preset=preset,
-        environment_parameters=flags.environment(_assignments(arguments))[1],
+        environment_parameters=flags.parse_environment(_assignments(arguments))[1],
     )
     title = algorithm if algorithm.isidentifier() else "algorithm_settings"
     fields: list[tuple[str, type, Any]] = [
@@ -90,12 +90,12 @@ def _parse(arguments: Sequence[str], environment: str) -> tuple[Any, dict[str, A
         (title, type(settings), dataclasses.field(default=settings)),
     ]
     default: Any = dataclasses.make_dataclass("Train", fields, bases=(Choices,), frozen=True)(algorithm)
-    chosen, words = flags.parse(COMMAND, DESCRIPTION, default, arguments)
+    choices, words = flags.parse(COMMAND, DESCRIPTION, default, arguments)
     # Only what was given overrides: what a setting implies is settled again from that.
-    given = flags.given(default, arguments)
-    parts = (chosen.run, getattr(chosen, title))
+    given_names = flags.given_fields(default, arguments)
+    parts = (choices.run, getattr(choices, title))
     values = {field.name: getattr(part, field.name) for part in parts for field in dataclasses.fields(part)}
-    return chosen, {name: value for name, value in values.items() if name in given}, words
+    return choices, {name: value for name, value in values.items() if name in given_names}, words
 
 
 def _assignments(arguments: Sequence[str]) -> list[str]:

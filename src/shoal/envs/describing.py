@@ -24,7 +24,7 @@ from shoal.envs.registry import TIME_LIMIT, TRIAL
 from shoal.envs.trials import Trial
 from shoal.envs.wrappers import TimeLimit
 from shoal.errors import ShoalError, UserCodeError
-from shoal.imports import import_name, imported
+from shoal.imports import import_name, import_object
 from shoal.types import Environment
 
 MAX_ARRAY_SIZE = 50_000  # numbers; what is larger is no parameter to write down in a config
@@ -278,7 +278,7 @@ def from_json(value: Any) -> Any:
         return _array_from_json(value)
     if keys == {"name", "parameters"}:
         return _named_from_json(value["name"], value["parameters"])
-    return imported(value["imported"]) if keys == {"imported"} else value
+    return import_object(value["imported"]) if keys == {"imported"} else value
 
 
 def _array_from_json(saved: Mapping[str, Any]) -> np.ndarray:
@@ -292,7 +292,7 @@ def _array_from_json(saved: Mapping[str, Any]) -> np.ndarray:
 
 def _named_from_json(name: str, parameters: Mapping[str, Any]) -> Any:
     """An environment by its name, or a struct or NamedTuple by its class."""
-    cls = imported(name) if ":" in name else None
+    cls = import_object(name) if ":" in name else None
     if cls is None or (isinstance(cls, type) and hasattr(cls, "reset") and hasattr(cls, "step")):
         return registry.make(name, **decode_parameters(name, parameters))
     if isinstance(cls, type) and (hasattr(cls, "_fields") or trees.is_struct(cls)):

@@ -113,7 +113,7 @@ def check_numbers(name: str, value: Any, bounds: Bounds) -> None:
         as_float32 = np.asarray(numbers, np.float32)
     is_overflow = np.isfinite(numbers) & ~np.isfinite(as_float32)
     is_underflow = (numbers != 0) & (np.abs(as_float32) < SMALLEST_NORMAL)
-    if np.any(is_overflow) or (np.any(is_underflow) and not bounds.contain(0.0)):
+    if np.any(is_overflow) or (np.any(is_underflow) and not bounds.contains(0.0)):
         wrong = numbers[is_overflow | is_underflow].ravel()[0]
         wrong_as_float32 = as_float32[is_overflow].ravel()[0] if np.any(is_overflow) else 0.0
         raise ShoalError(

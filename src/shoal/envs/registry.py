@@ -12,10 +12,10 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from shoal.arguments import names, shown, text
+from shoal.arguments import mapping, short_repr, text
 from shoal.envs.grid import names as grid_names
 from shoal.errors import ShoalError, nearest
-from shoal.imports import imported
+from shoal.imports import import_object
 from shoal.user_code import reports_user_code
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def register(
     text("name", name, "MyEnv-v0")
     if not isinstance(constructor, str) and not callable(constructor):
         raise ShoalError(
-            f"constructor={shown(constructor)} is neither a class or function that makes an environment, nor "
+            f"constructor={short_repr(constructor)} is neither a class or function that makes an environment, nor "
             "'module:Name' of one"
         )
     if ":" in name:
@@ -75,7 +75,7 @@ def register(
     if name in _entries and not replace:
         raise ShoalError(f"the name {name!r} is taken already; give replace=True to replace it")
     limit = _check_count(name, TIME_LIMIT, max_episode_steps)
-    _entries[name] = Entry(constructor, limit, dict(names("parameters", parameters)))
+    _entries[name] = Entry(constructor, limit, dict(mapping("parameters", parameters)))
 
 
 def environments() -> list[str]:
@@ -213,7 +213,7 @@ def _if_imported(constructor: Callable[..., Environment] | str) -> Any:
         return constructor
     module, _, attribute = constructor.partition(":")
     if module.partition(".")[0] == "shoal":
-        return imported(constructor)
+        return import_object(constructor)
     return getattr(sys.modules.get(module), attribute, None)
 
 
@@ -241,7 +241,7 @@ def _resolve(name: str, constructor: Callable[..., Environment] | str) -> Callab
     """The callable that makes an environment, imported if it is given as "module:attribute"."""
     if not isinstance(constructor, str):
         return constructor
-    found = imported(constructor)
+    found = import_object(constructor)
     if not callable(found):
         raise ShoalError(
             f"{name} is of type {type(found).__name__}, not a class or function that makes an environment"

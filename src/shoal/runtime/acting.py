@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.arguments import LARGEST_INDEX, shown, whole
+from shoal.arguments import LARGEST_INDEX, short_repr, whole_number
 from shoal.errors import ShoalError
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 from shoal.types import Array, Environment, EnvSpec, Memory, PyTree, TimeStep, spec_of
@@ -46,10 +46,10 @@ class TrainedPolicy:
     @property
     def memory_lasts(self) -> str:
         """How long its memory lasts in trials, "trial" or "episode"; "none" without one."""
-        remembers = jax.tree.leaves(self.initial_memory()) and hasattr(self.config, "memory_lasts")
-        return self.config.memory_lasts if remembers else "none"
+        has_memory = jax.tree.leaves(self.initial_memory()) and hasattr(self.config, "memory_lasts")
+        return self.config.memory_lasts if has_memory else "none"
 
-    def remembering(self, memory_lasts: str) -> "TrainedPolicy":
+    def with_memory_lasts(self, memory_lasts: str) -> "TrainedPolicy":
         """The same policy with a memory that lasts a whole "trial", or is cleared with every "episode" of one.
 
         Raises:
@@ -71,8 +71,12 @@ class TrainedPolicy:
           ShoalError: the shape is no tuple of whole numbers.
         """
         if not isinstance(batch_shape, tuple | list):
-            raise ShoalError(f"batch_shape={shown(batch_shape)} is no tuple of whole numbers, such as (1,).")
-        return self.algorithm.memory(tuple(whole("batch_shape", n, 1, LARGEST_INDEX) for n in batch_shape))
+            raise ShoalError(
+                f"batch_shape={short_repr(batch_shape)} is no tuple of whole numbers, such as (1,)."
+            )
+        return self.algorithm.memory(
+            tuple(whole_number("batch_shape", n, 1, LARGEST_INDEX) for n in batch_shape)
+        )
 
     @reports_user_code
     def __call__(
@@ -104,26 +108,26 @@ class TrainedPolicy:
             reward is not finite; the memory is not of the policy or of another batch; or the key is none.
         """
         spec = self.spec
-        observation = numbers(observation, spec.observation_space)
-        single = batch_axes(observation, spec.observation_space) == 0
+        observation = as_numbers(observation, spec.observation_space)
+        is_single = batch_axes(observation, spec.observation_space) == 0
         observation = as_arrays(observation, spec.observation_space)
-        if single:
+        if is_single:
             observation = jax.tree.map(lambda x: x[None], observation)
         size = jax.tree.leaves(observation)[0].shape[0]
         check_memory(memory, size, self._memory_structure)
         if action_mask is not None:
-            batch_shape = () if single else (size,)
+            batch_shape = () if is_single else (size,)
             action_mask = as_mask(action_mask, spec.action_space, batch_shape)
-            action_mask = jax.tree.map(lambda x: x[None], action_mask) if single else action_mask
-        each: dict[str, Any] = {  # NumPy's arrays, which are transferred all at once
-            "reward": of_each("reward", reward, np.float32, size),
+            action_mask = jax.tree.map(lambda x: x[None], action_mask) if is_single else action_mask
+        fields: dict[str, Any] = {  # NumPy's arrays, which are transferred all at once
+            "reward": as_batch("reward", reward, np.float32, size),
             "discount": np.ones(size, np.float32),
-            "first": of_each("first", first, bool, size),
+            "first": as_batch("first", first, bool, size),
             "last": np.zeros(size, bool),
         }
-        timestep = TimeStep(observation=observation, action_mask=action_mask, **each)
+        timestep = TimeStep(observation=observation, action_mask=action_mask, **fields)
         memory, action = _act(self.config, spec, self.parameters, memory, timestep, as_key(key))
-        if single:
+        if is_single:
             action = jax.tree.map(lambda x: x[0], action)
         return memory, jax.tree.map(np.asarray, action)
 
@@ -140,7 +144,7 @@ def _act(
     return memory, action
 
 
-def numbers(observation: PyTree, space: Space, name: str = "observation") -> PyTree:
+def as_numbers(observation: PyTree, space: Space, name: str = "observation") -> PyTree:
     """An observation as arrays of NumPy's, whatever numbers or lists it was given as.
 
     Raises:
@@ -149,7 +153,7 @@ def numbers(observation: PyTree, space: Space, name: str = "observation") -> PyT
     if isinstance(space, Dict):
         if not isinstance(observation, dict) or set(observation) != set(space):
             raise ShoalError(f"{name} must be a dictionary with the entries {', '.join(space)}.")
-        return {key: numbers(observation[key], part, f"{name}[{key!r}]") for key, part in space.items()}
+        return {key: as_numbers(observation[key], part, f"{name}[{key!r}]") for key, part in space.items()}
     try:
         array = np.asarray(observation)
     except ValueError:  # lists of different lengths
@@ -178,13 +182,13 @@ def as_arrays(observation: PyTree, space: Space, name: str = "observation") -> P
         return array
     is_wrong = array != observation if array.dtype != observation.dtype else np.zeros(array.shape, bool)
     if isinstance(space, Box):
-        wanted = f"a value of {space.dtype.name}"
+        expected = f"a value of {space.dtype.name}"
     else:
-        most = np.asarray(space.n if isinstance(space, Discrete) else space.nvec) - 1
-        is_wrong = is_wrong | (array < 0) | (array > most)
-        wanted = f"one of the values of {space}, which begin with 0"
+        largest = np.asarray(space.n if isinstance(space, Discrete) else space.nvec) - 1
+        is_wrong = is_wrong | (array < 0) | (array > largest)
+        expected = f"one of the values of {space}, which begin with 0"
     if np.any(is_wrong):
-        _refuse(name, observation, is_wrong, f"it must be {wanted}")
+        _raise_wrong_value(name, observation, is_wrong, f"it must be {expected}")
     return array
 
 
@@ -194,18 +198,18 @@ def _check_infinities(name: str, array: np.ndarray, space: Box) -> None:
     is_wrong |= (array == np.inf) & np.isfinite(space.high)
     is_wrong |= (array == -np.inf) & np.isfinite(space.low)
     if np.any(is_wrong):
-        _refuse(
+        _raise_wrong_value(
             name, array, is_wrong, "a policy needs numbers that are finite, or infinite where its space is"
         )
 
 
-def _refuse(name: str, array: np.ndarray, is_wrong: np.ndarray, wanted: str) -> None:
-    place = tuple(np.argwhere(is_wrong)[0].tolist())
-    where = f"[{', '.join(map(str, place))}]" if place else ""
-    raise ShoalError(f"{name}{where} is {array[place]:g}; {wanted}.")
+def _raise_wrong_value(name: str, array: np.ndarray, is_wrong: np.ndarray, expected: str) -> None:
+    index = tuple(np.argwhere(is_wrong)[0].tolist())
+    position = f"[{', '.join(map(str, index))}]" if index else ""
+    raise ShoalError(f"{name}{position} is {array[index]:g}; {expected}.")
 
 
-def of_each(name: str, value: Any, dtype: Any, size: int) -> np.ndarray:
+def as_batch(name: str, value: Any, dtype: Any, size: int) -> np.ndarray:
     """A number of every observation of a batch, [size], from one or as many.
 
     Raises:
@@ -220,7 +224,7 @@ def of_each(name: str, value: Any, dtype: Any, size: int) -> np.ndarray:
             f"{name}={value!r:.100} must be one number, or {size}, one for each observation."
         ) from None
     if not np.isfinite(array).all():
-        _refuse(name, array, ~np.isfinite(array), "it must be finite")
+        _raise_wrong_value(name, array, ~np.isfinite(array), "it must be finite")
     return array
 
 
@@ -237,22 +241,22 @@ def as_mask(mask: PyTree, space: Space, batch_shape: tuple[int, ...], name: str 
         return {key: as_mask(part, space[key], batch_shape, f"{name}[{key!r}]") for key, part in mask.items()}
     if not isinstance(space, Discrete | MultiDiscrete):
         raise ShoalError(f"{name} was given, but {space} has no single actions to mask; leave it out.")
-    right = (*batch_shape, space.n if isinstance(space, Discrete) else sum(space.nvec))
+    expected = (*batch_shape, space.n if isinstance(space, Discrete) else sum(space.nvec))
     try:
         array = np.asarray(mask, bool)
     except ValueError as error:  # lists of different lengths
-        raise ShoalError(f"{name}={mask!r} is no array; it must be of shape {right}.") from error
-    if array.shape != right:
+        raise ShoalError(f"{name}={mask!r} is no array; it must be of shape {expected}.") from error
+    if array.shape != expected:
         raise ShoalError(
-            f"{name} has shape {array.shape}; for {space} it must be of shape {right}, one entry an action"
+            f"{name} has shape {array.shape}; for {space} it must be of shape {expected}, one entry an action"
             f"{' and one row an observation' if batch_shape else ''}."
         )
     sizes = (space.n,) if isinstance(space, Discrete) else space.nvec
     for index, part in enumerate(np.split(array, np.cumsum(sizes)[:-1], axis=-1)):
         if not part.any(-1).all():
             row = f"[{int(np.argmin(part.any(-1)))}]" if batch_shape else ""
-            what = "action" if isinstance(space, Discrete) else f"value of part {index} of {space}"
-            raise ShoalError(f"{name}{row} allows no {what}; at least one must be legal.")
+            choice = "action" if isinstance(space, Discrete) else f"value of part {index} of {space}"
+            raise ShoalError(f"{name}{row} allows no {choice}; at least one must be legal.")
     return array
 
 
@@ -269,14 +273,16 @@ def as_key(key: Any) -> Array | None:
         return key
     if dtype == np.uint32 and shape == jax.random.key_data(jax.random.key(0)).shape:
         return jax.random.wrap_key_data(jnp.asarray(key))
-    raise ShoalError(f"key={shown(key)} is no key of random numbers; give one such as jax.random.key(3).")
+    raise ShoalError(
+        f"key={short_repr(key)} is no key of random numbers; give one such as jax.random.key(3)."
+    )
 
 
 def check_memory(memory: Memory, size: int, structure: Any) -> None:
     """Raises ShoalError unless the memory is built like that, and of `size` environments."""
     if jax.tree.structure(memory) != structure:
         raise ShoalError(
-            f"memory={shown(memory)} is no memory of this policy; begin with initial_memory(({size},))."
+            f"memory={short_repr(memory)} is no memory of this policy; begin with initial_memory(({size},))."
         )
     for leaf in jax.tree.leaves(memory):
         if np.shape(leaf)[:1] != (size,):
@@ -300,9 +306,11 @@ def batch_axes(observation: PyTree, space: Space) -> int:
     try:
         shape = np.shape(observation)
     except ValueError as error:  # lists of different lengths
-        raise ShoalError(f"observation={shown(observation)} is no array of one shape.") from error
+        raise ShoalError(f"observation={short_repr(observation)} is no array of one shape.") from error
     extra = len(shape) - len(space.shape)
     if extra not in (0, 1) or shape[extra:] != space.shape:
-        wanted = "an integer" if isinstance(space, Discrete) else f"of shape {space.shape}"
-        raise ShoalError(f"observation has shape {shape}; one must be {wanted}, a batch has one axis before.")
+        expected = "an integer" if isinstance(space, Discrete) else f"of shape {space.shape}"
+        raise ShoalError(
+            f"observation has shape {shape}; one must be {expected}, a batch has one axis before."
+        )
     return extra

@@ -29,7 +29,7 @@ STORABLE = frozenset(
     ]
 )
 
-LATE = 0.2  # seconds after a failure within which nearly everything that was under way has ended
+SECONDS_TO_SETTLE = 0.2  # seconds after a failure within which nearly everything that was under way has ended
 
 
 class OrbaxError(Exception):
@@ -41,7 +41,7 @@ def is_key(leaf: Any) -> bool:
     return not isinstance(getattr(leaf, "dtype", np.dtype(np.float32)), np.dtype)
 
 
-def as_words(leaf: Any) -> tuple[np.ndarray, str | None]:
+def to_numpy(leaf: Any) -> tuple[np.ndarray, str | None]:
     """Convert a leaf to a NumPy array: a key to its words, with the name of its implementation.
 
     Args:
@@ -57,13 +57,13 @@ def as_words(leaf: Any) -> tuple[np.ndarray, str | None]:
     return np.asarray(jax.random.key_data(leaf)), str(jax.random.key_impl(leaf))
 
 
-def from_words(words: np.ndarray, implementation: str | None) -> Any:
-    """Convert back what `as_words` gave."""
+def from_numpy(array: np.ndarray, implementation: str | None) -> Any:
+    """Convert back what `to_numpy` gave."""
     if implementation is None:
-        return words
+        return array
     import jax  # noqa: PLC0415
 
-    return jax.random.wrap_key_data(jax.numpy.asarray(words), impl=implementation)
+    return jax.random.wrap_key_data(jax.numpy.asarray(array), impl=implementation)
 
 
 def check_storable(leaves: Mapping[str, Any]) -> None:
@@ -75,43 +75,45 @@ def check_storable(leaves: Mapping[str, Any]) -> None:
     Raises:
       ShoalError: a dtype, a key's implementation or a name that the format cannot hold; the sentence names the leaf.
     """
-    places: dict[str, str] = {}
+    names_by_path: dict[str, str] = {}
     for name, leaf in leaves.items():
         try:
             name.encode()
         except UnicodeEncodeError:
             raise ShoalError(f"{name!r} cannot be saved under that name: it is not valid Unicode.") from None
-        place = name if name.endswith("/") else f"{name}/"
-        if place in places:
-            raise ShoalError(f"{places[place]!r} and {name!r} cannot be saved together: rename one of them.")
-        places[place] = name
+        path = name if name.endswith("/") else f"{name}/"
+        if path in names_by_path:
+            raise ShoalError(
+                f"{names_by_path[path]!r} and {name!r} cannot be saved together: rename one of them."
+            )
+        names_by_path[path] = name
         if is_key(leaf):
-            _check_key(name, leaf)
+            _check_key_storable(name, leaf)
         elif leaf.dtype.name not in STORABLE:
             raise ShoalError(
                 f"{name!r} cannot be saved: its dtype is {leaf.dtype.name}; use one such as float32 or int32."
             )
 
 
-def _check_key(name: str, leaf: Any) -> None:
+def _check_key_storable(name: str, leaf: Any) -> None:
     import jax  # noqa: PLC0415
 
-    found = ""
+    implementation = ""
 
-    def words_of(key: Any) -> Any:
-        nonlocal found
-        found = str(jax.random.key_impl(key))
+    def key_data_of(key: Any) -> Any:
+        nonlocal implementation
+        implementation = str(jax.random.key_impl(key))
         return jax.random.key_data(key)
 
-    words = jax.eval_shape(words_of, jax.ShapeDtypeStruct(leaf.shape, leaf.dtype))
+    key_data = jax.eval_shape(key_data_of, jax.ShapeDtypeStruct(leaf.shape, leaf.dtype))
     try:
-        again = jax.eval_shape(lambda x: jax.random.wrap_key_data(x, impl=found), words)
+        restored = jax.eval_shape(lambda x: jax.random.wrap_key_data(x, impl=implementation), key_data)
     except (TypeError, ValueError):
-        again = None
-    if again is None or again.dtype != leaf.dtype:
+        restored = None
+    if restored is None or restored.dtype != leaf.dtype:
         raise ShoalError(
             f"{name!r} cannot be saved: JAX does not find its keys' implementation by the name "
-            f"{found!r}; use one of its own, such as threefry2x32."
+            f"{implementation!r}; use one of its own, such as threefry2x32."
         )
 
 
@@ -131,7 +133,7 @@ def write_arrays(path: Path, leaves: Mapping[str, np.ndarray]) -> None:
         orbax.save(path.absolute(), stored, overwrite=True)
 
     if stored:
-        _attempt(write)
+        _run_quietly(write)
 
 
 def read_arrays(path: Path, expected: Mapping[str, Mapping[str, Any]]) -> dict[str, np.ndarray]:
@@ -154,19 +156,19 @@ def read_arrays(path: Path, expected: Mapping[str, Mapping[str, Any]]) -> dict[s
             leaves |= orbax.load(path.absolute(), stored)
         return {name: np.asarray(leaves[name]) for name in sorted(leaves)}
 
-    return _attempt(read)
+    return _run_quietly(read)
 
 
-def _attempt(action: Callable[[], Any]) -> Any:
+def _run_quietly(action: Callable[[], Any]) -> Any:
     """Carry out an action of Orbax, which prints tracebacks of its own threads where it fails.
 
     Raises:
       OrbaxError: it failed.
     """
     hook = sys.unraisablehook
-    with _silenced("absl", "asyncio"), warnings.catch_warnings():
+    with _disable_loggers("absl", "asyncio"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        sys.unraisablehook = _without_closed_loops(hook)
+        sys.unraisablehook = _ignore_closed_loops(hook)
         try:
             result = action()
             sys.unraisablehook = hook
@@ -175,28 +177,28 @@ def _attempt(action: Callable[[], Any]) -> Any:
             reason = _reason(error)
         # Other arrays that were under way find their event loop closed when they end, and what was left of them
         # complains when it is collected. Have both done here; those that end later still are filtered out.
-        time.sleep(LATE)
+        time.sleep(SECONDS_TO_SETTLE)
         gc.collect()
     raise OrbaxError(reason)
 
 
 @contextlib.contextmanager
-def _silenced(*names: str) -> Iterator[None]:
+def _disable_loggers(*names: str) -> Iterator[None]:
     """Keep loggers off stderr, since what is raised says the same."""
     loggers = [logging.getLogger(name) for name in names]
-    disabled = [logger.disabled for logger in loggers]
+    were_disabled = [logger.disabled for logger in loggers]
     try:
         for logger in loggers:
             logger.disabled = True
         yield
     finally:
-        for logger, before in zip(loggers, disabled, strict=True):
-            logger.disabled = before
+        for logger, was_disabled in zip(loggers, were_disabled, strict=True):
+            logger.disabled = was_disabled
 
 
-def _without_closed_loops(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _ignore_closed_loops(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """A hook for errors that nobody can catch, which leaves out those of a closed event loop."""
-    if getattr(hook, "leaves_out_closed_loops", False):
+    if getattr(hook, "ignores_closed_loops", False):
         return hook
 
     def filtered(unraisable: Any) -> None:
@@ -204,17 +206,17 @@ def _without_closed_loops(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
         if not (isinstance(error, RuntimeError) and str(error) == "Event loop is closed"):
             hook(unraisable)
 
-    filtered.leaves_out_closed_loops = True  # type: ignore[attr-defined]
+    filtered.ignores_closed_loops = True  # type: ignore[attr-defined]
     return filtered
 
 
 def _reason(error: BaseException) -> str:
     """What went wrong, in the operating system's words where it was its error."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, OSError) and seen.strerror:
-            return seen.strerror
-        if code := re.search(r"os_error_code='(\d+)'", str(seen)):
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+        if code := re.search(r"os_error_code='(\d+)'", str(cause)):
             return os.strerror(int(code[1]))
-        seen = seen.__cause__ or seen.__context__
+        cause = cause.__cause__ or cause.__context__
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

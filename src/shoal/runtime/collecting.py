@@ -23,19 +23,19 @@ from jax.sharding import PartitionSpec as P
 
 from shoal import trees
 from shoal.envs.batch import Batch
-from shoal.files import whole_file
-from shoal.runtime.rollout import Ended, count, none_ended
+from shoal.files import write_whole_file
+from shoal.runtime.rollout import EndedEpisodes, count_episodes, no_ended_episodes
 from shoal.runtime.run import ENV_AXIS, Episodes
 from shoal.types import Array, Environment, Memory, PyTree, TimeStep, spec_of
 
-STEPS_AT_ONCE = 2**22  # of all environments: sums of so many ones are exact in float32
-BYTES_AT_ONCE = 2**26  # of what is recorded, on all devices together
+MAX_STEPS_PER_CALL = 2**22  # of all environments: sums of so many ones are exact in float32
+MAX_RECORDED_BYTES = 2**26  # of what is recorded, on all devices together
 RESET, STEP = 0, 1  # key streams
 
 Actor = tuple  # () acts at random; (config, parameters) is a policy
 
 
-class Standing(NamedTuple):
+class EnvironmentStates(NamedTuple):
     """Where the environments stand, [N, ...]."""
 
     state: PyTree
@@ -111,84 +111,93 @@ def collect(
     Raises:
       ShoalError: the file cannot be written.
     """
-    used = max(n for n in range(1, len(devices) + 1) if num_envs % n == 0)
-    mesh = Mesh(np.asarray(devices[:used]), (ENV_AXIS,), axis_types=(AxisType.Auto,))
-    with whole_file(save) if save else contextlib.nullcontext() as file:
-        begun = time.perf_counter()
+    num_devices = max(n for n in range(1, len(devices) + 1) if num_envs % n == 0)
+    mesh = Mesh(np.asarray(devices[:num_devices]), (ENV_AXIS,), axis_types=(AxisType.Auto,))
+    with write_whole_file(save) if save else contextlib.nullcontext() as file:
+        start_time = time.perf_counter()
         # Arrays are placed as the programs want them, so that no call has to move them.
-        begin = _begin.lower(environment, actor, key, num_envs=num_envs, mesh=mesh).compile()
-        standing = begin(environment, actor, key)
-        rows = 0 if save is None else _rows_at_once(standing, environment, num_steps)
-        at_once = rows or max(1, min(num_steps, STEPS_AT_ONCE // num_envs))
-        arguments = (environment, actor, standing, key, jnp.int32(0), jnp.int32(0))
+        start = _start.lower(environment, actor, key, num_envs=num_envs, mesh=mesh).compile()
+        states = start(environment, actor, key)
+        rows = 0 if save is None else _recorded_steps_per_call(states, environment, num_steps)
+        steps_per_call = rows or max(1, min(num_steps, MAX_STEPS_PER_CALL // num_envs))
+        arguments = (environment, actor, states, key, jnp.int32(0), jnp.int32(0))
         advance = _advance.lower(*arguments, rows=rows, greedy=greedy, mesh=mesh).compile()
-        record = Record(standing.timestep, num_steps) if save else None
-        compile_seconds = time.perf_counter() - begun
+        record = Record(states.timestep, num_steps) if save else None
+        compile_seconds = time.perf_counter() - start_time
 
-        begun = time.perf_counter()
+        start_time = time.perf_counter()
         step = functools.partial(advance, environment, actor)
-        ended = _step_through(step, standing, key, range(0, num_steps, at_once), num_steps, record)
-        seconds = time.perf_counter() - begun
+        ended = _step_in_chunks(step, states, key, range(0, num_steps, steps_per_call), num_steps, record)
+        seconds = time.perf_counter() - start_time
         if file is not None and record is not None:
             np.savez(file, allow_pickle=False, **record.arrays)
     return RolloutResult(
         num_envs=num_envs,
         num_steps=num_steps,
-        devices=used,
+        devices=num_devices,
         steps_per_second=num_envs * num_steps / seconds,
         seconds=seconds,
         compile_seconds=compile_seconds,
         data=record.arrays if record else None,
         path=save,
-        **_of_episodes(*ended),
+        **_episode_statistics(*ended),
     )
 
 
-def _step_through(
-    step: Callable, standing: Standing, key: Array, starts: range, num_steps: int, record: "Record | None"
+def _step_in_chunks(
+    step: Callable,
+    states: EnvironmentStates,
+    key: Array,
+    starts: range,
+    num_steps: int,
+    record: "Record | None",
 ) -> np.ndarray:
-    """Steps in pieces that begin at `starts`; returns the sums over the episodes that ended, as `Ended` has them."""
-    ended = np.zeros(len(Ended._fields))
+    """Step in chunks that begin at `starts`; returns the sums over the episodes that ended, as `EndedEpisodes`."""
+    ended = np.zeros(len(EndedEpisodes._fields))
     for start in starts:
         stop = min(start + starts.step, num_steps)
-        standing, more, chunk = step(standing, key, jnp.int32(start), jnp.int32(stop))
-        ended += [float(np.sum(np.asarray(x, np.float64))) for x in more]  # waits for the piece
+        states, chunk_ended, recorded = step(states, key, jnp.int32(start), jnp.int32(stop))
+        ended += [float(np.sum(np.asarray(x, np.float64))) for x in chunk_ended]  # waits for the chunk
         if record is not None:
-            record.add(chunk, start, stop)
+            record.add(recorded, start, stop)
     return ended
 
 
-def _of_episodes(episodes: float, returned: float, length: float, terminated: float) -> dict[str, Any]:
+def _episode_statistics(episodes: float, returned: float, length: float, terminated: float) -> dict[str, Any]:
     """The statistics of the episodes that ended, from their sums; NaN where none has."""
-    share = (lambda x: float(x / episodes)) if episodes else lambda _: math.nan
+    mean = (lambda x: float(x / episodes)) if episodes else lambda _: math.nan
     return {
         "episodes": int(episodes),
-        "return_mean": share(returned),
-        "length_mean": share(length),
-        "terminated": share(terminated),
+        "return_mean": mean(returned),
+        "length_mean": mean(length),
+        "terminated": mean(terminated),
     }
 
 
 @functools.partial(jax.jit, static_argnames=("num_envs", "mesh"))
-def _begin(environment: Environment, actor: Actor, key: Array, *, num_envs: int, mesh: Mesh) -> Standing:
+def _start(
+    environment: Environment, actor: Actor, key: Array, *, num_envs: int, mesh: Mesh
+) -> EnvironmentStates:
     """Starts all environments, each device its own."""
 
-    def begin(environment: Environment, actor: Actor, key: Array) -> Standing:
+    def start(environment: Environment, actor: Actor, key: Array) -> EnvironmentStates:
         batch = Batch(environment, num_envs=num_envs // mesh.size)
         state, timestep = batch.reset(jax.random.fold_in(key, RESET), _first_index(batch))
         zeros = jnp.zeros(batch.num_envs)
-        return Standing(state, timestep, _memory(environment, actor, batch.num_envs), Episodes(zeros, zeros))
+        return EnvironmentStates(
+            state, timestep, _initial_memory(environment, actor, batch.num_envs), Episodes(zeros, zeros)
+        )
 
-    return jax.shard_map(begin, mesh=mesh, in_specs=P(), out_specs=P(ENV_AXIS), check_vma=False)(
+    return jax.shard_map(start, mesh=mesh, in_specs=P(), out_specs=P(ENV_AXIS), check_vma=False)(
         environment, actor, key
     )
 
 
-@functools.partial(jax.jit, static_argnames=("rows", "greedy", "mesh"), donate_argnames="standing")
+@functools.partial(jax.jit, static_argnames=("rows", "greedy", "mesh"), donate_argnames="states")
 def _advance(
     environment: Environment,
     actor: Actor,
-    standing: Standing,
+    states: EnvironmentStates,
     key: Array,
     start: Array,
     stop: Array,
@@ -196,7 +205,7 @@ def _advance(
     rows: int,
     greedy: bool,
     mesh: Mesh,
-) -> tuple[Standing, Ended, PyTree]:
+) -> tuple[EnvironmentStates, EndedEpisodes, PyTree]:
     """Makes the steps `start` to `stop - 1`, whose numbers are data.
 
     Returns:
@@ -204,26 +213,28 @@ def _advance(
       and the time-steps that they led to, [rows, N, ...]; () if `rows` is 0.
     """
 
-    def advance(environment, actor, standing, key, start, stop):  # type: ignore[no-untyped-def]
-        batch = Batch(environment, num_envs=standing.timestep.last.shape[0])
+    def advance(environment, actor, states, key, start, stop):  # type: ignore[no-untyped-def]
+        batch = Batch(environment, num_envs=states.timestep.last.shape[0])
 
-        def step(standing: Standing, ended: Ended, t: Array) -> tuple[Standing, Ended, PyTree]:
+        def step(
+            states: EnvironmentStates, ended: EndedEpisodes, t: Array
+        ) -> tuple[EnvironmentStates, EndedEpisodes, PyTree]:
             act_key, env_key = jax.random.split(jax.random.fold_in(jax.random.fold_in(key, STEP), t))
-            memory, action = _act(batch, actor, standing, act_key, greedy)
-            state, timestep = batch.step(standing.state, action, env_key, _first_index(batch))
-            episodes, ended = count(standing.episodes, ended, timestep)
-            row = (action, _recorded(timestep)) if rows else ()
-            return Standing(state, timestep, memory, episodes), ended, row
+            memory, action = _act(batch, actor, states, act_key, greedy)
+            state, timestep = batch.step(states.state, action, env_key, _first_index(batch))
+            episodes, ended = count_episodes(states.episodes, ended, timestep)
+            row = (action, _recorded_fields(timestep)) if rows else ()
+            return EnvironmentStates(state, timestep, memory, episodes), ended, row
 
         def body(t: Array, carry: tuple) -> tuple:
-            standing, ended, table = carry
-            standing, ended, row = step(standing, ended, t)
-            return standing, ended, jax.tree.map(lambda xs, x: xs.at[t - start].set(x), table, row)
+            states, ended, table = carry
+            states, ended, row = step(states, ended, t)
+            return states, ended, jax.tree.map(lambda xs, x: xs.at[t - start].set(x), table, row)
 
-        shapes = jax.eval_shape(step, standing, none_ended(), start)[2]
+        shapes = jax.eval_shape(step, states, no_ended_episodes(), start)[2]
         table = jax.tree.map(lambda x: jnp.zeros((rows, *x.shape), x.dtype), shapes)
-        standing, ended, table = jax.lax.fori_loop(start, stop, body, (standing, none_ended(), table))
-        return standing, jax.tree.map(lambda x: x[None], ended), table
+        states, ended, table = jax.lax.fori_loop(start, stop, body, (states, no_ended_episodes(), table))
+        return states, jax.tree.map(lambda x: x[None], ended), table
 
     per_env = P(ENV_AXIS)
     return jax.shard_map(
@@ -232,7 +243,7 @@ def _advance(
         in_specs=(P(), P(), per_env, P(), P(), P()),
         out_specs=(per_env, per_env, P(None, ENV_AXIS)),
         check_vma=False,
-    )(environment, actor, standing, key, start, stop)
+    )(environment, actor, states, key, start, stop)
 
 
 def _first_index(batch: Batch) -> Array:
@@ -240,7 +251,7 @@ def _first_index(batch: Batch) -> Array:
     return jax.lax.axis_index(ENV_AXIS) * batch.num_envs
 
 
-def _memory(environment: Environment, actor: Actor, num_envs: int) -> Memory:
+def _initial_memory(environment: Environment, actor: Actor, num_envs: int) -> Memory:
     """The memory of each environment's policy, which acts as on a batch of one."""
     if not actor:
         return ()
@@ -248,43 +259,45 @@ def _memory(environment: Environment, actor: Actor, num_envs: int) -> Memory:
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (num_envs, *x.shape)), memory)
 
 
-def _act(batch: Batch, actor: Actor, standing: Standing, key: Array, greedy: bool) -> tuple[Memory, PyTree]:
+def _act(
+    batch: Batch, actor: Actor, states: EnvironmentStates, key: Array, greedy: bool
+) -> tuple[Memory, PyTree]:
     """The actions of a device's environments, each drawn from a key of its environment's index."""
     first_index = _first_index(batch)
     if not actor:
-        return (), batch.sample_actions(standing.timestep, key, first_index)
+        return (), batch.sample_actions(states.timestep, key, first_index)
     config, parameters = actor
     algorithm = config.algorithm(spec_of(batch.env))
 
     def act_one(memory: Memory, timestep: TimeStep, index: Array) -> tuple[Memory, PyTree]:
-        own_key = jax.random.fold_in(key, index)
-        alone = jax.tree.map(lambda x: x[None], timestep)
-        memory, action, _ = algorithm.act(parameters, memory, alone, own_key, greedy=greedy)
+        environment_key = jax.random.fold_in(key, index)
+        batch_of_one = jax.tree.map(lambda x: x[None], timestep)
+        memory, action, _ = algorithm.act(parameters, memory, batch_of_one, environment_key, greedy=greedy)
         return memory, jax.tree.map(lambda x: x[0], action)
 
     indices = first_index + jnp.arange(batch.num_envs)
-    return jax.vmap(act_one)(standing.memory, standing.timestep, indices)
+    return jax.vmap(act_one)(states.memory, states.timestep, indices)
 
 
-def _recorded(timestep: TimeStep) -> dict[str, PyTree]:
+def _recorded_fields(timestep: TimeStep) -> dict[str, PyTree]:
     """What is kept of a time-step, by the names in the file."""
-    kept = {
+    fields = {
         "observations": timestep.observation,
         "rewards": timestep.reward,
         "discounts": timestep.discount,
         "first": timestep.first,
         "last": timestep.last,
     }
-    return kept if timestep.action_mask is None else kept | {"action_masks": timestep.action_mask}
+    return fields if timestep.action_mask is None else fields | {"action_masks": timestep.action_mask}
 
 
-def _rows_at_once(standing: Standing, environment: Environment, num_steps: int) -> int:
+def _recorded_steps_per_call(states: EnvironmentStates, environment: Environment, num_steps: int) -> int:
     """How many steps are recorded on the devices before they are copied to the host."""
     actions = jax.eval_shape(environment.action_space.sample, jax.random.key(0))
-    row_bytes = sum(x.nbytes for x in jax.tree.leaves(_recorded(standing.timestep)))
-    num_envs = standing.timestep.last.shape[0]
+    row_bytes = sum(x.nbytes for x in jax.tree.leaves(_recorded_fields(states.timestep)))
+    num_envs = states.timestep.last.shape[0]
     row_bytes += sum(num_envs * x.size * x.dtype.itemsize for x in jax.tree.leaves(actions))
-    return max(1, min(num_steps, BYTES_AT_ONCE // row_bytes, STEPS_AT_ONCE // num_envs))
+    return max(1, min(num_steps, MAX_RECORDED_BYTES // row_bytes, MAX_STEPS_PER_CALL // num_envs))
 
 
 class Record:
@@ -297,7 +310,7 @@ class Record:
     def __init__(self, timestep: TimeStep, num_steps: int):
         self.num_steps = num_steps
         self.arrays: dict[str, np.ndarray] = {}
-        for name, x in trees.named_leaves(_recorded(timestep)).items():
+        for name, x in trees.named_leaves(_recorded_fields(timestep)).items():
             self.arrays[name] = np.empty((num_steps + 1, *x.shape), x.dtype)
             self.arrays[name][0] = x
 

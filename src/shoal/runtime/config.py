@@ -5,15 +5,15 @@ import math
 from typing import Any, ClassVar, Literal
 
 from shoal import arguments
-from shoal.arguments import LARGEST_INDEX, LARGEST_SEED, shown
+from shoal.arguments import LARGEST_INDEX, LARGEST_SEED, short_repr
 from shoal.errors import ShoalError
 from shoal.needs import Needs, Table
 
 # Fixed limits of what takes time on the host or does not fit its type; memory is `limits`' part.
-MOST_STEPS = (
+MAX_STEPS = (
     2**53
 )  # environment steps are written into metrics and summaries as floats, which count no further
-MOST_POINTS = 100_000  # evaluations or log points: the host lists them, and stops the compiled loop at each
+MAX_POINTS = 100_000  # evaluations or log points: the host lists them, and stops the compiled loop at each
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,14 +90,14 @@ class RunConfig:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if field.type in (int, "int") and (isinstance(value, bool) or not isinstance(value, int)):
-                listed = field.name == "seeds" and isinstance(value, tuple | list)
-                several = "; it is how many, and `seed` is the first of them" if listed else ""
-                raise ShoalError(f"{field.name}={shown(value)} is not a whole number{several}.")
+                is_list = field.name == "seeds" and isinstance(value, tuple | list)
+                hint = "; it is how many, and `seed` is the first of them" if is_list else ""
+                raise ShoalError(f"{field.name}={short_repr(value)} is not a whole number{hint}.")
         for name in ("seeds", "num_envs", "num_steps", "eval_episodes", "eval_max_steps", "reset_pool"):
-            at_least(name, getattr(self, name), 1)
+            check_at_least(name, getattr(self, name), 1)
         for name in ("seed", "num_evals", "log_every", "devices", "env_groups"):
-            at_least(name, getattr(self, name), 0)
-        at_least("eval_every", self.eval_every, -1)
+            check_at_least(name, getattr(self, name), 0)
+        check_at_least("eval_every", self.eval_every, -1)
         if self.run_dir:
             arguments.path("run_dir", self.run_dir)
         if self.total_updates < 1:
@@ -122,15 +122,15 @@ class RunConfig:
     def _check_limits(self) -> None:
         """Raises one sentence for the first size that no machine takes, or that takes the host too long."""
         for name in ("num_envs", "num_steps", "eval_max_steps", "reset_pool"):
-            at_most(name, getattr(self, name), LARGEST_INDEX)
-        at_most(
+            check_at_most(name, getattr(self, name), LARGEST_INDEX)
+        check_at_most(
             "eval_episodes", self.eval_episodes, LARGEST_INDEX // 10
         )  # the best policy plays ten times as many
         for name in ("total_steps", "eval_every", "log_every"):
-            at_most(name, getattr(self, name), MOST_STEPS)
-        at_most("num_evals", self.num_evals, MOST_POINTS)
-        at_most("seed", self.seed, LARGEST_SEED)
-        at_most("seeds", self.seeds, LARGEST_SEED - self.seed + 1)
+            check_at_most(name, getattr(self, name), MAX_STEPS)
+        check_at_most("num_evals", self.num_evals, MAX_POINTS)
+        check_at_most("seed", self.seed, LARGEST_SEED)
+        check_at_most("seeds", self.seeds, LARGEST_SEED - self.seed + 1)
         if self.steps_per_update > LARGEST_INDEX:
             raise ShoalError(
                 f"num_envs*num_steps={self.num_envs}*{self.num_steps} is too large: the steps of a rollout are "
@@ -143,11 +143,11 @@ class RunConfig:
             )
         for name in ("eval_every", "log_every"):
             every = getattr(self, name)
-            if every > 0 and self.total_updates // self._updates_in(every) > MOST_POINTS:
-                least = -(-self.total_updates // MOST_POINTS) * self.steps_per_update
+            if every > 0 and self.total_updates // self._updates_in(every) > MAX_POINTS:
+                smallest = -(-self.total_updates // MAX_POINTS) * self.steps_per_update
                 raise ShoalError(
                     f"{name}={every} is too small for total_steps={self.total_steps}: there may be at most "
-                    f"{MOST_POINTS} such points, which {name}={least} gives."
+                    f"{MAX_POINTS} such points, which {name}={smallest} gives."
                 )
 
     def _updates_in(self, steps: int) -> int:
@@ -181,7 +181,7 @@ class RunConfig:
         return sorted((points | set(self.evaluation_points())) - {0})
 
 
-def at_least(name: str, value: Any, bound: int) -> None:
+def check_at_least(name: str, value: Any, bound: int) -> None:
     """`value` is at least `bound`.
 
     Raises:
@@ -191,7 +191,7 @@ def at_least(name: str, value: Any, bound: int) -> None:
         raise ShoalError(f"{name}={value} is too small: it must be at least {bound}.")
 
 
-def at_most(name: str, value: int, bound: int) -> None:
+def check_at_most(name: str, value: int, bound: int) -> None:
     """`value` is at most `bound`.
 
     Raises:

@@ -12,7 +12,7 @@ from shoal.spaces import Box, Discrete, MultiDiscrete
 from shoal.types import Algorithm, Array, EnvSpec, Learner, Memory, Metrics, PyTree
 
 
-def algorithm_of(config: Any, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorithm:
+def checked_algorithm(config: Any, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorithm:
     """The five functions of a config.
 
     Raises:
@@ -21,13 +21,13 @@ def algorithm_of(config: Any, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algo
     algorithm = config.algorithm(spec, axis)
     if not isinstance(algorithm, Algorithm):
         raise ShoalError(
-            f"{type(config).__name__}.algorithm returns {_kind(algorithm)}; it must return a shoal.types.Algorithm of "
-            "five functions."
+            f"{type(config).__name__}.algorithm returns {_describe(algorithm)}; it must return a "
+            "shoal.types.Algorithm of five functions."
         )
     return algorithm
 
 
-def learner_of(algorithm: Algorithm, key: Array, num_envs: int) -> Learner:
+def checked_learner(algorithm: Algorithm, key: Array, num_envs: int) -> Learner:
     """What an algorithm begins with.
 
     Raises:
@@ -36,52 +36,59 @@ def learner_of(algorithm: Algorithm, key: Array, num_envs: int) -> Learner:
     learner = algorithm.init(key, num_envs)
     if not isinstance(learner, Learner):
         raise ShoalError(
-            f"{_name(algorithm.init, 'init')} returns {_kind(learner)}; it must return a shoal.types.Learner."
+            f"{_function_name(algorithm.init, 'init')} returns {_describe(learner)}; it must return a "
+            "shoal.types.Learner."
         )
     return learner
 
 
-def acted(algorithm: Algorithm, result: Any, memory: Memory, batch: Batch) -> tuple[Memory, PyTree, PyTree]:
+def checked_act(
+    algorithm: Algorithm, result: Any, memory: Memory, batch: Batch
+) -> tuple[Memory, PyTree, PyTree]:
     """The memory, the actions and the extras that `act` returned.
 
     Raises:
       ShoalError: it returned anything else, a memory of another structure, or no action for each environment.
     """
-    name = _name(algorithm.act, "act")
+    name = _function_name(algorithm.act, "act")
     if not isinstance(result, tuple) or len(result) != 3:
-        raise ShoalError(f"{name} returns {_kind(result)}; it must return (memory, action, extras).")
-    require_alike(name, "memory", result[0], memory)
+        raise ShoalError(f"{name} returns {_describe(result)}; it must return (memory, action, extras).")
+    require_same_structure(name, "memory", result[0], memory)
     space = batch.action_space
     if isinstance(space, Discrete | MultiDiscrete | Box) and batch.num_agents == 1:
-        shape, right = getattr(result[1], "shape", None), (batch.num_envs, *space.shape)
-        if shape != right:
-            got = _kind(result[1]) if shape is None else f"actions of shape {shape}"
+        shape, expected = getattr(result[1], "shape", None), (batch.num_envs, *space.shape)
+        if shape != expected:
+            got = _describe(result[1]) if shape is None else f"actions of shape {shape}"
             raise ShoalError(
-                f"{name} returns {got} for {batch.num_envs} environments with action_space={space}; it must be {right}."
+                f"{name} returns {got} for {batch.num_envs} environments with action_space={space}; "
+                f"it must be {expected}."
             )
     return result  # type: ignore[return-value]
 
 
-def updated(algorithm: Algorithm, result: Any, learner: Learner) -> tuple[Learner, Metrics]:
+def checked_update(algorithm: Algorithm, result: Any, learner: Learner) -> tuple[Learner, Metrics]:
     """The learner and the metrics that `update` returned; the metrics are checked by `checked_means`.
 
     Raises:
       ShoalError: it returned anything else, or a learner of another structure.
     """
-    name = _name(algorithm.update, "update")
+    name = _function_name(algorithm.update, "update")
     if not isinstance(result, tuple) or len(result) != 2 or isinstance(result, Learner):
-        raise ShoalError(f"{name} returns {_kind(result)}; it must return (learner, metrics).")
-    require_alike(name, "learner", result[0], learner)
+        raise ShoalError(f"{name} returns {_describe(result)}; it must return (learner, metrics).")
+    require_same_structure(name, "learner", result[0], learner)
     return result  # type: ignore[return-value]
 
 
-def require_alike(name: str, what: str, after: PyTree, before: PyTree) -> None:
+def require_same_structure(name: str, what: str, after: PyTree, before: PyTree) -> None:
     """Requires that a function returns a tree of the structure, shapes and dtypes that it was given.
 
     Raises:
       ShoalError: it does not; names the first leaf that differs.
     """
-    old, new = ({path: _type(x) for path, x in trees.named_leaves(tree).items()} for tree in (before, after))
+    old, new = (
+        {path: _dtype_and_shape(x) for path, x in trees.named_leaves(tree).items()}
+        for tree in (before, after)
+    )
     for path in [*old, *(path for path in new if path not in old)]:
         if old.get(path) != new.get(path):
             raise ShoalError(
@@ -96,16 +103,16 @@ def require_alike(name: str, what: str, after: PyTree, before: PyTree) -> None:
         )
 
 
-def _type(x: Any) -> str:
+def _dtype_and_shape(x: Any) -> str:
     return f"{x.dtype}{list(x.shape)}" if hasattr(x, "dtype") else type(x).__name__
 
 
-def _kind(value: Any) -> str:
+def _describe(value: Any) -> str:
     if type(value) is tuple:
         return f"{len(value)} values"
     return "None" if value is None else f"a {type(value).__name__}"
 
 
-def _name(function: Callable, role: str) -> str:
+def _function_name(function: Callable, role: str) -> str:
     """A function as its author knows it, such as `MyConfig.algorithm.update`."""
     return getattr(function, "__qualname__", role).replace(".<locals>", "")

@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import ShoalError, nearest
-from shoal.files import free_bytes, one_sentence, sync_directory, user_path
+from shoal.files import free_bytes, report_os_errors, sync_directory, user_path
 from shoal.runtime import vacancy
-from shoal.runtime.arrays import OrbaxError, as_words, from_words, is_key, read_arrays, write_arrays
-from shoal.runtime.files import json_text, null, plain, read_json, write_json, write_text
+from shoal.runtime.arrays import OrbaxError, from_numpy, is_key, read_arrays, to_numpy, write_arrays
+from shoal.runtime.files import json_text, read_json, to_jsonable, to_null, write_json, write_text
 
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
@@ -41,7 +41,9 @@ class RunDirectory:
     """A directory that holds one run; made by `create` or `open`, never directly."""
 
     path: Path
-    made: tuple[Path, ...] = dataclasses.field(default=(), compare=False)  # directories, the outermost first
+    created_directories: tuple[Path, ...] = dataclasses.field(
+        default=(), compare=False
+    )  # the outermost first
 
     @classmethod
     def check(cls, path: Path | str | None, needed: int = 0) -> None:
@@ -55,7 +57,9 @@ class RunDirectory:
           ShoalError: the directory cannot be written to, holds another run or anything else, or lies on a disk
             with too little space.
         """
-        vacancy.check(user_path(path or vacancy.RUNS, "run directory"), CONFIG if path else None, needed)
+        vacancy.check_vacant(
+            user_path(path or vacancy.RUNS_DIR, "run directory"), CONFIG if path else None, needed
+        )
 
     @classmethod
     def create(
@@ -76,14 +80,14 @@ class RunDirectory:
         """
         text = json_text(config, not_finite=str)
         if path is None:
-            directory = cls(*vacancy.make_fresh(environment, algorithm))
+            directory = cls(*vacancy.make_named_directory(environment, algorithm))
         else:
             path = user_path(path, "run directory")
-            directory = cls(path, vacancy.make(path, CONFIG))
+            directory = cls(path, vacancy.make_directory(path, CONFIG))
         try:
             write_text(directory.path / CONFIG, text, new=True)
         except BaseException:
-            vacancy.remove(directory.made)
+            vacancy.remove_empty(directory.created_directories)
             vacancy.check_no_run(directory.path, CONFIG)  # another process may have been faster
             raise
         return directory
@@ -95,7 +99,7 @@ class RunDirectory:
                 (self.path / name).unlink()
         for name in POLICIES:
             shutil.rmtree(self.path / name, ignore_errors=True)
-        vacancy.remove(self.made)
+        vacancy.remove_empty(self.created_directories)
 
     @classmethod
     def open(cls, path: Path | str) -> "RunDirectory":
@@ -105,7 +109,7 @@ class RunDirectory:
           ShoalError: there is no such directory, it holds no run, or it cannot be read.
         """
         path = user_path(path, "run directory")
-        with one_sentence(f"run directory {str(path)!r} cannot be read"):
+        with report_os_errors(f"run directory {str(path)!r} cannot be read"):
             if (path / CONFIG).is_file():
                 return cls(path)
             if path.is_dir():
@@ -145,14 +149,14 @@ class RunDirectory:
         Raises:
           ShoalError: they cannot be written; then none of them is.
         """
-        lines = [json.dumps(plain(row, not_finite=null), allow_nan=False) for row in rows]
+        lines = [json.dumps(to_jsonable(row, not_finite=to_null), allow_nan=False) for row in rows]
         data = "".join(line + "\n" for line in lines).encode()
         path = self.path / METRICS
         with (
-            one_sentence(f"{path} cannot be written", len(data)),
+            report_os_errors(f"{path} cannot be written", len(data)),
             open(path, "ab+", buffering=0) as file,
         ):
-            _drop_torn_line(file)
+            _truncate_torn_line(file)
             _append(file, data)
 
     def load_metrics(self) -> list[dict[str, Any]]:
@@ -162,7 +166,7 @@ class RunDirectory:
           ShoalError: it is missing, or damaged before its last line.
         """
         path = self.path / METRICS
-        with one_sentence(f"{path} cannot be read"):
+        with report_os_errors(f"{path} cannot be read"):
             lines = path.read_bytes().split(b"\n")[:-1]
         rows = []
         for number, line in enumerate(lines, start=1):
@@ -186,11 +190,11 @@ class RunDirectory:
           ShoalError: it cannot be written; then the one before stays.
         """
         directory = self.path / name
-        words = {leaf: as_words(array) for leaf, array in sorted(arrays.items())}
-        leaves = {leaf: array for leaf, (array, _) in words.items()}
-        needed, free = sum(array.nbytes for array in leaves.values()), free_bytes(self.path)
+        converted = {leaf: to_numpy(array) for leaf, array in sorted(arrays.items())}
+        leaves = {leaf: array for leaf, (array, _) in converted.items()}
+        needed_bytes, available_bytes = sum(array.nbytes for array in leaves.values()), free_bytes(self.path)
         try:
-            with one_sentence(f"{directory} cannot be written", needed):
+            with report_os_errors(f"{directory} cannot be written", needed_bytes):
                 version = _next_version(directory)
                 directory.mkdir(exist_ok=True)
                 write_arrays(directory / version, leaves)
@@ -200,19 +204,19 @@ class RunDirectory:
                 "files": _checksums(directory / version),
                 "leaves": {
                     leaf: {"dtype": x.dtype.name, "shape": x.shape} | ({"key": key} if key else {})
-                    for leaf, (x, key) in words.items()
+                    for leaf, (x, key) in converted.items()
                 },
                 "sha256": parameters_sha256(arrays),
                 "metadata": metadata,
             }
             write_json(directory / POLICY, manifest, not_finite=str)  # from here on the new arrays count
         except OrbaxError as error:
-            space = "" if free is None else f" and {free:,} were free"
+            space = "" if available_bytes is None else f" and {available_bytes:,} were free"
             raise ShoalError(
-                f"{directory} cannot be written: {error}; its arrays take {needed:,} bytes{space}."
+                f"{directory} cannot be written: {error}; its arrays take {needed_bytes:,} bytes{space}."
             ) from None
         finally:
-            _drop_leftovers(directory)
+            _remove_leftovers(directory)
 
     def load_policy(self, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
         """Load the leaves of a policy by name (sorted), and its metadata.
@@ -228,19 +232,19 @@ class RunDirectory:
         manifest = read_json(directory / POLICY)
         try:
             expected = manifest["leaves"]
-            arrays = directory / Path(manifest["arrays"]).name
+            folder = directory / Path(manifest["arrays"]).name
             # Known before Orbax reads: of damaged files its tasks go on complaining after the first has failed.
-            if "files" in manifest and manifest["files"] != _checksums(arrays):
+            if "files" in manifest and manifest["files"] != _checksums(folder):
                 raise ValueError("a file is not the one that was saved")
-            words = read_arrays(arrays, expected)
-            shapes = {leaf: list(array.shape) for leaf, array in words.items()}
-            intact = shapes == {leaf: entry["shape"] for leaf, entry in expected.items()}
-            leaves = {leaf: from_words(array, expected[leaf].get("key")) for leaf, array in words.items()}
-            intact = intact and parameters_sha256(leaves) == manifest["sha256"]
+            stored = read_arrays(folder, expected)
+            shapes = {leaf: list(array.shape) for leaf, array in stored.items()}
+            is_intact = shapes == {leaf: entry["shape"] for leaf, entry in expected.items()}
+            leaves = {leaf: from_numpy(array, expected[leaf].get("key")) for leaf, array in stored.items()}
+            is_intact = is_intact and parameters_sha256(leaves) == manifest["sha256"]
             metadata = manifest["metadata"]
         except Exception as error:  # whatever a damaged file makes Orbax and NumPy raise
             raise ShoalError(f"{directory} is damaged: its arrays cannot be read.") from error
-        if not intact:
+        if not is_intact:
             raise ShoalError(f"{directory} is damaged: its arrays are not those that were saved.")
         return leaves, metadata
 
@@ -249,14 +253,14 @@ def parameters_sha256(leaves: Mapping[str, Any]) -> str:
     """A checksum of named arrays and keys: equal exactly if names, dtypes, shapes and every bit are."""
     digest = hashlib.sha256()
     for name, leaf in sorted(leaves.items()):
-        array = np.ascontiguousarray(as_words(leaf)[0])
+        array = np.ascontiguousarray(to_numpy(leaf)[0])
         dtype = str(leaf.dtype) if is_key(leaf) else array.dtype.name
         digest.update(f"{name}\0{dtype}\0{np.shape(leaf)}\0".encode())
         digest.update(array.tobytes())
     return digest.hexdigest()
 
 
-def _drop_torn_line(file: Any) -> None:
+def _truncate_torn_line(file: Any) -> None:
     """Cuts off what stands after the last newline: a line that a crash left half written."""
     end = file.seek(0, os.SEEK_END)
     if end == 0:
@@ -288,7 +292,7 @@ def _next_version(directory: Path) -> str:
     return f"arrays-{max(numbers, default=0) + 1}"
 
 
-def _drop_leftovers(directory: Path) -> None:
+def _remove_leftovers(directory: Path) -> None:
     """Remove all arrays but those of the policy that counts, and the directory where there is no policy."""
     with contextlib.suppress(OSError, ShoalError):
         current = (POLICY, read_json(directory / POLICY)["arrays"]) if (directory / POLICY).is_file() else ()

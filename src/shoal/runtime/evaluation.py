@@ -21,7 +21,7 @@ from shoal.runtime.run import Best, Run, Settings, Stream, stream_key
 from shoal.types import Algorithm, Array, Environment, Memory, Policy, State, TimeStep, spec_of
 
 
-class Played(NamedTuple):
+class EpisodeResults(NamedTuple):
     """What N whole episodes came to, [N] each."""
 
     returned: Array
@@ -31,7 +31,7 @@ class Played(NamedTuple):
     info: Mapping[str, Array]  # the environment's own metrics, summed up as it declares
 
 
-class Playing(NamedTuple):
+class EvaluationState(NamedTuple):
     """N episodes under way, one in each environment."""
 
     key: Array  # of their steps
@@ -39,10 +39,10 @@ class Playing(NamedTuple):
     timestep: TimeStep
     state: State
     memory: Memory
-    played: Played
+    results: EpisodeResults
 
 
-def play(
+def play_episodes(
     environment: Environment,
     algorithm: Algorithm,
     policy: Policy,
@@ -51,66 +51,70 @@ def play(
     episodes: int,
     max_steps: int,
     greedy: bool,
-) -> Played:
+) -> EpisodeResults:
     """Plays one episode in each of `episodes` environments, for at most `max_steps` steps."""
 
-    def going_on(playing: Playing) -> Array:
-        return (playing.step < max_steps) & ~jnp.all(playing.timestep.last)
+    def is_running(evaluation: EvaluationState) -> Array:
+        return (evaluation.step < max_steps) & ~jnp.all(evaluation.timestep.last)
 
-    def on(playing: Playing) -> Playing:
-        return played_on(environment, algorithm, policy, playing, greedy)
+    def body(evaluation: EvaluationState) -> EvaluationState:
+        return step_episodes(environment, algorithm, policy, evaluation, greedy)
 
-    played = jax.lax.while_loop(going_on, on, begun(environment, algorithm, key, episodes)).played
-    info = summaries.finalise(played.info, environment.info_summaries, played.length)
-    return played._replace(info=info)
+    results = jax.lax.while_loop(
+        is_running, body, start_episodes(environment, algorithm, key, episodes)
+    ).results
+    info = summaries.finalise(results.info, environment.info_summaries, results.length)
+    return results._replace(info=info)
 
 
-def begun(environment: Environment, algorithm: Algorithm, key: Array, episodes: int) -> Playing:
+def start_episodes(
+    environment: Environment, algorithm: Algorithm, key: Array, episodes: int
+) -> EvaluationState:
     """The starts of `episodes` episodes."""
     reset_key, step_key = jax.random.split(key)
     state, timestep = jax.vmap(environment.reset)(jax.random.split(reset_key, episodes))
     zeros = jnp.zeros(episodes)
     info = summaries.initial(timestep.info, environment.info_summaries)
-    return Playing(
+    return EvaluationState(
         key=step_key,
         step=jnp.zeros((), jnp.int32),
         timestep=timestep,
         state=state,
         memory=algorithm.memory((episodes,)),
-        played=Played(zeros, zeros, zeros > 0, zeros > 0, info),
+        results=EpisodeResults(zeros, zeros, zeros > 0, zeros > 0, info),
     )
 
 
-def played_on(
-    environment: Environment, algorithm: Algorithm, policy: Policy, playing: Playing, greedy: bool
-) -> Playing:
+def step_episodes(
+    environment: Environment, algorithm: Algorithm, policy: Policy, evaluation: EvaluationState, greedy: bool
+) -> EvaluationState:
     """One step of every episode that has not ended; those that have stay as they are."""
-    key, step, timestep, state, memory, played = playing
+    key, step, timestep, state, memory, results = evaluation
     act_key, env_key = jax.random.split(jax.random.fold_in(key, step))
     new_memory, action, _ = algorithm.act(policy, memory, timestep, act_key, greedy=greedy)
     keys = jax.random.split(env_key, timestep.last.shape[0])
     new_state, new_timestep = jax.vmap(environment.step)(state, action, keys)
-    new_played = add(played, new_timestep, environment.info_summaries)
-    new = (new_timestep, new_state, new_memory, new_played)
-    kept = trees.where(timestep.last, (timestep, state, memory, played), new)
-    return Playing(key, step + 1, *kept)
+    new_results = add_timestep(results, new_timestep, environment.info_summaries)
+    new = (new_timestep, new_state, new_memory, new_results)
+    selected = trees.where(timestep.last, (timestep, state, memory, results), new)
+    return EvaluationState(key, step + 1, *selected)
 
 
-def add(played: Played, timestep: TimeStep, declared: Mapping[str, str]) -> Played:
+def add_timestep(results: EpisodeResults, timestep: TimeStep, declared: Mapping[str, str]) -> EpisodeResults:
     """Adds one time-step to the episodes."""
-    return Played(
-        returned=played.returned + timestep.reward,
-        length=played.length + 1.0,
+    return EpisodeResults(
+        returned=results.returned + timestep.reward,
+        length=results.length + 1.0,
         terminated=timestep.terminated,
         truncated=timestep.truncated,
-        info=summaries.accumulate(played.info, timestep.info, declared, played.length == 0),
+        info=summaries.accumulate(results.info, timestep.info, declared, results.length == 0),
     )
 
 
-def summed_up(played: Played) -> dict[str, Array]:
+def summarise_episodes(results: EpisodeResults) -> dict[str, Array]:
     """The metrics of an evaluation, a number each: over episodes."""
     metrics: dict[str, Array] = {}
-    for name, x in (("return", played.returned), ("length", played.length)):
+    for name, x in (("return", results.returned), ("length", results.length)):
         metrics |= {
             f"{name}_mean": jnp.mean(x),
             f"{name}_median": jnp.median(x),
@@ -118,15 +122,15 @@ def summed_up(played: Played) -> dict[str, Array]:
             f"{name}_min": jnp.min(x),
             f"{name}_max": jnp.max(x),
         }
-    metrics["terminated"] = jnp.mean(played.terminated.astype(jnp.float32))
-    metrics["truncated"] = jnp.mean(played.truncated.astype(jnp.float32))
-    metrics["unfinished"] = jnp.mean((~played.terminated & ~played.truncated).astype(jnp.float32))
-    for name, x in played.info.items():
-        metrics |= _of_info(f"info_{name}", x.astype(jnp.float32))
+    metrics["terminated"] = jnp.mean(results.terminated.astype(jnp.float32))
+    metrics["truncated"] = jnp.mean(results.truncated.astype(jnp.float32))
+    metrics["unfinished"] = jnp.mean((~results.terminated & ~results.truncated).astype(jnp.float32))
+    for name, x in results.info.items():
+        metrics |= _summarise_info(f"info_{name}", x.astype(jnp.float32))
     return metrics
 
 
-def _of_info(name: str, x: Array) -> dict[str, Array]:
+def _summarise_info(name: str, x: Array) -> dict[str, Array]:
     """The mean of an entry of `info` over episodes and all else, and of a vector [N, K] each index by itself.
 
     So a trial tells how its episodes differ by their index, which is what meta-learning is about.
@@ -135,7 +139,9 @@ def _of_info(name: str, x: Array) -> dict[str, Array]:
     if x.ndim == 2:
         by_index = {"mean": jnp.mean(x, 0), "median": jnp.median(x, 0), "p20": jnp.quantile(x, 0.2, axis=0)}
         for index in range(x.shape[1]):
-            metrics |= {f"{name}_{index}_{how}": column[index] for how, column in by_index.items()}
+            metrics |= {
+                f"{name}_{index}_{statistic}": column[index] for statistic, column in by_index.items()
+            }
     return metrics
 
 
@@ -148,10 +154,10 @@ def evaluate_policy(
     episodes: int,
 ) -> dict[str, Array]:
     """The metrics of a policy, greedy or sampled or both (then the sampled ones begin with `sampled_`)."""
-    results: dict[str, Array] = {}
+    all_metrics: dict[str, Array] = {}
     modes = {"greedy": (True,), "sampled": (False,), "both": (True, False)}[settings.eval_mode]
     for greedy in modes:
-        played = play(
+        results = play_episodes(
             environment,
             algorithm,
             policy,
@@ -160,12 +166,12 @@ def evaluate_policy(
             max_steps=settings.eval_max_steps,
             greedy=greedy,
         )
-        metrics = summed_up(played)
+        metrics = summarise_episodes(results)
         if settings.eval_metrics is not None:
-            metrics |= checked_numbers("eval_metrics", settings.eval_metrics(played), metrics)
+            metrics |= checked_numbers("eval_metrics", settings.eval_metrics(results), metrics)
         prefix = "sampled_" if greedy is not modes[0] else ""
-        results |= {f"{prefix}{name}": x for name, x in metrics.items()}
-    return results
+        all_metrics |= {f"{prefix}{name}": x for name, x in metrics.items()}
+    return all_metrics
 
 
 def evaluate(run: Run) -> tuple[Run, dict[str, Array]]:
@@ -175,7 +181,7 @@ def evaluate(run: Run) -> tuple[Run, dict[str, Array]]:
     policy = algorithm.policy(run.learner)
     key = stream_key(run.key, Stream.EVALUATION, run.updates)
     metrics = evaluate_policy(run.environment, algorithm, policy, key, settings, settings.eval_episodes)
-    score = jnp.asarray(scored(settings.score, metrics), jnp.float32)
+    score = jnp.asarray(score_of(settings.score, metrics), jnp.float32)
     candidate = Best(policy, score, run.updates)
     best = trees.where(is_better(score, run.best.score), candidate, run.best)
     return dataclasses.replace(run, best=best), {**metrics, "score": score}
@@ -190,7 +196,7 @@ def is_better(score: Array, best: Array) -> Array:
     return ~jnp.isfinite(best) | (jnp.isfinite(score) & (score > best))
 
 
-def scored(score: str | Callable, metrics: dict[str, Array]) -> Array:
+def score_of(score: str | Callable, metrics: dict[str, Array]) -> Array:
     """The number by which the best policy is chosen: a metric by its name, or a function of all of them.
 
     Raises:
@@ -200,7 +206,7 @@ def scored(score: str | Callable, metrics: dict[str, Array]) -> Array:
         value = score(metrics)
         if np.shape(value) != () or not isinstance(value, jax.Array | np.generic | int | float):
             raise ShoalError(
-                f"score={import_name(score)} returns {_shown(value)}; it must return one number."
+                f"score={import_name(score)} returns {_describe(value)}; it must return one number."
             )
         return jnp.asarray(value)
     if score not in metrics:
@@ -219,7 +225,7 @@ def evaluate_best(run: Run, episodes: int) -> dict[str, Array]:
     return evaluate_policy(run.environment, algorithm, run.best.policy, key, run.settings, episodes)
 
 
-def _shown(value: Any) -> str:
+def _describe(value: Any) -> str:
     if hasattr(value, "shape"):
         return f"an array of shape {tuple(value.shape)}"
     return "None" if value is None else f"a {type(value).__name__}"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import ShoalError
-from shoal.files import one_sentence, whole_file
+from shoal.files import report_os_errors, write_whole_file
 
 
 def write_text(path: Path, text: str, *, new: bool = False) -> None:
@@ -24,16 +24,16 @@ def write_text(path: Path, text: str, *, new: bool = False) -> None:
       ShoalError: the file cannot be written.
     """
     data = text.encode()
-    with whole_file(path, parents=False, new=new, needed=len(data)) as file:
+    with write_whole_file(path, parents=False, new=new, needed=len(data)) as file:
         file.write(data)
 
 
-def null(_: float) -> None:
+def to_null(_: float) -> None:
     """What becomes of a measurement that is not finite: null."""
 
 
-def write_json(path: Path, value: Mapping[str, Any], not_finite: Callable[[float], Any] = null) -> None:
-    """Write a JSON file atomically; see `plain` for what becomes of arrays and infinities.
+def write_json(path: Path, value: Mapping[str, Any], not_finite: Callable[[float], Any] = to_null) -> None:
+    """Write a JSON file atomically; see `to_jsonable` for what becomes of arrays and infinities.
 
     Raises:
       ShoalError: the file cannot be written.
@@ -41,13 +41,13 @@ def write_json(path: Path, value: Mapping[str, Any], not_finite: Callable[[float
     write_text(path, json_text(value, not_finite))
 
 
-def json_text(value: Mapping[str, Any], not_finite: Callable[[float], Any] = null) -> str:
-    """The text of a JSON file; see `plain`."""
-    return json.dumps(plain(value, not_finite=not_finite), indent=2, allow_nan=False) + "\n"
+def json_text(value: Mapping[str, Any], not_finite: Callable[[float], Any] = to_null) -> str:
+    """The text of a JSON file; see `to_jsonable`."""
+    return json.dumps(to_jsonable(value, not_finite=not_finite), indent=2, allow_nan=False) + "\n"
 
 
-def number(value: Any) -> float:
-    """Read a number that `plain` wrote; null was one that is not finite."""
+def read_number(value: Any) -> float:
+    """Read a number that `to_jsonable` wrote; null was one that is not finite."""
     return math.nan if value is None else float(value)
 
 
@@ -57,7 +57,7 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
       ShoalError: it is missing or damaged.
     """
-    with one_sentence(f"{path} cannot be read"):
+    with report_os_errors(f"{path} cannot be read"):
         text = path.read_text(encoding="utf-8")
     try:
         value = json.loads(text)
@@ -68,19 +68,19 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def plain(value: Any, *, not_finite: Callable[[float], Any]) -> Any:
+def to_jsonable(value: Any, *, not_finite: Callable[[float], Any]) -> Any:
     """A value of JSON's own types: arrays become (lists of) numbers, tuples lists, paths strings.
 
     Strict JSON has no NaN and no infinities: they become `not_finite(x)`. `str` keeps them, since
-    `float("inf")` reads it back; `null` does not.
+    `float("inf")` reads it back; `to_null` does not.
 
     Raises:
       ShoalError: JSON cannot hold a value.
     """
     if isinstance(value, Mapping):
-        return {str(name): plain(part, not_finite=not_finite) for name, part in value.items()}
+        return {str(name): to_jsonable(part, not_finite=not_finite) for name, part in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(part, not_finite=not_finite) for part in value]
+        return [to_jsonable(part, not_finite=not_finite) for part in value]
     if isinstance(value, bool | int | str) or value is None:
         return value
     if isinstance(value, float):
@@ -88,5 +88,5 @@ def plain(value: Any, *, not_finite: Callable[[float], Any]) -> Any:
     if isinstance(value, Path):
         return str(value)
     if hasattr(value, "__array__"):
-        return plain(np.asarray(value).tolist(), not_finite=not_finite)
+        return to_jsonable(np.asarray(value).tolist(), not_finite=not_finite)
     raise ShoalError(f"{value!r} is a {type(value).__name__}, which JSON cannot hold.")

@@ -14,12 +14,12 @@ from shoal.runtime.run import Run
 from shoal.runtime.saving import LEARNER
 from shoal.types import Learner, PyTree, spec_of
 
-Leaves = Mapping[
+SavedLeaves = Mapping[
     str, np.ndarray
 ]  # what a run saved as its last policies, by name, each with a leading seed axis
 
 
-def check_inherit(member: Run, leaves: Leaves, algorithm: str, source: str) -> None:
+def check_inherit(member: Run, leaves: SavedLeaves, algorithm: str, source: str) -> None:
     """Trace what one member takes over, so that a mismatch is known before anything compiles.
 
     Args:
@@ -36,22 +36,25 @@ def check_inherit(member: Run, leaves: Leaves, algorithm: str, source: str) -> N
             f"from={source!r} cannot be used with algorithm={algorithm!r}: its Algorithm has no `inherit`, the "
             "function that says what a learner takes over from another run; leave --from out, or add one."
         )
-    saved = {name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in _learner(leaves, source).items()}
+    saved = {
+        name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
+        for name, x in _learner_leaves(leaves, source).items()
+    }
     try:
-        new = jax.eval_shape(_inherited, member, saved)
+        new = jax.eval_shape(_inherit_learner, member, saved)
     except ShoalError as error:
         raise ShoalError(f"from={source!r} does not fit: {error}") from error
     for name, leaf in trees.named_leaves(member.learner).items():
         found = trees.named_leaves(new).get(name)
         if found is None or (found.shape, found.dtype) != (leaf.shape, leaf.dtype):
-            found_as = "missing" if found is None else f"{found.dtype}{list(found.shape)}"
+            description = "missing" if found is None else f"{found.dtype}{list(found.shape)}"
             raise ShoalError(
-                f"algorithm={algorithm!r}: `inherit` returns a learner in which {name!r} is {found_as}; it must be "
+                f"algorithm={algorithm!r}: `inherit` returns a learner in which {name!r} is {description}; it must be "
                 f"{leaf.dtype}{list(leaf.shape)}, as `init` makes it."
             )
 
 
-def inherit(population: Run, leaves: Leaves, source: str) -> Run:
+def inherit(population: Run, leaves: SavedLeaves, source: str) -> Run:
     """Let each member take over what a member of another run has learned.
 
     Member k takes over from the k-th of the other run; where that has fewer, they are taken from its first again.
@@ -59,28 +62,28 @@ def inherit(population: Run, leaves: Leaves, source: str) -> Run:
     What is taken over must have been checked (`check_inherit`).
     """
     members = population.updates.shape[0]
-    saved = {name: x[np.arange(members) % len(x)] for name, x in _learner(leaves, source).items()}
-    learner, policy = jax.vmap(_inherited_with_policy)(population, saved)
+    saved = {name: x[np.arange(members) % len(x)] for name, x in _learner_leaves(leaves, source).items()}
+    learner, policy = jax.vmap(_inherit_with_policy)(population, saved)
     best = population.best._replace(policy=policy)
 
-    def placed(new: PyTree, old: PyTree) -> PyTree:
+    def place_like(new: PyTree, old: PyTree) -> PyTree:
         return jax.tree.map(lambda x, y: jax.device_put(x, y.sharding), new, old)
 
     return dataclasses.replace(
-        population, learner=placed(learner, population.learner), best=placed(best, population.best)
+        population, learner=place_like(learner, population.learner), best=place_like(best, population.best)
     )
 
 
-def _inherited(run: Run, saved: Mapping[str, jax.Array]) -> Learner:
+def _inherit_learner(run: Run, saved: Mapping[str, jax.Array]) -> Learner:
     return run.config.algorithm(spec_of(run.environment)).inherit(run.learner, saved)
 
 
-def _inherited_with_policy(run: Run, saved: Mapping[str, jax.Array]) -> tuple[Learner, PyTree]:
-    learner = jax.tree.map(jnp.asarray, _inherited(run, saved))
+def _inherit_with_policy(run: Run, saved: Mapping[str, jax.Array]) -> tuple[Learner, PyTree]:
+    learner = jax.tree.map(jnp.asarray, _inherit_learner(run, saved))
     return learner, run.config.algorithm(spec_of(run.environment)).policy(learner)
 
 
-def _learner(leaves: Leaves, source: str) -> dict[str, Any]:
+def _learner_leaves(leaves: SavedLeaves, source: str) -> dict[str, Any]:
     """The leaves of the learner that a run saved, by their names within `learner.shared`.
 
     Raises:

@@ -28,7 +28,7 @@ def check_reduced(environment: Environment, config: Any, settings: Settings, alg
       ShoalError: an entry of `learner.shared` or a metric is not reduced.
     """
 
-    def group(environment: Environment, config: Any, _: jax.Array) -> None:
+    def trace_group(environment: Environment, config: Any, _: jax.Array) -> None:
         run = start(jax.random.key(0), environment, config, settings)
         inspect({"shared": run.learner.shared}, "init")
         run, metrics = update_once(run)
@@ -36,18 +36,18 @@ def check_reduced(environment: Environment, config: Any, settings: Settings, alg
         inspect({"metrics": dict(metrics)}, "update")
 
     def inspect(tree: PyTree, function: str) -> None:
-        for name in _mapped(tree):
+        for name in _mapped_leaves(tree):
             raise ShoalError(
                 f"algorithm={algorithm!r}: {name!r} of what `{function}` returns differs between the {settings.groups} "
                 "groups of environments; reduce it over `axis` (such as by jax.lax.psum(x, axis)), or train with "
                 "env_groups=1."
             )
 
-    groups = jax.vmap(group, in_axes=(None, None, 0), axis_name=ENV_AXIS)
+    groups = jax.vmap(trace_group, in_axes=(None, None, 0), axis_name=ENV_AXIS)
     jax.eval_shape(groups, trees.as_arrays(environment), trees.as_arrays(config), jnp.zeros(settings.groups))
 
 
-def _mapped(tree: PyTree) -> list[str]:
+def _mapped_leaves(tree: PyTree) -> list[str]:
     """The names of the leaves of a traced tree that differ along the axis of the innermost `vmap`."""
     found: list[str] = []
 

@@ -1,7 +1,7 @@
 """Randomness drawn once per rollout in place of once per step.
 
 A draw of a few numbers costs as much as a draw of thousands: the key's cipher is a loop of its own. What a step
-computes from its key alone can be computed for all steps at once, before the loop over them. `ahead` takes
+computes from its key alone can be computed for all steps at once, before the loop over them. `split_by_key` takes
 a function of a key and finds that part, so that whoever writes `act` need not.
 """
 
@@ -13,7 +13,7 @@ from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 from shoal.types import Array, PyTree
 
 
-def ahead(function: Callable, key: Array, *args: PyTree) -> tuple[Callable, Callable]:
+def split_by_key(function: Callable, key: Array, *args: PyTree) -> tuple[Callable, Callable]:
     """Splits a function of a key and more into what the key alone decides, and the rest.
 
     Args:
@@ -22,29 +22,33 @@ def ahead(function: Callable, key: Array, *args: PyTree) -> tuple[Callable, Call
       *args: examples.
 
     Returns:
-      `draw(key) -> drawn`, which may be mapped over many keys, and `finish(drawn, *args)`, so that
+      `draw(key) -> draws`, which may be mapped over many keys, and `finish(draws, *args)`, so that
       `finish(draw(key), *args)` is `function(key, *args)`.
     """
     closed, shape = jax.make_jaxpr(function, return_shape=True)(key, *args)
     jaxpr = closed.jaxpr
     structure = jax.tree.structure(shape)
-    first, *others = jaxpr.invars
-    drawn, fixed = {first}, set(jaxpr.constvars)
+    key_variable, *others = jaxpr.invars
+    from_key, constants = {key_variable}, set(jaxpr.constvars)
     early, late = [], []
     for equation in jaxpr.eqns:
         inputs = {x for x in equation.invars if not isinstance(x, Literal)}
-        if inputs & drawn and inputs <= drawn | fixed and not equation.effects:
+        if inputs & from_key and inputs <= from_key | constants and not equation.effects:
             early.append(equation)
-            drawn |= set(equation.outvars)
+            from_key |= set(equation.outvars)
         else:
             late.append(equation)
     needed = {x for equation in late for x in equation.invars if not isinstance(x, Literal)}
     needed |= {x for x in jaxpr.outvars if not isinstance(x, Literal)}
-    handed = [x for x in (first, *(y for equation in early for y in equation.outvars)) if x in needed]
-    draw = ClosedJaxpr(jaxpr.replace(invars=[first], outvars=handed, eqns=early), closed.consts)
-    rest = ClosedJaxpr(jaxpr.replace(invars=[*handed, *others], eqns=late), closed.consts)
+    early_outputs = [
+        x for x in (key_variable, *(y for equation in early for y in equation.outvars)) if x in needed
+    ]
+    early_program = ClosedJaxpr(
+        jaxpr.replace(invars=[key_variable], outvars=early_outputs, eqns=early), closed.consts
+    )
+    late_program = ClosedJaxpr(jaxpr.replace(invars=[*early_outputs, *others], eqns=late), closed.consts)
 
-    def finish(drawn: list, *args: PyTree) -> PyTree:
-        return jax.tree.unflatten(structure, jaxpr_as_fun(rest)(*drawn, *jax.tree.leaves(args)))
+    def finish(draws: list, *args: PyTree) -> PyTree:
+        return jax.tree.unflatten(structure, jaxpr_as_fun(late_program)(*draws, *jax.tree.leaves(args)))
 
-    return jaxpr_as_fun(draw), finish
+    return jaxpr_as_fun(early_program), finish

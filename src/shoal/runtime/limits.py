@@ -21,7 +21,7 @@ from shoal.runtime.run import ENV_AXIS, Run
 from shoal.types import Environment, PyTree, TimeStep, spec_of
 
 NO_POOL = 1  # the size of a pool that is not there, whose starts take nothing
-ABSOLUTE = 10  # times the episodes of an evaluation are played by the best policy at the end
+ABSOLUTE_EPISODES = 10  # times the episodes of an evaluation are played by the best policy at the end
 
 
 class Sizes(NamedTuple):
@@ -34,7 +34,7 @@ class Sizes(NamedTuple):
     reset_pool: int
 
 
-class Units(NamedTuple):
+class UnitBytes(NamedTuple):
     """Bytes that one unit of a run's sizes takes."""
 
     learner: int  # of a seed: parameters and optimiser, and the best policy
@@ -44,12 +44,12 @@ class Units(NamedTuple):
     episode: int  # of an evaluation, while it is played
 
 
-class Share(NamedTuple):
+class MemoryShare(NamedTuple):
     """What of a population one memory holds: the whole on a host, a device's part on an accelerator."""
 
     devices: int  # over which the seeds are spread
     groups: int  # over which the environments of a seed are
-    together: bool  # whether the seeds of a device run at once, or one after the other
+    is_concurrent: bool  # whether the seeds of a device run at once, or one after the other
 
 
 # What the parts of the bound are called, and the sizes that they grow with, the first to blame first.
@@ -75,54 +75,54 @@ def check_run(member: Callable[[Any], Run], config: Any, sizes: Sizes, layout: L
       ShoalError: it is more; names what takes the most, and the nearest size that fits.
     """
     device = layout.mesh.devices.flat[0]
-    available = machine.memory(device)
+    available = machine.available_memory(device)
     if available is None:
         return
-    share = share_of(layout)
-    units = units_of(member(config), sizes)
-    if total(needed(sizes, units, share)) <= available:
+    share = memory_share(layout)
+    units = unit_bytes(member(config), sizes)
+    if peak_bytes(needed_bytes(sizes, units, share)) <= available:
         return
 
-    def fits(sizes: Sizes, units: Units) -> bool:
-        return total(needed(sizes, units, share)) <= available
+    def fits(sizes: Sizes, units: UnitBytes) -> bool:
+        return peak_bytes(needed_bytes(sizes, units, share)) <= available
 
     smallest = Sizes(*(1 for _ in sizes))
     if fits(smallest, units):
-        raise ShoalError(_too_large(sizes, units, share, available))
+        raise ShoalError(_too_large_text(sizes, units, share, available))
     settings = _sizes_of(config)
     if not settings:
         raise ShoalError(
-            f"one seed of the algorithm {_needs(units.learner, 'parameters and optimiser', available)}."
+            f"one seed of the algorithm {_needs_text(units.learner, 'parameters and optimiser', available)}."
         )
     name = max(settings, key=lambda name: _largest(settings[name]))
 
-    def narrow(width: int) -> bool:
-        narrowed = dataclasses.replace(config, **{name: _cut(settings[name], width)})
-        return fits(sizes, units_of(member(narrowed), sizes))
+    def fits_with_width(width: int) -> bool:
+        narrowed = dataclasses.replace(config, **{name: _clip(settings[name], width)})
+        return fits(sizes, unit_bytes(member(narrowed), sizes))
 
-    works = _greatest_power(narrow, _largest(settings[name]))
-    hint = f"; {name}={_cut(settings[name], works)} could fit" if works else ""
+    largest_width = _greatest_power(fits_with_width, _largest(settings[name]))
+    hint = f"; {name}={_clip(settings[name], largest_width)} could fit" if largest_width else ""
     raise ShoalError(
-        f"{name}={settings[name]} {_needs(units.learner, 'parameters and optimiser', available)}{hint}."
+        f"{name}={settings[name]} {_needs_text(units.learner, 'parameters and optimiser', available)}{hint}."
     )
 
 
-def check_count(name: str, count: int, each: int, what: str, device: jax.Device | None = None) -> None:
+def check_count(name: str, count: int, bytes_each: int, what: str, device: jax.Device | None = None) -> None:
     """Requires that so many things of some bytes each fit the memory of a device, or of the host.
 
     Raises:
       ShoalError: they do not; names how many do.
     """
-    available = machine.memory(device)
-    if available is None or count * each <= available:
+    available = machine.available_memory(device)
+    if available is None or count * bytes_each <= available:
         return
-    fitting = _rounded(available // each)
+    fitting = _round_down(available // bytes_each)
     hint = f"; {name}={fitting} is about the most that could fit" if fitting else ""
-    raise ShoalError(f"{name}={count} {_needs(count * each, what, available)}{hint}.")
+    raise ShoalError(f"{name}={count} {_needs_text(count * bytes_each, what, available)}{hint}.")
 
 
 @contextlib.contextmanager
-def exhaustion_in_one_sentence() -> Iterator[None]:
+def report_out_of_memory() -> Iterator[None]:
     """Turns memory that runs out while something is computed into one sentence, with the bytes that were asked for.
 
     Raises:
@@ -133,8 +133,8 @@ def exhaustion_in_one_sentence() -> Iterator[None]:
     except (MemoryError, jax.errors.JaxRuntimeError) as error:
         if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        asked = re.search(r"allocating (\d+) bytes", str(error))
-        size = f" {readable(int(asked[1]))} at once" if asked else " more"
+        requested = re.search(r"allocating (\d+) bytes", str(error))
+        size = f" {format_bytes(int(requested[1]))} at once" if requested else " more"
         raise ShoalError(
             f"memory ran out: the program asked for{size}, which this process could not have; fewer environments, "
             "steps or episodes need less."
@@ -144,64 +144,70 @@ def exhaustion_in_one_sentence() -> Iterator[None]:
 def episode_bytes(environment: Environment, config: Any) -> int:
     """The bytes of one environment that an episode is played in, with the memory of an algorithm's policy, if any."""
 
-    def begin(environment: Environment) -> tuple:
+    def start_episode(environment: Environment) -> tuple:
         state, timestep = environment.reset(jax.random.key(0))
         memory = config.algorithm(spec_of(environment)).memory((1,)) if config is not None else ()
-        return state, _read(timestep), memory
+        return state, _algorithm_inputs(timestep), memory
 
-    return nbytes(jax.eval_shape(begin, environment))
+    return nbytes(jax.eval_shape(start_episode, environment))
 
 
 def step_bytes(environment: Environment) -> int:
     """The bytes of what a rollout saves of one step of an environment: the time-step without its `info`."""
 
-    def begin(environment: Environment) -> TimeStep:
+    def first_timestep(environment: Environment) -> TimeStep:
         return environment.reset(jax.random.key(0))[1]._replace(info={})
 
-    return nbytes(jax.eval_shape(begin, environment))
+    return nbytes(jax.eval_shape(first_timestep, environment))
 
 
-def units_of(member: Run, sizes: Sizes) -> Units:
+def unit_bytes(member: Run, sizes: Sizes) -> UnitBytes:
     """What a unit of each size takes, from the shapes of one seed's Run."""
     envs = sizes.num_envs
-    own = (member.state.env, member.state.last, member.timestep, member.memory, member.episodes)
-    playing = (member.state.env, _read(member.timestep), member.memory)
-    return Units(
+    environment_leaves = (
+        member.state.env,
+        member.state.last,
+        member.timestep,
+        member.memory,
+        member.episodes,
+    )
+    episode_leaves = (member.state.env, _algorithm_inputs(member.timestep), member.memory)
+    return UnitBytes(
         learner=nbytes((member.learner.shared, member.best)),
-        environment=nbytes((*own, member.learner.local)) // envs,
+        environment=nbytes((*environment_leaves, member.learner.local)) // envs,
         start=nbytes(member.state.pool) // sizes.reset_pool,
-        step=nbytes(_read(member.timestep)) // envs,
-        episode=nbytes(playing) // envs,
+        step=nbytes(_algorithm_inputs(member.timestep)) // envs,
+        episode=nbytes(episode_leaves) // envs,
     )
 
 
-def needed(sizes: Sizes, units: Units, share: Share) -> dict[str, int]:
+def needed_bytes(sizes: Sizes, units: UnitBytes, share: MemoryShare) -> dict[str, int]:
     """The least bytes that one memory must hold, by what they are for; rollouts and evaluations are not both there."""
     seeds = -(-sizes.seeds // share.devices)
-    at_once = seeds if share.together else 1
+    concurrent_seeds = seeds if share.is_concurrent else 1
     envs = -(-sizes.num_envs // share.groups)
     return {
         "parameters and optimiser": seeds * units.learner,
         "environments": seeds * envs * units.environment,
         "pool of starts": seeds * sizes.reset_pool * units.start // share.groups,
-        "rollout": at_once * envs * sizes.num_steps * units.step,
-        "evaluation": at_once * ABSOLUTE * sizes.eval_episodes * units.episode,
+        "rollout": concurrent_seeds * envs * sizes.num_steps * units.step,
+        "evaluation": concurrent_seeds * ABSOLUTE_EPISODES * sizes.eval_episodes * units.episode,
     }
 
 
-def total(parts: Mapping[str, int]) -> int:
+def peak_bytes(parts: Mapping[str, int]) -> int:
     """The bytes of a run at its largest: what is always there, and the larger of a rollout and an evaluation."""
-    passing = ("rollout", "evaluation")
-    kept = sum(size for name, size in parts.items() if name not in passing)
-    return kept + max(parts[name] for name in passing)
+    temporary = ("rollout", "evaluation")
+    permanent = sum(size for name, size in parts.items() if name not in temporary)
+    return permanent + max(parts[name] for name in temporary)
 
 
-def share_of(layout: Layout) -> Share:
+def memory_share(layout: Layout) -> MemoryShare:
     """What of a population the memory of one device holds; the devices of a CPU have one memory together."""
-    together = layout.mapped_by == "vmap"
+    is_concurrent = layout.mapped_by == "vmap"
     if layout.mesh.devices.flat[0].platform == "cpu":
-        return Share(1, 1, together and layout.mesh.shape[MEMBER_AXIS] == 1)
-    return Share(layout.mesh.shape[MEMBER_AXIS], layout.mesh.shape[ENV_AXIS], together)
+        return MemoryShare(1, 1, is_concurrent and layout.mesh.shape[MEMBER_AXIS] == 1)
+    return MemoryShare(layout.mesh.shape[MEMBER_AXIS], layout.mesh.shape[ENV_AXIS], is_concurrent)
 
 
 def nbytes(tree: PyTree) -> int:
@@ -209,7 +215,7 @@ def nbytes(tree: PyTree) -> int:
     return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
-def readable(size: int) -> str:
+def format_bytes(size: int) -> str:
     """A number of bytes with a unit, such as "3.2 TB"."""
     for unit in ("bytes", "kB", "MB", "GB", "TB", "PB"):
         if size < 1000 or unit == "PB":
@@ -218,30 +224,32 @@ def readable(size: int) -> str:
     raise AssertionError
 
 
-def _too_large(sizes: Sizes, units: Units, share: Share, available: int) -> str:
+def _too_large_text(sizes: Sizes, units: UnitBytes, share: MemoryShare, available: int) -> str:
     """The sentence for sizes of which smaller ones would fit."""
-    parts = needed(sizes, units, share)
-    most = max(parts, key=lambda name: parts[name])
-    blamed = sorted(PARTS[most][:2], key=lambda name: -getattr(sizes, name))
-    names = [*blamed, *(name for name in Sizes._fields if name not in blamed)]
+    parts = needed_bytes(sizes, units, share)
+    largest_part = max(parts, key=lambda name: parts[name])
+    largest_sizes = sorted(PARTS[largest_part][:2], key=lambda name: -getattr(sizes, name))
+    names = [*largest_sizes, *(name for name in Sizes._fields if name not in largest_sizes)]
 
-    def most_of(name: str) -> int:
+    def largest_fitting(name: str) -> int:
         """The greatest value that fits, the other sizes as they are; 0 if none does."""
 
         def fits(value: int) -> bool:
-            return total(needed(sizes._replace(**{name: value}), units, share)) <= available
+            return peak_bytes(needed_bytes(sizes._replace(**{name: value}), units, share)) <= available
 
-        return _rounded(_greatest(fits, getattr(sizes, name))) if fits(1) else 0
+        return _round_down(_greatest(fits, getattr(sizes, name))) if fits(1) else 0
 
-    needs = _needs(total(parts), most, available)
+    needs_text = _needs_text(peak_bytes(parts), largest_part, available)
     for name in names:
-        if value := most_of(name):
-            return f"{name}={getattr(sizes, name)} {needs}; {name}={value} is about the most that could fit."
-    return f"{names[0]}={getattr(sizes, names[0])} {needs}; other sizes must be smaller, too."
+        if value := largest_fitting(name):
+            return f"{name}={getattr(sizes, name)} {needs_text}; {name}={value} is about the most that could fit."
+    return f"{names[0]}={getattr(sizes, names[0])} {needs_text}; other sizes must be smaller, too."
 
 
-def _needs(size: int, what: str, available: int) -> str:
-    return f"needs at least {readable(size)} ({what}), and this process may have {readable(available)}"
+def _needs_text(size: int, what: str, available: int) -> str:
+    return (
+        f"needs at least {format_bytes(size)} ({what}), and this process may have {format_bytes(available)}"
+    )
 
 
 def _greatest(works: Callable[[int], bool], below: int) -> int:
@@ -260,13 +268,13 @@ def _greatest_power(works: Callable[[int], bool], below: int) -> int:
     return 2 ** (_greatest(lambda k: works(2 ** (k - 1)), below.bit_length() + 1) - 1)
 
 
-def _rounded(value: int) -> int:
+def _round_down(value: int) -> int:
     """A number rounded down to two digits, which is easier to read and type."""
     unit = 10 ** max(len(str(value)) - 2, 0)
     return value // unit * unit
 
 
-def _read(timestep: TimeStep) -> PyTree:
+def _algorithm_inputs(timestep: TimeStep) -> PyTree:
     """The entries of a time-step that an algorithm surely reads; the compiler may leave out the others."""
     return timestep.observation, timestep.reward, timestep.discount, timestep.last
 
@@ -284,5 +292,5 @@ def _largest(value: Any) -> int:
     return max((x for x in parts if isinstance(x, int) and not isinstance(x, bool)), default=0)
 
 
-def _cut(value: Any, most: int) -> Any:
-    return tuple(min(x, most) for x in value) if isinstance(value, tuple) else min(value, most)
+def _clip(value: Any, largest: int) -> Any:
+    return tuple(min(x, largest) for x in value) if isinstance(value, tuple) else min(value, largest)

@@ -5,9 +5,9 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from shoal.runtime.contract import updated
+from shoal.runtime.contract import checked_update
 from shoal.runtime.metrics import checked_means
-from shoal.runtime.rollout import Position, episode_metrics, none_ended, rollout
+from shoal.runtime.rollout import RolloutState, episode_metrics, no_ended_episodes, rollout
 from shoal.runtime.run import Run, Stream, batch_of, group_key, stream_key
 from shoal.types import Array, Metrics, spec_of
 
@@ -23,8 +23,8 @@ def train(run: Run, num_updates: Array | int) -> tuple[Run, Metrics]:
 
     def body(_: Array, carry: tuple[Run, Metrics]) -> tuple[Run, Metrics]:
         run, metrics = carry
-        run, more = update_once(run)
-        return run, jax.tree.map(jnp.add, metrics, more)
+        run, new_metrics = update_once(run)
+        return run, jax.tree.map(jnp.add, metrics, new_metrics)
 
     return jax.lax.fori_loop(0, num_updates, body, (run, zeros))
 
@@ -34,27 +34,27 @@ def update_once(run: Run) -> tuple[Run, Metrics]:
     settings = run.settings
     algorithm = run.config.algorithm(spec_of(run.environment), settings.axis)
     rollout_key = group_key(stream_key(run.key, Stream.ROLLOUT, run.updates), settings)
-    position, trajectory = rollout(
+    rollout_state, trajectory = rollout(
         batch_of(run.environment, settings),
         algorithm,
         algorithm.policy(run.learner),
-        Position(run.state, run.timestep, run.memory, run.episodes, none_ended()),
+        RolloutState(run.state, run.timestep, run.memory, run.episodes, no_ended_episodes()),
         rollout_key,
         settings.num_steps,
     )
     progress = run.updates / max(settings.total_updates, 1)
     update_key = stream_key(run.key, Stream.UPDATE, run.updates)
     result = algorithm.update(run.learner, trajectory, update_key, progress)
-    learner, metrics = updated(algorithm, result, run.learner)
+    learner, metrics = checked_update(algorithm, result, run.learner)
     run = dataclasses.replace(
         run,
         learner=learner,
-        state=position.state,
-        timestep=position.timestep,
-        memory=position.memory,
-        episodes=position.episodes,
+        state=rollout_state.state,
+        timestep=rollout_state.timestep,
+        memory=rollout_state.memory,
+        episodes=rollout_state.episodes,
         updates=run.updates + 1,
     )
-    own = episode_metrics(position.ended, settings.axis)
+    own_metrics = episode_metrics(rollout_state.ended, settings.axis)
     source = f"the update of {type(run.config).__name__}"
-    return run, {**checked_means(source, metrics, own), **own}
+    return run, {**checked_means(source, metrics, own_metrics), **own_metrics}

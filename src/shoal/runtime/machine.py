@@ -8,14 +8,14 @@ import jax
 
 from shoal.hardware import cores
 
-MOST_DEVICES = (
+MAX_DEVICES = (
     32  # of a CPU with fewer cores: each has threads and buffers of its own, and more only wait for cores
 )
 ROWS_WORTH_A_DEVICE = 4096  # of a rollout; below, a device costs more in communication than it computes
 
 # Bytes that a turn of a loop may touch for XLA to compile the loop as one kernel, not as one for each operation.
 # Its own limit was 1,024 until jaxlib 0.12; the rollout of four CartPoles takes 2.4 times as long with that.
-_ONE_KERNEL = f"xla_cpu_small_while_loop_byte_threshold={2**20}"
+_ONE_KERNEL_FLAG = f"xla_cpu_small_while_loop_byte_threshold={2**20}"
 
 
 def prepare(devices: int = 0, *, one_thread: bool = False) -> None:
@@ -30,14 +30,14 @@ def prepare(devices: int = 0, *, one_thread: bool = False) -> None:
       one_thread: one device whose programs run on one thread, for the rest of the process (`NPROC` wins). Threads
         that hand kernels of a microsecond to each other lose more than they gain.
     """
-    wanted = 1 if one_thread else devices or cores()
+    num_devices = 1 if one_thread else devices or cores()
     with contextlib.suppress(RuntimeError):  # a backend runs already, with the devices and flags that it has
-        for number in (wanted + 1, wanted):  # then a change is refused, the same number is not
+        for number in (num_devices + 1, num_devices):  # then a change is refused, the same number is not
             jax.config.update("jax_num_cpu_devices", number)
         flags = os.environ.get("XLA_FLAGS", "").strip()  # read once, when the backend starts
         is_file = flags and not flags.startswith("-")
         if not is_file and "xla_backend_extra_options" not in flags:
-            os.environ["XLA_FLAGS"] = f"{flags} --xla_backend_extra_options={_ONE_KERNEL}".strip()
+            os.environ["XLA_FLAGS"] = f"{flags} --xla_backend_extra_options={_ONE_KERNEL_FLAG}".strip()
         if one_thread:
             os.environ.setdefault("NPROC", "1")  # read then, too:
             jax.devices()  # now
@@ -49,26 +49,26 @@ def prepare(devices: int = 0, *, one_thread: bool = False) -> None:
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
-def most_devices() -> int:
-    """How many devices a CPU may be split into: one a core, or `MOST_DEVICES` where it has fewer cores."""
-    return max(cores(), MOST_DEVICES)
+def max_devices() -> int:
+    """How many devices a CPU may be split into: one a core, or `MAX_DEVICES` where it has fewer cores."""
+    return max(cores(), MAX_DEVICES)
 
 
-def note_on(devices: int) -> str:
+def devices_note(devices: int) -> str:
     """What is worth knowing of a number of devices of a CPU: that they are more than its cores; "" if they are not."""
     if devices <= cores() or jax.default_backend() != "cpu":
         return ""
     return f"devices={devices} is more than the {cores()} cores that this process may use, which they share"
 
 
-def memory(device: jax.Device | None = None) -> int | None:
+def available_memory(device: jax.Device | None = None) -> int | None:
     """The bytes that this process may have on a device, None for the host's; None where that is not known.
 
     On the host the least of physical memory, the limits of its control groups, and the limit of its address space.
     """
     if device is not None and device.platform != "cpu":
         return (device.memory_stats() or {}).get("bytes_limit")
-    limits = [_physical_memory(), _address_space(), *_group_limits()]
+    limits = [_physical_memory(), _address_space(), *_control_group_limits()]
     return min((limit for limit in limits if limit is not None and limit > 0), default=None)
 
 
@@ -88,7 +88,9 @@ def _address_space() -> int | None:
     return None if limit == resource.RLIM_INFINITY else limit
 
 
-def _group_limits(groups: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> list[int]:
+def _control_group_limits(
+    groups: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")
+) -> list[int]:
     """The memory limits of the process's control groups and of those around them, of version 1 or 2."""
     found = []
     with contextlib.suppress(OSError, UnicodeDecodeError):
@@ -97,25 +99,25 @@ def _group_limits(groups: Path = Path("/proc/self/cgroup"), root: Path = Path("/
             if controllers and "memory" not in controllers.split(","):
                 continue
             base, name = (root / "memory", "memory.limit_in_bytes") if controllers else (root, "memory.max")
-            own = base / path.strip("/")
-            for directory in (own, *own.parents):
+            own_group = base / path.strip("/")
+            for directory in (own_group, *own_group.parents):
                 if directory.is_relative_to(base):
                     with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
                         found.append(int((directory / name).read_text()))
     return found
 
 
-def worth_one_thread(devices: int, seeds: int, num_envs: int, num_steps: int) -> bool:
+def is_worth_one_thread(devices: int, seeds: int, num_envs: int, num_steps: int) -> bool:
     """Whether a run is so small that one thread is faster than many: one seed, and rollouts of few rows."""
     return devices in (0, 1) and seeds == 1 and num_envs * num_steps < ROWS_WORTH_A_DEVICE
 
 
-def groups(devices: int, seeds: int, num_envs: int, num_steps: int) -> int:
+def default_groups(devices: int, seeds: int, num_envs: int, num_steps: int) -> int:
     """Into how many groups a seed's environments are split if nobody says: one a device for a single seed.
 
     Several seeds are spread over the devices themselves, which needs no communication.
     """
     if seeds > 1:
         return 1
-    worth = max(1, num_envs * num_steps // ROWS_WORTH_A_DEVICE)
-    return max(n for n in range(1, devices + 1) if num_envs % n == 0 and n <= worth)
+    max_groups = max(1, num_envs * num_steps // ROWS_WORTH_A_DEVICE)
+    return max(n for n in range(1, devices + 1) if num_envs % n == 0 and n <= max_groups)

@@ -12,18 +12,18 @@ from shoal.types import Mean
 RESERVED = frozenset(["kind", "step", "updates", "seed", "train_seconds", "steps_per_second", "score"])
 
 
-def checked_means(source: str, metrics: Any, own: Collection[str]) -> Mapping[str, Mean]:
+def checked_means(source: str, metrics: Any, own_names: Collection[str]) -> Mapping[str, Mean]:
     """Require that an algorithm's metrics are a `Mean` of scalars each, under names that are free.
 
     Args:
       source: whose metrics they are, for the message.
       metrics: arrays or traced values.
-      own: the names of Shoal's own metrics.
+      own_names: the names of Shoal's own metrics.
 
     Raises:
       ShoalError: they are not; the sentence names the entry.
     """
-    _check_names(source, metrics, own)
+    _check_names(source, metrics, own_names)
     for name, mean in metrics.items():
         if not isinstance(mean, Mean):
             raise ShoalError(
@@ -35,30 +35,30 @@ def checked_means(source: str, metrics: Any, own: Collection[str]) -> Mapping[st
     return metrics
 
 
-def checked_numbers(source: str, metrics: Any, own: Collection[str]) -> Mapping[str, Any]:
+def checked_numbers(source: str, metrics: Any, own_names: Collection[str]) -> Mapping[str, Any]:
     """Require that the metrics of a user's function are a number each, under names that are free.
 
     Args:
       source: as of `checked_means`.
       metrics: likewise.
-      own: likewise.
+      own_names: likewise.
 
     Raises:
       ShoalError: they are not; the sentence names the entry.
     """
-    _check_names(source, metrics, own)
+    _check_names(source, metrics, own_names)
     for name, x in metrics.items():
         _check_number(source, name, x)
     return metrics
 
 
-def _check_names(source: str, metrics: Any, own: Collection[str]) -> None:
+def _check_names(source: str, metrics: Any, own_names: Collection[str]) -> None:
     if not isinstance(metrics, Mapping):
         raise ShoalError(f"{source} gives a {type(metrics).__name__}, not a mapping from names to metrics.")
     for name in metrics:
         if not isinstance(name, str):
             raise ShoalError(f"{source} names a metric {name!r}; a name is text.")
-        if name in own or name in RESERVED:
+        if name in own_names or name in RESERVED:
             raise ShoalError(
                 f"{source} gives a metric {name!r}, a name that Shoal uses itself; take another one."
             )
@@ -72,6 +72,6 @@ def _check_number(source: str, name: str, x: Any) -> None:
         shape, dtype = array.shape, array.dtype
     except (TypeError, ValueError):
         raise ShoalError(f"{source} gives {name!r} as a {type(x).__name__}, not as a number.") from None
-    real = any(jnp.issubdtype(dtype, kind) for kind in (jnp.bool_, jnp.integer, jnp.floating))
-    if shape or not real:
+    is_real = any(jnp.issubdtype(dtype, kind) for kind in (jnp.bool_, jnp.integer, jnp.floating))
+    if shape or not is_real:
         raise ShoalError(f"{source} gives {name!r} of shape {shape} and dtype {dtype}, not as one number.")

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.files import whole_file
+from shoal.files import write_whole_file
 from shoal.ops import scores
 
 COLOUR = "#1f6fb4"
@@ -14,7 +14,7 @@ COLOURS = (COLOUR, "#c8553d", "#4f8a3c", "#8a5fb0")  # of several curves
 TEXT = "#333333"
 
 
-def learning_curve(
+def plot_learning_curve(
     path: Path,
     steps: Sequence[int],
     returns: Any,
@@ -36,12 +36,12 @@ def learning_curve(
     """
     figure = _figure()
     axes = figure.add_subplot()
-    _draw(axes, np.asarray(steps), np.asarray(returns, np.float64))
+    _plot_curve(axes, np.asarray(steps), np.asarray(returns, np.float64))
     axes.set_ylabel(label, color=TEXT)
     _save(figure, axes, title, path)
 
 
-def by_episode(
+def plot_by_episode(
     path: Path, curves: Mapping[str, Any], title: str, *, label: str = "return of the episode"
 ) -> None:
     """Writes a PNG of what the episodes of a trial bring, by their index in it.
@@ -59,7 +59,7 @@ def by_episode(
     axes = figure.add_subplot()
     for colour, (name, curve) in zip(COLOURS, curves.items(), strict=False):
         values = np.asarray(curve, np.float64)
-        middle, low, high = _bands(values)
+        middle, low, high = _iqm_and_interval(values)
         episodes = np.arange(1, len(values) + 1)
         if values.shape[1] > 1:
             axes.plot(episodes, values, color=colour, alpha=0.25, linewidth=0.7)
@@ -68,7 +68,7 @@ def by_episode(
     axes.set_xlabel("episode of the trial", color=TEXT)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_ylabel(label, color=TEXT)
-    _style(axes)
+    _style_axes(axes)
     _save(figure, axes, title, path)
 
 
@@ -84,28 +84,28 @@ def _figure() -> Any:
 
 def _save(figure: Any, axes: Any, title: str, path: Path) -> None:
     axes.set_title(title, loc="left", color=TEXT, fontsize=11, fontweight="bold")
-    with whole_file(Path(path), parents=False) as file:
+    with write_whole_file(Path(path), parents=False) as file:
         figure.savefig(file, format="png")
 
 
-def _draw(axes: Any, steps: np.ndarray, returns: np.ndarray) -> None:
-    count = returns.shape[1]
-    curve, low, high = _bands(returns)
+def _plot_curve(axes: Any, steps: np.ndarray, returns: np.ndarray) -> None:
+    num_seeds = returns.shape[1]
+    curve, low, high = _iqm_and_interval(returns)
     marker = "o" if len(steps) < 2 else None  # a line through one point shows nothing
-    if count > 1:
+    if num_seeds > 1:
         axes.plot(steps, returns, color=COLOUR, alpha=0.25, linewidth=0.7, marker=marker)
         axes.plot([], [], color=COLOUR, alpha=0.4, linewidth=0.7, label="one seed")
         axes.fill_between(steps, low, high, color=COLOUR, alpha=0.2, linewidth=0, label="95% interval")
-    name = f"interquartile mean of {count} seeds" if count > 1 else "one seed"
+    name = f"interquartile mean of {num_seeds} seeds" if num_seeds > 1 else "one seed"
     axes.plot(steps, curve, color=COLOUR, linewidth=2, marker=marker, label=name)
 
     axes.set_xlabel("environment steps of each seed", color=TEXT)
-    axes.xaxis.set_major_formatter(_thousands)
+    axes.xaxis.set_major_formatter(_format_steps)
     axes.set_xlim(0 if len(steps) < 2 else min(steps), max(1, *steps) if len(steps) else 1)
-    _style(axes)
+    _style_axes(axes)
 
 
-def _style(axes: Any) -> None:
+def _style_axes(axes: Any) -> None:
     axes.grid(axis="y", color="#e6e6e6", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(colors=TEXT)
@@ -114,18 +114,18 @@ def _style(axes: Any) -> None:
     axes.legend(handles[::-1], labels[::-1], frameon=False, fontsize=9, loc="best", labelcolor=TEXT)
 
 
-def _bands(returns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _iqm_and_interval(returns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The IQM and the ends of its interval at each point, over the seeds that have a return there."""
     rows = np.full((3, len(returns)), np.nan)
     for column, row in enumerate(returns):
-        present = row[np.isfinite(row)]
-        if present.size:
-            interval = scores.stratified_bootstrap_interval(present, scores.iqm)
-            rows[:, column] = [scores.iqm(present), *interval]
+        finite = row[np.isfinite(row)]
+        if finite.size:
+            interval = scores.stratified_bootstrap_interval(finite, scores.iqm)
+            rows[:, column] = [scores.iqm(finite), *interval]
     return rows[0], rows[1], rows[2]
 
 
-def _thousands(steps: float, _: int) -> str:
+def _format_steps(steps: float, _: int) -> str:
     """1,500,000 as 1.5M: the ticks of the horizontal axis."""
     for unit, size in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
         if abs(steps) >= size:

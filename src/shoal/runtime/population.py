@@ -31,39 +31,41 @@ class Layout(NamedTuple):
         return self.mesh.size
 
 
-def layout(devices: Sequence[jax.Device], members: int, groups: int, mapped_by: str = "auto") -> Layout:
+def lay_out(devices: Sequence[jax.Device], members: int, groups: int, mapped_by: str = "auto") -> Layout:
     """Spreads members over devices, and the groups of each over those that remain.
 
     Only as many devices take part as divide the work evenly. Members of one device run one after the other
     on the CPU (`lax.map`: batched matrix products are slow there) and together elsewhere (`vmap`).
     """
-    per_group = groups if len(devices) >= groups else 1
-    per_member = max(n for n in range(1, len(devices) // per_group + 1) if members % n == 0)
-    used = jax.numpy.asarray(range(per_member * per_group)).reshape(per_member, per_group)
-    chosen = [[devices[int(i)] for i in row] for row in used]
+    devices_per_member = groups if len(devices) >= groups else 1
+    member_shards = max(n for n in range(1, len(devices) // devices_per_member + 1) if members % n == 0)
+    indices = jax.numpy.asarray(range(member_shards * devices_per_member)).reshape(
+        member_shards, devices_per_member
+    )
+    placed = [[devices[int(i)] for i in row] for row in indices]
     axes = (AxisType.Auto, AxisType.Auto)
-    mesh = Mesh(chosen, (MEMBER_AXIS, ENV_AXIS), axis_types=axes)
+    mesh = Mesh(placed, (MEMBER_AXIS, ENV_AXIS), axis_types=axes)
     if mapped_by == "auto":
         mapped_by = "map" if devices[0].platform == "cpu" else "vmap"
     return Layout(mesh, mapped_by)
 
 
-def over_members(function: Callable, how: str) -> Callable:
+def map_members(function: Callable, mapped_by: str) -> Callable:
     """Maps a function of one run over the leading axis of a population; further arguments are shared."""
 
-    def mapped(population: PyTree, *args: Any) -> PyTree:
-        def member(run: PyTree) -> PyTree:
+    def map_population(population: PyTree, *args: Any) -> PyTree:
+        def one_member(run: PyTree) -> PyTree:
             return function(run, *args)
 
         if jax.tree.leaves(population)[0].shape[0] == 1:
-            outputs = member(jax.tree.map(lambda x: x[0], population))
+            outputs = one_member(jax.tree.map(lambda x: x[0], population))
             return jax.tree.map(lambda x: x[None], outputs)
-        return jax.lax.map(member, population) if how == "map" else jax.vmap(member)(population)
+        return jax.lax.map(one_member, population) if mapped_by == "map" else jax.vmap(one_member)(population)
 
-    return mapped
+    return map_population
 
 
-def over_groups(function: Callable, settings: Settings) -> Callable:
+def map_groups(function: Callable, settings: Settings) -> Callable:
     """Maps a function Run -> (Run, output) over the groups of a run's environments on one device."""
 
     def split(x: jax.Array) -> jax.Array:
@@ -74,23 +76,23 @@ def over_groups(function: Callable, settings: Settings) -> Callable:
 
     axes = placement(settings, 0, None)
 
-    def mapped(run: Run, *args: Any) -> tuple[Run, PyTree]:
+    def map_run(run: Run, *args: Any) -> tuple[Run, PyTree]:
         group = jax.vmap(
             lambda run: function(run, *args), in_axes=(axes,), out_axes=(axes, None), axis_name=ENV_AXIS
         )
-        run, output = group(locally(split, run))
-        return locally(join, run), output
+        run, output = group(map_local_leaves(split, run))
+        return map_local_leaves(join, run), output
 
-    return mapped
+    return map_run
 
 
-def locally(function: Callable, run: Run) -> Run:
+def map_local_leaves(function: Callable, run: Run) -> Run:
     """Applies a function to the leaves of a run that belong to its groups."""
-    marks = placement(run.settings, True, False)
-    return jax.tree.map(lambda mark, part: jax.tree.map(function, part) if mark else part, marks, run)
+    is_local = placement(run.settings, True, False)
+    return jax.tree.map(lambda local, part: jax.tree.map(function, part) if local else part, is_local, run)
 
 
-def specs(settings: Settings) -> Run:
+def partition_specs(settings: Settings) -> Run:
     """Where the parts of a population lie: all by members, those of the groups by environments too."""
     return placement(settings, P(MEMBER_AXIS, ENV_AXIS), P(MEMBER_AXIS))
 
@@ -113,24 +115,28 @@ def start_program(function: Callable, settings: Settings, layout: Layout) -> Any
                 in_axes=None,
             )
             run = group(0)
-            return locally(lambda x: x.reshape(-1, *x.shape[2:]), run)
+            return map_local_leaves(lambda x: x.reshape(-1, *x.shape[2:]), run)
 
     # Members are initialised one after the other: only the training is worth a batch.
-    mapped = over_members(start, "map")
+    mapped = map_members(start, "map")
     sharded = jax.shard_map(
-        mapped, mesh=layout.mesh, in_specs=P(MEMBER_AXIS), out_specs=specs(settings), check_vma=False
+        mapped,
+        mesh=layout.mesh,
+        in_specs=P(MEMBER_AXIS),
+        out_specs=partition_specs(settings),
+        check_vma=False,
     )
     return jax.jit(sharded)
 
 
-def shapes(program: Any, arguments: tuple, settings: Settings, layout: Layout) -> Run:
+def population_shapes(program: Any, arguments: tuple, settings: Settings, layout: Layout) -> Run:
     """What a start program will give, without running it: shapes, dtypes and places, to compile for."""
 
-    def placed(spec: P, part: PyTree) -> PyTree:
+    def with_sharding(spec: P, part: PyTree) -> PyTree:
         sharding = NamedSharding(layout.mesh, spec)
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), part)
 
-    return jax.tree.map(placed, specs(settings), jax.eval_shape(program, arguments))
+    return jax.tree.map(with_sharding, partition_specs(settings), jax.eval_shape(program, arguments))
 
 
 def run_program(function: Callable, settings: Settings, layout: Layout, *, grouped: bool = True) -> Any:
@@ -140,21 +146,21 @@ def run_program(function: Callable, settings: Settings, layout: Layout, *, group
     leaves alone what belongs to them.
     """
     if grouped and settings.groups > 1 and layout.mesh.shape[ENV_AXIS] == 1:
-        function = over_groups(function, settings)
-    mapped = over_members(function, layout.mapped_by)
+        function = map_groups(function, settings)
+    mapped = map_members(function, layout.mapped_by)
 
     def sharded(population: Run, *args: Any) -> tuple[Run, PyTree]:
         return jax.shard_map(
             mapped,
             mesh=layout.mesh,
-            in_specs=(specs(settings), *(P() for _ in args)),
-            out_specs=(specs(settings), P(MEMBER_AXIS)),
+            in_specs=(partition_specs(settings), *(P() for _ in args)),
+            out_specs=(partition_specs(settings), P(MEMBER_AXIS)),
             check_vma=False,
         )(population, *args)
 
     return jax.jit(sharded, donate_argnums=0)
 
 
-def member(population: PyTree, index: int) -> PyTree:
+def take_member(population: PyTree, index: int) -> PyTree:
     """One member of a population."""
     return jax.tree.map(lambda x: x[index], population)

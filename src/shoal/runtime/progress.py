@@ -12,17 +12,18 @@ import time
 from collections.abc import Callable, Iterator
 from typing import IO, Any
 
-SECONDS_APART = 5.0  # between two plain lines, at least
-SHARE_APART = 0.01  # and of the time since the first: a run of ten hours has a line every six minutes
-CLEARED = "\r\x1b[2K"  # to the start of a terminal's line, which is emptied
-SECONDS_SILENT = 3.0  # after which an `Activity` says what goes on
+LINE_INTERVAL_SECONDS = 5.0  # between two plain lines, at least
+LINE_INTERVAL_SHARE = 0.01  # and of the time since the first: a run of ten hours has a line every six minutes
+CLEAR_LINE = "\r\x1b[2K"  # to the start of a terminal's line, which is emptied
+SILENT_SECONDS = 3.0  # after which an `Activity` says what goes on
 
 
 class Progress:
     """The progress of a run; a context manager, so that the live line is ended whatever happens.
 
-    Where lines are plain, the first and the last log point have one, and those between that come `SECONDS_APART`
-    after the line before (and, in long runs, `SHARE_APART` of the time since the first).
+    Where lines are plain, the first and the last log point have one, and those between that come
+    `LINE_INTERVAL_SECONDS` after the line before (and, in long runs, `LINE_INTERVAL_SHARE` of the time since the
+    first).
 
     A stream that breaks (a closed pipe, a notebook that went away) silences it: nothing that is only
     shown may end a run.
@@ -50,19 +51,19 @@ class Progress:
         self._unit = "steps" if seeds == 1 else f"steps of {seeds} seeds"
         self._stream = sys.stderr if stream is None else stream
         self._silent = quiet or self._stream is None  # a process without a console has no stderr
-        self._begun: tuple[int, float] | None = None  # steps and time of the first update
-        self._written = -math.inf  # time of the last plain line
+        self._first_update: tuple[int, float] | None = None  # steps and time of the first update
+        self._last_line_time = -math.inf  # time of the last plain line
         self._live: Any = None  # rich's progress bar, on a terminal
 
     def __enter__(self) -> "Progress":
         if not self._silent and is_terminal(self._stream):
-            with self._forgiving():
-                self._live = _bar(self._stream, self._title, self._total, self._unit)
+            with self._silence_broken_stream():
+                self._live = _progress_bar(self._stream, self._title, self._total, self._unit)
                 self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self._forgiving():
+        with self._silence_broken_stream():
             if self._live is not None:
                 self._live.stop()
 
@@ -76,45 +77,55 @@ class Progress:
         """
         if self._silent:
             return
-        numbers = [f"{short(steps_per_second)} steps/s"] if math.isfinite(steps_per_second) else []
-        numbers += [f"{name.replace('_', ' ')} {number(value)}" for name, value in metrics.items()]
+        numbers = [f"{format_short(steps_per_second)} steps/s"] if math.isfinite(steps_per_second) else []
+        numbers += [f"{name.replace('_', ' ')} {format_number(value)}" for name, value in metrics.items()]
         now = self._clock()
-        left = self._seconds_left(steps, now)
-        numbers += [f"{duration(left)} left"] if left is not None and steps < self._total else []
-        with self._forgiving():
+        seconds_left = self._seconds_left(steps, now)
+        numbers += (
+            [f"{format_duration(seconds_left)} left"]
+            if seconds_left is not None and steps < self._total
+            else []
+        )
+        with self._silence_broken_stream():
             if self._live is not None:
                 task = self._live.task_ids[0]
                 self._live.update(task, completed=steps, numbers="  ".join(numbers), refresh=True)
-            elif steps >= self._total or self._due(now):
-                self._written = now
+            elif steps >= self._total or self._is_due(now):
+                self._last_line_time = now
                 share = steps / max(1, self._total)
-                head = f"{self._title}  {steps:,} of {self._total:,} {self._unit} ({share:.0%})".strip()
-                print("  ".join([head, *numbers]), file=self._stream, flush=True)
+                heading = f"{self._title}  {steps:,} of {self._total:,} {self._unit} ({share:.0%})".strip()
+                print("  ".join([heading, *numbers]), file=self._stream, flush=True)
 
     def note(self, text: str) -> None:
         """Writes a line that stays, above the live line where there is one."""
         if self._silent:
             return
-        with self._forgiving():
+        with self._silence_broken_stream():
             if self._live is not None:
                 self._live.console.print(text, markup=False, highlight=False)
             else:
                 print(text, file=self._stream, flush=True)
 
-    def _due(self, now: float) -> bool:
+    def _is_due(self, now: float) -> bool:
         """Whether enough time has passed since the last plain line."""
-        begun = now if self._begun is None else self._begun[1]
-        return now - self._written >= max(SECONDS_APART, SHARE_APART * (now - begun))
+        start_time = now if self._first_update is None else self._first_update[1]
+        return now - self._last_line_time >= max(
+            LINE_INTERVAL_SECONDS, LINE_INTERVAL_SHARE * (now - start_time)
+        )
 
     def _seconds_left(self, steps: int, now: float) -> float | None:
         """Wall time to go at the pace since the first update, which leaves compilation out."""
-        if self._begun is None:
-            self._begun = steps, now
-        first, begun = self._begun
-        return (now - begun) / (steps - first) * (self._total - steps) if steps > first else None
+        if self._first_update is None:
+            self._first_update = steps, now
+        first_steps, start_time = self._first_update
+        return (
+            (now - start_time) / (steps - first_steps) * (self._total - steps)
+            if steps > first_steps
+            else None
+        )
 
     @contextlib.contextmanager
-    def _forgiving(self) -> Iterator[None]:
+    def _silence_broken_stream(self) -> Iterator[None]:
         try:
             yield
         except (OSError, ValueError):  # ValueError: the stream was closed
@@ -125,7 +136,7 @@ class Activity:
     """What a command is doing, said once it takes long; a context manager.
 
         with Activity() as activity:
-            activity.doing("drawing picture 12 of 603")
+            activity.describe("drawing picture 12 of 603")
 
     Nothing is written in the first seconds, so that what is quick stays silent. After that a terminal shows one
     line, which is removed at the end; elsewhere a line is written every few seconds. A thread writes it, so that
@@ -133,20 +144,20 @@ class Activity:
 
     Args:
       stream: where to write; None is standard error.
-      silent: seconds before the first line.
-      apart: seconds between two plain lines.
+      silent_seconds: seconds before the first line.
+      interval_seconds: seconds between two plain lines.
     """
 
     def __init__(
         self,
         *,
         stream: IO[str] | None = None,
-        silent: float = SECONDS_SILENT,
-        apart: float = SECONDS_APART,
+        silent_seconds: float = SILENT_SECONDS,
+        interval_seconds: float = LINE_INTERVAL_SECONDS,
     ):
         self._stream = sys.stderr if stream is None else stream
-        self._silent, self._apart = silent, apart
-        self._text, self._shown = "", False
+        self._silent_seconds, self._interval_seconds = silent_seconds, interval_seconds
+        self._text, self._has_written = "", False
         self._live = is_terminal(self._stream)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._write, daemon=True)
@@ -160,29 +171,29 @@ class Activity:
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
-        if self._shown and self._live:
+        if self._has_written and self._live:
             with contextlib.suppress(OSError, ValueError):
-                print(CLEARED, end="", file=self._stream, flush=True)
+                print(CLEAR_LINE, end="", file=self._stream, flush=True)
 
-    def doing(self, text: str) -> None:
+    def describe(self, text: str) -> None:
         """Sets what goes on from now; cheap, so that it may be called for every part of a long work."""
         self._text = text
 
     def _write(self) -> None:
-        begun, pause = time.monotonic(), self._silent
+        start_time, pause = time.monotonic(), self._silent_seconds
         while not self._ended.wait(pause):
-            line = f"{self._text}  {duration(time.monotonic() - begun)}"
+            line = f"{self._text}  {format_duration(time.monotonic() - start_time)}"
             with contextlib.suppress(OSError, ValueError):  # what is only shown may not end anything
                 if self._text and self._live:
-                    print(f"{CLEARED}{line}", end="", file=self._stream, flush=True)
+                    print(f"{CLEAR_LINE}{line}", end="", file=self._stream, flush=True)
                 elif self._text:
                     print(line, file=self._stream, flush=True)
-                self._shown = self._shown or bool(self._text)
-            pause = 0.5 if self._live else self._apart
+                self._has_written = self._has_written or bool(self._text)
+            pause = 0.5 if self._live else self._interval_seconds
 
 
-def unsaid(text: str) -> None:
-    """Stand in for `Activity.doing` where nothing is shown."""
+def ignore_text(text: str) -> None:
+    """Stand in for `Activity.describe` where nothing is shown."""
 
 
 def is_terminal(stream: Any) -> bool:
@@ -193,7 +204,7 @@ def is_terminal(stream: Any) -> bool:
         return False
 
 
-def short(value: float) -> str:
+def format_short(value: float) -> str:
     """1,234,567 as 1.23M: three digits and a unit."""
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if abs(value) >= 0.9995 * size:
@@ -201,23 +212,23 @@ def short(value: float) -> str:
     return f"{value:.3g}"
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """A metric in at most five digits; "-" for NaN."""
     return "-" if math.isnan(value) else f"{value:.1f}" if 10 <= abs(value) < 1e5 else f"{value:.3g}"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """3,725 seconds as 1:02:05."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def _bar(stream: IO[str], title: str, total: int, unit: str) -> Any:
+def _progress_bar(stream: IO[str], title: str, total: int, unit: str) -> Any:
     from rich import progress  # noqa: PLC0415 (a tenth of a second that plain lines do not need)
     from rich.console import Console  # noqa: PLC0415
 
-    class Forgiving(Console):
+    class RaisingConsole(Console):
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError  # rich's own would end the process
 
@@ -227,7 +238,7 @@ def _bar(stream: IO[str], title: str, total: int, unit: str) -> Any:
         progress.TaskProgressColumn(),
         progress.TextColumn("{task.completed:,} of {task.total:,} {task.fields[unit]}", markup=False),
         progress.TextColumn("{task.fields[numbers]}", markup=False),
-        console=Forgiving(file=stream, force_jupyter=False),
+        console=RaisingConsole(file=stream, force_jupyter=False),
         auto_refresh=False,  # no thread: the line changes when there is news
     )
     bar.add_task(title, total=total, unit=unit, numbers="")

@@ -13,15 +13,15 @@ import numpy as np
 from shoal.envs.base import can_render, frames_per_second, render, unwrapped
 from shoal.errors import ShoalError
 from shoal.runtime import video
-from shoal.runtime.config import at_least
-from shoal.runtime.evaluation import Playing, begun, played_on
-from shoal.runtime.progress import unsaid
+from shoal.runtime.config import check_at_least
+from shoal.runtime.evaluation import EvaluationState, start_episodes, step_episodes
+from shoal.runtime.progress import ignore_text
 from shoal.types import Array, Environment, PyTree, State, spec_of
 
-STEPS_AT_ONCE = 64  # of a compiled call
+STEPS_PER_CALL = 64  # of a compiled call
 
 
-class Moments(NamedTuple):
+class StepRecord(NamedTuple):
     """Episodes as they went, with a leading axis of steps and one of episodes: the start, and what followed."""
 
     state: State
@@ -52,22 +52,22 @@ class Rendered:
     lengths: list[int]
 
 
-def check(environment: Environment, path: str | Path, episodes: int) -> Path:
+def check_renderable(environment: Environment, path: str | Path, episodes: int) -> Path:
     """The path, if episodes of an environment can be drawn into it.
 
     Raises:
       ShoalError: the environment draws no pictures, there can be no such file, or no episode is asked for.
     """
-    at_least("render_episodes", episodes, 1)
+    check_at_least("render_episodes", episodes, 1)
     if not can_render(environment):
         raise ShoalError(
             f"{type(unwrapped(environment)).__name__} cannot be drawn: it has no `render(state)`, which returns "
             "uint8 [height, width, 3]."
         )
-    return video.check(path)
+    return video.check_writable(path)
 
 
-def draw(
+def draw_episodes(
     environment: Environment,
     config: Any,
     parameters: PyTree,
@@ -77,11 +77,11 @@ def draw(
     episodes: int,
     max_steps: int,
     greedy: bool,
-    tell: Callable[[str], None] = unsaid,
+    tell: Callable[[str], None] = ignore_text,
 ) -> Rendered:
     """Plays episodes and draws them into a file, one after the other.
 
-    With the same key they are the first that `evaluation.play` plays, up to rounding.
+    With the same key they are the first that `evaluation.play_episodes` plays, up to rounding.
 
     Args:
       environment: which has a `render`.
@@ -95,18 +95,18 @@ def draw(
       tell: called with what is being done, again and again.
 
     Raises:
-      ShoalError: as `check`, or a picture is none.
+      ShoalError: as `check_renderable`, or a picture is none.
     """
-    path = check(environment, path, episodes)
+    path = check_renderable(environment, path, episodes)
     tell(f"playing {episodes} episodes for {path}")
-    played = record(environment, config, parameters, key, episodes, max_steps, greedy)
-    frames = functools.partial(_frames, environment, played, lambda text: tell(f"{text} for {path}"))
-    count = video.write(path, frames, frames_per_second(environment))
-    returns = [float(episode.returned[-1]) for episode in played]
-    return Rendered(path, count, returns, [len(episode.returned) - 1 for episode in played])
+    recorded = record_episodes(environment, config, parameters, key, episodes, max_steps, greedy)
+    frames = functools.partial(_frames, environment, recorded, lambda text: tell(f"{text} for {path}"))
+    count = video.write_frames(path, frames, frames_per_second(environment))
+    returns = [float(episode.returned[-1]) for episode in recorded]
+    return Rendered(path, count, returns, [len(episode.returned) - 1 for episode in recorded])
 
 
-def record(
+def record_episodes(
     environment: Environment,
     config: Any,
     parameters: PyTree,
@@ -116,41 +116,43 @@ def record(
     greedy: bool,
 ) -> list[Episode]:
     """Plays one episode in each of `episodes` environments and keeps their states."""
-    playing, moments = _begin(environment, config, key, episodes)
-    parts = [_on_host(jax.tree.map(lambda x: x[None], moments))]
-    while playing.step < max_steps and not playing.timestep.last.all():
-        playing, moments = _play(environment, config, parameters, playing, greedy)
-        parts.append(_on_host(moments))
-    whole = jax.tree.map(_joined, *parts)
-    lengths = np.minimum(np.asarray(playing.played.length, int), max_steps)
-    return [Episode(*jax.tree.map(lambda x, i=i, n=n: x[: n + 1, i], whole)) for i, n in enumerate(lengths)]
+    evaluation, records = _start(environment, config, key, episodes)
+    parts = [_to_host(jax.tree.map(lambda x: x[None], records))]
+    while evaluation.step < max_steps and not evaluation.timestep.last.all():
+        evaluation, records = _play_steps(environment, config, parameters, evaluation, greedy)
+        parts.append(_to_host(records))
+    stacked = jax.tree.map(_concatenate, *parts)
+    lengths = np.minimum(np.asarray(evaluation.results.length, int), max_steps)
+    return [Episode(*jax.tree.map(lambda x, i=i, n=n: x[: n + 1, i], stacked)) for i, n in enumerate(lengths)]
 
 
 @functools.partial(jax.jit, static_argnames=("episodes",))
-def _begin(environment: Environment, config: Any, key: Array, episodes: int) -> tuple[Playing, Moments]:
-    playing = begun(environment, config.algorithm(spec_of(environment)), key, episodes)
-    return playing, Moments(playing.state, playing.played.returned)
+def _start(
+    environment: Environment, config: Any, key: Array, episodes: int
+) -> tuple[EvaluationState, StepRecord]:
+    evaluation = start_episodes(environment, config.algorithm(spec_of(environment)), key, episodes)
+    return evaluation, StepRecord(evaluation.state, evaluation.results.returned)
 
 
 @functools.partial(jax.jit, static_argnames=("greedy",))
-def _play(
-    environment: Environment, config: Any, parameters: PyTree, playing: Playing, greedy: bool
-) -> tuple[Playing, Moments]:
+def _play_steps(
+    environment: Environment, config: Any, parameters: PyTree, evaluation: EvaluationState, greedy: bool
+) -> tuple[EvaluationState, StepRecord]:
     algorithm = config.algorithm(spec_of(environment))
 
-    def on(playing: Playing, _: None) -> tuple[Playing, Moments]:
-        playing = played_on(environment, algorithm, parameters, playing, greedy)
-        return playing, Moments(playing.state, playing.played.returned)
+    def step(evaluation: EvaluationState, _: None) -> tuple[EvaluationState, StepRecord]:
+        evaluation = step_episodes(environment, algorithm, parameters, evaluation, greedy)
+        return evaluation, StepRecord(evaluation.state, evaluation.results.returned)
 
-    return jax.lax.scan(on, playing, None, length=STEPS_AT_ONCE)
+    return jax.lax.scan(step, evaluation, None, length=STEPS_PER_CALL)
 
 
-def _on_host(tree: PyTree) -> PyTree:
+def _to_host(tree: PyTree) -> PyTree:
     """NumPy's arrays, which do not compile anything when they are joined and cut; keys stay what they are."""
     return jax.tree.map(lambda x: x if _is_key(x) else np.asarray(x), tree)
 
 
-def _joined(*parts: Any) -> Any:
+def _concatenate(*parts: Any) -> Any:
     return jnp.concatenate(parts) if _is_key(parts[0]) else np.concatenate(parts)
 
 
@@ -162,11 +164,11 @@ def _frames(
     environment: Environment, episodes: list[Episode], tell: Callable[[str], None]
 ) -> Iterator[video.Frame]:
     size: tuple[int, ...] = ()
-    drawn, total = 0, sum(len(episode.returned) for episode in episodes)
+    num_drawn, total = 0, sum(len(episode.returned) for episode in episodes)
     for number, episode in enumerate(episodes, 1):
         for step, returned in enumerate(episode.returned):
-            drawn += 1
-            tell(f"drawing picture {drawn:,} of {total:,}")
+            num_drawn += 1
+            tell(f"drawing picture {num_drawn:,} of {total:,}")
             state = jax.tree.map(lambda x, step=step: jnp.asarray(x[step]), episode.states)
             picture = render(environment, state)
             size = size or picture.shape

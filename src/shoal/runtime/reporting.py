@@ -9,7 +9,7 @@ from shoal.errors import ShoalError
 from shoal.runtime import machine
 from shoal.runtime.config import RunConfig
 from shoal.runtime.directory import RunDirectory
-from shoal.runtime.plot import learning_curve
+from shoal.runtime.plot import plot_learning_curve
 from shoal.runtime.progress import Progress
 from shoal.runtime.trainer import Numbers
 
@@ -22,18 +22,18 @@ class Reporter:
         total = run.total_updates * run.steps_per_update
         self.progress = Progress(total, title, seeds=run.seeds, quiet=not show)
         self.evaluations: list[tuple[int, np.ndarray]] = []
-        self.updates = 0  # that the last log point came after
-        self.rows: list[dict[str, Any]] = []  # that could not be written yet
-        self.unwritten: ShoalError | None = None  # why not
+        self.updates_logged = 0  # that the last log point came after
+        self.unwritten_rows: list[dict[str, Any]] = []  # that could not be written yet
+        self.write_error: ShoalError | None = None  # why not
 
     def __enter__(self) -> "Reporter":
         self.progress.__enter__()
-        if note := machine.note_on(self.run.devices):
+        if note := machine.devices_note(self.run.devices):
             self.progress.note(note)
-        asked, made = self.run.total_steps, self.run.total_updates * self.run.steps_per_update
-        if made < asked:
+        requested, rounded = self.run.total_steps, self.run.total_updates * self.run.steps_per_update
+        if rounded < requested:
             self.progress.note(
-                f"total_steps={asked:,} is rounded down to {made:,}: "
+                f"total_steps={requested:,} is rounded down to {rounded:,}: "
                 f"{self.run.total_updates:,} updates of {self.run.steps_per_update:,} steps"
             )
         return self
@@ -43,42 +43,42 @@ class Reporter:
     ) -> None:
         self.progress.__exit__(kind, error, trace)
 
-    def trained(self, updates: int, metrics: Numbers, seconds: float, steps_per_second: float) -> None:
+    def on_training(self, updates: int, metrics: Numbers, seconds: float, steps_per_second: float) -> None:
         """Writes a log point."""
-        self.updates = updates
-        more = {"train_seconds": seconds, "steps_per_second": steps_per_second}
-        self.write("train", updates, metrics, more)
+        self.updates_logged = updates
+        speed = {"train_seconds": seconds, "steps_per_second": steps_per_second}
+        self.write_rows("train", updates, metrics, speed)
         steps = updates * self.run.steps_per_update
         returns = metrics["episode_return"]
         returns = returns[np.isfinite(returns)]
-        shown = {"return": float(np.mean(returns))} if returns.size else {}
-        self.progress.update(steps, steps_per_second, **shown)
+        numbers = {"return": float(np.mean(returns))} if returns.size else {}
+        self.progress.update(steps, steps_per_second, **numbers)
 
-    def evaluated(self, updates: int, metrics: Numbers) -> None:
+    def on_evaluation(self, updates: int, metrics: Numbers) -> None:
         """Writes an evaluation."""
-        self.write("evaluation", updates, metrics, {})
+        self.write_rows("evaluation", updates, metrics, {})
         self.evaluations.append((updates * self.run.steps_per_update, metrics["return_mean"]))
 
-    def write(self, kind: str, updates: int, metrics: Numbers, more: dict[str, float]) -> None:
+    def write_rows(self, kind: str, updates: int, metrics: Numbers, further: dict[str, float]) -> None:
         """Add one row a seed to metrics.jsonl; what cannot be written is tried again with the next rows.
 
         So a disk that is full for a while costs no training.
         """
         steps = updates * self.run.steps_per_update
-        self.rows += [
+        self.unwritten_rows += [
             {"kind": kind, "step": steps, "updates": updates, "seed": self.run.seed + k}
             | {name: float(x[k]) for name, x in metrics.items()}
-            | more
+            | further
             for k in range(self.run.seeds)
         ]
         try:
-            self.directory.append_metrics(self.rows)
+            self.directory.append_metrics(self.unwritten_rows)
         except ShoalError as error:
-            if self.unwritten is None:
+            if self.write_error is None:
                 self.progress.note(f"{error} Training goes on.")
-            self.unwritten = error
+            self.write_error = error
         else:
-            self.rows, self.unwritten = [], None
+            self.unwritten_rows, self.write_error = [], None
 
     def flush(self) -> None:
         """Write the rows that could not be written before.
@@ -86,25 +86,25 @@ class Reporter:
         Raises:
           ShoalError: they still cannot.
         """
-        if self.rows:
-            self.directory.append_metrics(self.rows)
-            self.rows = []
+        if self.unwritten_rows:
+            self.directory.append_metrics(self.unwritten_rows)
+            self.unwritten_rows = []
 
-    def finished(self, summary: dict[str, Any]) -> None:
+    def draw_learning_curve(self, summary: dict[str, Any]) -> None:
         """Draws the learning curve."""
         steps, returns = zip(*self.evaluations, strict=True)
         title = f"{summary['environment']}, {summary['algorithm']}"
-        learning_curve(self.directory.learning_curve, steps, np.stack(returns), title)
+        plot_learning_curve(self.directory.learning_curve, steps, np.stack(returns), title)
 
 
-def result(summary: dict[str, Any], path: Any) -> str:
+def result_text(summary: dict[str, Any], path: Any) -> str:
     """The result of a run in a few lines."""
     absolute, final = summary["absolute"], summary["final"]
     low, high = absolute["interval"]
     episodes = summary["evaluation"]["episodes"]
     seconds = summary["seconds"]
-    number = len(summary["seeds"])
-    seeds = "1 seed" if number == 1 else f"{number} seeds"
+    num_seeds = len(summary["seeds"])
+    seeds = "1 seed" if num_seeds == 1 else f"{num_seeds} seeds"
     return "\n".join(
         [
             f"{summary['environment']}, {summary['algorithm']}, {seeds}, "
@@ -112,7 +112,7 @@ def result(summary: dict[str, Any], path: Any) -> str:
             f"  best policies   IQM {absolute['iqm']:.2f}  [{low:.2f}, {high:.2f}]  "
             f"worst seed {np.min(absolute['returns']):.2f}   ({episodes} new episodes each)",
             f"  last policies   IQM {final['iqm']:.2f}  worst seed {np.min(final['returns']):.2f}",
-            *_not_finite(summary),
+            *_not_finite_lines(summary),
             f"  {summary['steps_per_second']:,.0f} steps/s of all seeds together; compile "
             f"{seconds['compile']:.1f} s, train {seconds['train']:.1f} s, evaluate {seconds['evaluate']:.1f} s",
             f"  {path}",
@@ -120,8 +120,8 @@ def result(summary: dict[str, Any], path: Any) -> str:
     )
 
 
-def _not_finite(summary: dict[str, Any]) -> list[str]:
+def _not_finite_lines(summary: dict[str, Any]) -> list[str]:
     """A line that names the seeds whose returns are not finite; none where all are."""
-    found = np.isfinite(summary["absolute"]["returns"]) & np.isfinite(summary["final"]["returns"])
-    seeds = [str(seed) for seed, finite in zip(summary["seeds"], found, strict=True) if not finite]
+    is_finite = np.isfinite(summary["absolute"]["returns"]) & np.isfinite(summary["final"]["returns"])
+    seeds = [str(seed) for seed, finite in zip(summary["seeds"], is_finite, strict=True) if not finite]
     return [f"  returns that are not finite: seed {', '.join(seeds)}"] if seeds else []

@@ -6,23 +6,23 @@ import jax
 import jax.numpy as jnp
 
 from shoal.envs.batch import Batch
-from shoal.runtime.contract import acted
-from shoal.runtime.hoisting import ahead
+from shoal.runtime.contract import checked_act
+from shoal.runtime.hoisting import split_by_key
 from shoal.runtime.run import Episodes
 from shoal.types import Algorithm, Array, Mean, Memory, Metrics, Policy, PyTree, TimeStep, Trajectory
 
 
-class Position(NamedTuple):
+class RolloutState(NamedTuple):
     """Where a rollout stands, and the statistics of the episodes that it has ended."""
 
     state: PyTree
     timestep: TimeStep
     memory: Memory
     episodes: Episodes
-    ended: "Ended"
+    ended: "EndedEpisodes"
 
 
-class Ended(NamedTuple):
+class EndedEpisodes(NamedTuple):
     """Sums over the episodes that ended, of all environments together."""
 
     episodes: Array
@@ -31,28 +31,28 @@ class Ended(NamedTuple):
     terminated: Array
 
 
-def none_ended() -> Ended:
+def no_ended_episodes() -> EndedEpisodes:
     """No episode has ended yet."""
-    return Ended(*(jnp.zeros(()) for _ in Ended._fields))
+    return EndedEpisodes(*(jnp.zeros(()) for _ in EndedEpisodes._fields))
 
 
 def rollout(
     batch: Batch,
     algorithm: Algorithm,
     policy: Policy,
-    position: Position,
+    rollout_state: RolloutState,
     key: Array,
     num_steps: int,
     *,
     greedy: bool = False,
-) -> tuple[Position, Trajectory]:
+) -> tuple[RolloutState, Trajectory]:
     """T steps of N environments.
 
     Args:
       batch: the N environments.
       algorithm: whose `act` chooses the actions.
       policy: its parameters.
-      position: where to go on from.
+      rollout_state: where to go on from.
       key: randomness of the rollout, a new one for each.
       num_steps: T.
       greedy: whether the policy takes its mode in place of a sample.
@@ -65,27 +65,31 @@ def rollout(
 
     def act(key: Array, policy: Policy, memory: Memory, timestep: TimeStep) -> tuple[Memory, Any, Any]:
         result = algorithm.act(policy, memory, timestep, key, greedy=greedy)
-        return acted(algorithm, result, memory, batch)
+        return checked_act(algorithm, result, memory, batch)
 
-    draw, finish = ahead(act, act_key, policy, position.memory, position.timestep)
+    draw, finish = split_by_key(act, act_key, policy, rollout_state.memory, rollout_state.timestep)
 
-    def step(position: Position, randomness: tuple) -> tuple[Position, tuple[TimeStep, Any, Any]]:
-        drawn, env_key = randomness
-        memory, action, extras = finish(drawn, policy, position.memory, position.timestep)
-        state, timestep = batch.step(position.state, action, env_key)
-        episodes, ended = count(position.episodes, position.ended, timestep)
-        return Position(state, timestep, memory, episodes, ended), (timestep, action, extras)
+    def step(
+        rollout_state: RolloutState, randomness: tuple
+    ) -> tuple[RolloutState, tuple[TimeStep, Any, Any]]:
+        draws, env_key = randomness
+        memory, action, extras = finish(draws, policy, rollout_state.memory, rollout_state.timestep)
+        state, timestep = batch.step(rollout_state.state, action, env_key)
+        episodes, ended = count_episodes(rollout_state.episodes, rollout_state.ended, timestep)
+        return RolloutState(state, timestep, memory, episodes, ended), (timestep, action, extras)
 
-    memory = position.memory
-    drawn = jax.vmap(draw)(jax.random.split(act_key, num_steps))
-    randomness = (drawn, jax.random.split(env_key, num_steps))
-    first = position.timestep
-    position, (timesteps, actions, extras) = jax.lax.scan(step, position, randomness)
+    memory = rollout_state.memory
+    draws = jax.vmap(draw)(jax.random.split(act_key, num_steps))
+    randomness = (draws, jax.random.split(env_key, num_steps))
+    first = rollout_state.timestep
+    rollout_state, (timesteps, actions, extras) = jax.lax.scan(step, rollout_state, randomness)
     timesteps = jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), first, timesteps)
-    return position, Trajectory(timesteps, actions, extras, memory)
+    return rollout_state, Trajectory(timesteps, actions, extras, memory)
 
 
-def count(episodes: Episodes, ended: Ended, timestep: TimeStep) -> tuple[Episodes, Ended]:
+def count_episodes(
+    episodes: Episodes, ended: EndedEpisodes, timestep: TimeStep
+) -> tuple[Episodes, EndedEpisodes]:
     """Adds a time-step to the running episodes, and those that end with it to the sums.
 
     The step from a last to a first time-step belongs to no episode: it starts the next one at zero.
@@ -96,7 +100,7 @@ def count(episodes: Episodes, ended: Ended, timestep: TimeStep) -> tuple[Episode
     def total(x: Array) -> Array:
         return jnp.sum(jnp.where(timestep.last, x, 0.0))
 
-    ended = Ended(
+    ended = EndedEpisodes(
         episodes=ended.episodes + total(jnp.ones_like(length)),
         returned=ended.returned + total(returned),
         length=ended.length + total(length),
@@ -105,7 +109,7 @@ def count(episodes: Episodes, ended: Ended, timestep: TimeStep) -> tuple[Episode
     return Episodes(returned, length), ended
 
 
-def episode_metrics(ended: Ended, axis: tuple[str, ...] = ()) -> Metrics:
+def episode_metrics(ended: EndedEpisodes, axis: tuple[str, ...] = ()) -> Metrics:
     """The sums of ended episodes as metrics, of all groups together."""
     if axis:
         ended = jax.lax.psum(ended, axis)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from shoal import trees
 from shoal.envs.batch import Batch
-from shoal.runtime.contract import algorithm_of, learner_of
+from shoal.runtime.contract import checked_algorithm, checked_learner
 from shoal.types import Array, Environment, Learner, Policy, spec_of
 
 ENV_AXIS = "env"  # the name of the axis over groups of environments
@@ -93,10 +93,10 @@ def start(key: Array, environment: Environment, config: Any, settings: Settings)
       config: the algorithm's, its numbers as arrays.
       settings: static.
     """
-    algorithm = algorithm_of(config, spec_of(environment), settings.axis)
+    algorithm = checked_algorithm(config, spec_of(environment), settings.axis)
     batch = batch_of(environment, settings)
     state, timestep = batch.reset(group_key(stream_key(key, Stream.RESET, 0), settings))
-    learner = learner_of(algorithm, stream_key(key, Stream.INIT, 0), batch.num_envs)
+    learner = checked_learner(algorithm, stream_key(key, Stream.INIT, 0), batch.num_envs)
     run = Run(
         environment=environment,
         config=config,

@@ -10,7 +10,7 @@ from shoal import trees
 from shoal.errors import ShoalError
 from shoal.runtime import arrays
 from shoal.runtime.directory import RunDirectory
-from shoal.runtime.files import number
+from shoal.runtime.files import read_number
 from shoal.runtime.run import Run
 from shoal.types import PyTree, spec_of
 
@@ -29,16 +29,16 @@ def check_storable(population: Run) -> int:
     Raises:
       ShoalError: two leaves have one name, or the format cannot hold a name or a dtype; the sentence names the leaf.
     """
-    return sum(map(_check_leaves, jax.eval_shape(_policies, population)))
+    return sum(map(_check_leaves, jax.eval_shape(_saved_trees, population)))
 
 
 def _check_leaves(trees_by_prefix: dict[str, PyTree]) -> int:
     leaves: dict[str, Any] = {}
     for prefix, tree in trees_by_prefix.items():
-        leaves |= _named(tree, prefix)
+        leaves |= _prefixed_leaves(tree, prefix)
     arrays.check_storable(leaves)
-    plain = [jax.eval_shape(jax.random.key_data, x) if arrays.is_key(x) else x for x in leaves.values()]
-    return sum(x.size * x.dtype.itemsize for x in plain)
+    storable = [jax.eval_shape(jax.random.key_data, x) if arrays.is_key(x) else x for x in leaves.values()]
+    return sum(x.size * x.dtype.itemsize for x in storable)
 
 
 def save_best(directory: RunDirectory, population: Run, seeds: list[int]) -> None:
@@ -54,7 +54,7 @@ def save_best(directory: RunDirectory, population: Run, seeds: list[int]) -> Non
         "scores": np.asarray(population.best.score).tolist(),
         "updates": np.asarray(population.best.updates).tolist(),
     }
-    _save(directory, "best", _policies(population)[0], metadata)
+    _save(directory, "best", _saved_trees(population)[0], metadata)
 
 
 def save_last(directory: RunDirectory, population: Run, seeds: list[int]) -> None:
@@ -63,10 +63,10 @@ def save_last(directory: RunDirectory, population: Run, seeds: list[int]) -> Non
     Raises:
       ShoalError: they cannot be written.
     """
-    _save(directory, "last", _policies(population)[1], {"seeds": seeds})
+    _save(directory, "last", _saved_trees(population)[1], {"seeds": seeds})
 
 
-def _policies(population: Run) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
+def _saved_trees(population: Run) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
     """What is saved as "best" and as "last": trees by the prefix of their leaves' names."""
     algorithm = population.config.algorithm(spec_of(population.environment))
     last = {POLICY: algorithm.policy(population.learner), LEARNER: population.learner.shared}
@@ -76,11 +76,11 @@ def _policies(population: Run) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
 def _save(directory: RunDirectory, name: str, trees_by_prefix: dict[str, PyTree], metadata: dict) -> None:
     leaves: dict[str, Any] = {}
     for prefix, tree in trees_by_prefix.items():
-        leaves |= _named(jax.device_get(tree), prefix)
+        leaves |= _prefixed_leaves(jax.device_get(tree), prefix)
     directory.save_policy(name, leaves, metadata)
 
 
-def _named(tree: PyTree, prefix: str) -> dict[str, Any]:
+def _prefixed_leaves(tree: PyTree, prefix: str) -> dict[str, Any]:
     return {f"{prefix}/{name}": leaf for name, leaf in trees.named_leaves(tree).items()}
 
 
@@ -91,7 +91,7 @@ def best_seed(directory: RunDirectory) -> int:
       ShoalError: the policies are missing or damaged, or no score was ever finite.
     """
     metadata = directory.load_policy("best")[1]
-    scores = np.array([number(score) for score in metadata["scores"]])
+    scores = np.array([read_number(score) for score in metadata["scores"]])
     if not np.isfinite(scores).any():
         seeds = ", ".join(map(str, metadata["seeds"]))
         raise ShoalError(
@@ -101,13 +101,13 @@ def best_seed(directory: RunDirectory) -> int:
     return metadata["seeds"][int(np.argmax(np.where(np.isfinite(scores), scores, -np.inf)))]
 
 
-def restored(template: PyTree, leaves: Mapping[str, Any], prefix: str, member: int) -> PyTree:
+def restore(template: PyTree, leaves: Mapping[str, Any], prefix: str, member: int) -> PyTree:
     """One member's tree, of the structure of `template`, from saved leaves.
 
     Raises:
       ShoalError: a leaf is missing, has another shape or is another kind of key: the run was made with other code.
     """
-    found = {}
+    restored_leaves = {}
     for name, leaf in trees.named_leaves(template).items():
         saved = leaves.get(f"{prefix}/{name}")
         if saved is None:
@@ -118,11 +118,11 @@ def restored(template: PyTree, leaves: Mapping[str, Any], prefix: str, member: i
             raise ShoalError(
                 f"the saved {prefix} has {name!r} of shape {saved.shape[1:]}, and {leaf.shape} is expected."
             )
-        found[name] = _converted(name, saved[member], leaf, prefix)
-    return trees.with_named_leaves(template, found)
+        restored_leaves[name] = _convert(name, saved[member], leaf, prefix)
+    return trees.with_named_leaves(template, restored_leaves)
 
 
-def _converted(name: str, saved: Any, leaf: Any, prefix: str) -> jax.Array:
+def _convert(name: str, saved: Any, leaf: Any, prefix: str) -> jax.Array:
     """A saved leaf with the dtype of the one that is expected; keys stay keys.
 
     Raises:

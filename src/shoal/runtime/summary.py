@@ -29,7 +29,7 @@ def build_summary(
     steps_per_second: float,
     seconds: Mapping[str, float],
     parameters: Sequence[Mapping[str, Any]],
-    **more: Any,
+    **further: Any,
 ) -> dict[str, Any]:
     """What `summary.json` holds.
 
@@ -44,7 +44,7 @@ def build_summary(
       steps_per_second: of all seeds together, compilation and evaluation left out.
       seconds: wall time by part: "import", "compile", "train", "evaluate".
       parameters: each seed's best policy, its leaves by name.
-      **more: further entries, put at the end.
+      **further: further entries, put at the end.
     """
     return {
         "schema": SCHEMA,
@@ -52,19 +52,19 @@ def build_summary(
         "algorithm": algorithm,
         "seeds": list(seeds),
         "steps_per_seed": steps_per_seed,
-        "final": score(final),
-        "absolute": score(absolute),
+        "final": score_statistics(final),
+        "absolute": score_statistics(absolute),
         "steps_per_second": steps_per_second,
         "seconds": dict(seconds),
         "parameters_sha256": [parameters_sha256(leaves) for leaves in parameters],
         "versions": versions(),
         "revision": revision(),
         "device": device(),
-        **more,
+        **further,
     }
 
 
-def score(returns: Sequence[float]) -> dict[str, Any]:
+def score_statistics(returns: Sequence[float]) -> dict[str, Any]:
     """Returns, one a seed, with their interquartile mean and its 95% bootstrap interval.
 
     Source: Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical
@@ -79,7 +79,7 @@ def score(returns: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def by_episode(metrics: Sequence[Mapping[str, float]]) -> dict[str, dict[str, list]]:
+def statistics_by_episode(metrics: Sequence[Mapping[str, float]]) -> dict[str, dict[str, list]]:
     """What trials brought by the index of their episodes, from each seed's metrics of an evaluation.
 
     Returns:
@@ -87,23 +87,25 @@ def by_episode(metrics: Sequence[Mapping[str, float]]) -> dict[str, dict[str, li
       `mean`, `median` and `p20`; `seeds`, each seed's mean; `iqm` of these and its 95% `interval`. Empty for what
       was not trials.
     """
-    named = {name: f"info_{name}_of_episode_{{}}_{{}}" for name in ("return", "success")}
-    found: dict[str, dict[str, list]] = {}
-    for name, key in named.items():
+    key_formats = {name: f"info_{name}_of_episode_{{}}_{{}}" for name in ("return", "success")}
+    statistics: dict[str, dict[str, list]] = {}
+    for name, key in key_formats.items():
         count = sum(key.format(index, "mean") in metrics[0] for index in range(len(metrics[0])))
         if not count:
             continue
         table = {
-            how: np.asarray([[float(x[key.format(index, how)]) for x in metrics] for index in range(count)])
-            for how in ("mean", "median", "p20")
+            statistic: np.asarray(
+                [[float(x[key.format(index, statistic)]) for x in metrics] for index in range(count)]
+            )
+            for statistic in ("mean", "median", "p20")
         }
-        scored = [score(row) for row in table["mean"].tolist()]
-        found[name] = {how: x.mean(axis=1).tolist() for how, x in table.items()} | {
+        scores_by_episode = [score_statistics(row) for row in table["mean"].tolist()]
+        statistics[name] = {statistic: x.mean(axis=1).tolist() for statistic, x in table.items()} | {
             "seeds": table["mean"].tolist(),
-            "iqm": [x["iqm"] for x in scored],
-            "interval": [x["interval"] for x in scored],
+            "iqm": [x["iqm"] for x in scores_by_episode],
+            "interval": [x["interval"] for x in scores_by_episode],
         }
-    return found
+    return statistics
 
 
 def versions() -> dict[str, str]:

@@ -23,11 +23,11 @@ Numbers = dict[str, np.ndarray]  # one number a seed
 class Listener(Protocol):
     """Who is told of a run's progress."""
 
-    def trained(self, updates: int, metrics: Numbers, seconds: float, steps_per_second: float) -> None:
+    def on_training(self, updates: int, metrics: Numbers, seconds: float, steps_per_second: float) -> None:
         """A chunk of updates has been made."""
         ...
 
-    def evaluated(self, updates: int, metrics: Numbers) -> None:
+    def on_evaluation(self, updates: int, metrics: Numbers) -> None:
         """The policies have been evaluated."""
         ...
 
@@ -40,24 +40,24 @@ class Seconds(NamedTuple):
     evaluate: float
 
 
-class Prepared(NamedTuple):
+class CompiledRun(NamedTuple):
     """A population before its first update, and the programs that train and evaluate it."""
 
     population: Run  # every leaf with a leading seed axis
-    advance: Callable  # (population, number of updates) -> (population, metrics)
-    assess: Callable  # population -> (population, metrics)
+    train: Callable  # (population, number of updates) -> (population, metrics)
+    evaluate: Callable  # population -> (population, metrics)
     settings: Settings
     layout: populations.Layout
     seconds: float  # that compiling took
 
 
-class Fitted(NamedTuple):
+class TrainedPopulation(NamedTuple):
     """A population that has been trained."""
 
     population: Run  # every leaf with a leading seed axis
     evaluations: list[tuple[int, Numbers]]  # (updates, metrics)
     seconds: Seconds
-    absolute: Numbers  # the best policies evaluated anew; empty before `evaluated_anew`
+    absolute: Numbers  # the best policies evaluated anew; empty before `with_absolute_metric`
 
     @property
     def final(self) -> Numbers:
@@ -65,25 +65,25 @@ class Fitted(NamedTuple):
         return self.evaluations[-1][1]
 
 
-def nothing(_: Run) -> None:
+def accept_any(_: Run) -> None:
     """Requires nothing of a population."""
 
 
-def as_it_is(population: Run) -> Run:
+def unchanged(population: Run) -> Run:
     """Changes nothing of a population."""
     return population
 
 
-def prepare(
+def compile_run(
     keys: jax.Array,
     environments: Environment,
     configs: Any,
     settings: Settings,
     layout: populations.Layout,
     *,
-    check: Callable[[Run], None] = nothing,
-    begin: Callable[[Run], Run] = as_it_is,
-) -> Prepared:
+    check: Callable[[Run], None] = accept_any,
+    initialise: Callable[[Run], Run] = unchanged,
+) -> CompiledRun:
     """Make a population, and the programs that train and evaluate it; all are compiled side by side.
 
     Making it is compiled too: building networks eagerly takes seconds.
@@ -95,25 +95,29 @@ def prepare(
       settings: the static part of the run's configuration.
       layout: which devices, and how members share them.
       check: is given the population's shapes before anything compiles, and raises for one that must not be trained.
-      begin: changes the population before training (to start from given parameters).
+      initialise: changes the population before training (to start from given parameters).
     """
-    begun = time.perf_counter()
+    start_time = time.perf_counter()
     arguments = (keys, environments, configs)
-    making = populations.start_program(start, settings, layout)
-    training = populations.run_program(train, settings, layout)
-    evaluating = populations.run_program(evaluate, settings, layout, grouped=False)
-    shapes = populations.shapes(making, arguments, settings, layout)
+    start_program = populations.start_program(start, settings, layout)
+    train_program = populations.run_program(train, settings, layout)
+    evaluate_program = populations.run_program(evaluate, settings, layout, grouped=False)
+    shapes = populations.population_shapes(start_program, arguments, settings, layout)
     check(shapes)
     with ThreadPoolExecutor() as pool:  # the longest first
-        advance = pool.submit(training.lower(shapes, jnp.int32(1)).compile, options(layout))
-        make = pool.submit(making.lower(arguments).compile, options(layout))
-        assess = pool.submit(evaluating.lower(shapes).compile, options(layout))
-        programs = make.result(), advance.result(), assess.result()
+        compiled_train = pool.submit(
+            train_program.lower(shapes, jnp.int32(1)).compile, compiler_options(layout)
+        )
+        compiled_start = pool.submit(start_program.lower(arguments).compile, compiler_options(layout))
+        compiled_evaluate = pool.submit(evaluate_program.lower(shapes).compile, compiler_options(layout))
+        programs = compiled_start.result(), compiled_train.result(), compiled_evaluate.result()
     population = jax.block_until_ready(programs[0](arguments))
-    return Prepared(begin(population), *programs[1:], settings, layout, time.perf_counter() - begun)
+    return CompiledRun(
+        initialise(population), *programs[1:], settings, layout, time.perf_counter() - start_time
+    )
 
 
-def options(layout: populations.Layout) -> dict[str, Any]:
+def compiler_options(layout: populations.Layout) -> dict[str, Any]:
     """Compiler options for the CPU: its widest vectors (4% faster), and one module (a fifth less compiling)."""
     if layout.mesh.devices.flat[0].platform != "cpu":
         return {}
@@ -149,7 +153,7 @@ def check_algorithm(environment: Environment, config: Any, settings: Settings) -
     jax.eval_shape(update_once, member_shapes(environment, config, settings))
 
 
-def check_scoring(environment: Environment, config: Any, settings: Settings) -> None:
+def check_score(environment: Environment, config: Any, settings: Settings) -> None:
     """Traces an evaluation, so that an unknown score or a mistake in a user's function shows before a run begins.
 
     Raises:
@@ -162,80 +166,88 @@ def check_scoring(environment: Environment, config: Any, settings: Settings) -> 
 def member_shapes(environment: Environment, config: Any, settings: Settings) -> Run:
     """The shapes of one member of a population before its first update; computes nothing."""
 
-    def begin(environment: Environment, config: Any) -> Run:
+    def start_member(environment: Environment, config: Any) -> Run:
         return start(jax.random.key(0), environment, config, settings._replace(groups=1))
 
-    return jax.eval_shape(begin, trees.as_arrays(environment), trees.as_arrays(config))
+    return jax.eval_shape(start_member, trees.as_arrays(environment), trees.as_arrays(config))
 
 
-def keys_of(run: RunConfig) -> jax.Array:
+def seed_keys(run: RunConfig) -> jax.Array:
     """One key a seed, which depends on nothing but that seed."""
     seeds = np.uint32(run.seed) + np.arange(run.seeds, dtype=np.uint32)
     return jax.vmap(jax.random.key)(jnp.asarray(seeds))
 
 
-def stacked(tree: Any, members: int) -> Any:
+def stack_members(tree: Any, members: int) -> Any:
     """The numbers of a struct as arrays with a leading axis of equal members."""
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (members, *x.shape)), trees.as_arrays(tree))
 
 
-def fit(prepared: Prepared, run: RunConfig, listener: Listener) -> Fitted:
+def train_population(compiled_run: CompiledRun, run: RunConfig, listener: Listener) -> TrainedPopulation:
     """Train a population until its budget is spent.
 
     Args:
-      prepared: the population and its programs; its buffers are given up.
+      compiled_run: the population and its programs; its buffers are given up.
       run: seeds, budget and points of evaluation.
       listener: is told of each log point and evaluation.
     """
-    population = prepared.population
+    population = compiled_run.population
     log_points, evaluation_points = run.log_points(), set(run.evaluation_points())
     train_seconds = evaluate_seconds = 0.0
     evaluations: list[tuple[int, Numbers]] = []
-    done = 0
+    updates_done = 0
     for point in [0, *log_points]:
-        if point > done:
-            begun = time.perf_counter()
-            population, metrics = prepared.advance(population, jnp.int32(point - done))
-            numbers = means(metrics)
-            seconds = time.perf_counter() - begun
-            steps = (point - done) * run.steps_per_update * run.seeds
-            train_seconds, done = train_seconds + seconds, point
-            listener.trained(point, numbers, train_seconds, steps / seconds)
+        if point > updates_done:
+            start_time = time.perf_counter()
+            population, metrics = compiled_run.train(population, jnp.int32(point - updates_done))
+            numbers = mean_metrics(metrics)
+            seconds = time.perf_counter() - start_time
+            steps = (point - updates_done) * run.steps_per_update * run.seeds
+            train_seconds, updates_done = train_seconds + seconds, point
+            listener.on_training(point, numbers, train_seconds, steps / seconds)
         if point in evaluation_points:
-            begun = time.perf_counter()
-            population, results = prepared.assess(population)
+            start_time = time.perf_counter()
+            population, results = compiled_run.evaluate(population)
             results = {name: np.asarray(x) for name, x in jax.device_get(results).items()}
-            evaluate_seconds += time.perf_counter() - begun
+            evaluate_seconds += time.perf_counter() - start_time
             evaluations.append((point, results))
-            listener.evaluated(point, results)
-    return Fitted(population, evaluations, Seconds(prepared.seconds, train_seconds, evaluate_seconds), {})
+            listener.on_evaluation(point, results)
+    return TrainedPopulation(
+        population, evaluations, Seconds(compiled_run.seconds, train_seconds, evaluate_seconds), {}
+    )
 
 
-def evaluated_anew(prepared: Prepared, fitted: Fitted, episodes: int) -> Fitted:
+def with_absolute_metric(
+    compiled_run: CompiledRun, trained: TrainedPopulation, episodes: int
+) -> TrainedPopulation:
     """Evaluate the best policies on episodes that did not choose them.
 
     Args:
-      prepared: what the population was trained by.
-      fitted: the trained population; its buffers are given up.
+      compiled_run: what the population was trained by.
+      trained: the trained population; its buffers are given up.
       episodes: of each policy.
     """
 
-    def absolute(run: Run) -> tuple[Run, Any]:
+    def evaluate_absolute(run: Run) -> tuple[Run, Any]:
         return run, evaluate_best(run, episodes)
 
-    begun = time.perf_counter()
-    program = populations.run_program(absolute, prepared.settings, prepared.layout, grouped=False)
-    compiled = program.lower(fitted.population).compile(options(prepared.layout))
-    compiling = time.perf_counter() - begun
-    population, results = compiled(fitted.population)
+    start_time = time.perf_counter()
+    program = populations.run_program(
+        evaluate_absolute, compiled_run.settings, compiled_run.layout, grouped=False
+    )
+    compiled = program.lower(trained.population).compile(compiler_options(compiled_run.layout))
+    compile_seconds = time.perf_counter() - start_time
+    population, results = compiled(trained.population)
     results = {name: np.asarray(x) for name, x in jax.device_get(results).items()}
-    evaluating = time.perf_counter() - begun - compiling
-    spent = fitted.seconds
-    spent = spent._replace(compile=spent.compile + compiling, evaluate=spent.evaluate + evaluating)
-    return fitted._replace(population=population, absolute=results, seconds=spent)
+    evaluate_seconds = time.perf_counter() - start_time - compile_seconds
+    seconds = trained.seconds
+    seconds = seconds._replace(
+        compile=seconds.compile + compile_seconds, evaluate=seconds.evaluate + evaluate_seconds
+    )
+    return trained._replace(population=population, absolute=results, seconds=seconds)
 
 
-def means(metrics: Mapping[str, Mean]) -> Numbers:
+def mean_metrics(metrics: Mapping[str, Mean]) -> Numbers:
     """The metrics of a chunk as numbers, one a seed; NaN where nothing was counted."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return {name: mean.total / mean.weight for name, mean in jax.device_get(dict(metrics)).items()}

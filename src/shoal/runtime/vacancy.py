@@ -8,12 +8,12 @@ import time
 from pathlib import Path
 
 from shoal.errors import ShoalError
-from shoal.files import free_bytes, one_sentence
+from shoal.files import free_bytes, report_os_errors
 
-RUNS = Path("runs")  # where the directories of runs are made that are given no name
+RUNS_DIR = Path("runs")  # where the directories of runs are made that are given no name
 
 
-def check(path: Path, marker: str | None, needed: int = 0) -> None:
+def check_vacant(path: Path, marker: str | None, needed: int = 0) -> None:
     """Require that a directory can be made and written to; leaves nothing behind.
 
     Args:
@@ -27,16 +27,16 @@ def check(path: Path, marker: str | None, needed: int = 0) -> None:
     """
     if marker:
         check_no_run(path, marker)
-    with one_sentence(f"run directory {str(path)!r} cannot be written to"):
+    with report_os_errors(f"run directory {str(path)!r} cannot be written to"):
         if marker and path.is_dir() and any(path.iterdir()):
             raise ShoalError(f"run directory {str(path)!r} is not empty and holds no run; name a new one.")
-        nearest = _nearest(path)
-        _probe(nearest)
-    free = free_bytes(nearest)
-    if free is not None and free < needed:
+        existing = _nearest_existing(path)
+        _probe_write(existing)
+    available = free_bytes(existing)
+    if available is not None and available < needed:
         raise ShoalError(
             f"run directory {str(path)!r} has too little space: the policies of the run take {needed:,} bytes, "
-            f"and {free:,} are free."
+            f"and {available:,} are free."
         )
 
 
@@ -46,7 +46,7 @@ def check_no_run(path: Path, marker: str) -> None:
     Raises:
       ShoalError: it does, or it cannot be looked at.
     """
-    with one_sentence(f"run directory {str(path)!r} cannot be written to"):
+    with report_os_errors(f"run directory {str(path)!r} cannot be written to"):
         try:
             (path / marker).lstat()
         except FileNotFoundError:
@@ -54,7 +54,7 @@ def check_no_run(path: Path, marker: str) -> None:
     raise ShoalError(f"run directory {str(path)!r} already holds another run; name a new one.")
 
 
-def make(path: Path, marker: str) -> tuple[Path, ...]:
+def make_directory(path: Path, marker: str) -> tuple[Path, ...]:
     """Make a directory for a new run, and those around it.
 
     Returns:
@@ -63,14 +63,14 @@ def make(path: Path, marker: str) -> tuple[Path, ...]:
     Raises:
       ShoalError: as `check`; then none is left.
     """
-    check(path, marker)
-    made: list[Path] = []
-    with one_sentence(f"run directory {str(path)!r} cannot be written to"):
-        _make_missing(path, made)
-    return tuple(made)
+    check_vacant(path, marker)
+    created: list[Path] = []
+    with report_os_errors(f"run directory {str(path)!r} cannot be written to"):
+        _make_missing_directories(path, created)
+    return tuple(created)
 
 
-def make_fresh(environment: str, algorithm: str) -> tuple[Path, tuple[Path, ...]]:
+def make_named_directory(environment: str, algorithm: str) -> tuple[Path, tuple[Path, ...]]:
     """Make a directory under `runs/` with a readable name; a number is added where the name is taken.
 
     Returns:
@@ -79,33 +79,33 @@ def make_fresh(environment: str, algorithm: str) -> tuple[Path, tuple[Path, ...]
     Raises:
       ShoalError: it cannot be made; then none is left.
     """
-    names = f"{environment}-{algorithm}"[:100]
-    stem = re.sub(r"[^\w.-]+", "-", f"{names}-{time.strftime('%Y%m%d-%H%M%S')}")
-    made: list[Path] = []
-    with one_sentence(f"run directory {str(RUNS / stem)!r} cannot be written to"):
-        _make_missing(RUNS, made)
+    prefix = f"{environment}-{algorithm}"[:100]
+    stem = re.sub(r"[^\w.-]+", "-", f"{prefix}-{time.strftime('%Y%m%d-%H%M%S')}")
+    created: list[Path] = []
+    with report_os_errors(f"run directory {str(RUNS_DIR / stem)!r} cannot be written to"):
+        _make_missing_directories(RUNS_DIR, created)
         number = 1
         while True:
-            path = RUNS / (stem if number == 1 else f"{stem}-{number}")
+            path = RUNS_DIR / (stem if number == 1 else f"{stem}-{number}")
             try:
                 path.mkdir()  # fails where another process was faster
-                return path, (*made, path)
+                return path, (*created, path)
             except FileExistsError:
                 number += 1
             except OSError:
-                remove(made)
+                remove_empty(created)
                 raise
 
 
-def remove(made: list[Path] | tuple[Path, ...]) -> None:
+def remove_empty(directories: list[Path] | tuple[Path, ...]) -> None:
     """Remove directories that were made, the innermost first, as far as they are empty."""
-    for path in reversed(made):
+    for path in reversed(directories):
         with contextlib.suppress(OSError):
             path.rmdir()
 
 
-def _make_missing(path: Path, made: list[Path]) -> None:
-    """Make a directory and those around it, and add to `made` which; where that fails, none is left."""
+def _make_missing_directories(path: Path, created: list[Path]) -> None:
+    """Make a directory and those around it, and add to `created` which; where that fails, none is left."""
     missing = [parent for parent in (path, *path.parents) if not parent.is_dir()]
     try:
         for parent in reversed(missing):
@@ -113,16 +113,16 @@ def _make_missing(path: Path, made: list[Path]) -> None:
                 FileExistsError
             ):  # another process was faster; or a file, which shows below
                 parent.mkdir()
-                made.append(parent)
+                created.append(parent)
         if not path.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
     except OSError:
-        remove(made)
-        made.clear()
+        remove_empty(created)
+        created.clear()
         raise
 
 
-def _nearest(path: Path) -> Path:
+def _nearest_existing(path: Path) -> Path:
     """The directory itself, or the nearest around it that exists.
 
     Raises:
@@ -144,7 +144,7 @@ def _nearest(path: Path) -> Path:
     return Path()
 
 
-def _probe(directory: Path) -> None:
+def _probe_write(directory: Path) -> None:
     """Write a byte into a directory: permission bits do not tell, since a file system may be read-only or full."""
     probe = directory / f".probe.{os.getpid()}"
     try:

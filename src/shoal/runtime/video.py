@@ -15,17 +15,19 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from shoal.errors import ShoalError, nearest
-from shoal.files import whole_file
+from shoal.files import write_whole_file
 
 FORMATS = (".gif", ".mp4", ".png")
-SHOWN_LAST = 1.0  # seconds that the last picture of an episode stays
-SHORTEST = 20  # milliseconds: players slow down a GIF of shorter ones
-BAR = 24  # pixels, of the caption below a picture
+LAST_FRAME_SECONDS = 1.0  # seconds that the last picture of an episode stays
+MIN_FRAME_MILLISECONDS = 20  # milliseconds: players slow down a GIF of shorter ones
+CAPTION_HEIGHT = 24  # pixels, of the caption below a picture
 FONT_SIZE = 13
-BAR_COLOUR, TEXT_COLOUR = (24, 26, 32), (214, 218, 226)
+CAPTION_COLOUR, TEXT_COLOUR = (24, 26, 32), (214, 218, 226)
 TEXT_LEVELS = 8  # of the letters' edges: few, so that the colours of a film fit one palette
-MOST_COLOURS = 256  # of a GIF
-ALIKE = 16  # levels of 256 by which two colours may differ that share a place of a full palette
+MAX_COLOURS = 256  # of a GIF
+MAX_COLOUR_DIFFERENCE = (
+    16  # levels of 256 by which two colours may differ that share a place of a full palette
+)
 
 
 class Frame(NamedTuple):
@@ -33,10 +35,10 @@ class Frame(NamedTuple):
 
     picture: np.ndarray  # uint8 [height, width, 3]
     caption: str
-    ends: bool  # whether it is an episode's last, which stays for a while
+    is_last: bool  # whether it is an episode's last, which stays for a while
 
 
-def check(path: str | Path) -> Path:
+def check_writable(path: str | Path) -> Path:
     """The path, if a film can be written there.
 
     Raises:
@@ -68,7 +70,7 @@ def check(path: str | Path) -> Path:
     return path
 
 
-def write(path: Path, frames: Callable[[], Iterable[Frame]], frames_per_second: float) -> int:
+def write_frames(path: Path, frames: Callable[[], Iterable[Frame]], frames_per_second: float) -> int:
     """Writes frames to a file, which is whole or not there.
 
     Args:
@@ -82,25 +84,25 @@ def write(path: Path, frames: Callable[[], Iterable[Frame]], frames_per_second: 
     Raises:
       ShoalError: the file cannot be written.
     """
-    with whole_file(path) as file:
+    with write_whole_file(path) as file:
         match path.suffix.lower():
             case ".gif":
                 return _write_gif(file, frames, frames_per_second)
             case ".mp4":
                 return _write_mp4(path, file.name, frames(), frames_per_second)
-        _image(captioned(next(iter(frames())))).save(file, format="PNG")
+        _image(add_caption(next(iter(frames())))).save(file, format="PNG")
         return 1
 
 
-def captioned(frame: Frame) -> np.ndarray:
+def add_caption(frame: Frame) -> np.ndarray:
     """The picture with a bar below it that holds the caption, uint8 [height + BAR, width, 3]."""
     from PIL import Image, ImageDraw  # noqa: PLC0415 (Pillow is imported where a film is made, and only there)
 
-    text = Image.new("L", (frame.picture.shape[1], BAR))
-    ImageDraw.Draw(text).text((8, BAR / 2), frame.caption, 255, _font(), anchor="lm")
-    covered = (np.round(np.asarray(text, np.float32) / 255 * TEXT_LEVELS) / TEXT_LEVELS)[..., None]
-    bar, colour = np.asarray(BAR_COLOUR, np.float32), np.asarray(TEXT_COLOUR, np.float32)
-    return np.concatenate([frame.picture, np.round(bar + covered * (colour - bar)).astype(np.uint8)])
+    text = Image.new("L", (frame.picture.shape[1], CAPTION_HEIGHT))
+    ImageDraw.Draw(text).text((8, CAPTION_HEIGHT / 2), frame.caption, 255, _font(), anchor="lm")
+    alpha = (np.round(np.asarray(text, np.float32) / 255 * TEXT_LEVELS) / TEXT_LEVELS)[..., None]
+    bar, colour = np.asarray(CAPTION_COLOUR, np.float32), np.asarray(TEXT_COLOUR, np.float32)
+    return np.concatenate([frame.picture, np.round(bar + alpha * (colour - bar)).astype(np.uint8)])
 
 
 @functools.cache
@@ -118,18 +120,18 @@ def _image(picture: np.ndarray) -> Any:
 
 def _write_gif(file: IO[bytes], frames: Callable[[], Iterable[Frame]], frames_per_second: float) -> int:
     """With one palette for all pictures where they have few enough colours, else with one for each."""
-    usual = max(SHORTEST, 10 * round(100 / frames_per_second))
-    durations, indexed = [], Indexed()
+    usual_duration = max(MIN_FRAME_MILLISECONDS, 10 * round(100 / frames_per_second))
+    durations, palette_images = [], PaletteImages()
     for frame in frames():
-        durations.append(round(1000 * SHOWN_LAST) if frame.ends else usual)
-        indexed.add(captioned(frame))
-    images = map(_image, map(captioned, frames())) if indexed.overflows else indexed.images()
+        durations.append(round(1000 * LAST_FRAME_SECONDS) if frame.is_last else usual_duration)
+        palette_images.add(add_caption(frame))
+    images = map(_image, map(add_caption, frames())) if palette_images.overflows else palette_images.images()
     first = next(images)
     first.save(file, format="GIF", save_all=True, append_images=images, duration=durations, loop=0)
     return len(durations)
 
 
-class Indexed:
+class PaletteImages:
     """Pictures as numbers of a palette of at most 256 colours, compressed.
 
     Colours that come when the palette is full are replaced by those that it has, if they are alike.
@@ -141,7 +143,7 @@ class Indexed:
     def __init__(self) -> None:
         self.overflows = False
         self.palette = np.zeros(0, np.int32)
-        self._number = np.full(1 << 24, -1, np.int16)  # of each colour, 0xRRGGBB, in the palette
+        self._indices = np.full(1 << 24, -1, np.int16)  # of each colour, 0xRRGGBB, in the palette
         self._pictures: list[bytes] = []
         self._shape: tuple[int, ...] = ()
 
@@ -151,29 +153,29 @@ class Indexed:
             return
         red, green, blue = np.moveaxis(picture.astype(np.int32), -1, 0)
         colours = red << 16 | green << 8 | blue
-        new = np.unique(colours[self._number[colours] < 0])
-        if not self._number_of(new):
+        new = np.unique(colours[self._indices[colours] < 0])
+        if not self._assign_indices(new):
             self.overflows, self._pictures = True, []
             return
         self._shape = colours.shape
-        self._pictures.append(zlib.compress(self._number[colours].astype(np.uint8).tobytes(), level=1))
+        self._pictures.append(zlib.compress(self._indices[colours].astype(np.uint8).tobytes(), level=1))
 
-    def _number_of(self, new: np.ndarray) -> bool:
+    def _assign_indices(self, new: np.ndarray) -> bool:
         """Numbers new colours: a place of the palette each, or once that is full the place of one like it."""
-        room = MOST_COLOURS - len(self.palette)
-        self._number[new[:room]] = len(self.palette) + np.arange(len(new[:room]))
+        room = MAX_COLOURS - len(self.palette)
+        self._indices[new[:room]] = len(self.palette) + np.arange(len(new[:room]))
         self.palette = np.concatenate([self.palette, new[:room]])
         if len(new) <= room:
             return True
-        difference = np.abs(channels(new[room:])[:, None] - channels(self.palette)).max(axis=-1)
-        self._number[new[room:]] = difference.argmin(axis=1)
-        return bool(difference.min(axis=1).max() <= ALIKE)
+        difference = np.abs(split_channels(new[room:])[:, None] - split_channels(self.palette)).max(axis=-1)
+        self._indices[new[room:]] = difference.argmin(axis=1)
+        return bool(difference.min(axis=1).max() <= MAX_COLOUR_DIFFERENCE)
 
     def images(self) -> Iterator[Any]:
         """The pictures as images of Pillow's with that palette."""
         from PIL import Image  # noqa: PLC0415
 
-        palette = channels(self.palette).astype(np.uint8).tobytes()
+        palette = split_channels(self.palette).astype(np.uint8).tobytes()
         height, width = self._shape
         for picture in self._pictures:
             image = Image.frombytes("P", (width, height), zlib.decompress(picture))
@@ -181,27 +183,37 @@ class Indexed:
             yield image
 
 
-def channels(colours: np.ndarray) -> np.ndarray:
+def split_channels(colours: np.ndarray) -> np.ndarray:
     """Red, green and blue of colours 0xRRGGBB [...], as [..., 3]."""
     return np.stack([colours >> 16, colours >> 8 & 255, colours & 255], axis=-1)
 
 
 def _write_mp4(path: Path, temporary: str, frames: Iterable[Frame], frames_per_second: float) -> int:
     """Through ffmpeg, in the codec that it takes for MP4 by itself; sides are padded to even numbers."""
-    count, last_again = 0, round(SHOWN_LAST * frames_per_second)
+    count, last_repeats = 0, round(LAST_FRAME_SECONDS * frames_per_second)
     frames = iter(frames)
     first = next(frames)
-    height, width, _ = captioned(first).shape
-    given = f"-f rawvideo -pix_fmt rgb24 -video_size {width}x{height} -framerate {frames_per_second:g} -i -"
-    made = "-vf pad=ceil(iw/2)*2:ceil(ih/2)*2 -pix_fmt yuv420p -movflags +faststart -f mp4"
-    command = ["ffmpeg", "-loglevel", "error", "-y", *given.split(), *made.split(), temporary]
-    with tempfile.TemporaryFile() as said:
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said)
+    height, width, _ = add_caption(first).shape
+    input_options = (
+        f"-f rawvideo -pix_fmt rgb24 -video_size {width}x{height} -framerate {frames_per_second:g} -i -"
+    )
+    output_options = "-vf pad=ceil(iw/2)*2:ceil(ih/2)*2 -pix_fmt yuv420p -movflags +faststart -f mp4"
+    command = [
+        "ffmpeg",
+        "-loglevel",
+        "error",
+        "-y",
+        *input_options.split(),
+        *output_options.split(),
+        temporary,
+    ]
+    with tempfile.TemporaryFile() as stderr:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=stderr)
         assert process.stdin is not None
         try:
             for frame in itertools.chain([first], frames):
-                picture = captioned(frame).tobytes()
-                for _ in range(last_again if frame.ends else 1):
+                picture = add_caption(frame).tobytes()
+                for _ in range(last_repeats if frame.is_last else 1):
                     process.stdin.write(picture)
                 count += 1
             process.stdin.close()
@@ -212,9 +224,9 @@ def _write_mp4(path: Path, temporary: str, frames: Iterable[Frame], frames_per_s
                 process.stdin.close()
             process.wait()
         if process.returncode:
-            said.seek(0)
-            why = said.read().decode(errors="replace").strip().splitlines() or [
+            stderr.seek(0)
+            reason = stderr.read().decode(errors="replace").strip().splitlines() or [
                 f"status {process.returncode}"
             ]
-            raise ShoalError(f"ffmpeg could not make {str(path)!r}: {why[0]}.")
+            raise ShoalError(f"ffmpeg could not make {str(path)!r}: {reason[0]}.")
     return count

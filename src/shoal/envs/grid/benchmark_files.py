@@ -26,7 +26,7 @@ from shoal.envs.grid import rulesets
 from shoal.envs.grid.rulesets import Ruleset
 from shoal.envs.grid.unpickling import PickledArray, unpickle
 from shoal.errors import ShoalError
-from shoal.files import whole_file
+from shoal.files import write_whole_file
 
 FORMAT = "shoal-rulesets-1"
 ARRAYS = ("goals", "rules", "init_tiles")  # in the order of a Ruleset's
@@ -95,7 +95,7 @@ def write(path: Path, tasks: Ruleset, num_held_out: int, about: Mapping[str, Any
         )
     except (TypeError, ValueError, RecursionError) as error:
         raise ShoalError(f"{label} cannot be written: JSON cannot hold its `about`: {error}") from error
-    with whole_file(path) as file:
+    with write_whole_file(path) as file:
         np.savez_compressed(file, allow_pickle=False, **{ABOUT: np.asarray(description)}, **arrays)
 
 
