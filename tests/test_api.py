@@ -14,7 +14,7 @@ import shoal
 from shoal import api, envs
 from shoal.algos.ppo import PPOConfig
 from shoal.nets.actor_critic import ActorCritic
-from shoal.runtime.directory import RunDirectory
+from shoal.runtime.disk.directory import RunDirectory
 
 BANDIT = {
     **{"seeds": 2, "seed": 3, "num_envs": 4, "num_steps": 8, "total_steps": 100, "num_evals": 2},

@@ -14,8 +14,9 @@ from tiny_bandit import BanditConfig, Preferences, bandit
 import shoal
 from shoal import api, cli, envs, trees
 from shoal.envs.probes import ActionReward
-from shoal.runtime import reporting, trainer
-from shoal.runtime.directory import RunDirectory
+from shoal.runtime import trainer
+from shoal.runtime.disk.directory import RunDirectory
+from shoal.runtime.show import reports
 from shoal.types import Algorithm, Learner, Mean
 
 SMALL = {
@@ -193,7 +194,7 @@ def test_a_place_is_refused_before_anything_is_traced(tmp_path, monkeypatch):
 
 
 def test_too_little_space_is_told_before_anything_compiles(tmp_path, monkeypatch):
-    monkeypatch.setattr("shoal.runtime.vacancy.free_bytes", lambda _: 10)
+    monkeypatch.setattr("shoal.runtime.disk.vacancy.free_bytes", lambda _: 10)
     monkeypatch.setattr(trainer, "ThreadPoolExecutor", lambda: pytest.fail("compiled"))
     with pytest.raises(
         shoal.ShoalError, match=r"the policies of the run take \d\d bytes, and 10 are free\.$"
@@ -278,7 +279,7 @@ def test_rows_that_could_not_be_written_are_written_later(tmp_path, monkeypatch,
     directory = RunDirectory.create(tmp_path / "run", "x", "y", {})
     run = api.RunConfig(seeds=1, num_envs=4, num_steps=8, total_steps=64)
     numbers = {"return_mean": np.zeros(1), "episode_return": np.zeros(1)}
-    with reporting.Reporter(directory, run, "x", show=True) as reporter:
+    with reports.Reporter(directory, run, "x", show=True) as reporter:
         with failing(monkeypatch, "append_metrics"):
             reporter.on_evaluation(0, numbers)
             reporter.on_training(1, numbers, 1.0, 1.0)

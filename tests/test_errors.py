@@ -7,10 +7,10 @@ import optax
 import pytest
 
 import shoal
+from shoal.algos.catalogue import algorithms
 from shoal.algos.ppo import PPOConfig
-from shoal.algos.registry import algorithms
 from shoal.cli import flags
-from shoal.envs.grid.generating import GOAL_NAMES
+from shoal.envs.grid.rulesets.generation import GOAL_NAMES
 from shoal.errors import ShoalError, nearest
 from shoal.nets.activations import ACTIVATIONS
 

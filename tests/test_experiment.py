@@ -19,7 +19,7 @@ from shoal.experiment import decide
 from shoal.nets.actor_critic import ActorCritic
 from shoal.presets import preset
 from shoal.runtime.config import RunConfig
-from shoal.runtime.directory import RunDirectory
+from shoal.runtime.disk.directory import RunDirectory
 
 PRESET = preset("CartPole-v1", "ppo")
 CARTPOLE = {name: declared.default for name, declared in envs.parameters_of("CartPole-v1").items()}

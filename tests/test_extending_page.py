@@ -8,7 +8,7 @@ import pytest
 
 import shoal
 from shoal.imports import import_object
-from shoal.nets.checker import check_network
+from shoal.nets.network_check import check_network
 from shoal.types import spec_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "extending.md"

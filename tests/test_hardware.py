@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from shoal import hardware
-from shoal.algos import optimisers
+from shoal.algos.learning import optimisers
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system binds no process to cores")

@@ -8,8 +8,8 @@ import pytest
 
 import shoal
 from shoal.envs.base import environment, restart, transition
-from shoal.envs.grid.benchmark import Benchmark
-from shoal.envs.grid.generating import PUBLISHED
+from shoal.envs.grid.rulesets.benchmark import Benchmark
+from shoal.envs.grid.rulesets.generation import PUBLISHED
 from shoal.envs.trials import Trial
 from shoal.spaces import Box, Discrete
 

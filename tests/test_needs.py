@@ -6,7 +6,7 @@ import typing
 import pytest
 
 import shoal
-from shoal.algos.registry import algorithms, config_class
+from shoal.algos.catalogue import algorithms, config_class
 from shoal.errors import ShoalError
 from shoal.experiment import decide
 from shoal.needs import Needs, check_needs

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from shoal import envs, presets
-from shoal.algos import registry
+from shoal.algos import catalogue
 from shoal.runtime.config import RunConfig
 
 ENTRIES = [
@@ -24,7 +24,7 @@ def fields_of(config_class):
 @pytest.mark.parametrize(("environment", "algorithm", "name", "value"), ENTRIES)
 def test_every_entry_is_a_setting_of_its_type(environment, algorithm, name, value):
     assert environment in envs.environments()
-    declared = (fields_of(registry.config_class(algorithm)) | fields_of(RunConfig)).get(name)
+    declared = (fields_of(catalogue.config_class(algorithm)) | fields_of(RunConfig)).get(name)
     assert declared is not None, f"{algorithm} has no setting {name!r}"
     if declared in (int, "int"):
         assert isinstance(value, int) and not isinstance(value, bool)

@@ -13,7 +13,7 @@ import pytest
 import shoal
 from shoal.cli import main
 from shoal.envs import registry
-from shoal.envs.check_contract import require_contract
+from shoal.envs.checking.check_contract import require_contract
 from shoal.errors import ShoalError, UserCodeError
 from shoal.trees import with_saved_parts
 from shoal.user_code import reports_user_code, user_code_error

@@ -8,7 +8,7 @@ from rulesets import random_rulesets
 from stepping import program
 
 from shoal import envs
-from shoal.envs.grid.rulesets import Ruleset
+from shoal.envs.grid.rulesets.rulesets import Ruleset
 
 
 def build(sizes: Namespace) -> Program:

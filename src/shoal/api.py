@@ -10,37 +10,29 @@ import numpy as np
 
 from shoal import arguments, trees
 from shoal import experiment as experiments
-from shoal.algos import registry
-from shoal.envs import checker
+from shoal.algos import catalogue
 from shoal.envs.base import environment, parameter
-from shoal.envs.check_contract import require_contract
-from shoal.envs.grid.benchmark import Benchmark
-from shoal.envs.grid.generating import PUBLISHED as PUBLISHED_RULESETS
-from shoal.envs.grid.generating import GenerationConfig
-from shoal.envs.grid.wording import describe_benchmark, describe_ruleset
+from shoal.envs.checking import checker
+from shoal.envs.checking.check_contract import require_contract
+from shoal.envs.grid.rulesets.benchmark import Benchmark
+from shoal.envs.grid.rulesets.descriptions import describe_benchmark, describe_ruleset
+from shoal.envs.grid.rulesets.generation import PUBLISHED as PUBLISHED_RULESETS
+from shoal.envs.grid.rulesets.generation import GenerationConfig
 from shoal.envs.registry import bounds_of, documentation, environments, make, parameters_of, register
 from shoal.errors import SavingError, ShoalError
 from shoal.experiment import Experiment, decide, defaults
-from shoal.runtime import (
-    collecting,
-    finetuning,
-    groups,
-    limits,
-    machine,
-    population,
-    reporting,
-    saving,
-    trainer,
-)
+from shoal.runtime import collecting, finetuning, groups, limits, machine, population, trainer
 from shoal.runtime.acting import TrainedPolicy
 from shoal.runtime.collecting import RolloutResult
 from shoal.runtime.config import RunConfig
-from shoal.runtime.directory import RunDirectory
-from shoal.runtime.files import to_jsonable
-from shoal.runtime.progress import Activity
-from shoal.runtime.rendering import Rendered
+from shoal.runtime.disk import policy_files
+from shoal.runtime.disk.directory import RunDirectory
+from shoal.runtime.disk.json_files import to_jsonable
+from shoal.runtime.disk.summary import build_summary
 from shoal.runtime.run import Run, Settings
-from shoal.runtime.summary import build_summary
+from shoal.runtime.show import reports
+from shoal.runtime.show.progress import Activity
+from shoal.runtime.show.recording import Rendered
 from shoal.trained import environment_for, environment_of, evaluate, evaluate_run, load, policy_of, render
 from shoal.types import Environment, TimeStep, restart, transition
 from shoal.user_code import reports_user_code
@@ -87,7 +79,7 @@ __all__ = [
     "transition",
 ]
 
-report_text, result_text, devices_note = checker.report, reporting.result_text, machine.devices_note
+report_text, result_text, devices_note = checker.report, reports.result_text, machine.devices_note
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,7 +179,7 @@ def run_experiment(
     settings = trainer.settings_of(run, run.env_groups, score, eval_metrics)
     layout = population.lay_out(devices, run.seeds, run.env_groups, run.members)
     check_memory(experiment, settings, layout)
-    if not registry.is_builtin(experiment.algorithm):
+    if not catalogue.is_builtin(experiment.algorithm):
         trainer.check_algorithm(experiment.environment, experiment.config, settings)
         if settings.groups > 1:
             groups.check_reduced(experiment.environment, experiment.config, settings, experiment.algorithm)
@@ -203,14 +195,14 @@ def run_experiment(
             trainer.stack_members(experiment.config, run.seeds),
             settings,
             layout,
-            check=lambda shapes: RunDirectory.check(run.run_dir or None, saving.check_storable(shapes)),
+            check=lambda shapes: RunDirectory.check(run.run_dir or None, policy_files.check_storable(shapes)),
             initialise=initialise,
         )
     # From here on nothing but the run itself can fail, so that a refusal leaves no directory behind.
     directory = RunDirectory.create(
         run.run_dir or None, experiment.environment_name, experiment.algorithm, config
     )
-    with reporting.Reporter(directory, run, experiment.environment_name, show=progress) as reporter:
+    with reports.Reporter(directory, run, experiment.environment_name, show=progress) as reporter:
         try:
             with limits.report_out_of_memory():
                 trained = trainer.train_population(compiled_run, run, reporter)
@@ -224,7 +216,7 @@ def run_experiment(
 def _save_results(
     experiment: Experiment,
     directory: RunDirectory,
-    reporter: reporting.Reporter,
+    reporter: reports.Reporter,
     compiled_run: trainer.CompiledRun,
     trained: trainer.TrainedPopulation,
     import_seconds: float,
@@ -243,8 +235,8 @@ def _save_results(
             failures.append(str(error))
 
     seeds = [run.seed + k for k in range(run.seeds)]
-    try_to(saving.save_best, directory, trained.population, seeds)
-    try_to(saving.save_last, directory, trained.population, seeds)
+    try_to(policy_files.save_best, directory, trained.population, seeds)
+    try_to(policy_files.save_last, directory, trained.population, seeds)
     trained = trainer.with_absolute_metric(compiled_run, trained, 10 * run.eval_episodes)
     summary = summarise(experiment, trained, import_seconds)
     try_to(directory.save_summary, summary)

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from shoal import arguments, envs
-from shoal.algos import registry
+from shoal.algos import catalogue
 from shoal.algos.checks import check_fields
 from shoal.envs import describing
-from shoal.envs.check_contract import require_contract
+from shoal.envs.checking.check_contract import require_contract
 from shoal.envs.describing import Description, from_json
 from shoal.envs.parameters import check_parameters
 from shoal.envs.registry import TRIAL
@@ -177,11 +177,11 @@ def defaults(
     saved_name = saved_algorithm.pop("name", "ppo")
     config = algorithm if dataclasses.is_dataclass(algorithm) and not isinstance(algorithm, type) else None
     if config is not None:
-        algorithm = registry.name_of(config)
+        algorithm = catalogue.name_of(config)
     elif isinstance(algorithm, type):
         algorithm = import_name(algorithm)
     algorithm = algorithm or saved_name
-    config_class = type(config) if config is not None else registry.config_class(algorithm)
+    config_class = type(config) if config is not None else catalogue.config_class(algorithm)
     settings: dict[str, Any] = {}
     if saved:
         if hasattr(config_class, "upgraded"):  # settings of an earlier version may have had other meanings

@@ -11,18 +11,20 @@ import numpy as np
 
 from shoal import arguments, trees
 from shoal import experiment as experiments
-from shoal.envs.check_contract import require_contract
+from shoal.envs.checking.check_contract import require_contract
 from shoal.envs.parameters import check_parameters
 from shoal.envs.registry import make
 from shoal.errors import ShoalError
-from shoal.runtime import limits, machine, rendering, saving
-from shoal.runtime import plot as pictures
+from shoal.runtime import limits, machine
 from shoal.runtime.acting import TrainedPolicy
-from shoal.runtime.directory import RunDirectory
+from shoal.runtime.disk import policy_files
+from shoal.runtime.disk.directory import RunDirectory
+from shoal.runtime.disk.summary import score_statistics, statistics_by_episode
 from shoal.runtime.evaluation import play_episodes, summarise_episodes
-from shoal.runtime.progress import Activity, ignore_text
-from shoal.runtime.rendering import Rendered
-from shoal.runtime.summary import score_statistics, statistics_by_episode
+from shoal.runtime.show import plots as pictures
+from shoal.runtime.show import recording
+from shoal.runtime.show.progress import Activity, ignore_text
+from shoal.runtime.show.recording import Rendered
 from shoal.spaces import Dict
 from shoal.types import EPISODE_ENDED, Environment, spec_of
 from shoal.user_code import reports_user_code
@@ -134,7 +136,7 @@ def evaluate_run(
     Returns:
       `environment`, `which`, `mode`, `memory` (how long it lasts) and `episodes`; `metrics`, of each seed by name
       (see `evaluate`); `iqm` of the seeds' mean returns and its 95% `interval`; `by_episode`, of trials (see
-      `shoal.runtime.summary.statistics_by_episode`); `rendered`, the drawn `seed` and its `Rendered`.
+      `shoal.runtime.disk.summary.statistics_by_episode`); `rendered`, the drawn `seed` and its `Rendered`.
 
     Raises:
       ShoalError: as `load`, `evaluate` and `render`.
@@ -228,7 +230,7 @@ def _draw_episodes(
     tell: Callable[[str], None],
     settings: "_EpisodeSettings",
 ) -> Rendered:
-    return rendering.draw_episodes(
+    return recording.draw_episodes(
         environment,
         policy.config,
         policy.parameters,
@@ -247,7 +249,7 @@ def _load_policy(
     """`load`, where the run's settings are known."""
     leaves, metadata = directory.load_policy(which)
     seeds = metadata["seeds"]
-    seed = saving.best_seed(directory) if seed is None else seed
+    seed = policy_files.best_seed(directory) if seed is None else seed
     if seed not in seeds:
         raise ShoalError(f"seed={seed} is not one of the run's: {', '.join(map(str, seeds))}.")
     spec, config = spec_of(experiment.environment), trees.as_arrays(experiments.resolve(experiment.config))
@@ -256,7 +258,9 @@ def _load_policy(
         algorithm = config.algorithm(spec)
         return algorithm.policy(algorithm.init(jax.random.key(0), 1))
 
-    parameters = saving.restore(jax.eval_shape(template, config), leaves, saving.POLICY, seeds.index(seed))
+    parameters = policy_files.restore(
+        jax.eval_shape(template, config), leaves, policy_files.POLICY, seeds.index(seed)
+    )
     return TrainedPolicy(config, parameters, experiment.environment)
 
 
@@ -309,7 +313,7 @@ def _check_pictures(
 ) -> None:
     """Raises ShoalError unless all pictures that are asked for can be drawn and written."""
     if render:
-        rendering.check_renderable(environment, render, render_episodes)
+        recording.check_renderable(environment, render, render_episodes)
     if not plot:
         return
     path, space = Path(plot), environment.observation_space

@@ -12,7 +12,7 @@ from tiny_worlds import SMALL, Halves, assert_equal, populate, values
 
 import shoal
 from shoal import trees
-from shoal.algos import registry
+from shoal.algos import catalogue
 from shoal.envs.batch import Batch
 from shoal.runtime.groups import check_reduced
 from shoal.runtime.rollout import RolloutState, no_ended_episodes, rollout
@@ -28,12 +28,12 @@ def made(name):
     if name == "a user's":
         return BanditConfig()
     if name == "ppo with memory":
-        config = registry.config_class("ppo")(core="gru", core_size=8, chunk_length=4, previous_action=True)
+        config = catalogue.config_class("ppo")(core="gru", core_size=8, chunk_length=4, previous_action=True)
         return config.resolved()
-    return registry.config_class(name)(hidden_sizes=(8,)).resolved()
+    return catalogue.config_class(name)(hidden_sizes=(8,)).resolved()
 
 
-@pytest.fixture(params=[*registry.algorithms(), "ppo with memory", "a user's"], scope="module")
+@pytest.fixture(params=[*catalogue.algorithms(), "ppo with memory", "a user's"], scope="module")
 def config(request):
     return made(request.param)
 
@@ -185,7 +185,7 @@ def test_it_trains_from_the_api(config, tmp_path):
         progress=False,
         devices=1,
     )
-    assert run.summary["algorithm"] == registry.name_of(config)
+    assert run.summary["algorithm"] == catalogue.name_of(config)
     assert len(set(run.summary["parameters_sha256"])) == 2
     policy = shoal.load(run.path, "last", seed=1)
     _, action = policy(policy.initial_memory(), np.zeros(1))

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from shoal import envs, trees
-from shoal.algos import actions, optimisers, ppo
+from shoal.algos import ppo
+from shoal.algos.acting import actions
+from shoal.algos.learning import optimisers
 from shoal.algos.policy_gradient import A2CConfig, ReinforceConfig
 from shoal.algos.ppo import PPOConfig, summed_loss
 from shoal.envs.batch import Batch

@@ -11,11 +11,13 @@ import pytest
 from tiny_worlds import Halves, populate
 
 from shoal import trees
-from shoal.algos import actions, batches, memories, optimisers, ppo
+from shoal.algos import ppo
+from shoal.algos.acting import actions, memories
+from shoal.algos.learning import minibatches, optimisers
 from shoal.algos.ppo import PPOConfig
 from shoal.errors import ShoalError
-from shoal.nets.cores import CELLS
-from shoal.nets.recurrent import Memories, NetworkInputs
+from shoal.nets.memory.cores import CELLS
+from shoal.nets.memory.recurrent import Memories, NetworkInputs
 from shoal.runtime.acting import TrainedPolicy
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
 from shoal.types import EPISODE_ENDED, EnvSpec, TimeStep, Trajectory, spec_of
@@ -196,7 +198,7 @@ def everything(config, spec, key):
     for length, burn_in in CHUNKS:
         chosen = dataclasses.replace(config, chunk_length=length, burn_in=burn_in)
         rows, prepared, _ = ppo.prepare(chosen, spec, (), learner, trajectory)
-        batch, distribution, value = batches.replay(network, rows)
+        batch, distribution, value = minibatches.replay(network, rows)
         ratio = actions.log_prob(distribution, batch.raw_action) - batch.log_prob
         _, of_rows = ppo.summed_loss(chosen, network, rows, jnp.float32(1.0), jnp.asarray(True))
         sums = [x.sum() for x in of_rows]
@@ -297,13 +299,13 @@ def test_the_critics_memory_goes_on_with_the_next_rollout():
 
 def test_chunks_are_contiguous_in_time():
     x = jnp.arange(T)[:, None] * 100 + jnp.arange(5)
-    rows = np.asarray(batches.to_rows(made(core="gru", chunk_length=2), x))
+    rows = np.asarray(minibatches.to_rows(made(core="gru", chunk_length=2), x))
     assert rows.shape == (15, 2)
     assert {tuple(row) for row in rows} == {
         (t * 100 + n, (t + 1) * 100 + n) for t in range(0, T, 2) for n in range(5)
     }
-    np.testing.assert_array_equal(batches.to_rows(made(core="gru"), x), x.T)
-    np.testing.assert_array_equal(batches.to_rows(made(), x), x.reshape(-1))
+    np.testing.assert_array_equal(minibatches.to_rows(made(core="gru"), x), x.T)
+    np.testing.assert_array_equal(minibatches.to_rows(made(), x), x.reshape(-1))
 
 
 def test_the_gradient_is_that_of_stepping_through_each_chunk():
@@ -367,8 +369,8 @@ def test_burning_in_is_running_over_the_steps_before():
         plain = dataclasses.replace(config, burn_in=0)
         stale, _, _ = ppo.prepare(plain, DISCRETE, (), learner, trajectory)
         return (
-            batches.replay(network, rows)[2],
-            batches.replay(network, stale)[2],
+            minibatches.replay(network, rows)[2],
+            minibatches.replay(network, stale)[2],
             jnp.concatenate([first, fresh], axis=1),
             rows.weight,
         )

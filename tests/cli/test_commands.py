@@ -9,8 +9,8 @@ from PIL import Image
 
 import shoal
 from shoal.cli.eval import trial_lines
-from shoal.runtime.directory import RunDirectory
-from shoal.runtime.summary import statistics_by_episode
+from shoal.runtime.disk.directory import RunDirectory
+from shoal.runtime.disk.summary import statistics_by_episode
 
 BROKEN = """
 import jax.numpy as jnp

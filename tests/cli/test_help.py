@@ -7,7 +7,7 @@ from typing import ClassVar
 import pytest
 
 from shoal import api, cli
-from shoal.algos.registry import algorithms, config_class
+from shoal.algos.catalogue import algorithms, config_class
 from shoal.cli import check, envs, eval, grid, help, rollout, train
 from shoal.runtime.config import RunConfig
 

@@ -8,7 +8,7 @@ import pytest
 from shoal import api
 from shoal.presets import preset
 from shoal.runtime.config import RunConfig
-from shoal.runtime.directory import RunDirectory
+from shoal.runtime.disk.directory import RunDirectory
 from shoal.runtime.machine import cores
 
 MY_MODULE = """

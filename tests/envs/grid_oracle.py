@@ -9,11 +9,11 @@ import numpy as np
 import xminigrid
 from xminigrid.core.actions import take_action
 
-from shoal.envs.grid import goals, rules
-from shoal.envs.grid.actions import Agent
-from shoal.envs.grid.goals import GoalKind
-from shoal.envs.grid.tiles import pack
-from shoal.envs.grid.world import NO_PLACE, GridState
+from shoal.envs.grid.engine import goals, rules
+from shoal.envs.grid.engine.agent import Agent
+from shoal.envs.grid.engine.goals import GoalKind
+from shoal.envs.grid.engine.tiles import pack
+from shoal.envs.grid.engine.world import NO_PLACE, GridState
 
 NAMES = sorted(xminigrid.registered_environments())
 

@@ -14,12 +14,12 @@ import pytest
 from scipy import stats
 
 from shoal import envs
-from shoal.envs.grid import choosing
-from shoal.envs.grid.benchmark import Benchmark, checksum
-from shoal.envs.grid.distinct import canonical_keys
-from shoal.envs.grid.generating import PUBLISHED
-from shoal.envs.grid.goals import GoalKind
-from shoal.envs.grid.rulesets import Ruleset
+from shoal.envs.grid.engine.goals import GoalKind
+from shoal.envs.grid.rulesets import selection
+from shoal.envs.grid.rulesets.benchmark import Benchmark, checksum
+from shoal.envs.grid.rulesets.distinct import canonical_keys
+from shoal.envs.grid.rulesets.generation import PUBLISHED
+from shoal.envs.grid.rulesets.rulesets import Ruleset
 from shoal.errors import ShoalError
 from shoal.experiment import decide
 
@@ -249,7 +249,7 @@ def array_file(shape, kind="|u1", content=b""):
 
 
 def test_an_archive_is_not_unpacked_beyond_what_a_file_may_hold(file, monkeypatch):
-    monkeypatch.setattr("shoal.envs.grid.benchmark_files.MAX_BYTES", 2**20)
+    monkeypatch.setattr("shoal.envs.grid.rulesets.benchmark_files.MAX_BYTES", 2**20)
     Benchmark.load(file)
     bomb = repacked(file, rules=array_file((2**22,), content=bytes(2**22)))
     assert os.path.getsize(bomb) < 10_000
@@ -338,7 +338,7 @@ def test_what_could_not_be_read_again_is_not_written(bench):
 def test_no_more_rulesets_are_drawn_or_written_than_a_file_may_hold(bench, monkeypatch):
     with pytest.raises(ShoalError, match="rulesets=6,000,000: they take 1,086,000,000 bytes, and the most"):
         Benchmark.make(PUBLISHED["high"], 6_000_000)
-    monkeypatch.setattr("shoal.envs.grid.benchmark_files.MAX_BYTES", 1000)
+    monkeypatch.setattr("shoal.envs.grid.rulesets.benchmark_files.MAX_BYTES", 1000)
     with pytest.raises(
         ShoalError, match=r"the rulesets for 'new.npz' take 10,600 bytes, and the most .* 1,000"
     ):
@@ -467,11 +467,11 @@ def test_a_stack_of_worlds_with_many_rulesets_each_knows_its_spaces(file):
 def test_a_file_is_read_once_until_it_changes(file, bench, monkeypatch):
     reads = []
     monkeypatch.setattr(Benchmark, "load", classmethod(lambda cls, path: reads.append(path) or bench))
-    choosing._load_cached.cache_clear()
+    selection._load_cached.cache_clear()
     for _ in range(3):
         envs.make(NAME, ruleset="bench.npz:1")
     assert len(reads) == 1
     os.utime(file, ns=(0, 0))
     envs.make(NAME, ruleset="bench.npz:1")
     assert len(reads) == 2
-    choosing._load_cached.cache_clear()
+    selection._load_cached.cache_clear()

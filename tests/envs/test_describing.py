@@ -37,11 +37,11 @@ from shoal.envs.describing import (
     to_json,
     trees_equal,
 )
-from shoal.envs.grid.minigrid import Empty
-from shoal.envs.grid.rulesets import NO_RULESET, Ruleset
-from shoal.envs.grid.xland import XLand
+from shoal.envs.grid.rulesets.rulesets import NO_RULESET, Ruleset
+from shoal.envs.grid.tasks.minigrid import Empty
+from shoal.envs.grid.tasks.xland import XLand
 from shoal.errors import ShoalError
-from shoal.runtime.files import to_jsonable
+from shoal.runtime.disk.json_files import to_jsonable
 from shoal.spaces import Box, Discrete
 from shoal.types import Environment
 

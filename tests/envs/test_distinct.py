@@ -7,15 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.envs.grid import near, rules
-from shoal.envs.grid.actions import Action
-from shoal.envs.grid.distinct import canonical_keys, canonical_rules, is_new
-from shoal.envs.grid.generating import GOAL_KINDS, PAIR_GOALS, PUBLISHED, RandomStream, draw_block
-from shoal.envs.grid.goals import GoalKind
-from shoal.envs.grid.near import Neighbourhood
-from shoal.envs.grid.rules import RuleKind
-from shoal.envs.grid.rulesets import Ruleset, ruleset, stack
-from shoal.envs.grid.tiles import PICKABLE, Colour, Tile
+from shoal.envs.grid.engine import adjacency, rules
+from shoal.envs.grid.engine.adjacency import Neighbourhood
+from shoal.envs.grid.engine.agent import Action
+from shoal.envs.grid.engine.goals import GoalKind
+from shoal.envs.grid.engine.rules import RuleKind
+from shoal.envs.grid.engine.tiles import PICKABLE, Colour, Tile
+from shoal.envs.grid.rulesets.distinct import canonical_keys, canonical_rules, is_new
+from shoal.envs.grid.rulesets.generation import GOAL_KINDS, PAIR_GOALS, PUBLISHED, RandomStream, draw_block
+from shoal.envs.grid.rulesets.rulesets import Ruleset, ruleset, stack
 
 BALL, KEY, STAR = (Tile.BALL, Colour.RED), (Tile.KEY, Colour.GREY), (Tile.STAR, Colour.BLUE)
 HEX = (Tile.HEX, Colour.PINK)
@@ -114,7 +114,7 @@ def test_rules_written_alike_hold_where_they_held():
     @jax.jit
     @jax.vmap
     def applied(rule, cells, action, direction):
-        attends = near.action_flags(action, direction)
+        attends = adjacency.action_flags(action, direction)
         around, beyond = tuple(cells[1:5]), tuple(cells[5:])
         return rules.apply_rule(rule, Neighbourhood(cells[0], around, beyond), cells[0], attends)
 

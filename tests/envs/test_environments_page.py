@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from shoal.envs import make, registry
-from shoal.envs.checker import check
+from shoal.envs.checking.checker import check
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "environments.md"
 

@@ -10,17 +10,23 @@ import pytest
 from scipy import stats
 
 from shoal import envs
-from shoal.envs.grid import goals, rules
-from shoal.envs.grid.actions import Action
-from shoal.envs.grid.benchmark import checksum
-from shoal.envs.grid.board import DIRECTIONS
-from shoal.envs.grid.distinct import canonical_keys
-from shoal.envs.grid.generating import PUBLISHED, GenerationConfig, RandomStream, draw_block, generate
-from shoal.envs.grid.goals import GoalKind
-from shoal.envs.grid.rules import TWO_TILE_KINDS, RuleKind
-from shoal.envs.grid.rulesets import Ruleset, check, stack
-from shoal.envs.grid.tiles import FLOOR, PICKABLE, Colour, Tile, cell
-from shoal.envs.grid.world import make_state
+from shoal.envs.grid.engine import goals, rules
+from shoal.envs.grid.engine.agent import Action
+from shoal.envs.grid.engine.board import DIRECTIONS
+from shoal.envs.grid.engine.goals import GoalKind
+from shoal.envs.grid.engine.rules import TWO_TILE_KINDS, RuleKind
+from shoal.envs.grid.engine.tiles import FLOOR, PICKABLE, Colour, Tile, cell
+from shoal.envs.grid.engine.world import make_state
+from shoal.envs.grid.rulesets.benchmark import checksum
+from shoal.envs.grid.rulesets.distinct import canonical_keys
+from shoal.envs.grid.rulesets.generation import (
+    PUBLISHED,
+    GenerationConfig,
+    RandomStream,
+    draw_block,
+    generate,
+)
+from shoal.envs.grid.rulesets.rulesets import Ruleset, check, stack
 from shoal.errors import ShoalError
 
 COUNT = 200  # rulesets of each setting that are looked at one by one

@@ -16,13 +16,13 @@ from xminigrid.core.observation import minigrid_field_of_view
 from xminigrid.wrappers import DirectionObservationWrapper, RulesAndGoalsObservationWrapper
 
 from shoal import envs, trees
-from shoal.envs.grid.actions import Action
-from shoal.envs.grid.benchmark import Benchmark
-from shoal.envs.grid.generating import PUBLISHED
-from shoal.envs.grid.goals import GoalKind
-from shoal.envs.grid.rules import RuleKind
-from shoal.envs.grid.rulesets import NO_RULESET, Ruleset, ruleset, stack
-from shoal.envs.grid.tiles import FLOOR, Colour, Tile, cell
+from shoal.envs.grid.engine.agent import Action
+from shoal.envs.grid.engine.goals import GoalKind
+from shoal.envs.grid.engine.rules import RuleKind
+from shoal.envs.grid.engine.tiles import FLOOR, Colour, Tile, cell
+from shoal.envs.grid.rulesets.benchmark import Benchmark
+from shoal.envs.grid.rulesets.generation import PUBLISHED
+from shoal.envs.grid.rulesets.rulesets import NO_RULESET, Ruleset, ruleset, stack
 from shoal.errors import ShoalError
 from shoal.nets.encoders import observation_parts
 

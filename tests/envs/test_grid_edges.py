@@ -21,11 +21,11 @@ from grid_oracle import (
 )
 
 from shoal import envs
-from shoal.envs.grid.actions import Action
-from shoal.envs.grid.goals import GoalKind
-from shoal.envs.grid.rules import TWO_TILE_KINDS, RuleKind
-from shoal.envs.grid.rulesets import Ruleset, check
-from shoal.envs.grid.tiles import Colour, Tile
+from shoal.envs.grid.engine.agent import Action
+from shoal.envs.grid.engine.goals import GoalKind
+from shoal.envs.grid.engine.rules import TWO_TILE_KINDS, RuleKind
+from shoal.envs.grid.engine.tiles import Colour, Tile
+from shoal.envs.grid.rulesets.rulesets import Ruleset, check
 
 NAME = "XLand-MiniGrid-R1-9x9"
 SIDE, RING = 9, 2

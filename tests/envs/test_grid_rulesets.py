@@ -14,11 +14,11 @@ from grid_oracle import (
 )
 
 from shoal import envs
-from shoal.envs.grid import rules
-from shoal.envs.grid.goals import GoalKind
-from shoal.envs.grid.rules import TWO_TILE_KINDS, RuleKind
-from shoal.envs.grid.rulesets import Ruleset, check
-from shoal.envs.grid.tiles import PICKABLE, Colour, Tile
+from shoal.envs.grid.engine import rules
+from shoal.envs.grid.engine.goals import GoalKind
+from shoal.envs.grid.engine.rules import TWO_TILE_KINDS, RuleKind
+from shoal.envs.grid.engine.tiles import PICKABLE, Colour, Tile
+from shoal.envs.grid.rulesets.rulesets import Ruleset, check
 
 NAME = "XLand-MiniGrid-R1-9x9"
 NUM_RULESETS, NUM_RULES, NUM_THINGS = 1000, 3, 9

@@ -8,9 +8,10 @@ import pytest
 from grid_oracle import converted, original_reset
 
 from shoal import envs
-from shoal.envs.grid import goals, layouts
-from shoal.envs.grid.rulesets import ruleset
-from shoal.envs.grid.tiles import Colour, Tile
+from shoal.envs.grid.engine import goals
+from shoal.envs.grid.engine.tiles import Colour, Tile
+from shoal.envs.grid.rulesets.rulesets import ruleset
+from shoal.envs.grid.tasks import layouts
 
 NUM_STARTS = 4000
 LEAST_COUNT = 60  # what happens less often in the two together is not compared

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shoal.envs import Batch, make
-from shoal.envs.checker import check
+from shoal.envs.checking.checker import check
 from shoal.envs.memory_chain import MemoryChain
 from shoal.errors import ShoalError
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from shoal.envs import Flatten, Hide, TimeLimit, make, parameters_of
-from shoal.envs.checker import check
+from shoal.envs.checking.checker import check
 from shoal.envs.classic.cartpole import CartPole
 from shoal.envs.classic.pendulum import Pendulum
 from shoal.errors import ShoalError

@@ -18,7 +18,7 @@ from shoal.envs.classic.cartpole import CartPole
 from shoal.envs.classic.mountain_car import MountainCar
 from shoal.envs.classic.mountain_car_continuous import MountainCarContinuous
 from shoal.envs.classic.pendulum import Pendulum
-from shoal.envs.grid.minigrid import Empty
+from shoal.envs.grid.tasks.minigrid import Empty
 from shoal.envs.parameters import check_parameters, convert_to_declared
 from shoal.errors import ShoalError
 from shoal.spaces import Box, Discrete

@@ -11,8 +11,8 @@ import pytest
 from shoal import envs
 from shoal.envs.base import can_render, frames_per_second, render
 from shoal.envs.grid import pictures
+from shoal.envs.grid.engine.tiles import NUM_COLOURS, NUM_TILES, WALKABLE, Colour, Tile
 from shoal.envs.grid.pictures import AGENT_UP, NO_AGENT, NUM_FIGURES, RGB, atlas
-from shoal.envs.grid.tiles import NUM_COLOURS, NUM_TILES, WALKABLE, Colour, Tile
 from shoal.errors import ShoalError
 
 COLOURS = [colour for colour in Colour if colour != Colour.EMPTY]

@@ -15,7 +15,7 @@ from shoal.envs.classic.cartpole import CartPole, CartPoleState
 from shoal.envs.classic.mountain_car import MountainCar, MountainCarState
 from shoal.envs.classic.mountain_car_continuous import MountainCarContinuous
 from shoal.envs.classic.pendulum import Pendulum, PendulumState
-from shoal.envs.classic.pictures import BACKGROUND, BLUE, DARK_GREY, GREEN, ORANGE
+from shoal.envs.classic.scenes import BACKGROUND, BLUE, DARK_GREY, GREEN, ORANGE
 from shoal.errors import ShoalError
 from shoal.spaces import Box, Discrete
 

@@ -20,9 +20,9 @@ from shoal.envs import (
     transition,
 )
 from shoal.envs.base import again
-from shoal.envs.checker import check
-from shoal.envs.grid.rulesets import ruleset
-from shoal.envs.grid.tiles import Colour, Tile
+from shoal.envs.checking.checker import check
+from shoal.envs.grid.engine.tiles import Colour, Tile
+from shoal.envs.grid.rulesets.rulesets import ruleset
 from shoal.envs.summaries import REDUCTIONS
 from shoal.errors import ShoalError
 from shoal.spaces import Box, Dict, Discrete

@@ -15,11 +15,11 @@ import pytest
 from xminigrid.benchmarks import load_benchmark_from_path, save_bz2_pickle
 
 from shoal import envs
-from shoal.envs.grid import unpickling
-from shoal.envs.grid.benchmark import Benchmark
-from shoal.envs.grid.benchmark_files import MAX_BYTES
-from shoal.envs.grid.generating import PUBLISHED, bytes_per_ruleset, generate
-from shoal.envs.grid.unpickling import MAX_OPERATIONS, PickledArray
+from shoal.envs.grid.rulesets import unpickling
+from shoal.envs.grid.rulesets.benchmark import Benchmark
+from shoal.envs.grid.rulesets.benchmark_files import MAX_BYTES
+from shoal.envs.grid.rulesets.generation import PUBLISHED, bytes_per_ruleset, generate
+from shoal.envs.grid.rulesets.unpickling import MAX_OPERATIONS, PickledArray
 from shoal.errors import ShoalError
 
 CONFIG = {"chain_depth": 1, "prune_prob": 0.3, "prune_chain": True, "save_path": "small"}
@@ -160,7 +160,7 @@ def test_stand_ins_are_all_that_a_name_can_mean():
         names |= {word for word in strings if word.startswith(("jax", "numpy"))}
     assert names == {"jax._src.array", "numpy", "numpy._core.multiarray", "numpy._core.numeric"}
     found = unpickled(reference("numpy", "dtype"))
-    assert type(found).__module__ == "shoal.envs.grid.unpickling"
+    assert type(found).__module__ == "shoal.envs.grid.rulesets.unpickling"
     assert not hasattr(found, "__dict__")
     with pytest.raises(AttributeError):
         found.anything = 1
@@ -230,7 +230,7 @@ BOMBS = {
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_no_more_is_unpacked_than_is_allowed(name, monkeypatch):
-    monkeypatch.setattr("shoal.envs.grid.benchmark_files.MAX_BYTES", 2**20)
+    monkeypatch.setattr("shoal.envs.grid.rulesets.benchmark_files.MAX_BYTES", 2**20)
     packed = bz2.compress(BOMBS[name])
     assert len(packed) < 1000
     Path(SPOILT).write_bytes(packed)

@@ -5,13 +5,18 @@ import re
 import numpy as np
 import pytest
 
-from shoal.envs.grid.benchmark import Benchmark
-from shoal.envs.grid.generating import PUBLISHED
-from shoal.envs.grid.goals import GoalKind
-from shoal.envs.grid.rules import TWO_TILE_KINDS, RuleKind
-from shoal.envs.grid.rulesets import ruleset
-from shoal.envs.grid.tiles import Colour, Tile
-from shoal.envs.grid.wording import describe_benchmark, describe_goal, describe_rule, describe_ruleset
+from shoal.envs.grid.engine.goals import GoalKind
+from shoal.envs.grid.engine.rules import TWO_TILE_KINDS, RuleKind
+from shoal.envs.grid.engine.tiles import Colour, Tile
+from shoal.envs.grid.rulesets.benchmark import Benchmark
+from shoal.envs.grid.rulesets.descriptions import (
+    describe_benchmark,
+    describe_goal,
+    describe_rule,
+    describe_ruleset,
+)
+from shoal.envs.grid.rulesets.generation import PUBLISHED
+from shoal.envs.grid.rulesets.rulesets import ruleset
 
 BALL, KEY, HEX = (Tile.BALL, Colour.ORANGE), (Tile.KEY, Colour.GREY), (Tile.HEX, Colour.RED)
 GONE = (Tile.FLOOR, Colour.BLACK)

@@ -7,11 +7,11 @@ import pytest
 
 from shoal.errors import ShoalError
 from shoal.nets.composition import Branches, Chain, Core, IdentityCore, RecurrentChain, is_noisy
-from shoal.nets.cores import RecurrentCore
 from shoal.nets.ensembles import Ensemble
 from shoal.nets.headed import Headed
 from shoal.nets.heads import CategoricalHead
 from shoal.nets.inputs import ArrayInput, DictInput, EmbeddingInput, Inputs, OneHotInput
+from shoal.nets.memory.cores import RecurrentCore
 from shoal.nets.mlp import MLP
 from shoal.nets.noisy import NoisyMLP
 

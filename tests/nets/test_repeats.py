@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.nets import recurrent
 from shoal.nets.encoders import Encoder
-from shoal.nets.recurrent import CoreOptions, NetworkInputs, RecurrentTorso
+from shoal.nets.memory import recurrent
+from shoal.nets.memory.recurrent import CoreOptions, NetworkInputs, RecurrentTorso
 from shoal.nets.repeats import apply_to_distinct, distinct_rows
 from shoal.spaces import Box, Dict, Discrete
 from shoal.types import EnvSpec

@@ -12,7 +12,8 @@ from tiny_worlds import SMALL, populate, values
 from shoal import envs, trees
 from shoal.algos.ppo import PPOConfig
 from shoal.errors import ShoalError
-from shoal.runtime import finetuning, saving
+from shoal.runtime import finetuning
+from shoal.runtime.disk import policy_files
 from shoal.runtime.run import Settings
 from shoal.runtime.trainer import member_shapes
 from shoal.types import Algorithm, spec_of
@@ -33,7 +34,7 @@ def shapes(chosen):
 def leaves_of(population):
     """What a run saves of what it has learned."""
     named = trees.named_leaves(jax.device_get(population.learner.shared))
-    return {f"{saving.LEARNER}/{name}": x for name, x in named.items()}
+    return {f"{policy_files.LEARNER}/{name}": x for name, x in named.items()}
 
 
 @pytest.fixture(scope="module")

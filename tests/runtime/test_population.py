@@ -10,7 +10,7 @@ from tiny_bandit import BanditConfig
 from tiny_worlds import Halves, assert_equal, populate, values
 
 from shoal import envs
-from shoal.algos import optimisers
+from shoal.algos.learning import optimisers
 from shoal.algos.ppo import PPOConfig
 from shoal.envs.batch import Batch
 from shoal.runtime import population as populations

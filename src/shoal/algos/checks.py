@@ -10,11 +10,12 @@ import typing
 from typing import Any
 
 from shoal import trees
-from shoal.algos import networks, optimisers
+from shoal.algos.acting import networks
+from shoal.algos.learning import optimisers
 from shoal.arguments import LARGEST_INDEX
 from shoal.errors import ShoalError, nearest
 from shoal.nets.activations import activation
-from shoal.nets.cores import check_latches
+from shoal.nets.memory.cores import check_latches
 from shoal.spaces import Box, Discrete, MultiDiscrete
 from shoal.types import EnvSpec
 

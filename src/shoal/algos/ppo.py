@@ -16,22 +16,14 @@ import jax.numpy as jnp
 import optax
 
 from shoal import spaces, trees
-from shoal.algos import (
-    actions,
-    batches,
-    checks,
-    counts,
-    memories,
-    networks,
-    optimisers,
-    ppo_settings,
-    surrogates,
-)
-from shoal.algos.batches import Minibatch, Rows
-from shoal.algos.normalising import normalise, scale_rewards
+from shoal.algos import checks, ppo_settings
+from shoal.algos.acting import actions, memories, networks
+from shoal.algos.acting.normalisation import normalise, scale_rewards
+from shoal.algos.learning import metric_means, minibatches, optimisers, surrogates
+from shoal.algos.learning.minibatches import Minibatch, Rows
 from shoal.nets.actor_critic import acting_part
 from shoal.nets.gradients import compute_gradient_once
-from shoal.nets.recurrent import Memories, NetworkInputs
+from shoal.nets.memory.recurrent import Memories, NetworkInputs
 from shoal.ops import policy_losses, returns, statistics, value_losses
 from shoal.trees import parameter
 from shoal.types import Algorithm, Array, EnvSpec, Learner, Mean, Metrics, PyTree, TimeStep, Trajectory
@@ -308,19 +300,21 @@ def update(
     shuffle_key = jax.random.fold_in(key, jax.lax.axis_index(axis)) if axis else key
 
     def minibatch_step(carry: GradientState, minibatch: Minibatch) -> tuple[GradientState, Array]:
-        batch = batches.take_rows(rows, minibatch.rows)._replace(advantage=minibatch.advantage)
+        batch = minibatches.take_rows(rows, minibatch.rows)._replace(advantage=minibatch.advantage)
         gradient = functools.partial(summed_gradient, config, merge, batch, shared.kl_coef)
         return gradient_step(config, axis, optimizer, gradient, carry, minibatch)
 
     start = GradientState(parts, shared.optimizer, stopped=jnp.asarray(False))
-    final, history = jax.lax.scan(minibatch_step, start, batches.minibatches(config, axis, rows, shuffle_key))
+    final, history = jax.lax.scan(
+        minibatch_step, start, minibatches.minibatches(config, axis, rows, shuffle_key)
+    )
     steps = dict(zip(METRICS, history.T, strict=True))
     # How far the policy has moved by the last epoch.
     kl = jnp.mean(steps["approx_kl"][-config.num_minibatches :])
     shared = shared._replace(network=merge(final.parts), optimizer=final.optimizer)
-    metrics |= counts.step_means(steps, ACTOR_METRICS) | {
-        "learning_rate": counts.scalar_mean(config.learning_rate * rate),
-        "kl_coef": counts.scalar_mean(shared.kl_coef),
+    metrics |= metric_means.step_means(steps, ACTOR_METRICS) | {
+        "learning_rate": metric_means.scalar_mean(config.learning_rate * rate),
+        "kl_coef": metric_means.scalar_mean(shared.kl_coef),
     }
     return Learner(adapt_coefficients(config, shared, kl), prepared.local), metrics
 
@@ -369,19 +363,19 @@ def prepare(
         moments = statistics.update_moments(shared.observation, before.observation, weight, axis_name=axis)
         learner = learner._replace(shared=learner.shared._replace(observation=moments))
     metrics = {
-        "explained_variance": counts.scalar_mean(
+        "explained_variance": metric_means.scalar_mean(
             statistics.explained_variance(target, value[:-1], weight, axis_name=axis)
         ),
-        **counts.moment_metrics("value", value[:-1], weight, axis),
-        **counts.moment_metrics("advantage", advantage, weight, axis),
+        **metric_means.moment_metrics("value", value[:-1], weight, axis),
+        **metric_means.moment_metrics("advantage", advantage, weight, axis),
     }
     if memories_before:
         local = memories.unpack_local(learner.local)._replace(
             critic=jax.tree.map(lambda x: x[-1], memories_before.critic)
         )
         learner = learner._replace(local=memories.pack_local(local))
-    rows = batches.to_rows(config, rows)._replace(
-        start=batches.chunk_starts(config, step_inputs, memories_before)
+    rows = minibatches.to_rows(config, rows)._replace(
+        start=minibatches.chunk_starts(config, step_inputs, memories_before)
     )
     return rows, learner, metrics
 
@@ -491,7 +485,7 @@ def summed_gradient(
         return summed_loss(config, network, chunk, kl_coef, update_actor)
 
     grad = jax.grad(loss, has_aux=True)
-    num_chunks = batches.num_gradient_parts(batch, config.gradient_chunk)
+    num_chunks = minibatches.num_gradient_parts(batch, config.gradient_chunk)
     if num_chunks == 1:
         total, metrics = grad(network, batch)
     else:
@@ -510,7 +504,7 @@ def summed_loss(
     config: PPOConfig, network: PyTree, batch: Rows, kl_coef: Array, update_actor: Array
 ) -> tuple[Array, RowMetrics]:
     """PPO's loss, summed over the rows that are transitions, and what it is made of, row by row."""
-    batch, distribution, value = batches.replay(network, batch)
+    batch, distribution, value = minibatches.replay(network, batch)
     # A rollout has no weight below 0, which the compiler does not know.
     distribution, value = compute_gradient_once(
         (distribution, value), batch.weight[(0,) * batch.weight.ndim] >= 0

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal import trees
-from shoal.envs import batching
+from shoal.envs import sparse_updates
 from shoal.errors import ShoalError, nearest
 from shoal.spaces import Space
 from shoal.types import Array, Environment, PyTree, State, TimeStep
@@ -170,7 +170,7 @@ class Batch:
             self._check_same_types(started, current)
             return started
 
-        return batching.change_in_groups(ended, start_group, stepped)
+        return sparse_updates.change_in_groups(ended, start_group, stepped)
 
     def _check_same_types(self, started: PyTree, stepped: PyTree) -> None:
         """Holds the environment to one structure of states and time-steps; shapes are read while tracing."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from shoal.arguments import mapping, short_repr, text
-from shoal.envs.grid import names as grid_names
+from shoal.envs.grid.tasks import task_names as grid_names
 from shoal.errors import ShoalError, nearest
 from shoal.imports import import_object
 from shoal.user_code import reports_user_code

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from shoal.envs import batching, summaries
+from shoal.envs import sparse_updates, summaries
 from shoal.envs.base import TimeStep, Wrapper, again, environment, parameter
 from shoal.envs.registry import MAX_COUNT
 from shoal.errors import ShoalError
@@ -150,7 +150,7 @@ class Trial(Wrapper):
             )
             return next_state, next_timestep
 
-        return batching.change_where(has_next, start_next, (state, timestep), key, traced)
+        return sparse_updates.change_where(has_next, start_next, (state, timestep), key, traced)
 
     def inner_state(self, state: TrialState) -> State:
         """The inner environment's state."""

@@ -10,8 +10,8 @@ import numpy as np
 
 from shoal import trees
 from shoal.errors import ShoalError
+from shoal.runtime.disk.policy_files import LEARNER
 from shoal.runtime.run import Run
-from shoal.runtime.saving import LEARNER
 from shoal.types import Learner, PyTree, spec_of
 
 SavedLeaves = Mapping[

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.envs.base import TimeStep, environment, parameter, restart, transition
-from shoal.envs.classic import pictures
+from shoal.envs.classic import scenes
 from shoal.spaces import Box, Discrete
 
 MAX_VELOCITY_1 = 4 * np.pi  # radians a second
@@ -132,4 +132,4 @@ class Acrobot:
 
     def render(self, state: AcrobotState) -> np.ndarray:
         """The two links, and the height that the tip is to reach."""
-        return pictures.two_links(float(state.angle_1), float(state.angle_2), TARGET_HEIGHT)
+        return scenes.two_links(float(state.angle_1), float(state.angle_2), TARGET_HEIGHT)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.envs.base import TimeStep, environment, parameter, restart, transition
-from shoal.envs.classic import pictures
+from shoal.envs.classic import scenes
 from shoal.spaces import Box, Discrete
 
 POSITION_LIMIT = 2.4  # metres from the middle of the track
@@ -88,6 +88,6 @@ class CartPole:
 
     def render(self, state: CartPoleState) -> np.ndarray:
         """The cart on its track."""
-        return pictures.cart_with_pole(
+        return scenes.cart_with_pole(
             float(state.position), float(state.angle), 2 * float(self.half_length), POSITION_LIMIT
         )

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.envs.base import TimeStep, environment, parameter, restart, transition
-from shoal.envs.classic import pictures
+from shoal.envs.classic import scenes
 from shoal.spaces import Box, Discrete
 
 MIN_POSITION, MAX_POSITION = -1.2, 0.6
@@ -47,7 +47,7 @@ def drive(state: MountainCarState, push: jax.Array, gravity: jax.Array | float) 
 
 def picture(state: MountainCarState, goal: jax.Array | float) -> np.ndarray:
     """The car on the hill and the goal's flag, uint8 [height, width, 3]."""
-    return pictures.car_on_a_hill(float(state.position), float(goal), MIN_POSITION, MAX_POSITION, STEEPNESS)
+    return scenes.car_on_a_hill(float(state.position), float(goal), MIN_POSITION, MAX_POSITION, STEEPNESS)
 
 
 @environment

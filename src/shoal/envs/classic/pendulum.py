@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.envs.base import TimeStep, environment, parameter, restart, transition
-from shoal.envs.classic import pictures
+from shoal.envs.classic import scenes
 from shoal.spaces import Box
 
 MAX_SPEED = 8.0  # radians a second
@@ -76,4 +76,4 @@ class Pendulum:
 
     def render(self, state: PendulumState) -> np.ndarray:
         """The rod on its pivot."""
-        return pictures.pendulum(float(state.angle), float(self.length))
+        return scenes.pendulum(float(state.angle), float(self.length))

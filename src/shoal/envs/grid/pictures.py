@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.envs.drawing import Point, Shape, box, canvas, disc, expand, paint, polygon, to_uint8
-from shoal.envs.grid.board import DIRECTIONS, read
-from shoal.envs.grid.tiles import NUM_COLOURS, NUM_TILES, TILE_BITS, Colour, Tile, tile_of
+from shoal.envs.grid.engine.board import DIRECTIONS, read
+from shoal.envs.grid.engine.tiles import NUM_COLOURS, NUM_TILES, TILE_BITS, Colour, Tile, tile_of
 from shoal.types import Array
 
 RGB = {

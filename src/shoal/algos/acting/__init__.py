@@ -1,0 +1,1 @@
+"""What acting needs: networks, memories, actions, normalisation."""

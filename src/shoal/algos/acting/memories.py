@@ -1,0 +1,136 @@
+"""What a policy carries from step to step, and how a network is run over time: with a memory or without.
+
+A network without one sees each step by itself. It is the case of empty memories `()`, which hold no arrays, so
+that nothing is computed, stored or shuffled for them.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from shoal import spaces, trees
+from shoal.algos.acting import actions, networks
+from shoal.nets.memory.recurrent import Memories, NetworkInputs
+from shoal.nets.memory.recurrent import initial as initial_carry
+from shoal.types import EPISODE_ENDED, Array, EnvSpec, PyTree, TimeStep
+
+
+class Memory(NamedTuple):
+    """What a recurrent policy carries from step to step, [N, ...]; each () where it has none."""
+
+    carry: PyTree  # of the actor's core
+    action: PyTree  # the previous one as numbers, zeros for none
+    noise: PyTree  # of correlated exploration
+
+
+class Local(NamedTuple):
+    """What belongs to each environment, [N, ...], where the critic has a memory of its own."""
+
+    discounted: Array  # the running discounted return
+    critic: PyTree  # the critic's carry from before the next rollout
+
+
+def is_recurrent(config: Any) -> bool:
+    """Whether a config's network has a memory."""
+    return config.core != "none"
+
+
+def initial(config: Any, spec: EnvSpec, batch_shape: tuple[int, ...]) -> PyTree:
+    """The memory of a policy that has just begun; () if it has none, and the noise alone if it has only that."""
+    noise: PyTree = ()
+    if config.correlated_noise:
+        noise = jnp.zeros((*batch_shape, spaces.zeros(spec.action_space).size))
+    has_previous_action = config.previous_action and is_recurrent(config)
+    action = (
+        jnp.zeros((*batch_shape, actions.num_action_features(spec.action_space)))
+        if has_previous_action
+        else ()
+    )
+    carry = _carry(config, spec, config.hidden_sizes, batch_shape) if is_recurrent(config) else ()
+    return pack(Memory(carry, action, noise))
+
+
+def unpack(memory: PyTree) -> Memory:
+    """A policy's memory with all its parts."""
+    return memory if isinstance(memory, Memory) else Memory((), (), memory)
+
+
+def pack(memory: Memory) -> PyTree:
+    """The reverse of `unpack`."""
+    return memory if jax.tree.leaves(memory.carry) else memory.noise
+
+
+def initial_local(config: Any, spec: EnvSpec, num_envs: int) -> Array | Local:
+    """What belongs to each environment before its first step."""
+    discounted = jnp.zeros((num_envs,))
+    if not is_recurrent(config) or config.shared_torso:
+        return discounted
+    sizes = config.critic_hidden_sizes
+    return Local(discounted, _carry(config, spec, sizes, (num_envs,)))
+
+
+def unpack_local(local: Array | Local) -> Local:
+    """What belongs to each environment, with all its parts."""
+    return local if isinstance(local, Local) else Local(local, ())
+
+
+def pack_local(local: Local) -> Array | Local:
+    """The reverse of `unpack_local`."""
+    return local if jax.tree.leaves(local.critic) else local.discounted
+
+
+def _carry(config: Any, spec: EnvSpec, sizes: tuple[int, ...], batch_shape: tuple[int, ...]) -> PyTree:
+    """The memory of a torso with layers of `sizes` before its core."""
+    width = sizes[-1] if sizes else 0  # of use only where it shows the step before, which takes a layer
+    return initial_carry(networks.core_options(config, spec), width, batch_shape)
+
+
+def network_inputs(config: Any, timestep: TimeStep, observation: PyTree, previous: PyTree) -> NetworkInputs:
+    """What the network is shown: the observation as normalised, and what else the config names.
+
+    The previous action and the reward of the step that a memory begins with are none: zeros.
+    """
+    if not is_recurrent(config):
+        return NetworkInputs(observation, timestep.action_mask)
+    starts = memory_starts(config, timestep)
+    action = trees.where(starts, jax.tree.map(jnp.zeros_like, previous), previous)
+    reward = jnp.where(starts, 0.0, timestep.reward) if config.previous_reward else ()
+    return NetworkInputs(observation, timestep.action_mask, starts, action, reward)
+
+
+def memory_starts(config: Any, timestep: TimeStep) -> Array:
+    """Where the memory is cleared: with the first step, or with that of each episode of a trial too."""
+    observation = timestep.observation
+    if config.memory_lasts == "trial" or not (isinstance(observation, dict) and EPISODE_ENDED in observation):
+        return timestep.first
+    return timestep.first | (observation[EPISODE_ENDED] == 1)
+
+
+def previous_actions(spec: EnvSpec, memory_action: PyTree, raw: Array) -> PyTree:
+    """The actions from before each of T+1 steps as numbers, [T+1, N, A]: the memory's, then those of the rollout."""
+    if isinstance(memory_action, tuple):
+        return ()
+    return jnp.concatenate([memory_action[None], actions.action_features(spec.action_space, raw)])
+
+
+def policy_step(actor: PyTree, carry: PyTree, inputs: NetworkInputs) -> tuple[PyTree, Any]:
+    """One step of N sequences: the new carry, and the distribution of the next action [N]."""
+    if isinstance(inputs.first, tuple):
+        return (), actor.policy(inputs.observation, inputs.action_mask)
+    carry, distribution = actor.policy(carry, jax.tree.map(lambda x: x[None], inputs))
+    return carry, jax.tree.map(lambda x: x[0], distribution)
+
+
+def values(network: PyTree, carries: Memories, after: PyTree, inputs: NetworkInputs) -> tuple[Array, PyTree]:
+    """The values of T+1 steps, [T+1, N], and the memories from before each of them; () for none.
+
+    Args:
+      network: whose parameters acted.
+      carries: from before the first step.
+      after: the actor's memories from after each of the T steps that it acted at.
+      inputs: at all T+1 steps.
+    """
+    if isinstance(inputs.first, tuple):
+        return network.value(inputs.observation), ()
+    return network.values(carries, after, inputs)

@@ -1,0 +1,39 @@
+"""Observations and rewards brought to size by statistics of what has been seen."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from shoal.algos.acting import memories
+from shoal.ops import statistics
+from shoal.types import Array, Learner, PyTree, TimeStep
+
+
+def normalise(moments: statistics.RunningMoments | None, observation: PyTree) -> PyTree:
+    """Observations as the network sees them."""
+    return observation if moments is None else statistics.normalise(moments, observation)
+
+
+def scale_rewards(
+    config: Any, axis: tuple[str, ...], learner: Learner, after: TimeStep, weight: Array
+) -> tuple[Array, Learner]:
+    """Rewards [T, N] over the running standard deviation of the discounted return, if so configured.
+
+    The running return of each environment is updated, used, and only then cleared where its episode ended.
+    """
+    if not config.norm_reward:
+        return after.reward, learner
+
+    unpacked = memories.unpack_local(learner.local)
+
+    def accumulate(discounted: Array, step: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+        reward, weight, last = step
+        discounted = jnp.where(weight > 0, config.gamma * discounted + reward, discounted)
+        return jnp.where(last, 0.0, discounted), discounted
+
+    last, discounted = jax.lax.scan(accumulate, unpacked.discounted, (after.reward, weight, after.last))
+    moments = statistics.update_moments(learner.shared.reward, discounted, weight, axis_name=axis)
+    reward = jnp.clip(after.reward / statistics.standard_deviation(moments), -10.0, 10.0)
+    local = memories.pack_local(unpacked._replace(discounted=last))
+    return reward, Learner(learner.shared._replace(reward=moments), local)

@@ -1,0 +1,1 @@
+"""What learning needs: minibatches, objectives, optimisers, means of metrics."""

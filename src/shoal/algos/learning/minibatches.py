@@ -1,0 +1,148 @@
+"""From a rollout to minibatches: rows of it, shuffled, by networks that remember in contiguous chunks of time.
+
+A chunk is K steps of one environment with the memory from before the first of them; a network without memory has
+chunks of one step, and no axis for it. Leading axes of rows: [C] without memory, [C, K] with it.
+"""
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from shoal.algos.acting import memories
+from shoal.nets.actor_critic import policy_and_value
+from shoal.nets.memory.recurrent import NetworkInputs
+from shoal.ops import permutations, statistics
+from shoal.types import Array, PyTree
+
+
+class ChunkStart(NamedTuple):
+    """Where the replay of each chunk starts; () throughout without memory."""
+
+    carry: PyTree = ()  # [C, ...], from before the burn-in where there is one, else before the chunk
+    burn_in: PyTree = ()  # the steps before the chunk, [C, B, ...]
+    has_burn_in: PyTree = ()  # whether there are any, [C]: the rollout's first chunks have none
+
+
+class Rows(NamedTuple):
+    """The rollout as independent rows; one of weight 0 is no transition and counts nowhere."""
+
+    inputs: NetworkInputs
+    raw_action: Array
+    log_prob: Array
+    distribution: PyTree
+    value: Array
+    advantage: Array
+    target: Array
+    weight: Array
+    start: ChunkStart = ChunkStart()
+
+
+def to_rows(config: Any, tree: PyTree) -> PyTree:
+    """Arrays of a rollout [T, N, ...] by rows: [T * N, ...], or in chunks of K steps [T / K * N, K, ...]."""
+    if not memories.is_recurrent(config):
+        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), tree)
+
+    def to_chunks(x: Array) -> Array:
+        steps, envs, *rest = x.shape
+        length = config.chunk_length or steps
+        x = x.reshape(steps // length, length, envs, *rest)
+        return jnp.swapaxes(x, 1, 2).reshape(-1, length, *rest)
+
+    return jax.tree.map(to_chunks, tree)
+
+
+def chunk_starts(config: Any, inputs: NetworkInputs, before: PyTree) -> ChunkStart:
+    """Where the replay of each chunk starts.
+
+    Args:
+      config: whose `chunk_length` and `burn_in` count.
+      inputs: of the network at the rollout's T steps, [T, N, ...].
+      before: the memories from before each of at least T steps, [T, N, ...]; () for none.
+    """
+    if not memories.is_recurrent(config):
+        return ChunkStart()
+    steps, envs = inputs.first.shape  # type: ignore[union-attr]
+    length, burn_in = config.chunk_length or steps, config.burn_in
+    first_steps = jnp.arange(0, steps, length)
+    carry_steps = jnp.maximum(first_steps - burn_in, 0)
+    carry = jax.tree.map(lambda x: x[carry_steps].reshape(-1, *x.shape[2:]), before)
+    if burn_in == 0 or steps == length:
+        return ChunkStart(carry)
+    window = jnp.maximum(first_steps[:, None] + jnp.arange(-burn_in, 0), 0)
+
+    def preceding(x: Array) -> Array:
+        return jnp.swapaxes(x[window], 1, 2).reshape(-1, burn_in, *x.shape[2:])
+
+    return ChunkStart(carry, jax.tree.map(preceding, inputs), jnp.repeat(first_steps > 0, envs))
+
+
+def replay(network: PyTree, batch: Rows) -> tuple[Rows, Any, Array]:
+    """Runs the network over a minibatch: (the rows, the distributions, the values), which agree in their leading axes.
+
+    With memory these are [K, C]: time comes first. No gradient flows through the memory that a chunk starts from, nor
+    through its burn-in, which brings that memory up to date with the parameters.
+    """
+    if isinstance(batch.inputs.first, tuple):
+        return batch, *policy_and_value(network, batch.inputs.observation, batch.inputs.action_mask)
+    carry, burn_in, has_burn_in = batch.start
+    if burn_in:
+        burned_in = network.unroll(carry, jax.tree.map(_time_first, burn_in)).after
+        carry = _where_rows(has_burn_in, jax.lax.stop_gradient(burned_in), carry)
+    batch = jax.tree.map(_time_first, batch._replace(start=ChunkStart()))
+    unrolled = network.unroll(carry, batch.inputs)
+    return batch, unrolled.distribution, unrolled.value
+
+
+def _time_first(x: Array) -> Array:
+    return jnp.swapaxes(x, 0, 1)
+
+
+def _where_rows(condition: Array, on_true: PyTree, on_false: PyTree) -> PyTree:
+    return jax.tree.map(lambda x, y: jnp.where(condition[:, None], x, y), on_true, on_false)
+
+
+class Minibatch(NamedTuple):
+    """Which rows a gradient step is taken on."""
+
+    rows: Array  # their indices, uint32 [size]
+    advantage: Array  # of these rows, normalised as configured, [size, ...]
+    weight: Array  # how many of them are transitions, of all devices
+    epoch: Array
+
+
+def minibatches(config: Any, axis: tuple[str, ...], rows: Rows, key: Array) -> Minibatch:
+    """The minibatches of all epochs, each epoch in an order of its own, [epochs * num_minibatches, ...].
+
+    Their statistics are taken here for all at once, so that devices need not wait for each other at every step.
+    """
+    num_rows = rows.weight.shape[0]
+    epochs = max(config.update_epochs, config.critic_update_epochs)
+    permutation = jax.vmap(permutations.permutation, in_axes=(0, None))
+    index = permutation(jax.random.split(key, epochs), num_rows).astype(jnp.uint32)
+    index = index.reshape(epochs * config.num_minibatches, -1)
+    # One minibatch after the other: a gather of all at once takes five times as long on the CPU.
+    advantage, weight = jax.lax.map(functools.partial(take_rows, (rows.advantage, rows.weight)), index)
+    if config.norm_adv == "minibatch":
+        advantage = jax.vmap(lambda x, w: statistics.standardise(x, w, axis_name=axis))(advantage, weight)
+    total = weight.sum(axis=tuple(range(1, weight.ndim)))
+    if axis:
+        total = jax.lax.psum(total, axis)
+    return Minibatch(index, advantage, total, jnp.repeat(jnp.arange(epochs), config.num_minibatches))
+
+
+def take_rows(rows: PyTree, index: Array) -> PyTree:
+    """The rows of these numbers, which must be there: unsigned, so that nothing looks for ones below 0."""
+    return jax.tree.map(lambda x: x.at[index].get(mode="promise_in_bounds"), rows)
+
+
+def num_gradient_parts(batch: Rows, rows: int) -> int:
+    """Into how many equal parts of about `rows` steps a minibatch is cut for its gradient; 1 if it cannot be."""
+    size, *length = batch.weight.shape
+    target_parts = -(-rows // math.prod(length))
+    if target_parts <= 0 or size <= target_parts:
+        return 1
+    min_parts = -(-size // target_parts)
+    return next((k for k in range(min_parts, 4 * min_parts) if size % k == 0), 1)

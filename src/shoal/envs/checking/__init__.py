@@ -1,0 +1,1 @@
+"""The checker of environments, and what it is made of."""

@@ -1,0 +1,113 @@
+"""What an environment must satisfy before it is run: the part of the checker that needs no more than one trace."""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from shoal.envs.checking.check_findings import Finding, describe
+from shoal.envs.checking.check_static import check_parameters, check_protocol, check_space, check_summaries
+from shoal.envs.checking.check_traces import Traces, check_types, sample_action
+from shoal.errors import ShoalError
+from shoal.trees import as_arrays
+from shoal.types import PyTree, TimeStep
+from shoal.user_code import reports_user_code, user_code_error
+
+DECLARATIONS = ("observation_space", "action_space", "num_agents", "info_summaries")
+
+
+@reports_user_code
+def require_contract(env: Any, name: str = "") -> None:
+    """Requires that an environment is one, and that `reset` and `step` agree with each other and with its spaces.
+
+    Traces both once, with the environment's numbers as data; the trace of an environment is kept, so that this
+    costs next to nothing the second time.
+
+    Args:
+      env: the environment.
+      name: by which `shoal check` would know it; its class by default.
+
+    Raises:
+      ShoalError: the first thing that is wrong.
+      UserCodeError: `reset` or `step` fails.
+    """
+    name = name or getattr(type(env), "__name__", str(env))
+    hint = f"`shoal check {name}` tells more." if ":" in name else "shoal.check tells more."
+    try:
+        finding = next(itertools.chain(_check_declarations(env), _check_step(env)), None)
+    except ShoalError:
+        raise
+    except Exception as error:
+        if user_code_error(error) is not None:
+            raise
+        raise ShoalError(f"{name} cannot be run: {describe(error)}; {hint}") from error
+    if finding is not None:
+        raise ShoalError(f"{name} cannot be run: {finding.message}; {hint}")
+
+
+def _check_declarations(env: Any) -> Iterator[Finding]:
+    for attribute in DECLARATIONS:
+        if hasattr(type(env), attribute):
+            getattr(env, attribute)  # a property that fails names its own line
+    yield from check_protocol(env)
+    yield from check_space("observation_space", env.observation_space)
+    yield from check_space("action_space", env.action_space)
+    yield from check_parameters(env)
+
+
+def _check_step(env: Any) -> Iterator[Finding]:
+    env_arrays, key = as_arrays(env), jax.random.key(0)
+    start, action, stepped = _shapes(_first_step.trace(env_arrays, key))
+    yield from check_types(env, Traces(start, stepped))
+    yield from check_summaries(env, start[1].info)
+    _check_leaks(jax.make_jaxpr(_second_step)(env_arrays, stepped[0], action, key).consts)
+
+
+def _shapes(traced: Any) -> Any:
+    """What a traced function returns, without weak types: they are the checker's, since a batch takes them away."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), traced.out_info)
+
+
+def _check_leaks(constants: Sequence[Any]) -> None:
+    """Raises JAX's error for a traced value of an earlier trace, which some traces take for a constant."""
+    for constant in constants:
+        if isinstance(constant, jax.core.Tracer):
+            jnp.asarray(constant) + jnp.zeros_like(constant)
+
+
+@jax.jit
+def _first_step(env: Any, key: jax.Array) -> tuple[Any, PyTree, Any]:
+    """A reset, an action and a step; traced and never run."""
+    state, start = _require_pair(env, "reset", env.reset(key))
+    action = sample_action(env, key, start.action_mask)
+    return (state, start), action, _require_pair(env, "step", env.step(state, action, key))
+
+
+@jax.jit
+def _second_step(env: Any, state: Any, action: PyTree, key: jax.Array) -> Any:
+    """A step in a trace of its own, in which whatever the first trace left behind shows."""
+    return env.step(state, action, key)
+
+
+def _require_pair(env: Any, method: str, result: Any) -> tuple[PyTree, TimeStep]:
+    """The state and the time-step that a method returned.
+
+    Raises:
+      ShoalError: it returned anything else.
+    """
+    where = f"{type(env).__name__}.{method}"
+    right = "(state, TimeStep) would be right, by shoal.restart and shoal.transition"
+    if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], TimeStep):
+        got = ", ".join(type(part).__name__ for part in result) if type(result) is tuple else ""
+        raise ShoalError(f"{where} returns {f'({got})' if got else f'a {type(result).__name__}'}; {right}.")
+    timestep = result[1]
+    for field in ("observation", "reward", "discount", "first", "last"):
+        if getattr(timestep, field) is None:
+            raise ShoalError(f"{where} returns None as `{field}` of the time-step; an array would be right.")
+    if not isinstance(timestep.info, Mapping):
+        raise ShoalError(
+            f"{where} returns a {type(timestep.info).__name__} as `info`; a dictionary would be right."
+        )
+    return result

@@ -1,0 +1,135 @@
+"""Checks of what reset and step leave behind: values changed in place, fields changed, traced values kept."""
+
+import gc
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from shoal.envs.checking.check_findings import Finding
+from shoal.envs.checking.check_traces import Traces, is_inexact, sample_action
+from shoal.trees import is_struct, named_leaves
+
+MAX_DEPTH = 4  # containers within containers, in which a kept value is looked for by its name
+MAX_ENTRIES = 10_000  # entries of a container that is looked through
+
+
+def check_in_place(env: Any, traces: Traces, key: jax.Array) -> Iterator[Finding]:
+    """The state and the action that a step is given are the same after it."""
+    state, start = traces.start
+    changed: list[str] = []
+
+    def call(state: Any, key: jax.Array, mask: Any) -> None:
+        action = sample_action(env, key, mask)
+        inputs = {"state": state, "action": action}
+        before = {name: named_leaves(tree) for name, tree in inputs.items()}
+        env.step(state, action, key)
+        for name, tree in inputs.items():
+            leaves = named_leaves(tree)
+            paths = [*before[name], *(path for path in leaves if path not in before[name])]
+            for path in paths:
+                if leaves.get(path) is not before[name].get(path):
+                    changed.append(f"`{path}` of the {name}" if path else f"the {name}")
+
+    jax.eval_shape(call, state, key, start.action_mask)
+    for what in dict.fromkeys(changed):
+        yield Finding(
+            "in-place",
+            f"step changes {what} that it is given, in place, so that whoever keeps the one before has another; "
+            "a new container would be right, such as `{**state, name: value}`",
+        )
+
+
+class Snapshot(NamedTuple):
+    """What is compared with the same after the environment was traced."""
+
+    fields: dict[str, Any]
+    traced: list[Any]  # the values themselves, so that no other takes the id of one
+
+
+def take_snapshot(env: Any) -> Snapshot:
+    """The environment's fields and the traced values that exist, before it is traced."""
+    return Snapshot(_fields(env), _traced_values())
+
+
+def check_side_effects(env: Any, snapshot: Snapshot) -> Iterator[Finding]:
+    """Tracing reset and step changed no field of the environment and left no traced value anywhere."""
+    gc.collect()
+    known = {id(value) for value in snapshot.traced}
+    leaked = {id(value) for value in _traced_values() if id(value) not in known}
+    if leaked:
+        names = list(dict.fromkeys(_find_holders(env, leaked)))
+        where = (
+            names[0] if names else "somewhere outside of the state, such as a global, a closure or a cache"
+        )
+        yield Finding(
+            "hidden-state",
+            f"reset or step keeps a traced value in {where}, which is no number after the trace and an error where "
+            "it is used; all that a step remembers would be in the state that it returns",
+        )
+        return
+    after = _fields(env)
+    for name, value in snapshot.fields.items():
+        if name not in after or not _is_equal(value, after[name]):
+            yield Finding(
+                "hidden-state",
+                f"reset or step changes the field `{name}` of the environment itself; all that a step remembers "
+                "would be in the state that it returns",
+            )
+
+
+def _fields(env: Any) -> dict[str, Any]:
+    """The environment's declared fields: NumPy arrays as copies, all else as text."""
+    names = getattr(env, "__dataclass_fields__", {})
+    values = {name: getattr(env, name, None) for name in names}
+    return {name: _copy_value(value) for name, value in values.items()}
+
+
+def _copy_value(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    return value if isinstance(value, jax.Array) else repr(value)
+
+
+def _is_equal(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other, equal_nan=is_inexact(one))
+    return one is other or (isinstance(one, str) and one == other)
+
+
+def _traced_values() -> list[Any]:
+    """Every traced value that is alive. By the type alone: asking an object could run code of its own."""
+    return [value for value in gc.get_objects() if issubclass(type(value), jax.core.Tracer)]
+
+
+def _find_holders(env: Any, leaked: set[int]) -> Iterator[str]:
+    """What holds one of the kept values: attributes of the environment, of its classes, and their modules' globals."""
+    places: list[tuple[str, Mapping[str, Any]]] = [("the attribute", getattr(env, "__dict__", {}))]
+    classes = [cls for cls in type(env).__mro__ if cls is not object]
+    places += [("the class attribute", vars(cls)) for cls in classes]
+    modules = dict.fromkeys(cls.__module__ for cls in classes)
+    places += [("the global", vars(sys.modules[name])) for name in modules if name in sys.modules]
+    for what, names in places:
+        for name, value in list(names.items()):
+            if _contains(value, leaked, MAX_DEPTH):
+                yield f"{what} `{name}`"
+
+
+def _contains(value: Any, leaked: set[int], depth: int) -> bool:
+    if id(value) in leaked:
+        return True
+    parts: Iterable[Any] = ()
+    if isinstance(value, dict):
+        parts = value.values()
+    elif isinstance(value, list | tuple | set | frozenset):
+        parts = value
+    elif is_struct(value) and not isinstance(value, type):
+        parts = vars(value).values()
+    else:
+        return False
+    parts = list(parts)
+    return (
+        depth > 0 and len(parts) <= MAX_ENTRIES and any(_contains(part, leaked, depth - 1) for part in parts)
+    )

@@ -1,0 +1,289 @@
+"""Checks that run the environment: a batch of random rollouts, compiled once and inspected in NumPy."""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal.envs.checking.check_findings import Finding
+from shoal.envs.checking.check_inspect import check_timesteps
+from shoal.envs.checking.check_keys import is_key
+from shoal.envs.checking.check_traces import Traces, bitwise_equal, format_short, sample_action
+from shoal.trees import as_arrays, named_leaves, where
+from shoal.types import TimeStep
+
+MAX_BLOCK_BYTES = 32 * 2**20  # of the data of one block
+MAX_LEAF_SIZE = 64  # elements: a leaf of the state up to this size is looked at for a clock
+QUICK_COMPILE = {"xla_backend_optimization_level": 1}  # compiled for a few thousand steps, not for millions
+COMPARED_STEPS = 4
+COMPARED_KEYS = 4
+
+
+class Sizes(NamedTuple):
+    """How much is run: keys (environments), steps of a block, and the most steps of one environment."""
+
+    keys: int
+    steps: int
+    max_steps: int
+
+
+class Block(NamedTuple):
+    """Random steps of all environments; every array but those of the ends is [N, T, ...]."""
+
+    timesteps: TimeStep
+    small_leaves: dict[str, np.ndarray]  # the small numeric leaves of the state
+    end: tuple[Any, TimeStep]  # the state and time-step after the last of them
+
+
+class Rollouts(NamedTuple):
+    """What the checks share: the two compiled programs and the first block of random steps."""
+
+    env: Any
+    sizes: Sizes
+    reset: Any
+    advance: Any
+    start: tuple[Any, TimeStep]
+    keys: jax.Array
+    action_keys: jax.Array
+    first: Block
+
+    def keys_at(self, offset: int, action_keys: jax.Array | None = None) -> Any:
+        """The keys of the block that begins after `offset` steps, of these or of other actions."""
+        actions = self.action_keys if action_keys is None else action_keys
+        return step_keys(self.keys, actions, offset, steps=self.sizes.steps)
+
+
+def advance(env: Any, carry: Any, keys: Any) -> Any:
+    """Random steps of one environment from (state, time-step), with a reset after each end.
+
+    `keys` are those of the steps, of the resets and of the actions, [T] each: drawn outside, because
+    drawing them inside takes longer to compile than most environments.
+    """
+
+    def step(carry: Any, keys: Any) -> Any:
+        state, timestep = carry
+        step_key, reset_key, action_key = keys
+        action = sample_action(env, action_key, timestep.action_mask)
+        stepped = env.step(state, action, step_key)
+        carry = where(timestep.last, env.reset(reset_key), stepped)
+        return carry, (carry[1], _small_leaves(carry[0]))
+
+    return jax.lax.scan(step, carry, keys)
+
+
+def _small_leaves(state: Any) -> dict[str, jax.Array]:
+    """Leaves of the state in which a clock may be, each as a vector."""
+    leaves = {name: jnp.asarray(leaf) for name, leaf in named_leaves(state).items()}
+    return {
+        name: leaf.reshape(-1)
+        for name, leaf in leaves.items()
+        if leaf.size <= MAX_LEAF_SIZE and not is_key(leaf)
+    }
+
+
+def fit_sizes(sizes: Sizes, traces: Traces) -> Sizes:
+    """Sizes whose data fits the memory that the checker allows itself."""
+    leaves = [leaf for leaf in jax.tree.leaves(traces.stepped[1]) if hasattr(leaf, "dtype")]
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves) + 4 * MAX_LEAF_SIZE
+    state = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(traces.stepped[0]))
+    keys = int(np.clip(MAX_BLOCK_BYTES // (max(size, state) * 2), 2, sizes.keys))
+    steps = int(np.clip(MAX_BLOCK_BYTES // (size * keys), 2, min(sizes.steps, sizes.max_steps)))
+    return Sizes(keys, steps, sizes.max_steps)
+
+
+def start_rollouts(env: Any, sizes: Sizes, key: jax.Array, activity: Callable[[str], None]) -> Rollouts:
+    """Compiles, resets, and makes the first block of random steps; says to `activity` which of these begins."""
+    keys, action_keys = jax.random.split(key, (2, sizes.keys))
+    activity("compiling reset")
+    reset = jax.jit(jax.vmap(env.reset), compiler_options=QUICK_COMPILE).lower(keys).compile()
+    activity(f"running reset of {sizes.keys} environments")
+    start = jax.block_until_ready(reset(keys))
+    activity("compiling random steps")
+    steps = step_keys(keys, action_keys, 0, steps=sizes.steps)
+    advance_batch = (
+        jax.jit(jax.vmap(functools.partial(advance, env)), compiler_options=QUICK_COMPILE)
+        .lower(start, steps)
+        .compile()
+    )
+    activity(f"running {sizes.steps} random steps of {sizes.keys} environments")
+    first = run_block(advance_batch, start, steps)
+    return Rollouts(env, sizes, reset, advance_batch, start, keys, action_keys, first)
+
+
+@functools.partial(jax.jit, static_argnames="steps")
+def step_keys(keys: jax.Array, action_keys: jax.Array, offset: int, *, steps: int) -> Any:
+    """The keys of steps, resets and actions, [N, T] each, from step number `offset` on."""
+    kinds = [jax.vmap(jax.random.fold_in, (0, None))(keys, kind) for kind in (0, 1)]
+
+    def split(key: jax.Array) -> jax.Array:
+        return jax.random.split(jax.random.fold_in(key, offset), steps)
+
+    return tuple(jax.vmap(split)(kind) for kind in (*kinds, action_keys))
+
+
+def run_block(advance_batch: Any, carry: Any, keys: Any) -> Block:
+    """One block of random steps, as NumPy arrays."""
+    end, (timesteps, small_leaves) = advance_batch(carry, keys)
+    return Block(jax.tree.map(np.asarray, timesteps), jax.tree.map(np.asarray, small_leaves), end)
+
+
+def check_reset(rollouts: Rollouts) -> Iterator[Finding]:
+    """The first time-steps: their flags, their reward, and all that holds of every time-step."""
+    timesteps = jax.tree.map(lambda leaf: np.asarray(leaf)[:, None], rollouts.start[1])
+    last, first = timesteps.last, timesteps.first
+    if last.any():
+        yield Finding(
+            "ends-on-reset",
+            f"`last` is True on the time-step of reset for {last.sum()} of {last.size} keys; an episode "
+            "has at least one step",
+        )
+    if not first.all():
+        wrong = f"`first` is False on the time-step of reset for {(~first).sum()} of {first.size} keys"
+        yield Finding("first-flag", f"{wrong}; True would be right")
+    reward = timesteps.reward
+    if (reward != 0).any() and np.isfinite(reward).all():
+        value = reward[reward != 0].flat[0]
+        yield Finding(
+            "reset-reward", f"the reward of reset is {value:.6g}; no step led here, so 0 would be right"
+        )
+    yield from check_timesteps(rollouts.env, timesteps, 0)
+
+
+def check_block(rollouts: Rollouts, block: Block, previous_last: Any, offset: int) -> Iterator[Finding]:
+    """All that holds of every time-step, over a block; `previous_last` is `last` of the step before it."""
+    last = block.timesteps.last
+    is_reset = np.concatenate([np.asarray(previous_last)[:, None], last[:, :-1]], axis=1)
+    wrong = block.timesteps.first & ~is_reset
+    if wrong.any():
+        step = offset + int(np.argwhere(wrong)[0][1]) + 1
+        yield Finding(
+            "first-flag", f"`first` is True on the time-step of step {step}; only on reset would it be"
+        )
+    yield from check_timesteps(rollouts.env, block.timesteps, offset + 1)
+
+
+def check_repeated(rollouts: Rollouts) -> Iterator[Finding]:
+    """The same compiled program with the same arguments gives the same numbers, bit for bit."""
+    repeated = run_block(rollouts.advance, rollouts.start, rollouts.keys_at(0))
+    start = rollouts.reset(rollouts.keys)
+    difference = _difference(rollouts.start, start) or _difference(rollouts.first, repeated)
+    if difference:
+        yield Finding(
+            "hidden-state",
+            f"the same compiled rollout with the same keys and actions differs: {difference}; whatever "
+            "varies would come from the state and the key, not from a callback to Python",
+        )
+
+
+def _difference(one: Any, other: Any) -> str:
+    ones, others = named_leaves(one), named_leaves(other)
+    for name in ones:
+        if not bitwise_equal(ones[name], others[name]):
+            values = f"{format_short(ones[name])} once and {format_short(others[name])} another time"
+            return f"`{name.split('/', 1)[-1]}` is {values}"
+    return ""
+
+
+def check_actions(rollouts: Rollouts) -> Iterator[Finding]:
+    """Other actions change something."""
+    if not _has_choice(rollouts.env.action_space):
+        return
+    other = run_block(rollouts.advance, rollouts.start, rollouts.keys_at(0, other_actions(rollouts)))
+    if not _difference(rollouts.first, other):
+        yield Finding(
+            "action-ignored",
+            f"no action changes anything: {rollouts.sizes.keys} rollouts of {rollouts.sizes.steps} random "
+            "steps were equal to those with other actions in state, observation, reward and end; the step "
+            "would depend on its action",
+        )
+
+
+def other_actions(rollouts: Rollouts) -> jax.Array:
+    """Keys of other actions than those of the first block, [N]."""
+    return jax.random.split(rollouts.action_keys[0], rollouts.sizes.keys)
+
+
+def _has_choice(space: Any) -> bool:
+    if hasattr(space, "spaces"):
+        return any(_has_choice(part) for part in space.values())
+    if hasattr(space, "n"):
+        return space.n > 1
+    return any(n > 1 for n in space.nvec) if hasattr(space, "nvec") else bool(np.any(space.low < space.high))
+
+
+def check_keys(rollouts: Rollouts) -> Iterator[Finding]:
+    """With the same actions, other keys give another episode: another start or another course."""
+    actions = jnp.broadcast_to(rollouts.action_keys[:1], rollouts.action_keys.shape)
+    block = run_block(rollouts.advance, rollouts.start, rollouts.keys_at(0, actions))
+    for tree in (rollouts.start, block):
+        for leaf in jax.tree.leaves(tree):
+            if not is_key(leaf) and not all(bitwise_equal(leaf[0], row) for row in leaf[1:]):
+                return
+    yield Finding(
+        "key-ignored",
+        f"all {rollouts.sizes.keys} keys give the same start and, with the same actions, the same "
+        f"{rollouts.sizes.steps} steps; draw the start or the steps from the key, or ignore this rule where "
+        "the environment is meant to be deterministic",
+    )
+
+
+def check_single(rollouts: Rollouts) -> Iterator[Finding]:
+    """One environment, and one whose parameters are data, compute what the batch does."""
+    env = rollouts.env
+    has_parameters = bool(jax.tree.leaves(env)) and not jax.tree_util.all_leaves([env])
+    if has_parameters:
+        single = jax.jit(_short_rollout, compiler_options=QUICK_COMPILE)
+        difference = _compare_single(rollouts, functools.partial(single, as_arrays(env)))
+        if not difference:
+            return
+    constant = _compare_single(
+        rollouts, jax.jit(functools.partial(_short_rollout, env), compiler_options=QUICK_COMPILE)
+    )
+    if constant:
+        yield Finding(
+            "vmap-differs",
+            f"one environment and a batch under jax.vmap differ with the same key and actions: {constant} in "
+            "the batch; equal numbers would be right",
+        )
+    elif has_parameters:
+        yield Finding(
+            "parameter",
+            f"parameters as data (float32 arrays) and as constants differ: {difference} as constants; equal "
+            "numbers would be right, so nothing may depend on the Python type of a parameter",
+        )
+
+
+def _short_rollout(env: Any, key: jax.Array, keys: Any) -> Any:
+    start = env.reset(key)
+    _, (timesteps, _) = advance(env, start, keys)
+    return start[1], timesteps
+
+
+def _compare_single(rollouts: Rollouts, single: Any) -> str:
+    """What differs between single rollouts and the rows of the batch, for two keys or more; "" if nothing."""
+    steps = min(COMPARED_STEPS, rollouts.sizes.steps)
+    keys, differences = rollouts.keys_at(0), []
+    for i in range(min(COMPARED_KEYS, rollouts.sizes.keys)):
+        start, timesteps = single(rollouts.keys[i], [kind[i, :steps] for kind in keys])
+        pairs = (
+            (jax.tree.map(lambda leaf, i=i: leaf[i], rollouts.start[1]), start),
+            (
+                jax.tree.map(lambda leaf, i=i: leaf[i, :steps], rollouts.first.timesteps),
+                timesteps,
+            ),
+        )
+        gaps = [_describe_gap(batch, one) for batch, one in pairs]
+        differences += [text for text in gaps if text][:1]
+    return differences[0] if len(differences) >= 2 else ""
+
+
+def _describe_gap(batch: Any, one: Any) -> str:
+    rows, ones = named_leaves(batch), named_leaves(one)
+    for name, row in rows.items():
+        a, b = np.asarray(ones[name]), np.asarray(row)
+        if not np.allclose(a, b, rtol=1e-3, atol=1e-4, equal_nan=True):
+            return f"`{name}` is {format_short(a)} alone and {format_short(b)}"
+    return ""

@@ -1,0 +1,152 @@
+"""Checks that need no environment to run: the protocol's attributes, and the spaces."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from shoal.envs.checking.check_findings import Finding, describe
+from shoal.envs.summaries import REDUCTIONS
+from shoal.errors import nearest
+from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
+from shoal.trees import as_arrays, data_fields, is_struct, named_leaves
+
+_ATTRIBUTES = {
+    "observation_space": "a space of shoal.spaces",
+    "action_space": "a space of shoal.spaces",
+    "num_agents": "a positive int, 1 if there is no agent axis",
+    "info_summaries": "a mapping from entries of `info` to 'last', 'sum', 'mean' or 'max', {} for none",
+}
+
+
+def check_protocol(env: Any) -> Iterator[Finding]:
+    """The attributes and methods that every environment has."""
+    name = type(env).__name__
+    if isinstance(env, type):
+        yield Finding("protocol", f"{env.__name__} is a class; an environment is an instance of one")
+        return
+    for attribute, right in _ATTRIBUTES.items():
+        try:
+            getattr(env, attribute)
+        except AttributeError:
+            yield Finding("protocol", f"{name} has no `{attribute}`; it would be {right}")
+        except Exception as error:
+            yield Finding("protocol", f"{name}.{attribute} raises {describe(error)}; it would be {right}")
+    for method, signature in {"reset": "reset(key)", "step": "step(state, action, key)"}.items():
+        if not callable(getattr(env, method, None)):
+            yield Finding(
+                "protocol", f"{name} has no method `{signature}`; it would return (state, TimeStep)"
+            )
+    agents = getattr(env, "num_agents", 1)
+    if isinstance(agents, bool) or not isinstance(agents, int | np.integer) or agents < 1:
+        yield Finding("protocol", f"num_agents is {agents!r}; a positive int would be right")
+
+
+def check_summaries(env: Any, info: Mapping[str, Any]) -> Iterator[Finding]:
+    """`info_summaries` names entries that `info` has, and reductions that exist."""
+    summaries = env.info_summaries
+    if not isinstance(summaries, Mapping):
+        yield Finding("info-summary", f"info_summaries is {summaries!r}; a mapping would be right")
+        return
+    for entry, summary in summaries.items():
+        if summary not in REDUCTIONS:
+            hint = nearest(str(summary), REDUCTIONS)
+            right = "'last', 'sum', 'mean' or 'max' would be right"
+            yield Finding("info-summary", f"info_summaries[{entry!r}] is {summary!r}; {right}{hint}")
+        if entry not in info:
+            has = f"has {', '.join(map(repr, sorted(info)))}" if info else "is empty"
+            hint = nearest(str(entry), info)
+            yield Finding("info-summary", f"info_summaries names {entry!r}, but `info` {has}{hint}")
+
+
+def check_parameters(env: Any) -> Iterator[Finding]:
+    """The environment is a pytree of numbers with a hashable rest."""
+    name = type(env).__name__
+    if jax.tree_util.all_leaves([env]):
+        yield Finding(
+            "not-a-pytree",
+            f"{name} is not a pytree, so its parameters cannot be data of a compiled program; "
+            "`@shoal.envs.environment` above the class makes it one",
+        )
+        return
+    for path, leaf in named_leaves(env).items():
+        if not isinstance(leaf, bool | int | float | np.generic | np.ndarray | jax.Array):
+            yield Finding(
+                "not-a-pytree",
+                f"the parameter {path!r} of {name} is {leaf!r}, a {type(leaf).__name__}; "
+                "a number would be right, or a field that is declared static",
+            )
+            return
+    as_arrays(env)
+    yield from _check_static_fields(env)
+
+
+def _check_static_fields(env: Any) -> Iterator[Finding]:
+    """Static fields are part of what a program is compiled for, so they are compared and hashed."""
+    if not is_struct(env):
+        return
+    for field in dataclasses.fields(env):
+        value = getattr(env, field.name)
+        if field.name in data_fields(env):
+            yield from _check_static_fields(value)
+            continue
+        try:
+            hash(value)
+        except TypeError:
+            yield Finding(
+                "not-a-pytree",
+                f"the static field `{field.name}` of {type(env).__name__} is {value!r}, a {type(value).__name__}, "
+                "which has no hash; a number, a string or a tuple would be right",
+            )
+
+
+def check_space(name: str, space: Any) -> Iterator[Finding]:
+    """A space that has elements; `name` is what the sentence calls it."""
+    if isinstance(space, Discrete):
+        if not _is_int(space.n) or space.n <= 0:
+            yield Finding("space", f"{name} is Discrete({space.n!r}); n would be a positive int")
+    elif isinstance(space, MultiDiscrete):
+        if not space.nvec:
+            yield Finding("space", f"{name} is MultiDiscrete(()), which has no part; give it one or more")
+        for i, n in enumerate(space.nvec):
+            if n <= 0:
+                yield Finding("space", f"{name}.nvec[{i}] is {n}; a positive int would be right")
+    elif isinstance(space, Box):
+        yield from _check_box(name, space)
+    elif isinstance(space, Dict):
+        if not space.spaces:
+            yield Finding("space", f"{name} is Dict({{}}), which has no entry; give it one or more")
+        for entry, part in space.items():
+            yield from check_space(f"{name}[{entry!r}]", part)
+    else:
+        kind = f"{type(space).__module__}.{type(space).__qualname__}"
+        yield Finding(
+            "space",
+            f"{name} is a {kind}; a Discrete, MultiDiscrete, Box or Dict of shoal.spaces would be right",
+        )
+
+
+def _check_box(name: str, space: Box) -> Iterator[Finding]:
+    low, high = np.asarray(space.low, np.float64), np.asarray(space.high, np.float64)
+    if 0 in space.shape:
+        yield Finding(
+            "space", f"{name} has shape {space.shape}, which has no element; 1 or more would be right"
+        )
+        return
+    for wrong, relation in (
+        (np.isnan(low) | np.isnan(high), "a bound that is NaN would be infinite where there is none"),
+        (low > high, "low would be at most high"),
+        ((low == np.inf) | (high == -np.inf), "no finite number lies between such bounds"),
+    ):
+        if wrong.any():
+            index = tuple(int(i) for i in np.argwhere(wrong)[0])
+            where = f" at {list(index)}" if index else ""
+            bounds = f"low {low[index]:g} and high {high[index]:g}{where}"
+            yield Finding("space", f"{name} is a Box with {bounds}; {relation}")
+            return
+
+
+def _is_int(n: Any) -> bool:
+    return isinstance(n, int | np.integer) and not isinstance(n, bool)

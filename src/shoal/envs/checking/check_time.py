@@ -1,0 +1,143 @@
+"""Time limits of a check: what is being tried is said after some seconds, and stopped after more.
+
+What an environment does cannot be interrupted from within its own thread, least of all a compiled program. So the
+checks run in a thread of their own, and the caller's thread waits for it, speaks, and goes on without it.
+"""
+
+import contextlib
+import ctypes
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import jax
+
+from shoal.envs.checking.check_findings import Finding
+
+PATIENCE = 5.0  # seconds, after which a line says what is being tried
+STACK_BYTES = (
+    64 * 2**20
+)  # bytes of the thread's stack, of which deep programs take much and some systems give little
+CALLER_SETTINGS = {  # JAX's settings that a context manager may have changed for the caller's thread alone
+    "jax_enable_x64": jax.enable_x64,
+    "jax_default_device": jax.default_device,
+    "jax_default_prng_impl": jax.default_prng_impl,
+}
+
+
+class _StopCheck(BaseException):
+    """Ends the thread of a check that nobody waits for; no `except Exception` of an environment catches it."""
+
+
+class Activity:
+    """What a check is doing, and since when; written by the thread that checks, read by the one that waits."""
+
+    def __init__(self) -> None:
+        self.now = ("beginning", time.monotonic())
+        self.stopped = False
+
+    def __call__(self, doing: str) -> None:
+        """Says that `doing`, such as "tracing reset", begins; ends the thread where nobody waits any more."""
+        if self.stopped:
+            raise _StopCheck
+        self.now = (doing, time.monotonic())
+
+
+def run_with_time_limit(
+    work: Callable[[Activity], Iterator[Finding]], seconds: float, progress: bool, patience: float = PATIENCE
+) -> list[Finding]:
+    """The findings of `work`, which names each of its activities; one activity may take `seconds` and no longer.
+
+    Args:
+      work: is called in a thread of its own; in this one where `seconds` is infinite and nothing is to be said.
+      seconds: after which an activity is left and becomes a finding, after those that were made before it.
+      progress: whether a line on standard error says what is being tried, after `patience` seconds, and again
+        each time that it has taken twice as long.
+      patience: in seconds.
+    """
+    activity = Activity()
+    if math.isinf(seconds) and not progress:
+        return list(work(activity))
+    findings: list[Finding] = []
+    errors: list[BaseException] = []
+
+    def collect() -> None:
+        for finding in work(activity):  # one by one, so that those made before a stop are there
+            findings.append(finding)
+
+    thread = _start_thread(collect, errors)
+    try:
+        timeouts = list(_wait(thread, activity, seconds, patience if progress else math.inf))
+    except BaseException:  # an interrupt by the user
+        _stop_thread(thread, activity)
+        raise
+    if timeouts:
+        _stop_thread(thread, activity)
+    elif errors:
+        raise errors[0]
+    return findings + timeouts
+
+
+def _wait(thread: threading.Thread, activity: Activity, seconds: float, patience: float) -> Iterator[Finding]:
+    """Waits for the thread's end, or until one activity took too long, and speaks of one that takes long."""
+    reported, pause = activity.now, patience
+    while thread.is_alive():
+        doing, since = now = activity.now
+        if now != reported:
+            reported, pause = now, patience
+        elapsed = time.monotonic() - since
+        if elapsed >= seconds:
+            yield from _too_slow_findings(doing, seconds)
+            return
+        if elapsed >= pause:
+            print(f"shoal check: still {doing}, for {elapsed:.0f} seconds now", file=sys.stderr, flush=True)
+            pause *= 2
+        thread.join(min(0.25, seconds - elapsed))
+
+
+def _start_thread(work: Callable[[], None], errors: list[BaseException]) -> threading.Thread:
+    """A running daemon thread, which no process waits for at its end, with the caller's settings of JAX."""
+    settings = {name: getattr(jax.config, name) for name in CALLER_SETTINGS}
+
+    def run() -> None:
+        try:
+            with contextlib.ExitStack() as stack:
+                for name, value in settings.items():
+                    stack.enter_context(CALLER_SETTINGS[name](value))
+                work()
+        except _StopCheck:
+            pass
+        except BaseException as error:  # raised again where the caller waits
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="shoal check", daemon=True)
+    before = threading.stack_size(STACK_BYTES)
+    try:
+        thread.start()
+    finally:
+        threading.stack_size(before)
+    return thread
+
+
+def _stop_thread(thread: threading.Thread, activity: Activity) -> None:
+    """Ends a thread that nobody waits for, as far as can be.
+
+    Python code is ended at its next line; what runs within a compiled program or a call of C goes on until it
+    returns or the process ends.
+    """
+    activity.stopped = True
+    assert thread.ident is not None  # it was started
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(_StopCheck))
+
+
+def _too_slow_findings(doing: str, seconds: float) -> Iterator[Finding]:
+    yield Finding(
+        "too-slow",
+        f"{doing} had not ended after {seconds:g} seconds and was given up; a second would be right: what takes "
+        "long would be made once, outside of reset and step (or allow more seconds)",
+    )
+    yield Finding(
+        "not-checked", "the rest of the checks was left out, because it needs what did not end (too-slow)"
+    )

@@ -1,0 +1,467 @@
+"""Checks that trace the environment without running it: structure, shapes, dtypes, and repeatability."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.extend.core
+import jax.numpy as jnp
+import numpy as np
+
+from shoal.envs.checking.check_findings import ERRORS, Finding, FindingsError, describe, operation
+from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
+from shoal.trees import as_arrays, named_leaves
+from shoal.types import TimeStep
+
+CONCRETIZATION = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+    jax.errors.NonConcreteBooleanIndexError,
+)
+REPEATS = 4  # traces of each kind: a coin that Python throws once a trace goes unseen 1 time in 64
+
+
+class Traces(NamedTuple):
+    """What reset and step return, as shapes and dtypes."""
+
+    start: tuple[Any, TimeStep]
+    stepped: tuple[Any, TimeStep]
+
+
+def sample_action(env: Any, key: jax.Array, mask: Any) -> Any:
+    """A random action of the whole world: one, or one for each agent."""
+    if env.num_agents == 1:
+        return env.action_space.sample(key, mask)
+    keys = jax.random.split(key, env.num_agents)
+    if mask is None:
+        return jax.vmap(env.action_space.sample)(keys)
+    return jax.vmap(env.action_space.sample)(keys, mask)
+
+
+def first_steps(env: Any, key: jax.Array) -> tuple[Any, ...]:
+    """A reset and two steps: the smallest program that calls all there is."""
+    state, start = env.reset(jax.random.fold_in(key, 0))
+    results = [(state, start)]
+    for i in (1, 2):
+        action = sample_action(env, jax.random.fold_in(key, 2 * i), results[-1][1].action_mask)
+        results.append(env.step(results[-1][0], action, jax.random.fold_in(key, 2 * i + 1)))
+    return tuple(results)
+
+
+def trace(env: Any, key: jax.Array, activity: Callable[[str], None]) -> Traces:
+    """Traces a reset and a step, each of which is said to `activity` before.
+
+    Raises:
+      WrongError: with the findings, where either cannot be traced or does not return arrays.
+    """
+    activity("tracing reset")
+    start = _trace_method(env, "reset", key)
+    mask = start[1].action_mask
+    wrong = list(_check_mask(env, "reset", mask))
+    if wrong:
+        raise FindingsError(wrong)
+    try:
+        action = jax.eval_shape(lambda key, mask: sample_action(env, key, mask), key, mask)
+    except Exception as error:
+        finding = Finding("space", f"no action could be sampled from {env.action_space}: {describe(error)}")
+        raise FindingsError([finding]) from error
+    activity("tracing step")
+    try:
+        stepped = _trace_method(env, "step", start[0], action, key)
+    except FindingsError as wrong_step:
+        # With a wrong reset, as one for fewer agents than there are actions, a step may well fail.
+        wrong = [
+            *_check_fields(env, "reset", start[1]),
+            *_check_observation(env, "reset", start[1].observation),
+        ]
+        raise FindingsError(wrong or wrong_step.findings) from wrong_step
+    return Traces(start, stepped)
+
+
+def _trace_method(env: Any, method: str, *args: Any) -> tuple[Any, TimeStep]:
+    def call(*args: Any) -> Any:
+        return _unpack_result(method, getattr(env, method)(*args))
+
+    try:
+        return jax.eval_shape(call, *args)
+    except FindingsError:
+        raise
+    except ERRORS as error:
+        raise FindingsError([_trace_finding(env, method, args, error)]) from error
+
+
+def _trace_finding(env: Any, method: str, args: tuple, error: BaseException) -> Finding:
+    if isinstance(error, jax.errors.UnexpectedTracerError):
+        return leak_finding(method, error)
+    if isinstance(error, TypeError) and "in-place item assignment" in str(error):
+        return Finding(
+            "in-place",
+            f"{method} changes an array in place: {operation(error)}; `x = x.at[index].set(value)` would be right",
+        )
+    if isinstance(error, CONCRETIZATION) or _runs_eagerly(env, method, args):
+        return Finding(
+            "not-traceable",
+            f"{method} cannot be traced: {operation(error)} needs a value that is known only when the "
+            f"program runs ({type(error).__name__}); jnp.where, jax.lax.cond and jax.numpy would do",
+        )
+    return Finding("raises", f"{method} raises {describe(error)}; it would return (state, TimeStep)")
+
+
+def leak_finding(doing: str, error: BaseException) -> Finding:
+    """The finding for a traced value that was kept somewhere else than in the state."""
+    return Finding(
+        "hidden-state",
+        f"{doing} used a value that an earlier call left outside of the state, at {operation(error)}; "
+        "all that a step remembers would be in the state that it returns",
+    )
+
+
+def _runs_eagerly(env: Any, method: str, args: tuple) -> bool:
+    """Whether the method works on concrete values, so that only tracing it failed."""
+    key = jax.random.key(0)
+    try:
+        state, timestep = env.reset(key)
+        if method == "step":
+            env.step(state, sample_action(env, key, timestep.action_mask), key)
+    except ERRORS:
+        return False
+    return True
+
+
+def _unpack_result(method: str, result: Any) -> tuple[Any, TimeStep]:
+    """The result of reset or step, if it is (state, TimeStep) of arrays."""
+    right = "(state, TimeStep) would be right"
+
+    def wrong(message: str) -> FindingsError:
+        return FindingsError([Finding("return-value", f"{method} {message}")])
+
+    if not isinstance(result, tuple) or len(result) != 2 or isinstance(result, TimeStep):
+        length = f" of {len(result)}" if isinstance(result, tuple | list) else ""
+        raise wrong(f"returns a {_type_name(result)}{length}; {right}")
+    if not isinstance(result[1], TimeStep):
+        raise wrong(f"returns a {_type_name(result[1])} as its second value; {right}")
+    state, timestep = result
+    for field in ("observation", "reward", "discount", "first", "last"):
+        if getattr(timestep, field) is None:
+            raise wrong(f"returns None as `{field}`; an array would be right")
+    if not isinstance(timestep.info, Mapping):
+        raise wrong(
+            f"returns {type(timestep.info).__name__} as `info`; a dictionary of arrays would be right"
+        )
+    for part, tree in (("state", state), ("time-step", timestep)):
+        for path, leaf in named_leaves(tree).items():
+            if not _is_array(leaf):
+                name = f"`{path}` of the {part}" if path else f"the {part}"
+                raise wrong(f"returns a {type(leaf).__name__} as {name}; an array would be right")
+    return state, timestep
+
+
+def _type_name(value: Any) -> str:
+    return "JAX array" if isinstance(value, jax.Array) else type(value).__name__
+
+
+def _is_array(leaf: Any) -> bool:
+    if isinstance(leaf, np.ndarray | np.generic):
+        return leaf.dtype.kind in "biufc"
+    return isinstance(leaf, jax.Array | bool | int | float)
+
+
+def check_types(env: Any, traces: Traces) -> Iterator[Finding]:
+    """Everything that shapes and dtypes tell: of the state, the time-step, its masks and its agents."""
+    (state, start), (next_state, stepped) = traces
+    yield from _compare_trees("state-changes", "state", state, next_state)
+    yield from _compare_trees("info-changes", "info", start.info, stepped.info)
+    wrong: list[Finding] = []
+    for method, timestep in (("reset", start), ("step", stepped)):
+        wrong += _check_fields(env, method, timestep)
+        wrong += _check_observation(env, method, timestep.observation)
+        wrong += _check_mask(env, method, timestep.action_mask)
+    yield from wrong
+    if (
+        not wrong
+    ):  # right by themselves, they may still differ: in weak types, or by a mask that comes and goes
+        without = [timestep._replace(info={}) for timestep in (start, stepped)]
+        yield from _compare_trees("timestep-type", "time-step", *without)
+
+
+def _compare_trees(rule: str, what: str, before: Any, after: Any) -> Iterator[Finding]:
+    """What differs between two trees of abstract arrays."""
+    old, new = named_leaves(before), named_leaves(after)
+    for path in [path for path in old if path not in new]:
+        yield Finding(
+            rule, f"{_leaf(what, path)} is there after reset and missing after step; keep it in both"
+        )
+    for path in [path for path in new if path not in old]:
+        yield Finding(
+            rule, f"{_leaf(what, path)} is there after step and missing after reset; keep it in both"
+        )
+    for path in [path for path in old if path in new]:
+        old_type, new_type = _type(old[path]), _type(new[path])
+        if old_type != new_type:
+            yield Finding(
+                rule,
+                f"{_leaf(what, path)} is {old_type} after reset and {new_type} after step; make them equal",
+            )
+    structures = [str(jax.tree.structure(tree)) for tree in (before, after)]
+    if old.keys() == new.keys() and structures[0] != structures[1]:
+        wrong = f"the structure of the {what} is {structures[0]} after reset and {structures[1]} after step"
+        yield Finding(rule, f"{wrong}; make them equal")
+
+
+def _leaf(what: str, path: str) -> str:
+    return f"the leaf `{path}` of the {what}" if path else f"the {what}"
+
+
+def _type(leaf: Any) -> str:
+    weak = "weakly typed " if getattr(leaf, "weak_type", False) else ""
+    return f"{weak}{leaf.dtype}{list(leaf.shape) if leaf.shape else ''}"
+
+
+def _check_fields(env: Any, method: str, timestep: TimeStep) -> Iterator[Finding]:
+    """Reward, discount, first, last and alive: one number each, or one for each agent."""
+    several = env.num_agents > 1
+    per_agent = (env.num_agents,) if several else ()
+    expected = {
+        "reward": (per_agent, np.float32),
+        "discount": (per_agent, np.float32),
+        "first": ((), np.bool_),
+        "last": ((), np.bool_),
+        "alive": (per_agent, np.bool_),
+    }
+    for field, (shape, dtype) in expected.items():
+        value = getattr(timestep, field)
+        if value is None:
+            continue  # only alive may be: _unpacked has seen the others
+        if not hasattr(value, "shape"):
+            yield Finding("timestep-type", f"`{field}` of {method} is a tree; one array would be right")
+        elif value.shape != shape:
+            rule = "agents" if several and shape else "timestep-type"
+            right = f"{list(shape)}, one for each agent" if shape else "a scalar"
+            wrong = f"`{field}` of {method} has shape {list(value.shape)}; {right} would be right"
+            yield Finding(rule, wrong)
+        elif value.dtype != dtype or value.weak_type:
+            right = f"{np.dtype(dtype)} would be right"
+            yield Finding("timestep-type", f"`{field}` of {method} is {_type(value)}; {right}")
+
+
+def _check_observation(env: Any, method: str, observation: Any) -> Iterator[Finding]:
+    agents = env.num_agents
+    for path, space, leaf in observation_leaves(env.observation_space, observation):
+        name = f"{path} of {method}"
+        if space is None:
+            yield Finding(
+                "observation-type", f"{name} is not in the observation space {env.observation_space}"
+            )
+        elif leaf is None:
+            yield Finding("observation-type", f"{name} is missing; its space is {space}")
+        elif not hasattr(leaf, "shape"):
+            kind = type(leaf).__name__
+            yield Finding("observation-type", f"{name} is a {kind}; an array of {space} would be right")
+        else:
+            shapes = [(agents, *space.shape)] if agents > 1 else [space.shape]
+            if path == "observation['global_state']":
+                shapes.append(space.shape)  # the world's own: no agent axis
+            if leaf.shape not in shapes:
+                agent_axis = (
+                    agents > 1 and leaf.shape[1:] == space.shape and leaf.ndim == len(space.shape) + 1
+                )
+                right = f"{list(shapes[0])}{', one for each agent,' if agents > 1 else ''} would be right"
+                rule = "agents" if agent_axis else "observation-type"
+                yield Finding(rule, f"{name} has shape {list(leaf.shape)}; {right}")
+            elif leaf.dtype != space.dtype:
+                right = f"{space.dtype} as in its space would be right"
+                yield Finding("observation-type", f"{name} has dtype {leaf.dtype}; {right}")
+
+
+def observation_leaves(space: Any, tree: Any, path: str = "observation") -> Iterator[tuple[str, Any, Any]]:
+    """(path, space, value) for each space that is no Dict; None for what only the other side has."""
+    if not isinstance(space, Dict):
+        yield path, space, tree
+        return
+    if not isinstance(tree, Mapping):
+        yield path, space, None
+        return
+    for name in sorted(set(space) | set(tree)):
+        inner = f"{path}[{name!r}]"
+        if name not in space:
+            yield inner, None, tree[name]
+        elif name not in tree:
+            yield inner, space[name], None
+        else:
+            yield from observation_leaves(space[name], tree[name], inner)
+
+
+def mask_parts(
+    space: Any, mask: Any, path: str = "action_mask"
+) -> Iterator[tuple[str, Any, tuple[int, ...]]]:
+    """(path, mask, sizes) for each space that can be masked; no sizes where it cannot be."""
+    if isinstance(space, Dict) and isinstance(mask, Mapping):
+        for name, part in mask.items():
+            inner = f"{path}[{name!r}]"
+            yield from mask_parts(space[name], part, inner) if name in space else [(inner, part, ())]
+    elif isinstance(space, Discrete):
+        yield path, mask, (space.n,)
+    elif isinstance(space, MultiDiscrete):
+        yield path, mask, space.nvec
+    elif isinstance(space, Box | Dict):
+        yield path, mask, ()
+
+
+def _check_mask(env: Any, method: str, mask: Any) -> Iterator[Finding]:
+    if mask is None:
+        return
+    agents = (env.num_agents,) if env.num_agents > 1 else ()
+    for path, part, sizes in mask_parts(env.action_space, mask):
+        name = f"{path} of {method}"
+        if not sizes:
+            yield Finding("action-mask", f"{name} belongs to no discrete action of {env.action_space}")
+        elif not hasattr(part, "shape"):
+            yield Finding("action-mask", f"{name} is a {type(part).__name__}; one bool array would be right")
+        elif part.shape != (*agents, sum(sizes)):
+            right = [*agents, sum(sizes)]
+            yield Finding("action-mask", f"{name} has shape {list(part.shape)}; {right} would be right")
+        elif part.dtype != np.bool_:
+            yield Finding("action-mask", f"{name} has dtype {part.dtype}; bool would be right")
+
+
+def check_repeatable(env: Any, key: jax.Array) -> Iterator[Finding]:
+    """Several traces of the same calls are the same program, or at least give the same numbers."""
+    programs = []
+    for inline in (False, True):
+        programs.append(
+            [program for program in (_program(env, key, inline) for _ in range(REPEATS)) if program]
+        )
+    for group in programs:
+        texts = [_text(program) for program, _ in group]
+        for text, (program, shapes) in zip(texts[1:], group[1:], strict=True):
+            if text == texts[0] and _equal_constants(program, group[0][0]):
+                continue
+            difference = _difference(shapes, group[0][0], program, key)
+            if difference:
+                yield Finding(
+                    "hidden-state",
+                    f"two equal calls differ: {difference}; whatever varies would come from the state and "
+                    "the key, not from Python or NumPy randomness, globals, or attributes that change",
+                )
+                return
+
+
+def _program(env: Any, key: jax.Array, inline: bool) -> Any:
+    """A fresh trace of the first steps; `inline` runs the Python of inner jitted functions again too."""
+    make = jax.make_jaxpr(lambda key: first_steps(env, key), return_shape=True)
+    if not inline:
+        return make(key)
+    try:
+        with jax.disable_jit():
+            return make(key)
+    except Exception:
+        return None  # loops and branches on traced values need their jit
+
+
+def _text(program: Any) -> str:
+    return re.sub(r"0x[0-9a-f]+", "0x", str(program))
+
+
+def _equal_constants(one: Any, other: Any) -> bool:
+    pairs = zip(one.consts, other.consts, strict=False)
+    return len(one.consts) == len(other.consts) and all(bitwise_equal(a, b) for a, b in pairs)
+
+
+def bitwise_equal(a: Any, b: Any) -> bool:
+    """Whether two arrays are equal bit for bit, NaN equal to NaN, keys by their data."""
+    if hasattr(a, "dtype") and jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key):
+        a, b = jax.random.key_data(a), jax.random.key_data(b)
+    a, b = np.asarray(a), np.asarray(b)
+    return a.dtype == b.dtype and np.array_equal(a, b, equal_nan=is_inexact(a))
+
+
+def is_inexact(value: Any) -> bool:
+    """Whether an array is of floating point, the narrow kinds among it, or complex: it may hold NaN."""
+    return jnp.issubdtype(value.dtype, jnp.inexact)
+
+
+def _difference(shapes: Any, one: Any, other: Any, key: jax.Array) -> str:
+    """The first output in which two traces differ, in words; "" if none does."""
+    if str(one.out_avals) != str(other.out_avals):
+        return f"the results have the types {one.out_avals} and then {other.out_avals}"
+    names = list(named_leaves(shapes))
+    for i in range(REPEATS):
+        data = jax.random.key_data(jax.random.fold_in(key, i))
+        args = [jax.random.wrap_key_data(data)]
+        results = [jax.jit(jax.extend.core.jaxpr_as_fun(program))(*args) for program in (one, other)]
+        for name, a, b in zip(names, *results, strict=True):
+            if not bitwise_equal(a, b):
+                return f"{_describe_place(name)} is {format_short(a)} once and {format_short(b)} another time"
+    return ""
+
+
+def _describe_place(name: str) -> str:
+    """`0/1/reward` in words: the call, and what it returned."""
+    call, part, *rest = name.split("/")
+    calls = ("reset", "the first step", "the second step")
+    leaf = f"`{'/'.join(rest)}`" if rest else "the value"
+    return f"{leaf} of the {('state', 'time-step')[int(part)]} after {calls[int(call)]}"
+
+
+def format_short(value: Any) -> str:
+    """An array in a few characters."""
+    if hasattr(value, "dtype") and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+        value = jax.random.key_data(value)
+    value = np.asarray(value)
+    if value.size == 1:
+        return f"{value.item():.6g}" if is_inexact(value) else str(value.item())
+    text = np.array2string(value.reshape(-1)[:4], precision=4, separator=", ")
+    return text if value.size <= 4 else f"{text[:-1]}, ...]"
+
+
+def check_as_argument(env: Any, key: jax.Array) -> Iterator[Finding]:
+    """The environment works as an argument of a compiled program, where its numbers are traced."""
+    constant = jax.eval_shape(lambda key: first_steps(env, key), key)
+    result = _try_traced(env, lambda: jax.eval_shape(first_steps, as_arrays(env), key))
+    if isinstance(result, Finding):
+        yield result
+        return
+    before, after = named_leaves(constant), named_leaves(result)
+    for path in before:
+        if path in after and _shape(before[path]) != _shape(after[path]):
+            constant_type, traced_type = _type(before[path]), _type(after[path])
+            yield Finding(
+                "parameter",
+                f"{_describe_place(path)} is {constant_type} where the parameters are constants and {traced_type} "
+                "where they are float32 arrays; give it a dtype of its own",
+            )
+
+
+def _shape(leaf: Any) -> tuple:
+    return leaf.shape, leaf.dtype
+
+
+def _try_traced(env: Any, function: Callable[[], Any]) -> Any:
+    try:
+        return function()
+    except Exception as error:
+        names = ", ".join(named_leaves(env))
+        return Finding(
+            "parameter",
+            f"a numeric field ({names}) cannot be traced: {operation(error)} fails with "
+            f"{type(error).__name__} when it is data; jnp.where and jax.numpy functions would do",
+        )
+
+
+def check_vmappable(env: Any, traces: Traces, key: jax.Array) -> Iterator[Finding]:
+    """Reset and step can be mapped over a batch."""
+    keys = jax.random.split(key, 2)
+
+    def reset_and_step(key: jax.Array) -> Any:
+        state, timestep = env.reset(key)
+        return env.step(state, sample_action(env, key, timestep.action_mask), key)
+
+    for method, function in (("reset", env.reset), ("step", reset_and_step)):
+        try:
+            jax.eval_shape(jax.vmap(function), keys)
+        except Exception as error:
+            wrong = f"{method} cannot be mapped by jax.vmap: {describe(error)}, at {operation(error)}"
+            yield Finding("not-vmappable", f"{wrong}; jax.numpy functions of one environment would do")
+            return

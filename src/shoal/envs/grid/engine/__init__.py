@@ -1,0 +1,1 @@
+"""The engine of grid worlds: cells, the agent, rules, goals, views."""

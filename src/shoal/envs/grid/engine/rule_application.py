@@ -1,0 +1,125 @@
+"""All rules of a step, one after the other, and what they leave."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal.envs.grid.engine import adjacency, rules, single_evaluation
+from shoal.envs.grid.engine.adjacency import ActionFlags, Neighbourhood
+from shoal.envs.grid.engine.board import read, write
+from shoal.envs.grid.engine.rules import Rules
+from shoal.envs.sparse_updates import with_batch_rule
+from shoal.types import Array
+
+# In a batch on the CPU this share of the environments is looked at at once, about as many as rules hold in.
+GROUP_SHARE = 1 / 32
+MIN_GROUP_SIZE = 16
+
+
+class RuleInputs(NamedTuple):
+    """What rules look at in one step."""
+
+    rules: Rules  # [R]
+    places: Array  # int32 [8], the agent's neighbours and those of the cell in front
+    flags: ActionFlags
+
+
+class RuleOutputs(NamedTuple):
+    """What rules change."""
+
+    cells: Array  # uint16, all that lie in the board's memory
+    local_cells: Array  # uint16 [8], those at the inputs' places
+    pocket: Array  # uint16 []
+
+
+def apply_rules(inputs: RuleInputs, cells: Array, pocket: Array) -> tuple[Array, Neighbourhood, Array]:
+    """All cells, those nearby, and the pocket after all rules.
+
+    On the CPU a batch looks only at the environments in which a rule holds: a rule that does not hold
+    changes nothing, so the first that does is found and done, and then the first of those after it, until
+    none is left.
+    """
+    outputs = with_batch_rule(_apply_in_order, _apply_in_batch)(inputs, cells, pocket)
+    return outputs.cells, _neighbourhood(outputs.local_cells, inputs.flags), outputs.pocket
+
+
+def _neighbourhood(local_cells: Array, flags: ActionFlags) -> Neighbourhood:
+    return adjacency.make_neighbourhood([local_cells[index] for index in range(8)], flags)
+
+
+def _apply_rule(
+    inputs: RuleInputs, index: Array | int, local_cells: Array, pocket: Array
+) -> tuple[Array, Array]:
+    """The cells nearby [8] and the pocket after one of the rules."""
+    rule = Rules(*(column[index] for column in inputs.rules))
+    neighbourhood, pocket = rules.apply_rule(
+        rule, _neighbourhood(local_cells, inputs.flags), pocket, inputs.flags
+    )
+    return jnp.stack([*neighbourhood.agent_neighbours, *neighbourhood.front_neighbours]), pocket
+
+
+def _apply_in_order(inputs: RuleInputs, cells: Array, pocket: Array) -> RuleOutputs:
+    """Does one rule after the other."""
+    local_cells = read(cells, inputs.places)
+    for index in range(inputs.rules.kind.shape[0]):
+        local_cells, pocket = _apply_rule(inputs, index, local_cells, pocket)
+    return RuleOutputs(write(cells, inputs.places, local_cells), local_cells, pocket)
+
+
+class Pending(NamedTuple):
+    """How far the rules of an environment have been done."""
+
+    holds: Array  # bool [], whether one of those that are left holds
+    start: Array  # int32 [], the first that is left
+
+
+def _pending_rules(inputs: RuleInputs, start: Array, local_cells: Array, pocket: Array) -> Array:
+    """Which rules from `start` on hold, bool [R]."""
+    hold = rules.match_rules(inputs.rules, _neighbourhood(local_cells, inputs.flags), pocket, inputs.flags)
+    return hold & (np.arange(hold.shape[0], dtype=np.int32) >= start)
+
+
+def _apply_next(
+    inputs: RuleInputs, start: Array, local_cells: Array, pocket: Array
+) -> tuple[Pending, Array, Array]:
+    """Does the first rule that holds, of those from `start` on."""
+    index = jnp.argmax(_pending_rules(inputs, start, local_cells, pocket)).astype(jnp.int32)
+    local_cells, pocket = _apply_rule(inputs, index, local_cells, pocket)
+    start = index + 1
+    return (
+        Pending(jnp.any(_pending_rules(inputs, start, local_cells, pocket)), start),
+        local_cells,
+        pocket,
+    )
+
+
+def _apply_in_batch(inputs: RuleInputs, cells: Array, pocket: Array) -> RuleOutputs:
+    """The same for a batch, [N, ...], a group of environments in which a rule holds at a time."""
+    count, size = cells.shape
+    group_size = min(count, max(MIN_GROUP_SIZE, int(count * GROUP_SHARE)))
+    local_cells = single_evaluation.compute_once(
+        inputs.places[:, 0] >= 0, jax.vmap(read), cells, inputs.places
+    )
+    start = jnp.zeros(count, jnp.int32)
+    pending = Pending(jnp.any(jax.vmap(_pending_rules)(inputs, start, local_cells, pocket), axis=1), start)
+
+    def apply_to_group(carry: tuple) -> tuple:
+        pending, flat, local_cells, pocket = carry
+        group = jnp.nonzero(pending.holds, size=group_size, fill_value=count)[
+            0
+        ]  # writing at `count` is dropped
+        group_inputs = jax.tree.map(lambda x: x[group], (inputs, pending.start, local_cells, pocket))
+        places = group[:, None] * size + group_inputs[0].places
+        group_outputs = jax.vmap(_apply_next)(*group_inputs)
+        pending, local_cells, pocket = jax.tree.map(
+            lambda x, new: x.at[group].set(new, mode="drop"), (pending, local_cells, pocket), group_outputs
+        )
+        return pending, flat.at[places].set(group_outputs[1], mode="drop"), local_cells, pocket
+
+    carry = (pending, cells.reshape(-1), local_cells, pocket)
+    _, flat, local_cells, pocket = jax.lax.while_loop(
+        lambda carry: jnp.any(carry[0].holds), apply_to_group, carry
+    )
+    return RuleOutputs(flat.reshape(count, size), local_cells, pocket)

@@ -1,0 +1,1 @@
+"""Rulesets of grid worlds: their files, generation, selection and description."""

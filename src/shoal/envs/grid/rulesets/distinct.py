@@ -1,0 +1,102 @@
+"""Which rulesets are equal: those that differ only in how they are written down.
+
+Two rulesets are equal if they have the same goal and the same set of rules (and, where that counts, the same
+things). It makes no difference
+
+- where zeros fill up, and what bytes hold that a kind does not read;
+- in which order rules stand, or that one is repeated;
+- which of two tiles is named first, where "a beside b" is "b beside a" and "b below a" is "a above b".
+
+The order of rules can tell within a step in which several of them hold; such rulesets are equal too.
+"""
+
+from collections.abc import Hashable
+
+import numpy as np
+
+from shoal.envs.grid.engine.goals import GoalKind
+from shoal.envs.grid.engine.rules import TWO_TILE_KINDS, RuleKind
+from shoal.envs.grid.engine.tiles import Bytes
+from shoal.envs.grid.rulesets.rulesets import Ruleset
+
+BITS_PER_BYTE = 8  # of a byte, by which bytes are put together to one number
+
+# How many bytes each kind reads, its own included; kind 0 is none at all.
+GOAL_BYTES_READ = np.asarray([5 if kind.name.startswith("TILE") else 3 if kind else 0 for kind in GoalKind])
+RULE_BYTES_READ = np.asarray([7 if kind in TWO_TILE_KINDS else 5 if kind else 0 for kind in RuleKind])
+
+
+def is_new(rulesets: Ruleset, known_keys: set[Hashable], *, with_objects: bool = False) -> np.ndarray:
+    """Which of several rulesets are equal to none before, bool [n].
+
+    Args:
+      rulesets: with a leading axis, n.
+      known_keys: the `canonical_keys` of those before; those that are new are added.
+      with_objects: whether the things must be the same too for rulesets to be equal.
+    """
+    new = np.zeros(len(rulesets.goal), bool)
+    for index, key in enumerate(canonical_keys(rulesets, with_objects=with_objects)):
+        if key not in known_keys:
+            known_keys.add(key)
+            new[index] = True
+    return new
+
+
+def canonical_keys(rulesets: Ruleset, *, with_objects: bool = False) -> list[Hashable]:
+    """What is the same for equal rulesets and differs for others, [n]; however wide their arrays are."""
+    goals = _pack_bytes(canonical_goals(rulesets.goal))[:, None]
+    rules = _sorted_unique(_pack_bytes(canonical_rules(rulesets.rules)))
+    task = _row_bytes(np.concatenate([goals, rules], 1))
+    if not with_objects:
+        return task
+    objects = np.sort(_pack_bytes(rulesets.init_tiles), 1)[:, ::-1]
+    return list(zip(task, _row_bytes(objects), strict=True))
+
+
+def _row_bytes(numbers: np.ndarray) -> list[Hashable]:
+    """The bytes of each row [n, m], without the zeros at its end."""
+    big_endian = np.ascontiguousarray(numbers, ">u8")
+    rows: list[bytes] = big_endian.view(f"V{big_endian.itemsize * big_endian.shape[1]}")[:, 0].tolist()
+    return [row.rstrip(b"\0") for row in rows]
+
+
+def canonical_goals(goals: Bytes) -> np.ndarray:
+    """Goals [..., 5] with one way of writing each; what is not read is 0."""
+    kinds = GoalKind.TILE_NEAR, GoalKind.TILE_NEAR_UP, GoalKind.TILE_NEAR_RIGHT, GoalKind.TILE_NEAR_DOWN
+    return _canonical_rows(np.asarray(goals), GOAL_BYTES_READ, *kinds, GoalKind.TILE_NEAR_LEFT)
+
+
+def canonical_rules(rules: Bytes) -> np.ndarray:
+    """Rules [..., 7] with one way of writing each; what is not read is 0."""
+    kinds = RuleKind.TILE_NEAR, RuleKind.TILE_NEAR_UP, RuleKind.TILE_NEAR_RIGHT, RuleKind.TILE_NEAR_DOWN
+    return _canonical_rows(np.asarray(rules), RULE_BYTES_READ, *kinds, RuleKind.TILE_NEAR_LEFT)
+
+
+def _canonical_rows(
+    rows: np.ndarray, bytes_read: np.ndarray, near: int, up: int, right: int, down: int, left: int
+) -> np.ndarray:
+    """Rows [..., k] of which the kind is named by the first byte, and two tiles by the next four."""
+    kind = rows[..., 0]
+    rows = np.where(np.arange(rows.shape[-1]) < bytes_read[kind][..., None], rows, 0).astype(np.uint8)
+    first, second = _pack_bytes(rows[..., 1:3]), _pack_bytes(rows[..., 3:5])
+    is_swapped = (kind == down) | (kind == left) | ((kind == near) & (second < first))
+    kind = np.select([kind == down, kind == left], [up, right], kind)
+    swapped = np.concatenate([rows[..., :1], rows[..., 3:5], rows[..., 1:3], rows[..., 5:]], -1)
+    rows = np.where(is_swapped[..., None], swapped, rows)
+    rows[..., 0] = kind
+    return rows
+
+
+def _sorted_unique(numbers: np.ndarray) -> np.ndarray:
+    """Rows of numbers [n, m] in descending order, repeated ones as 0 at the end."""
+    numbers = np.sort(numbers, 1)[:, ::-1].copy()
+    numbers[:, 1:][numbers[:, 1:] == numbers[:, :-1]] = 0
+    return np.sort(numbers, 1)[:, ::-1]
+
+
+def _pack_bytes(rows: Bytes) -> np.ndarray:
+    """The bytes of each row [..., k] as one number, uint64 [...]."""
+    number = np.zeros(np.shape(rows)[:-1], np.uint64)
+    for column in np.moveaxis(np.asarray(rows).astype(np.uint64), -1, 0):
+        number = number << np.uint64(BITS_PER_BYTE) | column
+    return number

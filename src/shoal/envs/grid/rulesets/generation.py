@@ -1,0 +1,358 @@
+"""Rulesets drawn at random: a tree of rules with the goal at its root, and what distracts from it.
+
+The goal is drawn first. Whatever it is about is either there from the start or the product of a rule, whose
+tiles again are there from the start or products, and so on down to a depth. No two rules of a tree share a
+tile, so that following it from the leaves up always leads to the goal. To these come rules and things that
+lead nowhere.
+
+Source: Nikulin et al. 2023, "XLand-MiniGrid: Scalable Meta-Reinforcement Learning Environments in JAX",
+section 3, after Adaptive Agent Team 2023, "Human-Timescale Adaptation in an Open-Ended Task Space", appendix
+A.2. Many rulesets are drawn at once, one column of a table a draw.
+"""
+
+import dataclasses
+from collections.abc import Hashable
+from typing import NamedTuple
+
+import numpy as np
+
+from shoal.envs.grid.engine import goals, rules
+from shoal.envs.grid.engine.goals import GoalKind
+from shoal.envs.grid.engine.rules import TWO_TILE_KINDS, RuleKind
+from shoal.envs.grid.engine.tiles import PICKABLE, Colour, Tile
+from shoal.envs.grid.rulesets.distinct import is_new
+from shoal.envs.grid.rulesets.rulesets import Ruleset
+from shoal.errors import ShoalError, nearest
+
+# The tiles that tasks are made of by number: first what can be picked up, then goal tiles, then plain floor,
+# into which a thing disappears, and nothing. Floor is black, so no thing is.
+COLOURS = tuple(colour for colour in Colour if colour not in (Colour.EMPTY, Colour.BLACK))
+TILES = np.asarray(
+    [(tile, colour) for tile in (*PICKABLE, Tile.GOAL) for colour in COLOURS]
+    + [(Tile.FLOOR, Colour.BLACK), (Tile.EMPTY, Colour.EMPTY)],
+    np.uint8,
+)
+NUM_MOVABLE, NUM_THINGS = len(PICKABLE) * len(COLOURS), (len(PICKABLE) + 1) * len(COLOURS)
+DISAPPEARED, NOTHING = NUM_THINGS, NUM_THINGS + 1
+IS_MOVABLE = np.arange(len(TILES)) < NUM_MOVABLE
+IS_THING = np.arange(len(TILES)) < NUM_THINGS
+IS_PRODUCT = IS_MOVABLE | (np.arange(len(TILES)) == DISAPPEARED)
+
+RULE_KINDS = np.asarray([kind for kind in RuleKind if kind != RuleKind.NONE], int)
+GOAL_NAMES = {
+    kind.name.lower(): int(kind)
+    for kind in GoalKind
+    if kind.name.startswith(("AGENT_HOLD", "AGENT_NEAR", "TILE_NEAR"))
+}
+GOAL_KINDS = np.asarray(list(GOAL_NAMES.values()), int)
+PAIR_GOALS = tuple(kind for kind in GoalKind if kind.name.startswith("TILE_NEAR"))
+ON_CONTACT_KINDS = (
+    RuleKind.AGENT_HOLD,
+    RuleKind.AGENT_NEAR,
+)  # a thing of such a rule cannot be carried about
+
+BLOCK_SIZE = 8192  # rulesets drawn at once
+MAX_EMPTY_BLOCKS = 64  # blocks in a row without a new ruleset, after which there are no more
+MAX_RULESETS = (
+    10**8
+)  # rulesets; that they differ is known from all of them, which takes some hundred bytes each
+MAX_DEPTH = 3  # a tree that is deeper may need more tiles than there are
+
+
+@dataclasses.dataclass(frozen=True)
+class GenerationConfig:
+    """How rulesets are drawn."""
+
+    chain_depth: int = 0
+    """Puts this many rules at most between a thing of the start and the goal; 0 to 3."""
+    sample_depth: bool = False
+    """Draws the depth of each ruleset, from 0 to chain_depth, in place of taking chain_depth."""
+    prune_prob: float = 0.0
+    """Places a tile of the tree at the start with this probability, in place of making it a rule's product."""
+    num_distractor_rules: int = 0
+    """Adds this many rules that lead nowhere, and their things."""
+    sample_distractor_rules: bool = False
+    """Draws how many rules lead nowhere, from 0 to num_distractor_rules, in place of taking num_distractor_rules."""
+    num_distractor_objects: int = 0
+    """Adds this many things that serve nothing."""
+    distinct_objects: bool = False
+    """Counts rulesets as different that differ in nothing but their things."""
+    goals: tuple[str, ...] = ()
+    """Draws goals of these kinds, such as agent_hold and tile_near_up; left out, of all."""
+
+    @property
+    def goal_kinds(self) -> np.ndarray:
+        """The kinds of goals that are drawn, by number."""
+        return np.asarray([GOAL_NAMES[name] for name in self.goals], int) if self.goals else GOAL_KINDS
+
+    @property
+    def max_rules(self) -> int:
+        """The most rules that a ruleset can have, 1 at least (of zeros)."""
+        return max(2 * (2**self.chain_depth - 1) + self.num_distractor_rules, 1)
+
+    @property
+    def max_things(self) -> int:
+        """The most things that an episode can start with."""
+        return 2 * 2**self.chain_depth + 2 * self.num_distractor_rules + self.num_distractor_objects
+
+    def validate(self) -> None:
+        """Raises ShoalError for the first setting that cannot be."""
+        if not 0 <= self.chain_depth <= MAX_DEPTH:
+            raise ShoalError(
+                f"chain_depth={self.chain_depth} is not between 0 and {MAX_DEPTH}: a deeper tree may need more "
+                f"tiles than the {NUM_THINGS} that there are"
+            )
+        if not 0 <= self.prune_prob <= 1:
+            raise ShoalError(f"prune_prob={self.prune_prob} is not a probability, 0 to 1")
+        for name in ("num_distractor_rules", "num_distractor_objects"):
+            if not 0 <= getattr(self, name) <= NUM_MOVABLE:
+                raise ShoalError(f"{name}={getattr(self, name)} is not between 0 and {NUM_MOVABLE}")
+        for name in self.goals:
+            if name not in GOAL_NAMES:
+                raise ShoalError(
+                    f"goals={self.goals!r}: {name!r} is no kind of goal that is drawn; "
+                    f"there are {', '.join(GOAL_NAMES)}{nearest(name, GOAL_NAMES)}"
+                )
+
+
+# As the benchmarks of the paper were generated. A trivial ruleset is a goal, of which there are just 12,440, so that
+# there its things count.
+PUBLISHED = {
+    "trivial": GenerationConfig(num_distractor_objects=3, distinct_objects=True),
+    "small": GenerationConfig(
+        chain_depth=1,
+        prune_prob=0.3,
+        num_distractor_rules=2,
+        sample_distractor_rules=True,
+        num_distractor_objects=2,
+    ),
+    "medium": GenerationConfig(
+        chain_depth=2,
+        prune_prob=0.1,
+        num_distractor_rules=3,
+        sample_distractor_rules=True,
+        num_distractor_objects=2,
+    ),
+    "high": GenerationConfig(
+        chain_depth=3,
+        prune_prob=0.1,
+        num_distractor_rules=4,
+        sample_distractor_rules=True,
+        num_distractor_objects=1,
+    ),
+}
+
+
+class Protected(NamedTuple):
+    """What distractors must leave in reach."""
+
+    goal_tiles: (
+        np.ndarray
+    )  # [n, 2], the numbers of the tiles that the goal is about, the second may be NOTHING
+    used: np.ndarray  # bool [n, tiles], those of goal and tree
+    tree: np.ndarray  # uint8 [n, m, 7], its rules, zeros between them
+
+
+class RandomStream:
+    """Random numbers from the bits of PCG64, whose stream is the same on every machine and in every NumPy."""
+
+    def __init__(self, seed: int, stream: int = 0):
+        if seed < 0:
+            raise ShoalError(f"seed={seed} is less than 0")
+        self._bits = np.random.PCG64([seed, stream])
+
+    def bits(self, *shape: int) -> np.ndarray:
+        """32 random bits each, uint64."""
+        return self._bits.random_raw(shape) >> np.uint64(32)
+
+    def below(self, limits: np.ndarray) -> np.ndarray:
+        """Whole numbers from 0 to each limit - 1, int64; limits are less than 2^31."""
+        limits = np.asarray(limits)
+        return (self.bits(*limits.shape) * limits.astype(np.uint64) >> np.uint64(32)).astype(np.int64)
+
+    def bernoulli(self, probability: float, *shape: int) -> np.ndarray:
+        """Whether something of that probability happens."""
+        return self.bits(*shape) < np.uint64(round(probability * 2**32))
+
+    def choice(self, allowed: np.ndarray, *more: int) -> np.ndarray:
+        """The number of one of the entries that are true in each row [n, m], [n, *more]; with replacement."""
+        counts = allowed.cumsum(1, dtype=np.uint8)
+        rank = self.below(np.broadcast_to(counts[:, -1:], (len(allowed), *(more or (1,)))))
+        index = np.stack([(counts > column[:, None]).argmax(1) for column in rank.T], 1)
+        return index if more else index[:, 0]
+
+
+def bytes_per_ruleset(config: GenerationConfig) -> int:
+    """Count the bytes of one ruleset, its padding included.
+
+    Raises:
+      ShoalError: a setting is out of range.
+    """
+    config.validate()
+    tile = 2  # bytes: tile and colour
+    return goals.ENCODED_SIZE + rules.ENCODED_SIZE * config.max_rules + tile * config.max_things
+
+
+def generate(count: int, config: GenerationConfig, seed: int = 0) -> Ruleset:
+    """Different rulesets; which are equal is said in `distinct`.
+
+    Args:
+      count: how many.
+      config: how they are drawn; `PUBLISHED` has the paper's.
+      seed: the same seed gives the same rulesets on every machine; the first of a larger count are those of a
+        smaller one.
+
+    Returns:
+      the rulesets, each array with a leading axis; padded to the most rules and things that `config` can
+      make, so that rulesets of one config fit together.
+
+    Raises:
+      ShoalError: a setting is out of range, or there are not as many different rulesets.
+    """
+    if count < 1:
+        raise ShoalError(f"rulesets={count} is too few; give 1 or more")
+    if count > MAX_RULESETS:
+        raise ShoalError(f"rulesets={count} is too many; give at most {MAX_RULESETS}")
+    config.validate()
+    draws, known_keys = RandomStream(seed), set[Hashable]()
+    blocks: list[Ruleset] = []
+    num_found, num_empty_blocks = 0, 0
+    while num_found < count:
+        block = draw_block(BLOCK_SIZE, config, draws)
+        is_unseen = is_new(block, known_keys, with_objects=config.distinct_objects)
+        num_found, num_empty_blocks = (
+            num_found + int(is_unseen.sum()),
+            0 if is_unseen.any() else num_empty_blocks + 1,
+        )
+        blocks.append(Ruleset(*(array[is_unseen] for array in block)))
+        if num_empty_blocks == MAX_EMPTY_BLOCKS:
+            raise ShoalError(
+                f"rulesets={count:,} is more than these settings make: only {num_found:,} different ones were found "
+                f"among {MAX_EMPTY_BLOCKS * BLOCK_SIZE:,} more draws"
+            )
+    return Ruleset(*(np.concatenate(arrays)[:count] for arrays in zip(*blocks, strict=True)))
+
+
+def draw_block(count: int, config: GenerationConfig, draws: RandomStream) -> Ruleset:
+    """Rulesets, some of which may be equal."""
+    goal_kind, goal_tiles = _draw_goals(count, config.goal_kinds, draws)
+    used = np.zeros((count, len(TILES)), bool)  # by the tree
+    _mark_used(used, goal_tiles)
+    tree, things = _draw_tree(goal_tiles, used, config, draws)
+    objects = np.full((count, 0), NOTHING)
+    if config.num_distractor_objects:
+        objects = draws.choice(IS_THING & ~used, config.num_distractor_objects)
+    more_rows, more_things = _draw_distractors(Protected(goal_tiles, used, tree), config, draws)
+    first, second = TILES[goal_tiles[:, 0]], TILES[goal_tiles[:, 1]]
+    return Ruleset(
+        np.concatenate([goal_kind[:, None].astype(np.uint8), first, second], 1),
+        _compact(np.concatenate([tree, *more_rows], 1), config.max_rules),
+        _compact(TILES[np.concatenate([*things, objects, *more_things], 1)], config.max_things),
+    )
+
+
+def _draw_goals(count: int, kinds: np.ndarray, draws: RandomStream) -> tuple[np.ndarray, np.ndarray]:
+    """Kinds of goals [n] and the numbers of their tiles [n, 2], the second one NOTHING for a goal of one tile."""
+    kind = kinds[draws.below(np.full(count, len(kinds)))]
+    is_hold = (kind == GoalKind.AGENT_HOLD)[:, None]
+    first = draws.choice(np.where(is_hold, IS_MOVABLE, IS_THING))
+    second = np.where(np.isin(kind, PAIR_GOALS), draws.below(np.full(count, NUM_MOVABLE)), NOTHING)
+    return kind, np.stack([first, second], 1)
+
+
+def _draw_tree(
+    goal_tiles: np.ndarray, used: np.ndarray, config: GenerationConfig, draws: RandomStream
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """The rules that make what the goal is about, [n, m, 7], and the things to begin with, each [n, 1].
+
+    Marks the tiles of both as used.
+    """
+    count = len(goal_tiles)
+    depth = np.full(count, config.chain_depth)
+    if config.sample_depth:
+        depth = draws.below(depth + 1)
+    rows, things = [np.zeros((count, 0, rules.ENCODED_SIZE), np.uint8)], []
+    required = [goal_tiles[:, 0], goal_tiles[:, 1]]
+    for level in range(config.chain_depth + 1):
+        inputs = []
+        for tile in required:
+            is_given = depth <= level
+            if level < config.chain_depth:
+                is_given = is_given | draws.bernoulli(config.prune_prob, count)
+            things.append(np.where(is_given, tile, NOTHING)[:, None])
+            if level < config.chain_depth:
+                is_made = ~is_given & (tile != NOTHING)
+                row, tiles = _draw_rules(np.where(is_made, tile, NOTHING), used, draws)
+                rows.append(row[:, None])
+                inputs += [np.where(is_made, tiles[:, 0], NOTHING), np.where(is_made, tiles[:, 1], NOTHING)]
+                _mark_used(used, np.stack(inputs[-2:], 1))
+        required = inputs
+    return np.concatenate(rows, 1), things
+
+
+def _draw_rules(products: np.ndarray, used: np.ndarray, draws: RandomStream) -> tuple[np.ndarray, np.ndarray]:
+    """A rule for each product [n], of tiles that are not used yet.
+
+    Returns:
+      its bytes, uint8 [n, 7], zeros where the product is NOTHING; the numbers of its tiles [n, 2].
+    """
+    kind = RULE_KINDS[draws.below(np.full(len(products), len(RULE_KINDS)))]
+    is_pair = np.isin(kind, TWO_TILE_KINDS)
+    first = draws.choice(np.where(is_pair[:, None], IS_THING, IS_MOVABLE) & ~used)
+    second = np.where(is_pair, draws.choice(IS_MOVABLE & ~used), NOTHING)
+    product = TILES[products]
+    middle, last = np.where(is_pair[:, None], TILES[second], product), np.where(is_pair[:, None], product, 0)
+    row = np.concatenate([kind[:, None], TILES[first], middle, last], 1).astype(np.uint8)
+    row[products == NOTHING] = 0
+    return row, np.stack([first, second], 1)
+
+
+def _draw_distractors(
+    protected: Protected, config: GenerationConfig, draws: RandomStream
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Rules that lead nowhere, each [n, 1, 7], and their things, each [n, 2].
+
+    They may spoil what the tree needs, but never unavoidably.
+    """
+    count = len(protected.used)
+    num_rules = np.full(count, config.num_distractor_rules)
+    if config.sample_distractor_rules:
+        num_rules = draws.below(num_rules + 1)
+    none_used = np.zeros_like(protected.used)
+    rows, things = [], []
+    for index in range(config.num_distractor_rules):
+        is_present = index < num_rules
+        product = np.where(is_present, draws.choice(IS_PRODUCT & ~protected.used), NOTHING)
+        row, tiles = _draw_rules(product, none_used, draws)
+        while (retry := np.flatnonzero(_blocks_tree(row, tiles, protected))).size:
+            row[retry], tiles[retry] = _draw_rules(product[retry], none_used[retry], draws)
+        rows.append(row[:, None])
+        things.append(np.where(is_present[:, None], tiles, NOTHING))
+    return rows, things
+
+
+def _blocks_tree(row: np.ndarray, tiles: np.ndarray, protected: Protected) -> np.ndarray:
+    """Whether a rule [n, 7] about tiles [n, 2] takes away what is needed, whatever the agent does.
+
+    So does one that turns a tile of the tree as soon as it is held or approached; one that turns a product
+    where, and just when, it appears; and one about the very tiles of the goal, since rules come first.
+    """
+    kind = row[:, 0]
+    takes_tile = np.isin(kind, ON_CONTACT_KINDS) & protected.used[np.arange(len(row)), tiles[:, 0]]
+    same_kind = ~np.isin(kind, TWO_TILE_KINDS)[:, None] & (protected.tree[..., 0] == kind[:, None])
+    replaces_product = (same_kind & (protected.tree[..., 3:5] == row[:, None, 1:3]).all(-1)).any(1)
+    is_about_goal = (np.sort(tiles, 1) == np.sort(protected.goal_tiles, 1)).all(1)
+    return (kind != RuleKind.NONE) & (takes_tile | replaces_product | is_about_goal)
+
+
+def _mark_used(used: np.ndarray, tiles: np.ndarray) -> None:
+    """Marks the tiles of each row as used."""
+    used[np.arange(len(used))[:, None], tiles] = True
+    used[:, NOTHING] = False
+
+
+def _compact(rows: np.ndarray, width: int) -> np.ndarray:
+    """Rows [n, m, k] with those of zeros at the end, and so many of them, [n, width, k]."""
+    order = np.argsort(rows[..., 0] == 0, axis=1, kind="stable")
+    compacted = np.take_along_axis(rows, order[..., None], 1)[:, :width]
+    return np.pad(compacted, ((0, 0), (0, width - compacted.shape[1]), (0, 0)))

@@ -1,0 +1,179 @@
+"""Rulesets: the goal, the rules and the things of a task, as bytes in XLand-MiniGrid's encoding."""
+
+import enum
+import operator
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from shoal.envs.grid.engine import goals, rules
+from shoal.envs.grid.engine.goals import GoalKind
+from shoal.envs.grid.engine.rules import TWO_TILE_KINDS, RuleKind
+from shoal.envs.grid.engine.tiles import NUM_COLOURS, NUM_TILES, Bytes, Tile
+from shoal.errors import ShoalError
+
+STACKED_RULE_AXES = 3  # of the rules of several rulesets
+MAX_QUOTE_LENGTH = 100  # characters of a wrong value in a message
+
+
+class Ruleset(NamedTuple):
+    """One task, or N of them with a leading axis.
+
+    Rules and things are padded with rows of zeros; there is at least one row of each.
+    """
+
+    goal: Bytes  # uint8 [5]; see `goals`
+    rules: Bytes  # uint8 [R, 7]; see `rules`
+    init_tiles: Bytes  # uint8 [O, 2]: tile and colour of the things that an episode starts with
+
+
+NO_RULESET = Ruleset(
+    np.zeros(goals.ENCODED_SIZE, np.uint8),
+    np.zeros((1, rules.ENCODED_SIZE), np.uint8),
+    np.zeros((1, 2), np.uint8),
+)
+
+
+def ruleset(
+    goal: Sequence[int] = (), rules: Sequence[Sequence[int]] = (), init_tiles: Sequence[Sequence[int]] = ()
+) -> Ruleset:
+    """A ruleset from numbers; a goal or rule may leave out the zeros at its end.
+
+        ruleset(
+            goal=(GoalKind.AGENT_HOLD, Tile.STAR, Colour.BLUE),
+            rules=[(RuleKind.TILE_NEAR, Tile.BALL, Colour.RED, Tile.KEY, Colour.GREY, Tile.STAR, Colour.BLUE)],
+            init_tiles=[(Tile.BALL, Colour.RED), (Tile.KEY, Colour.GREY)],
+        )
+
+    Raises:
+      ShoalError: a kind, tile or colour is unknown, or a row is too long.
+    """
+    result = Ruleset(
+        _pad_rows("goal", [goal], NO_RULESET.goal.shape[-1])[0],
+        _pad_rows("rule", rules or [()], NO_RULESET.rules.shape[-1]),
+        _pad_rows("init_tiles", init_tiles or [()], NO_RULESET.init_tiles.shape[-1]),
+    )
+    check(result)
+    return result
+
+
+def _pad_rows(name: str, rows: Sequence[Sequence[int]], length: int) -> np.ndarray:
+    """Rows of bytes, filled up with zeros.
+
+    Raises:
+      ShoalError: a row is too long, or holds something other than whole numbers from 0 to 255.
+    """
+    filled = []
+    for row in rows:
+        try:
+            numbers = [operator.index(number) for number in row]
+        except TypeError:
+            numbers = [-1]  # refused below
+        if len(numbers) > length or not all(0 <= number <= 255 for number in numbers):
+            raise ShoalError(f"{name} {_quote(row)} is not at most {length} numbers from 0 to 255, all whole")
+        filled.append(numbers + [0] * (length - len(numbers)))
+    return np.asarray(filled, np.uint8).reshape(len(filled), length)
+
+
+def _quote(row: Any) -> str:
+    """A row as a message quotes it: kinds and tiles by their numbers."""
+    numbers = (
+        [int(x) if isinstance(x, enum.IntEnum) else x for x in row] if isinstance(row, Sequence) else row
+    )
+    return repr(numbers)[:MAX_QUOTE_LENGTH]
+
+
+def stack(tasks: Sequence[Ruleset]) -> Ruleset:
+    """Several rulesets as one with a leading axis, padded to the longest."""
+
+    def pad(arrays: Sequence[Bytes]) -> np.ndarray:
+        rows = max(len(array) for array in arrays)
+        return np.stack([np.pad(array, ((0, rows - len(array)), (0, 0))) for array in arrays])
+
+    return Ruleset(
+        np.stack([task.goal for task in tasks]),
+        pad([task.rules for task in tasks]),
+        pad([task.init_tiles for task in tasks]),
+    )
+
+
+def check(tasks: Ruleset) -> None:
+    """Holds rulesets to what the engine knows; values that are traced are not looked at.
+
+    Raises:
+      ShoalError: an array has the wrong shape, or a kind, tile or colour is unknown.
+    """
+    check_shapes(tasks)
+    if any(isinstance(array, jax.core.Tracer) for array in tasks):
+        return
+    goal, rule, things = (np.asarray(array).reshape(-1, array.shape[-1]) for array in tasks)
+    _check_kinds("goal", goal, GoalKind)
+    _check_kinds("rule", rule, RuleKind)
+    is_pair = np.isin(goal[:, 0], [kind for kind in GoalKind if kind.name.startswith("TILE_NEAR")])
+    has_tile = ~np.isin(goal[:, 0], (GoalKind.NONE, GoalKind.AGENT_ON_POSITION))
+    _check_tiles("goal", goal[has_tile], 1)
+    _check_tiles("goal", goal[is_pair], 3)
+    is_pair, has_tile = np.isin(rule[:, 0], TWO_TILE_KINDS), rule[:, 0] != RuleKind.NONE
+    _check_tiles("rule", rule[has_tile], 1)
+    _check_tiles("rule", rule[is_pair], 3)
+    _check_tiles("rule", rule[has_tile & ~is_pair], 3, may_be_empty=True)  # the products
+    _check_tiles("rule", rule[is_pair], 5, may_be_empty=True)
+    _check_tiles("init_tiles", things, 0, may_be_empty=True)
+
+
+def check_shapes(tasks: Ruleset) -> None:
+    """Holds a ruleset to its arrays' shapes and types, which are known while tracing.
+
+    Raises:
+      ShoalError: it is no Ruleset, or an array has another shape or type.
+    """
+    if not isinstance(tasks, Ruleset):
+        raise ShoalError(
+            f"the ruleset is of type {type(tasks).__name__}; make it by shoal.envs.grid.rulesets.rulesets"
+        )
+    leading = np.shape(tasks.goal)[:-1]
+    if 0 in leading:
+        raise ShoalError(
+            "there are no rulesets: their leading axis is of length 0, where 1 or more are needed"
+        )
+    for name, row, array in (
+        ("goal", "5", tasks.goal),
+        ("rules", "n, 7", tasks.rules),
+        ("init_tiles", "n, 2", tasks.init_tiles),
+    ):
+        own_shape = np.shape(array)[len(leading) :]
+        expected = tuple(
+            own_shape[0] if size == "n" and own_shape else int(size.replace("n", "0"))
+            for size in row.split(", ")
+        )
+        fits = np.shape(array) == (*leading, *expected) and len(leading) <= 1 and min(expected) > 0
+        dtype = getattr(array, "dtype", type(array).__name__)
+        if not fits or dtype != np.uint8:
+            raise ShoalError(
+                f"the ruleset's {name} is {dtype}{list(np.shape(array))}, where uint8[{row}] is needed, or the "
+                "same with one leading axis in all three for several rulesets"
+            )
+
+
+def _check_kinds(name: str, rows: np.ndarray, kinds: type[enum.IntEnum]) -> None:
+    unknown = rows[rows[:, 0] >= len(kinds), 0]
+    if len(unknown):
+        raise ShoalError(
+            f"there is no {name} of kind {unknown[0]}; the kinds of {name}s are 0 to {len(kinds) - 1}"
+        )
+
+
+def _check_tiles(name: str, rows: np.ndarray, column: int, may_be_empty: bool = False) -> None:
+    """Holds tile and colour in two columns to those that exist; tile 0 is what lies outside the grid."""
+    tile, colour = rows[:, column], rows[:, column + 1]
+    unknown = rows[(tile >= NUM_TILES) | (colour >= NUM_COLOURS)]
+    if len(unknown):
+        raise ShoalError(
+            f"the {name} {unknown[0].tolist()} has tile {unknown[0][column]} of colour "
+            f"{unknown[0][column + 1]}; tiles are 0 to {NUM_TILES - 1}, colours 0 to {NUM_COLOURS - 1}"
+        )
+    empty = rows[tile == Tile.EMPTY]
+    if len(empty) and not may_be_empty:
+        raise ShoalError(f"the {name} {empty[0].tolist()} is about tile 0, which is nothing; give 1 to 12")

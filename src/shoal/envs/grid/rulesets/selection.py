@@ -1,0 +1,139 @@
+"""Rulesets by a word, as the command line and a run's config name them.
+
+    bench.npz           all rulesets of a file
+    bench.npz:train     those for training; `bench.npz:held-out` those that are kept for evaluation
+    bench.npz:17        one, by its number from 0
+    bench.npz:100:200   those from 100 to 199; either bound may be left out, or be a share: `bench.npz:80%:`
+
+`#` and a checksum behind it hold the word to the very rulesets that it meant when it was written down.
+"""
+
+import functools
+import os
+import re
+from typing import Any
+
+import numpy as np
+
+from shoal.envs.grid.rulesets import benchmark_files
+from shoal.envs.grid.rulesets.benchmark import Benchmark, checksum
+from shoal.envs.grid.rulesets.generation import PUBLISHED
+from shoal.envs.grid.rulesets.rulesets import Ruleset
+from shoal.errors import ShoalError
+
+_NUMBER_PATTERN = r"[0-9]{1,15}"  # no file holds more rulesets
+_BOUND_PATTERN = rf"(?:{_NUMBER_PATTERN}(?:\.{_NUMBER_PATTERN})?%|{_NUMBER_PATTERN})?"
+_PART_PATTERN = rf"[A-Za-z][\w-]*|-?{_NUMBER_PATTERN}|{_BOUND_PATTERN}:{_BOUND_PATTERN}"
+_SELECTOR = re.compile(rf"(?P<file>.+?)(?::(?P<part>{_PART_PATTERN}))?(?:#(?P<checksum>[0-9a-f]+))?")
+
+
+def resolve_rulesets(ruleset: Any) -> Any:
+    """What a world was given as its ruleset, as a Ruleset: a word, nested lists of its numbers, or one already.
+
+    Raises:
+      ShoalError: a word names no file, or nothing in it; or lists do not have a ruleset's shape.
+    """
+    if isinstance(ruleset, str):
+        return select_rulesets(ruleset)
+    if isinstance(ruleset, list | tuple) and not isinstance(ruleset, Ruleset):
+        try:
+            return Ruleset(*map(_to_bytes, ruleset))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ShoalError(
+                f"ruleset={ruleset!r} is no goal, rules and init_tiles, each of bytes of its own shape"
+            ) from error
+    return ruleset
+
+
+def _to_bytes(part: Any) -> np.ndarray:
+    """An array of bytes from nested lists of whole numbers.
+
+    Raises:
+      ValueError: a number is not whole, or not from 0 to 255.
+    """
+    numbers = np.asarray(part)
+    if numbers.size and (numbers.dtype.kind not in "iu" or not 0 <= numbers.min() <= numbers.max() <= 255):
+        raise ValueError("there are numbers that are no bytes")
+    return numbers.astype(np.uint8)
+
+
+def select_rulesets(selector: str) -> Ruleset:
+    """The rulesets that a word names; without a leading axis for one by its number.
+
+    Raises:
+      ShoalError: there is no such file, it is damaged, or there is nothing of that kind in it.
+    """
+    file, part, expected = _parse(selector)
+    benchmark = _load(file)
+    try:
+        rulesets = _select_part(benchmark, part)
+    except ShoalError as error:
+        raise ShoalError(f"ruleset={selector!r}: {error}") from error
+    if expected and checksum(rulesets) != expected:
+        raise ShoalError(
+            f"ruleset={selector!r}: the file holds other rulesets now, of checksum {checksum(rulesets)}; make it "
+            f"again, or name these by ruleset={selector.partition('#')[0]!r}"
+        )
+    return rulesets
+
+
+def portable_selector(selector: str) -> str:
+    """A word for the same rulesets that means the same from any directory, and only them."""
+    file, part, _ = _parse(selector)
+    path = benchmark_files.to_path(file).absolute()
+    return f"{path}{':' * bool(part)}{part}#{checksum(select_rulesets(selector))}"
+
+
+def _parse(selector: str) -> tuple[str, str, str]:
+    """File, part and checksum, the last two "" where there are none."""
+    match = _SELECTOR.fullmatch(selector)
+    if match is None:
+        raise ShoalError(
+            f"ruleset={selector!r} names no file; give one, such as bench.npz or bench.npz:train"
+        )
+    return match["file"], match["part"] or "", match["checksum"] or ""
+
+
+def _load(file: str) -> Benchmark:
+    path = benchmark_files.to_path(file)
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        if file in PUBLISHED:
+            raise ShoalError(
+                f"ruleset={file!r} is no file; `shoal grid make-benchmark {file} --save {file}.npz` makes one"
+            ) from error
+        return Benchmark.load(path)  # which says why it cannot be read
+    return _load_cached(str(path.absolute()), (status.st_mtime_ns, status.st_size))
+
+
+@functools.lru_cache(maxsize=2)  # a run makes its environment several times over
+def _load_cached(path: str, stamp: tuple[int, int]) -> Benchmark:
+    return Benchmark.load(path)
+
+
+def _select_part(benchmark: Benchmark, part: str) -> Ruleset:
+    """One ruleset, those between two bounds, those of a named part, or all."""
+    if re.fullmatch(r"-?\d{1,18}", part):
+        return benchmark.ruleset(int(part))
+    if ":" in part:
+        return benchmark[_parse_slice(part, len(benchmark))].rulesets
+    return (benchmark.part(part) if part else benchmark).rulesets
+
+
+def _parse_slice(part: str, count: int) -> slice:
+    """The slice of "100:200" or "80%:"."""
+
+    def index_of(bound: str, default: int) -> int:
+        if bound.endswith("%"):
+            return round(count * float(bound[:-1]) / 100)
+        return int(bound) if bound else default
+
+    first, _, last = part.partition(":")
+    start, stop = index_of(first, 0), index_of(last, count)
+    if not start < stop <= count:
+        raise ShoalError(
+            f"{start} and {stop} bound no part of the {count:,} rulesets; give two numbers from 0 to {count}, the "
+            "second above the first"
+        )
+    return slice(start, stop)

@@ -1,0 +1,60 @@
+"""The registered grid worlds: name, constructor, and the parameters that the name stands for.
+
+The names, sizes and time limits are those of xminigrid 0.9.3; those that end in -RGB are the same worlds whose
+agents see images. This module imports nothing, so that listing
+names costs nothing.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+XLAND_SIZES = {
+    "R1": (9, 11, 13, 15, 17),
+    "R2": (9, 11, 13, 15, 17),
+    "R4": (9, 11, 13, 15, 17),
+    "R6": (13, 17, 19),
+    "R9": (16, 19, 25),
+}
+TIME_LIMIT = "max_episode_steps"
+
+# Tasks of one size: the class, which has the sizes, and the time limit.
+SINGLE_SIZE_TASKS = (
+    ("BlockedUnlockPickUp", 576),
+    ("FourRooms", 100),
+    ("LockedRoom", 190),
+    ("Playground", 512),
+    ("Unlock", 288),
+    ("UnlockPickUp", 288),
+)
+SQUARE_TASKS = (  # the class, its sizes, and its time limit in units of the area
+    ("DoorKey", (5, 6, 8, 16), 10),
+    ("Empty", (5, 6, 8, 16), 4),
+    ("EmptyRandom", (5, 6, 8, 16), 4),
+)
+MEMORY_WIDTHS = (8, 16, 32, 64, 128)
+IMAGE_VARIANTS = ("MiniGrid-EmptyRandom-6x6",)  # have a name of their own, to which settings can be kept
+
+
+def entries() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Every name with its constructor as "module:attribute" and its parameters."""
+    for name, constructor, parameters in xminigrid_entries():
+        yield name, constructor, parameters
+        if name in IMAGE_VARIANTS:
+            yield f"{name}-RGB", constructor, {**parameters, "observe_image": True}
+
+
+def xminigrid_entries() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """The names of xminigrid, in the same form."""
+    for rooms, sizes in XLAND_SIZES.items():
+        for size in sizes:
+            parameters = {"rooms": rooms, "height": size, "width": size, TIME_LIMIT: 3 * size**2}
+            yield f"XLand-MiniGrid-{rooms}-{size}x{size}", "shoal.envs.grid.tasks.xland:XLand", parameters
+    for task, limit in SINGLE_SIZE_TASKS:
+        yield f"MiniGrid-{task}", f"shoal.envs.grid.tasks.minigrid:{task}", {TIME_LIMIT: limit}
+    for task, sizes, steps_per_cell in SQUARE_TASKS:
+        for size in sizes:
+            parameters = {"height": size, "width": size, TIME_LIMIT: steps_per_cell * size**2}
+            yield f"MiniGrid-{task}-{size}x{size}", f"shoal.envs.grid.tasks.minigrid:{task}", parameters
+    for width in MEMORY_WIDTHS:
+        parameters = {"width": width, TIME_LIMIT: 5 * width**2}
+        yield f"MiniGrid-MemoryS{width}", "shoal.envs.grid.tasks.minigrid:Memory", parameters

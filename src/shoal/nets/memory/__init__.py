@@ -1,0 +1,1 @@
+"""Recurrent networks: cores, torsos with a memory, and queries of a grid's cells."""

@@ -1,0 +1,409 @@
+"""Actors and critics with a memory: encoder, layers, recurrent core, queries, layers, head.
+
+They unroll over T steps of N sequences, [T, N, ...], from the memory before the first of them; acting is the same
+with T = 1. The layers before and after the core take all steps at once.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from shoal.nets.actor_critic import Distribution
+from shoal.nets.encoders import Encoder
+from shoal.nets.heads import head_for
+from shoal.nets.memory import cores
+from shoal.nets.memory.cores import Carry, RecurrentCore
+from shoal.nets.memory.queries import CellQueries
+from shoal.nets.mlp import MLP
+from shoal.nets.repeats import apply_to_distinct
+from shoal.types import EnvSpec, PyTree
+
+Array = jax.Array
+
+
+class NetworkInputs(NamedTuple):
+    """What a network sees at each step, with leading axes [T, N] where it has a memory; () for what it is not shown."""
+
+    observation: PyTree
+    action_mask: Array | None = None
+    first: PyTree = ()  # whether the memory is cleared before the step: one that begins an episode or a trial
+    action: PyTree = ()  # the previous action as numbers [..., A], zeros for none
+    reward: PyTree = ()  # of the step that led here
+
+
+class Memories(NamedTuple):
+    """The memory of an actor and, unless it shares the actor's, of a critic."""
+
+    actor: Carry
+    critic: Carry | tuple = ()
+
+
+class Unrolled(NamedTuple):
+    """What a network with memory gives for T steps."""
+
+    distribution: Distribution  # [T, N]
+    value: Array  # [T, N]
+    before: Memories  # from before each step, [T, N, ...]
+    after: Memories  # from after the last one, [N, ...]
+
+
+class CoreOptions(NamedTuple):
+    """What a network remembers by, and what it is shown beside the observation; static.
+
+    Attributes:
+      kind, size, layers, outputs: of `shoal.nets.memory.cores.RecurrentCore`.
+      latches: units that begin as a memory of what led to the last reward (ibid.); they need `reward`.
+      action_size: numbers in the previous action; 0 if it is not shown.
+      action_embedding: features of its learned linear embedding; 0 shows the numbers as they are.
+      reward: whether the previous reward is shown.
+      first: whether the flag of an episode's first step is shown.
+      previous: whether the features of the step before are shown: with the previous action and reward, a whole
+        transition.
+      queries: what the memory looks for among the cells of the observation (`CellQueries`); 0 for none.
+    """
+
+    kind: str = "gru"
+    size: int = 128
+    layers: int = 1
+    outputs: str = "last"
+    latches: int = 0
+    action_size: int = 0
+    action_embedding: int = 0
+    reward: bool = False
+    first: bool = False
+    previous: bool = False
+    queries: int = 0
+
+
+def initial(core: CoreOptions, width: int, batch_shape: tuple[int, ...]) -> Carry:
+    """The memory of a torso that has just begun: its core's, and the `width` features of the step before if shown."""
+    carry = cores.initial(core.kind, core.size, core.layers, batch_shape)
+    return (*carry, (jnp.zeros((*batch_shape, width)),)) if core.previous else carry
+
+
+class RecurrentTorso(nnx.Module):
+    """Encoder, MLP, core and queries: inputs become features that depend on the inputs before.
+
+    Args:
+      spec: of the environment.
+      core: see `CoreOptions`.
+      sizes: hidden layers before the core; may be empty.
+      activation, layer_norm, encoder, encoder_sizes, scale: see `shoal.nets.actor_critic.Actor`.
+      key: a JAX key.
+
+    Raises:
+      ShoalError: a space, a size or a name that does not fit.
+    """
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        core: CoreOptions,
+        *,
+        sizes: Sequence[int] = (64,),
+        activation: str = "tanh",
+        layer_norm: bool = False,
+        encoder: str = "flatten",
+        encoder_sizes: Sequence[int] = (64,),
+        scale: float = math.sqrt(2),
+        key: Array,
+    ):
+        encoder_key, mlp_key, action_key, core_key = jax.random.split(key, 4)
+        queries_key = jax.random.fold_in(key, 4)
+        style: dict[str, Any] = dict(activation=activation, layer_norm=layer_norm, scale=scale)
+        self.encoder = Encoder(spec.observation_space, encoder, encoder_sizes, key=encoder_key, **style)
+        self.mlp = MLP(self.encoder.num_features, sizes, key=mlp_key, **style)
+        has_embedding = core.action_size and core.action_embedding
+        self.embedding = nnx.List(
+            [MLP(core.action_size, (), core.action_embedding, key=action_key)] if has_embedding else []
+        )
+        reward_index = self.mlp.out_features * (2 if core.previous else 1)
+        reward_index += core.action_embedding if has_embedding else core.action_size
+        self.core = RecurrentCore(
+            reward_index + int(core.reward) + int(core.first),
+            core.size,
+            core.kind,
+            layers=core.layers,
+            outputs=core.outputs,
+            latches=core.latches,
+            latch_input=reward_index,
+            key=core_key,
+        )
+        self.options = core
+        space, num_queries = spec.observation_space, core.queries
+        self.queries = nnx.List(
+            [CellQueries(space, core.size, num_queries, key=queries_key)] if num_queries else []
+        )
+        self.out_features = core.size + sum(queries.out_features for queries in self.queries)
+
+    def unroll(self, carry: Carry, inputs: NetworkInputs) -> tuple[Carry, Array, Carry]:
+        """The carry after the last step, features [T, N, out_features], and the carries before each step."""
+        unroll = self._unroll_with_previous if self.options.previous else self._unroll
+        after, outputs, before = unroll(carry, inputs, self._extra_inputs(inputs))
+        return after, self._with_query_results(outputs, inputs.observation), before
+
+    def initial(self, batch_shape: tuple[int, ...]) -> Carry:
+        """The memory of sequences that have just begun."""
+        return initial(self.options, self.mlp.out_features, batch_shape)
+
+    def features_of(self, after: Carry, observation: PyTree) -> Array:
+        """The features of steps after which the memory is `after`; any leading axes."""
+        return self._with_query_results(self.core.outputs_of(after[: self.options.layers]), observation)
+
+    @property
+    def _deduplicates(self) -> bool:
+        """Whether equal observations are searched for, to be encoded once."""
+        return self.encoder.expects_repeats and jax.default_backend() == "cpu"
+
+    def _unroll(
+        self, carry: Carry, inputs: NetworkInputs, extra_inputs: list[Array]
+    ) -> tuple[Carry, Array, Carry]:
+        """The core upon the features of each step."""
+        if self._deduplicates:
+            return self.core.unroll_projected(carry, self._project_inputs(inputs, extra_inputs), inputs.first)
+        parts = [self.mlp(self.encoder(inputs.observation)), *extra_inputs]
+        x = jnp.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0]
+        return self.core.unroll(carry, x, inputs.first)
+
+    def _unroll_with_previous(
+        self, carry: Carry, inputs: NetworkInputs, extra_inputs: list[Array]
+    ) -> tuple[Carry, Array, Carry]:
+        """The core upon the features of each step and of the one before, the last part of the carry."""
+        *layers, (last_features,) = carry
+        features = self._features(inputs)
+        before = jnp.concatenate([last_features[None], features[:-1]])
+        previous = jnp.where(inputs.first[..., None], 0.0, before)
+        x = jnp.concatenate([features, previous, *extra_inputs], axis=-1)
+        after, outputs, core_before = self.core.unroll(tuple(layers), x, inputs.first)
+        return (*after, (features[-1],)), outputs, (*core_before, (before,))
+
+    def _features(self, inputs: NetworkInputs) -> Array:
+        """Of each step, [T, N, mlp.out_features]."""
+        if not self._deduplicates:
+            return self.mlp(self.encoder(inputs.observation))
+        features = apply_to_distinct(encode_observation, (self.encoder, self.mlp), _flat_observations(inputs))
+        return features.reshape(*inputs.first.shape, -1)
+
+    def _with_query_results(self, outputs: Array, observation: PyTree) -> Array:
+        """The core's outputs, and where there is what they look for."""
+        query_results = [queries(outputs, observation) for queries in self.queries]
+        return jnp.concatenate([outputs, *query_results], axis=-1) if query_results else outputs
+
+    def _extra_inputs(self, inputs: NetworkInputs) -> list[Array]:
+        """What the core is shown beside the observation, each [T, N, ...]."""
+        parts = []
+        if not isinstance(inputs.action, tuple):
+            parts.append(self.embedding[0](inputs.action) if self.embedding else inputs.action)
+        flags = [inputs.reward] if not isinstance(inputs.reward, tuple) else []
+        flags += [inputs.first] if self.options.first else []
+        return parts + [flag.astype(jnp.float32)[..., None] for flag in flags]
+
+    def _project_inputs(self, inputs: NetworkInputs, extra_inputs: list[Array]) -> Array:
+        """What the core's first layer makes of its input, where equal observations are encoded and projected once."""
+        layer, width = self.core.layers[0], self.mlp.out_features
+        product = apply_to_distinct(
+            encode_and_project, (self.encoder, self.mlp, layer.kernel), _flat_observations(inputs)
+        )
+        projected = product.T + layer.bias[:, None]
+        if extra_inputs:
+            extra = jnp.concatenate([part.reshape(-1, part.shape[-1]) for part in extra_inputs], axis=-1)
+            projected += layer.kernel[:, width:] @ extra.T
+        return projected
+
+
+def _flat_observations(inputs: NetworkInputs) -> PyTree:
+    """The observations of all steps, [T * N, ...]."""
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[inputs.first.ndim :]), inputs.observation)
+
+
+def encode_observation(parameters: tuple[Encoder, MLP], observation: PyTree) -> Array:
+    """Observations [N, ...] through an encoder and layers, [N, F]."""
+    encoder, mlp = parameters
+    return mlp(encoder(observation))
+
+
+def encode_and_project(parameters: tuple[Encoder, MLP, Array], observation: PyTree) -> Array:
+    """The same times the first columns of a kernel [F, ...]."""
+    encoder, mlp, kernel = parameters
+    features = encode_observation((encoder, mlp), observation)
+    # Zeros for the other columns: cut from the kernel, the first would be copied at each step.
+    features = jnp.pad(features, ((0, 0), (0, kernel.shape[-1] - features.shape[-1])))
+    return features @ kernel.T
+
+
+class RecurrentActor(nnx.Module):
+    """A torso with memory, hidden layers, and a head: a distribution over actions at each step."""
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        core: CoreOptions,
+        *,
+        head_sizes: Sequence[int] = (),
+        distribution: str = "auto",
+        state_dependent_std: bool = False,
+        initial_std: float = 1.0,
+        minimum_std: float = 1e-3,
+        out_scale: float = 0.01,
+        key: Array,
+        **torso: Any,
+    ):
+        torso_key, head_key = jax.random.split(key)
+        self.torso = RecurrentTorso(spec, core, key=torso_key, **torso)
+        self.head = head_for(
+            spec.action_space,
+            distribution,
+            state_dependent_std=state_dependent_std,
+            initial_std=initial_std,
+            minimum_std=minimum_std,
+        )
+        style = {name: torso[name] for name in ("activation", "layer_norm") if name in torso}
+        self.mlp = MLP(
+            self.torso.out_features,
+            head_sizes,
+            self.head.num_inputs,
+            out_scale=out_scale,
+            key=head_key,
+            **style,
+        )
+
+    def policy(self, carry: Carry, inputs: NetworkInputs) -> tuple[Carry, Distribution]:
+        """The carry after the last step, and a distribution at each: all that acting needs."""
+        carry, features, _ = self.torso.unroll(carry, inputs)
+        return carry, self.distribution(features, inputs.action_mask)
+
+    def distribution(self, features: Array, action_mask: Array | None) -> Distribution:
+        """The torso's features [..., out_features] -> a distribution with batch axes [...]."""
+        return self.head(self.mlp(features), action_mask)
+
+
+class RecurrentActorCritic(nnx.Module):
+    """An actor and a critic with memories of their own, or with one torso and memory.
+
+    `network.actor` is all that acting needs, as in `shoal.nets.actor_critic.ActorCritic`. If shared, it holds the
+    torso, and the critic is the layers upon its features.
+
+    Args:
+      spec: of the environment.
+      core: the recurrent core, and what is shown to it.
+      actor_sizes: hidden layers of the actor before the core.
+      critic_sizes: the critic's; None for the actor's.
+      head_sizes: hidden layers after the core, of the actor and of the critic.
+      shared: one torso and memory for both.
+      distribution, state_dependent_std, initial_std, minimum_std: of the actor's head, see `Actor` there.
+      policy_scale, value_scale: of the initialisation of the last layers.
+      key: a JAX key.
+      torso: further options of `RecurrentTorso`.
+    """
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        core: CoreOptions,
+        *,
+        actor_sizes: Sequence[int] = (64,),
+        critic_sizes: Sequence[int] | None = None,
+        head_sizes: Sequence[int] = (),
+        shared: bool = False,
+        policy_scale: float = 0.01,
+        value_scale: float = 1.0,
+        distribution: str = "auto",
+        state_dependent_std: bool = False,
+        initial_std: float = 1.0,
+        minimum_std: float = 1e-3,
+        key: Array,
+        **torso: Any,
+    ):
+        actor_key, critic_key = jax.random.split(key)
+        self.actor = RecurrentActor(
+            spec,
+            core,
+            sizes=actor_sizes,
+            head_sizes=head_sizes,
+            distribution=distribution,
+            state_dependent_std=state_dependent_std,
+            initial_std=initial_std,
+            minimum_std=minimum_std,
+            out_scale=policy_scale,
+            key=actor_key,
+            **torso,
+        )
+        critic_torso = dict(torso, sizes=actor_sizes if critic_sizes is None else critic_sizes)
+        self.critic = RecurrentCritic(
+            spec,
+            None if shared else core,
+            self.actor.torso.out_features,
+            head_sizes,
+            out_scale=value_scale,
+            key=critic_key,
+            **critic_torso,
+        )
+
+    def initial(self, batch_shape: tuple[int, ...]) -> Memories:
+        """The memories of sequences that have just begun."""
+        carries = [torso.initial(batch_shape) for torso in (self.actor.torso, *self.critic.torso)]
+        return Memories(*carries)
+
+    def unroll(self, memories: Memories, inputs: NetworkInputs) -> Unrolled:
+        """T steps of N sequences from `memories`, [N, ...]."""
+        actor_after, features, actor_before = self.actor.torso.unroll(memories.actor, inputs)
+        distribution = self.actor.distribution(features, inputs.action_mask)
+        critic_after: PyTree = ()
+        critic_before: PyTree = ()
+        for torso in self.critic.torso:
+            critic_after, features, critic_before = torso.unroll(memories.critic, inputs)
+        value = self.critic(features)
+        before, after = Memories(actor_before, critic_before), Memories(actor_after, critic_after)
+        return Unrolled(distribution, value, before, after)
+
+    def values(self, memories: Memories, after: Carry, inputs: NetworkInputs) -> tuple[Array, Memories]:
+        """The values of T+1 steps and the memories before each, where the actor has run over T of them already.
+
+        A critic that shares the actor's memory has no more to do than its layers upon it, and the last step.
+
+        Args:
+          memories: from before the first step, [N, ...].
+          after: the actor's from after each of the T steps, [T, N, ...].
+          inputs: [T+1, N, ...].
+
+        Returns:
+          the values [T+1, N], and the memories [T+1, N, ...].
+        """
+        actor_before = jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), memories.actor, after)
+        for torso in self.critic.torso:
+            _, features, critic_before = torso.unroll(memories.critic, inputs)
+            return self.critic(features), Memories(actor_before, critic_before)
+        last_carry, last_inputs = jax.tree.map(lambda x: x[-1], after), jax.tree.map(lambda x: x[-1:], inputs)
+        torso = self.actor.torso
+        _, features, _ = torso.unroll(last_carry, last_inputs)
+        earlier = torso.features_of(after, jax.tree.map(lambda x: x[:-1], inputs.observation))
+        features = jnp.concatenate([earlier, features])
+        return self.critic(features), Memories(actor_before)
+
+
+class RecurrentCritic(nnx.Module):
+    """Layers upon features with memory, and the torso that gives these unless it is the actor's (`core` None)."""
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        core: CoreOptions | None,
+        num_features: int,
+        head_sizes: Sequence[int],
+        *,
+        out_scale: float,
+        key: Array,
+        **torso: Any,
+    ):
+        torso_key, head_key = jax.random.split(key)
+        self.torso = nnx.List([RecurrentTorso(spec, core, key=torso_key, **torso)] if core else [])
+        style = {name: torso[name] for name in ("activation", "layer_norm") if name in torso}
+        self.mlp = MLP(num_features, head_sizes, 1, out_scale=out_scale, key=head_key, **style)
+
+    def __call__(self, features: Array) -> Array:
+        """The torso's features [..., num_features] -> values [...]."""
+        return self.mlp(features)[..., 0]

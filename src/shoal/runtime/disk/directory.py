@@ -1,0 +1,311 @@
+"""The run directory: what a run leaves on disk, and how it is read again.
+
+    config.json         what was asked for, complete: running it again gives the same run
+    metrics.jsonl       one line per log point and seed
+    summary.json        scores, speed, checksums, versions
+    learning_curve.png
+    best/, last/        policies with their normalisers
+
+Every file is whole or absent at any instant, and reading runs no code: JSON and named arrays only.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shoal.errors import ShoalError, nearest
+from shoal.files import free_bytes, report_os_errors, sync_directory, user_path
+from shoal.runtime.disk import vacancy
+from shoal.runtime.disk.arrays import OrbaxError, from_numpy, is_key, read_arrays, to_numpy, write_arrays
+from shoal.runtime.disk.json_files import json_text, read_json, to_jsonable, to_null, write_json, write_text
+
+CONFIG = "config.json"
+METRICS = "metrics.jsonl"
+SUMMARY = "summary.json"
+LEARNING_CURVE = "learning_curve.png"
+POLICIES = ("best", "last")
+POLICY = "policy.json"  # beside the arrays: their names, dtypes, shapes and checksum
+
+
+@dataclasses.dataclass(frozen=True)
+class RunDirectory:
+    """A directory that holds one run; made by `create` or `open`, never directly."""
+
+    path: Path
+    created_directories: tuple[Path, ...] = dataclasses.field(
+        default=(), compare=False
+    )  # the outermost first
+
+    @classmethod
+    def check(cls, path: Path | str | None, needed: int = 0) -> None:
+        """Require that `create` can make the directory of a new run; leaves nothing behind.
+
+        Args:
+          path: as of `create`.
+          needed: how many bytes are going to be written at least.
+
+        Raises:
+          ShoalError: the directory cannot be written to, holds another run or anything else, or lies on a disk
+            with too little space.
+        """
+        vacancy.check_vacant(
+            user_path(path or vacancy.RUNS_DIR, "run directory"), CONFIG if path else None, needed
+        )
+
+    @classmethod
+    def create(
+        cls, path: Path | str | None, environment: str, algorithm: str, config: Mapping[str, Any]
+    ) -> "RunDirectory":
+        """Make the directory of a new run with its `config.json`; where that fails, nothing is left behind.
+
+        Args:
+          path: where; None makes a new one under `runs/`, named after the environment, the algorithm
+            and the time, such as `runs/CartPole-v1-ppo-20260131-093000`.
+          environment: the environment's name; only used for the directory's name.
+          algorithm: the algorithm's name; likewise.
+          config: what was asked for; infinities become the strings that `float` reads.
+
+        Raises:
+          ShoalError: the directory cannot be written to, or holds another run or anything else; of several
+            processes that create the same one, one succeeds.
+        """
+        text = json_text(config, not_finite=str)
+        if path is None:
+            directory = cls(*vacancy.make_named_directory(environment, algorithm))
+        else:
+            path = user_path(path, "run directory")
+            directory = cls(path, vacancy.make_directory(path, CONFIG))
+        try:
+            write_text(directory.path / CONFIG, text, new=True)
+        except BaseException:
+            vacancy.remove_empty(directory.created_directories)
+            vacancy.check_no_run(directory.path, CONFIG)  # another process may have been faster
+            raise
+        return directory
+
+    def discard(self) -> None:
+        """Remove the files of a run, and the directories made for it that hold nothing else."""
+        for name in (CONFIG, METRICS, SUMMARY, LEARNING_CURVE):
+            with contextlib.suppress(OSError):
+                (self.path / name).unlink()
+        for name in POLICIES:
+            shutil.rmtree(self.path / name, ignore_errors=True)
+        vacancy.remove_empty(self.created_directories)
+
+    @classmethod
+    def open(cls, path: Path | str) -> "RunDirectory":
+        """Open the directory of a run that exists.
+
+        Raises:
+          ShoalError: there is no such directory, it holds no run, or it cannot be read.
+        """
+        path = user_path(path, "run directory")
+        with report_os_errors(f"run directory {str(path)!r} cannot be read"):
+            if (path / CONFIG).is_file():
+                return cls(path)
+            if path.is_dir():
+                raise ShoalError(f"{str(path)!r} is not a run directory: it has no {CONFIG}.")
+            siblings = path.parent.iterdir() if path.parent.is_dir() else ()
+            runs = [str(sibling) for sibling in siblings if (sibling / CONFIG).is_file()]
+        raise ShoalError(f"there is no run directory {str(path)!r}{nearest(str(path), runs) or '.'}")
+
+    @property
+    def learning_curve(self) -> Path:
+        """Where the picture of the learning curve goes."""
+        return self.path / LEARNING_CURVE
+
+    def load_config(self) -> dict[str, Any]:
+        """Reads `config.json`.
+
+        Raises:
+          ShoalError: it is missing or damaged.
+        """
+        return read_json(self.path / CONFIG)
+
+    def save_summary(self, summary: Mapping[str, Any]) -> None:
+        """Writes `summary.json`; a number that is not finite becomes null."""
+        write_json(self.path / SUMMARY, summary)
+
+    def load_summary(self) -> dict[str, Any]:
+        """Reads `summary.json`.
+
+        Raises:
+          ShoalError: it is missing (the run did not end) or damaged.
+        """
+        return read_json(self.path / SUMMARY)
+
+    def append_metrics(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Add lines to `metrics.jsonl`, one per row; numbers that are not finite become null.
+
+        Raises:
+          ShoalError: they cannot be written; then none of them is.
+        """
+        lines = [json.dumps(to_jsonable(row, not_finite=to_null), allow_nan=False) for row in rows]
+        data = "".join(line + "\n" for line in lines).encode()
+        path = self.path / METRICS
+        with (
+            report_os_errors(f"{path} cannot be written", len(data)),
+            open(path, "ab+", buffering=0) as file,
+        ):
+            _truncate_torn_line(file)
+            _append(file, data)
+
+    def load_metrics(self) -> list[dict[str, Any]]:
+        """Reads `metrics.jsonl`; a last line that a crash cut short is left out.
+
+        Raises:
+          ShoalError: it is missing, or damaged before its last line.
+        """
+        path = self.path / METRICS
+        with report_os_errors(f"{path} cannot be read"):
+            lines = path.read_bytes().split(b"\n")[:-1]
+        rows = []
+        for number, line in enumerate(lines, start=1):
+            try:
+                rows.append(json.loads(line))
+            except ValueError:
+                raise ShoalError(f"{path} is damaged: line {number} is not JSON.") from None
+        return rows
+
+    def save_policy(self, name: str, arrays: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
+        """Save the leaves of a policy under their names; the one before is there until this one is.
+
+        Args:
+          name: "best" or "last".
+          arrays: the leaves by name, such as `actor/layers/0/kernel`: numbers of any kind, and typed PRNG keys,
+            which are saved as words with the name of their implementation (see `arrays.check_storable`).
+          metadata: what else is to be known of it, as JSON can hold it; numbers that are not finite become the
+            strings that `float` reads.
+
+        Raises:
+          ShoalError: it cannot be written; then the one before stays.
+        """
+        directory = self.path / name
+        converted = {leaf: to_numpy(array) for leaf, array in sorted(arrays.items())}
+        leaves = {leaf: array for leaf, (array, _) in converted.items()}
+        needed_bytes, available_bytes = sum(array.nbytes for array in leaves.values()), free_bytes(self.path)
+        try:
+            with report_os_errors(f"{directory} cannot be written", needed_bytes):
+                version = _next_version(directory)
+                directory.mkdir(exist_ok=True)
+                write_arrays(directory / version, leaves)
+                sync_directory(directory)
+            manifest = {
+                "arrays": version,
+                "files": _checksums(directory / version),
+                "leaves": {
+                    leaf: {"dtype": x.dtype.name, "shape": x.shape} | ({"key": key} if key else {})
+                    for leaf, (x, key) in converted.items()
+                },
+                "sha256": parameters_sha256(arrays),
+                "metadata": metadata,
+            }
+            write_json(directory / POLICY, manifest, not_finite=str)  # from here on the new arrays count
+        except OrbaxError as error:
+            space = "" if available_bytes is None else f" and {available_bytes:,} were free"
+            raise ShoalError(
+                f"{directory} cannot be written: {error}; its arrays take {needed_bytes:,} bytes{space}."
+            ) from None
+        finally:
+            _remove_leftovers(directory)
+
+    def load_policy(self, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Load the leaves of a policy by name (sorted), and its metadata.
+
+        A leaf is a NumPy array, or an array of typed PRNG keys where keys were saved.
+
+        Raises:
+          ShoalError: it is missing or damaged.
+        """
+        directory = self.path / name
+        if not (directory / POLICY).is_file():
+            raise ShoalError(f"{str(self.path)!r} holds no policy {name!r}.")
+        manifest = read_json(directory / POLICY)
+        try:
+            expected = manifest["leaves"]
+            folder = directory / Path(manifest["arrays"]).name
+            # Known before Orbax reads: of damaged files its tasks go on complaining after the first has failed.
+            if "files" in manifest and manifest["files"] != _checksums(folder):
+                raise ValueError("a file is not the one that was saved")
+            stored = read_arrays(folder, expected)
+            shapes = {leaf: list(array.shape) for leaf, array in stored.items()}
+            is_intact = shapes == {leaf: entry["shape"] for leaf, entry in expected.items()}
+            leaves = {leaf: from_numpy(array, expected[leaf].get("key")) for leaf, array in stored.items()}
+            is_intact = is_intact and parameters_sha256(leaves) == manifest["sha256"]
+            metadata = manifest["metadata"]
+        except Exception as error:  # whatever a damaged file makes Orbax and NumPy raise
+            raise ShoalError(f"{directory} is damaged: its arrays cannot be read.") from error
+        if not is_intact:
+            raise ShoalError(f"{directory} is damaged: its arrays are not those that were saved.")
+        return leaves, metadata
+
+
+def parameters_sha256(leaves: Mapping[str, Any]) -> str:
+    """A checksum of named arrays and keys: equal exactly if names, dtypes, shapes and every bit are."""
+    digest = hashlib.sha256()
+    for name, leaf in sorted(leaves.items()):
+        array = np.ascontiguousarray(to_numpy(leaf)[0])
+        dtype = str(leaf.dtype) if is_key(leaf) else array.dtype.name
+        digest.update(f"{name}\0{dtype}\0{np.shape(leaf)}\0".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def _truncate_torn_line(file: Any) -> None:
+    """Cuts off what stands after the last newline: a line that a crash left half written."""
+    end = file.seek(0, os.SEEK_END)
+    if end == 0:
+        return
+    file.seek(end - 1)
+    if file.read(1) != b"\n":
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)
+    file.seek(0, os.SEEK_END)
+
+
+def _append(file: Any, data: bytes) -> None:
+    """Add bytes to the end of an unbuffered file, or none of them where that fails."""
+    end = file.seek(0, os.SEEK_END)
+    try:
+        written = 0
+        while written < len(data):  # a disk that fills up takes a part first
+            written += file.write(data[written:])
+    except OSError:
+        with contextlib.suppress(OSError):
+            file.truncate(end)
+        raise
+
+
+def _next_version(directory: Path) -> str:
+    """A name for new arrays that no earlier save, even an unfinished one, has used."""
+    names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
+    numbers = [int(match[1]) for name in names if (match := re.match(r"arrays-(\d+)", name))]
+    return f"arrays-{max(numbers, default=0) + 1}"
+
+
+def _remove_leftovers(directory: Path) -> None:
+    """Remove all arrays but those of the policy that counts, and the directory where there is no policy."""
+    with contextlib.suppress(OSError, ShoalError):
+        current = (POLICY, read_json(directory / POLICY)["arrays"]) if (directory / POLICY).is_file() else ()
+        for leftover in directory.iterdir():
+            if leftover.name not in current:
+                shutil.rmtree(leftover, ignore_errors=True)
+        if not current:
+            directory.rmdir()
+
+
+def _checksums(path: Path) -> dict[str, str]:
+    """The checksum of each file below a directory, by its path within."""
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    return {
+        file.relative_to(path).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest() for file in files
+    }

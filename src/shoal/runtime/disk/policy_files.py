@@ -1,0 +1,137 @@
+"""What of a population goes to disk, and how it comes back."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from shoal import trees
+from shoal.errors import ShoalError
+from shoal.runtime.disk import arrays
+from shoal.runtime.disk.directory import RunDirectory
+from shoal.runtime.disk.json_files import read_number
+from shoal.runtime.run import Run
+from shoal.types import PyTree, spec_of
+
+POLICY, LEARNER = "policy", "learner"  # what the names of saved leaves begin with
+
+
+def check_storable(population: Run) -> int:
+    """Require that what `save_best` and `save_last` are going to save can be saved; computes nothing.
+
+    Args:
+      population: the shapes of a population.
+
+    Returns:
+      how many bytes the policies take.
+
+    Raises:
+      ShoalError: two leaves have one name, or the format cannot hold a name or a dtype; the sentence names the leaf.
+    """
+    return sum(map(_check_leaves, jax.eval_shape(_saved_trees, population)))
+
+
+def _check_leaves(trees_by_prefix: dict[str, PyTree]) -> int:
+    leaves: dict[str, Any] = {}
+    for prefix, tree in trees_by_prefix.items():
+        leaves |= _prefixed_leaves(tree, prefix)
+    arrays.check_storable(leaves)
+    storable = [jax.eval_shape(jax.random.key_data, x) if arrays.is_key(x) else x for x in leaves.values()]
+    return sum(x.size * x.dtype.itemsize for x in storable)
+
+
+def save_best(directory: RunDirectory, population: Run, seeds: list[int]) -> None:
+    """Save the best policies of all seeds, with their scores; the normaliser is part of the policy.
+
+    Every leaf has a leading seed axis.
+
+    Raises:
+      ShoalError: they cannot be written.
+    """
+    metadata = {
+        "seeds": seeds,
+        "scores": np.asarray(population.best.score).tolist(),
+        "updates": np.asarray(population.best.updates).tolist(),
+    }
+    _save(directory, "best", _saved_trees(population)[0], metadata)
+
+
+def save_last(directory: RunDirectory, population: Run, seeds: list[int]) -> None:
+    """Save the last policies of all seeds, and with them what else was learned.
+
+    Raises:
+      ShoalError: they cannot be written.
+    """
+    _save(directory, "last", _saved_trees(population)[1], {"seeds": seeds})
+
+
+def _saved_trees(population: Run) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
+    """What is saved as "best" and as "last": trees by the prefix of their leaves' names."""
+    algorithm = population.config.algorithm(spec_of(population.environment))
+    last = {POLICY: algorithm.policy(population.learner), LEARNER: population.learner.shared}
+    return {POLICY: population.best.policy}, last
+
+
+def _save(directory: RunDirectory, name: str, trees_by_prefix: dict[str, PyTree], metadata: dict) -> None:
+    leaves: dict[str, Any] = {}
+    for prefix, tree in trees_by_prefix.items():
+        leaves |= _prefixed_leaves(jax.device_get(tree), prefix)
+    directory.save_policy(name, leaves, metadata)
+
+
+def _prefixed_leaves(tree: PyTree, prefix: str) -> dict[str, Any]:
+    return {f"{prefix}/{name}": leaf for name, leaf in trees.named_leaves(tree).items()}
+
+
+def best_seed(directory: RunDirectory) -> int:
+    """The seed whose best policy has the highest finite score.
+
+    Raises:
+      ShoalError: the policies are missing or damaged, or no score was ever finite.
+    """
+    metadata = directory.load_policy("best")[1]
+    scores = np.array([read_number(score) for score in metadata["scores"]])
+    if not np.isfinite(scores).any():
+        seeds = ", ".join(map(str, metadata["seeds"]))
+        raise ShoalError(
+            f"no score of the run {str(directory.path)!r} was ever finite, so that no seed is the best; "
+            f"name one: seed={seeds}."
+        )
+    return metadata["seeds"][int(np.argmax(np.where(np.isfinite(scores), scores, -np.inf)))]
+
+
+def restore(template: PyTree, leaves: Mapping[str, Any], prefix: str, member: int) -> PyTree:
+    """One member's tree, of the structure of `template`, from saved leaves.
+
+    Raises:
+      ShoalError: a leaf is missing, has another shape or is another kind of key: the run was made with other code.
+    """
+    restored_leaves = {}
+    for name, leaf in trees.named_leaves(template).items():
+        saved = leaves.get(f"{prefix}/{name}")
+        if saved is None:
+            raise ShoalError(
+                f"the saved {prefix} has no {name!r}; it was made by another version or network."
+            )
+        if saved.shape[1:] != leaf.shape:
+            raise ShoalError(
+                f"the saved {prefix} has {name!r} of shape {saved.shape[1:]}, and {leaf.shape} is expected."
+            )
+        restored_leaves[name] = _convert(name, saved[member], leaf, prefix)
+    return trees.with_named_leaves(template, restored_leaves)
+
+
+def _convert(name: str, saved: Any, leaf: Any, prefix: str) -> jax.Array:
+    """A saved leaf with the dtype of the one that is expected; keys stay keys.
+
+    Raises:
+      ShoalError: one of them is a key and the other is not, or of another implementation.
+    """
+    if not (arrays.is_key(saved) or arrays.is_key(leaf)):
+        return jax.numpy.asarray(saved, leaf.dtype)
+    if saved.dtype != leaf.dtype:
+        raise ShoalError(
+            f"the saved {prefix} has {name!r} of dtype {saved.dtype}, and {leaf.dtype} is expected."
+        )
+    return saved

@@ -1,0 +1,145 @@
+"""The summary of a run: scores over seeds, speed, checksums, and what produced them."""
+
+import importlib.metadata
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from shoal.ops import scores
+from shoal.runtime.disk.directory import parameters_sha256
+
+SCHEMA = 1  # counts up when a field changes its meaning
+PACKAGE = Path(__file__).resolve().parents[1]
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "shoal")
+
+
+def build_summary(
+    *,
+    environment: str,
+    algorithm: str,
+    seeds: Sequence[int],
+    steps_per_seed: int,
+    final: Sequence[float],
+    absolute: Sequence[float],
+    steps_per_second: float,
+    seconds: Mapping[str, float],
+    parameters: Sequence[Mapping[str, Any]],
+    **further: Any,
+) -> dict[str, Any]:
+    """What `summary.json` holds.
+
+    Args:
+      environment: its name.
+      algorithm: its name.
+      seeds: the seeds, one per member.
+      steps_per_seed: environment steps that each seed was trained for.
+      final: mean return of each seed's last policy.
+      absolute: mean return of each seed's best policy, evaluated anew with ten times the episodes
+        (Gorsane et al. 2022).
+      steps_per_second: of all seeds together, compilation and evaluation left out.
+      seconds: wall time by part: "import", "compile", "train", "evaluate".
+      parameters: each seed's best policy, its leaves by name.
+      **further: further entries, put at the end.
+    """
+    return {
+        "schema": SCHEMA,
+        "environment": environment,
+        "algorithm": algorithm,
+        "seeds": list(seeds),
+        "steps_per_seed": steps_per_seed,
+        "final": score_statistics(final),
+        "absolute": score_statistics(absolute),
+        "steps_per_second": steps_per_second,
+        "seconds": dict(seconds),
+        "parameters_sha256": [parameters_sha256(leaves) for leaves in parameters],
+        "versions": versions(),
+        "revision": revision(),
+        "device": device(),
+        **further,
+    }
+
+
+def score_statistics(returns: Sequence[float]) -> dict[str, Any]:
+    """Returns, one a seed, with their interquartile mean and its 95% bootstrap interval.
+
+    Source: Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical
+    Precipice".
+    """
+    values = np.asarray(returns, np.float64)
+    low, high = scores.stratified_bootstrap_interval(values, scores.iqm)
+    return {
+        "returns": values.tolist(),
+        "iqm": float(scores.iqm(values)),
+        "interval": [float(low), float(high)],
+    }
+
+
+def statistics_by_episode(metrics: Sequence[Mapping[str, float]]) -> dict[str, dict[str, list]]:
+    """What trials brought by the index of their episodes, from each seed's metrics of an evaluation.
+
+    Returns:
+      `return`, and `success` where the environment knows it, each with lists over the episodes: the seeds' means of
+      `mean`, `median` and `p20`; `seeds`, each seed's mean; `iqm` of these and its 95% `interval`. Empty for what
+      was not trials.
+    """
+    key_formats = {name: f"info_{name}_of_episode_{{}}_{{}}" for name in ("return", "success")}
+    statistics: dict[str, dict[str, list]] = {}
+    for name, key in key_formats.items():
+        count = sum(key.format(index, "mean") in metrics[0] for index in range(len(metrics[0])))
+        if not count:
+            continue
+        table = {
+            statistic: np.asarray(
+                [[float(x[key.format(index, statistic)]) for x in metrics] for index in range(count)]
+            )
+            for statistic in ("mean", "median", "p20")
+        }
+        scores_by_episode = [score_statistics(row) for row in table["mean"].tolist()]
+        statistics[name] = {statistic: x.mean(axis=1).tolist() for statistic, x in table.items()} | {
+            "seeds": table["mean"].tolist(),
+            "iqm": [x["iqm"] for x in scores_by_episode],
+            "interval": [x["interval"] for x in scores_by_episode],
+        }
+    return statistics
+
+
+def versions() -> dict[str, str]:
+    """The versions of Python and of the packages that decide what a run computes."""
+    return {"python": platform.python_version()} | {
+        name: importlib.metadata.version(name) for name in PACKAGES
+    }
+
+
+def revision(package: Path = PACKAGE) -> str | None:
+    """The commit of the checkout that Shoal runs from, "-dirty" if it was changed since; None if none.
+
+    `package` is the directory of the package: an installed one belongs to no checkout, even where its
+    virtual environment lies in one.
+    """
+    root = package.parents[1]
+    if package != root / "src" / "shoal" or not (root / ".git").exists():
+        return None
+    try:
+        commit = _git(root, "rev-parse", "HEAD")
+        return f"{commit}-dirty" if _git(root, "status", "--porcelain") else commit
+    except (OSError, subprocess.SubprocessError):
+        return None  # no git here, or not a checkout that it reads
+
+
+def _git(root: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(root), *arguments]
+    output = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=10, stdin=subprocess.DEVNULL
+    )
+    return output.stdout.strip()
+
+
+def device() -> dict[str, Any]:
+    """The kind and the number of the devices that JAX sees."""
+    devices = jax.devices()
+    return {"kind": devices[0].device_kind, "platform": devices[0].platform, "count": len(devices)}

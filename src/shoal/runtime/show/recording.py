@@ -1,0 +1,182 @@
+"""Episodes of a policy as pictures: played as an evaluation plays them, then drawn moment by moment."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal.envs.base import can_render, frames_per_second, render, unwrapped
+from shoal.errors import ShoalError
+from shoal.runtime.config import check_at_least
+from shoal.runtime.evaluation import EvaluationState, start_episodes, step_episodes
+from shoal.runtime.show import films
+from shoal.runtime.show.progress import ignore_text
+from shoal.types import Array, Environment, PyTree, State, spec_of
+
+STEPS_PER_CALL = 64  # of a compiled call
+
+
+class StepRecord(NamedTuple):
+    """Episodes as they went, with a leading axis of steps and one of episodes: the start, and what followed."""
+
+    state: State
+    returned: Array  # so far
+
+
+class Episode(NamedTuple):
+    """One episode of T steps as it went, [T + 1, ...] each."""
+
+    states: PyTree
+    returned: np.ndarray  # so far
+
+
+@dataclasses.dataclass(frozen=True)
+class Rendered:
+    """What was drawn.
+
+    Attributes:
+      path: the file.
+      frames: how many pictures.
+      returns: of each episode.
+      lengths: of each, in steps.
+    """
+
+    path: Path
+    frames: int
+    returns: list[float]
+    lengths: list[int]
+
+
+def check_renderable(environment: Environment, path: str | Path, episodes: int) -> Path:
+    """The path, if episodes of an environment can be drawn into it.
+
+    Raises:
+      ShoalError: the environment draws no pictures, there can be no such file, or no episode is asked for.
+    """
+    check_at_least("render_episodes", episodes, 1)
+    if not can_render(environment):
+        raise ShoalError(
+            f"{type(unwrapped(environment)).__name__} cannot be drawn: it has no `render(state)`, which returns "
+            "uint8 [height, width, 3]."
+        )
+    return films.check_writable(path)
+
+
+def draw_episodes(
+    environment: Environment,
+    config: Any,
+    parameters: PyTree,
+    key: Array,
+    path: str | Path,
+    *,
+    episodes: int,
+    max_steps: int,
+    greedy: bool,
+    tell: Callable[[str], None] = ignore_text,
+) -> Rendered:
+    """Plays episodes and draws them into a file, one after the other.
+
+    With the same key they are the first that `evaluation.play_episodes` plays, up to rounding.
+
+    Args:
+      environment: which has a `render`.
+      config: the algorithm's.
+      parameters: of the policy.
+      key: of the episodes.
+      path: ends in .gif, .mp4 or .png (of which there is the first picture alone).
+      episodes: how many.
+      max_steps: after which an episode is left.
+      greedy: whether the policy takes its mode or samples.
+      tell: called with what is being done, again and again.
+
+    Raises:
+      ShoalError: as `check_renderable`, or a picture is none.
+    """
+    path = check_renderable(environment, path, episodes)
+    tell(f"playing {episodes} episodes for {path}")
+    recorded = record_episodes(environment, config, parameters, key, episodes, max_steps, greedy)
+    frames = functools.partial(_frames, environment, recorded, lambda text: tell(f"{text} for {path}"))
+    count = films.write_frames(path, frames, frames_per_second(environment))
+    returns = [float(episode.returned[-1]) for episode in recorded]
+    return Rendered(path, count, returns, [len(episode.returned) - 1 for episode in recorded])
+
+
+def record_episodes(
+    environment: Environment,
+    config: Any,
+    parameters: PyTree,
+    key: Array,
+    episodes: int,
+    max_steps: int,
+    greedy: bool,
+) -> list[Episode]:
+    """Plays one episode in each of `episodes` environments and keeps their states."""
+    evaluation, records = _start(environment, config, key, episodes)
+    parts = [_to_host(jax.tree.map(lambda x: x[None], records))]
+    while evaluation.step < max_steps and not evaluation.timestep.last.all():
+        evaluation, records = _play_steps(environment, config, parameters, evaluation, greedy)
+        parts.append(_to_host(records))
+    stacked = jax.tree.map(_concatenate, *parts)
+    lengths = np.minimum(np.asarray(evaluation.results.length, int), max_steps)
+    return [Episode(*jax.tree.map(lambda x, i=i, n=n: x[: n + 1, i], stacked)) for i, n in enumerate(lengths)]
+
+
+@functools.partial(jax.jit, static_argnames=("episodes",))
+def _start(
+    environment: Environment, config: Any, key: Array, episodes: int
+) -> tuple[EvaluationState, StepRecord]:
+    evaluation = start_episodes(environment, config.algorithm(spec_of(environment)), key, episodes)
+    return evaluation, StepRecord(evaluation.state, evaluation.results.returned)
+
+
+@functools.partial(jax.jit, static_argnames=("greedy",))
+def _play_steps(
+    environment: Environment, config: Any, parameters: PyTree, evaluation: EvaluationState, greedy: bool
+) -> tuple[EvaluationState, StepRecord]:
+    algorithm = config.algorithm(spec_of(environment))
+
+    def step(evaluation: EvaluationState, _: None) -> tuple[EvaluationState, StepRecord]:
+        evaluation = step_episodes(environment, algorithm, parameters, evaluation, greedy)
+        return evaluation, StepRecord(evaluation.state, evaluation.results.returned)
+
+    return jax.lax.scan(step, evaluation, None, length=STEPS_PER_CALL)
+
+
+def _to_host(tree: PyTree) -> PyTree:
+    """NumPy's arrays, which do not compile anything when they are joined and cut; keys stay what they are."""
+    return jax.tree.map(lambda x: x if _is_key(x) else np.asarray(x), tree)
+
+
+def _concatenate(*parts: Any) -> Any:
+    return jnp.concatenate(parts) if _is_key(parts[0]) else np.concatenate(parts)
+
+
+def _is_key(x: Any) -> bool:
+    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def _frames(
+    environment: Environment, episodes: list[Episode], tell: Callable[[str], None]
+) -> Iterator[films.Frame]:
+    size: tuple[int, ...] = ()
+    num_drawn, total = 0, sum(len(episode.returned) for episode in episodes)
+    for number, episode in enumerate(episodes, 1):
+        for step, returned in enumerate(episode.returned):
+            num_drawn += 1
+            tell(f"drawing picture {num_drawn:,} of {total:,}")
+            state = jax.tree.map(lambda x, step=step: jnp.asarray(x[step]), episode.states)
+            picture = render(environment, state)
+            size = size or picture.shape
+            if picture.shape != size:
+                raise ShoalError(
+                    f"{type(unwrapped(environment)).__name__}.render returned pictures of {size[:2]} and of "
+                    f"{picture.shape[:2]} pixels; all must be of one size."
+                )
+            caption = f"#{number}   step {step}   return {returned:.4g}"
+            yield films.Frame(picture, caption, step == len(episode.returned) - 1)
+    tell(f"writing {total:,} pictures")

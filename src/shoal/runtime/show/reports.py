@@ -1,0 +1,127 @@
+"""What a run tells while it goes on: lines on the terminal, rows in metrics.jsonl, the learning curve."""
+
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from shoal.errors import ShoalError
+from shoal.runtime import machine
+from shoal.runtime.config import RunConfig
+from shoal.runtime.disk.directory import RunDirectory
+from shoal.runtime.show.plots import plot_learning_curve
+from shoal.runtime.show.progress import Progress
+from shoal.runtime.trainer import Numbers
+
+
+class Reporter:
+    """Listens to the trainer; a context manager, so that the live line is always ended."""
+
+    def __init__(self, directory: RunDirectory, run: RunConfig, title: str, *, show: bool):
+        self.directory, self.run, self.title = directory, run, title
+        total = run.total_updates * run.steps_per_update
+        self.progress = Progress(total, title, seeds=run.seeds, quiet=not show)
+        self.evaluations: list[tuple[int, np.ndarray]] = []
+        self.updates_logged = 0  # that the last log point came after
+        self.unwritten_rows: list[dict[str, Any]] = []  # that could not be written yet
+        self.write_error: ShoalError | None = None  # why not
+
+    def __enter__(self) -> "Reporter":
+        self.progress.__enter__()
+        if note := machine.devices_note(self.run.devices):
+            self.progress.note(note)
+        requested, rounded = self.run.total_steps, self.run.total_updates * self.run.steps_per_update
+        if rounded < requested:
+            self.progress.note(
+                f"total_steps={requested:,} is rounded down to {rounded:,}: "
+                f"{self.run.total_updates:,} updates of {self.run.steps_per_update:,} steps"
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.progress.__exit__(kind, error, trace)
+
+    def on_training(self, updates: int, metrics: Numbers, seconds: float, steps_per_second: float) -> None:
+        """Writes a log point."""
+        self.updates_logged = updates
+        speed = {"train_seconds": seconds, "steps_per_second": steps_per_second}
+        self.write_rows("train", updates, metrics, speed)
+        steps = updates * self.run.steps_per_update
+        returns = metrics["episode_return"]
+        returns = returns[np.isfinite(returns)]
+        numbers = {"return": float(np.mean(returns))} if returns.size else {}
+        self.progress.update(steps, steps_per_second, **numbers)
+
+    def on_evaluation(self, updates: int, metrics: Numbers) -> None:
+        """Writes an evaluation."""
+        self.write_rows("evaluation", updates, metrics, {})
+        self.evaluations.append((updates * self.run.steps_per_update, metrics["return_mean"]))
+
+    def write_rows(self, kind: str, updates: int, metrics: Numbers, further: dict[str, float]) -> None:
+        """Add one row a seed to metrics.jsonl; what cannot be written is tried again with the next rows.
+
+        So a disk that is full for a while costs no training.
+        """
+        steps = updates * self.run.steps_per_update
+        self.unwritten_rows += [
+            {"kind": kind, "step": steps, "updates": updates, "seed": self.run.seed + k}
+            | {name: float(x[k]) for name, x in metrics.items()}
+            | further
+            for k in range(self.run.seeds)
+        ]
+        try:
+            self.directory.append_metrics(self.unwritten_rows)
+        except ShoalError as error:
+            if self.write_error is None:
+                self.progress.note(f"{error} Training goes on.")
+            self.write_error = error
+        else:
+            self.unwritten_rows, self.write_error = [], None
+
+    def flush(self) -> None:
+        """Write the rows that could not be written before.
+
+        Raises:
+          ShoalError: they still cannot.
+        """
+        if self.unwritten_rows:
+            self.directory.append_metrics(self.unwritten_rows)
+            self.unwritten_rows = []
+
+    def draw_learning_curve(self, summary: dict[str, Any]) -> None:
+        """Draws the learning curve."""
+        steps, returns = zip(*self.evaluations, strict=True)
+        title = f"{summary['environment']}, {summary['algorithm']}"
+        plot_learning_curve(self.directory.learning_curve, steps, np.stack(returns), title)
+
+
+def result_text(summary: dict[str, Any], path: Any) -> str:
+    """The result of a run in a few lines."""
+    absolute, final = summary["absolute"], summary["final"]
+    low, high = absolute["interval"]
+    episodes = summary["evaluation"]["episodes"]
+    seconds = summary["seconds"]
+    num_seeds = len(summary["seeds"])
+    seeds = "1 seed" if num_seeds == 1 else f"{num_seeds} seeds"
+    return "\n".join(
+        [
+            f"{summary['environment']}, {summary['algorithm']}, {seeds}, "
+            f"{summary['steps_per_seed']:,} steps each",
+            f"  best policies   IQM {absolute['iqm']:.2f}  [{low:.2f}, {high:.2f}]  "
+            f"worst seed {np.min(absolute['returns']):.2f}   ({episodes} new episodes each)",
+            f"  last policies   IQM {final['iqm']:.2f}  worst seed {np.min(final['returns']):.2f}",
+            *_not_finite_lines(summary),
+            f"  {summary['steps_per_second']:,.0f} steps/s of all seeds together; compile "
+            f"{seconds['compile']:.1f} s, train {seconds['train']:.1f} s, evaluate {seconds['evaluate']:.1f} s",
+            f"  {path}",
+        ]
+    )
+
+
+def _not_finite_lines(summary: dict[str, Any]) -> list[str]:
+    """A line that names the seeds whose returns are not finite; none where all are."""
+    is_finite = np.isfinite(summary["absolute"]["returns"]) & np.isfinite(summary["final"]["returns"])
+    seeds = [str(seed) for seed, finite in zip(summary["seeds"], is_finite, strict=True) if not finite]
+    return [f"  returns that are not finite: seed {', '.join(seeds)}"] if seeds else []

@@ -1,0 +1,589 @@
+"""Every rule of the checker has environments that break it; good environments break none."""
+
+import math
+import re
+import subprocess
+import sys
+import threading
+import time
+import types
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from broken import CASES, DecayingClock, Dictionary, DoublingClock, Noisy, Pair, Walk, WalkState
+from one_of_each import one_of_each
+
+from shoal.envs import Flatten, FrameStack, RewardScale, TimeLimit, environments, make, probes
+from shoal.envs.base import environment, restart, transition
+from shoal.envs.checking.check_keys import check_key_flow
+from shoal.envs.checking.check_time import run_with_time_limit
+from shoal.envs.checking.check_traces import trace
+from shoal.envs.checking.checker import RULES, Finding, check, report
+from shoal.errors import ShoalError
+from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
+
+
+def repeats_a_rule(name):
+    """Whether an environment that is run, and not refused at sight, breaks a rule that one before it breaks."""
+    rules = CASES[name].rules
+    first = next(other for other, case in CASES.items() if case.rules == rules)
+    return name == "SleepsInACallback" or ("not-checked" not in rules and name != first)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.full] * repeats_a_rule(name)) for name in CASES]
+)
+def test_a_broken_environment_is_found_by_its_rule_alone(name):
+    case = CASES[name]
+    findings = check(case.make(), **case.options)
+    assert tuple(dict.fromkeys(finding.rule for finding in findings)) == case.rules, report(findings, name)
+    said = " ".join(finding.message for finding in findings)
+    for words in case.words:
+        assert words in said
+
+
+def test_every_rule_has_a_broken_environment():
+    assert {rule for case in CASES.values() for rule in case.rules} == set(RULES)
+
+
+# --- Good environments ----------------------------------------------------------------------------
+
+
+@environment
+class Everything:
+    """Every space in observation and action, masks, info, a random key and a clock in the state."""
+
+    size: float = 5.0
+
+    observation_space = Dict(
+        {"seen": Box(0, 255, (4, 4), np.uint8), "hand": Discrete(6), "lamps": MultiDiscrete((2, 3))}
+    )
+    action_space = Dict({"push": Box(-1, 1, (2,)), "pick": Discrete(4), "set": MultiDiscrete((2, 3))})
+    info_summaries = MappingProxyType({"distance": "max", "hits": "sum"})
+
+    def reset(self, key):
+        position = jax.random.uniform(key, (2,), minval=-1, maxval=1)
+        state = {"position": position, "lamps": jnp.zeros(2, jnp.int32), "key": key, "steps": 0}
+        return state, self.seen(state, restart({}))
+
+    def seen(self, state, timestep):
+        lamps = state["lamps"]
+        image = jnp.broadcast_to((state["position"][0] * 20 + 120).astype(jnp.uint8), (4, 4))
+        observation = {"seen": image, "hand": lamps.sum().astype(jnp.int32), "lamps": lamps}
+        mask = {"pick": jnp.arange(4) != lamps[1], "set": jnp.asarray([True, True, True, False, False])}
+        info = {"distance": jnp.abs(state["position"]).max(), "hits": lamps[0]}
+        return timestep._replace(observation=observation, action_mask=mask, info=info)
+
+    def step(self, state, action, key):
+        key, own = jax.random.split(state["key"])
+        position = state["position"] + action["push"] + 0.1 * jax.random.normal(own, (2,))
+        state = {
+            "position": jnp.clip(position, -self.size, self.size),
+            "lamps": (action["pick"] + action["set"]) % jnp.asarray([2, 3]),
+            "key": key,
+            "steps": state["steps"] + 1,
+        }
+        terminated = jnp.abs(position).max() > self.size
+        timestep = transition({}, state["position"].sum(), terminated=terminated)
+        return state, self.seen(state, timestep._replace(last=timestep.last | (state["steps"] >= 30)))
+
+
+class ClockState(NamedTuple):
+    position: jax.Array
+    steps: jax.Array
+
+
+@environment
+class FiniteHorizon(Walk):
+    """The task itself is over after 10 steps, as its observation shows: that is a termination."""
+
+    observation_space = Box(-100, 100, (2,))
+
+    def reset(self, key):
+        state = ClockState(jax.random.uniform(key), jnp.zeros((), jnp.int32))
+        return state, restart(jnp.stack([state.position, 0.0]))
+
+    def step(self, state, action, key):
+        state = ClockState(state.position + action - 1, state.steps + 1)
+        observation = jnp.stack([state.position, state.steps.astype(jnp.float32)])
+        return state, transition(observation, state.position, terminated=state.steps >= 10)
+
+
+@environment
+class BlindHorizon(FiniteHorizon):
+    """The horizon does not show, but the last step alone is rewarded: it too is part of the task."""
+
+    def step(self, state, action, key):
+        state, timestep = FiniteHorizon.step(self, state, action, key)
+        observation = timestep.observation.at[1].set(0.0)
+        reward = jnp.where(timestep.last, state.position, 0.0)
+        return state, timestep._replace(observation=observation, reward=reward)
+
+
+@environment
+class Huge(Walk):
+    """More data in a block than the checker keeps at once, at its usual sizes."""
+
+    observation_space = Box(0, 255, (256, 256, 3), np.uint8)
+
+    def reset(self, key):
+        state, timestep = Walk.reset(self, key)
+        return state, timestep._replace(observation=self.image(state))
+
+    def image(self, state):
+        return jnp.full((256, 256, 3), jnp.clip(state.position * 100 + 100, 0, 255).astype(jnp.uint8))
+
+    def step(self, state, action, key):
+        state, timestep = Walk.step(self, state, action, key)
+        return state, timestep._replace(observation=self.image(state))
+
+
+COUNTED = []
+
+
+@environment
+class CountsItsCalls(Walk):
+    """A count of calls that nothing depends on is harmless, and so are NumPy constants."""
+
+    def step(self, state, action, key):
+        COUNTED.append(1)
+        state, timestep = Walk.step(self, state, action, key)
+        return state, timestep._replace(info={"constant": np.ones(2, np.float32)})
+
+    def reset(self, key):
+        state, timestep = Walk.reset(self, key)
+        return state, timestep._replace(info={"constant": jnp.ones(2)})
+
+
+@environment
+class JittedMethods(Walk):
+    """Inner jits, and loops on traced values, which no trace without jit can follow."""
+
+    @jax.jit
+    def step(self, state, action, key):
+        velocity = jax.lax.while_loop(lambda v: v > 0.4, lambda v: v / 2, state.velocity)
+        return Walk.step(self, state._replace(velocity=velocity), action, key)
+
+
+def box_walk():
+    """Walk in a frame stack, flattened, scaled and limited: wrappers on wrappers."""
+    return Flatten(FrameStack(RewardScale(TimeLimit(Walk(), max_steps=20), scale=0.1), frames=3))
+
+
+@environment
+class RandomStep(Noisy):
+    """Every episode starts at the same place, without a draw; the steps draw from their own key."""
+
+    def reset(self, key):
+        walk = WalkState(jnp.zeros(()), jnp.zeros(()))
+        state = {"walk": walk, "key": jax.random.key(0), "steps": jnp.zeros((), jnp.int32)}
+        return state, restart(jnp.stack(walk))
+
+
+@environment
+class KeyInState(Noisy):
+    """The steps draw from a key in the state, which each splits, and leave their own alone."""
+
+    def key_of_step(self, state, key):
+        return jax.random.split(state["key"])[1]
+
+    def next_key(self, state, key):
+        return jax.random.split(state["key"])[0]
+
+
+@environment
+class KeyFoldedByStep(Noisy):
+    """The steps draw from the episode's key and the number of the step."""
+
+    def key_of_step(self, state, key):
+        return jax.random.fold_in(state["key"], state["steps"])
+
+
+@environment
+class KeyOfTheStepBefore(Noisy):
+    """Each step stores its key for the next."""
+
+    def key_of_step(self, state, key):
+        return state["key"]
+
+    def next_key(self, state, key):
+        return key
+
+
+@environment
+class RawKeyInState(Noisy):
+    """As `KeyInState`, with a key of the old kind, which is an array of two words."""
+
+    def reset(self, key):
+        state, timestep = Noisy.reset(self, key)
+        return {**state, "key": jax.random.key_data(key)}, timestep
+
+    def key_of_step(self, state, key):
+        return jax.random.split(jax.random.wrap_key_data(state["key"]))[1]
+
+    def next_key(self, state, key):
+        return jax.random.key_data(jax.random.split(jax.random.wrap_key_data(state["key"]))[0])
+
+
+@environment
+class FixedMap(Noisy):
+    """A pattern from a constant key, the same in every episode, beside draws from the keys that are given."""
+
+    def reset(self, key):
+        state, timestep = Noisy.reset(self, key)
+        return state, timestep._replace(observation=timestep.observation + self.map())
+
+    def step(self, state, action, key):
+        state, timestep = Noisy.step(self, state, action, key)
+        return state, timestep._replace(observation=timestep.observation + self.map())
+
+    def map(self):
+        return jax.random.uniform(jax.random.key(5), (2,), maxval=0.1)
+
+
+@environment
+class KeysForSilentParts(Walk):
+    """The key is split for two parts of the world, neither of which draws anything."""
+
+    def step(self, state, action, key):
+        first, second = jax.random.split(key)
+        state, _ = Walk.step(self, state, action, first)
+        return Walk.step(self, state, action, second)
+
+
+@environment
+class CopiesItsState(Dictionary):
+    """A dictionary is changed, but not the one that was given."""
+
+    def step(self, state, action, key):
+        return Dictionary.step(self, dict(state), action, key)
+
+
+@environment
+class DoublingLimit(DoublingClock):
+    """A time limit counted by multiplication, which truncates, as it should."""
+
+    def step(self, state, action, key):
+        state, timestep = DoublingClock.step(self, state, action, key)
+        fell = jnp.abs(state["walk"].position) > 1
+        return state, timestep._replace(discount=1 - fell.astype(jnp.float32))
+
+
+@environment
+class BudgetThatShows(DecayingClock):
+    """What ends the episode decays alone, and the agent sees it: it is part of the task."""
+
+    def reset(self, key):
+        state, timestep = DecayingClock.reset(self, key)
+        return state, timestep._replace(observation=timestep.observation.at[1].set(state["clock"]))
+
+    def step(self, state, action, key):
+        state, timestep = DecayingClock.step(self, state, action, key)
+        return state, timestep._replace(observation=timestep.observation.at[1].set(state["clock"]))
+
+
+@environment
+class InfoOfTheDead(Pair):
+    """What `info` says of an agent that is dead may be anything."""
+
+    def seen(self, timestep, alive):
+        timestep = Pair.seen(self, timestep, alive)
+        return timestep._replace(info={"health": jnp.where(alive, 1.0, jnp.nan)})
+
+
+GOOD = {
+    env.__name__: env
+    for env in (
+        Walk, Pair, Everything, FiniteHorizon, BlindHorizon, Huge, CountsItsCalls, JittedMethods, box_walk,
+        RandomStep, KeyInState, KeyFoldedByStep, KeyOfTheStepBefore, RawKeyInState, FixedMap, KeysForSilentParts,
+        CopiesItsState, DoublingLimit, BudgetThatShows, InfoOfTheDead,
+    )
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GOOD)
+@pytest.mark.quick("Everything", "KeyInState", "BudgetThatShows", "CopiesItsState")
+def test_nothing_is_found_in_a_good_environment(name):
+    assert check(GOOD[name]()) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Acrobot-v1", "Pendulum-v1"]
+)
+@pytest.mark.quick("CartPole-v1", "Pendulum-v1")
+def test_nothing_is_found_in_a_classic_environment(name):
+    assert check(make(name)) == []
+
+
+@pytest.mark.parametrize("name", [name for name in one_of_each() if name.startswith(("MiniGrid", "XLand"))])
+@pytest.mark.quick("MiniGrid-BlockedUnlockPickUp")
+def test_nothing_is_found_in_a_grid_world(name):
+    assert check(make(name), keys=4, steps=32) == []
+
+
+def test_the_keys_of_every_environment_reach_what_is_drawn():
+    key = jax.random.key(0)
+    for name in environments():
+        env = make(name)
+        assert list(check_key_flow(env, trace(env, key, lambda doing: None), key)) == [], name
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, value in vars(probes).items() if hasattr(value, "best_action")]
+)
+@pytest.mark.quick("ConstantReward", "DelayedReward")
+def test_a_probe_is_found_only_to_be_as_simple_as_it_is_meant(name):
+    env = getattr(probes, name)()
+    simple = {finding.rule for finding in check(env)}
+    assert simple <= {"key-ignored", "action-ignored"}
+    assert check(env, ignore=simple) == []
+
+
+# --- The checker itself ---------------------------------------------------------------------------
+
+ODD = [None, "text", (), [], {}, 3, 1.5, object(), np.float64(1), np.array("x"), {"a": 1}, 10**30, print]
+
+
+@pytest.mark.parametrize("field", ["observation", "reward", "discount", "first", "last", "alive", "info"])
+@pytest.mark.parametrize("method", ["reset", "step"])
+@pytest.mark.quick("reset-observation", "step-reward", "step-info")
+def test_odd_values_in_a_timestep_are_findings_and_no_errors(method, field):
+    harmless = {
+        "alive": [None],
+        "info": [{}, {"a": 1}],
+        "first": [],
+        "last": [],
+        "discount": [],
+        "reward": [],
+    }
+    harmless["discount"] = harmless["reward"] = [np.float64(1)]
+    for odd in ODD:
+
+        def changed(self, *args, odd=odd):
+            state, timestep = getattr(Walk, method)(self, *args)
+            return state, timestep._replace(**{field: odd})
+
+        env = environment(type("Odd", (Walk,), {method: changed}))()
+        findings = check(env, keys=2, steps=2, max_steps=2, ignore=["never-ends"])
+        assert all(isinstance(finding, Finding) for finding in findings)
+        if not any(odd is value or repr(odd) == repr(value) for value in harmless.get(field, [])):
+            assert findings, (method, field, odd)
+
+
+@pytest.mark.parametrize("method", ["reset", "step"])
+@pytest.mark.quick("step")
+def test_odd_results_are_findings_and_no_errors(method):
+    for odd in ODD:
+        env = environment(type("Odd", (Walk,), {method: lambda self, *args, odd=odd: odd}))()
+        assert [finding.rule for finding in check(env)] == ["return-value", "not-checked"]
+
+
+@pytest.mark.parametrize("attribute", ["observation_space", "action_space", "num_agents", "info_summaries"])
+@pytest.mark.quick("observation_space", "action_space", "num_agents")
+def test_odd_attributes_are_findings_and_no_errors(attribute):
+    harmless = {"num_agents": [], "info_summaries": [{}]}.get(attribute, [])
+    for odd in ODD[:7] if attribute == "info_summaries" else ODD:
+        if odd in (3, 10**30) and attribute == "num_agents":
+            continue
+        findings = check(environment(type("Odd", (Walk,), {attribute: odd}))())
+        assert bool(findings) == (odd not in harmless), (attribute, odd)
+
+
+def test_odd_objects_are_findings_and_no_errors():
+    for odd in ODD:
+        assert check(odd)
+
+
+def test_endless_recursion_is_a_finding():
+    env = environment(type("Deep", (Walk,), {"step": lambda self, *args: self.step(*args)}))()
+    rules = [finding.rule for finding in check(env)]
+    assert rules == ["raises", "not-checked"]
+
+
+def test_more_agents_than_there_are_is_a_finding():
+    env = environment(type("Three", (Pair,), {"num_agents": 3}))()
+    assert {finding.rule for finding in check(env)} == {"agents", "not-checked"}
+
+
+def test_a_rule_is_named_at_most_three_times():
+    def step(self, state, action, key):
+        return {str(i): jnp.zeros(2) for i in range(50)}, Walk.step(
+            self, Walk.reset(self, key)[0], action, key
+        )[1]
+
+    def reset(self, key):
+        return {str(i): jnp.zeros(3) for i in range(50)}, Walk.reset(self, key)[1]
+
+    env = environment(type("Wide", (Walk,), {"step": step, "reset": reset}))()
+    assert [finding.rule for finding in check(env)] == ["state-changes"] * 3 + ["not-checked"]
+
+
+def test_equal_checks_find_the_same():
+    env = CASES["ObservationOutside"].make()
+    assert check(env, seed=4) == check(env, seed=4)
+
+
+def test_ignored_rules_are_left_out():
+    env = CASES["KeyIgnored"].make()
+    assert check(env, ignore="key-ignored") == []
+    with pytest.raises(ShoalError, match=r"'key_ignored' is no rule .* did you mean 'key-ignored'"):
+        check(env, ignore=("key_ignored",))
+
+
+@pytest.mark.parametrize("argument", ["keys", "steps", "max_steps"])
+def test_too_small_sizes_are_refused(argument):
+    with pytest.raises(ShoalError, match=f"{argument}=1 is too few"):
+        check(Walk(), **{argument: 1})
+
+
+def test_report_names_the_environment_and_every_finding():
+    assert report([], "Walk") == "Walk: nothing found"
+    findings = [Finding("discount", "word " * 40), Finding("not-checked", "the rest was left out")]
+    lines = report(findings, "Walk").splitlines()
+    assert lines[0] == "Walk: 1 finding"
+    assert (
+        lines[1].startswith("  discount     word word")
+        and lines[-1] == "  not-checked  the rest was left out"
+    )
+    assert max(map(len, lines)) <= 100
+
+
+# --- Time ------------------------------------------------------------------------------------------
+
+TOO_LONG = """
+import jax
+import jax.numpy as jnp
+from shoal import environment, restart, transition
+from shoal.spaces import Box, Discrete
+
+
+@environment
+class Endless:
+    \"\"\"The compiled program of its reset never ends.\"\"\"
+
+    observation_space = Box(0, 9, (1,))
+    action_space = Discrete(2)
+
+    def reset(self, key):
+        start = jax.random.uniform(key, (1,))
+        return (), restart(jax.lax.while_loop(lambda x: (x < 9).any(), lambda x: (x + 1) % 3, start))
+
+    def step(self, state, action, key):
+        return state, transition(jnp.zeros(1), 0.0)
+"""
+
+
+def test_a_compiled_program_that_never_ends_is_a_finding_and_ends_the_command(tmp_path):
+    (tmp_path / "too_long.py").write_text(TOO_LONG)
+    command = "import sys, shoal.cli; sys.exit(shoal.cli.main(sys.argv[1:]))"
+    words = ["check", "too_long:Endless", "--keys", "4", "--seconds", "8"]
+    done = subprocess.run(
+        [sys.executable, "-c", command, *words], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    out = " ".join(done.stdout.split())
+    assert "too-slow running reset of 4 environments had not ended after 8 seconds and was given up" in out
+    assert re.search(
+        r"^shoal check: still running reset of 4 environments, for [5-7] seconds now$", done.stderr, re.M
+    )
+
+
+def test_python_code_that_never_ends_is_ended(capfd):
+    def reset(self, key):
+        while True:
+            time.sleep(0.001)
+
+    findings = check(environment(type("Endless", (Walk,), {"reset": reset}))(), seconds=1)
+    assert [finding.rule for finding in findings] == ["too-slow", "not-checked"]
+    deadline = time.monotonic() + 30
+    while any(thread.name == "shoal check" and thread.is_alive() for thread in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_is_tried_is_said_after_some_seconds_and_again_after_twice_as_many(capsys):
+    def work(activity):
+        activity("walking")
+        time.sleep(0.2)
+        yield Finding("space", "one")
+        activity("running")
+        time.sleep(1.5)
+        yield Finding("space", "two")
+
+    assert [finding.message for finding in run_with_time_limit(work, 60, True, patience=0.5)] == [
+        "one",
+        "two",
+    ]
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2 and all(line.startswith("shoal check: still running, for") for line in lines)
+
+
+def test_what_was_found_before_time_ran_out_is_kept():
+    released = threading.Event()
+
+    def work(activity):
+        activity("walking")
+        yield Finding("space", "one")
+        activity("waiting")
+        released.wait(60)
+        activity("never")
+        yield Finding("space", "two")
+
+    findings = run_with_time_limit(work, 0.5, False)
+    released.set()
+    assert [finding.rule for finding in findings] == ["space", "too-slow", "not-checked"]
+    assert "waiting had not ended after 0.5 seconds" in findings[1].message
+
+
+def test_the_settings_of_the_caller_hold_in_the_thread_and_its_errors_come_back():
+    def work(activity):
+        yield Finding(
+            "space", str(jnp.zeros(1, jnp.float64).dtype if jax.config.jax_enable_x64 else "narrow")
+        )
+        raise ZeroDivisionError("in the thread")
+
+    def found(seconds):
+        seen = []
+
+        def watched(activity):
+            for finding in work(activity):
+                seen.append(finding.message)
+                yield finding
+
+        with pytest.raises(ZeroDivisionError, match="in the thread"):
+            run_with_time_limit(watched, seconds, False)
+        return seen
+
+    assert found(60) == ["narrow"]
+    with jax.enable_x64(True):
+        assert found(60) == found(math.inf) == ["float64"]
+
+
+@pytest.mark.parametrize("seconds", [0, -1, math.nan, True, "60", None])
+def test_a_time_that_is_none_is_refused(seconds):
+    with pytest.raises(ShoalError, match=f"seconds={re.escape(repr(seconds))} is no time for a check"):
+        check(Walk(), seconds=seconds)
+
+
+# --- The page about it ----------------------------------------------------------------------------
+
+PAGE = Path(__file__).parents[3] / "docs" / "checker.md"
+
+
+def test_the_example_of_the_page_is_as_it_says():
+    page = PAGE.read_text()
+    code = re.search(r"```python\n(import jax\n.*?)```", page, re.DOTALL).group(1)
+    said = re.search(r"```text\n(.*?)\n```", page, re.DOTALL).group(1)
+    thermostat = types.ModuleType("thermostat")
+    exec(code, vars(thermostat))
+    assert report(check(thermostat.Thermostat()), "thermostat:Thermostat") == said
+
+
+def test_the_page_lists_every_rule():
+    assert dict(re.findall(r"^\| `([a-z-]+)` \| (.*) \|$", PAGE.read_text(), re.MULTILINE)) == RULES

@@ -1,0 +1,85 @@
+"""What a batch does for few of its members against the same function of each member alone."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from shoal.envs import sparse_updates
+
+
+def change(current, key, scale):
+    """A new value of each, of the key and of what all share."""
+    x, count = current
+    return x * scale + jax.random.uniform(key, x.shape), count + 1
+
+
+@pytest.mark.parametrize(
+    "size", [1, sparse_updates.MAX_SINGLE_GROUP, sparse_updates.MAX_SINGLE_GROUP + 1, 150]
+)
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.5, 1.0])
+@pytest.mark.parametrize("mapped_scale", [False, True])
+def test_where_changes_those_to_whom_it_happens(share, mapped_scale, size):
+    happens = jax.random.uniform(jax.random.key(1), (size,)) < share
+    current = jax.random.normal(jax.random.key(2), (size, 3)), jnp.arange(size)
+    keys = jax.random.split(jax.random.key(3), size)
+    scale = jnp.linspace(1.0, 2.0, size) if mapped_scale else jnp.float32(3.0)
+    scale_axis = 0 if mapped_scale else None
+
+    def one(happens, current, key, scale):
+        return sparse_updates.change_where(happens, change, current, key, scale)
+
+    x, count = jax.jit(jax.vmap(one, (0, 0, 0, scale_axis)))(happens, current, keys, scale)
+    new_x, new_count = jax.vmap(change, (0, 0, scale_axis))(current, keys, scale)
+    np.testing.assert_allclose(x, jnp.where(happens[:, None], new_x, current[0]), rtol=1e-6)
+    np.testing.assert_array_equal(count, jnp.where(happens, new_count, current[1]))
+
+
+def test_where_of_one_environment_is_a_choice():
+    current = jnp.ones(3), jnp.int32(4)
+    for happens in (False, True):
+        x, count = jax.jit(lambda h: sparse_updates.change_where(h, change, current, jax.random.key(0), 2.0))(
+            happens
+        )
+        assert count == 4 + happens
+        assert bool(jnp.all(x == 1)) is not happens
+
+
+def test_where_computes_nothing_for_those_to_whom_it_does_not_happen():
+    asked = []
+
+    def counted(current, number):
+        return jax.pure_callback(lambda n: asked.append(n) or n, current, number, vmap_method="sequential")
+
+    happens = jnp.arange(64) % 32 == 5
+    numbers = jnp.arange(64, dtype=jnp.float32)
+    result = jax.jit(jax.vmap(lambda h, x, n: sparse_updates.change_where(h, counted, x, n)))(
+        happens, -numbers, numbers
+    )
+    np.testing.assert_array_equal(result, jnp.where(happens, numbers, -numbers))
+    assert len(asked) == sparse_updates.MIN_GROUP_SIZE
+
+
+def test_a_small_batch_computes_nothing_unless_it_happens_to_one():
+    asked = []
+
+    def counted(group, current):
+        new = jax.pure_callback(lambda x: asked.append(x) or x, jax.ShapeDtypeStruct((8,), jnp.int32), group)
+        return jnp.where(group < 8, new, -1)
+
+    change = jax.jit(lambda happens: sparse_updates.change_in_groups(happens, counted, jnp.full(8, 9)))
+    np.testing.assert_array_equal(change(jnp.zeros(8, bool)), np.full(8, 9))
+    assert not asked
+    np.testing.assert_array_equal(change(jnp.arange(8) % 3 == 1), [9, 1, 9, 9, 4, 9, 9, 7])
+    assert len(asked) == 1
+
+
+def test_groups_are_changed_until_none_waits():
+    happens = jnp.ones(50, bool)
+
+    def numbered(group, current):
+        return current[group] + group
+
+    np.testing.assert_array_equal(
+        sparse_updates.change_in_groups(happens, numbered, jnp.zeros(50, jnp.int32)), np.arange(50)
+    )

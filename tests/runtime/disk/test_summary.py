@@ -1,0 +1,96 @@
+"""The summary of a run: its fields, its scores, its checksums, and the revision it names."""
+
+import json
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from shoal.runtime.disk import summary as summaries
+from shoal.runtime.disk.directory import RunDirectory
+
+RETURNS = [9.0, 500.0, 480.0, 490.0, 500.0, 470.0, 500.0, 495.0, 300.0, 500.0]
+
+
+def make(**changes):
+    fields = {
+        "environment": "CartPole-v1",
+        "algorithm": "ppo",
+        "seeds": range(10),
+        "steps_per_seed": 499_712,
+        "final": np.asarray(RETURNS[::-1], np.float32),
+        "absolute": RETURNS,
+        "steps_per_second": 1e5,
+        "seconds": {"import": 1.0, "compile": 2.0, "train": 3.0, "evaluate": 4.0},
+        "parameters": [{"w": jnp.full(3, k % 9)} for k in range(10)],
+    }
+    return summaries.build_summary(**fields | changes)
+
+
+def test_the_fields():
+    summary = make(evaluation={"episodes": 320})
+    assert list(summary) == [
+        "schema", "environment", "algorithm", "seeds", "steps_per_seed", "final", "absolute",
+        "steps_per_second", "seconds", "parameters_sha256", "versions", "revision", "device", "evaluation",
+    ]  # fmt: skip
+    assert summary["schema"] == 1 and summary["seeds"] == list(range(10))
+    assert summary["absolute"]["returns"] == RETURNS == summary["final"]["returns"][::-1]
+    assert set(summary["seconds"]) == {"import", "compile", "train", "evaluate"}
+    sums = summary["parameters_sha256"]
+    assert len(sums) == 10 and sums[0] == sums[9] and len(set(sums)) == 9
+    assert set(summary["versions"]) == {"python", "jax", "jaxlib", "flax", "optax", "numpy", "shoal"}
+    assert summary["versions"]["jax"] == jax.__version__
+    assert summary["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert summary["device"] == {"kind": "cpu", "platform": "cpu", "count": 2}
+
+
+def test_it_is_strict_json(tmp_path):
+    directory = RunDirectory.create(tmp_path / "run", "x", "y", {})
+    directory.save_summary(make())
+    text = (tmp_path / "run" / "summary.json").read_text()
+    assert json.loads(text, parse_constant=pytest.fail) == directory.load_summary() == make()
+
+
+def test_scores_hold_the_interquartile_mean_and_its_interval():
+    score = summaries.score_statistics(RETURNS[:8])
+    assert score["iqm"] == pytest.approx(stats.trim_mean(RETURNS[:8], 0.25))
+    low, high = score["interval"]
+    assert min(RETURNS) <= low < score["iqm"] < high <= max(RETURNS)
+    assert summaries.score_statistics([3.0]) == {"returns": [3.0], "iqm": 3.0, "interval": [3.0, 3.0]}
+    assert summaries.score_statistics(RETURNS) == summaries.score_statistics(
+        RETURNS
+    )  # the bootstrap's seed is fixed
+
+
+def git(root, *arguments):
+    identity = ["-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false"]
+    command = ["git", "-C", str(root), *identity, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_the_revision_is_that_of_the_checkout(tmp_path):
+    package = tmp_path / "src" / "shoal"
+    package.mkdir(parents=True)
+    assert summaries.revision(package) is None  # no repository
+    git(tmp_path, "init", "--quiet")
+    assert summaries.revision(package) is None  # no commit
+    (package / "a.py").write_text("")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "--quiet", "--message", "a")
+    commit = git(tmp_path, "rev-parse", "HEAD")
+    assert summaries.revision(package) == commit and len(commit) == 40
+    (package / "b.py").write_text("")
+    assert summaries.revision(package) == f"{commit}-dirty"
+    installed = tmp_path / ".venv" / "lib" / "shoal"
+    installed.mkdir(parents=True)
+    assert summaries.revision(installed) is None
+
+
+def test_without_git_there_is_no_revision(tmp_path, monkeypatch):
+    (tmp_path / ".git").mkdir()
+    monkeypatch.setenv("PATH", "")
+    assert summaries.revision(tmp_path / "src" / "shoal") is None

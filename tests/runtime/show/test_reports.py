@@ -1,0 +1,98 @@
+"""What a run leaves behind while it goes on: rows, lines, the picture, the result."""
+
+import json
+
+import numpy as np
+import pytest
+
+from shoal.runtime.config import RunConfig
+from shoal.runtime.disk.directory import RunDirectory
+from shoal.runtime.show.reports import Reporter, result_text
+
+RUN = RunConfig(seeds=2, seed=7, num_envs=2, num_steps=5, total_steps=109)
+
+
+def numbers(*pairs, **more):
+    """Metrics of two seeds."""
+    return {name: np.asarray(x, np.float32) for name, x in {**dict(pairs), **more}.items()}
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return RunDirectory.create(tmp_path / "run", "CartPole-v1", "ppo", {})
+
+
+@pytest.fixture
+def told(directory, capsys):
+    with Reporter(directory, RUN, "CartPole-v1", show=True) as reporter:
+        reporter.on_evaluation(0, numbers(return_mean=[10, 20]))
+        reporter.on_training(4, numbers(episode_return=[30, np.nan], loss=[0.5, np.inf]), 1.5, 2000.0)
+        reporter.on_training(10, numbers(episode_return=[np.nan, np.nan], loss=[0.1, 0.2]), 3.0, 2500.0)
+        reporter.on_evaluation(10, numbers(return_mean=[90, 100]))
+        reporter.draw_learning_curve({"environment": "CartPole-v1", "algorithm": "ppo"})
+    return capsys.readouterr()
+
+
+def test_there_is_a_row_for_each_point_and_seed(directory, told):
+    rows = directory.load_metrics()
+    assert [(row["kind"], row["step"], row["updates"], row["seed"]) for row in rows] == [
+        ("evaluation", 0, 0, 7),
+        ("evaluation", 0, 0, 8),
+        ("train", 40, 4, 7),
+        ("train", 40, 4, 8),
+        ("train", 100, 10, 7),
+        ("train", 100, 10, 8),
+        ("evaluation", 100, 10, 7),
+        ("evaluation", 100, 10, 8),
+    ]
+    assert rows[2] == {
+        **{"kind": "train", "step": 40, "updates": 4, "seed": 7},
+        **{"episode_return": 30.0, "loss": 0.5, "train_seconds": 1.5, "steps_per_second": 2000.0},
+    }
+    assert (rows[3]["episode_return"], rows[3]["loss"]) == (None, None)  # strict JSON has no NaN
+    assert rows[-1]["return_mean"] == 100
+
+
+def test_the_rounded_budget_is_told_and_each_log_point_has_a_line(told):
+    lines = told.err.splitlines()
+    assert told.out == ""
+    assert lines[0] == "total_steps=109 is rounded down to 100: 10 updates of 10 steps"
+    assert lines[1].startswith("CartPole-v1  40 of 100 steps of 2 seeds (40%)  2k steps/s  return 30.0")
+    assert lines[2].startswith("CartPole-v1  100 of 100 steps")
+    assert "return" not in lines[2]  # no episode ended
+
+
+def test_nothing_is_told_of_a_whole_budget_or_if_not_shown(directory, capsys):
+    with Reporter(directory, RunConfig(num_envs=2, num_steps=5, total_steps=100), "x", show=True):
+        pass
+    assert capsys.readouterr().err == ""
+    with Reporter(directory, RUN, "x", show=False) as reporter:
+        reporter.on_training(4, numbers(episode_return=[30, 40]), 1.0, 2000.0)
+    assert capsys.readouterr() == ("", "")
+    assert len(directory.load_metrics()) == 2  # the file is written all the same
+
+
+def test_the_learning_curve_is_drawn(directory, told):
+    assert directory.learning_curve.read_bytes()[:4] == b"\x89PNG"
+
+
+def test_the_result_names_the_scores_and_the_place():
+    summary = {
+        "environment": "CartPole-v1",
+        "algorithm": "ppo",
+        "seeds": [0, 1],
+        "steps_per_seed": 500000,
+        "absolute": {"iqm": 499.5, "interval": [498.0, 500.0], "returns": [499.0, 500.0]},
+        "final": {"iqm": 450.0, "interval": [400.0, 500.0], "returns": [400.0, 500.0]},
+        "steps_per_second": 1234567.8,
+        "seconds": {"import": 1.0, "compile": 2.25, "train": 3.0, "evaluate": 4.0},
+        "evaluation": {"episodes": 320},
+    }
+    text = result_text(json.loads(json.dumps(summary)), "runs/here")
+    assert text.splitlines() == [
+        "CartPole-v1, ppo, 2 seeds, 500,000 steps each",
+        "  best policies   IQM 499.50  [498.00, 500.00]  worst seed 499.00   (320 new episodes each)",
+        "  last policies   IQM 450.00  worst seed 400.00",
+        "  1,234,568 steps/s of all seeds together; compile 2.2 s, train 3.0 s, evaluate 4.0 s",
+        "  runs/here",
+    ]
