@@ -222,3 +222,15 @@ def test_a_module_that_calls_shoal_names_its_own_line(module):
     ):
         make("mine:World")
     assert issubclass(UserCodeError, shoal.ShoalError)
+
+
+@pytest.mark.parametrize(
+    ("written", "now"),
+    [
+        ("shoal.envs.grid.minigrid:DoorKey", "shoal.envs.grid.tasks.minigrid:DoorKey"),
+        ("shoal.envs.grid.rulesets:Ruleset", "shoal.envs.grid.rulesets.rulesets:Ruleset"),
+    ],
+)
+def test_a_name_that_an_earlier_version_wrote_is_found_where_the_class_stands_now(written, now):
+    assert import_object(written) is import_object(now)
+    assert import_name(import_object(written)) == now
