@@ -61,15 +61,15 @@ def holding(inner, make):
         learner = inner.init(key, num_envs)
         return learner._replace(shared=Shared(learner.shared, make()))
 
-    def policy(learner):
+    def policy(learner, clock):
         return {"actions": learner.shared.preferences.actions, "more": learner.shared.more}
 
     def act(policy, *arguments, **named):
         return inner.act(policy["actions"], *arguments, **named)
 
-    def update(learner, trajectory, key, progress):
+    def update(learner, trajectory, keys, clock):
         bare = Learner(learner.shared.preferences, learner.local)
-        updated, metrics = inner.update(bare, trajectory, key, progress)
+        updated, metrics = inner.update(bare, trajectory, keys, clock)
         more = learner.shared.more
         if "one" in more:
             more = more | {"one": jax.random.split(more["one"])[0]}
@@ -321,8 +321,8 @@ def favouring(*actions):
                 liked = jax.nn.one_hot(jnp.asarray(actions)[seed], 2) * 50.0
                 return learner._replace(shared=Preferences(liked, jnp.zeros(())))
 
-            def update(learner, trajectory, key, progress):
-                _, metrics = inner.update(learner, trajectory, key, progress)
+            def update(learner, trajectory, keys, clock):
+                _, metrics = inner.update(learner, trajectory, keys, clock)
                 shared = learner.shared._replace(baseline=learner.shared.baseline + 1.0)
                 return learner._replace(shared=shared), metrics
 

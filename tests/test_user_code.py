@@ -243,17 +243,17 @@ class Plain:
     def act(self, policy, memory, timestep, key, greedy):
         return memory, jnp.zeros(timestep.last.shape, jnp.int32), ()
 
-    def update(self, learner, trajectory, key, progress):
+    def update(self, learner, trajectory, keys, clock):
         return learner, {"loss": Mean(jnp.zeros(()), jnp.ones(()))}
 
     def algorithm(self, spec, axis=()):
         def act(policy, memory, timestep, key, *, greedy=False):
             return self.act(policy, memory, timestep, key, greedy)
 
-        def update(learner, trajectory, key, progress):
-            return self.update(learner, trajectory, key, progress)
+        def update(learner, trajectory, keys, clock):
+            return self.update(learner, trajectory, keys, clock)
 
-        return Algorithm(self.init, lambda shape: (), lambda learner: learner.shared, act, update)
+        return Algorithm(self.init, lambda shape: (), lambda learner, clock: learner.shared, act, update)
 """
 
 ALGORITHMS = {
@@ -262,11 +262,11 @@ ALGORITHMS = {
         "Mine.act failed in {here}: RuntimeError: no act.",
     ),
     "update raises": (
-        "def update(self, learner, trajectory, key, progress):\n    return learner.weights  # here",
+        "def update(self, learner, trajectory, keys, clock):\n    return learner.weights  # here",
         "Mine.update failed in {here}: AttributeError",
     ),
     "an if on the progress": (
-        "def update(self, learner, trajectory, key, progress):\n    return 1 if progress > 0.5 else 2  # here",
+        "def update(self, learner, trajectory, keys, clock):\n    return 1 if clock.progress > 0.5 else 2  # here",
         "Mine.update failed in {here}: TracerBoolConversionError",
     ),
     "an if on a float of the config": (
@@ -312,19 +312,19 @@ ALGORITHMS = {
         "algorithm.act returns a memory whose 'value' is float32[3], and was given none",
     ),
     "a learner of another shape": (
-        "def update(self, learner, trajectory, key, progress):\n    return Learner({'weights': jnp.ones(3)}, ()), {}",
+        "def update(self, learner, trajectory, keys, clock):\n    return Learner({'weights': jnp.ones(3)}, ()), {}",
         "returns a learner whose 'shared/weights' is float32[3], and was given float32[2]",
     ),
     "a learner without a part": (
-        "def update(self, learner, trajectory, key, progress):\n    return Learner({}, ()), {}",
+        "def update(self, learner, trajectory, keys, clock):\n    return Learner({}, ()), {}",
         "returns a learner whose 'shared/weights' is missing, and was given float32[2]",
     ),
     "no metrics": (
-        "def update(self, learner, trajectory, key, progress):\n    return learner",
+        "def update(self, learner, trajectory, keys, clock):\n    return learner",
         "algorithm.update returns a Learner; it must return (learner, metrics).",
     ),
     "a metric that is no mean": (
-        "def update(self, learner, trajectory, key, progress):\n    return learner, {'loss': jnp.zeros(())}",
+        "def update(self, learner, trajectory, keys, clock):\n    return learner, {'loss': jnp.zeros(())}",
         "the update of Mine gives the metric 'loss' as",
     ),
 }

@@ -26,7 +26,7 @@ from shoal.runtime.show import recording
 from shoal.runtime.show.progress import Activity, ignore_text
 from shoal.runtime.show.recording import Rendered
 from shoal.spaces import Dict
-from shoal.types import EPISODE_ENDED, Environment, spec_of
+from shoal.types import EPISODE_ENDED, Clock, Environment, spec_of
 from shoal.user_code import reports_user_code
 
 MAX_DRAWN_STEPS = 1000  # of an episode that is drawn, at most
@@ -256,7 +256,7 @@ def _load_policy(
 
     def template(config: Any) -> Any:
         algorithm = config.algorithm(spec)
-        return algorithm.policy(algorithm.init(jax.random.key(0), 1))
+        return algorithm.policy(algorithm.init(jax.random.key(0), 1), Clock.zero())
 
     parameters = policy_files.restore(
         jax.eval_shape(template, config), leaves, policy_files.POLICY, seeds.index(seed)

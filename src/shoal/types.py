@@ -152,6 +152,59 @@ class Trajectory(NamedTuple):
     memory: Memory  # [N, ...], from before the first step
 
 
+class Transitions(NamedTuple):
+    """What is known of the T transitions of a trajectory, [T, N] each: from time-step t to t+1."""
+
+    weight: Array  # 1, and 0 where there is no transition: from a last to a first time-step
+    discount: Array  # 0 exactly where the episode terminated, else 1
+    terminated: Array  # whether the episode ended with it for good
+    truncated: Array  # whether the episode was cut with it, so that the value of its end counts
+
+
+def transitions(trajectory: Trajectory) -> Transitions:
+    """Read the weight and the end of each transition of a trajectory.
+
+    What has weight 0 may hold anything, NaN included: replace it by `where`, and multiply nothing by 0.
+    """
+    after = jax.tree.map(lambda x: x[1:], trajectory.timesteps)
+    is_transition = ~trajectory.timesteps.last[:-1]
+    return Transitions(
+        weight=is_transition.astype(jnp.float32),
+        discount=after.discount,
+        terminated=is_transition & after.terminated,
+        truncated=is_transition & after.truncated,
+    )
+
+
+class Clock(NamedTuple):
+    """How far a member's training is, from before the iteration's rollout; data, scalars.
+
+    A run that is extended counts on, and its progress is over the new total. Fine-tuning from another run begins
+    at 0.
+    """
+
+    updates: Array  # made so far, int32: count with this one
+    steps: Array  # environment steps so far, float32, which is exact up to 16.7 million: for schedules
+    progress: Array  # from 0 to 1 over the run's total, float32
+
+    @classmethod
+    def zero(cls) -> "Clock":
+        """The clock before the first update, and wherever nothing is trained."""
+        return cls(jnp.zeros((), jnp.int32), jnp.zeros(()), jnp.zeros(()))
+
+
+class Keys(NamedTuple):
+    """Randomness of one update."""
+
+    shared: Array  # the same for all groups of environments: noise in parameters, dropout
+    local: Array  # another one for each group: shuffling, sampling from a replay
+
+    @classmethod
+    def of_one_group(cls, key: Array) -> "Keys":
+        """One key for both, where there is one group of environments."""
+        return cls(key, key)
+
+
 class Mean(NamedTuple):
     """A weighted mean that is not divided yet, so that means of chunks and devices can be joined."""
 
@@ -172,11 +225,11 @@ class Algorithm(NamedTuple):
 
     init: Callable[..., Learner]  # (key, num_envs) -> Learner
     memory: Callable[..., Memory]  # (batch_shape) -> Memory
-    policy: Callable[[Learner], Policy]
+    policy: Callable[[Learner, Clock], Policy]
     act: Callable[..., tuple[Memory, PyTree, PyTree]]
     # act: (policy, memory, timestep, key, *, greedy) -> (Memory, Action, Extras)
     update: Callable[..., tuple[Learner, Metrics]]
-    # update: (learner, trajectory, key, progress) -> (Learner, Metrics)
+    # update: (learner, trajectory, keys, clock) -> (Learner, Metrics)
     inherit: Callable[..., Learner] | None = None
     # inherit: (learner, saved) -> Learner: a new learner with what another run had learned. `saved` maps the names
     # of the leaves of that run's `learner.shared` to arrays. None: the algorithm cannot start from another run.

@@ -17,7 +17,7 @@ from shoal.envs.batch import Batch
 from shoal.runtime.groups import check_reduced
 from shoal.runtime.rollout import RolloutState, no_ended_episodes, rollout
 from shoal.runtime.run import Episodes, Settings
-from shoal.types import Learner, Mean, spec_of
+from shoal.types import Clock, Keys, Learner, Mean, spec_of
 
 NUM_ENVS, NUM_STEPS = 8, 8
 ENV = Halves(bonus=1.0)
@@ -53,9 +53,10 @@ def learn(config):
         memory = algorithm.memory((NUM_ENVS,))
         rollout_state = RolloutState(state, timestep, memory, Episodes(zeros, zeros), no_ended_episodes())
         rollout_state, trajectory = rollout(
-            batch, algorithm, algorithm.policy(learner), rollout_state, roll_key, NUM_STEPS
+            batch, algorithm, algorithm.policy(learner, Clock.zero()), rollout_state, roll_key, NUM_STEPS
         )
-        new, metrics = algorithm.update(learner, trajectory, update_key, jnp.float32(0.25))
+        clock = Clock.zero()._replace(progress=jnp.float32(0.25))
+        new, metrics = algorithm.update(learner, trajectory, Keys.of_one_group(update_key), clock)
         return {"before": learner, "after": new, "metrics": metrics, "trajectory": trajectory}
 
     learn.traces = 0
@@ -141,7 +142,7 @@ def test_acting_needs_the_policy_alone(config, learned):
     """Legal actions, the same ones for the same key, the same ones for any key if greedy."""
     algorithm = config.algorithm(SPEC)
     timestep = jax.tree.map(lambda x: x[0], learned["trajectory"].timesteps)
-    policy, memory = algorithm.policy(learned["after"]), algorithm.memory((NUM_ENVS,))
+    policy, memory = algorithm.policy(learned["after"], Clock.zero()), algorithm.memory((NUM_ENVS,))
 
     @jax.jit
     def act(policy, memory, keys):

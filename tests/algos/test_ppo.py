@@ -20,7 +20,7 @@ from shoal.errors import ShoalError
 from shoal.runtime.rollout import RolloutState, no_ended_episodes, rollout
 from shoal.runtime.run import Episodes
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
-from shoal.types import EnvSpec, restart, spec_of, transition
+from shoal.types import Clock, EnvSpec, Keys, restart, spec_of, transition
 
 NUM_ENVS, NUM_STEPS = 8, 16
 
@@ -61,9 +61,8 @@ def live(config, env, key):
     rollout_state = RolloutState(
         state, timestep, algorithm.memory((NUM_ENVS,)), Episodes(zeros, zeros), no_ended_episodes()
     )
-    return learner, rollout(batch, algorithm, algorithm.policy(learner), rollout_state, roll_key, NUM_STEPS)[
-        1
-    ]
+    policy = algorithm.policy(learner, Clock.zero())
+    return learner, rollout(batch, algorithm, policy, rollout_state, roll_key, NUM_STEPS)[1]
 
 
 # Compiled once for all configs that differ in numbers alone.
@@ -80,13 +79,14 @@ def experience(config, env):
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def _updated(config, spec, learner, trajectory, key, progress):
-    return config.algorithm(spec).update(learner, trajectory, key, progress)
+def _updated(config, spec, learner, trajectory, keys, clock):
+    return config.algorithm(spec).update(learner, trajectory, keys, clock)
 
 
 def updated(config, env, learner, trajectory, progress=0.0):
     """The learner after an update, and the update's metrics, compiled."""
-    arguments = learner, trajectory, jax.random.key(1), jnp.float32(progress)
+    keys = Keys.of_one_group(jax.random.key(1))
+    arguments = learner, trajectory, keys, Clock.zero()._replace(progress=jnp.float32(progress))
     return _updated(trees.as_arrays(config), spec_of(env), *arguments)
 
 
@@ -139,7 +139,7 @@ def everything(config, env, key):
     learner, trajectory = live(config, env, key)
     algorithm = config.algorithm(spec_of(env))
 
-    policy = algorithm.policy(learner)
+    policy = algorithm.policy(learner, Clock.zero())
     before = jax.tree.map(lambda x: x[:-1], trajectory.timesteps)
     observation = ppo.normalise(policy.observation, before.observation)
     distribution = policy.actor.policy(observation, before.action_mask)
@@ -151,7 +151,7 @@ def everything(config, env, key):
     _, of_rows = summed_loss(config, prepared.shared.network, batch, jnp.float32(1.0), jnp.asarray(True))
 
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), trajectory.actions)
-    new, metrics = algorithm.update(learner, trajectory, jax.random.key(1), jnp.float32(0.0))
+    new, metrics = algorithm.update(learner, trajectory, Keys.of_one_group(jax.random.key(1)), Clock.zero())
     return {
         "learner": learner,
         "trajectory": trajectory,
@@ -225,7 +225,8 @@ def test_hyper_parameters_are_data():
     def update(config, key):
         nonlocal compilations
         compilations += 1
-        return config.algorithm(spec_of(env)).update(learner, trajectory, key, 0.5)[0].shared.network
+        keys, clock = Keys.of_one_group(key), Clock.zero()._replace(progress=jnp.float32(0.5))
+        return config.algorithm(spec_of(env)).update(learner, trajectory, keys, clock)[0].shared.network
 
     jitted = jax.jit(update)
     names = trees.data_fields(config)
@@ -487,7 +488,7 @@ def test_an_infinite_kl_bound_is_no_bound_and_a_sweep_may_hold_it():
             algorithm = dataclasses.replace(trees.as_arrays(config), target_kl=target_kl).algorithm(
                 spec_of(env)
             )
-            return algorithm.update(learner, trajectory, jax.random.key(1), jnp.float32(0.0))
+            return algorithm.update(learner, trajectory, Keys.of_one_group(jax.random.key(1)), Clock.zero())
 
         return jax.lax.map(one, bounds)
 

@@ -20,7 +20,7 @@ from shoal.nets.memory.cores import CELLS
 from shoal.nets.memory.recurrent import Memories, NetworkInputs
 from shoal.runtime.acting import TrainedPolicy
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
-from shoal.types import EPISODE_ENDED, EnvSpec, TimeStep, Trajectory, spec_of
+from shoal.types import EPISODE_ENDED, Clock, EnvSpec, TimeStep, Trajectory, spec_of
 
 T = 6
 CHUNKS = ((0, 0), (1, 0), (2, 0), (3, 2))  # lengths with burn-ins; 0 is the whole rollout
@@ -170,7 +170,7 @@ def acted(config, spec, key):
         local=noisy(learner.local, local_key),
     )
     memory = noisy(algorithm.memory((n,)), memory_key)
-    policy = algorithm.policy(learner)
+    policy = algorithm.policy(learner, Clock.zero())
     network, critic = learner.shared.network, memories.unpack_local(learner.local).critic
 
     def step(carry, timestep_and_key):
@@ -248,7 +248,7 @@ def test_the_memory_lasts_a_trial_or_an_episode_of_it(lasts):
     spec = SPECS["trials"]
     config = trees.as_arrays(made(core="gru", memory_lasts=lasts, previous_action=True))
     algorithm = config.algorithm(spec)
-    policy = algorithm.policy(algorithm.init(jax.random.key(0), 2))
+    policy = algorithm.policy(algorithm.init(jax.random.key(0), 2), Clock.zero())
 
     @jax.jit
     def played(observations, ended):
@@ -443,7 +443,7 @@ def test_a_trained_policy_remembers():
     learner = learner._replace(
         shared=learner.shared._replace(network=noisy(learner.shared.network, jax.random.key(1)))
     )
-    policy = TrainedPolicy(config, algorithm.policy(learner), env)
+    policy = TrainedPolicy(config, algorithm.policy(learner, Clock.zero()), env)
     observations = np.random.default_rng(0).normal(size=(8, 3, 1)).astype(np.float32) * 3
     rewards = np.random.default_rng(1).normal(size=(8, 3)).astype(np.float32)
     first = np.zeros((8, 3), bool)

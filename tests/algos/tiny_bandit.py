@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from shoal import trees
-from shoal.types import Algorithm, Array, EnvSpec, Learner, Mean
+from shoal.types import Algorithm, Array, EnvSpec, Learner, Mean, transitions
 
 
 class Preferences(NamedTuple):
@@ -44,7 +44,7 @@ def bandit(config: BanditConfig, spec: EnvSpec, axis: tuple[str, ...]) -> Algori
     def memory(batch_shape):
         return jnp.zeros(batch_shape, jnp.int32)  # steps since the episode began
 
-    def policy(learner):
+    def policy(learner, clock):
         return learner.shared.actions
 
     def act(policy, memory, timestep, key, *, greedy=False):
@@ -57,9 +57,9 @@ def bandit(config: BanditConfig, spec: EnvSpec, axis: tuple[str, ...]) -> Algori
             action = jax.random.categorical(key, logits).astype(jnp.int32)
         return memory, action, ()
 
-    def update(learner, trajectory, key, progress):
+    def update(learner, trajectory, keys, clock):
         preferences, baseline = learner.shared
-        weight = jnp.where(trajectory.timesteps.last[:-1], 0.0, 1.0)
+        weight = transitions(trajectory).weight
         reward = trajectory.timesteps.reward[1:]
         above = jnp.where(weight > 0, reward - baseline, 0.0)[..., None]
         direction = jax.nn.one_hot(trajectory.actions, num_actions) - jax.nn.softmax(preferences)
@@ -68,7 +68,7 @@ def bandit(config: BanditConfig, spec: EnvSpec, axis: tuple[str, ...]) -> Algori
             sums = jax.lax.psum(sums, axis)
         towards, surprise, count = sums
         count = jnp.maximum(count, 1.0)
-        step_size = config.step_size * (1.0 - progress)
+        step_size = config.step_size * (1.0 - clock.progress)
         shared = Preferences(
             preferences + step_size * towards / count, baseline + config.baseline_rate * surprise / count
         )

@@ -12,7 +12,7 @@ from shoal.algos.ppo import PPOConfig
 from shoal.errors import ShoalError
 from shoal.runtime.acting import TrainedPolicy, as_arrays, as_mask, batch_axes
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
-from shoal.types import restart, spec_of, transition
+from shoal.types import Clock, restart, spec_of, transition
 
 
 @envs.environment
@@ -38,7 +38,7 @@ def policy_of(env, config):
     @jax.jit
     def parameters(config, key):
         algorithm = config.algorithm(spec_of(env))
-        return algorithm.policy(algorithm.init(key, 1))
+        return algorithm.policy(algorithm.init(key, 1), Clock.zero())
 
     config = trees.as_arrays(config)
     return TrainedPolicy(config, parameters(config, jax.random.key(0)), env)

@@ -13,7 +13,7 @@ from shoal.runtime.acting import TrainedPolicy
 from shoal.spaces import Box, Discrete
 from shoal.spaces import Dict as DictSpace
 from shoal.trees import as_arrays
-from shoal.types import spec_of
+from shoal.types import Clock, spec_of
 
 
 def untrained(env, **settings) -> TrainedPolicy:
@@ -22,7 +22,7 @@ def untrained(env, **settings) -> TrainedPolicy:
     @jax.jit
     def parameters(config, key):
         algorithm = config.algorithm(spec_of(env))
-        return algorithm.policy(algorithm.init(key, 1))
+        return algorithm.policy(algorithm.init(key, 1), Clock.zero())
 
     return TrainedPolicy(config, parameters(config, jax.random.key(5)), env)
 

@@ -31,8 +31,8 @@ class Unreduced(BanditConfig):
         def init(key, num_envs):
             return right.init(jax.random.fold_in(key, jax.lax.axis_index(axis)), num_envs)
 
-        def update(learner, trajectory, key, progress):
-            new, metrics = right.update(learner, trajectory, key, progress)
+        def update(learner, trajectory, keys, clock):
+            new, metrics = right.update(learner, trajectory, keys, clock)
             if self.mistake == "metric":
                 metrics = metrics | {"reward": Mean(trajectory.timesteps.reward.sum(), jnp.ones(()))}
             if self.mistake == "one leaf":

@@ -14,7 +14,7 @@ from shoal.runtime import limits, machine, population, trainer
 from shoal.runtime.limits import MemoryShare, Sizes, UnitBytes
 from shoal.runtime.rollout import RolloutState, no_ended_episodes, rollout
 from shoal.runtime.run import batch_of, start
-from shoal.types import spec_of
+from shoal.types import Clock, spec_of
 
 ONE = MemoryShare(devices=1, groups=1, is_concurrent=False)
 
@@ -67,7 +67,7 @@ def test_the_bound_is_the_bytes_of_a_real_run_and_at_most_those_of_a_real_rollou
     _, trajectory = rollout(
         batch_of(run.environment, settings),
         algorithm,
-        algorithm.policy(run.learner),
+        algorithm.policy(run.learner, Clock.zero()),
         rollout_state,
         run.key,
         16,

@@ -16,7 +16,7 @@ from shoal.envs.batch import Batch
 from shoal.runtime import population as populations
 from shoal.runtime.rollout import RolloutState, no_ended_episodes, rollout
 from shoal.runtime.run import ENV_AXIS, Episodes, Settings
-from shoal.types import Learner, spec_of
+from shoal.types import Clock, Keys, Learner, spec_of
 
 CONFIG = PPOConfig(
     hidden_sizes=(8,), update_epochs=2, num_minibatches=2, norm_obs=True, norm_reward=True
@@ -121,21 +121,25 @@ def test_the_number_of_groups_does_not_change_the_mathematics(settings, monkeypa
         learner, zeros = algorithm.init(key, num_envs), jnp.zeros(num_envs)
         memory = algorithm.memory((num_envs,))
         rollout_state = RolloutState(state, timestep, memory, Episodes(zeros, zeros), no_ended_episodes())
-        return learner, rollout(batch, algorithm, algorithm.policy(learner), rollout_state, key, 16)[1]
+        return learner, rollout(
+            batch, algorithm, algorithm.policy(learner, Clock.zero()), rollout_state, key, 16
+        )[1]
 
     def split(x, axis):
         return jnp.moveaxis(x.reshape(*x.shape[:axis], 2, -1, *x.shape[axis + 1 :]), axis, 0)
 
     @jax.jit
     def both(learner, trajectory, key):
-        whole, metrics = algorithm.update(learner, trajectory, key, 0.0)
+        whole, metrics = algorithm.update(learner, trajectory, Keys.of_one_group(key), Clock.zero())
         group = config.algorithm(spec_of(env), (ENV_AXIS,))
         parts = trajectory._replace(memory=jax.tree.map(lambda x: split(x, 0), trajectory.memory))
         parts = jax.tree.map(lambda x: split(x, 1), trajectory._replace(memory=()))._replace(
             memory=parts.memory
         )
         grouped, grouped_metrics = jax.vmap(
-            lambda local, part: group.update(Learner(learner.shared, local), part, key, 0.0),
+            lambda local, part: group.update(
+                Learner(learner.shared, local), part, Keys.of_one_group(key), Clock.zero()
+            ),
             axis_name=ENV_AXIS,
         )(jax.tree.map(lambda x: split(x, 0), learner.local), parts)
         return (whole, metrics), (grouped, grouped_metrics)

@@ -143,7 +143,7 @@ for num_envs in (2, 16):
     episodes = Episodes(zeros, zeros)
     before = RolloutState(state, timestep, algorithm.memory((num_envs,)), episodes, no_ended_episodes())
     def roll(learner, before, key):
-        return rollout(batch, algorithm, algorithm.policy(learner), before, key, 37)
+        return rollout(batch, algorithm, algorithm.policy(learner, Clock.zero()), before, key, 37)
     text = jax.jit(roll).lower(learner, before, jax.random.key(1)).compile().as_text()
     parts = re.split(r"^(?:ENTRY )?(%\\S+) \\(", text, flags=re.M)  # the computations' names and texts, in turn
     (name,) = [name for name, body in zip(parts[1::2], parts[2::2]) if '"n":"37"' in body]

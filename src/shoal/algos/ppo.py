@@ -26,7 +26,20 @@ from shoal.nets.gradients import compute_gradient_once
 from shoal.nets.memory.recurrent import Memories, NetworkInputs
 from shoal.ops import policy_losses, returns, statistics, value_losses
 from shoal.trees import parameter
-from shoal.types import Algorithm, Array, EnvSpec, Learner, Mean, Metrics, PyTree, TimeStep, Trajectory
+from shoal.types import (
+    Algorithm,
+    Array,
+    Clock,
+    EnvSpec,
+    Keys,
+    Learner,
+    Mean,
+    Metrics,
+    PyTree,
+    TimeStep,
+    Trajectory,
+    transitions,
+)
 
 
 @trees.struct
@@ -243,7 +256,7 @@ def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorit
     def memory(batch_shape: tuple[int, ...]) -> PyTree:
         return memories.initial(config, spec, batch_shape)
 
-    def policy(learner: Learner) -> ActingPolicy:
+    def policy(learner: Learner, clock: Clock) -> ActingPolicy:
         return ActingPolicy(acting_part(learner.shared.network), learner.shared.observation)
 
     def act(
@@ -288,16 +301,15 @@ def update(
     axis: tuple[str, ...],
     learner: Learner,
     trajectory: Trajectory,
-    key: Array,
-    progress: Array,
+    keys: Keys,
+    clock: Clock,
 ) -> tuple[Learner, Metrics]:
     """PPO's update: the rollout as rows with advantages, then epochs of gradient steps on minibatches of them."""
     rows, prepared, metrics = prepare(config, spec, axis, learner, trajectory)
     shared = prepared.shared
-    rate = optimisers.schedule_factor(config.lr_schedule, progress) * shared.learning_rate_scale
+    rate = optimisers.schedule_factor(config.lr_schedule, clock.progress) * shared.learning_rate_scale
     parts, merge = optimisers.split_parameters(config, shared.network)
     optimizer = optimisers.build(config, parts, rate)
-    shuffle_key = jax.random.fold_in(key, jax.lax.axis_index(axis)) if axis else key
 
     def minibatch_step(carry: GradientState, minibatch: Minibatch) -> tuple[GradientState, Array]:
         batch = minibatches.take_rows(rows, minibatch.rows)._replace(advantage=minibatch.advantage)
@@ -306,7 +318,7 @@ def update(
 
     start = GradientState(parts, shared.optimizer, stopped=jnp.asarray(False))
     final, history = jax.lax.scan(
-        minibatch_step, start, minibatches.minibatches(config, axis, rows, shuffle_key)
+        minibatch_step, start, minibatches.minibatches(config, axis, rows, keys.local)
     )
     steps = dict(zip(METRICS, history.T, strict=True))
     # How far the policy has moved by the last epoch.
@@ -329,11 +341,11 @@ def prepare(
     """
     shared, timesteps = learner.shared, trajectory.timesteps
     before, after = jax.tree.map(lambda x: x[:-1], timesteps), jax.tree.map(lambda x: x[1:], timesteps)
-    weight = jnp.where(before.last, 0.0, 1.0)  # from a last to a first step there is no transition
+    steps = transitions(trajectory)
+    weight, discount = steps.weight, config.gamma * steps.discount
     reward, learner = scale_rewards(config, axis, learner, after, weight)
 
     inputs, value, memories_before = replay_rollout(config, spec, learner, trajectory)
-    discount = config.gamma * after.discount
     gae = jax.vmap(returns.gae, in_axes=(1, 1, 1, 1, 1, None, 1), out_axes=1)
     advantage = gae(reward, discount, after.last, value[:-1], value[1:], config.gae_lambda, weight)
     target = advantage + value[:-1]

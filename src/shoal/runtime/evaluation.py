@@ -17,7 +17,7 @@ from shoal.envs import summaries
 from shoal.errors import ShoalError, nearest
 from shoal.imports import import_name
 from shoal.runtime.metrics import checked_numbers
-from shoal.runtime.run import Best, Run, Settings, Stream, stream_key
+from shoal.runtime.run import Best, Run, Settings, Stream, policy_of, stream_key
 from shoal.types import Algorithm, Array, Environment, Memory, Policy, State, TimeStep, spec_of
 
 
@@ -178,7 +178,7 @@ def evaluate(run: Run) -> tuple[Run, dict[str, Array]]:
     """Evaluates a run's policy, and keeps it if it is the best so far (see `is_better`)."""
     settings = run.settings
     algorithm = run.config.algorithm(spec_of(run.environment))
-    policy = algorithm.policy(run.learner)
+    policy = policy_of(run)
     key = stream_key(run.key, Stream.EVALUATION, run.updates)
     metrics = evaluate_policy(run.environment, algorithm, policy, key, settings, settings.eval_episodes)
     score = jnp.asarray(score_of(settings.score, metrics), jnp.float32)

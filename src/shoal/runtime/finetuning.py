@@ -11,7 +11,7 @@ import numpy as np
 from shoal import trees
 from shoal.errors import ShoalError
 from shoal.runtime.disk.policy_files import LEARNER
-from shoal.runtime.run import Run
+from shoal.runtime.run import Run, policy_of
 from shoal.types import Learner, PyTree, spec_of
 
 SavedLeaves = Mapping[
@@ -80,7 +80,7 @@ def _inherit_learner(run: Run, saved: Mapping[str, jax.Array]) -> Learner:
 
 def _inherit_with_policy(run: Run, saved: Mapping[str, jax.Array]) -> tuple[Learner, PyTree]:
     learner = jax.tree.map(jnp.asarray, _inherit_learner(run, saved))
-    return learner, run.config.algorithm(spec_of(run.environment)).policy(learner)
+    return learner, policy_of(dataclasses.replace(run, learner=learner))
 
 
 def _learner_leaves(leaves: SavedLeaves, source: str) -> dict[str, Any]:

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from shoal.runtime.contract import checked_update
 from shoal.runtime.metrics import checked_means
 from shoal.runtime.rollout import RolloutState, episode_metrics, no_ended_episodes, rollout
-from shoal.runtime.run import Run, Stream, batch_of, group_key, stream_key
-from shoal.types import Array, Metrics, spec_of
+from shoal.runtime.run import Run, Stream, batch_of, clock_of, group_key, stream_key
+from shoal.types import Array, Keys, Metrics, spec_of
 
 
 def train(run: Run, num_updates: Array | int) -> tuple[Run, Metrics]:
@@ -33,18 +33,19 @@ def update_once(run: Run) -> tuple[Run, Metrics]:
     """One rollout and one update from it."""
     settings = run.settings
     algorithm = run.config.algorithm(spec_of(run.environment), settings.axis)
+    clock = clock_of(run)
     rollout_key = group_key(stream_key(run.key, Stream.ROLLOUT, run.updates), settings)
     rollout_state, trajectory = rollout(
         batch_of(run.environment, settings),
         algorithm,
-        algorithm.policy(run.learner),
+        algorithm.policy(run.learner, clock),
         RolloutState(run.state, run.timestep, run.memory, run.episodes, no_ended_episodes()),
         rollout_key,
         settings.num_steps,
     )
-    progress = run.updates / max(settings.total_updates, 1)
     update_key = stream_key(run.key, Stream.UPDATE, run.updates)
-    result = algorithm.update(run.learner, trajectory, update_key, progress)
+    keys = Keys(shared=update_key, local=group_key(update_key, settings))
+    result = algorithm.update(run.learner, trajectory, keys, clock)
     learner, metrics = checked_update(algorithm, result, run.learner)
     run = dataclasses.replace(
         run,

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from shoal import trees
 from shoal.envs.batch import Batch
 from shoal.runtime.contract import checked_algorithm, checked_learner
-from shoal.types import Array, Environment, Learner, Policy, spec_of
+from shoal.types import Array, Clock, Environment, Learner, Policy, spec_of
 
 ENV_AXIS = "env"  # the name of the axis over groups of environments
 
@@ -107,7 +107,11 @@ def start(key: Array, environment: Environment, config: Any, settings: Settings)
         episodes=Episodes(jnp.zeros(batch.num_envs), jnp.zeros(batch.num_envs)),
         key=key,
         updates=jnp.zeros((), jnp.int32),
-        best=Best(algorithm.policy(learner), jnp.full((), -jnp.inf, jnp.float32), jnp.zeros((), jnp.int32)),
+        best=Best(
+            algorithm.policy(learner, Clock.zero()),
+            jnp.full((), -jnp.inf, jnp.float32),
+            jnp.zeros((), jnp.int32),
+        ),
         settings=settings,
     )
     return jax.tree.map(jnp.asarray, run)
@@ -133,6 +137,21 @@ def group_key(key: Array, settings: Settings) -> Array:
     if settings.groups == 1:
         return key
     return jax.random.fold_in(key, jax.lax.axis_index(ENV_AXIS))
+
+
+def clock_of(run: Run) -> Clock:
+    """How far a run is."""
+    settings = run.settings
+    return Clock(
+        updates=run.updates,
+        steps=run.updates.astype(jnp.float32) * (settings.num_envs * settings.num_steps),
+        progress=run.updates / max(settings.total_updates, 1),
+    )
+
+
+def policy_of(run: Run) -> Policy:
+    """What acting needs of the learner of one run."""
+    return run.config.algorithm(spec_of(run.environment)).policy(run.learner, clock_of(run))
 
 
 def placement(settings: Settings, local: Any, shared: Any) -> Run:

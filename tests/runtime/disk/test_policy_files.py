@@ -13,7 +13,7 @@ from shoal.algos.ppo import PPOConfig
 from shoal.errors import ShoalError
 from shoal.runtime.disk import policy_files
 from shoal.runtime.disk.directory import RunDirectory
-from shoal.types import spec_of
+from shoal.types import Clock, spec_of
 
 SEEDS = (0, 1, 2)
 ENV = envs.make("CartPole-v1")
@@ -44,7 +44,7 @@ def saved(trained, tmp_path_factory):
 def policies(run):
     """The best and the last policies of a population."""
     algorithm = run.config.algorithm(spec_of(ENV))
-    return {"best": run.best.policy, "last": algorithm.policy(run.learner)}
+    return {"best": run.best.policy, "last": algorithm.policy(run.learner, Clock.zero())}
 
 
 @pytest.mark.parametrize("which", ["best", "last"])

@@ -17,7 +17,7 @@ from shoal.errors import ShoalError
 from shoal.runtime.evaluation import play_episodes
 from shoal.runtime.show import films, recording
 from shoal.spaces import Box, Discrete
-from shoal.types import spec_of
+from shoal.types import Clock, spec_of
 
 CONFIG = config_class("ppo")(hidden_sizes=(8,), core="gru", core_size=4)
 
@@ -66,7 +66,7 @@ class Growing(Noise):
 def policy_for(world):
     """The parameters of a policy that has learned nothing."""
     algorithm = CONFIG.algorithm(spec_of(world))
-    return algorithm, algorithm.policy(algorithm.init(jax.random.key(7), 1))
+    return algorithm, algorithm.policy(algorithm.init(jax.random.key(7), 1), Clock.zero())
 
 
 def draw(world, path, **options):

@@ -11,8 +11,8 @@ from shoal.errors import ShoalError
 from shoal.runtime.disk import arrays
 from shoal.runtime.disk.directory import RunDirectory
 from shoal.runtime.disk.json_files import read_number
-from shoal.runtime.run import Run
-from shoal.types import PyTree, spec_of
+from shoal.runtime.run import Run, policy_of
+from shoal.types import PyTree
 
 POLICY, LEARNER = "policy", "learner"  # what the names of saved leaves begin with
 
@@ -68,8 +68,7 @@ def save_last(directory: RunDirectory, population: Run, seeds: list[int]) -> Non
 
 def _saved_trees(population: Run) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
     """What is saved as "best" and as "last": trees by the prefix of their leaves' names."""
-    algorithm = population.config.algorithm(spec_of(population.environment))
-    last = {POLICY: algorithm.policy(population.learner), LEARNER: population.learner.shared}
+    last = {POLICY: jax.vmap(policy_of)(population), LEARNER: population.learner.shared}
     return {POLICY: population.best.policy}, last
 
 
