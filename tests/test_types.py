@@ -1,0 +1,106 @@
+"""What algorithms are told: transitions, the clock and the two keys of an update."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tiny_bandit import BanditConfig, bandit
+from tiny_worlds import Halves
+
+from shoal import trees
+from shoal.runtime.loop import update_once
+from shoal.runtime.run import ENV_AXIS, Settings, clock_of, policy_of, start
+from shoal.types import Mean, TimeStep, Trajectory, transitions
+
+
+def trajectory_of(discount, last):
+    discount, last = jnp.asarray(discount, jnp.float32), jnp.asarray(last)
+    first = jnp.roll(last, 1, axis=0).at[0].set(True)
+    zeros = jnp.zeros_like(discount)
+    return Trajectory(TimeStep(zeros, zeros * jnp.nan, discount, first, last), zeros[1:], (), ())
+
+
+def test_transitions_end_where_the_time_steps_say():
+    trajectory = trajectory_of(
+        discount=[[1, 1], [0, 1], [1, 1], [1, 1]],
+        last=[[False, False], [True, True], [False, False], [False, True]],
+    )
+    found = transitions(trajectory)
+    np.testing.assert_array_equal(found.weight, [[1, 1], [0, 0], [1, 1]])  # none from a last to a first step
+    np.testing.assert_array_equal(found.discount, [[0, 1], [1, 1], [1, 1]])
+    np.testing.assert_array_equal(found.terminated, [[True, False], [False, False], [False, False]])
+    np.testing.assert_array_equal(found.truncated, [[False, True], [False, False], [False, True]])
+
+
+def test_what_is_no_transition_ends_nothing():
+    """The step after a last one is ignored, even if an environment ends on its reset."""
+    found = transitions(trajectory_of(discount=[[1], [0], [0]], last=[[False], [True], [True]]))
+    assert found.weight.tolist() == [[1], [0]]
+    assert found.terminated.tolist() == [[True], [False]]
+
+
+@trees.struct
+class Timed(BanditConfig):
+    """The bandit, which shows the clock and the keys that it is given."""
+
+    def algorithm(self, spec, axis=()):
+        inner = bandit(self, spec, axis)
+
+        def policy(learner, clock):
+            return {"preferences": inner.policy(learner, clock), "clock": clock}
+
+        def act(policy, *arguments, **named):
+            memory, action, _ = inner.act(policy["preferences"], *arguments, **named)
+            clock = jax.tree.map(lambda x: jnp.broadcast_to(x, action.shape), policy["clock"])
+            return memory, action, clock
+
+        def update(learner, trajectory, keys, clock):
+            learner, metrics = inner.update(learner, trajectory, keys, clock)
+            acted_with = jax.tree.map(lambda x: x.astype(jnp.float32).mean(), trajectory.extras)
+            local = jax.random.uniform(keys.local)
+            shown = {
+                **{f"acted_{name}": x for name, x in acted_with._asdict().items()},
+                **{f"clock_{name}": x.astype(jnp.float32) for name, x in clock._asdict().items()},
+                "shared_key": jax.random.uniform(keys.shared),
+                "local_key": local,
+                "local_keys": jax.lax.pmean(local, axis) if axis else local,
+            }
+            return learner, metrics | {name: Mean(x, jnp.ones(())) for name, x in shown.items()}
+
+        return inner._replace(policy=policy, act=act, update=update)
+
+
+def two_updates(groups):
+    settings = Settings(num_envs=4, num_steps=3, total_updates=8, groups=groups)
+
+    def train(_):
+        run = start(jax.random.key(0), trees.as_arrays(Halves()), trees.as_arrays(Timed()), settings)
+        run, _ = update_once(run)
+        run, metrics = update_once(run)
+        return run, metrics
+
+    return jax.jit(jax.vmap(train, axis_name=ENV_AXIS))(jnp.arange(groups))
+
+
+def test_policy_and_update_are_given_the_clock_from_before_the_rollout():
+    run, metrics = two_updates(groups=1)
+    assert {name: metrics[f"clock_{name}"].total.item() for name in ("updates", "steps", "progress")} == {
+        "updates": 1.0,
+        "steps": 12.0,
+        "progress": 0.125,
+    }
+    for name in ("updates", "steps", "progress"):
+        assert metrics[f"acted_{name}"].total == metrics[f"clock_{name}"].total
+    after = jax.vmap(clock_of)(run)
+    assert (after.updates.dtype, after.steps.dtype) == (jnp.int32, jnp.float32)
+    assert (after.updates.item(), after.steps.item(), after.progress.item()) == (2, 24.0, 0.25)
+    assert jax.vmap(policy_of)(run)["clock"].updates.item() == 2
+
+
+def test_groups_have_one_key_in_common_and_one_of_their_own():
+    _, metrics = two_updates(groups=2)
+    assert metrics["clock_steps"].total.tolist() == [12.0, 12.0]  # of the member, and not of a group
+    shared, local = metrics["shared_key"].total, metrics["local_key"].total
+    assert shared[0] == shared[1]
+    assert local[0] != local[1]
+    _, alone = two_updates(groups=1)
+    assert alone["shared_key"].total == alone["local_key"].total == shared[0]
