@@ -3,13 +3,19 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from tiny_bandit import BanditConfig, bandit
 from tiny_worlds import Halves
 
+import shoal
 from shoal import trees
+from shoal.envs import Flatten, FrameStack, TimeLimit, make
+from shoal.envs.trials import Trial
+from shoal.errors import ShoalError
+from shoal.nets.memory.recurrent import NetworkInputs
 from shoal.runtime.loop import update_once
 from shoal.runtime.run import ENV_AXIS, Settings, clock_of, policy_of, start
-from shoal.types import Mean, TimeStep, Trajectory, transitions
+from shoal.types import Mean, TimeStep, Trajectory, spec_of, transitions
 
 
 def trajectory_of(discount, last):
@@ -104,3 +110,82 @@ def test_groups_have_one_key_in_common_and_one_of_their_own():
     assert local[0] != local[1]
     _, alone = two_updates(groups=1)
     assert alone["shared_key"].total == alone["local_key"].total == shared[0]
+
+
+PARTIAL = dict(environment="CartPole-NoVelocity-v1", environment_parameters={"critic_state": True})
+TINY = dict(num_envs=4, num_steps=8, total_steps=64, num_evals=1, eval_episodes=2, eval_max_steps=20, seeds=1)
+
+
+@trees.struct
+class Watching(BanditConfig):
+    """The bandit, which fails where `act` is shown what is for the critic, and where `update` is not."""
+
+    def algorithm(self, spec, axis=()):
+        inner = bandit(self, spec, axis)
+
+        def act(policy, memory, timestep, key, *, greedy=False):
+            assert set(timestep.observation) == {"observation"}
+            return inner.act(policy, memory, timestep, key, greedy=greedy)
+
+        def update(learner, trajectory, keys, clock):
+            assert set(trajectory.timesteps.observation) == {"observation", "state"}
+            return inner.update(learner, trajectory, keys, clock)
+
+        return inner._replace(act=act, update=update)
+
+
+def test_whoever_acts_is_not_shown_what_is_for_the_critic_anywhere(tmp_path):
+    run = shoal.train(**PARTIAL, algorithm=Watching(), progress=False, run_dir=tmp_path / "run", **TINY)
+    policy = run.policy()
+    assert np.isfinite(shoal.evaluate(policy, episodes=2)["return_mean"])
+    made = shoal.rollout("CartPole-NoVelocity-v1", critic_state=True, policy=policy, num_envs=2, num_steps=4)
+    assert made.steps == 8
+    memory = policy.initial_memory()
+    everything = {"observation": np.zeros(2), "state": np.zeros(4)}
+    assert policy(memory, everything)[1] == policy(memory, {"observation": np.zeros(2)})[1]
+
+
+@pytest.mark.parametrize("core", ["none", "gru"])
+def test_the_critic_reads_the_state_and_the_actor_does_not(core, tmp_path):
+    settings = dict(
+        core=core, norm_obs=True, num_minibatches=2, hidden_sizes=(8,), progress=False, preset=False
+    )
+    run = shoal.train(**PARTIAL, **settings, run_dir=tmp_path / "run", **TINY)
+    shared = jax.tree.map(lambda x: x[0], run.learner.shared)
+    assert set(shared.observation.mean) == {"observation", "state"}  # the learner's normaliser has both
+    policy = run.policy()
+    assert set(policy.parameters.observation.mean) == {"observation"}
+    network, first = shared.network, jnp.ones((1, 1), bool)
+
+    def outputs(state):
+        observation = {"observation": jnp.full((1, 1, 2), 0.1), "state": jnp.full((1, 1, 4), state)}
+        if core == "none":
+            return network.policy(observation).logits, network.value(observation)
+        inputs = NetworkInputs(observation, first=first)
+        unrolled = network.unroll(network.initial((1,)), inputs)
+        return unrolled.distribution.logits, unrolled.value
+
+    (logits, value), (same_logits, other_value) = outputs(0.0), outputs(0.5)
+    np.testing.assert_array_equal(logits, same_logits)
+    assert (value != other_value).all()
+
+
+def test_a_shared_torso_is_refused(tmp_path):
+    with pytest.raises(ShoalError, match=r"shared_torso=True .* critic_only=\('state',\)"):
+        shoal.train(
+            **PARTIAL, shared_torso=True, preset=False, progress=False, run_dir=tmp_path / "run", **TINY
+        )
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("wrapper", [TimeLimit, FrameStack, Trial])
+def test_wrappers_pass_the_names_on(wrapper):
+    spec = spec_of(wrapper(make("CartPole-NoVelocity-v1", critic_state=True), 2))
+    assert spec.critic_only == ("state",)
+    assert "state" in spec.observation_space
+    assert "state" not in spec.of_actor.observation_space
+
+
+def test_flatten_leaves_no_entries_to_keep_from_the_actor():
+    with pytest.raises(ShoalError, match=r"critic_only=\('state',\)"):
+        _ = Flatten(make("CartPole-NoVelocity-v1", critic_state=True)).observation_space

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from shoal.spaces import Space
+from shoal.spaces import Dict, Space
 
 EPISODE_ENDED = (
     "episode_ended"  # in the observations of a trial: 1 if the step that led here ended an episode
@@ -106,6 +106,11 @@ class Environment(Protocol):
         ...
 
     @property
+    def critic_only(self) -> tuple[str, ...]:
+        """The entries of a dictionary of observations that only a critic is shown, while training; () for none."""
+        ...
+
+    @property
     def info_summaries(self) -> Mapping[str, str]:
         """How each entry of `info` is summed up over an episode: "last", "sum", "mean" or "max"."""
         ...
@@ -125,11 +130,34 @@ class EnvSpec(NamedTuple):
     observation_space: Space
     action_space: Space
     num_agents: int = 1
+    critic_only: tuple[str, ...] = ()  # entries of the observation that `act` is not given
+
+    @property
+    def of_actor(self) -> "EnvSpec":
+        """The spec of what `act` is given: without the entries that are for the critic only."""
+        if not self.critic_only or not isinstance(self.observation_space, Dict):
+            return self
+        entries = without_entries(dict(self.observation_space.items()), self.critic_only)
+        return self._replace(observation_space=Dict(entries), critic_only=())
 
 
 def spec_of(env: Environment) -> EnvSpec:
     """Reads an environment's spec."""
-    return EnvSpec(env.observation_space, env.action_space, env.num_agents)
+    return EnvSpec(env.observation_space, env.action_space, env.num_agents, getattr(env, "critic_only", ()))
+
+
+def without_entries(observation: PyTree, names: tuple[str, ...]) -> PyTree:
+    """A dictionary of observations without the entries of these names; other observations as they are."""
+    if not names or not isinstance(observation, Mapping):
+        return observation
+    return {name: entry for name, entry in observation.items() if name not in names}
+
+
+def for_actor(timestep: TimeStep, spec: EnvSpec) -> TimeStep:
+    """The time-step as `act` is given it: without the observations that only the critic is shown."""
+    if not spec.critic_only:
+        return timestep
+    return timestep._replace(observation=without_entries(timestep.observation, spec.critic_only))
 
 
 class Learner(NamedTuple):

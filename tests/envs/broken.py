@@ -120,6 +120,21 @@ with_space(
     "DictNested", "observation_space['eye']['n'] is Discrete(0)",
     observation_space=Dict({"eye": Dict({"n": Discrete(0)})}),
 )  # fmt: skip
+for name, (names, words) in {
+    "CriticOnlyUnknown": (("sate",), "critic_only names 'sate', but observation_space has 'eye', 'state'"),
+    "CriticOnlyText": ("state", "critic_only is 'state'; a tuple of names would be right"),
+    "CriticOnlyAll": (("eye", "state"), "critic_only names all entries of observation_space"),
+}.items():
+    body = {
+        "observation_space": Dict({"eye": Box(-1, 1, (2,)), "state": Box(-1, 1, (2,))}),
+        "critic_only": names,
+    }
+    CASES[name] = Case(environment(type(name, (Walk,), body)), ("critic-only", "not-checked"), (words,))
+CASES["CriticOnlyWithoutDict"] = Case(
+    environment(type("CriticOnlyWithoutDict", (Walk,), {"critic_only": ("state",)})),
+    ("critic-only", "not-checked"),
+    ("critic_only is ('state',), but observation_space is Box",),
+)
 with_space("NotASpace", ("action_space is a builtins.int",), action_space=3)
 with_space("NoSpace", ("NoneType",), observation_space=None)
 

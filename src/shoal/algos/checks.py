@@ -151,6 +151,11 @@ def check_ppo(config: Any, spec: EnvSpec, num_envs: int, num_steps: int) -> None
         raise ShoalError(
             "shared_torso=True leaves nothing for the critic_ settings to apply to; use separate torsos."
         )
+    if spec.critic_only and config.shared_torso:
+        raise ShoalError(
+            f"shared_torso=True shows the critic what the actor sees, and critic_only={spec.critic_only} is for the "
+            "critic only; use separate torsos."
+        )
     if spec.num_agents != 1:
         raise ShoalError(f"num_agents={spec.num_agents} is more than ppo takes; it trains one agent.")
     if config.norm_obs and (config.encoder == "one_hot" or (config.core != "none" and config.queries)):

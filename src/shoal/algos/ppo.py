@@ -18,7 +18,7 @@ import optax
 from shoal import spaces, trees
 from shoal.algos import checks, ppo_settings
 from shoal.algos.acting import actions, memories, networks
-from shoal.algos.acting.normalisation import normalise, scale_rewards
+from shoal.algos.acting.normalisation import moments_of_actor, normalise, scale_rewards
 from shoal.algos.learning import metric_means, minibatches, optimisers, surrogates
 from shoal.algos.learning.minibatches import Minibatch, Rows
 from shoal.nets.actor_critic import acting_part
@@ -257,7 +257,9 @@ def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorit
         return memories.initial(config, spec, batch_shape)
 
     def policy(learner: Learner, clock: Clock) -> ActingPolicy:
-        return ActingPolicy(acting_part(learner.shared.network), learner.shared.observation)
+        return ActingPolicy(
+            acting_part(learner.shared.network), moments_of_actor(learner.shared.observation, spec)
+        )
 
     def act(
         policy: ActingPolicy, memory: PyTree, timestep: TimeStep, key: Array, *, greedy: bool = False

@@ -30,7 +30,7 @@ __all__ = [
 T = TypeVar("T")
 
 REQUIRED = ("observation_space", "action_space", "reset", "step")
-DEFAULTS: Mapping[str, Any] = {"num_agents": 1, "info_summaries": MappingProxyType({})}
+DEFAULTS: Mapping[str, Any] = {"num_agents": 1, "info_summaries": MappingProxyType({}), "critic_only": ()}
 
 
 def _declares(cls: type, name: str) -> bool:
@@ -44,8 +44,8 @@ def environment(cls: type[T]) -> type[T]:
 
     Fields declared `float` (or `Array`, or another environment) are data: they can be traced, stacked
     and mapped over, and a new value compiles nothing anew. Fields of other types are static. Class
-    attributes without an annotation, such as `observation_space`, are no fields. `num_agents` is 1 and
-    `info_summaries` empty where the class does not say.
+    attributes without an annotation, such as `observation_space`, are no fields. `num_agents` is 1,
+    `info_summaries` and `critic_only` are empty where the class does not say.
 
     Raises:
       ShoalError: the class lacks a space, `reset` or `step`.
@@ -79,6 +79,11 @@ class Wrapper:
     def num_agents(self) -> int:
         """How many agents act in the world."""
         return self.env.num_agents
+
+    @property
+    def critic_only(self) -> tuple[str, ...]:
+        """The entries of the observation that only a critic is shown."""
+        return getattr(self.env, "critic_only", ())
 
     @property
     def info_summaries(self) -> Mapping[str, str]:

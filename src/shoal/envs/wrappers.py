@@ -1,6 +1,7 @@
 """Environments made of other environments. Each is an environment itself, so that they compose."""
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -13,6 +14,8 @@ from shoal.envs.registry import MAX_COUNT
 from shoal.errors import ShoalError
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 from shoal.types import PyTree, State
+
+OBSERVATION, STATE = "observation", "state"  # entries where the critic is shown what is hidden
 
 
 class TimeLimitState(NamedTuple):
@@ -125,7 +128,16 @@ class Flatten(Wrapper):
 
     @property
     def observation_space(self) -> Box:
-        """A vector."""
+        """A vector.
+
+        Raises:
+          ShoalError: some entries of the observation are for the critic only; a vector has no entries.
+        """
+        if names := getattr(self.env, "critic_only", ()):
+            raise ShoalError(
+                f"Flatten makes one vector of the observation, of which critic_only={names} is for the critic only; "
+                "flatten the entries in the environment itself, or leave the wrapper out"
+            )
         return flattened_space(self.env.observation_space)
 
     def _flatten(self, timestep: TimeStep) -> TimeStep:
@@ -173,16 +185,32 @@ class Hide(Wrapper):
 
     Attributes:
       hidden: the indices of the entries.
+      critic_state: whether the critic is shown the whole vector. The observation is then a dictionary of
+        "observation", the vector without the hidden entries, and "state", the whole one, for the critic only
+        (asymmetric actor-critic, Pinto et al. 2018).
 
     Raises:
       ShoalError: when the space is read, if the observation is no vector or lacks such an entry.
     """
 
     hidden: tuple[int, ...]
+    critic_state: bool = False
 
     @property
-    def observation_space(self) -> Box:
-        """The vector without the hidden entries."""
+    def critic_only(self) -> tuple[str, ...]:
+        """The whole vector, if the critic is shown it."""
+        return (STATE,) if self.critic_state else ()
+
+    @property
+    def observation_space(self) -> Box | Dict:
+        """The vector without the hidden entries, and beside it the whole one if the critic is shown it."""
+        visible = self._visible_space
+        return (
+            Dict({OBSERVATION: visible, STATE: self.env.observation_space}) if self.critic_state else visible
+        )
+
+    @property
+    def _visible_space(self) -> Box:
         space = self.env.observation_space
         if not isinstance(space, Box) or len(space.shape) != 1:
             raise ShoalError(f"hidden={self.hidden} needs an observation that is a vector, and it is {space}")
@@ -197,8 +225,10 @@ class Hide(Wrapper):
         return np.setdiff1d(np.arange(size), self.hidden)
 
     def _hide_entries(self, timestep: TimeStep) -> TimeStep:
-        visible = self._visible_indices(timestep.observation.shape[-1])
-        return timestep._replace(observation=timestep.observation[..., visible])
+        state = timestep.observation
+        visible = state[..., self._visible_indices(state.shape[-1])]
+        observation = {OBSERVATION: visible, STATE: state} if self.critic_state else visible
+        return timestep._replace(observation=observation)
 
     def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
         """A new episode."""
@@ -219,15 +249,19 @@ class Hide(Wrapper):
 def with_hidden_entries(
     constructor: Callable[..., Any], hidden: tuple[int, ...], description: str
 ) -> Callable[..., Hide]:
-    """Make a constructor with the same parameters whose environments hide entries of their observations.
+    """Make a constructor whose environments hide entries of their observations.
 
-    `description` becomes its documentation.
+    It takes the same parameters, and `critic_state` of `Hide`. `description` becomes its documentation.
     """
 
     @functools.wraps(constructor, updated=())
-    def make(*args: Any, **parameters: Any) -> Hide:
-        return Hide(constructor(*args, **parameters), hidden)
+    def make(*args: Any, critic_state: bool = False, **parameters: Any) -> Hide:
+        return Hide(constructor(*args, **parameters), hidden, critic_state)
 
+    inner = inspect.signature(constructor)
+    own = inspect.Parameter("critic_state", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=bool)
+    make.__signature__ = inner.replace(parameters=[*inner.parameters.values(), own])  # type: ignore[attr-defined]
+    make.__annotations__ = {**make.__annotations__, "critic_state": bool}
     make.__doc__ = description
     make.environment_class = Hide  # type: ignore[attr-defined]  # see `shoal.envs.registry.names_of_class`
     return make

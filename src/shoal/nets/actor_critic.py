@@ -231,7 +231,7 @@ class ActorCritic(nnx.Module):
         )
         self.shared = shared
         self.actor = Actor(
-            spec,
+            spec.of_actor,
             sizes=actor_sizes,
             distribution=distribution,
             state_dependent_std=state_dependent_std,

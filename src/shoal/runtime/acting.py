@@ -11,7 +11,7 @@ import numpy as np
 from shoal.arguments import LARGEST_INDEX, short_repr, whole_number
 from shoal.errors import ShoalError
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete, Space
-from shoal.types import Array, Environment, EnvSpec, Memory, PyTree, TimeStep, spec_of
+from shoal.types import Array, Environment, EnvSpec, Memory, PyTree, TimeStep, spec_of, without_entries
 from shoal.user_code import reports_user_code
 
 
@@ -93,7 +93,8 @@ class TrainedPolicy:
 
         Args:
           memory: from `initial_memory` (of the batch's shape) or the previous call.
-          observation: one element of the observation space, or a batch of them.
+          observation: one element of the observation space, or a batch of them; entries for the critic only may be
+            left out.
           reward: of the step that led here.
           first: whether the observation begins an episode.
           action_mask: the legal actions, where the environment has them.
@@ -107,10 +108,10 @@ class TrainedPolicy:
             where its space has a bound, or no value of a Discrete or integer space; the mask allows no action; the
             reward is not finite; the memory is not of the policy or of another batch; or the key is none.
         """
-        spec = self.spec
-        observation = as_numbers(observation, spec.observation_space)
-        is_single = batch_axes(observation, spec.observation_space) == 0
-        observation = as_arrays(observation, spec.observation_space)
+        spec, space = self.spec, self.spec.of_actor.observation_space
+        observation = as_numbers(without_entries(observation, spec.critic_only), space)
+        is_single = batch_axes(observation, space) == 0
+        observation = as_arrays(observation, space)
         if is_single:
             observation = jax.tree.map(lambda x: x[None], observation)
         size = jax.tree.leaves(observation)[0].shape[0]

@@ -26,7 +26,7 @@ from shoal.envs.batch import Batch
 from shoal.files import write_whole_file
 from shoal.runtime.rollout import EndedEpisodes, count_episodes, no_ended_episodes
 from shoal.runtime.run import ENV_AXIS, Episodes
-from shoal.types import Array, Environment, Memory, PyTree, TimeStep, spec_of
+from shoal.types import Array, Environment, Memory, PyTree, TimeStep, for_actor, spec_of
 
 MAX_STEPS_PER_CALL = 2**22  # of all environments: sums of so many ones are exact in float32
 MAX_RECORDED_BYTES = 2**26  # of what is recorded, on all devices together
@@ -267,11 +267,12 @@ def _act(
     if not actor:
         return (), batch.sample_actions(states.timestep, key, first_index)
     config, parameters = actor
-    algorithm = config.algorithm(spec_of(batch.env))
+    spec = spec_of(batch.env)
+    algorithm = config.algorithm(spec)
 
     def act_one(memory: Memory, timestep: TimeStep, index: Array) -> tuple[Memory, PyTree]:
         environment_key = jax.random.fold_in(key, index)
-        batch_of_one = jax.tree.map(lambda x: x[None], timestep)
+        batch_of_one = jax.tree.map(lambda x: x[None], for_actor(timestep, spec))
         memory, action, _ = algorithm.act(parameters, memory, batch_of_one, environment_key, greedy=greedy)
         return memory, jax.tree.map(lambda x: x[0], action)
 

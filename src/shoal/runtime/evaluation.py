@@ -18,7 +18,7 @@ from shoal.errors import ShoalError, nearest
 from shoal.imports import import_name
 from shoal.runtime.metrics import checked_numbers
 from shoal.runtime.run import Best, Run, Settings, Stream, policy_of, stream_key
-from shoal.types import Algorithm, Array, Environment, Memory, Policy, State, TimeStep, spec_of
+from shoal.types import Algorithm, Array, Environment, Memory, Policy, State, TimeStep, for_actor, spec_of
 
 
 class EpisodeResults(NamedTuple):
@@ -91,7 +91,9 @@ def step_episodes(
     """One step of every episode that has not ended; those that have stay as they are."""
     key, step, timestep, state, memory, results = evaluation
     act_key, env_key = jax.random.split(jax.random.fold_in(key, step))
-    new_memory, action, _ = algorithm.act(policy, memory, timestep, act_key, greedy=greedy)
+    new_memory, action, _ = algorithm.act(
+        policy, memory, for_actor(timestep, spec_of(environment)), act_key, greedy=greedy
+    )
     keys = jax.random.split(env_key, timestep.last.shape[0])
     new_state, new_timestep = jax.vmap(environment.step)(state, action, keys)
     new_results = add_timestep(results, new_timestep, environment.info_summaries)

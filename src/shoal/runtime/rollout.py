@@ -9,7 +9,19 @@ from shoal.envs.batch import Batch
 from shoal.runtime.contract import checked_act
 from shoal.runtime.hoisting import split_by_key
 from shoal.runtime.run import Episodes
-from shoal.types import Algorithm, Array, Mean, Memory, Metrics, Policy, PyTree, TimeStep, Trajectory
+from shoal.types import (
+    Algorithm,
+    Array,
+    Mean,
+    Memory,
+    Metrics,
+    Policy,
+    PyTree,
+    TimeStep,
+    Trajectory,
+    for_actor,
+    spec_of,
+)
 
 
 class RolloutState(NamedTuple):
@@ -62,9 +74,10 @@ def rollout(
     """
 
     act_key, env_key = jax.random.split(key)
+    spec = spec_of(batch.env)
 
     def act(key: Array, policy: Policy, memory: Memory, timestep: TimeStep) -> tuple[Memory, Any, Any]:
-        result = algorithm.act(policy, memory, timestep, key, greedy=greedy)
+        result = algorithm.act(policy, memory, for_actor(timestep, spec), key, greedy=greedy)
         return checked_act(algorithm, result, memory, batch)
 
     draw, finish = split_by_key(act, act_key, policy, rollout_state.memory, rollout_state.timestep)

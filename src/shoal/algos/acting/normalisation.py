@@ -7,12 +7,28 @@ import jax.numpy as jnp
 
 from shoal.algos.acting import memories
 from shoal.ops import statistics
-from shoal.types import Array, Learner, PyTree, TimeStep
+from shoal.types import Array, EnvSpec, Learner, PyTree, TimeStep, without_entries
 
 
 def normalise(moments: statistics.RunningMoments | None, observation: PyTree) -> PyTree:
     """Observations as the network sees them."""
     return observation if moments is None else statistics.normalise(moments, observation)
+
+
+def moments_of_actor(
+    moments: statistics.RunningMoments | None, spec: EnvSpec
+) -> statistics.RunningMoments | None:
+    """The moments of what `act` is given: those of the critic's own observations stay with the learner."""
+    if moments is None or not spec.critic_only:
+        return moments
+
+    def cut(tree: PyTree) -> PyTree:
+        return without_entries(tree, spec.critic_only)
+
+    count, mean, variance = moments.residual
+    return statistics.RunningMoments(
+        moments.count, cut(moments.mean), cut(moments.variance), (count, cut(mean), cut(variance))
+    )
 
 
 def scale_rewards(

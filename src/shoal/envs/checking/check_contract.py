@@ -8,14 +8,20 @@ import jax
 import jax.numpy as jnp
 
 from shoal.envs.checking.check_findings import Finding, describe
-from shoal.envs.checking.check_static import check_parameters, check_protocol, check_space, check_summaries
+from shoal.envs.checking.check_static import (
+    check_critic_only,
+    check_parameters,
+    check_protocol,
+    check_space,
+    check_summaries,
+)
 from shoal.envs.checking.check_traces import Traces, check_types, sample_action
 from shoal.errors import ShoalError
 from shoal.trees import as_arrays
 from shoal.types import PyTree, TimeStep
 from shoal.user_code import reports_user_code, user_code_error
 
-DECLARATIONS = ("observation_space", "action_space", "num_agents", "info_summaries")
+DECLARATIONS = ("observation_space", "action_space", "num_agents", "info_summaries", "critic_only")
 
 
 @reports_user_code
@@ -54,6 +60,7 @@ def _check_declarations(env: Any) -> Iterator[Finding]:
     yield from check_protocol(env)
     yield from check_space("observation_space", env.observation_space)
     yield from check_space("action_space", env.action_space)
+    yield from check_critic_only(env)
     yield from check_parameters(env)
 
 

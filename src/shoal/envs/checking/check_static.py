@@ -102,6 +102,33 @@ def _check_static_fields(env: Any) -> Iterator[Finding]:
             )
 
 
+def check_critic_only(env: Any) -> Iterator[Finding]:
+    """`critic_only` names entries of a dictionary of observations, and leaves some for the actor."""
+    names, space = getattr(env, "critic_only", ()), env.observation_space
+    if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
+        yield Finding(
+            "critic-only", f"critic_only is {names!r}; a tuple of names would be right, () for none"
+        )
+        return
+    if names and not isinstance(space, Dict):
+        yield Finding(
+            "critic-only", f"critic_only is {names!r}, but observation_space is {space}; it would be a Dict"
+        )
+        return
+    for name in names:
+        if name not in space:
+            has = ", ".join(map(repr, space))
+            yield Finding(
+                "critic-only",
+                f"critic_only names {name!r}, but observation_space has {has}{nearest(name, tuple(space))}",
+            )
+    if names and set(names) >= set(space):
+        yield Finding(
+            "critic-only",
+            f"critic_only names all entries of observation_space, {names!r}; leave some for the actor",
+        )
+
+
 def check_space(name: str, space: Any) -> Iterator[Finding]:
     """A space that has elements; `name` is what the sentence calls it."""
     if isinstance(space, Discrete):

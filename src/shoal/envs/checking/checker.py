@@ -26,7 +26,13 @@ from shoal.envs.checking.check_findings import (
 )
 from shoal.envs.checking.check_keys import check_key_flow
 from shoal.envs.checking.check_rollouts import Sizes
-from shoal.envs.checking.check_static import check_parameters, check_protocol, check_space, check_summaries
+from shoal.envs.checking.check_static import (
+    check_critic_only,
+    check_parameters,
+    check_protocol,
+    check_space,
+    check_summaries,
+)
 from shoal.envs.checking.check_time import Activity, run_with_time_limit
 from shoal.envs.checking.check_traces import (
     Traces,
@@ -144,6 +150,7 @@ def _static_findings(env: Any) -> Iterator[Finding]:
     if not protocol:
         yield from check_space("observation_space", env.observation_space)
         yield from check_space("action_space", env.action_space)
+        yield from check_critic_only(env)
 
 
 def _trace_or_findings(env: Any, key: jax.Array, activity: Activity) -> Any:

@@ -20,7 +20,7 @@ from shoal.nets.memory.cores import Carry, RecurrentCore
 from shoal.nets.memory.queries import CellQueries
 from shoal.nets.mlp import MLP
 from shoal.nets.repeats import apply_to_distinct
-from shoal.types import EnvSpec, PyTree
+from shoal.types import EnvSpec, PyTree, without_entries
 
 Array = jax.Array
 
@@ -319,8 +319,9 @@ class RecurrentActorCritic(nnx.Module):
         **torso: Any,
     ):
         actor_key, critic_key = jax.random.split(key)
+        self.critic_only = spec.critic_only
         self.actor = RecurrentActor(
-            spec,
+            spec.of_actor,
             core,
             sizes=actor_sizes,
             head_sizes=head_sizes,
@@ -350,7 +351,8 @@ class RecurrentActorCritic(nnx.Module):
 
     def unroll(self, memories: Memories, inputs: NetworkInputs) -> Unrolled:
         """T steps of N sequences from `memories`, [N, ...]."""
-        actor_after, features, actor_before = self.actor.torso.unroll(memories.actor, inputs)
+        for_actor = inputs._replace(observation=without_entries(inputs.observation, self.critic_only))
+        actor_after, features, actor_before = self.actor.torso.unroll(memories.actor, for_actor)
         distribution = self.actor.distribution(features, inputs.action_mask)
         critic_after: PyTree = ()
         critic_before: PyTree = ()
