@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import xminigrid
 from grid_oracle import converted, original_reset
-from test_grid_rulesets import random_rulesets
+from random_rulesets import random_rulesets
 from xminigrid.core.observation import minigrid_field_of_view
 from xminigrid.wrappers import DirectionObservationWrapper, RulesAndGoalsObservationWrapper
 

@@ -1,4 +1,4 @@
-"""How an environment is written: the `environment` decorator, and the base of all wrappers."""
+"""The `environment` decorator, the base class of all wrappers, and functions that every environment has."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -34,18 +34,18 @@ DEFAULTS: Mapping[str, Any] = {"num_agents": 1, "info_summaries": MappingProxyTy
 
 
 def _declares(cls: type, name: str) -> bool:
-    """Whether a class has an attribute, or a field without a default, of that name."""
+    """Report whether a class has an attribute, or a field without a default, of that name."""
     return hasattr(cls, name) or any(name in vars(base).get("__annotations__", {}) for base in cls.__mro__)
 
 
 @dataclass_transform(frozen_default=True)
 def environment(cls: type[T]) -> type[T]:
-    """Makes a class an environment: a frozen dataclass that is a pytree.
+    """Make a class an environment: a frozen dataclass that is a pytree.
 
-    Fields declared `float` (or `Array`, or another environment) are data: they can be traced, stacked
-    and mapped over, and a new value compiles nothing anew. Fields of other types are static. Class
-    attributes without an annotation, such as `observation_space`, are no fields. `num_agents` is 1,
-    `info_summaries` and `critic_only` are empty where the class does not say.
+    Fields declared `float` (or `Array`, or another environment) are data: they can be traced, stacked and
+    mapped over, and a new value does not compile anything again. Fields of other types are static. Class
+    attributes without an annotation, such as `observation_space`, are not fields. If the class does not
+    define them, `num_agents` is 1, and `info_summaries` and `critic_only` are empty.
 
     Raises:
       ShoalError: the class lacks a space, `reset` or `step`.
@@ -61,23 +61,23 @@ def environment(cls: type[T]) -> type[T]:
 
 @struct
 class Wrapper:
-    """An environment made of another, which it holds as `env`; forwards all that it does not change."""
+    """An environment that holds another one as `env` and forwards everything that it does not change."""
 
     env: Environment
 
     @property
     def observation_space(self) -> Space:
-        """What an observation may be."""
+        """The space of observations."""
         return self.env.observation_space
 
     @property
     def action_space(self) -> Space:
-        """What an action may be."""
+        """The space of actions."""
         return self.env.action_space
 
     @property
     def num_agents(self) -> int:
-        """How many agents act in the world."""
+        """The number of agents that act in the environment."""
         return self.env.num_agents
 
     @property
@@ -87,27 +87,27 @@ class Wrapper:
 
     @property
     def info_summaries(self) -> Mapping[str, str]:
-        """How each entry of `info` is summed up over an episode."""
+        """The reduction over an episode of each entry of `info`, by name."""
         return self.env.info_summaries
 
     def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
-        """A new episode: its state and its first time-step."""
+        """Start a new episode and return its state and first time-step."""
         return self.env.reset(key)
 
     def step(self, state: State, action: PyTree, key: jax.Array) -> tuple[State, TimeStep]:
-        """One step of the inner environment."""
+        """Make one step of the inner environment."""
         return self.env.step(state, action, key)
 
     def inner_state(self, state: State) -> State:
-        """The inner environment's state in one of this; the same, unless the wrapper has a state of its own."""
+        """Return the inner environment's state; the same state, unless the wrapper has a state of its own."""
         return state
 
     def render(self, state: State) -> Any:
-        """The inner environment's picture; see the function `render`."""
+        """Draw the inner environment's state; see the function `render`."""
         return render(self.env, self.inner_state(state))
 
     def again(self, state: State, key: jax.Array) -> tuple[State, TimeStep]:
-        """A new episode of the task that a state is of; see the function `again`.
+        """Start a new episode of the task that a state belongs to; see the function `again`.
 
         Raises:
           ShoalError: the inner environment keeps tasks, and this wrapper's `reset` is its own but its `again` is
@@ -124,35 +124,35 @@ class Wrapper:
 
 
 def keeps_task(env: Environment) -> bool:
-    """Whether an environment draws a task in `reset` that its `again` keeps."""
+    """Report whether an environment draws a task in `reset` that its `again` keeps."""
     return keeps_task(env.env) if isinstance(env, Wrapper) else hasattr(env, "again")
 
 
 def again(env: Environment, state: State, key: jax.Array) -> tuple[State, TimeStep]:
-    """A new episode of the task that a state is of.
+    """Start a new episode of the task that a state belongs to.
 
-    Where a task is the environment's parameters alone, that is any new episode. An environment that draws
-    something of the task in `reset`, such as one of many rulesets, has a method `again(state, key)` that
-    keeps it.
+    If the environment's parameters alone define the task, this is any new episode. An environment that draws
+    a part of the task in `reset`, such as one of many rulesets, has a method `again(state, key)` that keeps
+    it.
     """
     return env.again(state, key) if hasattr(env, "again") else env.reset(key)
 
 
 def can_render(env: Environment) -> bool:
-    """Whether an environment draws pictures: it has a method `render(state)`, or is a wrapper of one that has."""
+    """Report whether an environment or the one inside its wrappers has a method `render(state)`."""
     if isinstance(env, Wrapper) and type(env).render is Wrapper.render:
         return can_render(env.env)
     return hasattr(env, "render")
 
 
 def render(env: Environment, state: State) -> np.ndarray:
-    """A picture of one environment's state, uint8 [height, width, 3].
+    """Draw one environment's state as an image, uint8 [height, width, 3].
 
-    Made by the environment's method `render(state)`, which is given concrete values, outside of anything
-    compiled, so that it may draw with whatever it likes. All pictures of an environment have one size.
+    The environment's method `render(state)` makes the image. It is called outside of compiled code with
+    concrete values, so it may use any library. All images of an environment have the same size.
 
     Raises:
-      ShoalError: the environment has no such method, or what it returns is no picture.
+      ShoalError: the environment has no such method, or what it returns is not an image.
     """
     if not can_render(env):
         raise ShoalError(
@@ -169,12 +169,12 @@ def render(env: Environment, state: State) -> np.ndarray:
 
 
 def frames_per_second(env: Environment) -> float:
-    """How fast an episode is shown: the attribute of that name of the environment or of one within it, else 10."""
+    """Return the frame rate of a film: the attribute of this name of the environment or one inside it, else 10."""
     if isinstance(env, Wrapper) and not hasattr(env, "frames_per_second"):
         return frames_per_second(env.env)
     return getattr(env, "frames_per_second", 10)
 
 
 def unwrapped(env: Environment) -> Environment:
-    """The environment inside all wrappers."""
+    """Return the environment inside all wrappers."""
     return unwrapped(env.env) if isinstance(env, Wrapper) else env

@@ -1,8 +1,8 @@
-"""Many environments at once, started anew on the step after their last.
+"""A batch of environments with auto-reset on the step after an episode's last.
 
-An environment describes one episode. The batch steps N of them side by side and keeps them going:
-where an environment's time-step was `last`, the next step ignores its action and returns the `first`
-time-step of a new episode (reward 0, discount 1).
+An environment describes one episode. The batch steps N environments side by side. Where an environment's
+time-step was `last`, the next step ignores its action and returns the `first` time-step of a new episode
+(reward 0, discount 1).
 """
 
 from typing import Any, NamedTuple
@@ -19,17 +19,17 @@ from shoal.types import Array, Environment, PyTree, State, TimeStep
 
 RESET_POLICIES = ("fresh", "pool")
 
-# Key streams: environment i uses fold_in(key, i), so what it draws does not depend on how many there
-# are; the pool uses an index that no environment has.
+# Key streams: environment i uses fold_in(key, i), so that its random numbers do not depend on the number of
+# environments; the pool uses an index that no environment has.
 POOL_STREAM = np.uint32(2**32 - 1)
 
 
 class BatchState(NamedTuple):
-    """What a batch must remember between steps."""
+    """State of a batch between steps."""
 
     env: State  # [N, ...]
-    last: Array  # [N], whether the previous time-step ended its episode
-    pool: PyTree  # K starts, (State, TimeStep) [K, ...], without the axis N; () where starts are fresh
+    last: Array  # [N], true where the previous time-step ended its episode
+    pool: PyTree  # K starts, (State, TimeStep) [K, ...], without the axis N; () with the reset policy "fresh"
 
 
 @trees.struct
@@ -39,9 +39,9 @@ class Batch:
     Attributes:
       env: the environment; its parameters are data, shared by the whole batch.
       num_envs: N.
-      reset_policy: where a new episode comes from. "fresh": a new `env.reset` every time. "pool": one of
-        `pool_size` starts that were made once, at `Batch.reset`, drawn uniformly; for environments whose
-        reset is dear, at the price that there are only so many starts.
+      reset_policy: how new episodes start. "fresh": a new `env.reset` every time. "pool": one of `pool_size`
+        starts, drawn uniformly; they are computed once, at `Batch.reset`. Useful when resets are expensive;
+        there are only that many different starts.
       pool_size: K.
     """
 
@@ -52,21 +52,21 @@ class Batch:
 
     @property
     def observation_space(self) -> Space:
-        """What one environment's observation may be."""
+        """The space of one environment's observations."""
         return self.env.observation_space
 
     @property
     def action_space(self) -> Space:
-        """What one agent's action may be."""
+        """The space of one agent's actions."""
         return self.env.action_space
 
     @property
     def num_agents(self) -> int:
-        """How many agents act in each world."""
+        """The number of agents that act in each environment."""
         return self.env.num_agents
 
     def reset(self, key: Array, first_index: Array | int = 0) -> tuple[BatchState, TimeStep]:
-        """Starts all environments.
+        """Start all environments.
 
         Args:
           key: environment i uses `fold_in(key, first_index + i)`; a batch that is split over devices gives
@@ -88,7 +88,7 @@ class Batch:
     def step(
         self, state: BatchState, action: PyTree, key: Array, first_index: Array | int = 0
     ) -> tuple[BatchState, TimeStep]:
-        """Steps every environment, or starts it anew where its previous time-step was `last`.
+        """Step every environment, or start a new episode where the previous time-step was `last`.
 
         Args:
           state: from `reset` or `step`.
@@ -105,7 +105,8 @@ class Batch:
 
         indices = first_index + jnp.arange(self.num_envs)
         stepped = _without_weak_types(jax.vmap(step_one)(state.env, action, indices))
-        # A loop over those that ended is far cheaper on the CPU; elsewhere it would wait for the host.
+        # A loop over the environments that ended is far cheaper on the CPU; on an accelerator it would wait
+        # for the host.
         env, timestep = jax.lax.platform_dependent(
             state.last,
             state.pool,
@@ -119,7 +120,7 @@ class Batch:
         return BatchState(env, timestep.last, state.pool), timestep
 
     def sample_actions(self, timestep: TimeStep, key: Array, first_index: Array | int = 0) -> PyTree:
-        """Actions drawn uniformly among the legal ones, [N, ...] ([N, A, ...] for A agents)."""
+        """Draw actions uniformly among the legal ones, [N, ...] ([N, A, ...] for A agents)."""
 
         def sample_one(index: Array, mask: PyTree) -> PyTree:
             own_key = jax.random.fold_in(key, index)
@@ -145,7 +146,7 @@ class Batch:
         return _without_weak_types(jax.vmap(self.env.reset)(jax.random.split(key, self.pool_size)))
 
     def _start(self, pool: PyTree, key: Array) -> tuple[State, TimeStep]:
-        """One environment's new episode."""
+        """Start a new episode of one environment."""
         if self.reset_policy == "fresh":
             return _without_weak_types(self.env.reset(key))
         index = jax.random.randint(key, (), 0, self.pool_size)
@@ -154,7 +155,7 @@ class Batch:
     def _restart_all(
         self, ended: Array, pool: PyTree, key: Array, indices: Array, stepped: PyTree
     ) -> tuple[State, TimeStep]:
-        """Starts every environment anew and takes that where it had ended."""
+        """Start a new episode in every environment and use it where the previous one had ended."""
         started = jax.vmap(lambda i: self._start(pool, jax.random.fold_in(key, i)))(indices)
         self._check_same_types(started, stepped)
         return trees.where(ended, started, stepped)
@@ -162,7 +163,7 @@ class Batch:
     def _restart_in_groups(
         self, ended: Array, pool: PyTree, key: Array, indices: Array, stepped: PyTree
     ) -> tuple[State, TimeStep]:
-        """The same result, computed a group of ended environments at a time while there are any."""
+        """Compute the same as `_restart_all`, for one group of ended environments at a time."""
 
         def start_group(group: Array, current: PyTree) -> PyTree:
             keys = jax.vmap(jax.random.fold_in, (None, 0))(key, indices[group])
@@ -173,7 +174,7 @@ class Batch:
         return sparse_updates.change_in_groups(ended, start_group, stepped)
 
     def _check_same_types(self, started: PyTree, stepped: PyTree) -> None:
-        """Holds the environment to one structure of states and time-steps; shapes are read while tracing."""
+        """Require that `reset` and `step` return the same structure, shapes and dtypes; read while tracing."""
         name = type(self.env).__name__
         reset_types, step_types = _leaf_types(started), _leaf_types(stepped)
         for path in reset_types.keys() | step_types.keys():
@@ -189,13 +190,13 @@ class Batch:
 
 
 def _leaf_types(outputs: tuple[State, TimeStep]) -> dict[str, str]:
-    """The dtype and shape (of one environment) of every leaf, by its name."""
+    """Return the dtype and shape (of one environment) of every leaf by name."""
     leaves = trees.named_leaves({"state": outputs[0], "timestep": outputs[1]})
     return {path: f"{leaf.dtype}{list(leaf.shape[1:])}" for path, leaf in leaves.items()}
 
 
 def _without_weak_types(tree: Any) -> Any:
-    """Takes weak types away, so that a Python number in an environment does not change a scan's carry."""
+    """Remove weak types, so that a Python number in an environment does not change a scan's carry."""
 
     def strengthen(x: Any) -> Array:
         x = jnp.asarray(x)
@@ -207,6 +208,6 @@ def _without_weak_types(tree: Any) -> Any:
 
 
 def _allow_all_after_last(timestep: TimeStep) -> TimeStep:
-    """Allows every action where an episode has ended, since the next one is ignored."""
+    """Allow every action where an episode has ended, since the next action is ignored."""
     mask = timestep.action_mask
     return timestep._replace(action_mask=trees.where(timestep.last, jax.tree.map(jnp.ones_like, mask), mask))

@@ -1,4 +1,4 @@
-"""Environments as JSON can hold them, so that `make` makes them again from what a run wrote down.
+"""Conversion of environments to JSON, from which `make` makes them again.
 
     {"name": "shoal.envs.wrappers:FrameStack",
      "parameters": {"env": {"name": "CartPole-v1", "parameters": {"gravity": 9.8, ...}}, "frames": 4}}
@@ -27,24 +27,24 @@ from shoal.errors import ShoalError, UserCodeError
 from shoal.imports import import_name, import_object
 from shoal.types import Environment
 
-MAX_ARRAY_SIZE = 50_000  # numbers; what is larger is no parameter to write down in a config
-CLASS_KEY = "class"  # the key of a gap that is not one parameter's; no parameter can have a keyword's name
-PLAIN_DTYPES = ("float32", "int32", "bool")  # of a number that needs no dtype beside it
+MAX_ARRAY_SIZE = 50_000  # numbers; a larger array is not written into a config
+CLASS_KEY = "class"  # a gap of the class itself; a keyword of Python is no parameter's name
+PLAIN_DTYPES = ("float32", "int32", "bool")  # dtypes of a number that is written without its dtype
 
 
 class Description(NamedTuple):
-    """An environment's name, the parameters by which `make` makes it again, and why it cannot where it cannot."""
+    """The name and parameters by which `make` makes an environment again, and the reasons where it cannot."""
 
     name: str
-    parameters: Mapping[str, Any]  # complete: those that have their default too
-    gaps: Mapping[str, str]  # the reason, by the parameter (or CLASS) that could not be written down
+    parameters: Mapping[str, Any]  # complete: includes those that have their default value
+    gaps: Mapping[str, str]  # the reason, by the parameter (or CLASS_KEY) that could not be written down
 
 
 def describe(environment: Environment) -> Description:
-    """Describe an environment that is given itself.
+    """Describe an environment that is given as an object.
 
-    Of several registered names that with the fewest parameters of its own is taken; else the class, by its
-    import name. A description without gaps is tried: it makes the same environment.
+    If it has several registered names, the name that needs the fewest parameters is used; if it has none, the
+    import name of its class. A description without gaps is tested: it makes an equal environment.
     """
     inner, wrapper_parameters = _unwrap(environment)
     registered = [
@@ -66,8 +66,8 @@ def describe(environment: Environment) -> Description:
 def describe_named(name: str, parameters: Mapping[str, Any]) -> Description:
     """Describe the environment that `make(name, **parameters)` makes.
 
-    Defaults are added, so that it stays the same where a later version has others; but not what the name itself
-    stands for, nor a default that cannot be written down.
+    Default values are written down, so that the environment stays the same if a later version has other
+    defaults. Parameters that the name itself sets, and defaults that cannot be written down, are left out.
     """
     known, registered = registry.parameters_of(name), registry.registered_parameters(name)
     by_keyword = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -87,11 +87,11 @@ def describe_named(name: str, parameters: Mapping[str, Any]) -> Description:
 
 
 def rebuild(saved: Mapping[str, Any], overrides: Mapping[str, Any]) -> tuple[Environment, Description]:
-    """Make the environment that `description_to_json` wrote down, with some parameters given anew.
+    """Make the environment that `description_to_json` wrote down, with some parameters overridden.
 
     Raises:
-      ShoalError: it was written down with gaps that are not given, or its name or its parameters do not make one
-        any more.
+      ShoalError: it was written down with gaps that are not overridden, or its name or its parameters no longer make
+        an environment.
     """
     name, advice = saved["name"], "give the environment itself, as in shoal.load(run, environment=env)"
     for parameter, reason in saved.get("gaps", {}).items():
@@ -105,7 +105,7 @@ def rebuild(saved: Mapping[str, Any], overrides: Mapping[str, Any]) -> tuple[Env
         parameters = decode_parameters(name, parameters) | dict(overrides)
         environment = registry.make(name, **parameters)
     except ShoalError as error:
-        if overrides or isinstance(error, UserCodeError):  # which may be what is wrong, or says it by itself
+        if overrides or isinstance(error, UserCodeError):  # an override may be the cause
             raise
         raise ShoalError(
             f"the run's environment {name} cannot be made again: {str(error).rstrip('.')}; {advice}."
@@ -114,27 +114,29 @@ def rebuild(saved: Mapping[str, Any], overrides: Mapping[str, Any]) -> tuple[Env
 
 
 def description_to_json(description: Description) -> dict[str, Any]:
-    """What `config.json` holds of an environment."""
+    """Convert a description into the environment's entry of `config.json`."""
     parameters = {name: to_json(value) for name, value in description.parameters.items()}
     gaps = {"gaps": dict(description.gaps)} if description.gaps else {}
     return {"name": description.name, "parameters": parameters} | gaps
 
 
 def fields_of(environment: Any) -> dict[str, Any]:
-    """The fields of an environment by name; none of one that is no dataclass."""
+    """Return the fields of an environment by name; empty if it is not a dataclass."""
     fields = dataclasses.fields(environment) if dataclasses.is_dataclass(environment) else ()
     return {field.name: getattr(environment, field.name) for field in fields if field.init}
 
 
 def trees_equal(one: Any, other: Any) -> bool:
-    """Whether two trees have the same structure and equal leaves of the same dtypes; a number's is any."""
+    """Report whether two trees have the same structure and equal leaves of equal dtypes (numbers may have any
+    dtype).
+    """
     leaves = jax.tree.leaves(one), jax.tree.leaves(other)
     structures: list[Any] = [jax.tree.structure(tree) for tree in (one, other)]
     try:
         return structures[0] == structures[1] and all(
             _leaves_equal(x, y) for x, y in zip(*leaves, strict=True)
         )
-    except (TypeError, ValueError):  # what cannot be compared, such as random keys
+    except (TypeError, ValueError):  # values that cannot be compared, such as random keys
         return False
 
 
@@ -144,7 +146,7 @@ def _leaves_equal(x: Any, y: Any) -> bool:
 
 
 def _unwrap(environment: Any) -> tuple[Any, dict[str, int | None]]:
-    """The environment without the wrappers that `make` puts around any, and the parameters for them.
+    """Remove the wrappers that `make` adds to every environment, and return the rest and their parameters.
 
     A wrapper stays where its parameter is one of the environment's own, which `make` leaves to it.
     """
@@ -159,16 +161,17 @@ def _unwrap(environment: Any) -> tuple[Any, dict[str, int | None]]:
 
 
 def _has_own_parameter(environment: Any, parameter: str) -> bool:
-    """Whether an environment, or the one that a time limit is put around, has a parameter of that name itself."""
+    """Report whether an environment, or the one inside a time limit, has its own parameter of that name."""
     if type(environment) is TimeLimit and TIME_LIMIT not in fields_of(environment.env):
         environment = environment.env
     return parameter in fields_of(environment)
 
 
 def _own_parameters(name: str, inner: Any, wrapper_parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters by which a name may make an environment, those that differ from what the name stands for.
+    """Return the parameters with which a name may make an environment: those that differ from the name's own.
 
-    A wrapper's are those of the environment that it holds as well, for names whose function makes both.
+    The parameters of a wrapper include those of the environment that it holds, for names whose function makes
+    both.
     """
     known = registry.parameters_of(name)
     inner_fields = fields_of(inner.env) if isinstance(inner, Wrapper) else {}
@@ -179,26 +182,26 @@ def _own_parameters(name: str, inner: Any, wrapper_parameters: Mapping[str, Any]
 
 
 def _reason_not_equal(description: Description, environment: Environment) -> str:
-    """Why a description does not make an environment; "" if it does."""
+    """Return why a description does not make an environment; "" if it does."""
     try:
         rebuilt = registry.make(
             description.name,
             **decode_parameters(description.name, description_to_json(description)["parameters"]),
         )
         is_same = trees_equal(rebuilt, environment)
-    except Exception as error:  # of a class of the user's, which may raise anything; the run writes it down
+    except Exception as error:  # a user's class may raise any error; the reason is written down
         return f"made from its own fields it fails ({type(error).__name__}: {error})"
     return "" if is_same else "made from its own fields it is another environment"
 
 
 def _reason_not_importable(cls: Any) -> str:
-    """Why a class (or a function) cannot be found by its import name; "" if it can."""
+    """Return why a class (or a function) cannot be found by its import name; "" if it can."""
     imported_class = getattr(sys.modules.get(cls.__module__), cls.__qualname__, None)
     return "" if imported_class is cls else f"{import_name(cls)} cannot be imported by that name"
 
 
 def _reason_not_writable(value: Any) -> str:
-    """Why a value cannot be written down; "" if it can."""
+    """Return why a value cannot be written down; "" if it can."""
     try:
         to_json(value)
     except ShoalError as error:
@@ -207,10 +210,10 @@ def _reason_not_writable(value: Any) -> str:
 
 
 def to_json(value: Any) -> Any:
-    """A parameter as JSON can hold it, infinities excepted; `from_json` reads it back.
+    """Convert a parameter to JSON values, infinities excepted; `from_json` reads it back.
 
     Raises:
-      ShoalError: it cannot be written down, with the reason.
+      ShoalError: the value cannot be written down; the message has the reason.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -240,7 +243,7 @@ def _check_importable(target: Any) -> None:
 
 
 def _array_to_json(array: Any) -> Any:
-    """An array with its dtype, or one number by itself."""
+    """Convert an array to its values and dtype, or a scalar array to a number."""
     if array.size > MAX_ARRAY_SIZE:
         raise ShoalError(
             f"it is an array of {array.size:,} numbers, and a config holds at most {MAX_ARRAY_SIZE:,} of one"
@@ -257,17 +260,17 @@ def _array_to_json(array: Any) -> Any:
 
 
 def decode_parameters(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a name that were written down; what is declared a text stays one, be it "inf"."""
+    """Read the saved parameters of a name; a parameter that is declared as text stays text, even "inf"."""
     known = registry.parameters_of(name)
     texts = {parameter for parameter, declared in known.items() if declared.annotation in (str, str | None)}
     return {k: x if k in texts else from_json(x) for k, x in parameters.items()}
 
 
 def from_json(value: Any) -> Any:
-    """What `to_json` wrote; lists are tuples, since a static value must be hashable.
+    """Read a value that `to_json` wrote; lists become tuples, since a static value must be hashable.
 
     Raises:
-      ShoalError: it names what cannot be imported, or no longer is what it was.
+      ShoalError: the value names something that cannot be imported, or that is no longer of the same kind.
     """
     if isinstance(value, list):
         return tuple(from_json(part) for part in value)
@@ -282,7 +285,7 @@ def from_json(value: Any) -> Any:
 
 
 def _array_from_json(saved: Mapping[str, Any]) -> np.ndarray:
-    """An array of NumPy's, since nothing may start a device where a run is decided."""
+    """Read an array as a NumPy array, since deciding a run may not start a device."""
     try:
         array = np.asarray(saved["values"], np.dtype(saved["dtype"]))
         return array.reshape(saved.get("shape", array.shape))
@@ -291,7 +294,7 @@ def _array_from_json(saved: Mapping[str, Any]) -> np.ndarray:
 
 
 def _named_from_json(name: str, parameters: Mapping[str, Any]) -> Any:
-    """An environment by its name, or a struct or NamedTuple by its class."""
+    """Make an environment from its name, or a struct or NamedTuple from its class."""
     cls = import_object(name) if ":" in name else None
     if cls is None or (isinstance(cls, type) and hasattr(cls, "reset") and hasattr(cls, "step")):
         return registry.make(name, **decode_parameters(name, parameters))

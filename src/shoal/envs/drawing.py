@@ -1,7 +1,8 @@
-"""Flat shapes with smooth edges, drawn with NumPy: what the pictures of environments are made of.
+"""Flat shapes with smooth edges, drawn with NumPy: the parts of the environments' images.
 
-A picture is float32 [height, width, 3] with numbers from 0 to 255, x to the right and y downwards. A shape is
-a signed distance, negative inside it: its edge fades over one pixel, so that it looks the same at any size.
+An image is float32 [height, width, 3] with values from 0 to 255; x points to the right and y downwards. A
+shape is a signed distance function, negative inside the shape. Its edge fades over one pixel, so that it
+looks the same at any size.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,30 +13,30 @@ import numpy as np
 Point = tuple[float, float]  # x, y
 Colour = tuple[int, int, int]
 
-COVERAGE_LEVELS = 8  # of an edge's fading: few, so that a picture has few colours
+COVERAGE_LEVELS = 8  # levels of an edge's fading: few, so that an image has few colours
 
 
 class Shape(NamedTuple):
     """A region of the plane."""
 
-    low: Point  # corners of a box that holds it
+    low: Point  # corners of a rectangle that contains the shape
     high: Point
-    distance: Callable[[np.ndarray, np.ndarray], np.ndarray]  # of points (x, y) to its edge; negative inside
+    distance: Callable[[np.ndarray, np.ndarray], np.ndarray]  # of points (x, y) to the edge; negative inside
 
 
 def canvas(height: int, width: int, colour: Colour) -> np.ndarray:
-    """A picture of one colour, float32 [height, width, 3]."""
+    """Make an image of one colour, float32 [height, width, 3]."""
     return np.full((height, width, 3), colour, np.float32)
 
 
 def paint(picture: np.ndarray, shape: Shape, colour: Colour, unit: float = 1.0) -> None:
-    """Paints a shape onto a picture, in place.
+    """Paint a shape onto an image, in place.
 
     Args:
       picture: from `canvas`.
-      shape: what is painted; what lies outside of the picture is left out.
+      shape: the shape to paint; parts outside of the image are ignored.
       colour: red, green, blue.
-      unit: how many pixels the shape's unit of length has.
+      unit: the number of pixels per unit of length of the shape.
     """
     height, width, _ = picture.shape
     left, right = _pixel_range(shape.low[0] * unit, shape.high[0] * unit, width)
@@ -48,7 +49,7 @@ def paint(picture: np.ndarray, shape: Shape, colour: Colour, unit: float = 1.0) 
 
 
 def to_uint8(picture: np.ndarray) -> np.ndarray:
-    """The picture as uint8."""
+    """Convert an image to uint8."""
     return np.round(picture).astype(np.uint8)
 
 
@@ -58,7 +59,7 @@ def _pixel_range(low: float, high: float, size: int) -> tuple[int, int]:
 
 
 def disc(centre: Point, radius: float) -> Shape:
-    """All within a radius."""
+    """Make a filled circle."""
     x_0, y_0 = centre
 
     def distance(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -68,7 +69,7 @@ def disc(centre: Point, radius: float) -> Shape:
 
 
 def box(left: float, top: float, right: float, bottom: float, corner: float = 0.0) -> Shape:
-    """A rectangle, its corners rounded by a radius."""
+    """Make a rectangle, its corners rounded with a radius."""
 
     def distance(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         beyond_x = np.abs(x - (left + right) / 2) - (right - left) / 2 + corner
@@ -80,7 +81,7 @@ def box(left: float, top: float, right: float, bottom: float, corner: float = 0.
 
 
 def line(points: Sequence[Point], thickness: float) -> Shape:
-    """Straight strokes from point to point with round ends."""
+    """Make straight strokes from point to point with round ends."""
     starts, ends = points[:-1], points[1:]
 
     def distance(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -92,7 +93,7 @@ def line(points: Sequence[Point], thickness: float) -> Shape:
 
 
 def polygon(points: Sequence[Point]) -> Shape:
-    """The inside of a closed line, which may be concave."""
+    """Make the inside of a closed line, which may be concave."""
     ends = [*points[1:], points[0]]
 
     def distance(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -109,7 +110,7 @@ def polygon(points: Sequence[Point]) -> Shape:
 def _squared_edge_distance(
     x: np.ndarray, y: np.ndarray, starts: Sequence[Point], ends: Sequence[Point]
 ) -> np.ndarray:
-    """The squared distance to the nearest of some segments."""
+    """Compute the squared distance to the nearest of several segments."""
     nearest = np.full(np.broadcast_shapes(x.shape, y.shape), np.inf)
     for (x_1, y_1), (x_2, y_2) in zip(starts, ends, strict=True):
         dx, dy = x_2 - x_1, y_2 - y_1
@@ -125,7 +126,7 @@ def _bounds(points: Sequence[Point]) -> tuple[Point, Point]:
 
 
 def expand(shape: Shape, margin: float) -> Shape:
-    """A shape and what lies within a distance of it."""
+    """Enlarge a shape by all points within a distance of it."""
     low, high = (
         (x + sign * margin, y + sign * margin) for (x, y), sign in ((shape.low, -1), (shape.high, 1))
     )

@@ -1,4 +1,4 @@
-"""MemoryChain: say at the end of an episode what was shown at its start."""
+"""MemoryChain: at the end of an episode, repeat a bit that was shown at its start."""
 
 from types import MappingProxyType
 from typing import NamedTuple
@@ -11,31 +11,32 @@ from shoal import trees
 from shoal.envs.base import TimeStep, environment, parameter, restart, transition
 from shoal.spaces import Box, Discrete
 
-TIME, QUERY, CONTEXT = 0, 1, 2  # where each stands in an observation; the context takes all that follows
-MAX_LENGTH = 10**9  # steps of an episode, which are counted by 32 bits
+TIME, QUERY, CONTEXT = 0, 1, 2  # indices of the observation's entries; the context takes all that follow
+MAX_LENGTH = 10**9  # steps of an episode, which are counted in 32 bits
 MAX_BITS = 10_000
 
 
 class MemoryChainState(NamedTuple):
-    """What is to be remembered, and how much of the episode is over."""
+    """The bits to be remembered and the number of steps made."""
 
     context: jax.Array  # [num_bits], bool
-    query: jax.Array  # which bit will be asked for
+    query: jax.Array  # index of the bit that will be asked for
     steps: jax.Array  # made so far
 
 
 @environment
 class MemoryChain:
-    """Random bits are shown at the start; at the end the action must be the one that is asked for.
+    """Show random bits at the start; at the end the action must equal the one that is asked for.
 
     An observation is `[time left, query, context]`. The time left falls from 1 to 0. The context, -1 or 1 for
-    each bit, is shown until the first action has been made; the query, the index of a bit, only before the
-    last action; all this reads as 0 where it is not shown. An episode has `length` + 1 steps and terminates:
-    the last one's reward is 1 if its action is the bit, else -1, and all other actions do nothing.
+    each bit, is shown until the first action has been made. The query, the index of a bit, is shown only
+    before the last action. Where they are not shown, they are 0. An episode has `length` + 1 steps and
+    terminates: the reward of the last step is 1 if its action is the bit, else -1; all other actions have no
+    effect.
 
     The same as bsuite's `memory_chain`, of which its experiment `memory_len` has one bit and the lengths 1 to
-    100, and `memory_size` the length 2 and more bits. (As there, the first action does not make time pass, so
-    that the start is seen twice and the last action is the one at time left `1 / length`.)
+    100, and `memory_size` the length 2 and more bits. (As in bsuite, the first action does not make time
+    pass, so that the start is shown twice and the last action is the one at time left `1 / length`.)
 
     `info["success"]` is 1 on a step whose answer is right.
 
@@ -55,7 +56,7 @@ class MemoryChain:
         return Box(np.r_[0.0, 0.0, -bits], np.r_[1.0, max(self.num_bits - 1, 0), bits])
 
     def reset(self, key: jax.Array) -> tuple[MemoryChainState, TimeStep]:
-        """Draws the bits, and the one that will be asked for.
+        """Draw the bits and the index of the bit that will be asked for.
 
         Raises:
           ShoalError: the length or the number of bits is out of its bounds.
@@ -73,7 +74,7 @@ class MemoryChain:
     def step(
         self, state: MemoryChainState, action: jax.Array, key: jax.Array
     ) -> tuple[MemoryChainState, TimeStep]:
-        """One step nearer to the answer, or the answer; deterministic, the key is not used."""
+        """Make one step towards the answer, or check the answer; deterministic, the key is not used."""
         is_answer = state.steps == self.length
         is_correct = is_answer & (action == state.context[state.query])
         state = state._replace(steps=state.steps + 1)

@@ -1,4 +1,4 @@
-"""The values of an environment's parameters: their types, their bounds, and arrays that are given as lists."""
+"""Validation of an environment's parameters: types, bounds, and arrays that are given as lists."""
 
 import dataclasses
 import math
@@ -15,17 +15,17 @@ from shoal import trees
 from shoal.errors import ShoalError
 from shoal.trees import Bounds
 
-ANY_NUMBER = Bounds(low=-math.inf, high=math.inf)  # all but NaN
-SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)  # what is smaller is computed as 0
+ANY_NUMBER = Bounds(low=-math.inf, high=math.inf)  # every number but NaN
+SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)  # XLA flushes smaller numbers to 0
 
 
 def check_parameters(env: Any) -> None:
-    """Require that each parameter of an environment, and of all that it holds, has its type and lies in its bounds.
+    """Require that each parameter of an environment, and of what it holds, has its type and lies within its bounds.
 
-    A number for which its field declares no bounds must be finite. Traced values are not read.
+    A number whose field declares no bounds must be finite. Traced values are not read.
 
     Raises:
-      ShoalError: the first value that does not.
+      ShoalError: for the first parameter that does not.
     """
     if not dataclasses.is_dataclass(env) or isinstance(env, type):
         return
@@ -39,32 +39,31 @@ def check_parameters(env: Any) -> None:
 
 
 def declared_types(owner: Any) -> dict[str, Any]:
-    """The declared types of a class's fields or a function's parameters by name, where they can be resolved."""
+    """Return the declared types of a class's fields or a function's parameters by name, where they can be resolved."""
     try:
         return typing.get_type_hints(owner)
-    except Exception:  # an annotation for the type checker only, or whatever its text raises
+    except Exception:  # an annotation for the type checker only; evaluating its text may raise any error
         return {}
 
 
 def _default_bounds(declared: Any) -> Bounds:
-    """The bounds of a field that declares none: data must be finite, static tuples may hold infinities."""
+    """Return the bounds of a field that declares none: data must be finite, static tuples may hold infinities."""
     members = _union_members(declared)
     is_static = any(typing.get_origin(member) is tuple or member is tuple for member in members)
     return ANY_NUMBER if is_static else Bounds()
 
 
 def check_value(name: str, value: Any, declared: Any, bounds: Bounds, default: Any = None) -> None:
-    """Require that the value of a parameter has the declared type, and that each number of it lies within bounds.
+    """Require that the value of a parameter has the declared type, and that each number in it lies within bounds.
 
     Args:
-      name: of the parameter, for the sentence.
+      name: the parameter's name, for the error.
       value: a number, an array (perhaps traced), a struct, or a tuple of such.
-      declared: the type; Any takes all.
+      declared: the type; Any accepts everything.
       bounds: of the numbers.
-      default: of the parameter, as an example of what would be right; None for no example.
-
+      default: the parameter's default, shown as an example of a right value; None for no example.
     Raises:
-      ShoalError: it has not, or does not.
+      ShoalError: the value has another type, or a number lies outside the bounds.
     """
     members = _union_members(declared)
     if value is None and type(None) in members:
@@ -81,7 +80,7 @@ def check_value(name: str, value: Any, declared: Any, bounds: Bounds, default: A
 
 
 def is_of_type(value: Any, declared: Any) -> bool:
-    """Whether a value may stand for a parameter of a type; arrays (traced too) are numbers."""
+    """Report whether a value may be given for a parameter of a type; arrays (traced too) count as numbers."""
     is_bool = isinstance(value, bool | np.bool_)
     rules = {
         float: _is_number(value) and not is_bool,
@@ -92,16 +91,14 @@ def is_of_type(value: Any, declared: Any) -> bool:
     }
     if _is_array_type(declared):
         return value is not None and not isinstance(value, str | bytes)
-    return (
-        rules.get(declared, True) if isinstance(declared, type) else True
-    )  # else the constructor knows best
+    return rules.get(declared, True) if isinstance(declared, type) else True  # the constructor decides
 
 
 def check_numbers(name: str, value: Any, bounds: Bounds) -> None:
     """Require that a number, or each number of an array, lies within bounds, as it is and as float32.
 
     Raises:
-      ShoalError: it does not, or is too large or too small for float32.
+      ShoalError: a number does not, or is too large or too small for float32.
     """
     if isinstance(value, jax.core.Tracer):
         return
@@ -123,13 +120,13 @@ def check_numbers(name: str, value: Any, bounds: Bounds) -> None:
 
 
 def convert_to_declared(name: str, value: Any, declared: Any, default: Any = None) -> Any:
-    """A list (or tuple) of numbers as what its parameter is declared: an array, a NamedTuple of arrays, or a tuple.
+    """Convert a list (or tuple) of numbers to the declared type: an array, a NamedTuple of arrays, or a tuple.
 
-    Anything else is returned as it is. The array has the declared dtype where the type names one, as
+    Any other value is returned unchanged. The array has the declared dtype if the type names one, as
     `Float[Array, "n"]` does, else that of the default, else float32, int32 or bool.
 
     Raises:
-      ShoalError: the parameter is an array, and the list is none of its dtype.
+      ShoalError: the parameter is an array, and the list cannot be converted to its dtype.
     """
     if not isinstance(value, list | tuple):
         return value
@@ -145,7 +142,7 @@ def convert_to_declared(name: str, value: Any, declared: Any, default: Any = Non
 
 
 def _to_named_tuple(name: str, value: list | tuple, tuple_type: Any, default: Any) -> Any:
-    """A NamedTuple of the arrays that lists stand for; the lists themselves, if they are none."""
+    """Convert lists to a NamedTuple of arrays; return the value unchanged if it is not such a list."""
     defaults = default if isinstance(default, tuple_type) else [None] * len(tuple_type._fields)
     if len(value) != len(tuple_type._fields):
         return value
@@ -156,7 +153,7 @@ def _to_named_tuple(name: str, value: list | tuple, tuple_type: Any, default: An
             for part, x, example in zip(tuple_type._fields, value, defaults, strict=True)
         ]
     except ShoalError:
-        return value  # the constructor may read them otherwise, and knows better what is wrong
+        return value  # the constructor may accept it, and has the better error if not
     return tuple_type(*parts)
 
 
@@ -165,7 +162,7 @@ def _to_tuple(value: Any) -> Any:
 
 
 def _to_array(name: str, value: list | tuple, declared: Any, default: Any) -> np.ndarray:
-    """Nested lists of numbers as an array of NumPy's, since nothing may start a device here."""
+    """Convert nested lists of numbers to a NumPy array, since this may not start a device."""
     allowed = _allowed_dtypes(declared)
     try:
         given = np.asarray(value) if len(value) else np.asarray(value, np.float32)
@@ -173,7 +170,7 @@ def _to_array(name: str, value: list | tuple, declared: Any, default: Any) -> np
         dtype = getattr(
             default, "dtype", allowed[0] if allowed and natural_dtype.name not in allowed else natural_dtype
         )
-        with np.errstate(invalid="ignore"):  # what does not fit is told below
+        with np.errstate(invalid="ignore"):  # the error for values that do not fit is raised below
             array = given.astype(dtype)
     except (ValueError, TypeError, OverflowError) as error:
         raise ShoalError(f"{name}={value!r} is no array of numbers ({error})") from error
@@ -184,7 +181,9 @@ def _to_array(name: str, value: list | tuple, declared: Any, default: Any) -> np
 
 
 def _allowed_dtypes(declared: Any) -> tuple[str, ...]:
-    """The names of the dtypes that jaxtyping's `Float[Array, "n"]` and the like allow, those in use first."""
+    """Return the names of the dtypes that jaxtyping's `Float[Array, "n"]` and similar types allow, common
+    ones first.
+    """
     allowed = getattr(declared, "dtypes", ())
     common = [name for name in ("float32", "int32", "bool", "uint8", "uint32") if name in allowed]
     return (
@@ -199,13 +198,13 @@ def _is_array_type(declared: Any) -> bool:
 
 
 def _union_members(declared: Any) -> tuple[Any, ...]:
-    """The types of a union, or the one type."""
+    """Return the types of a union, or the one type."""
     is_union = typing.get_origin(declared) in (typing.Union, types.UnionType)
     return typing.get_args(declared) if is_union else (declared,)
 
 
 def _is_number(leaf: Any) -> bool:
-    """Whether a leaf is a number or an array of numbers; truth values, texts and random keys are not."""
+    """Report whether a leaf is a number or an array of numbers; booleans, texts and random keys are not."""
     if isinstance(leaf, int | float):
         return not isinstance(leaf, bool)
     if not isinstance(leaf, np.ndarray | np.generic | jax.Array):

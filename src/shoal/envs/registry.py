@@ -1,6 +1,6 @@
 """Environments by name: `make("CartPole-v1", gravity=9.8)`, `make("my_package:MyEnv")`.
 
-This module imports neither JAX nor any environment, so that listing the names costs nothing.
+This module imports neither JAX nor any environment, so that listing the names is fast.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from shoal.trees import Bounds
     from shoal.types import Environment
 
-# Every environment has these parameters; None means no limit, and no trials.
+# Parameters of every environment; None means no limit, and no trials.
 TIME_LIMIT = "max_episode_steps"
 TRIAL = "trial_episodes"
-MAX_COUNT = 2**31 - 1  # of steps and of episodes, which are counted in int32
+MAX_COUNT = 2**31 - 1  # largest number of steps and of episodes, which are counted in int32
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """A registered constructor, the time limit that its environment has, and what else the name stands for."""
+    """A registered constructor, the time limit of its environment, and the parameters that the name sets."""
 
     constructor: Callable[..., Environment] | str  # a callable, or "module:attribute" (imported when made)
     max_episode_steps: int | None = None
@@ -48,19 +48,18 @@ def register(
     parameters: Mapping[str, Any] | None = None,
     replace: bool = False,
 ) -> None:
-    """Gives an environment a name.
+    """Register a name for an environment.
 
     Args:
-      name: what `make` and the command line will know it by; without a colon.
+      name: the name for `make` and the command line; without a colon.
       constructor: an environment class, a function that returns an environment, or `"module:attribute"`
         of either, which is imported when the environment is first made.
-      max_episode_steps: the time limit that `make` adds unless told otherwise; None for none.
-      parameters: values of the environment's parameters that this name stands for, such as a size; `make`
-        may still be told others.
-      replace: whether the name may be taken already.
-
+      max_episode_steps: the time limit in steps that `make` adds by default; None for none.
+      parameters: values of the environment's parameters that this name sets, such as a size; `make`
+        may override them.
+      replace: whether a name that is taken is replaced.
     Raises:
-      ShoalError: the name has a colon, or is taken and `replace` is not given; or an argument is of another type.
+      ShoalError: the name has a colon, or is taken and `replace` is not given; or an argument has a wrong type.
     """
     text("name", name, "MyEnv-v0")
     if not isinstance(constructor, str) and not callable(constructor):
@@ -79,25 +78,24 @@ def register(
 
 
 def environments() -> list[str]:
-    """The names that `make` knows, sorted."""
+    """List the registered names, sorted."""
     return sorted(_entries)
 
 
 @reports_user_code
 def make(name: str, **parameters: Any) -> Environment:
-    """The environment of a name, with parameters of its own.
+    """Make the environment of a name.
 
     Args:
       name: a registered name, or `"module:Name"` for a class (or function) that can be imported.
-      **parameters: fields of the environment (physics, sizes, rules); `max_episode_steps`, its time limit
-        (None for none); and `trial_episodes`, how many episodes a `Trial` joins into one (None for no trials).
-        Numbers may be arrays and may be traced: to have many worlds, map over it,
+      **parameters: fields of the environment (physics, sizes, rules); `max_episode_steps`, its time limit in
+        steps (None for none); and `trial_episodes`, the number of episodes that a `Trial` joins into one (None for
+        no trials). Numbers may be arrays and may be traced: to have many different environments, map over it,
         `jax.vmap(lambda gravity: make("MountainCar-v0", gravity=gravity).step(...))`. Where an array is
-        declared, a list of numbers is as good.
-
+        declared, a list of numbers may be given.
     Raises:
-      ShoalError: the name or a parameter is unknown, or a value has the wrong type or is out of its bounds: NaN
-        always is, infinity unless the field's bounds admit it (see `parameter`).
+      ShoalError: the name or a parameter is unknown, or a value has the wrong type or is out of its bounds. NaN
+        always is; infinity is, unless the field's bounds admit it (see `parameter`).
     """
     from shoal.envs.parameters import check_parameters  # noqa: PLC0415  (imports JAX)
 
@@ -110,7 +108,7 @@ def make(name: str, **parameters: Any) -> Environment:
     wrapper_parameters = {
         TIME_LIMIT: entry.max_episode_steps,
         TRIAL: None,
-    }  # what wrappers do, unless it does so itself
+    }  # the parameters of wrappers, unless the environment has its own of that name
     for parameter in wrapper_parameters.keys() - _constructor_parameters(constructor).keys():
         wrapper_parameters[parameter] = parameters.pop(parameter, wrapper_parameters[parameter])
     for parameter, declared in known.items():
@@ -123,23 +121,23 @@ def make(name: str, **parameters: Any) -> Environment:
 
 
 def portable_parameters(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of an environment as a run writes them down.
+    """Convert the parameters of an environment to those that a run writes down.
 
-    An environment whose parameters name something that may change or move, such as a file, has a static method
-    `portable_parameters` that makes them mean the same later and from anywhere.
+    An environment with parameters that name something that may change or move, such as a file, has a static
+    method `portable_parameters`. It returns parameters that keep their meaning later and from any directory.
     """
     to_portable = getattr(_resolve(name, _entry(name).constructor), "portable_parameters", dict)
     return to_portable(parameters)
 
 
 def registered_parameters(name: str) -> Mapping[str, Any]:
-    """The parameters that a name itself stands for, as it was registered."""
+    """Return the parameters that a name itself sets."""
     return _entry(name).parameters
 
 
 @reports_user_code
 def parameters_of(name: str) -> dict[str, inspect.Parameter]:
-    """The parameters that `make` takes for a name, each with its type (`annotation`) and `default`.
+    """Return the parameters that `make` takes for a name, each with its type (`annotation`) and `default`.
 
     Raises:
       ShoalError: the name is unknown.
@@ -154,16 +152,16 @@ def parameters_of(name: str) -> dict[str, inspect.Parameter]:
     registered = {
         parameter: known[parameter].replace(default=value)
         for parameter, value in entry.parameters.items()
-        if parameter in known  # `make` says what is wrong otherwise
+        if parameter in known  # `make` raises the error for unknown ones
     }
     return known | registered
 
 
 def documentation(name: str) -> str:
-    """What an environment is: the documentation of its constructor, and what the name sets of its parameters.
+    """Return the documentation of an environment's constructor, with the parameters that the name sets.
 
-    The latter stands behind the first line, such as "Two rooms: ... (height=5, width=5)". Empty for a constructor
-    without documentation.
+    The parameters follow the first line, such as "Two rooms: ... (height=5, width=5)". Empty for a
+    constructor without documentation.
 
     Raises:
       ShoalError: the name is unknown.
@@ -179,9 +177,9 @@ def documentation(name: str) -> str:
 
 
 def bounds_of(name: str) -> dict[str, Bounds]:
-    """The bounds that the parameters of a name declare, by parameter.
+    """Return the bounds that the parameters of a name declare, by parameter.
 
-    A function that makes environments can declare none, unless it is made of a class by `functools.wraps`.
+    A function that makes environments can declare none, unless it wraps a class by `functools.wraps`.
 
     Raises:
       ShoalError: the name is unknown.
@@ -194,9 +192,9 @@ def bounds_of(name: str) -> dict[str, Bounds]:
 
 
 def names_of_class(cls: type) -> list[str]:
-    """The registered names whose environments (inside `max_episode_steps` and `trial_episodes`) are of a class.
+    """List the registered names whose environments (inside `max_episode_steps` and `trial_episodes`) are of a class.
 
-    They are those that are registered with the class itself, or with a function whose attribute
+    These are the names that are registered with the class itself, or with a function whose attribute
     `environment_class` is the class.
     """
     constructors = {name: _if_imported(entry.constructor) for name, entry in _entries.items()}
@@ -208,7 +206,7 @@ def names_of_class(cls: type) -> list[str]:
 
 
 def _if_imported(constructor: Callable[..., Environment] | str) -> Any:
-    """A constructor, if it is Shoal's own or its module is imported: no other can have made what there is."""
+    """Return a constructor if it is Shoal's own or its module is imported; other modules cannot have made an object."""
     if not isinstance(constructor, str):
         return constructor
     module, _, attribute = constructor.partition(":")
@@ -218,7 +216,7 @@ def _if_imported(constructor: Callable[..., Environment] | str) -> Any:
 
 
 def _wrap(env: Environment, limit: int | None, episodes: int | None) -> Environment:
-    """An environment with its time limit, and as trials of so many episodes."""
+    """Add a time limit and trials to an environment."""
     from shoal.envs.trials import Trial  # noqa: PLC0415  (imports JAX)
     from shoal.envs.wrappers import TimeLimit  # noqa: PLC0415
 
@@ -238,7 +236,7 @@ def _entry(name: str) -> Entry:
 
 
 def _resolve(name: str, constructor: Callable[..., Environment] | str) -> Callable[..., Environment]:
-    """The callable that makes an environment, imported if it is given as "module:attribute"."""
+    """Return the callable that makes an environment; import it if it is given as "module:attribute"."""
     if not isinstance(constructor, str):
         return constructor
     found = import_object(constructor)
@@ -250,7 +248,7 @@ def _resolve(name: str, constructor: Callable[..., Environment] | str) -> Callab
 
 
 def _constructor_parameters(constructor: Callable[..., Environment]) -> dict[str, inspect.Parameter]:
-    """A constructor's parameters by name, their annotations as types where they can be resolved."""
+    """Return a constructor's parameters by name, their annotations as types where they can be resolved."""
     from shoal.envs.parameters import declared_types  # noqa: PLC0415  (imports JAX)
 
     has_hints = inspect.isclass(constructor) or inspect.isfunction(constructor)
@@ -277,7 +275,7 @@ def _check_parameter(
     known: Mapping[str, inspect.Parameter],
     bounds: Mapping[str, Bounds],
 ) -> Any:
-    """A parameter's value, if the environment takes it."""
+    """Validate and return a parameter's value."""
     from shoal.envs import parameters  # noqa: PLC0415  (imports JAX)
 
     if parameter in (TIME_LIMIT, TRIAL):
@@ -293,13 +291,13 @@ def _check_parameter(
     default = None if default is inspect.Parameter.empty else default
     where = f"{name}: {parameter}"
     value = parameters.convert_to_declared(where, value, declared, default)
-    # What declares no bounds is held to being finite once the environment is made, where it is a field.
+    # A field that declares no bounds must be finite; this is checked once the environment is made.
     parameters.check_value(where, value, declared, bounds.get(parameter, parameters.ANY_NUMBER), default)
     return value
 
 
 def _check_count(name: str, parameter: str, value: Any) -> int | None:
-    """A whole number of 1 or more, or None."""
+    """Return a whole number of 1 or more, or None."""
     if value is None:
         return None
     try:

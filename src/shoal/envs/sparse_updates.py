@@ -1,7 +1,7 @@
-"""What a batch on the CPU does in another way than each of its environments would.
+"""Changes to few environments of a batch, computed on the CPU for those alone.
 
-The code of a world is of one environment; under `vmap` these functions see the whole batch. Elsewhere than
-on the CPU, and without `vmap`, they are the plain functions.
+The code of an environment describes one; under `vmap` on the CPU these functions see the whole batch.
+Elsewhere, and without `vmap`, they are the plain functions.
 """
 
 from collections.abc import Callable
@@ -14,15 +14,15 @@ from jax.custom_batching import custom_vmap
 from shoal import trees
 from shoal.types import Array, PyTree
 
-# What happens to few is computed for groups of this share of the batch: about twice as many as end in a step
-# where episodes are short (CartPole under random actions: 4%).
+# A group has this share of the batch: about twice as many as end in a step where episodes are short (CartPole
+# under random actions: 4%).
 GROUP_SHARE = 1 / 16
 MIN_GROUP_SIZE = 8
-MAX_SINGLE_GROUP = 16  # members up to which a batch is one group
+MAX_SINGLE_GROUP = 16  # a batch of at most so many members is one group
 
 
 def with_batch_rule(single: Callable, batched: Callable) -> Callable:
-    """A function that is another one for a batch on the CPU: `batched(*arguments)` with a leading axis."""
+    """Make a function that is replaced for a batch on the CPU by `batched(*arguments)` with a leading axis."""
 
     def on_cpu(size: int, is_batched: list, *arguments: PyTree) -> PyTree:
         return batched(*_broadcast_to_batch(size, is_batched, list(arguments)))
@@ -33,18 +33,18 @@ def with_batch_rule(single: Callable, batched: Callable) -> Callable:
 def change_where(
     condition: Array, change: Callable[..., PyTree], current: PyTree, *arguments: PyTree
 ) -> PyTree:
-    """`change(current, *arguments)` where it happens, else `current`.
+    """Return `change(current, *arguments)` where the condition holds, else `current`.
 
-    A batch on the CPU computes the change of those alone to whom it happens, a group at a time while there are
-    any. Elsewhere such a loop would wait for the host, and the change of all is computed.
+    For a batch on the CPU the change is computed only for those members for which the condition holds, one
+    group after the other. On an accelerator such a loop would wait for the host, and the change of all is
+    computed.
 
     Args:
       condition: a boolean.
-      change: of one environment's values to values of the same shapes and dtypes. What it closes over must be
-        the same for the whole batch; all else stands in its arguments.
+      change: of one environment's values to values of the same shapes and dtypes. Values that it closes over must
+        be the same for the whole batch; all others are given as arguments.
       current: any values.
-      *arguments: more of them.
-
+      *arguments: further arguments of `change`.
     Returns:
       the values, of the shapes and dtypes of `current`.
     """
@@ -70,7 +70,7 @@ def change_where(
 def change_in_groups(
     condition: Array, change_group: Callable[[Array, PyTree], PyTree], current: PyTree
 ) -> PyTree:
-    """Changes those of a batch to whom it happens, a group at a time while there are any.
+    """Change those members of a batch for which the condition holds, one group at a time.
 
     Args:
       condition: [N].

@@ -1,4 +1,4 @@
-"""How the entries of `info` are summed up over an episode, as an environment's `info_summaries` say."""
+"""Reduction of the entries of `info` over an episode, as an environment's `info_summaries` declare it."""
 
 from collections.abc import Mapping
 
@@ -7,16 +7,16 @@ import jax.numpy as jnp
 from shoal.errors import ShoalError, nearest
 from shoal.types import Array
 
-REDUCTIONS = ("last", "sum", "mean", "max")  # an entry that is not named is "last"
+REDUCTIONS = ("last", "sum", "mean", "max")  # an entry without a declaration is reduced by "last"
 
 Info = Mapping[str, Array]
 
 
 def reduction_of(entry: str, summaries: Mapping[str, str]) -> str:
-    """How an entry is summed up.
+    """Return the reduction of an entry.
 
     Raises:
-      ShoalError: in a way that there is not.
+      ShoalError: the environment declares a reduction that does not exist.
     """
     reduction = summaries.get(entry, "last")
     if reduction not in REDUCTIONS:
@@ -28,10 +28,10 @@ def reduction_of(entry: str, summaries: Mapping[str, str]) -> str:
 
 
 def initial(info: Info, summaries: Mapping[str, str]) -> dict[str, Array]:
-    """The sums of episodes without a step; what is added up is float32, so that yes and yes are two.
+    """Return the sums before the first step; entries that are added are float32, so that booleans are counted.
 
     Raises:
-      ShoalError: an entry is to be summed up in a way that there is not.
+      ShoalError: the environment declares a reduction that does not exist.
     """
     for entry in summaries:
         reduction_of(entry, summaries)
@@ -44,7 +44,7 @@ def initial(info: Info, summaries: Mapping[str, str]) -> dict[str, Array]:
 
 
 def accumulate(sums: Info, info: Info, summaries: Mapping[str, str], first: Array) -> dict[str, Array]:
-    """The sums with one more step; `first` where it is an episode's first, of the entries' leading axes."""
+    """Add one step to the sums; `first`, with the entries' leading axes, is true on an episode's first step."""
 
     def add(entry: str, sums: Array, new: Array) -> Array:
         reduction = reduction_of(entry, summaries)
@@ -52,13 +52,13 @@ def accumulate(sums: Info, info: Info, summaries: Mapping[str, str], first: Arra
             return new.astype(sums.dtype)
         if reduction == "max":
             return jnp.where(_expand_like(first, new), new, jnp.maximum(sums, new))
-        return sums + new  # sum; a mean is divided by the length at the end
+        return sums + new  # "sum", and "mean", which is divided by the length at the end
 
     return {entry: add(entry, x, info[entry]) for entry, x in sums.items()}
 
 
 def finalise(sums: Info, summaries: Mapping[str, str], length: Array) -> dict[str, Array]:
-    """The sums, with those that are declared means divided by the steps of the episodes."""
+    """Return the sums, those that are declared means divided by the number of steps."""
     steps = jnp.maximum(length, 1.0)
     return {
         entry: x / _expand_like(steps, x) if reduction_of(entry, summaries) == "mean" else x
@@ -67,5 +67,5 @@ def finalise(sums: Info, summaries: Mapping[str, str], length: Array) -> dict[st
 
 
 def _expand_like(x: Array, other: Array) -> Array:
-    """An array of the leading axes of another, with axes of length 1 for the rest."""
+    """Append axes of length 1 to an array until it has as many axes as another."""
     return x.reshape(x.shape + (1,) * (other.ndim - x.ndim))

@@ -1,4 +1,4 @@
-"""Trials: several episodes of one task, one after the other, as one long episode (meta-learning)."""
+"""Trials: several episodes of one task, one after the other, as one long episode (for meta-learning)."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -18,46 +18,44 @@ EPISODE_INDEX, EPISODE_RETURN, EPISODE_LENGTH = (
     "episode_index",
     "episode_return",
     "episode_length",
-)  # of the step's episode, in `info`
-OF_EPISODE_SUFFIX = "_of_episode"  # ends the names of what `info` has for each episode of the trial
+)  # entries of `info` for the episode of this step
+OF_EPISODE_SUFFIX = "_of_episode"  # suffix of the entries of `info` for each episode of the trial
 
 
 class TrialState(NamedTuple):
-    """Where a trial stands."""
+    """State of a trial."""
 
     env: State
-    episode: Array  # the index of the running episode, from 0
+    episode: Array  # the index of the current episode, from 0
     returned: Array  # its return so far
     length: Array  # its steps so far
-    info: Mapping[str, Array]  # of its steps, summed up
-    log: Mapping[str, Array]  # of every episode by its index, [episodes, ...]; 0 for those to come
+    info: Mapping[str, Array]  # the reductions of `info` over its steps
+    log: Mapping[str, Array]  # of every episode by its index, [episodes, ...]; 0 for later episodes
 
 
 @environment
 class Trial(Wrapper):
-    """Joins `episodes` episodes of one task into one, so that an agent with a memory can learn within it.
+    """Join `episodes` episodes of one task into one, so that an agent with a memory can learn within it.
 
-    `first` and `last` mark the trial. Where an episode ends before the last one does, the next begins in the
-    same step: the reward is still the ended episode's, the observation and the mask already the new one's,
-    and the discount is 1, so that values and memory flow on. The last episode ends the trial as it ended
-    itself, by termination or by truncation, and its final observation is shown.
+    `first` and `last` mark the trial. Where an episode other than the last one ends, the next episode starts
+    in the same step: the reward is the ended episode's, the observation and the action mask are the new
+    one's, and the discount is 1, so that values and memory continue. The last episode ends the trial in its
+    own way, by termination or by truncation, and its final observation is shown.
 
     The task stays the same: see `shoal.envs.base.again`.
 
-    Observation: a dictionary of the inner one under "observation" (or the inner dictionary itself) and
-    "episode_ended", 1 if the step that led here ended an episode, else 0.
+    Observation: a dictionary with the inner observation under "observation" (or all entries of an inner
+    dictionary) and "episode_ended", which is 1 if the step that led here ended an episode, else 0.
 
-    `info` has, beside what the inner environment's has,
-      `episode_index`, `episode_return`, `episode_length`: of the episode that the step belongs to, up to it;
-      `return_of_episode`, `length_of_episode`: of every episode by its index, [episodes], the running one's so
-        far, 0 for those to come;
-      `NAME_of_episode`: likewise each entry of the inner `info`, summed up over each episode as it declares.
-
+    `info` has, in addition to the inner environment's entries,
+      `episode_index`, `episode_return`, `episode_length`: of the episode that the step belongs to, up to this step;
+      `return_of_episode`, `length_of_episode`: of every episode by its index, [episodes], up to this step for the
+        current one, 0 for later ones;
+      `NAME_of_episode`: the same for each entry of the inner `info`, reduced over each episode as it declares.
     Attributes:
-      episodes: how many make a trial.
-
+      episodes: the number of episodes of a trial.
     Source: Duan et al. 2016, "RL²: Fast Reinforcement Learning via Slow Reinforcement Learning", section 2.2
-    (there too the agent is shown when an episode has ended, and its memory goes on until the trial has).
+    (there too the agent is shown when an episode has ended, and its memory lasts until the trial ends).
     """
 
     episodes: int = parameter(low=1, high=MAX_COUNT)
@@ -75,7 +73,7 @@ class Trial(Wrapper):
 
     @property
     def info_summaries(self) -> Mapping[str, str]:
-        """The inner ones, over the whole trial; all that is the trial's own counts as it stands at the end."""
+        """The inner reductions, over the whole trial; for the trial's own entries the value at its end."""
         return MappingProxyType(
             {
                 **self.env.info_summaries,
@@ -84,11 +82,11 @@ class Trial(Wrapper):
         )
 
     def reset(self, key: Array) -> tuple[TrialState, TimeStep]:
-        """A new trial: the first episode of a new task.
+        """Start a new trial with the first episode of a new task.
 
         Raises:
-          ShoalError: there is no episode in a trial, or the inner observation or `info` has a name that is
-            the trial's.
+          ShoalError: `episodes` is less than 1, or the inner observation or `info` has an entry with a name that the
+            trial uses.
         """
         if self.episodes < 1:
             raise ShoalError(f"episodes={self.episodes} of a Trial is too few; give 1 or more")
@@ -111,7 +109,7 @@ class Trial(Wrapper):
         return state, self._with_trial_entries(timestep, state, jnp.asarray(False), timestep.info)
 
     def step(self, state: TrialState, action: PyTree, key: Array) -> tuple[TrialState, TimeStep]:
-        """One step, and the start of the next episode where it ended one that is not the trial's last."""
+        """Make one step, and start the next episode where this step ended an episode that is not the trial's last."""
         step_key, next_key = jax.random.split(key)
         inner, timestep = self.env.step(state.env, action, step_key)
         state = self._log_step(state._replace(env=inner), timestep)
@@ -126,8 +124,9 @@ class Trial(Wrapper):
     def _start_next_episode(
         self, has_next: Array, state: TrialState, timestep: TimeStep, key: Array
     ) -> tuple[TrialState, TimeStep]:
-        """The next episode of the task, where there is one: the time-step shows how it begins."""
-        # What of the environment is traced may differ from one world of a batch to the next.
+        """Start the next episode of the task where there is one; the time-step has its first observation."""
+        # Traced leaves of the environment may differ between members of a batch, so they are passed as
+        # arguments.
         leaves, structure = jax.tree.flatten(self.env)
         traced = {i: leaf for i, leaf in enumerate(leaves) if isinstance(leaf, jax.core.Tracer)}
 
@@ -153,11 +152,11 @@ class Trial(Wrapper):
         return sparse_updates.change_where(has_next, start_next, (state, timestep), key, traced)
 
     def inner_state(self, state: TrialState) -> State:
-        """The inner environment's state."""
+        """Return the inner environment's state."""
         return state.env
 
     def _log_step(self, state: TrialState, timestep: TimeStep) -> TrialState:
-        """The state with one more step of its running episode in the books."""
+        """Add one step to the records of the current episode."""
         reductions = self.env.info_summaries
         updated = state._replace(
             returned=state.returned + timestep.reward,
@@ -175,7 +174,7 @@ class Trial(Wrapper):
     def _with_trial_entries(
         self, timestep: TimeStep, state: TrialState, has_ended: Array, info: Mapping[str, Array]
     ) -> TimeStep:
-        """A time-step with the flag in its observation, and the trial's own entries in its info."""
+        """Add the flag to a time-step's observation, and the trial's own entries to its info."""
         entries = self._observation_entries(timestep.observation)
         agents = () if self.num_agents == 1 else (self.num_agents,)
         flag = jnp.broadcast_to(has_ended.astype(jnp.int32), agents)
@@ -189,7 +188,7 @@ class Trial(Wrapper):
         )
 
     def _observation_entries(self, observation: PyTree) -> dict[str, PyTree]:
-        """The inner observation by its names."""
+        """Return the inner observation as a dictionary."""
         return observation if isinstance(self.env.observation_space, Dict) else {"observation": observation}
 
     def _check_names(self, info: Mapping[str, Array]) -> None:
@@ -205,6 +204,6 @@ class Trial(Wrapper):
 
 
 def _episode_results(state: TrialState, info: Mapping[str, Array]) -> dict[str, Array]:
-    """What is known of the running episode, by its name in the log."""
+    """Return the results of the current episode by their names in the log."""
     results = {"return": state.returned, "length": state.length, **info}
     return {f"{name}{OF_EPISODE_SUFFIX}": x for name, x in results.items()}

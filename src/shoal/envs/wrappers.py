@@ -1,4 +1,4 @@
-"""Environments made of other environments. Each is an environment itself, so that they compose."""
+"""Wrappers: environments that change another one. Each is an environment itself, so that wrappers compose."""
 
 import functools
 import inspect
@@ -19,7 +19,7 @@ OBSERVATION, STATE = "observation", "state"  # entries where the critic is shown
 
 
 class TimeLimitState(NamedTuple):
-    """The inner state, and how many steps the episode has had."""
+    """The inner state, and the number of steps of the episode."""
 
     env: State
     steps: jax.Array
@@ -27,31 +27,31 @@ class TimeLimitState(NamedTuple):
 
 @environment
 class TimeLimit(Wrapper):
-    """Cuts an episode after `max_steps` steps.
+    """Truncate an episode after `max_steps` steps.
 
-    The cut is a truncation: `last` with discount 1, so that the final state is bootstrapped from. Where
-    the inner environment terminates on the same step, that stands (discount 0).
+    The final time-step is `last` with discount 1, so that the value of the final state is bootstrapped. If
+    the inner environment terminates on the same step, its discount of 0 stays.
     """
 
     max_steps: int = parameter(low=1, high=MAX_COUNT)
 
     def reset(self, key: jax.Array) -> tuple[TimeLimitState, TimeStep]:
-        """A new episode, with no steps made."""
+        """Start a new episode and count its steps from 0."""
         return self._begin(*self.env.reset(key))
 
     def inner_state(self, state: TimeLimitState) -> State:
-        """The inner environment's state."""
+        """Return the inner environment's state."""
         return state.env
 
     def again(self, state: TimeLimitState, key: jax.Array) -> tuple[TimeLimitState, TimeStep]:
-        """A new episode of the same task."""
+        """Start a new episode of the same task."""
         return self._begin(*again(self.env, state.env, key))
 
     def _begin(self, inner: State, timestep: TimeStep) -> tuple[TimeLimitState, TimeStep]:
         return TimeLimitState(inner, jnp.zeros((), jnp.int32)), timestep
 
     def step(self, state: TimeLimitState, action: PyTree, key: jax.Array) -> tuple[TimeLimitState, TimeStep]:
-        """One step; the `max_steps`-th of an episode is its last."""
+        """Make one step; the `max_steps`-th of an episode is its last."""
         inner, timestep = self.env.step(state.env, action, key)
         steps = state.steps + 1
         timestep = timestep._replace(last=timestep.last | (steps >= self.max_steps))
@@ -62,19 +62,19 @@ class FrameStackState(NamedTuple):
     """The inner state, and the last observations."""
 
     env: State
-    frames: PyTree  # as the stacked observation
+    frames: PyTree  # of the stacked observation's structure
 
 
 @environment
 class FrameStack(Wrapper):
-    """Shows the last `frames` observations at once, on a new first axis, the oldest first.
+    """Show the last `frames` observations at once, on a new first axis, the oldest first.
 
     An observation of shape [...] becomes [frames, ...] (each entry of a dictionary by itself; for several
-    agents the new axis comes after the agents'). At the start of an episode the first observation stands
-    for those before it.
+    agents the new axis comes after the agents' axis). At the start of an episode the first observation is
+    repeated.
 
     Raises:
-      ShoalError: when the space is read, if it holds a MultiDiscrete, a stack of which is no space.
+      ShoalError: when the space is read, if it holds a MultiDiscrete; no space describes a stack of these.
     """
 
     frames: int = parameter(low=1)
@@ -89,15 +89,15 @@ class FrameStack(Wrapper):
         return 0 if self.num_agents == 1 else 1
 
     def reset(self, key: jax.Array) -> tuple[FrameStackState, TimeStep]:
-        """A new episode; its first observation, repeated."""
+        """Start a new episode; its first observation is repeated."""
         return self._begin(*self.env.reset(key))
 
     def inner_state(self, state: FrameStackState) -> State:
-        """The inner environment's state."""
+        """Return the inner environment's state."""
         return state.env
 
     def again(self, state: FrameStackState, key: jax.Array) -> tuple[FrameStackState, TimeStep]:
-        """A new episode of the same task."""
+        """Start a new episode of the same task."""
         return self._begin(*again(self.env, state.env, key))
 
     def _begin(self, inner: State, timestep: TimeStep) -> tuple[FrameStackState, TimeStep]:
@@ -107,7 +107,7 @@ class FrameStack(Wrapper):
     def step(
         self, state: FrameStackState, action: PyTree, key: jax.Array
     ) -> tuple[FrameStackState, TimeStep]:
-        """One step; the new observation pushes the oldest one out."""
+        """Make one step; the new observation replaces the oldest one."""
 
         def push(frames: jax.Array, newest: jax.Array) -> jax.Array:
             remaining = jax.lax.slice_in_dim(frames, 1, None, axis=self._axis)
@@ -120,10 +120,10 @@ class FrameStack(Wrapper):
 
 @environment
 class Flatten(Wrapper):
-    """Shows an observation of any space as one float32 vector.
+    """Show an observation of any space as one float32 vector.
 
-    Discrete values are one-hot, arrays are flattened as they are, and the entries of a dictionary follow
-    each other in the order of their names. Several agents keep their axis.
+    Discrete values become one-hot vectors, arrays are flattened, and the entries of a dictionary are joined
+    in the order of their names. With several agents, the agents' axis stays.
     """
 
     @property
@@ -148,24 +148,24 @@ class Flatten(Wrapper):
         return timestep._replace(observation=flatten_observation(timestep.observation))
 
     def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
-        """A new episode."""
+        """Start a new episode."""
         state, timestep = self.env.reset(key)
         return state, self._flatten(timestep)
 
     def again(self, state: State, key: jax.Array) -> tuple[State, TimeStep]:
-        """A new episode of the same task."""
+        """Start a new episode of the same task."""
         state, timestep = again(self.env, state, key)
         return state, self._flatten(timestep)
 
     def step(self, state: State, action: PyTree, key: jax.Array) -> tuple[State, TimeStep]:
-        """One step."""
+        """Make one step."""
         state, timestep = self.env.step(state, action, key)
         return state, self._flatten(timestep)
 
 
 @environment
 class RewardScale(Wrapper):
-    """Rewards times `scale` plus `offset`; the first time-step of an episode keeps its reward of 0.
+    """Multiply rewards by `scale` and add `offset`; the first time-step of an episode keeps its reward of 0.
 
     Note that an offset changes which policy is best where the length of an episode depends on it.
     """
@@ -174,14 +174,14 @@ class RewardScale(Wrapper):
     offset: float = parameter(default=0.0)
 
     def step(self, state: State, action: PyTree, key: jax.Array) -> tuple[State, TimeStep]:
-        """One step."""
+        """Make one step."""
         state, timestep = self.env.step(state, action, key)
         return state, timestep._replace(reward=timestep.reward * self.scale + self.offset)
 
 
 @environment
 class Hide(Wrapper):
-    """Leaves entries out of an observation that is a vector, so that an agent cannot see them.
+    """Remove entries from an observation that is a vector, so that the agent does not receive them.
 
     Attributes:
       hidden: the indices of the entries.
@@ -190,7 +190,7 @@ class Hide(Wrapper):
         (asymmetric actor-critic, Pinto et al. 2018).
 
     Raises:
-      ShoalError: when the space is read, if the observation is no vector or lacks such an entry.
+      ShoalError: when the space is read, if the observation is not a vector or has no such entry.
     """
 
     hidden: tuple[int, ...]
@@ -231,17 +231,17 @@ class Hide(Wrapper):
         return timestep._replace(observation=observation)
 
     def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
-        """A new episode."""
+        """Start a new episode."""
         state, timestep = self.env.reset(key)
         return state, self._hide_entries(timestep)
 
     def again(self, state: State, key: jax.Array) -> tuple[State, TimeStep]:
-        """A new episode of the same task."""
+        """Start a new episode of the same task."""
         state, timestep = again(self.env, state, key)
         return state, self._hide_entries(timestep)
 
     def step(self, state: State, action: PyTree, key: jax.Array) -> tuple[State, TimeStep]:
-        """One step."""
+        """Make one step."""
         state, timestep = self.env.step(state, action, key)
         return state, self._hide_entries(timestep)
 
@@ -268,10 +268,10 @@ def with_hidden_entries(
 
 
 def stacked_space(space: Space, count: int) -> Space:
-    """The space of `count` elements of a space, on a new first axis.
+    """Return the space of `count` elements of a space, on a new first axis.
 
     Raises:
-      ShoalError: the space holds a MultiDiscrete, a stack of which is no space.
+      ShoalError: the space holds a MultiDiscrete; no space describes a stack of these.
     """
     if isinstance(space, Dict):
         return Dict({name: stacked_space(part, count) for name, part in space.items()})
@@ -283,7 +283,7 @@ def stacked_space(space: Space, count: int) -> Space:
 
 
 def flattened_space(space: Space) -> Box:
-    """The space of flattened elements."""
+    """Return the space of flattened elements."""
     if isinstance(space, Dict):
         parts = [flattened_space(part) for part in space.values()]
         return Box(
@@ -295,7 +295,7 @@ def flattened_space(space: Space) -> Box:
 
 
 def flatten(space: Space, element: PyTree) -> jax.Array:
-    """An element of a space as one float32 vector; see `Flatten`."""
+    """Flatten an element of a space to one float32 vector; see `Flatten`."""
     if isinstance(space, Dict):
         return jnp.concatenate([flatten(part, element[name]) for name, part in space.items()])
     if isinstance(space, Discrete):

@@ -1,1 +1,1 @@
-"""The checker of environments, and what it is made of."""
+"""The checker of environments and its parts."""

@@ -1,4 +1,4 @@
-"""Finds time limits that terminate: an episode's end that a clock in the state brings about alone."""
+"""Check for time limits that terminate: ends of episodes that a clock in the state alone brings about."""
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -12,14 +12,14 @@ from shoal.envs.checking.check_rollouts import MAX_LEAF_SIZE, QUICK_COMPILE, Rol
 from shoal.envs.checking.check_traces import sample_action
 from shoal.trees import named_leaves, with_named_leaves
 
-FAR_STEPS = 1_000_000  # steps: a counter moved so far has passed any limit
+FAR_STEPS = 1_000_000  # steps: a counter moved this far has passed any limit
 
 
 class Clock(NamedTuple):
-    """A number in the state that tells the time: element `element` of the leaf `name`.
+    """A number in the state that shows the time: element `element` of the leaf `name`.
 
-    Either it changes by `rate` at every step, or it runs through `course`, the same in every episode: its values
-    after a reset and after each step from there on.
+    Either it changes by `rate` at every step, or it runs through `course`, the same in every episode: its
+    values after a reset and after each following step.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Clock(NamedTuple):
     course: np.ndarray | None = None
 
     def advance(self, leaf: np.ndarray, steps: int) -> np.ndarray:
-        """The leaves [N, ...] of N states with this clock moved forward by some steps."""
+        """Move this clock forward by some steps in the leaves [N, ...] of N states."""
         flat = leaf.reshape(len(leaf), -1).copy()
         if self.course is not None:
             flat[:, self.element] = self.course[steps]
@@ -42,10 +42,10 @@ class Clock(NamedTuple):
 
 
 def check_clocks(rollouts: Rollouts, lengths: Sequence[int]) -> Iterator[Finding]:
-    """Moves every clock of the state forward: an end by the clock alone should be a truncation.
+    """Move every clock of the state forward: an end by the clock alone should be a truncation.
 
-    A clock that the observation or the reward shows is part of the task, and may terminate it. `lengths` are those
-    of the episodes that were seen to end.
+    A clock that the observation or the reward shows is part of the task, and may terminate it. `lengths` are
+    those of the episodes that ended.
     """
     state, timestep = rollouts.start
     leaves = {
@@ -60,7 +60,7 @@ def check_clocks(rollouts: Rollouts, lengths: Sequence[int]) -> Iterator[Finding
         return rollouts.env.step(state, sample_action(rollouts.env, action_key, mask), key)[1]
 
     def step_at(clock: Clock, steps: int) -> Any:
-        """The time-steps of one step from the start, the clock moved forward."""
+        """Return the time-steps of one step from the start, the clock moved forward."""
         # Only this leaf is replaced: the others may be keys, which NumPy does not hold.
         named = {**named_leaves(state), clock.name: clock.advance(leaves[clock.name], steps)}
         advanced = with_named_leaves(state, named)
@@ -86,7 +86,7 @@ def check_clocks(rollouts: Rollouts, lengths: Sequence[int]) -> Iterator[Finding
 def _clock_limit(
     clock: Clock, step_at: Callable[..., Any], first_end: Callable[[Clock, int], int], lengths: Sequence[int]
 ) -> int:
-    """After how many steps the clock alone ends every episode with discount 0; 0 if it does not."""
+    """Return the number of steps after which the clock alone ends every episode with discount 0; 0 if it does not."""
     before = step_at(clock, 0)
     if clock.course is not None:
         running = np.flatnonzero(~before.last)
@@ -103,10 +103,10 @@ def _clock_limit(
 
 
 def _first_end_function(rollouts: Rollouts) -> Callable[[Clock, int], int]:
-    """A function of a clock with a course and the number of an environment: the first place that ends it.
+    """Make a function of a clock with a course and an environment's index: the first place of the course that ends it.
 
-    With discount 0; it is 0 if none does. A course may pass a limit and fall below it again, as a product that
-    overflows, so every place is tried.
+    Ends count only with discount 0; the result is 0 if there is none. A course may pass a limit and fall
+    below it again, as a product that overflows does, so every place is tried.
     """
     state, timestep = rollouts.start
 
@@ -135,7 +135,9 @@ def _first_end_function(rollouts: Rollouts) -> Callable[[Clock, int], int]:
 
 
 def _episode_steps(rollouts: Rollouts) -> tuple[np.ndarray, np.ndarray]:
-    """Which steps of the first block began in an episode that went on [N, T], and the age of each state [N, T+1]."""
+    """Report which steps of the first block belong to an episode without an end before them [N, T], and each
+    state's age [N, T+1].
+    """
     start, last = np.asarray(rollouts.start[1].last)[:, None], rollouts.first.timesteps.last
     is_running = ~np.concatenate([start, last[:, :-1]], axis=1)
     age = np.zeros((len(last), last.shape[1] + 1), np.int64)
@@ -145,13 +147,13 @@ def _episode_steps(rollouts: Rollouts) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _leaf_values(rollouts: Rollouts, name: str, course: np.ndarray) -> np.ndarray:
-    """All values of a leaf, from the start on: [N, T+1, elements]."""
+    """Return all values of a leaf from the start on: [N, T+1, elements]."""
     start = np.asarray(named_leaves(rollouts.start[0])[name]).reshape(len(course), 1, -1)
     return np.concatenate([start, course], axis=1)
 
 
 def _counters(rollouts: Rollouts) -> Iterator[Clock]:
-    """Every number in the state that changes by the same amount at every step."""
+    """Yield every number in the state that changes by the same amount at every step."""
     is_running, _ = _episode_steps(rollouts)
     for name, course in rollouts.first.small_leaves.items():
         if course.dtype == np.bool_:
@@ -164,10 +166,10 @@ def _counters(rollouts: Rollouts) -> Iterator[Clock]:
 
 
 def _fixed_clocks(rollouts: Rollouts, counters: Sequence[Clock]) -> list[Clock]:
-    """Every other number that changes and is the same at the same step of every episode, whatever was done.
+    """Return every other number that changes and is the same at the same step of every episode, for all actions.
 
-    So it depends on nothing but the time: a product, a power that decays, a number that hops. Its course is what was
-    seen, and further where it goes on without the rest of the state.
+    So it depends on nothing but the time: a product, a power that decays, a number that jumps. Its course is
+    the observed one, and longer where it can be iterated without the rest of the state.
     """
     known = {(clock.name, clock.element) for clock in counters}
     _, age = _episode_steps(rollouts)
@@ -188,7 +190,7 @@ def _fixed_clocks(rollouts: Rollouts, counters: Sequence[Clock]) -> list[Clock]:
 
 
 def _extend_courses(rollouts: Rollouts, clocks: list[Clock]) -> list[Clock]:
-    """Clocks with a course of the most steps, where iterating the clocks alone gives the course that was seen."""
+    """Extend courses to the most steps, where iterating the clocks alone gives the observed course."""
     if not clocks:
         return []
     env, max_steps = rollouts.env, rollouts.sizes.max_steps
@@ -219,12 +221,12 @@ def _extend_courses(rollouts: Rollouts, clocks: list[Clock]) -> list[Clock]:
 
 
 def _longer_course(observed: Any, iterated: np.ndarray) -> np.ndarray:
-    """The course iterated from a start, where it begins as the one that was seen; else that one."""
+    """Return the iterated course where it begins with the observed one, else the observed one."""
     return iterated if np.array_equal(iterated[: len(observed)], observed[: len(iterated)]) else observed
 
 
 def _clock_alone_ends(before: Any, after: Any) -> bool:
-    """Whether moving the clock ended every environment, with discount 0, and showed in nothing else."""
+    """Report whether moving the clock ended every environment with discount 0 and changed nothing else."""
     running = ~before.last
     if not running.any() or not after.last[running].all() or (after.discount[running] != 0).any():
         return False
@@ -234,7 +236,7 @@ def _clock_alone_ends(before: Any, after: Any) -> bool:
 
 
 def _bisect(holds: Callable[[int], bool], limit: int) -> int:
-    """The least n for which `holds(n)`, which is taken to hold from there to `limit`."""
+    """Return the least n for which `holds(n)`, which is assumed to hold from there to `limit`."""
     low, high = 0, limit
     while low < high:
         candidate = (low + high) // 2

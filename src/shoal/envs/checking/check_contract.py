@@ -1,4 +1,4 @@
-"""What an environment must satisfy before it is run: the part of the checker that needs no more than one trace."""
+"""The requirements of an environment before it is run: the part of the checker that needs only one trace."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,17 +26,16 @@ DECLARATIONS = ("observation_space", "action_space", "num_agents", "info_summari
 
 @reports_user_code
 def require_contract(env: Any, name: str = "") -> None:
-    """Requires that an environment is one, and that `reset` and `step` agree with each other and with its spaces.
+    """Require that an environment has all parts, and that `reset` and `step` agree with each other and its spaces.
 
-    Traces both once, with the environment's numbers as data; the trace of an environment is kept, so that this
-    costs next to nothing the second time.
+    Traces both once, with the environment's numbers as data. The trace of an environment is cached, so that a
+    second call is fast.
 
     Args:
       env: the environment.
-      name: by which `shoal check` would know it; its class by default.
-
+      name: its name for `shoal check`, for the errors; its class by default.
     Raises:
-      ShoalError: the first thing that is wrong.
+      ShoalError: the first error found.
       UserCodeError: `reset` or `step` fails.
     """
     name = name or getattr(type(env), "__name__", str(env))
@@ -73,12 +72,12 @@ def _check_step(env: Any) -> Iterator[Finding]:
 
 
 def _shapes(traced: Any) -> Any:
-    """What a traced function returns, without weak types: they are the checker's, since a batch takes them away."""
+    """Return the results of a traced function as shapes and dtypes, without weak types, since a batch removes these."""
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), traced.out_info)
 
 
 def _check_leaks(constants: Sequence[Any]) -> None:
-    """Raises JAX's error for a traced value of an earlier trace, which some traces take for a constant."""
+    """Raise JAX's error for a traced value of an earlier trace, which some traces treat as a constant."""
     for constant in constants:
         if isinstance(constant, jax.core.Tracer):
             jnp.asarray(constant) + jnp.zeros_like(constant)
@@ -86,7 +85,7 @@ def _check_leaks(constants: Sequence[Any]) -> None:
 
 @jax.jit
 def _first_step(env: Any, key: jax.Array) -> tuple[Any, PyTree, Any]:
-    """A reset, an action and a step; traced and never run."""
+    """Make a reset, an action and a step; traced and never run."""
     state, start = _require_pair(env, "reset", env.reset(key))
     action = sample_action(env, key, start.action_mask)
     return (state, start), action, _require_pair(env, "step", env.step(state, action, key))
@@ -94,12 +93,12 @@ def _first_step(env: Any, key: jax.Array) -> tuple[Any, PyTree, Any]:
 
 @jax.jit
 def _second_step(env: Any, state: Any, action: PyTree, key: jax.Array) -> Any:
-    """A step in a trace of its own, in which whatever the first trace left behind shows."""
+    """Make a step in a trace of its own, which shows values that leaked from the first trace."""
     return env.step(state, action, key)
 
 
 def _require_pair(env: Any, method: str, result: Any) -> tuple[PyTree, TimeStep]:
-    """The state and the time-step that a method returned.
+    """Return the state and the time-step that a method returned.
 
     Raises:
       ShoalError: it returned anything else.

@@ -1,4 +1,4 @@
-"""Checks of what reset and step leave behind: values changed in place, fields changed, traced values kept."""
+"""Checks for side effects of reset and step: values changed in place, fields changed, traced values that leak."""
 
 import gc
 import sys
@@ -12,12 +12,12 @@ from shoal.envs.checking.check_findings import Finding
 from shoal.envs.checking.check_traces import Traces, is_inexact, sample_action
 from shoal.trees import is_struct, named_leaves
 
-MAX_DEPTH = 4  # containers within containers, in which a kept value is looked for by its name
-MAX_ENTRIES = 10_000  # entries of a container that is looked through
+MAX_DEPTH = 4  # nested containers, in which a leaked value is searched by its name
+MAX_ENTRIES = 10_000  # entries of a container that are searched
 
 
 def check_in_place(env: Any, traces: Traces, key: jax.Array) -> Iterator[Finding]:
-    """The state and the action that a step is given are the same after it."""
+    """Check that a step does not change the state and the action that it is given."""
     state, start = traces.start
     changed: list[str] = []
 
@@ -43,19 +43,19 @@ def check_in_place(env: Any, traces: Traces, key: jax.Array) -> Iterator[Finding
 
 
 class Snapshot(NamedTuple):
-    """What is compared with the same after the environment was traced."""
+    """The values that are compared before and after the environment is traced."""
 
     fields: dict[str, Any]
-    traced: list[Any]  # the values themselves, so that no other takes the id of one
+    traced: list[Any]  # the values themselves, so that no other object gets the id of one
 
 
 def take_snapshot(env: Any) -> Snapshot:
-    """The environment's fields and the traced values that exist, before it is traced."""
+    """Record the environment's fields and the traced values that exist, before it is traced."""
     return Snapshot(_fields(env), _traced_values())
 
 
 def check_side_effects(env: Any, snapshot: Snapshot) -> Iterator[Finding]:
-    """Tracing reset and step changed no field of the environment and left no traced value anywhere."""
+    """Check that tracing reset and step changed no field of the environment and leaked no traced value."""
     gc.collect()
     known = {id(value) for value in snapshot.traced}
     leaked = {id(value) for value in _traced_values() if id(value) not in known}
@@ -81,7 +81,7 @@ def check_side_effects(env: Any, snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _fields(env: Any) -> dict[str, Any]:
-    """The environment's declared fields: NumPy arrays as copies, all else as text."""
+    """Return the environment's declared fields: NumPy arrays as copies, all else as text."""
     names = getattr(env, "__dataclass_fields__", {})
     values = {name: getattr(env, name, None) for name in names}
     return {name: _copy_value(value) for name, value in values.items()}
@@ -100,12 +100,14 @@ def _is_equal(one: Any, other: Any) -> bool:
 
 
 def _traced_values() -> list[Any]:
-    """Every traced value that is alive. By the type alone: asking an object could run code of its own."""
+    """Return every traced value that exists, selected by type alone: other tests could run the objects' own code."""
     return [value for value in gc.get_objects() if issubclass(type(value), jax.core.Tracer)]
 
 
 def _find_holders(env: Any, leaked: set[int]) -> Iterator[str]:
-    """What holds one of the kept values: attributes of the environment, of its classes, and their modules' globals."""
+    """Yield the names under which leaked values are kept: attributes of the environment, its classes, and
+    module globals.
+    """
     places: list[tuple[str, Mapping[str, Any]]] = [("the attribute", getattr(env, "__dict__", {}))]
     classes = [cls for cls in type(env).__mro__ if cls is not object]
     places += [("the class attribute", vars(cls)) for cls in classes]

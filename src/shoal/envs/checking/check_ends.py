@@ -1,4 +1,4 @@
-"""Checks of how episodes end: that they do, and whether an end is a termination or a truncation."""
+"""Checks of the ends of episodes: that they exist, and whether an end is a termination or a truncation."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,11 +9,11 @@ from shoal.envs.checking.check_clocks import check_clocks
 from shoal.envs.checking.check_findings import Finding
 from shoal.envs.checking.check_rollouts import Rollouts, check_block, other_actions, run_block
 
-MIN_EPISODES = 8  # episodes, before their lengths are judged
+MIN_EPISODES = 8  # episodes that are needed to judge their lengths
 
 
 def check_ends(rollouts: Rollouts) -> Iterator[Finding]:
-    """Runs on until every environment has ended once or has made the most steps, then judges the ends."""
+    """Step until every environment has ended once or has made the most steps, then judge the ends."""
     sizes, block = rollouts.sizes, rollouts.first
     previous_last, ends = np.asarray(rollouts.start[1].last), []
     offset = 0
@@ -41,13 +41,13 @@ def check_ends(rollouts: Rollouts) -> Iterator[Finding]:
 
 
 def _is_terminated(timesteps: Any) -> np.ndarray:
-    """Where an episode ended with discount 0, for any of its agents, [N, T]."""
+    """Report where an episode ended with discount 0 for any of its agents, [N, T]."""
     zero = timesteps.discount == 0
     return timesteps.last & zero.reshape(*timesteps.last.shape, -1).any(axis=-1)
 
 
 def _lengths(last: np.ndarray) -> list[int]:
-    """The lengths of the whole episodes in [N, T] flags; the step after an end is the reset's."""
+    """Return the lengths of the whole episodes in [N, T] flags; the step after an end is the reset's."""
     lengths: list[int] = []
     for row in last:
         starts = 0
@@ -58,7 +58,7 @@ def _lengths(last: np.ndarray) -> list[int]:
 
 
 def _check_terminations(rollouts: Rollouts, lengths: list[int]) -> Iterator[Finding]:
-    """Episodes that are never terminated, only cut, should end whatever the actions are."""
+    """Check that episodes which are always truncated would end for other actions as well."""
     if len(lengths) < MIN_EPISODES or min(lengths) == max(lengths):
         return
     other = run_block(rollouts.advance, rollouts.start, rollouts.keys_at(0, other_actions(rollouts)))

@@ -1,4 +1,4 @@
-"""What the checker reports: findings, the rules they are found by, and where an error came from."""
+"""Findings of the checker, the rules that they belong to, and the line that an error came from."""
 
 import textwrap
 import traceback
@@ -46,19 +46,19 @@ RULES = {
 ERRORS = (
     Exception,
     SystemExit,
-)  # what an environment may raise; `sys.exit` in it would end the check as a success
-MAX_PER_RULE = 3  # findings; a state of a hundred wrong leaves is named by three
+)  # errors that an environment may raise; `sys.exit` in it would end the check as a success
+MAX_PER_RULE = 3  # findings, since a state may have a hundred wrong leaves
 
 
 class Finding(NamedTuple):
-    """One thing that is wrong: the rule (a key of `RULES`) and a sentence that names the value."""
+    """One error of an environment: the rule (a key of `RULES`) and a sentence that names the value."""
 
     rule: str
     message: str
 
 
 class FindingsError(Exception):
-    """Carries findings out of a function that is being traced."""
+    """Carry findings out of a function that is being traced."""
 
     def __init__(self, findings: Iterable[Finding]):
         super().__init__("findings of the checker")
@@ -66,7 +66,7 @@ class FindingsError(Exception):
 
 
 def limit_findings(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings with at most a few of each rule, and the same leaf only at the first step it is wrong."""
+    """Keep a few findings of each rule, and of each leaf only the first step at which it is wrong."""
     selected: dict[tuple[str, str], Finding] = {}
     for finding in findings:
         subject = finding.message.split(" after ")[0]
@@ -76,7 +76,7 @@ def limit_findings(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def report(findings: Iterable[Finding], name: str) -> str:
-    """The findings as text for a terminal, one paragraph each, under the name of the environment."""
+    """Format findings for a terminal, one paragraph each, under the name of the environment."""
     findings = list(findings)
     if not findings:
         return f"{name}: nothing found"
@@ -95,7 +95,7 @@ def report(findings: Iterable[Finding], name: str) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """An error in half a sentence: its type, the first line of its message, and the line that raised it."""
+    """Describe an error in half a sentence: its type, the first line of its message, and the line that raised it."""
     lines = str(error).strip().splitlines() or [""]
     if lines[0].endswith("Traceback (most recent call last):"):  # of a callback: what it raised comes last
         return f"{type(error).__name__} of a callback: {_shorten(lines[-1]).rstrip('.')}"
@@ -104,7 +104,7 @@ def describe(error: BaseException) -> str:
 
 
 def operation(error: BaseException) -> str:
-    """The line of the environment's source that could not be traced, or the error where there is none."""
+    """Return the line of the environment's source that could not be traced, or the error where there is none."""
     frame = _frame(error)
     if frame is None:
         return f"a function of the environment ({describe(error)})"
@@ -117,9 +117,9 @@ def _location(error: BaseException) -> str:
 
 
 def _frame(error: BaseException) -> traceback.FrameSummary | None:
-    """The innermost frame that belongs neither to JAX nor to the checker: the environment's own line."""
+    """Return the innermost frame that belongs neither to JAX nor to the checker: the environment's own line."""
     folder = Path(__file__).parent
-    own_files = {str(path) for path in folder.glob("check*.py")} | {str(folder.parent / "spaces.py")}
+    own_files = {str(path) for path in folder.glob("check*.py")} | {str(folder.parents[1] / "spaces.py")}
     jax_folder = str(Path(jax.__file__).parent)
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         in_library = frame.filename.startswith((jax_folder, "<")) or "site-packages" in frame.filename

@@ -1,11 +1,11 @@
-"""Data flow through a traced program: which inputs each result is computed from, and what is drawn from which key."""
+"""Data flow through a traced program: the inputs that each result, and the key of each random draw, depends on."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
-Sources = frozenset[int]  # numbers of inputs; ~i stands for what was drawn from a key made of input i
+Sources = frozenset[int]  # indices of inputs; ~i stands for random numbers drawn from a key made of input i
 NO_SOURCES: Sources = frozenset()
 RANDOM_PRIMITIVES = (
     "random_bits",
@@ -15,7 +15,7 @@ RANDOM_PRIMITIVES = (
 
 
 class Origin(NamedTuple):
-    """What a value is computed from, and the input that it is an unchanged copy of, if any."""
+    """The inputs that a value is computed from, and the input that it is an unchanged copy of, if any."""
 
     sources: Sources = NO_SOURCES
     copy_of: int | None = None
@@ -29,10 +29,10 @@ class Flow(NamedTuple):
 
 
 def trace_flow(program: ClosedJaxpr) -> Flow:
-    """Follows every input of a program to its results and to its random draws.
+    """Follow every input of a program to its results and to its random draws.
 
-    A result counts as computed from an input wherever an operation joins the two, whatever its numbers: `0 * x` is
-    computed from `x`. Control counts too: both branches of a condition are computed from it.
+    A result counts as computed from an input wherever an operation joins the two, whatever its numbers: `0 *
+    x` is computed from `x`. Control flow counts too: both branches of a condition are computed from it.
     """
     draws: list[Sources] = []
     inputs = [Origin(frozenset([i]), i) for i in range(len(program.jaxpr.invars))]
@@ -40,7 +40,7 @@ def trace_flow(program: ClosedJaxpr) -> Flow:
 
 
 def _follow(jaxpr: Jaxpr, inputs: Sequence[Origin], draws: list[Sources]) -> list[Origin]:
-    """The origins of a program's results, given those of its inputs; appends to `draws`."""
+    """Return the origins of a program's results, given those of its inputs; append the draws to `draws`."""
     origins = dict(zip(jaxpr.invars, inputs, strict=True))
 
     def origin(x: Any) -> Origin:
@@ -72,7 +72,7 @@ def _follow_equation(equation: Any, inputs: list[Origin], draws: list[Sources]) 
 
 
 def _inner_program(params: dict[str, Any], inputs: int, outputs: int) -> Jaxpr | None:
-    """The program that an operation such as `jit` calls with its own inputs for its own results."""
+    """Return the program that an operation such as `jit` calls with its own inputs for its own results."""
     for value in params.values():
         inner = value.jaxpr if isinstance(value, ClosedJaxpr) else value
         if isinstance(inner, Jaxpr) and (len(inner.invars), len(inner.outvars)) == (inputs, outputs):
@@ -109,7 +109,7 @@ def _follow_scan(params: dict[str, Any], inputs: list[Origin], draws: list[Sourc
 
 
 def _scan_sizes(params: dict[str, Any]) -> tuple[int, int]:
-    """How many inputs of a scan are constants, and how many are carried, by the names of JAX 0.10 or 0.12."""
+    """Return the number of a scan's inputs that are constants and that are carried, by JAX 0.10's or 0.12's names."""
     if "num_consts" in params:
         return params["num_consts"], params["num_carry"]
     constants, carry, _ = params["ft_in"].unpack()
@@ -117,14 +117,14 @@ def _scan_sizes(params: dict[str, Any]) -> tuple[int, int]:
 
 
 def _fixed_point(iterate: Any, carry: list[Origin]) -> list[Origin]:
-    """What a loop carries, after as many rounds as it takes until nothing is added."""
+    """Return the origins of a loop's carry after as many rounds as it takes until nothing is added."""
     while (after := iterate(carry, [])) != carry:
         carry = after
     return carry
 
 
 def _join(control: Origin, *alternatives: Origin) -> Origin:
-    """One of several values, by a condition."""
+    """Join the origins of several values that a condition selects from."""
     copies = {alternative.copy_of for alternative in alternatives}
     return Origin(control.sources | _union(alternatives), copies.pop() if len(copies) == 1 else None)
 

@@ -1,4 +1,4 @@
-"""What holds of every time-step: finite, inside its space, with a legal mask and discount."""
+"""Checks of every time-step: finite values inside their spaces, with a legal mask and discount."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +14,7 @@ ROUNDING = 1e-6  # relative: a compiled cosine may be one unit in the last place
 
 
 def check_timesteps(env: Any, timesteps: Any, offset: int) -> Iterator[Finding]:
-    """Checks time-steps [N, T, ...] in NumPy; the first is that of step number `offset` (0: of reset)."""
+    """Check time-steps [N, T, ...] in NumPy; the first is that of step number `offset` (0: of reset)."""
     alive = _alive_agents(env, timesteps)
     for path, space, value in observation_leaves(env.observation_space, timesteps.observation):
         yield from _check_observed(path, space, value, alive, offset)
@@ -23,12 +23,12 @@ def check_timesteps(env: Any, timesteps: Any, offset: int) -> Iterator[Finding]:
     yield from _check_discount(env, timesteps, offset)
     if timesteps.action_mask is not None:
         for path, mask, sizes in mask_parts(env.action_space, timesteps.action_mask):
-            # The mask of a last time-step is used by nobody: its action is ignored.
+            # The mask of a last time-step is not used, since its action is ignored.
             yield from _check_mask(path, mask, sizes, alive & ~_expand_like(timesteps.last, alive), offset)
 
 
 def _alive_agents(env: Any, timesteps: Any) -> np.ndarray:
-    """Who takes part, [N, T] or [N, T, A]: what the others observe is masked."""
+    """Return the agents that take part, [N, T] or [N, T, A]; the observations of the others are not checked."""
     if timesteps.alive is not None:
         return timesteps.alive
     agents = (env.num_agents,) if env.num_agents > 1 else ()
@@ -72,13 +72,13 @@ def _bounds(space: Any) -> tuple[Any, Any]:
 
 
 def _earliest_index(wrong: np.ndarray) -> np.ndarray:
-    """The index of a wrong entry of [N, T, ...], at the earliest step that has one."""
+    """Return the index of a wrong entry of [N, T, ...], at the earliest step that has one."""
     places = np.argwhere(wrong)
     return places[np.argmin(places[:, 1])]
 
 
 def _describe_first(path: str, value: np.ndarray, wrong: np.ndarray, offset: int) -> str:
-    """The place of the earliest wrong number, and the number."""
+    """Describe the place of the earliest wrong number, and the number."""
     index = _earliest_index(wrong)
     inner = [int(i) for i in index[2:]]
     place = f"{path}{inner if inner else ''}"
@@ -102,7 +102,7 @@ def _check_reward(reward: np.ndarray, offset: int) -> Iterator[Finding]:
 
 
 def _check_info(info: Any, alive: np.ndarray, offset: int) -> Iterator[Finding]:
-    """Every number of `info` is finite; where an entry has an agent axis, for the agents that take part."""
+    """Check that every number of `info` is finite; where an entry has an agent axis, for the agents that take part."""
     for path, value in named_leaves(info).items():
         if not is_inexact(value):
             continue
@@ -125,7 +125,7 @@ def _check_discount(env: Any, timesteps: Any, offset: int) -> Iterator[Finding]:
     if wrong.any():
         right = "0 where the episode terminated and else 1 would be right (gamma belongs to the algorithm)"
         yield Finding("discount", f"{_describe_first('the discount', discount, wrong, offset)}; {right}")
-    elif env.num_agents == 1:  # of several agents, one may die while the world goes on
+    elif env.num_agents == 1:  # with several agents, one may die before the episode ends
         wrong = (discount == 0) & ~last
         if wrong.any():
             when = _describe_step(_earliest_index(wrong), offset)

@@ -1,4 +1,4 @@
-"""Checks of what reset and step do with their keys, by the data flow of the traced programs."""
+"""Checks of the use of random keys in reset and step, by the data flow of the traced programs."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -11,12 +11,12 @@ from shoal.envs.checking.check_flow import Flow, trace_flow
 from shoal.envs.checking.check_traces import Traces, sample_action
 from shoal.trees import named_leaves
 
-RAW_KEYS = ((2,), (4,))  # shapes of untyped keys: of threefry, and of rbg
+RAW_KEYS = ((2,), (4,))  # shapes of untyped keys, of threefry and of rbg
 IGNORE_HINT = "or ignore this rule where it is meant"
 
 
 class _Step(NamedTuple):
-    """Data flow of a step: the names of the state's leaves, in the order of inputs, and the number of its key."""
+    """Data flow of a step: the names of the state's leaves, in the order of inputs, and the index of its key."""
 
     flow: Flow
     state: list[str]
@@ -24,18 +24,18 @@ class _Step(NamedTuple):
 
 
 def is_key(leaf: Any) -> bool:
-    """Whether an array (or its shape and dtype) is a random key, or an array of them, typed or not."""
+    """Report whether an array (or its shape and dtype) is a random key, or an array of keys, typed or not."""
     if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return True
     return leaf.dtype == np.uint32 and leaf.shape[-1:] in RAW_KEYS
 
 
 def check_key_flow(env: Any, traces: Traces, key: jax.Array) -> Iterator[Finding]:
-    """Random numbers come from the key of the call, or from a key in the state that each step renews.
+    """Check that random numbers come from the key of the call, or from a key in the state that each step renews.
 
-    A method that draws nothing may leave its key alone, as may one that hands it on to parts that draw nothing:
-    many sound environments have a deterministic reset or step. Numbers from a constant key, beside others from the
-    method's own key, may be a fixed pattern, such as a map, and are let pass.
+    A method that draws nothing may ignore its key, and so may one that passes it to parts that draw nothing:
+    many correct environments have a deterministic reset or step. Numbers from a constant key, in addition to
+    others from the method's own key, may be a fixed pattern, such as a map, and are allowed.
     """
     state, start = traces.start
     reset = trace_flow(jax.make_jaxpr(env.reset)(key))
@@ -64,7 +64,7 @@ def check_key_flow(env: Any, traces: Traces, key: jax.Array) -> Iterator[Finding
 
 
 def _depends_on_key(method_flow: Flow, key_input: int, results: Any) -> bool:
-    """Whether a result depends on the key, one that merely stores a key left aside."""
+    """Report whether a result depends on the key, other than by storing it."""
     leaves = jax.tree.leaves(results)
     pairs = zip(method_flow.results, leaves, strict=True)
     return any(key_input in origin.sources and not is_key(leaf) for origin, leaf in pairs)
@@ -80,7 +80,9 @@ def _check_reset_draws(reset: Flow) -> Iterator[Finding]:
 
 
 def _check_step_draws(step: _Step, reset: Flow) -> Iterator[Finding]:
-    """A step that leaves its own key alone draws from a key that begins at random and changes at every step."""
+    """Check that a step which ignores its own key draws from a key that is random at first and changes at
+    every step.
+    """
     random = _random_leaves(step, reset)
     unchanged = {i for i in range(len(step.state)) if step.flow.results[i].copy_of == i}
     for draw in step.flow.draws:
@@ -105,7 +107,7 @@ def _check_step_draws(step: _Step, reset: Flow) -> Iterator[Finding]:
 
 
 def _random_leaves(step: _Step, reset: Flow) -> set[int]:
-    """The leaves of the state that depend on a key: of the reset, or of a step before."""
+    """Return the leaves of the state that depend on a key, of the reset or of a step before."""
     random = {i for i in range(len(step.state)) if reset.results[i].sources}
     while True:
         more = {i for i in range(len(step.state)) if step.flow.results[i].sources & (random | {step.key})}

@@ -1,4 +1,4 @@
-"""Checks that run the environment: a batch of random rollouts, compiled once and inspected in NumPy."""
+"""Checks that run the environment: a batch of random rollouts, compiled once and checked in NumPy."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -16,14 +16,14 @@ from shoal.trees import as_arrays, named_leaves, where
 from shoal.types import TimeStep
 
 MAX_BLOCK_BYTES = 32 * 2**20  # of the data of one block
-MAX_LEAF_SIZE = 64  # elements: a leaf of the state up to this size is looked at for a clock
+MAX_LEAF_SIZE = 64  # elements: smaller leaves of the state are searched for a clock
 QUICK_COMPILE = {"xla_backend_optimization_level": 1}  # compiled for a few thousand steps, not for millions
 COMPARED_STEPS = 4
 COMPARED_KEYS = 4
 
 
 class Sizes(NamedTuple):
-    """How much is run: keys (environments), steps of a block, and the most steps of one environment."""
+    """The amount of computation: keys (environments), steps of a block, and the most steps of one environment."""
 
     keys: int
     steps: int
@@ -35,11 +35,11 @@ class Block(NamedTuple):
 
     timesteps: TimeStep
     small_leaves: dict[str, np.ndarray]  # the small numeric leaves of the state
-    end: tuple[Any, TimeStep]  # the state and time-step after the last of them
+    end: tuple[Any, TimeStep]  # the state and time-step after the last step
 
 
 class Rollouts(NamedTuple):
-    """What the checks share: the two compiled programs and the first block of random steps."""
+    """The two compiled programs and the first block of random steps, which the checks share."""
 
     env: Any
     sizes: Sizes
@@ -51,16 +51,16 @@ class Rollouts(NamedTuple):
     first: Block
 
     def keys_at(self, offset: int, action_keys: jax.Array | None = None) -> Any:
-        """The keys of the block that begins after `offset` steps, of these or of other actions."""
+        """Return the keys of the block that begins after `offset` steps, with these or with other actions."""
         actions = self.action_keys if action_keys is None else action_keys
         return step_keys(self.keys, actions, offset, steps=self.sizes.steps)
 
 
 def advance(env: Any, carry: Any, keys: Any) -> Any:
-    """Random steps of one environment from (state, time-step), with a reset after each end.
+    """Make random steps of one environment from (state, time-step), with a reset after each end.
 
-    `keys` are those of the steps, of the resets and of the actions, [T] each: drawn outside, because
-    drawing them inside takes longer to compile than most environments.
+    `keys` are those of the steps, of the resets and of the actions, [T] each: they are made outside, because
+    making them inside takes longer to compile than most environments.
     """
 
     def step(carry: Any, keys: Any) -> Any:
@@ -75,7 +75,7 @@ def advance(env: Any, carry: Any, keys: Any) -> Any:
 
 
 def _small_leaves(state: Any) -> dict[str, jax.Array]:
-    """Leaves of the state in which a clock may be, each as a vector."""
+    """Return the leaves of the state that may hold a clock, each as a vector."""
     leaves = {name: jnp.asarray(leaf) for name, leaf in named_leaves(state).items()}
     return {
         name: leaf.reshape(-1)
@@ -85,7 +85,7 @@ def _small_leaves(state: Any) -> dict[str, jax.Array]:
 
 
 def fit_sizes(sizes: Sizes, traces: Traces) -> Sizes:
-    """Sizes whose data fits the memory that the checker allows itself."""
+    """Reduce sizes until their data fits the memory that the checker may use."""
     leaves = [leaf for leaf in jax.tree.leaves(traces.stepped[1]) if hasattr(leaf, "dtype")]
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves) + 4 * MAX_LEAF_SIZE
     state = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(traces.stepped[0]))
@@ -95,7 +95,7 @@ def fit_sizes(sizes: Sizes, traces: Traces) -> Sizes:
 
 
 def start_rollouts(env: Any, sizes: Sizes, key: jax.Array, activity: Callable[[str], None]) -> Rollouts:
-    """Compiles, resets, and makes the first block of random steps; says to `activity` which of these begins."""
+    """Compile, reset, and make the first block of random steps; tell `activity` which of these begins."""
     keys, action_keys = jax.random.split(key, (2, sizes.keys))
     activity("compiling reset")
     reset = jax.jit(jax.vmap(env.reset), compiler_options=QUICK_COMPILE).lower(keys).compile()
@@ -115,7 +115,7 @@ def start_rollouts(env: Any, sizes: Sizes, key: jax.Array, activity: Callable[[s
 
 @functools.partial(jax.jit, static_argnames="steps")
 def step_keys(keys: jax.Array, action_keys: jax.Array, offset: int, *, steps: int) -> Any:
-    """The keys of steps, resets and actions, [N, T] each, from step number `offset` on."""
+    """Return the keys of steps, resets and actions, [N, T] each, from step number `offset` on."""
     kinds = [jax.vmap(jax.random.fold_in, (0, None))(keys, kind) for kind in (0, 1)]
 
     def split(key: jax.Array) -> jax.Array:
@@ -125,13 +125,13 @@ def step_keys(keys: jax.Array, action_keys: jax.Array, offset: int, *, steps: in
 
 
 def run_block(advance_batch: Any, carry: Any, keys: Any) -> Block:
-    """One block of random steps, as NumPy arrays."""
+    """Make one block of random steps and return it as NumPy arrays."""
     end, (timesteps, small_leaves) = advance_batch(carry, keys)
     return Block(jax.tree.map(np.asarray, timesteps), jax.tree.map(np.asarray, small_leaves), end)
 
 
 def check_reset(rollouts: Rollouts) -> Iterator[Finding]:
-    """The first time-steps: their flags, their reward, and all that holds of every time-step."""
+    """Check the first time-steps: their flags, their reward, and everything that holds for every time-step."""
     timesteps = jax.tree.map(lambda leaf: np.asarray(leaf)[:, None], rollouts.start[1])
     last, first = timesteps.last, timesteps.first
     if last.any():
@@ -153,7 +153,7 @@ def check_reset(rollouts: Rollouts) -> Iterator[Finding]:
 
 
 def check_block(rollouts: Rollouts, block: Block, previous_last: Any, offset: int) -> Iterator[Finding]:
-    """All that holds of every time-step, over a block; `previous_last` is `last` of the step before it."""
+    """Check a block for everything that holds for every time-step; `previous_last` is `last` of the step before it."""
     last = block.timesteps.last
     is_reset = np.concatenate([np.asarray(previous_last)[:, None], last[:, :-1]], axis=1)
     wrong = block.timesteps.first & ~is_reset
@@ -166,7 +166,7 @@ def check_block(rollouts: Rollouts, block: Block, previous_last: Any, offset: in
 
 
 def check_repeated(rollouts: Rollouts) -> Iterator[Finding]:
-    """The same compiled program with the same arguments gives the same numbers, bit for bit."""
+    """Check that the same compiled program with the same arguments gives the same numbers, bit for bit."""
     repeated = run_block(rollouts.advance, rollouts.start, rollouts.keys_at(0))
     start = rollouts.reset(rollouts.keys)
     difference = _difference(rollouts.start, start) or _difference(rollouts.first, repeated)
@@ -188,7 +188,7 @@ def _difference(one: Any, other: Any) -> str:
 
 
 def check_actions(rollouts: Rollouts) -> Iterator[Finding]:
-    """Other actions change something."""
+    """Check that other actions change something."""
     if not _has_choice(rollouts.env.action_space):
         return
     other = run_block(rollouts.advance, rollouts.start, rollouts.keys_at(0, other_actions(rollouts)))
@@ -202,7 +202,7 @@ def check_actions(rollouts: Rollouts) -> Iterator[Finding]:
 
 
 def other_actions(rollouts: Rollouts) -> jax.Array:
-    """Keys of other actions than those of the first block, [N]."""
+    """Return keys of other actions than those of the first block, [N]."""
     return jax.random.split(rollouts.action_keys[0], rollouts.sizes.keys)
 
 
@@ -215,7 +215,7 @@ def _has_choice(space: Any) -> bool:
 
 
 def check_keys(rollouts: Rollouts) -> Iterator[Finding]:
-    """With the same actions, other keys give another episode: another start or another course."""
+    """Check that with the same actions, other keys give another episode: another start or other steps."""
     actions = jnp.broadcast_to(rollouts.action_keys[:1], rollouts.action_keys.shape)
     block = run_block(rollouts.advance, rollouts.start, rollouts.keys_at(0, actions))
     for tree in (rollouts.start, block):
@@ -231,7 +231,7 @@ def check_keys(rollouts: Rollouts) -> Iterator[Finding]:
 
 
 def check_single(rollouts: Rollouts) -> Iterator[Finding]:
-    """One environment, and one whose parameters are data, compute what the batch does."""
+    """Check that one environment, and one whose parameters are data, compute the same as the batch."""
     env = rollouts.env
     has_parameters = bool(jax.tree.leaves(env)) and not jax.tree_util.all_leaves([env])
     if has_parameters:
@@ -263,7 +263,7 @@ def _short_rollout(env: Any, key: jax.Array, keys: Any) -> Any:
 
 
 def _compare_single(rollouts: Rollouts, single: Any) -> str:
-    """What differs between single rollouts and the rows of the batch, for two keys or more; "" if nothing."""
+    """Describe the difference between single rollouts and the rows of the batch, for two keys or more; "" if none."""
     steps = min(COMPARED_STEPS, rollouts.sizes.steps)
     keys, differences = rollouts.keys_at(0), []
     for i in range(min(COMPARED_KEYS, rollouts.sizes.keys)):

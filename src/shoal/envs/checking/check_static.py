@@ -1,4 +1,4 @@
-"""Checks that need no environment to run: the protocol's attributes, and the spaces."""
+"""Checks that do not run the environment: the protocol's attributes, and the spaces."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ _ATTRIBUTES = {
 
 
 def check_protocol(env: Any) -> Iterator[Finding]:
-    """The attributes and methods that every environment has."""
+    """Check for the attributes and methods that every environment has."""
     name = type(env).__name__
     if isinstance(env, type):
         yield Finding("protocol", f"{env.__name__} is a class; an environment is an instance of one")
@@ -45,7 +45,7 @@ def check_protocol(env: Any) -> Iterator[Finding]:
 
 
 def check_summaries(env: Any, info: Mapping[str, Any]) -> Iterator[Finding]:
-    """`info_summaries` names entries that `info` has, and reductions that exist."""
+    """Check that `info_summaries` names entries that `info` has, and reductions that exist."""
     summaries = env.info_summaries
     if not isinstance(summaries, Mapping):
         yield Finding("info-summary", f"info_summaries is {summaries!r}; a mapping would be right")
@@ -62,7 +62,7 @@ def check_summaries(env: Any, info: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def check_parameters(env: Any) -> Iterator[Finding]:
-    """The environment is a pytree of numbers with a hashable rest."""
+    """Check that the environment is a pytree whose leaves are numbers and whose static part is hashable."""
     name = type(env).__name__
     if jax.tree_util.all_leaves([env]):
         yield Finding(
@@ -84,7 +84,7 @@ def check_parameters(env: Any) -> Iterator[Finding]:
 
 
 def _check_static_fields(env: Any) -> Iterator[Finding]:
-    """Static fields are part of what a program is compiled for, so they are compared and hashed."""
+    """Check that static fields can be compared and hashed, since compiled programs are cached by them."""
     if not is_struct(env):
         return
     for field in dataclasses.fields(env):
@@ -130,7 +130,7 @@ def check_critic_only(env: Any) -> Iterator[Finding]:
 
 
 def check_space(name: str, space: Any) -> Iterator[Finding]:
-    """A space that has elements; `name` is what the sentence calls it."""
+    """Check that a space has elements; `name` is its name in the finding."""
     if isinstance(space, Discrete):
         if not _is_int(space.n) or space.n <= 0:
             yield Finding("space", f"{name} is Discrete({space.n!r}); n would be a positive int")

@@ -1,7 +1,8 @@
-"""Time limits of a check: what is being tried is said after some seconds, and stopped after more.
+"""Time limits of a check: a long activity is reported after some seconds, and stopped at the limit.
 
-What an environment does cannot be interrupted from within its own thread, least of all a compiled program. So the
-checks run in a thread of their own, and the caller's thread waits for it, speaks, and goes on without it.
+An environment's code cannot be interrupted from within its own thread, least of all a compiled program. So
+the checks run in a separate thread; the caller's thread waits for it, reports, and continues without it at
+the limit.
 """
 
 import contextlib
@@ -16,11 +17,11 @@ import jax
 
 from shoal.envs.checking.check_findings import Finding
 
-PATIENCE = 5.0  # seconds, after which a line says what is being tried
+PATIENCE = 5.0  # seconds, after which a line reports the activity
 STACK_BYTES = (
     64 * 2**20
-)  # bytes of the thread's stack, of which deep programs take much and some systems give little
-CALLER_SETTINGS = {  # JAX's settings that a context manager may have changed for the caller's thread alone
+)  # bytes of the thread's stack, since deep programs need much and some systems give little
+CALLER_SETTINGS = {  # settings of JAX that a context manager may have changed for the caller's thread alone
     "jax_enable_x64": jax.enable_x64,
     "jax_default_device": jax.default_device,
     "jax_default_prng_impl": jax.default_prng_impl,
@@ -28,18 +29,18 @@ CALLER_SETTINGS = {  # JAX's settings that a context manager may have changed fo
 
 
 class _StopCheck(BaseException):
-    """Ends the thread of a check that nobody waits for; no `except Exception` of an environment catches it."""
+    """Ends the thread of a check after its time limit; no `except Exception` of an environment catches it."""
 
 
 class Activity:
-    """What a check is doing, and since when; written by the thread that checks, read by the one that waits."""
+    """The current activity of a check, and its start; written by the checking thread, read by the waiting one."""
 
     def __init__(self) -> None:
         self.now = ("beginning", time.monotonic())
         self.stopped = False
 
     def __call__(self, doing: str) -> None:
-        """Says that `doing`, such as "tracing reset", begins; ends the thread where nobody waits any more."""
+        """Record that `doing`, such as "tracing reset", begins; end the thread if its time limit has passed."""
         if self.stopped:
             raise _StopCheck
         self.now = (doing, time.monotonic())
@@ -48,13 +49,13 @@ class Activity:
 def run_with_time_limit(
     work: Callable[[Activity], Iterator[Finding]], seconds: float, progress: bool, patience: float = PATIENCE
 ) -> list[Finding]:
-    """The findings of `work`, which names each of its activities; one activity may take `seconds` and no longer.
+    """Return the findings of `work`, which names each of its activities; one activity may take at most `seconds`.
 
     Args:
-      work: is called in a thread of its own; in this one where `seconds` is infinite and nothing is to be said.
-      seconds: after which an activity is left and becomes a finding, after those that were made before it.
-      progress: whether a line on standard error says what is being tried, after `patience` seconds, and again
-        each time that it has taken twice as long.
+      work: called in a thread of its own; in the caller's where `seconds` is infinite and nothing is to be reported.
+      seconds: the limit of one activity, which is then stopped and becomes a finding, after the earlier findings.
+      progress: whether a line on standard error names the activity, after `patience` seconds, and again
+        each time that its duration has doubled.
       patience: in seconds.
     """
     activity = Activity()
@@ -64,7 +65,7 @@ def run_with_time_limit(
     errors: list[BaseException] = []
 
     def collect() -> None:
-        for finding in work(activity):  # one by one, so that those made before a stop are there
+        for finding in work(activity):  # one by one, so that those made before a stop are kept
             findings.append(finding)
 
     thread = _start_thread(collect, errors)
@@ -81,7 +82,7 @@ def run_with_time_limit(
 
 
 def _wait(thread: threading.Thread, activity: Activity, seconds: float, patience: float) -> Iterator[Finding]:
-    """Waits for the thread's end, or until one activity took too long, and speaks of one that takes long."""
+    """Wait for the thread's end or the limit of one activity, and report one that takes long."""
     reported, pause = activity.now, patience
     while thread.is_alive():
         doing, since = now = activity.now
@@ -98,7 +99,7 @@ def _wait(thread: threading.Thread, activity: Activity, seconds: float, patience
 
 
 def _start_thread(work: Callable[[], None], errors: list[BaseException]) -> threading.Thread:
-    """A running daemon thread, which no process waits for at its end, with the caller's settings of JAX."""
+    """Start a daemon thread, which does not delay the end of the process, with the caller's settings of JAX."""
     settings = {name: getattr(jax.config, name) for name in CALLER_SETTINGS}
 
     def run() -> None:
@@ -122,10 +123,10 @@ def _start_thread(work: Callable[[], None], errors: list[BaseException]) -> thre
 
 
 def _stop_thread(thread: threading.Thread, activity: Activity) -> None:
-    """Ends a thread that nobody waits for, as far as can be.
+    """End a thread that nobody waits for, as far as possible.
 
-    Python code is ended at its next line; what runs within a compiled program or a call of C goes on until it
-    returns or the process ends.
+    Python code is ended at its next line; a compiled program or a call of C continues until it returns or the
+    process ends.
     """
     activity.stopped = True
     assert thread.ident is not None  # it was started

@@ -20,18 +20,18 @@ CONCRETIZATION = (
     jax.errors.TracerIntegerConversionError,
     jax.errors.NonConcreteBooleanIndexError,
 )
-REPEATS = 4  # traces of each kind: a coin that Python throws once a trace goes unseen 1 time in 64
+REPEATS = 4  # traces of each kind: a random choice of Python's per trace stays undetected 1 time in 64
 
 
 class Traces(NamedTuple):
-    """What reset and step return, as shapes and dtypes."""
+    """The results of reset and step, as shapes and dtypes."""
 
     start: tuple[Any, TimeStep]
     stepped: tuple[Any, TimeStep]
 
 
 def sample_action(env: Any, key: jax.Array, mask: Any) -> Any:
-    """A random action of the whole world: one, or one for each agent."""
+    """Draw a random action of the environment: one, or one for each agent."""
     if env.num_agents == 1:
         return env.action_space.sample(key, mask)
     keys = jax.random.split(key, env.num_agents)
@@ -41,7 +41,7 @@ def sample_action(env: Any, key: jax.Array, mask: Any) -> Any:
 
 
 def first_steps(env: Any, key: jax.Array) -> tuple[Any, ...]:
-    """A reset and two steps: the smallest program that calls all there is."""
+    """Make a reset and two steps: the smallest program that calls everything."""
     state, start = env.reset(jax.random.fold_in(key, 0))
     results = [(state, start)]
     for i in (1, 2):
@@ -51,10 +51,10 @@ def first_steps(env: Any, key: jax.Array) -> tuple[Any, ...]:
 
 
 def trace(env: Any, key: jax.Array, activity: Callable[[str], None]) -> Traces:
-    """Traces a reset and a step, each of which is said to `activity` before.
+    """Trace a reset and a step, each of which is reported to `activity` before.
 
     Raises:
-      WrongError: with the findings, where either cannot be traced or does not return arrays.
+      FindingsError: with the findings, where either cannot be traced or does not return arrays.
     """
     activity("tracing reset")
     start = _trace_method(env, "reset", key)
@@ -71,7 +71,7 @@ def trace(env: Any, key: jax.Array, activity: Callable[[str], None]) -> Traces:
     try:
         stepped = _trace_method(env, "step", start[0], action, key)
     except FindingsError as wrong_step:
-        # With a wrong reset, as one for fewer agents than there are actions, a step may well fail.
+        # After a wrong reset, such as one for fewer agents than there are actions, a step may well fail too.
         wrong = [
             *_check_fields(env, "reset", start[1]),
             *_check_observation(env, "reset", start[1].observation),
@@ -110,7 +110,7 @@ def _trace_finding(env: Any, method: str, args: tuple, error: BaseException) -> 
 
 
 def leak_finding(doing: str, error: BaseException) -> Finding:
-    """The finding for a traced value that was kept somewhere else than in the state."""
+    """Make the finding for a traced value that was kept outside of the state."""
     return Finding(
         "hidden-state",
         f"{doing} used a value that an earlier call left outside of the state, at {operation(error)}; "
@@ -119,7 +119,7 @@ def leak_finding(doing: str, error: BaseException) -> Finding:
 
 
 def _runs_eagerly(env: Any, method: str, args: tuple) -> bool:
-    """Whether the method works on concrete values, so that only tracing it failed."""
+    """Report whether the method works on concrete values, so that only tracing it failed."""
     key = jax.random.key(0)
     try:
         state, timestep = env.reset(key)
@@ -131,7 +131,7 @@ def _runs_eagerly(env: Any, method: str, args: tuple) -> bool:
 
 
 def _unpack_result(method: str, result: Any) -> tuple[Any, TimeStep]:
-    """The result of reset or step, if it is (state, TimeStep) of arrays."""
+    """Return the result of reset or step, if it is (state, TimeStep) of arrays."""
     right = "(state, TimeStep) would be right"
 
     def wrong(message: str) -> FindingsError:
@@ -169,7 +169,7 @@ def _is_array(leaf: Any) -> bool:
 
 
 def check_types(env: Any, traces: Traces) -> Iterator[Finding]:
-    """Everything that shapes and dtypes tell: of the state, the time-step, its masks and its agents."""
+    """Check everything that shapes and dtypes show: of the state, the time-step, its masks and its agents."""
     (state, start), (next_state, stepped) = traces
     yield from _compare_trees("state-changes", "state", state, next_state)
     yield from _compare_trees("info-changes", "info", start.info, stepped.info)
@@ -179,15 +179,13 @@ def check_types(env: Any, traces: Traces) -> Iterator[Finding]:
         wrong += _check_observation(env, method, timestep.observation)
         wrong += _check_mask(env, method, timestep.action_mask)
     yield from wrong
-    if (
-        not wrong
-    ):  # right by themselves, they may still differ: in weak types, or by a mask that comes and goes
+    if not wrong:  # each is right, but they may differ: in weak types, or by a mask that only one has
         without = [timestep._replace(info={}) for timestep in (start, stepped)]
         yield from _compare_trees("timestep-type", "time-step", *without)
 
 
 def _compare_trees(rule: str, what: str, before: Any, after: Any) -> Iterator[Finding]:
-    """What differs between two trees of abstract arrays."""
+    """Yield the differences between two trees of abstract arrays."""
     old, new = named_leaves(before), named_leaves(after)
     for path in [path for path in old if path not in new]:
         yield Finding(
@@ -220,7 +218,7 @@ def _type(leaf: Any) -> str:
 
 
 def _check_fields(env: Any, method: str, timestep: TimeStep) -> Iterator[Finding]:
-    """Reward, discount, first, last and alive: one number each, or one for each agent."""
+    """Check reward, discount, first, last and alive: one number each, or one for each agent."""
     several = env.num_agents > 1
     per_agent = (env.num_agents,) if several else ()
     expected = {
@@ -233,7 +231,7 @@ def _check_fields(env: Any, method: str, timestep: TimeStep) -> Iterator[Finding
     for field, (shape, dtype) in expected.items():
         value = getattr(timestep, field)
         if value is None:
-            continue  # only alive may be: _unpacked has seen the others
+            continue  # only alive may be None: the others are checked before
         if not hasattr(value, "shape"):
             yield Finding("timestep-type", f"`{field}` of {method} is a tree; one array would be right")
         elif value.shape != shape:
@@ -262,7 +260,7 @@ def _check_observation(env: Any, method: str, observation: Any) -> Iterator[Find
         else:
             shapes = [(agents, *space.shape)] if agents > 1 else [space.shape]
             if path == "observation['global_state']":
-                shapes.append(space.shape)  # the world's own: no agent axis
+                shapes.append(space.shape)  # of the whole environment: no agent axis
             if leaf.shape not in shapes:
                 agent_axis = (
                     agents > 1 and leaf.shape[1:] == space.shape and leaf.ndim == len(space.shape) + 1
@@ -276,7 +274,7 @@ def _check_observation(env: Any, method: str, observation: Any) -> Iterator[Find
 
 
 def observation_leaves(space: Any, tree: Any, path: str = "observation") -> Iterator[tuple[str, Any, Any]]:
-    """(path, space, value) for each space that is no Dict; None for what only the other side has."""
+    """Yield (path, space, value) for each space that is not a Dict; None for what only the other side has."""
     if not isinstance(space, Dict):
         yield path, space, tree
         return
@@ -296,7 +294,7 @@ def observation_leaves(space: Any, tree: Any, path: str = "observation") -> Iter
 def mask_parts(
     space: Any, mask: Any, path: str = "action_mask"
 ) -> Iterator[tuple[str, Any, tuple[int, ...]]]:
-    """(path, mask, sizes) for each space that can be masked; no sizes where it cannot be."""
+    """Yield (path, mask, sizes) for each space that can be masked; no sizes where it cannot be."""
     if isinstance(space, Dict) and isinstance(mask, Mapping):
         for name, part in mask.items():
             inner = f"{path}[{name!r}]"
@@ -327,7 +325,7 @@ def _check_mask(env: Any, method: str, mask: Any) -> Iterator[Finding]:
 
 
 def check_repeatable(env: Any, key: jax.Array) -> Iterator[Finding]:
-    """Several traces of the same calls are the same program, or at least give the same numbers."""
+    """Check that several traces of the same calls are the same program, or at least give the same numbers."""
     programs = []
     for inline in (False, True):
         programs.append(
@@ -349,7 +347,7 @@ def check_repeatable(env: Any, key: jax.Array) -> Iterator[Finding]:
 
 
 def _program(env: Any, key: jax.Array, inline: bool) -> Any:
-    """A fresh trace of the first steps; `inline` runs the Python of inner jitted functions again too."""
+    """Trace the first steps again; `inline` runs the Python of inner jitted functions again too."""
     make = jax.make_jaxpr(lambda key: first_steps(env, key), return_shape=True)
     if not inline:
         return make(key)
@@ -370,7 +368,7 @@ def _equal_constants(one: Any, other: Any) -> bool:
 
 
 def bitwise_equal(a: Any, b: Any) -> bool:
-    """Whether two arrays are equal bit for bit, NaN equal to NaN, keys by their data."""
+    """Report whether two arrays are equal bit for bit, NaN equal to NaN, keys by their data."""
     if hasattr(a, "dtype") and jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key):
         a, b = jax.random.key_data(a), jax.random.key_data(b)
     a, b = np.asarray(a), np.asarray(b)
@@ -378,12 +376,12 @@ def bitwise_equal(a: Any, b: Any) -> bool:
 
 
 def is_inexact(value: Any) -> bool:
-    """Whether an array is of floating point, the narrow kinds among it, or complex: it may hold NaN."""
+    """Report whether an array is of floating point (of any width) or complex, and so may hold NaN."""
     return jnp.issubdtype(value.dtype, jnp.inexact)
 
 
 def _difference(shapes: Any, one: Any, other: Any, key: jax.Array) -> str:
-    """The first output in which two traces differ, in words; "" if none does."""
+    """Describe the first output in which two traces differ; "" if none does."""
     if str(one.out_avals) != str(other.out_avals):
         return f"the results have the types {one.out_avals} and then {other.out_avals}"
     names = list(named_leaves(shapes))
@@ -398,7 +396,7 @@ def _difference(shapes: Any, one: Any, other: Any, key: jax.Array) -> str:
 
 
 def _describe_place(name: str) -> str:
-    """`0/1/reward` in words: the call, and what it returned."""
+    """Convert `0/1/reward` to words: the call, and what it returned."""
     call, part, *rest = name.split("/")
     calls = ("reset", "the first step", "the second step")
     leaf = f"`{'/'.join(rest)}`" if rest else "the value"
@@ -406,7 +404,7 @@ def _describe_place(name: str) -> str:
 
 
 def format_short(value: Any) -> str:
-    """An array in a few characters."""
+    """Format an array in a few characters."""
     if hasattr(value, "dtype") and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
         value = jax.random.key_data(value)
     value = np.asarray(value)
@@ -417,7 +415,7 @@ def format_short(value: Any) -> str:
 
 
 def check_as_argument(env: Any, key: jax.Array) -> Iterator[Finding]:
-    """The environment works as an argument of a compiled program, where its numbers are traced."""
+    """Check that the environment works as an argument of a compiled program, where its numbers are traced."""
     constant = jax.eval_shape(lambda key: first_steps(env, key), key)
     result = _try_traced(env, lambda: jax.eval_shape(first_steps, as_arrays(env), key))
     if isinstance(result, Finding):
@@ -451,7 +449,7 @@ def _try_traced(env: Any, function: Callable[[], Any]) -> Any:
 
 
 def check_vmappable(env: Any, traces: Traces, key: jax.Array) -> Iterator[Finding]:
-    """Reset and step can be mapped over a batch."""
+    """Check that reset and step can be mapped over a batch."""
     keys = jax.random.split(key, 2)
 
     def reset_and_step(key: jax.Array) -> Any:

@@ -1,9 +1,8 @@
-"""The environment checker: names what is wrong with an environment, in one sentence each.
+"""The environment checker: finds errors of an environment and describes each in one sentence.
 
-The checks come in three stages, each of which needs the one before: what can be read off the object
-(protocol and spaces), what can be traced (structure, shapes, dtypes, repeatability, `vmap`), and what
-random rollouts show. Where a stage finds something that a later one needs, the later one is left out,
-and a finding says so.
+The checks have three stages, each of which needs the one before: reading the object's attributes (protocol
+and spaces), tracing (structure, shapes, dtypes, repeatability, `vmap`), and random rollouts. Where a stage
+finds something that a later one needs, the later one is skipped, and a finding says so.
 """
 
 import functools
@@ -59,28 +58,27 @@ def check(
     seconds: float = 60.0,
     progress: bool = False,
 ) -> list[Finding]:
-    """Looks for mistakes in an environment.
+    """Look for errors in an environment.
 
-    Never raises because of the environment: an error inside it becomes a finding, and so does what takes too long.
-    The checks run in a thread of their own, which is left to itself where one of them takes too long: Python code
-    in it is ended at its next line, a compiled program goes on until it returns or the process ends, which does not
-    wait for it. With `seconds=math.inf` and no progress they run in the caller's thread.
+    Never raises because of the environment: an error inside it becomes a finding, and so does an activity
+    that takes too long. The checks run in a thread of their own, which is abandoned where one of them takes
+    too long: Python code in it is ended at its next line; a compiled program continues until it returns or
+    the process ends, which does not wait for it. With `seconds=math.inf` and no progress they run in the
+    caller's thread.
 
     Args:
       env: the environment, an instance.
-      keys: how many environments run at once, each from a key of its own; 2 or more.
-      steps: how many random steps each makes in one block; fewer where observations are huge.
-      max_steps: after how many random steps an episode counts as one that never ends.
+      keys: the number of environments that run at once, each from its own key; 2 or more.
+      steps: the number of random steps of each in one block; fewer where observations are huge.
+      max_steps: the number of random steps after which an episode counts as one that never ends.
       seed: of all keys and actions.
-      ignore: rules (keys of `RULES`) that are meant to be broken, such as "key-ignored" for an
+      ignore: rules (keys of `RULES`) that are broken on purpose, such as "key-ignored" for an
         environment that is deterministic.
-      seconds: how long one part of the check may take, such as tracing reset or running it, before it is given
-        up with a finding; above 0, infinite for as long as it takes.
-      progress: whether a line on standard error says what is being tried, where that takes more than 5 seconds.
-
+      seconds: the limit of one part of the check, such as tracing reset or running it, after which it is stopped
+        with a finding; above 0, infinite for no limit.
+      progress: whether a line on standard error names an activity that takes more than 5 seconds.
     Returns:
-      what was found, in the order of the checks; nothing found is an empty list.
-
+      the findings, in the order of the checks; an empty list if there are none.
     Raises:
       ShoalError: an argument other than `env` is out of range.
     """
@@ -154,7 +152,7 @@ def _static_findings(env: Any) -> Iterator[Finding]:
 
 
 def _trace_or_findings(env: Any, key: jax.Array, activity: Activity) -> Any:
-    """The traces of reset and step, or the findings that prevent them."""
+    """Return the traces of reset and step, or the findings that prevent them."""
     try:
         return trace(env, key, activity)
     except FindingsError as wrong:
@@ -196,7 +194,7 @@ def _rollout_findings(
 
 
 def _run_stage(activity: Activity, doing: str, stage: Callable[[], Iterable[Finding]]) -> list[Finding]:
-    """The findings of a stage; an error inside it is one more."""
+    """Return the findings of a stage; an error inside it is one more."""
     activity(doing)
     findings: list[Finding] = []
     try:

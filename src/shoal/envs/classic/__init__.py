@@ -1,1 +1,1 @@
-"""Classic control, equal to Gymnasium step by step."""
+"""Classic control environments, each step equal to Gymnasium's."""

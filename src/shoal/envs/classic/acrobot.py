@@ -10,24 +10,24 @@ from shoal.envs.base import TimeStep, environment, parameter, restart, transitio
 from shoal.envs.classic import scenes
 from shoal.spaces import Box, Discrete
 
-MAX_VELOCITY_1 = 4 * np.pi  # radians a second
+MAX_VELOCITY_1 = 4 * np.pi  # radians per second
 MAX_VELOCITY_2 = 9 * np.pi
-RUNGE_KUTTA_STAGES = ((0, 1 / 6), (1 / 2, 1 / 3), (1 / 2, 1 / 3), (1, 1 / 6))  # where, and its weight
+RUNGE_KUTTA_STAGES = ((0, 1 / 6), (1 / 2, 1 / 3), (1 / 2, 1 / 3), (1, 1 / 6))  # times and weights
 TARGET_HEIGHT = 1.0  # metres above the pivot
-START_RANGE = 0.1  # every coordinate of the first state lies within it
+START_RANGE = 0.1  # largest magnitude of each coordinate of the first state
 
 
 class AcrobotState(NamedTuple):
-    """Two hinged links, the first hanging from a fixed pivot."""
+    """The angles and angular velocities of two links, the first of which hangs from a fixed pivot."""
 
     angle_1: jax.Array  # of the first link, radians from hanging down
     angle_2: jax.Array  # of the second link, relative to the first
-    velocity_1: jax.Array  # radians a second
+    velocity_1: jax.Array  # radians per second
     velocity_2: jax.Array
 
 
 def observe(state: AcrobotState) -> jax.Array:
-    """Cosine and sine of both angles and the two velocities, [6]."""
+    """Return cosine and sine of both angles and the two velocities, [6]."""
     return jnp.stack(
         (
             jnp.cos(state.angle_1),
@@ -41,7 +41,7 @@ def observe(state: AcrobotState) -> jax.Array:
 
 
 def wrap(angle: jax.Array) -> jax.Array:
-    """The same direction within [-π, π]; an angle that is there already stays as it is."""
+    """Return the same direction within [-π, π]; an angle in this range is returned unchanged."""
     turns = jnp.round(angle / (2 * jnp.pi))
     return jnp.where(jnp.abs(angle) <= jnp.pi, angle, angle - 2 * jnp.pi * turns)
 
@@ -50,9 +50,9 @@ def wrap(angle: jax.Array) -> jax.Array:
 class Acrobot:
     """A gymnast on the high bar: torque at the middle joint alone swings the tip above the bar.
 
-    Every step gives reward -1, the one that reaches the height 0; the episode terminates there. The
-    equations of motion are the book's, integrated by one Runge-Kutta step of fourth order, as in
-    Gymnasium's Acrobot-v1.
+    Every step gives reward -1, except the one that reaches the height, which gives 0 and terminates. The
+    equations of motion are the book's, integrated by one Runge-Kutta step of fourth order, as in Gymnasium's
+    Acrobot-v1.
 
     Source: Sutton 1996, "Generalization in Reinforcement Learning: Successful Examples Using Sparse
     Coarse Coding"; Sutton and Barto 1998, "Reinforcement Learning: An Introduction", sec. 11.3.
@@ -76,12 +76,12 @@ class Acrobot:
     frames_per_second = 15
 
     def reset(self, key: jax.Array) -> tuple[AcrobotState, TimeStep]:
-        """Hanging down, nearly at rest."""
+        """Start hanging down, nearly at rest."""
         state = AcrobotState(*jax.random.uniform(key, (4,), minval=-START_RANGE, maxval=START_RANGE))
         return state, restart(observe(state))
 
     def step(self, state: AcrobotState, action: jax.Array, key: jax.Array) -> tuple[AcrobotState, TimeStep]:
-        """Swings for one time step; deterministic, the key is not used."""
+        """Apply a torque for one time step; deterministic, the key is not used."""
         integrated = self._integrate(state, (action - 1) * self.torque)
         state = AcrobotState(
             wrap(integrated.angle_1),
@@ -90,12 +90,13 @@ class Acrobot:
             jnp.clip(integrated.velocity_2, -MAX_VELOCITY_2, MAX_VELOCITY_2),
         )
         height = -jnp.cos(state.angle_1) - jnp.cos(state.angle_1 + state.angle_2)
-        # Once for the reward and the end: XLA may compute it for each, and round differently at the very height.
+        # Computed once for the reward and the termination: XLA may compute it twice and round differently
+        # near the height.
         is_above = jax.lax.optimization_barrier(height > TARGET_HEIGHT)
         return state, transition(observe(state), jnp.where(is_above, 0.0, -1.0), terminated=is_above)
 
     def _integrate(self, state: AcrobotState, torque: jax.Array) -> AcrobotState:
-        """One Runge-Kutta step of fourth order."""
+        """Make one Runge-Kutta step of fourth order."""
 
         def advance(slope: AcrobotState, duration: jax.Array | float) -> AcrobotState:
             return AcrobotState(*(x + duration * dx for x, dx in zip(state, slope, strict=True)))
@@ -106,13 +107,13 @@ class Acrobot:
             slope = self._slope(advance(slope, fraction * self.time_step), torque)
             return (slope, AcrobotState(*(t + weight * dx for t, dx in zip(total, slope, strict=True)))), None
 
-        # A loop, since XLA on the CPU would otherwise compute the early stages anew for every late one.
+        # A loop, since XLA on the CPU would otherwise compute the early stages again for every later one.
         zeros = AcrobotState(*(jnp.zeros_like(x) for x in state))
         (_, total), _ = jax.lax.scan(stage, (zeros, zeros), jnp.asarray(RUNGE_KUTTA_STAGES, jnp.float32))
         return advance(total, self.time_step)
 
     def _slope(self, state: AcrobotState, torque: jax.Array) -> AcrobotState:
-        """The state's derivative in time; the names d1, d2, φ1, φ2 are the book's."""
+        """Compute the state's derivative in time; the names d1, d2, φ1, φ2 are the book's."""
         angle_1, angle_2, velocity_1, velocity_2 = state
         m1, m2, l1, lc1, lc2 = self.mass_1, self.mass_2, self.length_1, self.centre_1, self.centre_2
         cos_2, sin_2 = jnp.cos(angle_2), jnp.sin(angle_2)
@@ -131,5 +132,5 @@ class Acrobot:
         return AcrobotState(velocity_1, velocity_2, acceleration_1, acceleration_2)
 
     def render(self, state: AcrobotState) -> np.ndarray:
-        """The two links, and the height that the tip is to reach."""
+        """Draw the two links and the height that the tip has to reach."""
         return scenes.two_links(float(state.angle_1), float(state.angle_2), TARGET_HEIGHT)

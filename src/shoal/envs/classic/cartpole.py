@@ -13,11 +13,11 @@ from shoal.spaces import Box, Discrete
 
 POSITION_LIMIT = 2.4  # metres from the middle of the track
 ANGLE_LIMIT = 12 * 2 * math.pi / 360  # radians from upright
-START_RANGE = 0.05  # every coordinate of the first state lies within it
+START_RANGE = 0.05  # largest magnitude of each coordinate of the first state
 
 
 class CartPoleState(NamedTuple):
-    """Cart and pole."""
+    """Positions and velocities of the cart and the pole."""
 
     position: jax.Array  # of the cart, metres
     velocity: jax.Array
@@ -26,7 +26,7 @@ class CartPoleState(NamedTuple):
 
 
 def observe(state: CartPoleState) -> jax.Array:
-    """The whole state as a vector, [4]."""
+    """Return the whole state as a vector, [4]."""
     return jnp.stack(state)
 
 
@@ -58,13 +58,13 @@ class CartPole:
     frames_per_second = 50
 
     def reset(self, key: jax.Array) -> tuple[CartPoleState, TimeStep]:
-        """Nearly upright and nearly at rest, in the middle of the track."""
+        """Start nearly upright and nearly at rest, in the middle of the track."""
         start = jax.random.uniform(key, (4,), minval=-START_RANGE, maxval=START_RANGE)
         state = CartPoleState(*start)
         return state, restart(observe(state))
 
     def step(self, state: CartPoleState, action: jax.Array, key: jax.Array) -> tuple[CartPoleState, TimeStep]:
-        """Pushes for one time step; deterministic, the key is not used."""
+        """Push the cart for one time step; deterministic, the key is not used."""
         state = self._move(state, jnp.where(action == 1, self.force, -self.force))
         fallen = (jnp.abs(state.position) > POSITION_LIMIT) | (jnp.abs(state.angle) > ANGLE_LIMIT)
         return state, transition(observe(state), reward=1.0, terminated=fallen)
@@ -87,7 +87,7 @@ class CartPole:
         )
 
     def render(self, state: CartPoleState) -> np.ndarray:
-        """The cart on its track."""
+        """Draw the cart on its track."""
         return scenes.cart_with_pole(
             float(state.position), float(state.angle), 2 * float(self.half_length), POSITION_LIMIT
         )

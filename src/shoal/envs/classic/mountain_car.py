@@ -17,19 +17,19 @@ STEEPNESS = 3.0  # the hill is sin(3 x)
 
 
 class MountainCarState(NamedTuple):
-    """Where the car is and how fast."""
+    """Position and velocity of the car."""
 
     position: jax.Array
     velocity: jax.Array  # per step
 
 
 def observe(state: MountainCarState) -> jax.Array:
-    """The whole state as a vector, [2]."""
+    """Return the whole state as a vector, [2]."""
     return jnp.stack(state)
 
 
 def start(key: jax.Array) -> tuple[MountainCarState, TimeStep]:
-    """At rest, near the valley's bottom."""
+    """Start at rest, near the bottom of the valley."""
     low, high = START_POSITIONS
     position = jax.random.uniform(key, minval=low, maxval=high)
     state = MountainCarState(position, velocity=jnp.zeros_like(position))
@@ -37,7 +37,7 @@ def start(key: jax.Array) -> tuple[MountainCarState, TimeStep]:
 
 
 def drive(state: MountainCarState, push: jax.Array, gravity: jax.Array | float) -> MountainCarState:
-    """One step on the hill: the push and the slope change the velocity; the left wall stops the car."""
+    """Make one step: the push and the slope change the velocity; the left wall stops the car."""
     velocity = state.velocity + push - jnp.cos(STEEPNESS * state.position) * gravity
     velocity = jnp.clip(velocity, -MAX_SPEED, MAX_SPEED)
     position = jnp.clip(state.position + velocity, MIN_POSITION, MAX_POSITION)
@@ -46,7 +46,7 @@ def drive(state: MountainCarState, push: jax.Array, gravity: jax.Array | float) 
 
 
 def picture(state: MountainCarState, goal: jax.Array | float) -> np.ndarray:
-    """The car on the hill and the goal's flag, uint8 [height, width, 3]."""
+    """Draw the car on the hill and the goal's flag, uint8 [height, width, 3]."""
     return scenes.car_on_a_hill(float(state.position), float(goal), MIN_POSITION, MAX_POSITION, STEEPNESS)
 
 
@@ -59,27 +59,27 @@ class MountainCar:
     Source: Moore 1990, "Efficient Memory-based Learning for Robot Control".
     """
 
-    force: float = parameter(default=0.001)  # of a push, as the change of velocity in one step
+    force: float = parameter(default=0.001)  # change of velocity in one step by a push
     gravity: float = parameter(default=0.0025)
     goal_position: float = parameter(default=0.5)
-    goal_velocity: float = parameter(default=0.0)  # the least with which the goal counts as reached
+    goal_velocity: float = parameter(default=0.0)  # the smallest velocity that counts at the goal
 
     observation_space = Box(low=(MIN_POSITION, -MAX_SPEED), high=(MAX_POSITION, MAX_SPEED))
     action_space = Discrete(3)  # push left, coast, push right
     frames_per_second = 30
 
     def reset(self, key: jax.Array) -> tuple[MountainCarState, TimeStep]:
-        """At rest, near the valley's bottom."""
+        """Start at rest, near the bottom of the valley."""
         return start(key)
 
     def step(
         self, state: MountainCarState, action: jax.Array, key: jax.Array
     ) -> tuple[MountainCarState, TimeStep]:
-        """Drives one step; deterministic, the key is not used."""
+        """Drive one step; deterministic, the key is not used."""
         state = drive(state, (action - 1) * self.force, self.gravity)
         is_at_goal = (state.position >= self.goal_position) & (state.velocity >= self.goal_velocity)
         return state, transition(observe(state), reward=-1.0, terminated=is_at_goal)
 
     def render(self, state: MountainCarState) -> np.ndarray:
-        """The car on the hill."""
+        """Draw the car on the hill."""
         return picture(state, self.goal_position)

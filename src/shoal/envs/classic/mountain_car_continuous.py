@@ -1,4 +1,4 @@
-"""MountainCarContinuous-v0: the mountain car with a throttle."""
+"""MountainCarContinuous-v0: the mountain car with a continuous force."""
 
 import jax
 import jax.numpy as jnp
@@ -22,20 +22,20 @@ MAX_THROTTLE = 1.0
 
 @environment
 class MountainCarContinuous:
-    """The mountain car, pushed by as much as the agent likes, which costs fuel.
+    """The mountain car with a continuous force, which costs fuel.
 
-    The reward is 100 at the goal less 0.1 times the action squared at every step; a throttle beyond
-    [-1, 1] is clipped, but paid for as asked. The episode terminates at the goal. The same as Gymnasium's
-    MountainCarContinuous-v0.
+    Every step costs 0.1 times the action squared, and the goal gives 100. An action beyond [-1, 1] is
+    clipped, but its cost is computed before clipping. The episode terminates at the goal. The same as
+    Gymnasium's MountainCarContinuous-v0.
 
     Source: Moore 1990, "Efficient Memory-based Learning for Robot Control"; the continuous
     version is that of de Broissia and Sigaud in Gymnasium.
     """
 
-    power: float = parameter(default=0.0015)  # the change of velocity in one step at full throttle
+    power: float = parameter(default=0.0015)  # the change of velocity in one step by the action 1
     gravity: float = parameter(default=0.0025)
     goal_position: float = parameter(default=0.45)
-    goal_velocity: float = parameter(default=0.0)  # the least with which the goal counts as reached
+    goal_velocity: float = parameter(default=0.0)  # the smallest velocity that counts at the goal
     goal_reward: float = parameter(default=100.0)
     fuel_cost: float = parameter(default=0.1)
 
@@ -44,13 +44,13 @@ class MountainCarContinuous:
     frames_per_second = 30
 
     def reset(self, key: jax.Array) -> tuple[MountainCarState, TimeStep]:
-        """At rest, near the valley's bottom."""
+        """Start at rest, near the bottom of the valley."""
         return start(key)
 
     def step(
         self, state: MountainCarState, action: jax.Array, key: jax.Array
     ) -> tuple[MountainCarState, TimeStep]:
-        """Drives one step; deterministic, the key is not used."""
+        """Drive one step; deterministic, the key is not used."""
         (requested,) = action
         throttle = jnp.clip(requested, -MAX_THROTTLE, MAX_THROTTLE)
         state = drive(state, throttle * self.power, self.gravity)
@@ -59,5 +59,5 @@ class MountainCarContinuous:
         return state, transition(observe(state), reward, terminated=is_at_goal)
 
     def render(self, state: MountainCarState) -> np.ndarray:
-        """The car on the hill."""
+        """Draw the car on the hill."""
         return picture(state, self.goal_position)

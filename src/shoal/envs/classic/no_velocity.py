@@ -1,4 +1,4 @@
-"""CartPole and Pendulum whose velocities cannot be seen: what a policy needs, it must remember.
+"""CartPole and Pendulum without velocities in the observation, so that a policy needs a memory.
 
 Physics, parameters and time limits are those of CartPole-v1 and Pendulum-v1.
 """

@@ -10,35 +10,35 @@ from shoal.envs.base import TimeStep, environment, parameter, restart, transitio
 from shoal.envs.classic import scenes
 from shoal.spaces import Box
 
-MAX_SPEED = 8.0  # radians a second
+MAX_SPEED = 8.0  # radians per second
 MAX_TORQUE = 2.0
 START_SPEED = 1.0
 
 
 class PendulumState(NamedTuple):
-    """Where the pendulum is and how fast it turns."""
+    """Angle and angular velocity of the pendulum."""
 
-    angle: jax.Array  # radians from upright; grows beyond a turn
-    velocity: jax.Array  # radians a second
+    angle: jax.Array  # radians from upright; not wrapped to one turn
+    velocity: jax.Array  # radians per second
 
 
 def observe(state: PendulumState) -> jax.Array:
-    """The tip's position and the angular velocity, [3]."""
+    """Return the tip's position and the angular velocity, [3]."""
     return jnp.stack((jnp.cos(state.angle), jnp.sin(state.angle), state.velocity))
 
 
 def normalise_angle(angle: jax.Array) -> jax.Array:
-    """The same direction as an angle in [-π, π)."""
+    """Return the same direction as an angle in [-π, π)."""
     return (angle + jnp.pi) % (2 * jnp.pi) - jnp.pi
 
 
 @environment
 class Pendulum:
-    """A pendulum, driven by a torque too weak to lift it at once, is to stand still upright.
+    """Swing a pendulum up and keep it upright, with a torque too weak to lift it at once.
 
     The reward is `-(angle² + 0.1 velocity² + 0.001 torque²)`, of the state before the step and the clipped
-    torque. Episodes are only ever cut by a time limit. The rod is uniform, its moment of inertia about
-    the pivot is `m l² / 3`. The same as Gymnasium's Pendulum-v1.
+    torque. Episodes end only by the time limit. The rod is uniform; its moment of inertia about the pivot is
+    `m l² / 3`. The same as Gymnasium's Pendulum-v1.
 
     Source: Brockman et al. 2016, "OpenAI Gym".
     """
@@ -55,14 +55,14 @@ class Pendulum:
     frames_per_second = 20
 
     def reset(self, key: jax.Array) -> tuple[PendulumState, TimeStep]:
-        """Any angle, turning slowly."""
+        """Start at any angle, turning slowly."""
         limits = jnp.asarray((jnp.pi, START_SPEED))
         angle, velocity = jax.random.uniform(key, (2,), minval=-limits, maxval=limits)
         state = PendulumState(angle, velocity)
         return state, restart(observe(state))
 
     def step(self, state: PendulumState, action: jax.Array, key: jax.Array) -> tuple[PendulumState, TimeStep]:
-        """Turns for one time step; deterministic, the key is not used."""
+        """Apply a torque for one time step; deterministic, the key is not used."""
         angle, velocity = state
         torque = jnp.clip(action[0], -MAX_TORQUE, MAX_TORQUE)
         cost = normalise_angle(angle) ** 2 + self.velocity_cost * velocity**2 + self.torque_cost * torque**2
@@ -75,5 +75,5 @@ class Pendulum:
         return state, transition(observe(state), -cost)
 
     def render(self, state: PendulumState) -> np.ndarray:
-        """The rod on its pivot."""
+        """Draw the rod on its pivot."""
         return scenes.pendulum(float(state.angle), float(self.length))

@@ -1,4 +1,4 @@
-"""Pictures of the classic environments: lengths are in metres where the world has them, drawn to scale."""
+"""Images of the classic environments; lengths are in metres where the environment has them, and to scale."""
 
 import math
 
@@ -16,7 +16,7 @@ GREEN: Colour = (78, 160, 96)
 
 
 def cart_with_pole(position: float, angle: float, pole: float, limit: float) -> np.ndarray:
-    """A cart on a track that ends at -limit and limit; the angle is from upright, clockwise."""
+    """Draw a cart on a track that ends at -limit and limit; the angle is from upright, clockwise."""
     height, width, rail = 240, 480, 180.0
     scale = width / (2.3 * limit)
     picture = canvas(height, width, BACKGROUND)
@@ -38,7 +38,7 @@ def cart_with_pole(position: float, angle: float, pole: float, limit: float) -> 
 
 
 def pendulum(angle: float, length: float) -> np.ndarray:
-    """A rod on a pivot; the angle is from upright, counter-clockwise."""
+    """Draw a rod on a pivot; the angle is from upright, counter-clockwise."""
     size = 320
     centre = (size / 2, size / 2)
     picture = canvas(size, size, BACKGROUND)
@@ -53,7 +53,9 @@ def pendulum(angle: float, length: float) -> np.ndarray:
 
 
 def two_links(angle_1: float, angle_2: float, bar: float) -> np.ndarray:
-    """Two hinged links of length 1 and a line to be reached; angles from hanging down, the second's from the first."""
+    """Draw two hinged links of length 1 and a line to be reached; angles from hanging down, the second's from
+    the first.
+    """
     size = 320
     scale = size / 2 / 2.24
     pivot = (size / 2, size / 2)
@@ -71,7 +73,7 @@ def two_links(angle_1: float, angle_2: float, bar: float) -> np.ndarray:
 
 
 def car_on_a_hill(position: float, goal: float, low: float, high: float, steepness: float) -> np.ndarray:
-    """A car on the hill sin(steepness x), between low and high, and a flag at the goal."""
+    """Draw a car on the hill sin(steepness x), between low and high, and a flag at the goal."""
     height, width = 240, 480
     scale = width / (high - low)
     picture = canvas(height, width, BACKGROUND)
@@ -101,7 +103,7 @@ def car_on_a_hill(position: float, goal: float, low: float, high: float, steepne
 
 
 def _paint_car(picture: np.ndarray, contact: Point, tilt: float) -> None:
-    """A car that stands on a point, its front up by a tilt (negative, since y runs downwards)."""
+    """Paint a car that stands on a point, its front raised by an angle (negative, since y points downwards)."""
 
     def point_at(ahead: float, up: float) -> Point:
         return (
@@ -117,5 +119,5 @@ def _paint_car(picture: np.ndarray, contact: Point, tilt: float) -> None:
 
 
 def _end_point(start: Point, angle: float, length: float) -> Point:
-    """The point at an angle from upright, clockwise."""
+    """Return the point at a length and an angle from upright, clockwise."""
     return start[0] + length * math.sin(angle), start[1] - length * math.cos(angle)

@@ -1,7 +1,8 @@
 """Grid worlds: the MiniGrid tasks, and XLand-MiniGrid's rules and goals, on one engine.
 
-A grid lies flat in memory with a margin about it, one 16-bit value a cell, so that what an agent sees is
-one gather (`board`, `views`). An action touches at most the cell in front (`actions`); rules and goals are
-rows of a table that are compared with the nine cells about the agent and the cell in front (`near`,
-`rules`, `goals`). `world` puts these together, `minigrid` and `xland` say how an episode starts.
+A grid is flat in memory with a margin around it, one 16-bit value per cell, so that a view is one gather
+(`engine.board`, `engine.views`). An action changes at most the cell in front (`engine.agent`). Rules and
+goals are rows of a table that are compared with the nine cells near the agent and the cell in front
+(`engine.adjacency`, `engine.rules`, `engine.goals`). `engine.world` combines these; `tasks.minigrid` and
+`tasks.xland` define the start of an episode.
 """

@@ -1,4 +1,4 @@
-"""Grid worlds as RGB images, in the style that users of MiniGrid know.
+"""Grid worlds as RGB images, in the style of MiniGrid.
 
 Every tile of every colour, with and without the agent on it, is drawn once with NumPy (`atlas`); an image of
 many cells is then one gather, which can be compiled and mapped over.
@@ -32,9 +32,9 @@ RGB = {
 }
 LINE = RGB[Colour.GREY]  # between cells, along their upper and left edges
 LINE_WIDTH = 1 / 32
-OUTLINE_WIDTH = 1 / 16  # in the colour of the lines, about things that are black: the floor is black too
-NEAR_BLACK = (28, 28, 28)  # of doors, goals and walls that are black
-HIGHLIGHT = 0.3  # how far towards white the cells are that the agent sees, in a picture of the whole grid
+OUTLINE_WIDTH = 1 / 16  # in the colour of the lines, around black objects, since the floor is black too
+NEAR_BLACK = (28, 28, 28)  # of black doors, goals and walls
+HIGHLIGHT = 0.3  # how far visible cells are blended towards white in an image of the whole grid
 
 NUM_FIGURES = len(DIRECTIONS) + 1  # no agent on a tile, or one that looks up, right, down or left
 NO_AGENT, AGENT_UP = 0, 1
@@ -43,7 +43,7 @@ NO_AGENT, AGENT_UP = 0, 1
 def _radial_points(
     corners: int, radii: tuple[float, float], middle: float, first_angle: float = 0.0
 ) -> list[Point]:
-    """Corners around a point, at the radii in turn, the first one at an angle from upright, clockwise."""
+    """Return corners around a point, at the radii in turn, the first one at an angle from upright, clockwise."""
     angles = [first_angle + math.tau * k / corners for k in range(corners)]
     distances = [radii[k % 2] for k in range(corners)]
     return [(0.5 + r * math.sin(t), middle - r * math.cos(t)) for r, t in zip(distances, angles, strict=True)]
@@ -52,7 +52,7 @@ def _radial_points(
 FULL_TILE = box(0, 0, 1, 1)
 GRID_LINES = (box(0, 0, LINE_WIDTH, 1), box(0, 0, 1, LINE_WIDTH))
 
-# What can be carried, each a union of shapes; lengths are in tiles.
+# Objects that can be carried, each a union of shapes; lengths are in tiles.
 THINGS = {
     Tile.BALL: (disc((0.5, 0.5), 0.31),),
     Tile.SQUARE: (box(0.24, 0.24, 0.76, 0.76),),
@@ -69,12 +69,12 @@ THINGS = {
 KEY_RING_HOLE = disc((0.56, 0.28), 0.065)
 
 AGENT = ((0.5, 0.13), (0.81, 0.87), (0.19, 0.87))  # looking up
-MIN_DRAWN_SIZE = 32  # small tiles are drawn so large at least, and made smaller
+MIN_DRAWN_SIZE = 32  # smaller tiles are drawn at this size and reduced
 
 
 @functools.cache
 def atlas(size: int) -> np.ndarray:
-    """All tiles, uint8 [tiles, colours, FIGURES, size, size, 3]; not to be written to."""
+    """Draw all tiles, uint8 [tiles, colours, FIGURES, size, size, 3]; the array is read-only."""
     scale = -(-MIN_DRAWN_SIZE // size)
     tiles = np.empty((NUM_TILES, NUM_COLOURS, NUM_FIGURES, size, size, 3), np.uint8)
     for tile in Tile:
@@ -89,7 +89,7 @@ def atlas(size: int) -> np.ndarray:
 
 
 def image(cells: Array, figures: Array | np.ndarray, size: int) -> Array:
-    """An image of cells, in which a cell may hold an agent.
+    """Make an image of cells, each of which may hold an agent.
 
     Args:
       cells: tiles and colours that exist, uint16 [H, W].
@@ -100,7 +100,7 @@ def image(cells: Array, figures: Array | np.ndarray, size: int) -> Array:
       uint8 [H * size, W * size, 3].
     """
     height, width = cells.shape
-    rows = jnp.asarray(atlas(size).reshape(-1, 3 * size))  # of pixels: slices of a gather that are long
+    rows = jnp.asarray(atlas(size).reshape(-1, 3 * size))  # rows of pixels: a gather of long slices is fast
     kinds = tile_of(cells).astype(jnp.int32) * NUM_COLOURS + (cells >> TILE_BITS).astype(jnp.int32)
     first_rows = (kinds * NUM_FIGURES + figures) * size
     pixels = read(rows, first_rows[:, None, :] + np.arange(size, dtype=np.int32)[:, None])
@@ -108,7 +108,7 @@ def image(cells: Array, figures: Array | np.ndarray, size: int) -> Array:
 
 
 def image_of_view(cells: Array, size: int) -> Array:
-    """An image of what an agent sees, itself in the middle of the last row: uint8 [V * size, V * size, 3]."""
+    """Make an image of the agent's view, the agent in the middle of the last row: uint8 [V * size, V * size, 3]."""
     figures = np.full(cells.shape, NO_AGENT, np.int32)
     figures[-1, cells.shape[1] // 2] = AGENT_UP
     return image(cells, figures, size)
@@ -117,15 +117,14 @@ def image_of_view(cells: Array, size: int) -> Array:
 def image_of_grid(
     cells: Array, position: tuple[Array, Array], direction: Array, is_visible: Array, size: int
 ) -> Array:
-    """An image of a whole grid.
+    """Make an image of a whole grid.
 
     Args:
       cells: uint16 [H, W].
       position: row and column of the agent.
-      direction: where it looks.
-      is_visible: the cells that it sees, boolean [H, W].
+      direction: the agent's direction.
+      is_visible: the cells that the agent sees, boolean [H, W].
       size: of a tile's side, in pixels.
-
     Returns:
       uint8 [H * size, W * size, 3].
     """
@@ -137,7 +136,7 @@ def image_of_grid(
 
 
 def _draw_tile(tile: Tile, colour: Colour, size: int) -> np.ndarray:
-    """A tile without the agent, as a picture that can be painted on."""
+    """Draw a tile without the agent."""
     black = RGB[Colour.BLACK]
     rgb = NEAR_BLACK if colour == Colour.BLACK and tile not in (Tile.FLOOR, *THINGS) else RGB[colour]
     dark_rgb = (rgb[0] // 2, rgb[1] // 2, rgb[2] // 2)
@@ -177,7 +176,7 @@ def _draw_tile(tile: Tile, colour: Colour, size: int) -> np.ndarray:
 
 
 def _draw_agent(picture: np.ndarray, direction: int) -> np.ndarray:
-    """A tile with the agent on it, looking in a direction."""
+    """Draw the agent, looking in a direction, on a tile."""
     picture, triangle = picture.copy(), polygon(_rotate(AGENT, direction))
     _paint_shapes(picture, [expand(triangle, OUTLINE_WIDTH / 2)], RGB[Colour.BLACK])
     _paint_shapes(picture, [triangle], RGB[Colour.RED])
@@ -190,7 +189,7 @@ def _paint_shapes(picture: np.ndarray, shapes: Sequence[Shape], colour: tuple[in
 
 
 def _rotate(points: Sequence[Point], quarters: int) -> list[Point]:
-    """Points of a tile after so many quarter turns to the right."""
+    """Rotate the points of a tile by so many quarter turns to the right."""
     rotated = list(points)
     for _ in range(quarters):
         rotated = [(1 - y, x) for x, y in rotated]

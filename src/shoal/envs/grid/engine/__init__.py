@@ -1,1 +1,1 @@
-"""The engine of grid worlds: cells, the agent, rules, goals, views."""
+"""The engine of grid worlds: cells, the agent, rules, goals and views."""

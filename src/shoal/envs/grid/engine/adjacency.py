@@ -1,11 +1,11 @@
-"""What rules and goals have in common: which of the cells nearby they compare, and after which action.
+"""The cells near the agent that rules and goals compare, and the actions after which they do.
 
-A step can make true only what concerns the agent, its four neighbours (one is the cell in front of it), and
-the four neighbours of the cell in front (one is the agent's own). Each kind of rule or goal is a number
-whose bits say what of these it looks at:
+A step can make a condition true only if the condition concerns the agent, its four neighbours (one is the
+cell in front of it), or the four neighbours of the cell in front (one is the agent's own). Each kind of rule
+or goal is a number whose bits say which of these it compares:
 
     bits  0-3   the agent's neighbours (up, right, down, left), after a step forward
-    bits  4-7   the same, after something was put down
+    bits  4-7   the agent's neighbours, after something was put down
     bits  8-11  where the second tile must be, if the first one is in front; after something was put down
     bits 12-15  where the first tile must be, if the second one is in front; after something was put down
     bit  16     the pocket, after something was picked up
@@ -32,9 +32,9 @@ POCKET, OWN_CELL, CELL_AT, AGENT_AT = (1 << bit for bit in (16, 17, 18, 19))
 
 
 def agent_near_bits(direction: int | None = None) -> int:
-    """The bits of "the tile is beside the agent", anywhere or in one direction.
+    """Return the bits of "the tile is beside the agent", in any direction or in one.
 
-    Anywhere is looked at after steps forward only, one direction after putting something down as well.
+    Any direction is compared after steps forward only, one direction after putting something down as well.
     """
     if direction is None:
         return ALL_DIRECTIONS << FORWARD_SHIFT
@@ -42,19 +42,19 @@ def agent_near_bits(direction: int | None = None) -> int:
 
 
 def tile_near_bits(direction: int | None = None) -> int:
-    """The bits of "the second tile is beside the first", anywhere or in one direction from the first."""
+    """Return the bits of "the second tile is beside the first", in any direction or in one from the first."""
     if direction is None:
         return ALL_DIRECTIONS << FIRST_SHIFT | ALL_DIRECTIONS << SECOND_SHIFT
     return 1 << direction << FIRST_SHIFT | 1 << opposite(direction) << SECOND_SHIFT
 
 
 def opposite(direction: int) -> int:
-    """The direction behind one that looks in a direction."""
+    """Return the opposite of a direction."""
     return (direction + 2) % 4
 
 
 def kind_table(kinds: tuple[int, ...]) -> np.ndarray:
-    """The bits of kinds 0, 1, 2, ... with their own numbers, uint32."""
+    """Return the bits of kinds 0, 1, 2, ... with their own numbers, uint32."""
     return np.asarray([bits | kind << KIND_SHIFT for kind, bits in enumerate(kinds)], np.uint32)
 
 
@@ -62,21 +62,21 @@ class Neighbourhood(NamedTuple):
     """The cells that a step can concern, uint16 [] each."""
 
     front: Array  # in front of the agent
-    agent_neighbours: tuple[Array, Array, Array, Array]  # one of them is the one in front
+    agent_neighbours: tuple[Array, Array, Array, Array]  # one of them is the cell in front
     front_neighbours: tuple[Array, Array, Array, Array]  # of the cell in front; one is the agent's own
 
 
 class ActionFlags(NamedTuple):
-    """What the action of a step lets rules and goals look at, and where the agent looks; bool [] each."""
+    """The comparisons that the action of a step allows, and the agent's direction; bool [] each."""
 
     forward: Array
     put: Array
     pick: Array
-    is_ahead: tuple[Array, Array, Array, Array]  # whether that direction is the agent's
+    is_ahead: tuple[Array, Array, Array, Array]  # true for the agent's direction
 
 
 def action_flags(action: Array, direction: Array) -> ActionFlags:
-    """What is looked at after an action, for an agent that now looks in a direction."""
+    """Return the comparisons that an action allows, for an agent with this direction after the action."""
     return ActionFlags(
         action == Action.FORWARD,
         action == Action.PUT_DOWN,
@@ -86,7 +86,7 @@ def action_flags(action: Array, direction: Array) -> ActionFlags:
 
 
 def neighbourhood_places(board: Board, place: Array, direction: Array) -> Array:
-    """Where the agent's neighbours lie, and then those of the cell in front, [8]."""
+    """Return the places of the agent's neighbours, and then those of the neighbours of the cell in front, [8]."""
     return jnp.concatenate(
         [
             place + board.neighbour_offsets,
@@ -96,13 +96,13 @@ def neighbourhood_places(board: Board, place: Array, direction: Array) -> Array:
 
 
 def make_neighbourhood(cells: Sequence[Array], flags: ActionFlags) -> Neighbourhood:
-    """The cells nearby, from the eight in the order of their places."""
+    """Make a neighbourhood from the eight cells in the order of their places."""
     agent_neighbours, front_neighbours = tuple(cells[:4]), tuple(cells[4:])
     return Neighbourhood(select_ahead(agent_neighbours, flags.is_ahead), agent_neighbours, front_neighbours)  # type: ignore[arg-type]
 
 
 def select_ahead(four: tuple[Array, ...], is_ahead: tuple[Array, ...]) -> Array:
-    """That one of four that is ahead."""
+    """Select the one of four values that belongs to the agent's direction."""
     return jnp.where(
         is_ahead[0] | is_ahead[1],
         jnp.where(is_ahead[0], four[0], four[1]),
@@ -111,7 +111,7 @@ def select_ahead(four: tuple[Array, ...], is_ahead: tuple[Array, ...]) -> Array:
 
 
 def replace_front(neighbourhood: Neighbourhood, front: Array, flags: ActionFlags) -> Neighbourhood:
-    """The same with another cell in front."""
+    """Replace the cell in front in a neighbourhood."""
     agent_neighbours = tuple(
         jnp.where(is_at_front, front, cell)
         for is_at_front, cell in zip(flags.is_ahead, neighbourhood.agent_neighbours, strict=True)
@@ -120,17 +120,17 @@ def replace_front(neighbourhood: Neighbourhood, front: Array, flags: ActionFlags
 
 
 def is_bit_set(bits: Array, number: int) -> Array:
-    """Whether a bit is set."""
+    """Report whether a bit is set."""
     return (bits & np.uint32(1 << number)) != 0
 
 
 def has_any_bit(bits: Array, flag: int) -> Array:
-    """Whether any bit of a flag is set."""
+    """Report whether any bit of a flag is set."""
     return (bits & np.uint32(flag)) != 0
 
 
 def agent_matches(bits: Array, tile: Array, neighbourhood: Neighbourhood, flags: ActionFlags) -> list[Array]:
-    """In which directions the tile is beside the agent, if that is looked at: four booleans."""
+    """Compare the tile with each of the agent's neighbours, where the bits ask for it: four booleans."""
     return [
         (
             is_bit_set(bits, FORWARD_SHIFT + number) & flags.forward
@@ -144,7 +144,7 @@ def agent_matches(bits: Array, tile: Array, neighbourhood: Neighbourhood, flags:
 def tile_matches(
     bits: Array, first: Array, second: Array, neighbourhood: Neighbourhood, flags: ActionFlags
 ) -> list[Array]:
-    """In which directions from the cell in front lies what makes up the pair with it: four booleans."""
+    """Compare the pair of tiles with the cell in front and each of its neighbours: four booleans."""
     as_first = flags.put & (neighbourhood.front == first)
     as_second = flags.put & (neighbourhood.front == second)
     return [
@@ -155,5 +155,5 @@ def tile_matches(
 
 
 def any_true(booleans: list[Array]) -> Array:
-    """Whether any of some booleans holds."""
+    """Report whether any of several booleans is true."""
     return functools.reduce(jnp.bitwise_or, booleans)

@@ -1,4 +1,4 @@
-"""What an agent can do: move, turn, pick up, put down, and open or close a door."""
+"""The agent's actions: move, turn, pick up, put down, and open or close a door."""
 
 import enum
 from typing import NamedTuple
@@ -22,16 +22,16 @@ from shoal.types import Array
 class Action(enum.IntEnum):
     """The actions by number."""
 
-    FORWARD = 0  # onto the cell in front, if that can be walked on
+    FORWARD = 0  # onto the cell in front, if it is walkable
     TURN_RIGHT = 1
     TURN_LEFT = 2
-    PICK_UP = 3  # what is in front, if the pocket is empty
-    PUT_DOWN = 4  # what is in the pocket, if there is floor in front
+    PICK_UP = 3  # the object in front, if the pocket is empty
+    PUT_DOWN = 4  # the object in the pocket, if the cell in front is floor
     TOGGLE = 5  # opens or closes the door in front; a locked one opens to the key of its colour
 
 
 class Agent(NamedTuple):
-    """Where an agent is, where it looks, and what it holds."""
+    """Place, direction and pocket of the agent."""
 
     place: Array  # [], int32, in the board's memory
     direction: Array  # [], int32: up, right, down, left
@@ -39,7 +39,7 @@ class Agent(NamedTuple):
 
 
 def move(board: Board, agent: Agent, front: Array, action: Array) -> Agent:
-    """The agent after a step forward or a turn."""
+    """Return the agent after a step forward or a turn."""
     is_step = (action == Action.FORWARD) & is_one_of(tile_of(front), WALKABLE)
     turn = jnp.where(action == Action.TURN_RIGHT, 1, jnp.where(action == Action.TURN_LEFT, 3, 0))
     place = agent.place + jnp.where(is_step, direction_offset(board, agent.direction), 0)
@@ -47,9 +47,9 @@ def move(board: Board, agent: Agent, front: Array, action: Array) -> Agent:
 
 
 def handle_object(agent: Agent, front: Array, action: Array) -> tuple[Agent, Array]:
-    """The agent and the cell in front after something was picked up, put down or toggled.
+    """Return the agent and the cell in front after an object was picked up, put down or toggled.
 
-    What is picked up leaves black floor; a door keeps its colour.
+    Picking up leaves black floor; a door keeps its colour.
     """
     tile, held_tile = tile_of(front), tile_of(agent.pocket)
     is_pick_up = (action == Action.PICK_UP) & is_one_of(tile, PICKABLE) & (held_tile == Tile.EMPTY)
@@ -61,7 +61,7 @@ def handle_object(agent: Agent, front: Array, action: Array) -> tuple[Agent, Arr
 
 
 def toggle(pocket: Array, front: Array) -> Array:
-    """The cell in front after a toggle."""
+    """Return the cell in front after a toggle."""
     tile, colour = tile_of(front), front & jnp.uint16(0xFFFF ^ TILE_MASK)
     has_key = pocket == colour | jnp.uint16(Tile.KEY)
     is_opening = (tile == Tile.DOOR_CLOSED) | ((tile == Tile.DOOR_LOCKED) & has_key)

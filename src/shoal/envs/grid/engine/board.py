@@ -1,7 +1,7 @@
-"""The grid in memory: flat, with a margin about it, so that no reader asks whether a cell is inside.
+"""The layout of a grid in memory: flat, with a margin, so that readers need not check whether a cell is inside.
 
-Rows follow each other at a distance of `width + margin` cells: the margin to the right of one row is that
-to the left of the next. The margin holds `NOTHING`, and is as wide as a view reaches.
+Rows follow each other at a distance of `width + margin` cells: the margin to the right of one row is also the
+margin to the left of the next. The margin holds `NOTHING`, and is as wide as a view reaches.
 """
 
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ DIRECTIONS = ("up", "right", "down", "left")  # by number
 
 
 class Board(NamedTuple):
-    """The sizes of a grid; static."""
+    """Sizes of a grid; static."""
 
     height: int
     width: int
@@ -24,36 +24,36 @@ class Board(NamedTuple):
 
     @property
     def stride(self) -> int:
-        """From a cell to the one below it."""
+        """The distance in memory from a cell to the one below it."""
         return self.width + self.margin
 
     @property
     def size(self) -> int:
-        """How many cells lie in memory, the margin included."""
+        """The number of cells in memory, the margin included."""
         return (self.height + 2 * self.margin) * self.stride + self.margin
 
     @property
     def neighbour_offsets(self) -> np.ndarray:
-        """From a cell to its neighbours above, right, below and left, [4]."""
+        """Distances in memory from a cell to its neighbours above, right, below and left, [4]."""
         return np.asarray((-self.stride, 1, self.stride, -1), np.int32)
 
     def place(self, row: Any, column: Any) -> Any:
-        """Where a cell of the grid lies in memory: numbers or arrays, as row and column are."""
+        """Return the place in memory of a cell of the grid; numbers or arrays, as row and column are."""
         return (row + self.margin) * self.stride + column + self.margin
 
     def position(self, place: Array) -> tuple[Array, Array]:
-        """The row and the column of a place inside the grid."""
+        """Return the row and the column of a place inside the grid."""
         row, column = jnp.divmod(place - self.margin, self.stride)
         return row - self.margin, column
 
     def flat(self, grid: np.ndarray) -> np.ndarray:
-        """A grid of cells [height, width] in this layout, [size]."""
+        """Convert a grid of cells [height, width] to this layout, [size]."""
         cells = np.full(self.size, NOTHING, np.uint16)
         cells[self._places()] = grid
         return cells
 
     def grid(self, cells: Array) -> Array:
-        """The grid [height, width] of cells in this layout."""
+        """Convert cells in this layout to the grid [height, width]."""
         return cells[self._places()]
 
     def _places(self) -> np.ndarray:
@@ -61,19 +61,19 @@ class Board(NamedTuple):
 
 
 def direction_offset(board: Board, direction: Array) -> Array:
-    """From a cell to its neighbour in a direction: a choice of four, not a look-up."""
+    """Return the distance in memory from a cell to its neighbour in a direction, by selects in place of a table."""
     vertical = jnp.where(direction == 0, -board.stride, board.stride)
     horizontal = jnp.where(direction == 1, 1, -1)
     return jnp.where(direction % 2 == 0, vertical, horizontal).astype(jnp.int32)
 
 
 def read(cells: Array, places: Any) -> Array:
-    """The cells at places that are known to lie in memory."""
+    """Read the cells at places that are known to lie in memory."""
     return cells.at[places].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
 def write(cells: Array, places: Any, values: Any, *, unique: bool = True) -> Array:
-    """The cells with a value, or as many as there are places, at places that are known to lie in memory."""
+    """Write a value, or one value per place, to places that are known to lie in memory."""
     return cells.at[places].set(
         values, mode="promise_in_bounds", unique_indices=unique, wrap_negative_indices=False
     )

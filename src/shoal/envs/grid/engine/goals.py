@@ -1,4 +1,4 @@
-"""Goals: what ends an episode with success.
+"""Goals: the conditions that end an episode with success.
 
 A goal is five bytes, `[kind, ...]`, as in XLand-MiniGrid:
 
@@ -59,16 +59,16 @@ KIND_BITS = adjacency.kind_table(
 
 
 class Goal(NamedTuple):
-    """One goal."""
+    """One goal, decoded."""
 
-    kind: Array  # uint32 [], bits as in `near`
+    kind: Array  # uint32 [], bits as in `adjacency`
     tile: Array  # uint16 []
     other: Array  # uint16 [], the second tile where there is one
-    place: Array  # int32 [], in the board's memory, where it is about a cell
+    place: Array  # int32 [], in the board's memory, for goals about a cell
 
 
 def decode(board: Board, encoded_goal: Bytes) -> Goal:
-    """The goal of five bytes, [5]."""
+    """Decode the five bytes of a goal, [5]."""
     numbers = jnp.asarray(encoded_goal).astype(jnp.int32)
     kind = numbers[0]
     row, column = jnp.where(kind == GoalKind.AGENT_ON_POSITION, numbers[1:3], numbers[3:5])
@@ -78,7 +78,7 @@ def decode(board: Board, encoded_goal: Bytes) -> Goal:
 
 
 def encode(board: Board, goal: Goal) -> Array:
-    """The five bytes of a goal, uint8 [5]; a place beyond the grid is shown as the first row and column beyond it."""
+    """Encode a goal as uint8 [5]; a place beyond the grid is written as the first row and column beyond it."""
     kind = (goal.kind >> adjacency.KIND_SHIFT).astype(jnp.uint8)
     outside = jnp.asarray((board.height, board.width))
     cell = jnp.where(goal.place == 0, outside, jnp.stack(board.position(goal.place))).astype(jnp.uint8)
@@ -88,7 +88,7 @@ def encode(board: Board, goal: Goal) -> Array:
 
 
 def make(kind: GoalKind, tile: Array | int = 0, place: Array | int = 0) -> Goal:
-    """A goal of one tile, or of a place in the board's memory, or both."""
+    """Make a goal with one tile, a place in the board's memory, or both."""
     return Goal(
         jnp.asarray(KIND_BITS[kind]),
         jnp.asarray(tile, jnp.uint16),
@@ -100,9 +100,9 @@ def make(kind: GoalKind, tile: Array | int = 0, place: Array | int = 0) -> Goal:
 def is_reached(
     goal: Goal, cells: Array, agent: Agent, neighbourhood: Neighbourhood | None, flags: ActionFlags
 ) -> Array:
-    """Whether a goal is reached, from the cells after all rules.
+    """Report whether a goal is reached, from the cells after all rules.
 
-    `neighbourhood` is None where the goal is known not to look at it.
+    `neighbourhood` is None where the goal is known not to read it.
     """
     is_held = adjacency.has_any_bit(goal.kind, adjacency.POCKET) & flags.pick & (agent.pocket == goal.tile)
     compared_place = jnp.where(adjacency.has_any_bit(goal.kind, adjacency.CELL_AT), goal.place, agent.place)

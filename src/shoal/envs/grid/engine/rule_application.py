@@ -1,4 +1,4 @@
-"""All rules of a step, one after the other, and what they leave."""
+"""Application of all rules of a step, one after the other."""
 
 from typing import NamedTuple
 
@@ -13,13 +13,13 @@ from shoal.envs.grid.engine.rules import Rules
 from shoal.envs.sparse_updates import with_batch_rule
 from shoal.types import Array
 
-# In a batch on the CPU this share of the environments is looked at at once, about as many as rules hold in.
+# In a batch on the CPU a group has this share of the environments, about as many as have a rule that holds.
 GROUP_SHARE = 1 / 32
 MIN_GROUP_SIZE = 16
 
 
 class RuleInputs(NamedTuple):
-    """What rules look at in one step."""
+    """The values that rules read in one step."""
 
     rules: Rules  # [R]
     places: Array  # int32 [8], the agent's neighbours and those of the cell in front
@@ -27,19 +27,18 @@ class RuleInputs(NamedTuple):
 
 
 class RuleOutputs(NamedTuple):
-    """What rules change."""
+    """The values that rules change."""
 
-    cells: Array  # uint16, all that lie in the board's memory
-    local_cells: Array  # uint16 [8], those at the inputs' places
+    cells: Array  # uint16, all cells of the board's memory
+    local_cells: Array  # uint16 [8], the cells at the inputs' places
     pocket: Array  # uint16 []
 
 
 def apply_rules(inputs: RuleInputs, cells: Array, pocket: Array) -> tuple[Array, Neighbourhood, Array]:
-    """All cells, those nearby, and the pocket after all rules.
+    """Return all cells, the neighbourhood, and the pocket after all rules.
 
-    On the CPU a batch looks only at the environments in which a rule holds: a rule that does not hold
-    changes nothing, so the first that does is found and done, and then the first of those after it, until
-    none is left.
+    On the CPU a batch computes only the environments in which a rule holds. A rule that does not hold changes
+    nothing, so the first rule that holds is applied, then the first of those after it, until none is left.
     """
     outputs = with_batch_rule(_apply_in_order, _apply_in_batch)(inputs, cells, pocket)
     return outputs.cells, _neighbourhood(outputs.local_cells, inputs.flags), outputs.pocket
@@ -52,7 +51,7 @@ def _neighbourhood(local_cells: Array, flags: ActionFlags) -> Neighbourhood:
 def _apply_rule(
     inputs: RuleInputs, index: Array | int, local_cells: Array, pocket: Array
 ) -> tuple[Array, Array]:
-    """The cells nearby [8] and the pocket after one of the rules."""
+    """Apply one rule to the cells nearby [8] and the pocket."""
     rule = Rules(*(column[index] for column in inputs.rules))
     neighbourhood, pocket = rules.apply_rule(
         rule, _neighbourhood(local_cells, inputs.flags), pocket, inputs.flags
@@ -61,7 +60,7 @@ def _apply_rule(
 
 
 def _apply_in_order(inputs: RuleInputs, cells: Array, pocket: Array) -> RuleOutputs:
-    """Does one rule after the other."""
+    """Apply one rule after the other."""
     local_cells = read(cells, inputs.places)
     for index in range(inputs.rules.kind.shape[0]):
         local_cells, pocket = _apply_rule(inputs, index, local_cells, pocket)
@@ -69,14 +68,14 @@ def _apply_in_order(inputs: RuleInputs, cells: Array, pocket: Array) -> RuleOutp
 
 
 class Pending(NamedTuple):
-    """How far the rules of an environment have been done."""
+    """Progress of an environment through its rules."""
 
-    holds: Array  # bool [], whether one of those that are left holds
-    start: Array  # int32 [], the first that is left
+    holds: Array  # bool [], true if one of the remaining rules holds
+    start: Array  # int32 [], index of the first remaining rule
 
 
 def _pending_rules(inputs: RuleInputs, start: Array, local_cells: Array, pocket: Array) -> Array:
-    """Which rules from `start` on hold, bool [R]."""
+    """Report which rules from `start` on hold, bool [R]."""
     hold = rules.match_rules(inputs.rules, _neighbourhood(local_cells, inputs.flags), pocket, inputs.flags)
     return hold & (np.arange(hold.shape[0], dtype=np.int32) >= start)
 
@@ -84,7 +83,7 @@ def _pending_rules(inputs: RuleInputs, start: Array, local_cells: Array, pocket:
 def _apply_next(
     inputs: RuleInputs, start: Array, local_cells: Array, pocket: Array
 ) -> tuple[Pending, Array, Array]:
-    """Does the first rule that holds, of those from `start` on."""
+    """Apply the first rule that holds, of those from `start` on."""
     index = jnp.argmax(_pending_rules(inputs, start, local_cells, pocket)).astype(jnp.int32)
     local_cells, pocket = _apply_rule(inputs, index, local_cells, pocket)
     start = index + 1
@@ -96,7 +95,9 @@ def _apply_next(
 
 
 def _apply_in_batch(inputs: RuleInputs, cells: Array, pocket: Array) -> RuleOutputs:
-    """The same for a batch, [N, ...], a group of environments in which a rule holds at a time."""
+    """Compute the same as `_apply_in_order` for a batch, [N, ...], one group of environments with a rule that
+    holds at a time.
+    """
     count, size = cells.shape
     group_size = min(count, max(MIN_GROUP_SIZE, int(count * GROUP_SHARE)))
     local_cells = single_evaluation.compute_once(

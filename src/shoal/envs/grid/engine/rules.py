@@ -1,4 +1,4 @@
-"""Rules: what turns into what when it is held, or stands beside the agent or beside something else.
+"""Rules: objects that turn into others when they are held, or stand beside the agent or another object.
 
 A rule is seven bytes, `[kind, ...]`, as in XLand-MiniGrid (Nikulin et al. 2023, "XLand-MiniGrid: Scalable
 Meta-Reinforcement Learning Environments in JAX"):
@@ -6,8 +6,8 @@ Meta-Reinforcement Learning Environments in JAX"):
     [kind, tile, colour, product's tile, product's colour, 0, 0]                    one tile
     [kind, tile, colour, other tile, other colour, product's tile, product's colour]   two tiles
 
-They are applied in their order, each to what those before it left. Where a rule of two tiles holds, the
-product takes the place of the neighbour, and the cell in front of the agent becomes floor.
+Rules are applied in their order, each to the result of those before it. Where a rule of two tiles holds, the
+product replaces the neighbour, and the cell in front of the agent becomes floor.
 """
 
 import enum
@@ -56,14 +56,14 @@ TWO_TILE_KINDS = tuple(kind for kind in RuleKind if kind.name.startswith("TILE")
 class Rules(NamedTuple):
     """R rules as columns of a table."""
 
-    kind: Array  # uint32 [R], bits as in `near`
+    kind: Array  # uint32 [R], bits as in `adjacency`
     tile: Array  # uint16 [R]
     other: Array  # uint16 [R], the second tile where there is one
     product: Array  # uint16 [R]
 
 
 def decode(encoded_rules: Bytes) -> Rules:
-    """The table of encoded rules [R, 7]."""
+    """Decode rules [R, 7] into a table."""
     encoded_rules = jnp.asarray(encoded_rules)
     kind = encoded_rules[..., 0].astype(jnp.int32)
     second, third = pack(encoded_rules[..., 3:5]), pack(encoded_rules[..., 5:7])
@@ -72,7 +72,7 @@ def decode(encoded_rules: Bytes) -> Rules:
 
 
 def encode(rules: Rules) -> Array:
-    """The bytes of a table, uint8 [R, 7]; what they ignore is 0."""
+    """Encode a table as uint8 [R, 7]; bytes that a kind ignores are 0."""
     kind = rules.kind >> adjacency.KIND_SHIFT
     is_pair = _is_two_tile(kind)[..., None]
     product = unpack(rules.product)
@@ -86,7 +86,7 @@ def _is_two_tile(kind: Array) -> Array:
 
 
 def match_rules(rules: Rules, neighbourhood: Neighbourhood, pocket: Array, flags: ActionFlags) -> Array:
-    """Which rules hold for the cells nearby and the pocket, bool [R]."""
+    """Report which rules hold for the cells nearby and the pocket, bool [R]."""
     is_held = adjacency.has_any_bit(rules.kind, adjacency.POCKET) & flags.pick & (pocket == rules.tile)
     agent_matched = adjacency.agent_matches(rules.kind, rules.tile, neighbourhood, flags)
     front_matched = adjacency.tile_matches(rules.kind, rules.tile, rules.other, neighbourhood, flags)
@@ -96,7 +96,7 @@ def match_rules(rules: Rules, neighbourhood: Neighbourhood, pocket: Array, flags
 def apply_rule(
     rule: Rules, neighbourhood: Neighbourhood, pocket: Array, flags: ActionFlags
 ) -> tuple[Neighbourhood, Array]:
-    """The cells nearby and the pocket after one rule. Which of its parts can hold is said by its kind."""
+    """Apply one rule to the cells nearby and the pocket; its kind says which of its conditions can hold."""
     is_held = adjacency.has_any_bit(rule.kind, adjacency.POCKET) & flags.pick & (pocket == rule.tile)
     agent_matched = adjacency.agent_matches(rule.kind, rule.tile, neighbourhood, flags)
     front_matched = adjacency.tile_matches(rule.kind, rule.tile, rule.other, neighbourhood, flags)

@@ -1,4 +1,4 @@
-"""Grid worlds in a batch on the CPU: how XLA is kept from computing a thing several times."""
+"""Prevention of repeated computation by XLA in batches of grid worlds on the CPU."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,10 +11,10 @@ from shoal.types import Array, PyTree
 
 
 def compute_once(always_true: Array, function: Callable[..., Any], *arguments: PyTree) -> Any:
-    """What a function returns, not computed again by each of those that read it.
+    """Return a function's result so that XLA does not compute it again for each of its readers.
 
-    XLA on the CPU fuses what is cheap into all that read it. It does not look into a branch that it cannot
-    decide: `always_true` are booleans that are always true, [N], without XLA's knowledge.
+    XLA on the CPU fuses cheap operations into all of their readers. It does not fuse into a branch that it
+    cannot decide: `always_true` are booleans that are always true, [N], which XLA does not know.
     """
     shapes = jax.eval_shape(function, *arguments)
 
@@ -25,7 +25,7 @@ def compute_once(always_true: Array, function: Callable[..., Any], *arguments: P
 
 
 def compute_once_in_batch(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of one environment, which takes `always_true` first: in a batch it is as `compute_once` says."""
+    """Make a function of one environment, with `always_true` as first argument, that uses `compute_once` in a batch."""
 
     def for_one(always_true: Array, *arguments: PyTree) -> PyTree:
         return function(*arguments)

@@ -1,4 +1,4 @@
-"""What a cell may hold: a tile and a colour, as one 16-bit number.
+"""The content of a cell: a tile and a colour, as one 16-bit number.
 
 The low byte is the tile and the high byte the colour, so that a cell reinterpreted as two bytes is
 `[tile, colour]`. The numbers are those of XLand-MiniGrid.
@@ -12,13 +12,13 @@ import numpy as np
 
 from shoal.types import Array
 
-Bytes = jax.Array | np.ndarray  # uint8, as rulesets come
+Bytes = jax.Array | np.ndarray  # uint8, as in rulesets
 
 
 class Tile(enum.IntEnum):
-    """What stands on a cell."""
+    """The kind of object on a cell."""
 
-    EMPTY = 0  # outside the grid, unseen, or nothing in the pocket
+    EMPTY = 0  # outside the grid, not visible, or nothing in the pocket
     FLOOR = 1
     WALL = 2
     BALL = 3
@@ -61,7 +61,7 @@ OPAQUE = (Tile.WALL, Tile.DOOR_LOCKED, Tile.DOOR_CLOSED)
 
 
 def cell(tile: int, colour: int) -> np.uint16:
-    """The number of a tile of a colour."""
+    """Return the number of a tile of a colour."""
     return np.uint16(int(tile) | int(colour) << TILE_BITS)
 
 
@@ -72,27 +72,27 @@ GOAL = cell(Tile.GOAL, Colour.GREEN)
 
 
 def coloured_cells(tile: int, colour: Array) -> Array:
-    """As `cell`, where the colour is an array."""
+    """Return the numbers of a tile of several colours, given as an array."""
     return (jnp.uint16(int(tile)) | colour.astype(jnp.uint16) << TILE_BITS).astype(jnp.uint16)
 
 
 def tile_of(cells: Array) -> Array:
-    """The tiles of cells, uint16."""
+    """Return the tiles of cells, uint16."""
     return cells & jnp.uint16(TILE_MASK)
 
 
 def is_one_of(tiles: Array, kinds: tuple[Tile, ...]) -> Array:
-    """Whether each tile is of one of some kinds: one shift of a constant, no table."""
+    """Report whether each tile is of one of several kinds, by one shift of a constant in place of a table."""
     members = np.uint32(sum(1 << kind for kind in kinds))
     return ((members >> tiles.astype(jnp.uint32)) & 1).astype(bool)
 
 
 def pack(pairs: Bytes) -> Array:
-    """`[tile, colour]` pairs [..., 2] as cells [...]."""
+    """Convert `[tile, colour]` pairs [..., 2] to cells [...]."""
     numbers = jnp.asarray(pairs).astype(jnp.uint16)
     return numbers[..., 0] | numbers[..., 1] << TILE_BITS
 
 
 def unpack(cells: Array) -> Array:
-    """Cells [...] as `[tile, colour]` pairs, uint8 [..., 2]."""
+    """Convert cells [...] to `[tile, colour]` pairs, uint8 [..., 2]."""
     return jnp.stack([cells & jnp.uint16(TILE_MASK), cells >> TILE_BITS], axis=-1).astype(jnp.uint8)

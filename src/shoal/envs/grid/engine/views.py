@@ -1,6 +1,6 @@
-"""What an agent sees: the cells in front of it and beside it, turned so that it looks up.
+"""The agent's view: the cells in front of it and beside it, rotated so that the agent looks up.
 
-The agent stands in the middle of the last row. Cells outside the grid, and those that it cannot see, are
+The agent stands in the middle of the last row. Cells outside the grid, and cells that are not visible, are
 `NOTHING`.
 """
 
@@ -16,13 +16,13 @@ from shoal.types import Array
 
 
 def view(board: Board, cells: Array, agent: Agent, size: int, see_through_walls: bool) -> Array:
-    """The tiles and colours that the agent sees, uint8 [size, size, 2]."""
+    """Return the tiles and colours that the agent sees, uint8 [size, size, 2]."""
     in_view = view_cells(board, cells, agent, size, see_through_walls)
     return jax.lax.bitcast_convert_type(in_view, jnp.uint8).reshape(size, size, 2)
 
 
 def view_cells(board: Board, cells: Array, agent: Agent, size: int, see_through_walls: bool) -> Array:
-    """The cells that the agent sees, row by row, uint16 [size * size]."""
+    """Return the cells that the agent sees, row by row, uint16 [size * size]."""
 
     def read_window(cells: Array, agent: Agent) -> Array:
         return read(cells, view_places(board, agent, size))
@@ -32,27 +32,29 @@ def view_cells(board: Board, cells: Array, agent: Agent, size: int, see_through_
 
 
 def visible_grid_cells(board: Board, cells: Array, agent: Agent, size: int, see_through_walls: bool) -> Array:
-    """Which cells of the grid the agent sees, boolean [height, width]."""
+    """Report which cells of the grid the agent sees, boolean [height, width]."""
     places = view_places(board, agent, size)
     is_visible = True if see_through_walls else visible_cells(read(cells, places), size)
     return board.grid(jnp.zeros(board.size, bool).at[places].set(is_visible))
 
 
 def view_places(board: Board, agent: Agent, size: int) -> Array:
-    """Where in memory lies what the agent could see, row by row, [size * size]."""
+    """Return the places in memory of the agent's window, row by row, [size * size]."""
     return agent.place + jnp.asarray(view_offsets(board, size))[agent.direction]
 
 
 def visible_cells(window: Array, size: int) -> Array:
-    """Which cells of a window, row by row, are not hidden by others: boolean [size * size]."""
+    """Report which cells of a window, row by row, are not hidden by others: boolean [size * size]."""
     opaque = is_one_of(tile_of(window), OPAQUE).reshape(size, size)
     return spread_visibility(~opaque).reshape(-1)
 
 
 def view_offsets(board: Board, size: int) -> np.ndarray:
-    """From the agent to what it sees, by its direction: `size - 1` cells ahead, `size // 2` to each side.
+    """Return the distances in memory from the agent to its window: `size - 1` cells ahead, `size
 
-    Row by row, [4, size * size]: short axes are slow on the CPU.
+    2` to each side.
+
+    One row for each of the agent's directions, [4, size * size]: short axes are slow on the CPU.
     """
     forward = np.arange(size - 1, -1, -1, dtype=np.int32)[:, None]
     sideways = np.arange(size, dtype=np.int32) - size // 2
@@ -65,12 +67,12 @@ def view_offsets(board: Board, size: int) -> np.ndarray:
 
 
 def spread_visibility(transparent: Array) -> Array:
-    """Which cells of a window can be seen, given which can be seen through; both boolean [V, V].
+    """Compute the visible cells of a window from its transparent cells; both boolean [V, V].
 
     Light spreads from the agent row by row, from the last to the first. In a row it passes from every lit
-    transparent cell to the next on the right; then all of these light, in the row above, the cells
-    straight and diagonally to the right ahead of them; then the same to the left. This is the rule of
-    MiniGrid (Chevalier-Boisvert et al. 2023). A row is one integer here, a cell one of its bits.
+    transparent cell to the next on the right. Then all lit transparent cells light, in the row above, the
+    cells straight ahead and diagonally to the right. Then the same is done to the left. This is the rule of
+    MiniGrid (Chevalier-Boisvert et al. 2023). Here a row is one integer and a cell is one of its bits.
     """
     size = transparent.shape[-1]
     weights = np.left_shift(np.uint32(1), np.arange(size, dtype=np.uint32))

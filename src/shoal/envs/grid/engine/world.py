@@ -1,4 +1,4 @@
-"""The engine: one step of a grid world, whatever its task; a task says how an episode starts."""
+"""The engine: one step of a grid world of any task; a task defines how an episode starts."""
 
 import abc
 import enum
@@ -24,18 +24,18 @@ from shoal.errors import ShoalError
 from shoal.spaces import Box, Dict, Discrete, Space
 from shoal.types import Array, PyTree
 
-NO_PLACE = -1  # the place of what is not there
-REWARD_DECAY = 0.9  # how much of the reward is lost by an episode that takes all its time
+NO_PLACE = -1  # the place of an object that does not exist
+REWARD_DECAY = 0.9  # the share of the reward that an episode of full length loses
 MAX_SIDE = 255  # a goal's row and column are bytes
-MIN_VIEW, MAX_VIEW = 3, 2 * MAX_SIDE + 1  # cells; the largest shows a whole grid from its edge
-MAX_OPAQUE_VIEW = 31  # cells; a row of a view in which walls hide is one number of 32 bits
-MIN_TILE_SIZE, MAX_TILE_SIZE = 4, 64  # pixels of a tile's side in an image; below, tiles look alike
-RENDER_TILE_SIZE = 32  # pixels of a tile's side, at most, in a grid that people look at
-RENDER_SIDE = 1280  # pixels of the longer side of such a grid, at most
+MIN_VIEW, MAX_VIEW = 3, 2 * MAX_SIDE + 1  # cells; the largest view shows a whole grid from its edge
+MAX_OPAQUE_VIEW = 31  # cells; with walls that hide, a row of a view is one number of 32 bits
+MIN_TILE_SIZE, MAX_TILE_SIZE = 4, 64  # pixels of a tile's side in an image; smaller tiles look alike
+RENDER_TILE_SIZE = 32  # largest tile's side in pixels, in an image of the whole grid
+RENDER_SIDE = 1280  # largest side in pixels of such an image
 
 
 class GridState(NamedTuple):
-    """A world in the middle of an episode."""
+    """State of a world during an episode."""
 
     cells: Array  # uint16, in the board's memory
     agent: Agent
@@ -43,7 +43,7 @@ class GridState(NamedTuple):
     goal: Goal
     rules: Rules | tuple[()]  # () where the task has none
     pitfall: Array  # [], int32: the place that ends the episode without success
-    task: Array  # [], int32: which of the environment's rulesets is played
+    task: Array  # [], int32: the index of the ruleset of this episode
 
 
 def side_length(default: int, *, smallest: int) -> Any:
@@ -53,17 +53,18 @@ def side_length(default: int, *, smallest: int) -> Any:
 
 @environment
 class GridWorld(abc.ABC):
-    """What all grid worlds share.
+    """The base class of all grid worlds.
 
-    The agent is paid `1 - 0.9 steps / max_episode_steps` when it reaches the goal, which terminates the
-    episode, and nothing otherwise; an episode of `max_episode_steps` steps is truncated. Without a limit
-    (None) the goal pays 1.
+    The reward is `1 - 0.9 steps / max_episode_steps` when the agent reaches the goal, which terminates the
+    episode, and 0 otherwise; an episode of `max_episode_steps` steps is truncated. Without a limit (None) the
+    reward at the goal is 1.
 
-    The observation is what the agent sees, `[tile, colour]` of view_size x view_size cells, uint8, the agent
-    in the middle of the last row and looking up. With any of the `observe_` flags it is a dictionary: `view`
-    is that, `direction` where the agent looks (0 to 3 for up, right, down, left), `pocket` what it holds,
-    `[tile, colour]`, `goal` and `rules` the encodings of the task. With `observe_image` what the agent sees is
-    an RGB image with the agent in it, uint8 [view_size * image_tile_size, view_size * image_tile_size, 3].
+    The observation is the agent's view, `[tile, colour]` of view_size x view_size cells, uint8, with the
+    agent in the middle of the last row, looking up. With any of the `observe_` flags it is a dictionary:
+    `view` is the agent's view, `direction` its direction (0 to 3 for up, right, down, left), `pocket` the
+    object that it holds, `[tile, colour]`, and `goal` and `rules` are the encodings of the task. With
+    `observe_image` the view is an RGB image that includes the agent, uint8 [view_size * image_tile_size,
+    view_size * image_tile_size, 3].
 
     `info["success"]` is 1 on the step that reaches the goal.
     """
@@ -83,15 +84,15 @@ class GridWorld(abc.ABC):
     action_space = Discrete(len(Action))
     info_summaries = MappingProxyType({"success": "max"})
 
-    frames_per_second = 10  # of an episode that is shown
+    frames_per_second = 10  # of films of an episode
 
-    # What a task needs of the engine, so that it does not pay for the rest.
-    changes_cells = True  # whether anything can be picked up, opened or turned into something else
-    shows_goal = True  # whether the goal's encoding may be seen; otherwise it reads as none
+    # Parts of the engine that a task needs; the others are not computed.
+    changes_cells = True  # whether objects can be picked up, opened or transformed
+    shows_goal = True  # whether the goal's encoding may be observed; otherwise it reads as the kind NONE
 
     @abc.abstractmethod
     def start(self, key: Array) -> GridState:
-        """The state in which an episode starts."""
+        """Make the state in which an episode starts."""
 
     @property
     def board(self) -> Board:
@@ -100,12 +101,12 @@ class GridWorld(abc.ABC):
 
     @property
     def num_rules(self) -> int:
-        """How many rules the agent is told of, padding included."""
+        """The number of rules in the observation, padding included."""
         return 1
 
     @property
     def observation_space(self) -> Space:
-        """What the agent sees, alone or with what it is told.
+        """The space of the view, alone or in a dictionary with the entries that the flags add.
 
         Raises:
           ShoalError: a size is out of its bounds.
@@ -126,7 +127,7 @@ class GridWorld(abc.ABC):
         return Dict({name: parts[name] for name in ("view", *extra)}) if extra else parts["view"]
 
     def _max_bytes(self, kinds: type[enum.IntEnum], length: int) -> np.ndarray:
-        """The greatest byte at each place of a goal or rule: its kind, then tiles, colours, rows and columns."""
+        """Return the greatest byte at each index of a goal or rule: its kind, then tiles, colours, rows and columns."""
         max_byte = max(NUM_TILES - 1, NUM_COLOURS - 1, self.height, self.width)
         return np.asarray([max(kinds)] + [max_byte] * (length - 1))
 
@@ -141,17 +142,17 @@ class GridWorld(abc.ABC):
         return tuple(name for name in names if getattr(self, f"observe_{name}"))
 
     def reset(self, key: Array) -> tuple[GridState, TimeStep]:
-        """A new episode.
+        """Start a new episode.
 
         Raises:
-          ShoalError: the view or the grid has a size that cannot be.
+          ShoalError: the view or the grid has a size that is not possible.
         """
         self.check()
         state = self.start(key)
         return state, restart(self.observe(state), info={"success": jnp.zeros((), jnp.float32)})
 
     def step(self, state: GridState, action: Array, key: Array) -> tuple[GridState, TimeStep]:
-        """One action, then the rules, then the goal; deterministic, the key is not used."""
+        """Apply one action, then the rules, then the goal; deterministic, the key is not used."""
         action = jnp.asarray(action, jnp.int32)
         state, success = self._apply_action(state, action)
         fails = state.agent.place == state.pitfall
@@ -169,7 +170,7 @@ class GridWorld(abc.ABC):
         )
 
     def _apply_action(self, state: GridState, action: Array) -> tuple[GridState, Array]:
-        """The state after an action and its consequences, and whether the goal is reached."""
+        """Return the state after an action and its consequences, and whether the goal is reached."""
         board, cells = self.board, state.cells
         front_place = state.agent.place + direction_offset(board, state.agent.direction)
         front = read(cells, front_place)
@@ -187,7 +188,7 @@ class GridWorld(abc.ABC):
         return state._replace(cells=cells, agent=agent, steps=state.steps + 1), success
 
     def observe(self, state: GridState) -> PyTree:
-        """What the agent is shown of a state."""
+        """Return the observation of a state."""
         agent_view = self._agent_view(state)
         extra = self._extra_entries()
         if not extra:
@@ -206,7 +207,7 @@ class GridWorld(abc.ABC):
         return parts
 
     def _agent_view(self, state: GridState) -> Array:
-        """What the agent sees, as cells or as an image."""
+        """Return the agent's view, as cells or as an image."""
         view_arguments = (self.board, state.cells, state.agent, self.view_size, self.see_through_walls)
         if not self.observe_image:
             return view(*view_arguments)
@@ -214,7 +215,7 @@ class GridWorld(abc.ABC):
         return pictures.image_of_view(cells, self.image_tile_size)
 
     def render(self, state: GridState) -> Array:
-        """The whole grid, what the agent sees of it lighter: uint8 [H * size, W * size, 3], at most 32 a tile.
+        """Draw the whole grid, the agent's view lighter: uint8 [H * size, W * size, 3], at most 32 pixels per tile.
 
         A pure function, which can be compiled and mapped over as `step` can.
         """
@@ -231,10 +232,10 @@ class GridWorld(abc.ABC):
                 trees.check_bounds(name, value, bounds)
 
     def check(self) -> None:
-        """Require sizes within their bounds, and a view that has a middle and can be computed.
+        """Validate grid, view and image sizes.
 
         Raises:
-          ShoalError: the view, the grid or an image has a size that cannot be.
+          ShoalError: the view, the grid or an image has a size that is not possible.
         """
         self._check_bounds()
         if self.view_size % 2 == 0:
@@ -247,7 +248,7 @@ class GridWorld(abc.ABC):
 
 
 def cell_space(*shape: int) -> Box:
-    """Tiles and colours, uint8 [*shape, 2]."""
+    """Return the space of tiles and colours, uint8 [*shape, 2]."""
     return Box(0, np.broadcast_to((NUM_TILES - 1, NUM_COLOURS - 1), (*shape, 2)), dtype=np.uint8)
 
 
@@ -261,7 +262,7 @@ def make_state(
     pitfall: Any = NO_PLACE,
     task: Any = 0,
 ) -> GridState:
-    """The state at the start of an episode, with nothing in the pocket."""
+    """Make the state at the start of an episode, with an empty pocket."""
     return GridState(
         cells=jnp.asarray(cells, jnp.uint16),
         agent=Agent(

@@ -27,8 +27,8 @@ class Benchmark:
 
     Attributes:
       rulesets: with a leading axis.
-      num_held_out: how many of the last ones are kept for evaluation; 0 where that was not said.
-      about: how they were made, as JSON can hold it.
+      num_held_out: the number of rulesets, the last ones, that are kept for evaluation; 0 if this is not known.
+      about: how they were made, as JSON values.
     """
 
     rulesets: Ruleset
@@ -39,24 +39,23 @@ class Benchmark:
     def make(
         cls, config: GenerationConfig, count: int, *, seed: int = 0, held_out: float = 0.2
     ) -> "Benchmark":
-        """A new benchmark of different rulesets.
+        """Make a new benchmark of different rulesets.
 
         Args:
-          config: how rulesets are drawn; `generating.PUBLISHED` has the paper's.
-          count: how many.
+          config: how rulesets are drawn; `generation.PUBLISHED` has the paper's.
+          count: the number of rulesets.
           seed: of all draws.
           held_out: the share of them, the last ones, that are kept for evaluation. No ruleset for training has
             the goal and the rules of one of these.
-
         Raises:
-          ShoalError: as `generating.generate`, the share is none, or they are more than a file may hold.
+          ShoalError: as in `generation.generate`; or the share is not possible; or a file cannot hold so many.
         """
         if not 0 <= held_out < 1:
             raise ShoalError(f"held_out={held_out} is no share of the rulesets, from 0 to less than 1")
         benchmark_files.check_size(count * generation.bytes_per_ruleset(config), f"rulesets={count:,}: they")
         settings = dataclasses.asdict(config)
         about = {"generation": settings | {"goals": list(config.goals) or "all"}, "seed": seed}
-        # Shuffled, since the kinds of which there are few are found early.
+        # Shuffled, since rare kinds are found early.
         in_random_order = cls(generation.generate(count, config, seed), about=about).shuffle(seed)
         is_held_out = _held_out_mask(in_random_order.rulesets, min(round(count * held_out), count - 1), seed)
         ordered = in_random_order[np.argsort(is_held_out, kind="stable")]
@@ -64,19 +63,19 @@ class Benchmark:
 
     @classmethod
     def load(cls, path: str | Path) -> "Benchmark":
-        """Reads a file that `save` wrote, or one of the original's; nothing that it may hold is run.
+        """Read a file that `save` wrote, or one of the original's; no content of the file is executed.
 
         Raises:
-          ShoalError: it is missing, damaged, too large, empty or no benchmark, or a ruleset has a kind or tile
+          ShoalError: it is missing, damaged, too large, empty or not a benchmark, or a ruleset has a kind or tile
             that does not exist.
         """
         return cls(*benchmark_files.read(benchmark_files.to_path(path)))
 
     def save(self, path: str | Path) -> None:
-        """Writes the file, which is whole or not there.
+        """Write the file; it is complete or does not exist.
 
         Raises:
-          ShoalError: there are no rulesets, `load` would refuse it otherwise, or it cannot be written.
+          ShoalError: there are no rulesets, `load` would refuse the file, or it cannot be written.
         """
         benchmark_files.write(benchmark_files.to_path(path), self.rulesets, self.num_held_out, self.about)
 
@@ -84,14 +83,14 @@ class Benchmark:
         return len(self.rulesets.goal)
 
     def __getitem__(self, selection: slice | np.ndarray) -> "Benchmark":
-        """Those of a slice, a mask [n] or numbers [k]; which of them were held out is not kept."""
+        """Select the rulesets of a slice, a mask [n] or indices [k]; the result does not know which were held out."""
         return Benchmark(Ruleset(*(array[selection] for array in self.rulesets)), about=self.about)
 
     def ruleset(self, number: int) -> Ruleset:
-        """The ruleset of a number, without a leading axis.
+        """Return the ruleset of an index, without a leading axis.
 
         Raises:
-          ShoalError: there is none of that number.
+          ShoalError: there is no such index.
         """
         if not 0 <= number < len(self):
             raise ShoalError(
@@ -100,10 +99,10 @@ class Benchmark:
         return Ruleset(*(array[number] for array in self.rulesets))
 
     def sample(self, key: Array) -> Ruleset:
-        """One of the rulesets, each as likely; may be traced, and mapped over keys.
+        """Draw one of the rulesets uniformly; may be traced, and mapped over keys.
 
         Raises:
-          ShoalError: there are none.
+          ShoalError: the benchmark is empty.
         """
         if not len(self):
             raise ShoalError("there are no rulesets to sample from; the benchmark is empty")
@@ -111,12 +110,12 @@ class Benchmark:
         return Ruleset(*(jnp.asarray(array)[number] for array in self.rulesets))
 
     def shuffle(self, seed: int) -> "Benchmark":
-        """The same rulesets in an order drawn by a seed, which is 0 or more."""
+        """Return the same rulesets in an order drawn by a seed of 0 or more."""
         bits = RandomStream(seed, SHUFFLE_STREAM).bits(len(self))
         return self[np.argsort(bits, kind="stable")]
 
     def split(self, share: float) -> tuple["Benchmark", "Benchmark"]:
-        """The first `share` of the rulesets, and the others.
+        """Split into the first `share` of the rulesets and the others.
 
         Raises:
           ShoalError: one of the two would be empty.
@@ -129,15 +128,15 @@ class Benchmark:
         return self[:first], self[first:]
 
     def filter_split(self, predicate: Callable[[Ruleset], Any]) -> tuple["Benchmark", "Benchmark"]:
-        """The rulesets for which a function of one of them, which is mapped over all, is true, and the others."""
+        """Split into the rulesets for which a predicate is true, and the others; it is mapped over all rulesets."""
         mask = np.asarray(jax.vmap(predicate)(Ruleset(*map(jnp.asarray, self.rulesets)))).astype(bool)
         return self[mask], self[~mask]
 
     def part(self, name: str) -> "Benchmark":
-        """Those for training ("train"), or those that are held out ("held-out").
+        """Return the rulesets for training ("train") or the held-out ones ("held-out").
 
         Raises:
-          ShoalError: there is no such part, or it was not said which are held out.
+          ShoalError: there is no such part, or it is not known which are held out.
         """
         if name not in (TRAIN, HELD_OUT):
             raise ShoalError(
@@ -152,10 +151,10 @@ class Benchmark:
 
 
 def _held_out_mask(rulesets: Ruleset, max_count: int, seed: int) -> np.ndarray:
-    """Marks at most so many rulesets, none of which has the goal and the rules of an unmarked one, bool [n].
+    """Mark at most `max_count` rulesets, none of which has the goal and the rules of an unmarked one, bool [n].
 
-    The tasks are taken in a drawn order, each with all its rulesets, so that tasks of many rulesets and of few are
-    kept back alike.
+    The tasks are taken in a random order, each with all its rulesets, so that tasks with many rulesets and
+    tasks with few are held out equally often.
     """
     numbers: dict[Hashable, int] = {}
     task = np.asarray(
@@ -167,7 +166,7 @@ def _held_out_mask(rulesets: Ruleset, max_count: int, seed: int) -> np.ndarray:
 
 
 def checksum(rulesets: Ruleset) -> str:
-    """A word that is the same for the same rulesets in the same order, and hardly for others."""
+    """Return a checksum of rulesets and their order."""
     digest = hashlib.sha256()
     for array in rulesets:
         digest.update(repr(np.shape(array)).encode() + np.ascontiguousarray(array).tobytes())

@@ -1,12 +1,14 @@
-"""The files of benchmarks.
+"""Files of benchmarks: reading and writing.
 
-Our own is an .npz of `goals` [n, 5], `rules` [n, R, 7] and `init_tiles` [n, O, 2], uint8, and `about`, JSON
-that says how many of the last rulesets are held out and how all were made. Nothing in it is code.
+Shoal's own format is an .npz of `goals` [n, 5], `rules` [n, R, 7] and `init_tiles` [n, O, 2], uint8, and
+`about`, JSON with the number of the last rulesets that are held out and how all were made. Nothing in it is
+code.
 
-The original's (xminigrid's `save_bz2_pickle`) is a pickle, compressed by bz2, of a dictionary that holds the same
-three arrays, `num_rules` and `generation_config`. It is read without running anything (see `unpickling`).
+The original's format (xminigrid's `save_bz2_pickle`) is a pickle, compressed by bz2, of a dictionary with the
+same three arrays, `num_rules` and `generation_config`. It is read without executing anything (see
+`unpickling`).
 
-Both are compressed, so that a small file may unpack to anything; neither is unpacked beyond `MAX_BYTES`.
+Both are compressed, so that a small file may unpack to any size; neither is unpacked beyond `MAX_BYTES`.
 """
 
 import bz2
@@ -29,29 +31,29 @@ from shoal.errors import ShoalError
 from shoal.files import write_whole_file
 
 FORMAT = "shoal-rulesets-1"
-ARRAYS = ("goals", "rules", "init_tiles")  # in the order of a Ruleset's
+ARRAYS = ("goals", "rules", "init_tiles")  # in the order of a Ruleset's fields
 ABOUT = "about"
-ZIP, BZ2 = b"PK", b"BZ"  # how an .npz, and what is compressed by bz2, begin
+ZIP, BZ2 = b"PK", b"BZ"  # the first bytes of an .npz, and of a file compressed by bz2
 
-# The most bytes that a file is unpacked to, and that one is made of. XLand-MiniGrid's largest published file,
-# high_3m_v3, has 3,000,000 rulesets of a goal (5 bytes), 18 rules (126), 25 things (50) and num_rules (1): 546 MB, or
-# 591 MB should its goals be of four bytes a number, as some of the original's goals encode themselves. The bound is
-# the next power of two above both.
+# The most bytes that a file is unpacked to, and that one is written with. XLand-MiniGrid's largest published
+# file, high_3m_v3, has 3,000,000 rulesets of a goal (5 bytes), 18 rules (126), 25 objects (50) and num_rules
+# (1): 546 MB, or 591 MB if its goals have four bytes per number, as some of the original's encodings do. The
+# bound is the next power of two above both.
 MAX_BYTES = 2**30
 
-PLAIN_LIMIT = 2**63  # numbers of a pickle that are kept in `about` are smaller
+PLAIN_LIMIT = 2**63  # `about` keeps only numbers of a pickle that are smaller
 MAX_REASON_LENGTH = 200  # characters of an error that quotes the file
 HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
-# The rulesets, how many of the last ones are held out, and how they were made.
+# The rulesets, the number of the last ones that are held out, and how they were made.
 Contents = tuple[Ruleset, int, Mapping[str, Any]]
 
 
 def to_path(file: str | Path) -> Path:
-    """The path of a file's name, in which `~` may stand for a home directory.
+    """Return the path of a file's name, in which `~` may stand for a home directory.
 
     Raises:
-      ShoalError: no file can have such a name, or there is no such home.
+      ShoalError: the name is not valid for a file, or the home directory does not exist.
     """
     try:
         path = Path(file).expanduser()
@@ -68,10 +70,9 @@ def check_size(num_bytes: int, what: str) -> None:
 
     Args:
       num_bytes: of all their arrays.
-      what: words that name them.
-
+      what: their description in the error.
     Raises:
-      ShoalError: they do not.
+      ShoalError: they do not fit.
     """
     if num_bytes > MAX_BYTES:
         raise ShoalError(
@@ -80,10 +81,10 @@ def check_size(num_bytes: int, what: str) -> None:
 
 
 def write(path: Path, tasks: Ruleset, num_held_out: int, about: Mapping[str, Any]) -> None:
-    """Write a benchmark's file, which is whole or not there.
+    """Write a benchmark's file; it is complete or does not exist.
 
     Raises:
-      ShoalError: it would hold what `read` refuses, or it cannot be written.
+      ShoalError: `read` would refuse the file, or it cannot be written.
     """
     label = f"benchmark {str(path)!r}"
     _check(label, "cannot be written", tasks, num_held_out)
@@ -100,11 +101,11 @@ def write(path: Path, tasks: Ruleset, num_held_out: int, about: Mapping[str, Any
 
 
 def read(path: Path) -> Contents:
-    """Read a benchmark's file; nothing that it may hold is run.
+    """Read a benchmark's file; no content of the file is executed.
 
     Raises:
-      ShoalError: it is missing, damaged, too large, empty or no benchmark, or a ruleset has a kind or tile that does
-        not exist.
+      ShoalError: it is missing, damaged, too large, empty or not a benchmark, or a ruleset has a kind or tile that
+        does not exist.
     """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode) and not path.is_dir():  # opening a pipe may never end
@@ -127,7 +128,7 @@ def _check(label: str, verdict: str, tasks: Ruleset, num_held_out: int) -> None:
     """Require rulesets with a leading axis, of which some but not all may be held out.
 
     Raises:
-      ShoalError: they are not; the message begins with what was given, and has the verdict where they contradict
+      ShoalError: they are not; the message begins with the label, and has the verdict where they contradict
         themselves.
     """
     if np.ndim(tasks.goal) > 1 and len(tasks.goal) == 0:
@@ -148,7 +149,7 @@ def _check(label: str, verdict: str, tasks: Ruleset, num_held_out: int) -> None:
 def _read_own(path: Path, file: IO[bytes]) -> Contents:
     try:
         with warnings.catch_warnings(), zipfile.ZipFile(file) as archive:
-            warnings.simplefilter("ignore")  # of a damaged header, about how it is written
+            warnings.simplefilter("ignore")  # warnings of a damaged header about its format
             names = (*ARRAYS, ABOUT)
             members = set(archive.namelist())
             missing = [name for name in names if f"{name}.npy" not in members]
@@ -161,13 +162,13 @@ def _read_own(path: Path, file: IO[bytes]) -> Contents:
         return tasks, *_parse_about(about)
     except ShoalError:
         raise
-    except Exception as error:  # of zipfile, zlib, tokenize, ...: reading a header goes wrong in many ways
+    except Exception as error:  # zipfile, zlib, tokenize and others raise many kinds of errors
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ShoalError(f"benchmark {str(path)!r} is damaged: {reason[:MAX_REASON_LENGTH]}") from error
 
 
 def _read_member(archive: zipfile.ZipFile, name: str) -> np.ndarray:
-    """An array of an archive, whose header is held to the size of what follows it before memory is taken."""
+    """Read an array of an archive; its header must agree with the size of its data before memory is allocated."""
     info = archive.getinfo(f"{name}.npy")
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise ValueError(f"{name!r} is compressed in a way that NumPy does not use")
@@ -177,17 +178,17 @@ def _read_member(archive: zipfile.ZipFile, name: str) -> np.ndarray:
             raise ValueError(f"{name!r} is an array of the unknown version {version}")
         shape, _, dtype = HEADERS[version](member)
         size = math.prod(shape) * max(dtype.itemsize, 1)
-        if not dtype.hasobject and not 0 <= size <= info.file_size:  # objects are refused below
+        if not dtype.hasobject and not 0 <= size <= info.file_size:  # arrays of objects are refused below
             raise ValueError(f"{name!r} has fewer bytes than its shape {shape} says")
     with archive.open(info) as member:
         array = np.lib.format.read_array(member, allow_pickle=False)
-        if member.read(1):  # so that it is read to its end, where the checksum is compared
+        if member.read(1):  # reads to the end, where the checksum is compared
             raise ValueError(f"{name!r} has more bytes than its shape {shape} says")
     return array
 
 
 def _parse_about(array: np.ndarray) -> tuple[int, Mapping[str, Any]]:
-    """How many rulesets are held out, and how all were made, from JSON in an array."""
+    """Read the number of held-out rulesets and how all were made, from JSON in an array."""
     if array.dtype.kind != "U" or array.ndim:
         raise ValueError(f"{ABOUT!r} is no text")
     about = json.loads(str(array))
@@ -215,7 +216,7 @@ def _read_original(path: Path, file: IO[bytes]) -> Contents:
 
 
 def _to_bytes(path: Path, name: str, value: Any) -> np.ndarray:
-    """An array of bytes, from one of whole numbers."""
+    """Convert an array of whole numbers to bytes."""
     array = value.array if isinstance(value, PickledArray) else None
     if array is None:
         raise ShoalError(f"{str(path)!r} is no benchmark: it has no array {name!r}")
@@ -225,7 +226,7 @@ def _to_bytes(path: Path, name: str, value: Any) -> np.ndarray:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether JSON can hold a value, and shortly."""
+    """Report whether JSON can hold a value in little space."""
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, int):

@@ -1,4 +1,4 @@
-"""Rulesets and benchmarks in words."""
+"""Description of rulesets and benchmarks in words."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,7 @@ LABELS = ("goal", "rules", "things")
 
 
 def describe_ruleset(task: Ruleset) -> str:
-    """A ruleset in some lines: its goal, its rules in their order, its things."""
+    """Describe a ruleset in several lines: its goal, its rules in their order, its objects."""
     rules = [describe_rule(row) for row in np.asarray(task.rules) if row[0]]
     things = [(int(tile), int(colour)) for tile, colour in np.asarray(task.init_tiles) if tile]
     counted = {thing: things.count(thing) for thing in things}
@@ -42,7 +42,7 @@ def describe_ruleset(task: Ruleset) -> str:
 
 
 def describe_goal(row: Sequence[int] | np.ndarray) -> str:
-    """A goal of five bytes: `hold a red ball`, `a grey key above a red ball`."""
+    """Describe a goal of five bytes: `hold a red ball`, `a grey key above a red ball`."""
     kind, *numbers = (int(x) for x in row)
     match GoalKind(kind):
         case GoalKind.NONE:
@@ -60,7 +60,7 @@ def describe_goal(row: Sequence[int] | np.ndarray) -> str:
 
 
 def describe_rule(row: Sequence[int] | np.ndarray) -> str:
-    """A rule of seven bytes: `a red ball beside a grey key: both become a blue star`."""
+    """Describe a rule of seven bytes: `a red ball beside a grey key: both become a blue star`."""
     kind, *numbers = (int(x) for x in row)
     if kind == RuleKind.NONE:
         return "none"
@@ -77,7 +77,7 @@ def describe_rule(row: Sequence[int] | np.ndarray) -> str:
 
 
 def describe_benchmark(benchmark: Benchmark) -> str:
-    """What a benchmark holds, and how it was made, in some lines."""
+    """Describe in several lines what a benchmark holds and how it was made."""
     goals, rules, things = map(np.asarray, benchmark.rulesets)
     held_out = f", {benchmark.num_held_out:,} of them held out" if benchmark.num_held_out else ""
     lines = [
@@ -91,12 +91,12 @@ def describe_benchmark(benchmark: Benchmark) -> str:
     origin = [f"{name} {value}" for name, value in benchmark.about.items() if not isinstance(value, dict)]
     origin += [f"{name} {value}" for name, value in benchmark.about.get("generation", {}).items()]
     if origin:
-        lines.append("made by " + ", ".join(filter(str.isprintable, origin)))  # they are a file's words
+        lines.append("made by " + ", ".join(filter(str.isprintable, origin)))  # text from a file
     return "\n".join(lines)
 
 
 def _describe_adjacency(name: str, numbers: Sequence[int]) -> str:
-    """What the kinds say that end on NEAR or NEAR and a direction."""
+    """Return the words for the kinds whose names end with NEAR or NEAR and a direction."""
     where, first = DIRECTION_WORDS[name.rpartition("_")[2]], _describe_tile(*numbers[:2])
     if name.startswith("AGENT"):
         return f"{first} {where} the agent"
@@ -105,7 +105,7 @@ def _describe_adjacency(name: str, numbers: Sequence[int]) -> str:
 
 
 def _describe_tile(tile: int, colour: int, count: int = 1) -> str:
-    """`a red ball`, `2 grey keys`."""
+    """Describe a tile: `a red ball`, `2 grey keys`."""
     name = " ".join(
         [
             *([Colour(colour).name.lower()] if colour else []),

@@ -1,13 +1,13 @@
-"""Which rulesets are equal: those that differ only in how they are written down.
+"""Comparison of rulesets: two are equal if they differ only in how they are written.
 
 Two rulesets are equal if they have the same goal and the same set of rules (and, where that counts, the same
-things). It makes no difference
+objects). The following makes no difference:
 
-- where zeros fill up, and what bytes hold that a kind does not read;
-- in which order rules stand, or that one is repeated;
+- padding with zeros, and bytes that a kind does not read;
+- the order of rules, and repeated rules;
 - which of two tiles is named first, where "a beside b" is "b beside a" and "b below a" is "a above b".
 
-The order of rules can tell within a step in which several of them hold; such rulesets are equal too.
+The order of rules can matter within a step in which several of them hold; such rulesets count as equal too.
 """
 
 from collections.abc import Hashable
@@ -19,20 +19,20 @@ from shoal.envs.grid.engine.rules import TWO_TILE_KINDS, RuleKind
 from shoal.envs.grid.engine.tiles import Bytes
 from shoal.envs.grid.rulesets.rulesets import Ruleset
 
-BITS_PER_BYTE = 8  # of a byte, by which bytes are put together to one number
+BITS_PER_BYTE = 8  # by which bytes are combined into one number
 
-# How many bytes each kind reads, its own included; kind 0 is none at all.
+# The number of bytes that each kind reads, its own included; kind 0 reads none.
 GOAL_BYTES_READ = np.asarray([5 if kind.name.startswith("TILE") else 3 if kind else 0 for kind in GoalKind])
 RULE_BYTES_READ = np.asarray([7 if kind in TWO_TILE_KINDS else 5 if kind else 0 for kind in RuleKind])
 
 
 def is_new(rulesets: Ruleset, known_keys: set[Hashable], *, with_objects: bool = False) -> np.ndarray:
-    """Which of several rulesets are equal to none before, bool [n].
+    """Report which rulesets are equal to none before, bool [n].
 
     Args:
       rulesets: with a leading axis, n.
-      known_keys: the `canonical_keys` of those before; those that are new are added.
-      with_objects: whether the things must be the same too for rulesets to be equal.
+      known_keys: the `canonical_keys` of those before; the keys of new rulesets are added.
+      with_objects: whether equal rulesets must also have the same objects.
     """
     new = np.zeros(len(rulesets.goal), bool)
     for index, key in enumerate(canonical_keys(rulesets, with_objects=with_objects)):
@@ -43,7 +43,7 @@ def is_new(rulesets: Ruleset, known_keys: set[Hashable], *, with_objects: bool =
 
 
 def canonical_keys(rulesets: Ruleset, *, with_objects: bool = False) -> list[Hashable]:
-    """What is the same for equal rulesets and differs for others, [n]; however wide their arrays are."""
+    """Return keys that are the same for equal rulesets and differ for others, [n]; padding does not matter."""
     goals = _pack_bytes(canonical_goals(rulesets.goal))[:, None]
     rules = _sorted_unique(_pack_bytes(canonical_rules(rulesets.rules)))
     task = _row_bytes(np.concatenate([goals, rules], 1))
@@ -54,20 +54,20 @@ def canonical_keys(rulesets: Ruleset, *, with_objects: bool = False) -> list[Has
 
 
 def _row_bytes(numbers: np.ndarray) -> list[Hashable]:
-    """The bytes of each row [n, m], without the zeros at its end."""
+    """Return the bytes of each row [n, m], without the zeros at its end."""
     big_endian = np.ascontiguousarray(numbers, ">u8")
     rows: list[bytes] = big_endian.view(f"V{big_endian.itemsize * big_endian.shape[1]}")[:, 0].tolist()
     return [row.rstrip(b"\0") for row in rows]
 
 
 def canonical_goals(goals: Bytes) -> np.ndarray:
-    """Goals [..., 5] with one way of writing each; what is not read is 0."""
+    """Rewrite goals [..., 5] in a canonical form; bytes that are not read are 0."""
     kinds = GoalKind.TILE_NEAR, GoalKind.TILE_NEAR_UP, GoalKind.TILE_NEAR_RIGHT, GoalKind.TILE_NEAR_DOWN
     return _canonical_rows(np.asarray(goals), GOAL_BYTES_READ, *kinds, GoalKind.TILE_NEAR_LEFT)
 
 
 def canonical_rules(rules: Bytes) -> np.ndarray:
-    """Rules [..., 7] with one way of writing each; what is not read is 0."""
+    """Rewrite rules [..., 7] in a canonical form; bytes that are not read are 0."""
     kinds = RuleKind.TILE_NEAR, RuleKind.TILE_NEAR_UP, RuleKind.TILE_NEAR_RIGHT, RuleKind.TILE_NEAR_DOWN
     return _canonical_rows(np.asarray(rules), RULE_BYTES_READ, *kinds, RuleKind.TILE_NEAR_LEFT)
 
@@ -75,7 +75,7 @@ def canonical_rules(rules: Bytes) -> np.ndarray:
 def _canonical_rows(
     rows: np.ndarray, bytes_read: np.ndarray, near: int, up: int, right: int, down: int, left: int
 ) -> np.ndarray:
-    """Rows [..., k] of which the kind is named by the first byte, and two tiles by the next four."""
+    """Rewrite rows [..., k] in a canonical form; the first byte is the kind, the next four are two tiles."""
     kind = rows[..., 0]
     rows = np.where(np.arange(rows.shape[-1]) < bytes_read[kind][..., None], rows, 0).astype(np.uint8)
     first, second = _pack_bytes(rows[..., 1:3]), _pack_bytes(rows[..., 3:5])
@@ -88,14 +88,14 @@ def _canonical_rows(
 
 
 def _sorted_unique(numbers: np.ndarray) -> np.ndarray:
-    """Rows of numbers [n, m] in descending order, repeated ones as 0 at the end."""
+    """Sort rows of numbers [n, m] in descending order, and replace repeated ones by 0 at the end."""
     numbers = np.sort(numbers, 1)[:, ::-1].copy()
     numbers[:, 1:][numbers[:, 1:] == numbers[:, :-1]] = 0
     return np.sort(numbers, 1)[:, ::-1]
 
 
 def _pack_bytes(rows: Bytes) -> np.ndarray:
-    """The bytes of each row [..., k] as one number, uint64 [...]."""
+    """Combine the bytes of each row [..., k] into one number, uint64 [...]."""
     number = np.zeros(np.shape(rows)[:-1], np.uint64)
     for column in np.moveaxis(np.asarray(rows).astype(np.uint64), -1, 0):
         number = number << np.uint64(BITS_PER_BYTE) | column

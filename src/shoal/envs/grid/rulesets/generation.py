@@ -1,13 +1,13 @@
-"""Rulesets drawn at random: a tree of rules with the goal at its root, and what distracts from it.
+"""Generation of random rulesets: a tree of rules with the goal at its root, and distractors.
 
-The goal is drawn first. Whatever it is about is either there from the start or the product of a rule, whose
-tiles again are there from the start or products, and so on down to a depth. No two rules of a tree share a
-tile, so that following it from the leaves up always leads to the goal. To these come rules and things that
-lead nowhere.
+The goal is drawn first. Each tile of the goal is either there from the start or the product of a rule, whose
+tiles again are there from the start or products, down to a maximal depth. No two rules of a tree share a
+tile, so that applying the rules from the leaves up always leads to the goal. Then distractors are added:
+rules and objects that do not help to reach the goal.
 
 Source: Nikulin et al. 2023, "XLand-MiniGrid: Scalable Meta-Reinforcement Learning Environments in JAX",
 section 3, after Adaptive Agent Team 2023, "Human-Timescale Adaptation in an Open-Ended Task Space", appendix
-A.2. Many rulesets are drawn at once, one column of a table a draw.
+A.2. Many rulesets are drawn at once, each draw one column of a table.
 """
 
 import dataclasses
@@ -24,8 +24,8 @@ from shoal.envs.grid.rulesets.distinct import is_new
 from shoal.envs.grid.rulesets.rulesets import Ruleset
 from shoal.errors import ShoalError, nearest
 
-# The tiles that tasks are made of by number: first what can be picked up, then goal tiles, then plain floor,
-# into which a thing disappears, and nothing. Floor is black, so no thing is.
+# The tiles of tasks by number: first objects that can be picked up, then goal tiles, then plain floor, which
+# stands for an object that disappears, and nothing. Floor is black, so no object is black.
 COLOURS = tuple(colour for colour in Colour if colour not in (Colour.EMPTY, Colour.BLACK))
 TILES = np.asarray(
     [(tile, colour) for tile in (*PICKABLE, Tile.GOAL) for colour in COLOURS]
@@ -49,54 +49,54 @@ PAIR_GOALS = tuple(kind for kind in GoalKind if kind.name.startswith("TILE_NEAR"
 ON_CONTACT_KINDS = (
     RuleKind.AGENT_HOLD,
     RuleKind.AGENT_NEAR,
-)  # a thing of such a rule cannot be carried about
+)  # an object of such a rule cannot be carried
 
-BLOCK_SIZE = 8192  # rulesets drawn at once
-MAX_EMPTY_BLOCKS = 64  # blocks in a row without a new ruleset, after which there are no more
-MAX_RULESETS = (
-    10**8
-)  # rulesets; that they differ is known from all of them, which takes some hundred bytes each
-MAX_DEPTH = 3  # a tree that is deeper may need more tiles than there are
+BLOCK_SIZE = 8192  # rulesets per block
+MAX_EMPTY_BLOCKS = 64  # blocks in a row without a new ruleset, after which generation stops
+MAX_RULESETS = 10**8  # rulesets; comparing them keeps some hundred bytes for each in memory
+MAX_DEPTH = 3  # a deeper tree may need more tiles than exist
 
 
 @dataclasses.dataclass(frozen=True)
 class GenerationConfig:
-    """How rulesets are drawn."""
+    """Settings of the generation of rulesets."""
 
     chain_depth: int = 0
-    """Puts this many rules at most between a thing of the start and the goal; 0 to 3."""
+    """Puts at most this many rules between an object of the start and the goal; 0 to 3."""
     sample_depth: bool = False
-    """Draws the depth of each ruleset, from 0 to chain_depth, in place of taking chain_depth."""
+    """Draws the depth of each ruleset from 0 to chain_depth; without it the depth is chain_depth."""
     prune_prob: float = 0.0
-    """Places a tile of the tree at the start with this probability, in place of making it a rule's product."""
+    """Places a tile of the tree at the start with this probability (0 to 1), instead of making it a rule's product."""
     num_distractor_rules: int = 0
-    """Adds this many rules that lead nowhere, and their things."""
+    """Adds this many distractor rules, which do not help to reach the goal, and their objects."""
     sample_distractor_rules: bool = False
-    """Draws how many rules lead nowhere, from 0 to num_distractor_rules, in place of taking num_distractor_rules."""
+    """Draws the number of distractor rules from 0 to num_distractor_rules; without it the number is
+    num_distractor_rules.
+    """
     num_distractor_objects: int = 0
-    """Adds this many things that serve nothing."""
+    """Adds this many objects that no rule or goal needs."""
     distinct_objects: bool = False
-    """Counts rulesets as different that differ in nothing but their things."""
+    """Counts rulesets as different if only their objects differ."""
     goals: tuple[str, ...] = ()
-    """Draws goals of these kinds, such as agent_hold and tile_near_up; left out, of all."""
+    """Draws goals of these kinds, such as agent_hold and tile_near_up; without it of all kinds."""
 
     @property
     def goal_kinds(self) -> np.ndarray:
-        """The kinds of goals that are drawn, by number."""
+        """The numbers of the kinds of goals that are drawn."""
         return np.asarray([GOAL_NAMES[name] for name in self.goals], int) if self.goals else GOAL_KINDS
 
     @property
     def max_rules(self) -> int:
-        """The most rules that a ruleset can have, 1 at least (of zeros)."""
+        """The largest number of rules that a ruleset can have, at least 1 (of zeros)."""
         return max(2 * (2**self.chain_depth - 1) + self.num_distractor_rules, 1)
 
     @property
     def max_things(self) -> int:
-        """The most things that an episode can start with."""
+        """The largest number of objects that an episode can start with."""
         return 2 * 2**self.chain_depth + 2 * self.num_distractor_rules + self.num_distractor_objects
 
     def validate(self) -> None:
-        """Raises ShoalError for the first setting that cannot be."""
+        """Raise ShoalError for the first setting that is out of range."""
         if not 0 <= self.chain_depth <= MAX_DEPTH:
             raise ShoalError(
                 f"chain_depth={self.chain_depth} is not between 0 and {MAX_DEPTH}: a deeper tree may need more "
@@ -115,8 +115,8 @@ class GenerationConfig:
                 )
 
 
-# As the benchmarks of the paper were generated. A trivial ruleset is a goal, of which there are just 12,440, so that
-# there its things count.
+# The settings of the paper's benchmarks. A trivial ruleset is a goal alone, of which there are only 12,440,
+# so objects count there.
 PUBLISHED = {
     "trivial": GenerationConfig(num_distractor_objects=3, distinct_objects=True),
     "small": GenerationConfig(
@@ -144,13 +144,11 @@ PUBLISHED = {
 
 
 class Protected(NamedTuple):
-    """What distractors must leave in reach."""
+    """The tiles and rules that distractors must not make useless."""
 
-    goal_tiles: (
-        np.ndarray
-    )  # [n, 2], the numbers of the tiles that the goal is about, the second may be NOTHING
-    used: np.ndarray  # bool [n, tiles], those of goal and tree
-    tree: np.ndarray  # uint8 [n, m, 7], its rules, zeros between them
+    goal_tiles: np.ndarray  # [n, 2], the numbers of the goal's tiles; the second may be NOTHING
+    used: np.ndarray  # bool [n, tiles], the tiles of goal and tree
+    tree: np.ndarray  # uint8 [n, m, 7], the rules of the tree, zeros between them
 
 
 class RandomStream:
@@ -162,20 +160,20 @@ class RandomStream:
         self._bits = np.random.PCG64([seed, stream])
 
     def bits(self, *shape: int) -> np.ndarray:
-        """32 random bits each, uint64."""
+        """Draw 32 random bits each, uint64."""
         return self._bits.random_raw(shape) >> np.uint64(32)
 
     def below(self, limits: np.ndarray) -> np.ndarray:
-        """Whole numbers from 0 to each limit - 1, int64; limits are less than 2^31."""
+        """Draw whole numbers from 0 to each limit - 1, int64; limits are less than 2^31."""
         limits = np.asarray(limits)
         return (self.bits(*limits.shape) * limits.astype(np.uint64) >> np.uint64(32)).astype(np.int64)
 
     def bernoulli(self, probability: float, *shape: int) -> np.ndarray:
-        """Whether something of that probability happens."""
+        """Draw booleans that are true with a probability."""
         return self.bits(*shape) < np.uint64(round(probability * 2**32))
 
     def choice(self, allowed: np.ndarray, *more: int) -> np.ndarray:
-        """The number of one of the entries that are true in each row [n, m], [n, *more]; with replacement."""
+        """Draw the index of one true entry of each row [n, m], [n, *more]; with replacement."""
         counts = allowed.cumsum(1, dtype=np.uint8)
         rank = self.below(np.broadcast_to(counts[:, -1:], (len(allowed), *(more or (1,)))))
         index = np.stack([(counts > column[:, None]).argmax(1) for column in rank.T], 1)
@@ -189,25 +187,23 @@ def bytes_per_ruleset(config: GenerationConfig) -> int:
       ShoalError: a setting is out of range.
     """
     config.validate()
-    tile = 2  # bytes: tile and colour
+    tile = 2  # bytes of a tile: tile and colour
     return goals.ENCODED_SIZE + rules.ENCODED_SIZE * config.max_rules + tile * config.max_things
 
 
 def generate(count: int, config: GenerationConfig, seed: int = 0) -> Ruleset:
-    """Different rulesets; which are equal is said in `distinct`.
+    """Generate different rulesets; `distinct` defines which are equal.
 
     Args:
-      count: how many.
+      count: the number of rulesets.
       config: how they are drawn; `PUBLISHED` has the paper's.
-      seed: the same seed gives the same rulesets on every machine; the first of a larger count are those of a
+      seed: the same seed gives the same rulesets on every machine; a larger count begins with the rulesets of a
         smaller one.
-
     Returns:
-      the rulesets, each array with a leading axis; padded to the most rules and things that `config` can
-      make, so that rulesets of one config fit together.
-
+      the rulesets, each array with a leading axis; padded to the most rules and objects that `config` can
+      make, so that rulesets of one config can be joined.
     Raises:
-      ShoalError: a setting is out of range, or there are not as many different rulesets.
+      ShoalError: a setting is out of range, or so many different rulesets do not exist.
     """
     if count < 1:
         raise ShoalError(f"rulesets={count} is too few; give 1 or more")
@@ -234,9 +230,9 @@ def generate(count: int, config: GenerationConfig, seed: int = 0) -> Ruleset:
 
 
 def draw_block(count: int, config: GenerationConfig, draws: RandomStream) -> Ruleset:
-    """Rulesets, some of which may be equal."""
+    """Draw rulesets, some of which may be equal."""
     goal_kind, goal_tiles = _draw_goals(count, config.goal_kinds, draws)
-    used = np.zeros((count, len(TILES)), bool)  # by the tree
+    used = np.zeros((count, len(TILES)), bool)  # tiles of the tree
     _mark_used(used, goal_tiles)
     tree, things = _draw_tree(goal_tiles, used, config, draws)
     objects = np.full((count, 0), NOTHING)
@@ -252,7 +248,7 @@ def draw_block(count: int, config: GenerationConfig, draws: RandomStream) -> Rul
 
 
 def _draw_goals(count: int, kinds: np.ndarray, draws: RandomStream) -> tuple[np.ndarray, np.ndarray]:
-    """Kinds of goals [n] and the numbers of their tiles [n, 2], the second one NOTHING for a goal of one tile."""
+    """Draw kinds of goals [n] and the numbers of their tiles [n, 2], the second one NOTHING for a goal of one tile."""
     kind = kinds[draws.below(np.full(count, len(kinds)))]
     is_hold = (kind == GoalKind.AGENT_HOLD)[:, None]
     first = draws.choice(np.where(is_hold, IS_MOVABLE, IS_THING))
@@ -263,7 +259,7 @@ def _draw_goals(count: int, kinds: np.ndarray, draws: RandomStream) -> tuple[np.
 def _draw_tree(
     goal_tiles: np.ndarray, used: np.ndarray, config: GenerationConfig, draws: RandomStream
 ) -> tuple[np.ndarray, list[np.ndarray]]:
-    """The rules that make what the goal is about, [n, m, 7], and the things to begin with, each [n, 1].
+    """Draw the rules that produce the goal's tiles, [n, m, 7], and the objects at the start, each [n, 1].
 
     Marks the tiles of both as used.
     """
@@ -291,7 +287,7 @@ def _draw_tree(
 
 
 def _draw_rules(products: np.ndarray, used: np.ndarray, draws: RandomStream) -> tuple[np.ndarray, np.ndarray]:
-    """A rule for each product [n], of tiles that are not used yet.
+    """Draw a rule for each product [n], with tiles that are not used yet.
 
     Returns:
       its bytes, uint8 [n, 7], zeros where the product is NOTHING; the numbers of its tiles [n, 2].
@@ -310,9 +306,9 @@ def _draw_rules(products: np.ndarray, used: np.ndarray, draws: RandomStream) -> 
 def _draw_distractors(
     protected: Protected, config: GenerationConfig, draws: RandomStream
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Rules that lead nowhere, each [n, 1, 7], and their things, each [n, 2].
+    """Draw distractor rules, each [n, 1, 7], and their objects, each [n, 2].
 
-    They may spoil what the tree needs, but never unavoidably.
+    They may destroy what the tree needs, but the agent can always avoid it.
     """
     count = len(protected.used)
     num_rules = np.full(count, config.num_distractor_rules)
@@ -332,10 +328,11 @@ def _draw_distractors(
 
 
 def _blocks_tree(row: np.ndarray, tiles: np.ndarray, protected: Protected) -> np.ndarray:
-    """Whether a rule [n, 7] about tiles [n, 2] takes away what is needed, whatever the agent does.
+    """Report whether a rule [n, 7] about tiles [n, 2] makes the goal unreachable, whatever the agent does.
 
-    So does one that turns a tile of the tree as soon as it is held or approached; one that turns a product
-    where, and just when, it appears; and one about the very tiles of the goal, since rules come first.
+    Such rules turn a tile of the tree as soon as it is held or approached; or turn a product at the moment
+    when it appears; or concern exactly the tiles of the goal, since rules are applied before the goal is
+    checked.
     """
     kind = row[:, 0]
     takes_tile = np.isin(kind, ON_CONTACT_KINDS) & protected.used[np.arange(len(row)), tiles[:, 0]]
@@ -346,13 +343,13 @@ def _blocks_tree(row: np.ndarray, tiles: np.ndarray, protected: Protected) -> np
 
 
 def _mark_used(used: np.ndarray, tiles: np.ndarray) -> None:
-    """Marks the tiles of each row as used."""
+    """Mark the tiles of each row as used."""
     used[np.arange(len(used))[:, None], tiles] = True
     used[:, NOTHING] = False
 
 
 def _compact(rows: np.ndarray, width: int) -> np.ndarray:
-    """Rows [n, m, k] with those of zeros at the end, and so many of them, [n, width, k]."""
+    """Move the rows of zeros in [n, m, k] to the end and return the first `width`, [n, width, k]."""
     order = np.argsort(rows[..., 0] == 0, axis=1, kind="stable")
     compacted = np.take_along_axis(rows, order[..., None], 1)[:, :width]
     return np.pad(compacted, ((0, 0), (0, width - compacted.shape[1]), (0, 0)))

@@ -1,4 +1,4 @@
-"""Rulesets: the goal, the rules and the things of a task, as bytes in XLand-MiniGrid's encoding."""
+"""Rulesets: the goal, the rules and the objects of a task, as bytes in XLand-MiniGrid's encoding."""
 
 import enum
 import operator
@@ -14,19 +14,19 @@ from shoal.envs.grid.engine.rules import TWO_TILE_KINDS, RuleKind
 from shoal.envs.grid.engine.tiles import NUM_COLOURS, NUM_TILES, Bytes, Tile
 from shoal.errors import ShoalError
 
-STACKED_RULE_AXES = 3  # of the rules of several rulesets
+STACKED_RULE_AXES = 3  # axes of the rules of several rulesets
 MAX_QUOTE_LENGTH = 100  # characters of a wrong value in a message
 
 
 class Ruleset(NamedTuple):
     """One task, or N of them with a leading axis.
 
-    Rules and things are padded with rows of zeros; there is at least one row of each.
+    Rules and objects are padded with rows of zeros; there is at least one row of each.
     """
 
     goal: Bytes  # uint8 [5]; see `goals`
     rules: Bytes  # uint8 [R, 7]; see `rules`
-    init_tiles: Bytes  # uint8 [O, 2]: tile and colour of the things that an episode starts with
+    init_tiles: Bytes  # uint8 [O, 2]: tile and colour of the objects at the start of an episode
 
 
 NO_RULESET = Ruleset(
@@ -39,7 +39,7 @@ NO_RULESET = Ruleset(
 def ruleset(
     goal: Sequence[int] = (), rules: Sequence[Sequence[int]] = (), init_tiles: Sequence[Sequence[int]] = ()
 ) -> Ruleset:
-    """A ruleset from numbers; a goal or rule may leave out the zeros at its end.
+    """Make a ruleset from numbers; a goal or rule may leave out the zeros at its end.
 
         ruleset(
             goal=(GoalKind.AGENT_HOLD, Tile.STAR, Colour.BLUE),
@@ -60,7 +60,7 @@ def ruleset(
 
 
 def _pad_rows(name: str, rows: Sequence[Sequence[int]], length: int) -> np.ndarray:
-    """Rows of bytes, filled up with zeros.
+    """Pad rows of bytes with zeros.
 
     Raises:
       ShoalError: a row is too long, or holds something other than whole numbers from 0 to 255.
@@ -78,7 +78,7 @@ def _pad_rows(name: str, rows: Sequence[Sequence[int]], length: int) -> np.ndarr
 
 
 def _quote(row: Any) -> str:
-    """A row as a message quotes it: kinds and tiles by their numbers."""
+    """Quote a row for an error: kinds and tiles as numbers."""
     numbers = (
         [int(x) if isinstance(x, enum.IntEnum) else x for x in row] if isinstance(row, Sequence) else row
     )
@@ -86,7 +86,7 @@ def _quote(row: Any) -> str:
 
 
 def stack(tasks: Sequence[Ruleset]) -> Ruleset:
-    """Several rulesets as one with a leading axis, padded to the longest."""
+    """Stack rulesets on a leading axis, padded to the longest."""
 
     def pad(arrays: Sequence[Bytes]) -> np.ndarray:
         rows = max(len(array) for array in arrays)
@@ -100,7 +100,7 @@ def stack(tasks: Sequence[Ruleset]) -> Ruleset:
 
 
 def check(tasks: Ruleset) -> None:
-    """Holds rulesets to what the engine knows; values that are traced are not looked at.
+    """Validate rulesets for the engine; traced values are not checked.
 
     Raises:
       ShoalError: an array has the wrong shape, or a kind, tile or colour is unknown.
@@ -124,10 +124,10 @@ def check(tasks: Ruleset) -> None:
 
 
 def check_shapes(tasks: Ruleset) -> None:
-    """Holds a ruleset to its arrays' shapes and types, which are known while tracing.
+    """Validate the shapes and dtypes of a ruleset, which are known while tracing.
 
     Raises:
-      ShoalError: it is no Ruleset, or an array has another shape or type.
+      ShoalError: it is not a Ruleset, or an array has another shape or dtype.
     """
     if not isinstance(tasks, Ruleset):
         raise ShoalError(
@@ -166,7 +166,7 @@ def _check_kinds(name: str, rows: np.ndarray, kinds: type[enum.IntEnum]) -> None
 
 
 def _check_tiles(name: str, rows: np.ndarray, column: int, may_be_empty: bool = False) -> None:
-    """Holds tile and colour in two columns to those that exist; tile 0 is what lies outside the grid."""
+    """Require that the tiles and colours in two columns exist; tile 0 is the outside of the grid."""
     tile, colour = rows[:, column], rows[:, column + 1]
     unknown = rows[(tile >= NUM_TILES) | (colour >= NUM_COLOURS)]
     if len(unknown):

@@ -1,11 +1,11 @@
-"""Rulesets by a word, as the command line and a run's config name them.
+"""Parse `FILE:part` and select rulesets, as the command line and a run's config name them.
 
     bench.npz           all rulesets of a file
     bench.npz:train     those for training; `bench.npz:held-out` those that are kept for evaluation
-    bench.npz:17        one, by its number from 0
+    bench.npz:17        one, by its index from 0
     bench.npz:100:200   those from 100 to 199; either bound may be left out, or be a share: `bench.npz:80%:`
 
-`#` and a checksum behind it hold the word to the very rulesets that it meant when it was written down.
+A selector may end with `#` and a checksum; it is then refused if the file holds other rulesets than before.
 """
 
 import functools
@@ -28,10 +28,10 @@ _SELECTOR = re.compile(rf"(?P<file>.+?)(?::(?P<part>{_PART_PATTERN}))?(?:#(?P<ch
 
 
 def resolve_rulesets(ruleset: Any) -> Any:
-    """What a world was given as its ruleset, as a Ruleset: a word, nested lists of its numbers, or one already.
+    """Convert the ruleset that a world was given to a Ruleset: a selector, nested lists of numbers, or a Ruleset.
 
     Raises:
-      ShoalError: a word names no file, or nothing in it; or lists do not have a ruleset's shape.
+      ShoalError: the selector's file or part does not exist; or lists do not have a ruleset's shape.
     """
     if isinstance(ruleset, str):
         return select_rulesets(ruleset)
@@ -46,7 +46,7 @@ def resolve_rulesets(ruleset: Any) -> Any:
 
 
 def _to_bytes(part: Any) -> np.ndarray:
-    """An array of bytes from nested lists of whole numbers.
+    """Convert nested lists of whole numbers to an array of bytes.
 
     Raises:
       ValueError: a number is not whole, or not from 0 to 255.
@@ -58,10 +58,10 @@ def _to_bytes(part: Any) -> np.ndarray:
 
 
 def select_rulesets(selector: str) -> Ruleset:
-    """The rulesets that a word names; without a leading axis for one by its number.
+    """Load the rulesets that a selector names; without a leading axis for one by its index.
 
     Raises:
-      ShoalError: there is no such file, it is damaged, or there is nothing of that kind in it.
+      ShoalError: there is no such file, it is damaged, or it has no such part.
     """
     file, part, expected = _parse(selector)
     benchmark = _load(file)
@@ -78,14 +78,14 @@ def select_rulesets(selector: str) -> Ruleset:
 
 
 def portable_selector(selector: str) -> str:
-    """A word for the same rulesets that means the same from any directory, and only them."""
+    """Return a selector for exactly the same rulesets that is valid from any directory."""
     file, part, _ = _parse(selector)
     path = benchmark_files.to_path(file).absolute()
     return f"{path}{':' * bool(part)}{part}#{checksum(select_rulesets(selector))}"
 
 
 def _parse(selector: str) -> tuple[str, str, str]:
-    """File, part and checksum, the last two "" where there are none."""
+    """Split a selector into file, part and checksum; the last two are "" where they are missing."""
     match = _SELECTOR.fullmatch(selector)
     if match is None:
         raise ShoalError(
@@ -103,17 +103,17 @@ def _load(file: str) -> Benchmark:
             raise ShoalError(
                 f"ruleset={file!r} is no file; `shoal grid make-benchmark {file} --save {file}.npz` makes one"
             ) from error
-        return Benchmark.load(path)  # which says why it cannot be read
+        return Benchmark.load(path)  # raises the error for a file that cannot be read
     return _load_cached(str(path.absolute()), (status.st_mtime_ns, status.st_size))
 
 
-@functools.lru_cache(maxsize=2)  # a run makes its environment several times over
+@functools.lru_cache(maxsize=2)  # a run makes its environment several times
 def _load_cached(path: str, stamp: tuple[int, int]) -> Benchmark:
     return Benchmark.load(path)
 
 
 def _select_part(benchmark: Benchmark, part: str) -> Ruleset:
-    """One ruleset, those between two bounds, those of a named part, or all."""
+    """Select one ruleset, those between two bounds, those of a named part, or all."""
     if re.fullmatch(r"-?\d{1,18}", part):
         return benchmark.ruleset(int(part))
     if ":" in part:
@@ -122,7 +122,7 @@ def _select_part(benchmark: Benchmark, part: str) -> Ruleset:
 
 
 def _parse_slice(part: str, count: int) -> slice:
-    """The slice of "100:200" or "80%:"."""
+    """Parse the slice "100:200" or "80%:"."""
 
     def index_of(bound: str, default: int) -> int:
         if bound.endswith("%"):

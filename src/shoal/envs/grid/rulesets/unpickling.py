@@ -1,13 +1,14 @@
-"""Read pickles of arrays without running what they hold.
+"""Read pickles of arrays without executing their content.
 
-A pickle is a small program that builds values and calls functions by their names. Here it is read by a machine of our
-own that knows only the operations which values and arrays are pickled by, in protocols 0 to 5. A name stands for
-nothing but one of a few stand-ins, those that arrays of NumPy and JAX are pickled by; they can only make arrays of
-whole numbers out of bytes. Neither NumPy's nor JAX's own functions are ever called, and any other name ends the
-reading. Dictionaries, lists, tuples, texts and numbers need no names.
+A pickle is a small program that builds values and calls functions by their names. Here it is read by an
+interpreter that knows only the operations with which values and arrays are pickled, in protocols 0 to 5. A
+name can stand only for one of a few replacement functions, those that arrays of NumPy and JAX need; they can
+only make arrays of whole numbers from bytes. Neither NumPy's nor JAX's own functions are ever called, and any
+other name is an error. Dictionaries, lists, tuples, texts and numbers need no names.
 
-What reading takes is bounded: no more bytes than the caller allows, no more than `MAX_OPERATIONS` operations, and
-every key of a dictionary is a text, since the hash of nested tuples takes time that is exponential in their depth.
+The cost of reading is bounded: no more bytes than the caller allows, no more than `MAX_OPERATIONS`
+operations, and every key of a dictionary is a text, since hashing nested tuples takes time that is
+exponential in their depth.
 """
 
 import pickletools
@@ -22,7 +23,7 @@ from shoal.errors import ShoalError
 WHOLE_NUMBERS = re.compile("[iu][1248]")
 BYTE_ORDERS = "|<>="
 NEWEST_PROTOCOL = 5
-# One of the original's files takes some 250: a dictionary of four arrays and of twenty settings.
+# One of the original's files needs some 250: a dictionary of four arrays and of twenty settings.
 MAX_OPERATIONS = 10_000
 READ_CHUNK = 2**20  # bytes
 PLAIN_NAME = re.compile(r"[\w.]{1,80}")
@@ -30,7 +31,7 @@ MAX_REASON_LENGTH = 200  # characters of an error that quotes the file
 
 
 class PickledArray:
-    """An array that is being read; `array` is None until its bytes have come."""
+    """An array that is being read; `array` is None until its bytes are read."""
 
     __slots__ = ("array",)
 
@@ -38,13 +39,13 @@ class PickledArray:
         self.array: np.ndarray | None = None
 
     def set_state(self, state: Any) -> None:
-        """Take over what NumPy pickles of an array: version, shape, type, order and bytes."""
+        """Set what NumPy pickles of an array: version, shape, type, order and bytes."""
         _, shape, dtype, is_column_major, content = state
         self.array = _array(content, dtype, shape, "F" if is_column_major else "C")
 
 
 class _DType:
-    """Stands in for a dtype."""
+    """Replacement for a dtype."""
 
     __slots__ = ("name", "order")
 
@@ -54,14 +55,14 @@ class _DType:
         self.name, self.order = name, "="
 
     def set_state(self, state: Any) -> None:
-        """Take over what NumPy pickles of a dtype, of which only the order of bytes counts."""
+        """Set what NumPy pickles of a dtype, of which only the byte order is used."""
         if not isinstance(state[1], str) or len(state[1]) != 1 or state[1] not in BYTE_ORDERS:
             raise ValueError("a dtype has an unknown order of bytes")
         self.order = state[1]
 
 
 class _StandIn:
-    """Stands in for a function, and can be called but not changed."""
+    """Replacement for a function, which can be called but not changed."""
 
     __slots__ = ("_call",)
 
@@ -83,33 +84,33 @@ def _array(content: Any, kind: Any, shape: Any, order: Any) -> np.ndarray:
 
 
 def _array_from_buffer(content: Any, kind: Any, shape: Any, order: Any) -> PickledArray:
-    """NumPy's way from protocol 5 on."""
+    """Make an array as NumPy does from protocol 5 on."""
     array = PickledArray()
     array.array = _array(content, kind, shape, order)
     return array
 
 
 def _empty_array(*_: Any) -> PickledArray:
-    """NumPy's way before: an empty array, which is then told its state."""
+    """Make an empty array as NumPy does before protocol 5; its state is set later."""
     return PickledArray()
 
 
 def _array_from_jax(_make: Any, _arguments: Any, state: Any, _aval: Any) -> PickledArray:
-    """JAX's way: how NumPy makes the array, and what it is then told."""
+    """Make an array as JAX does: from NumPy's constructor and its state."""
     array = PickledArray()
     array.set_state(state)
     return array
 
 
 def _bytes_from_text(text: str, encoding: str) -> bytes:
-    """The way of bytes in protocols 0 to 2, which have no operation for them."""
+    """Make bytes from text, as protocols 0 to 2 do, which have no operation for bytes."""
     if encoding != "latin1":
         raise ValueError("bytes are written in an unknown way")
     return text.encode("latin-1")
 
 
 def _no_bytes() -> bytes:
-    """The way of no bytes at all in protocols 0 to 2."""
+    """Make empty bytes, as protocols 0 to 2 do."""
     return b""
 
 
@@ -119,7 +120,7 @@ def _refuse_array(*_: Any) -> NoReturn:
 
 _STAND_INS: dict[tuple[str, str], Callable[..., Any]] = {
     ("jax._src.array", "_reconstruct_array"): _array_from_jax,
-    ("numpy", "ndarray"): _refuse_array,  # is only named
+    ("numpy", "ndarray"): _refuse_array,  # is only named, never called
     ("numpy", "dtype"): _DType,
     ("numpy.core.multiarray", "_reconstruct"): _empty_array,
     ("numpy._core.multiarray", "_reconstruct"): _empty_array,
@@ -131,25 +132,25 @@ _STAND_INS: dict[tuple[str, str], Callable[..., Any]] = {
 
 
 class Stream(Protocol):
-    """What is read from: bytes, by their number or up to the end of a line."""
+    """A source of bytes, read by their number or up to the end of a line."""
 
     def read(self, size: int = ..., /) -> bytes:
-        """At most so many bytes."""
+        """Read at most so many bytes."""
         ...
 
     def readline(self, size: int = ..., /) -> bytes:
-        """The bytes to the end of the line, at most so many."""
+        """Read the bytes to the end of the line, at most so many."""
         ...
 
 
 class _BoundedReader:
-    """A stream of which only so many bytes are read; more are refused before memory is taken for them."""
+    """A stream with a limit on the bytes read; more are refused before memory is allocated."""
 
     def __init__(self, file: Stream, limit: int):
         self._file, self._remaining, self._limit = file, limit, limit
 
     def read(self, size: int) -> bytes | bytearray:
-        """At most so many bytes, for which memory is taken only as they come."""
+        """Read at most so many bytes; memory is allocated only as they are read."""
         if size > self._remaining:
             self._refuse()
         content: bytes | bytearray = self._file.read(min(size, READ_CHUNK))
@@ -161,7 +162,7 @@ class _BoundedReader:
         return content
 
     def readline(self) -> bytes:
-        """The bytes to the end of the line."""
+        """Read the bytes to the end of the line."""
         line = self._file.readline(self._remaining + 1)
         self.count(len(line))
         return line
@@ -176,7 +177,7 @@ class _BoundedReader:
         raise ShoalError(f"would unpack to more than {self._limit:,} bytes, which are the most that are read")
 
 
-_MARK = object()  # where the values of a tuple, list or dictionary begin on the stack
+_MARK = object()  # marks on the stack where the values of a tuple, list or dictionary begin
 
 
 class _Machine:
@@ -188,13 +189,13 @@ class _Machine:
         self._memo: dict[int, Any] = {}
 
     def pop(self) -> Any:
-        """The value on top."""
+        """Remove and return the value on top."""
         if not self.stack or self.stack[-1] is _MARK:
             raise ValueError("an operation lacks its value")
         return self.stack.pop()
 
     def pop_to_mark(self) -> list[Any]:
-        """The values above the last mark, which goes too."""
+        """Remove and return the values above the last mark, and remove the mark."""
         for place in reversed(range(len(self.stack))):
             if self.stack[place] is _MARK:
                 values = self.stack[place + 1 :]
@@ -233,19 +234,19 @@ class _Machine:
         self.set_items(values)
 
     def put(self, number: int | None = None) -> None:
-        """Remember the value on top by a number; by the next one if none is given."""
+        """Store the value on top under a number, or under the next one if none is given."""
         value = self.pop()
         self._memo[len(self._memo) if number is None else number] = value
         self.stack.append(value)
 
     def get(self, number: int) -> None:
-        """Push what was remembered by a number."""
+        """Push the value that was stored under a number."""
         if number not in self._memo:
             raise ValueError(f"it uses value {number} before it has it")
         self.stack.append(self._memo[number])
 
     def push_named(self, module: Any, name: Any) -> None:
-        """Push the stand-in for a name.
+        """Push the replacement for a name.
 
         Raises:
           ShoalError: there is none.
@@ -262,17 +263,17 @@ class _Machine:
         self.stack.append(_StandIn(stand_in))
 
     def call(self) -> None:
-        """Call a stand-in with a tuple of arguments."""
+        """Call a replacement function with a tuple of arguments."""
         arguments, function = self.pop(), self.pop()
         if not isinstance(function, _StandIn) or not isinstance(arguments, tuple):
             raise ValueError("it calls what cannot be called")
         result = function(*arguments)
-        if isinstance(result, bytes):  # a copy of a text, which may be asked for again and again
+        if isinstance(result, bytes):  # a copy of a text, which may be requested again and again
             self._file.count(len(result))
         self.stack.append(result)
 
     def set_state(self) -> None:
-        """Tell an array or a dtype its state."""
+        """Set the state of an array or a dtype."""
         state, target = self.pop(), self.pop()
         if not isinstance(target, PickledArray | _DType):
             raise ValueError("it changes what cannot be changed")
@@ -316,12 +317,12 @@ _OPERATIONS: dict[str, Callable[[_Machine, Any], None]] = {
     "STACK_GLOBAL": lambda machine, _: machine.push_named(*[machine.pop(), machine.pop()][::-1]),
     "REDUCE": lambda machine, _: machine.call(),
     "BUILD": lambda machine, _: machine.set_state(),
-    "FRAME": lambda machine, _: None,  # says only how much may be read ahead
+    "FRAME": lambda machine, _: None,  # only a hint for reading ahead
 }
 
 
 def _execute(machine: _Machine, name: str, argument: Any) -> None:
-    """Carry out one operation but the last."""
+    """Carry out one operation other than the last."""
     if _LITERALS.fullmatch(name):
         machine.stack.append(argument)
     elif name in _CONSTANTS:
@@ -347,25 +348,25 @@ def _run(file: _BoundedReader) -> Any:
     value = machine.pop()
     if machine.stack:
         raise ValueError("values are left over at its end")
-    if file.read(1):  # so that what packs it is read to its end, where the checksum stands
+    if file.read(1):  # reads to the end of the compressed file, where the checksum is
         raise ValueError("something follows its end")
     return value
 
 
 def unpickle(file: Stream, max_bytes: int) -> Any:
-    """Read what a pickle holds: plain values, and a `PickledArray` for every array.
+    """Read the content of a pickle: plain values, and a `PickledArray` for every array.
 
     Args:
-      file: the pickle, which is read no further than is needed; what unpacks it does so as it is read.
-      max_bytes: how many bytes are read at most.
-
+      file: the pickle; it is read, and decompressed, no further than needed.
+      max_bytes: the largest number of bytes that are read.
     Raises:
-      ShoalError: it asks for anything but arrays, is damaged, or too long; the message goes on after a file's name.
+      ShoalError: it holds something other than arrays, is damaged, or too long; the message continues a sentence that
+        begins with the file's name.
     """
     try:
         return _run(_BoundedReader(file, max_bytes))
     except ShoalError:
         raise
-    except Exception as error:  # a pickle can go wrong in as many ways as a program
+    except Exception as error:  # a pickle can raise as many kinds of errors as a program
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ShoalError(f"is damaged: {reason[:MAX_REASON_LENGTH]}") from error

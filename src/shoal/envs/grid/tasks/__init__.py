@@ -1,1 +1,1 @@
-"""The worlds of MiniGrid and XLand-MiniGrid, and their layouts."""
+"""The tasks of MiniGrid and XLand-MiniGrid, and their layouts."""

@@ -1,6 +1,7 @@
-"""How worlds are laid out: walls and rooms, whose cells are known while tracing, and draws without loops.
+"""Layouts of worlds: walls and rooms, whose cells are known while tracing, and random draws without loops.
 
-All that an episode draws comes from one call of the generator (`random_bits`), one 32-bit number a decision.
+All random draws of an episode come from one call of the generator (`random_bits`), one 32-bit number per
+decision.
 """
 
 from collections.abc import Sequence
@@ -15,19 +16,19 @@ from shoal.errors import ShoalError
 from shoal.types import Array
 
 COLOURS = (Colour.RED, Colour.GREEN, Colour.BLUE, Colour.PURPLE, Colour.YELLOW, Colour.GREY)
-MAX_WITHOUT_TABLE = 14  # numbers drawn; beyond it compiling takes long
+MAX_WITHOUT_TABLE = 14  # numbers drawn; with more, compiling takes long
 THINGS = (Tile.BALL, Tile.SQUARE, Tile.PYRAMID, Tile.HEX, Tile.STAR)
 
 
 def random_bits(key: Array, count: int) -> Array:
-    """Random 32-bit numbers, [count]."""
+    """Draw random 32-bit numbers, [count]."""
     return jax.random.bits(key, (count,), jnp.uint32)
 
 
 def uniform_below(bits: Array, limit: Array | int) -> Array:
-    """A whole number from 0 to `limit - 1` from each random number: `floor(bits * limit / 2^32)`.
+    """Convert random numbers to whole numbers from 0 to `limit - 1`: `floor(bits * limit / 2^32)`.
 
-    The product has more than 32 bits, so it is made of two halves. No number is likelier than another by
+    The product has more than 32 bits, so it is computed in two halves. No number is likelier than another by
     more than one part in `2^32 / limit`; `limit` is less than 2^16.
     """
     limit = jnp.asarray(limit, jnp.uint32)
@@ -36,23 +37,23 @@ def uniform_below(bits: Array, limit: Array | int) -> Array:
 
 
 def choose(bits: Array, choices: Sequence[int]) -> Array:
-    """One of some numbers for each random number."""
+    """Choose one of several values for each random number."""
     return jnp.asarray(np.asarray(choices, np.int32))[uniform_below(bits, len(choices))]
 
 
 def sample_distinct(bits: Array, total: Array | int) -> list[Array]:
-    """Different numbers from 0 to `total - 1`, in any order equally likely; as many as there are bits.
+    """Draw different numbers from 0 to `total - 1`, all orders equally likely; as many as there are bits.
 
-    The first steps of a Fisher-Yates shuffle. Where they are few, only the places of its table that were
-    swapped are kept; otherwise `total` must not be traced.
+    These are the first steps of a Fisher-Yates shuffle. For few numbers, only the entries of its table that
+    were swapped are stored; otherwise `total` must not be traced.
     """
     if bits.shape[0] > MAX_WITHOUT_TABLE and isinstance(total, int):
         return list(_sample_distinct_by_table(bits, total))
-    swapped: list[tuple[Array, Array]] = []  # places of the table, and what lies there now
+    swapped: list[tuple[Array, Array]] = []  # entries of the table, and their values now
 
     def entry_at(place: Array | int) -> Array:
         entry = jnp.asarray(place, jnp.int32)
-        for other, value in swapped:  # a later swap of the same place counts
+        for other, value in swapped:  # a later swap of the same entry counts
             entry = jnp.where(other == place, value, entry)
         return entry
 
@@ -75,7 +76,7 @@ def _sample_distinct_by_table(bits: Array, total: int) -> Array:
 
 
 def room(height: int, width: int) -> np.ndarray:
-    """Floor within walls, cells [height, width]."""
+    """Make floor within walls, cells [height, width]."""
     grid = np.full((height, width), FLOOR, np.uint16)
     grid[[0, -1], :] = WALL
     grid[:, [0, -1]] = WALL
@@ -83,21 +84,21 @@ def room(height: int, width: int) -> np.ndarray:
 
 
 def two_rooms(height: int, width: int) -> np.ndarray:
-    """Two rooms side by side."""
+    """Make two rooms side by side."""
     grid = room(height, width)
     grid[:, width // 2] = WALL
     return grid
 
 
 def four_rooms(height: int, width: int) -> np.ndarray:
-    """Two rooms by two."""
+    """Make two by two rooms."""
     grid = two_rooms(height, width)
     grid[height // 2, :] = WALL
     return grid
 
 
 def six_rooms(height: int, width: int) -> np.ndarray:
-    """Three rooms on each side of a corridor from top to bottom."""
+    """Make three rooms on each side of a corridor from top to bottom."""
     left, right = width // 2 - 2, width // 2 + 2
     grid = room(height, width)
     grid[:, [left, right]] = WALL
@@ -108,7 +109,7 @@ def six_rooms(height: int, width: int) -> np.ndarray:
 
 
 def nine_rooms(height: int, width: int) -> np.ndarray:
-    """Three rooms by three."""
+    """Make three by three rooms."""
     grid = room(height, width)
     grid[:, [width // 3, 2 * (width // 3)]] = WALL
     grid[[height // 3, 2 * (height // 3)], :] = WALL
@@ -116,7 +117,7 @@ def nine_rooms(height: int, width: int) -> np.ndarray:
 
 
 def check_rooms(rooms: str, height: int, width: int) -> None:
-    """Holds worlds of 1, 2, 4, 6 or 9 rooms ("R1" and so on) to sizes in which each door is between two.
+    """Require that a world of 1, 2, 4, 6 or 9 rooms ("R1" and so on) has a size in which each door joins two rooms.
 
     Raises:
       ShoalError: the size is another.
@@ -133,18 +134,18 @@ def check_rooms(rooms: str, height: int, width: int) -> None:
 
 
 def free_places(board: Board, grid: np.ndarray) -> np.ndarray:
-    """Where the floor of a grid lies in memory, int32."""
+    """Return the places in memory of a grid's floor, int32."""
     rows, columns = np.nonzero(grid == FLOOR)
     return np.asarray(board.place(rows, columns), np.int32)
 
 
 def two_rooms_door(board: Board, bits: Array) -> Array:
-    """Where the door between two rooms may be, from one random number."""
+    """Draw the place of the door between two rooms, from one random number."""
     return board.place(1 + uniform_below(bits, board.height - 2), board.width // 2)
 
 
 def four_rooms_doors(board: Board, bits: Array) -> Array:
-    """Where the four doors between four rooms may be, from four random numbers: left, right, upper, lower."""
+    """Draw the places of the four doors between four rooms, from four random numbers: left, right, upper, lower."""
     middle_row, middle_column = board.height // 2, board.width // 2
     offsets = 1 + uniform_below(bits, middle_row - 1)
     return jnp.stack(
@@ -158,7 +159,7 @@ def four_rooms_doors(board: Board, bits: Array) -> Array:
 
 
 def six_rooms_doors(board: Board) -> np.ndarray:
-    """Where the six doors to the corridor are: those on the left from top to bottom, then on the right."""
+    """Return the places of the six doors to the corridor: those on the left from top to bottom, then on the right."""
     middle, third = board.height // 2, board.height // 3
     rows = np.asarray([middle - third, middle, middle + third] * 2)
     columns = np.asarray([board.width // 2 - 2] * 3 + [board.width // 2 + 2] * 3)
@@ -166,7 +167,7 @@ def six_rooms_doors(board: Board) -> np.ndarray:
 
 
 def six_rooms_corners(board: Board) -> np.ndarray:
-    """The upper left corners of the walls of the six rooms, in the order of their doors."""
+    """Return the upper left corners of the walls of the six rooms, in the order of their doors."""
     third = board.height // 3
     rows = np.asarray([0, third, 2 * third] * 2)
     columns = np.asarray([0] * 3 + [board.width // 2 + 2] * 3)
@@ -174,7 +175,7 @@ def six_rooms_corners(board: Board) -> np.ndarray:
 
 
 def nine_rooms_doors(board: Board, bits: Array) -> Array:
-    """Where the twelve doors between nine rooms may be, from twelve random numbers."""
+    """Draw the places of the twelve doors between nine rooms, from twelve random numbers."""
     height, width = board.height // 3, board.width // 3
     offsets = 1 + uniform_below(bits, width - 1)
     walls = [(row * height, (column + 1) * width, True) for row in range(3) for column in range(2)]

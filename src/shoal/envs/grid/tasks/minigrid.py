@@ -1,6 +1,6 @@
-"""The MiniGrid tasks: how an episode of each starts.
+"""The MiniGrid tasks: the start of an episode of each.
 
-Worlds and distributions are those of XLand-MiniGrid's ports of them (Nikulin et al. 2023), which follow
+Worlds and distributions are those of XLand-MiniGrid's versions of them (Nikulin et al. 2023), which follow
 MiniGrid (Chevalier-Boisvert et al. 2023, "Minigrid & Miniworld: Modular & Customizable Reinforcement Learning
 Environments for Goal-Oriented Tasks").
 """
@@ -21,16 +21,16 @@ from shoal.types import Array
 
 RIGHT = 1  # the direction
 MEMORY_HEIGHT = 7
-MEMORY_ROOM_SIDE = 5  # the side of the room in which a memory task shows its thing, walls included
+MEMORY_ROOM_SIDE = 5  # the side of the room in which a memory task shows its object, walls included
 
 
 def reach_goal_tile() -> Goal:
-    """Stand on the green goal."""
+    """Make the goal of standing on the green goal tile."""
     return goals.make(GoalKind.AGENT_ON_TILE, int(GOAL))
 
 
 def place_goal(grid: np.ndarray) -> np.ndarray:
-    """A room with the goal in its lower right corner."""
+    """Make a room with the goal in its lower right corner."""
     grid = grid.copy()
     grid[-2, -2] = GOAL
     return grid
@@ -45,7 +45,7 @@ class Empty(GridWorld):
     changes_cells = False
 
     def start(self, key: Array) -> GridState:
-        """Always the same."""
+        """Make the start, always the same."""
         cells = self.board.flat(place_goal(layouts.room(self.height, self.width)))
         return make_state(cells, self.board.place(1, 1), RIGHT, reach_goal_tile())
 
@@ -59,7 +59,7 @@ class EmptyRandom(GridWorld):
     changes_cells = False
 
     def start(self, key: Array) -> GridState:
-        """The agent stands anywhere and looks anywhere."""
+        """Draw the agent's cell and direction."""
         grid = place_goal(layouts.room(self.height, self.width))
         free = layouts.free_places(self.board, grid)
         bits = random_bits(key, 2)
@@ -77,12 +77,12 @@ class FourRooms(GridWorld):
     changes_cells = False
 
     def check(self) -> None:
-        """Holds the sizes to those in which each door is between two rooms."""
+        """Require sizes in which each door joins two rooms."""
         GridWorld.check(self)
         layouts.check_rooms("R4", self.height, self.width)
 
     def start(self, key: Array) -> GridState:
-        """An opening in each of the four walls; goal and agent on two free cells, openings included."""
+        """Draw an opening in each of the four walls, and two free cells, openings included, for goal and agent."""
         grid = layouts.four_rooms(self.height, self.width)
         bits = random_bits(key, 7)
         openings = layouts.four_rooms_doors(self.board, bits[:4])
@@ -101,7 +101,7 @@ class DoorKey(GridWorld):
     width: int = side_length(5, smallest=5)
 
     def start(self, key: Array) -> GridState:
-        """Key and agent are left of the wall, which stands anywhere; the door is not in its lowest cell."""
+        """Draw the wall, the door (not in the wall's lowest cell), and the key and the agent left of the wall."""
         board, rows = self.board, self.height - 2
         bits = random_bits(key, 5)
         wall = 2 + uniform_below(bits[0], self.width - 4)
@@ -118,13 +118,13 @@ class DoorKey(GridWorld):
 
 
 def left_room_place(world: GridWorld, rank: Array) -> Array:
-    """Where a cell of the left one of two rooms lies, by its number."""
+    """Return the place of a cell of the left one of two rooms, by its number."""
     columns = world.width // 2 - 1
     return world.board.place(1 + rank // columns, 1 + rank % columns)
 
 
 def random_right_room_place(world: GridWorld, bits: Array) -> Array:
-    """Where some cell of the right one of two rooms lies."""
+    """Draw the place of a cell of the right one of two rooms."""
     first = world.width // 2 + 1
     columns = world.width - 1 - first
     rank = uniform_below(bits, (world.height - 2) * columns)
@@ -132,7 +132,7 @@ def random_right_room_place(world: GridWorld, bits: Array) -> Array:
 
 
 def num_left_room_cells(world: GridWorld) -> int:
-    """How many cells the left one of two rooms has."""
+    """Count the cells of the left one of two rooms."""
     return (world.height - 2) * (world.width // 2 - 1)
 
 
@@ -144,7 +144,7 @@ class Unlock(GridWorld):
     width: int = side_length(11, smallest=5)
 
     def start(self, key: Array) -> GridState:
-        """Key and agent are in the left room."""
+        """Draw key and agent in the left room."""
         bits = random_bits(key, 5)
         colour = choose(bits[0], COLOURS)
         door = layouts.two_rooms_door(self.board, bits[1])
@@ -160,13 +160,13 @@ class Unlock(GridWorld):
 
 @environment
 class UnlockPickUp(GridWorld):
-    """Two rooms: fetch the key, open the locked door, and pick up the thing in the other room."""
+    """Two rooms: fetch the key, open the locked door, and pick up the object in the other room."""
 
     height: int = side_length(6, smallest=4)
     width: int = side_length(11, smallest=5)
 
     def start(self, key: Array) -> GridState:
-        """Key and agent are in the left room, the thing is in the right one."""
+        """Draw key and agent in the left room, and the object in the right one."""
         bits = random_bits(key, 8)
         thing = random_thing(bits[0], bits[1])
         colour = choose(bits[2], COLOURS)
@@ -184,17 +184,17 @@ class UnlockPickUp(GridWorld):
 
 @environment
 class BlockedUnlockPickUp(GridWorld):
-    """Two rooms: clear the way to the locked door, open it, and pick up the thing in the other room.
+    """Two rooms: clear the way to the locked door, open it, and pick up the object in the other room.
 
-    As in XLand-MiniGrid, the thing in the way may have been put where the key was; such an episode cannot be
-    won.
+    As in XLand-MiniGrid, the object in the way may have been put where the key was; such an episode cannot be
+    solved.
     """
 
     height: int = side_length(6, smallest=5)
     width: int = side_length(11, smallest=5)
 
     def start(self, key: Array) -> GridState:
-        """Key, agent and what is in the way are in the left room, the thing is in the right one."""
+        """Draw key, agent and the object in the way in the left room, and the other object in the right one."""
         bits = random_bits(key, 10)
         thing, obstacle = random_thing(bits[0], bits[1]), random_thing(bits[2], bits[3])
         colour = choose(bits[4], COLOURS)
@@ -213,13 +213,13 @@ class BlockedUnlockPickUp(GridWorld):
 
 
 def random_thing(thing_bits: Array, colour_bits: Array) -> Array:
-    """Any thing of any colour, as a cell."""
+    """Draw an object of any kind and colour, as a cell."""
     thing = choose(thing_bits, THINGS).astype(jnp.uint16)
     return thing | coloured_cells(Tile.EMPTY, choose(colour_bits, COLOURS))
 
 
 def sample_excluding(bits: Array, total: int, one: Array, other: Array) -> Array:
-    """A number from 0 to `total - 1` that is neither of two, which may be equal."""
+    """Draw a number from 0 to `total - 1` that is neither of two, which may be equal."""
     low, high = jnp.minimum(one, other), jnp.maximum(one, other)
     are_different = low != high
     rank = uniform_below(bits, total - 1 - are_different.astype(jnp.int32))
@@ -235,12 +235,12 @@ class LockedRoom(GridWorld):
     width: int = side_length(19, smallest=9)
 
     def check(self) -> None:
-        """Holds the sizes to those in which each door is between two rooms."""
+        """Require sizes in which each door joins two rooms."""
         GridWorld.check(self)
         layouts.check_rooms("R6", self.height, self.width)
 
     def start(self, key: Array) -> GridState:
-        """Doors of six colours; the key, which is in another room, has that of the locked one."""
+        """Draw doors of six colours, and the key, in another room, of the locked door's colour."""
         board = self.board
         bits = random_bits(key, 15)
         doors = jnp.asarray(layouts.six_rooms_doors(board))
@@ -272,9 +272,9 @@ class LockedRoom(GridWorld):
 
 @environment
 class Memory(GridWorld):
-    """A corridor: go to the end that shows the same thing as the room at the start.
+    """A corridor: go to the end that shows the same object as the room at the start.
 
-    The other end ends the episode without reward. The things cannot be picked up.
+    The other end ends the episode without reward. The objects cannot be picked up.
     """
 
     height: int = parameter(default=MEMORY_HEIGHT, low=MEMORY_HEIGHT, high=MEMORY_HEIGHT)
@@ -285,7 +285,7 @@ class Memory(GridWorld):
     shows_goal = False
 
     def start(self, key: Array) -> GridState:
-        """The agent looks right, from anywhere in the room or the corridor before its end."""
+        """Draw a cell of the room or the corridor before its end for the agent, which looks right."""
         board, end = self.board, self.width - 2
         bits = random_bits(key, 3)
         things = jnp.asarray([cell(Tile.BALL, Colour.GREEN), cell(Tile.KEY, Colour.GREEN)])
@@ -306,7 +306,7 @@ class Memory(GridWorld):
 
 
 def memory_walls(height: int, width: int) -> np.ndarray:
-    """A room on the left, a corridor, and a crossing at its end."""
+    """Make a room on the left, a corridor, and a crossing at its end."""
     end = width - 2
     grid = layouts.room(height, width)
     grid[[1, MEMORY_ROOM_SIDE], :MEMORY_ROOM_SIDE] = WALL
@@ -319,14 +319,14 @@ def memory_walls(height: int, width: int) -> np.ndarray:
 
 @environment
 class Playground(GridWorld):
-    """Nine rooms with doors and things of all kinds, and nothing to reach."""
+    """Nine rooms with doors and objects of all kinds, and no goal."""
 
     height: int = side_length(19, smallest=7)
     width: int = side_length(19, smallest=7)
     num_objects: int = parameter(default=12, low=1)
 
     def check(self) -> None:
-        """Holds the sizes to those in which each door is between two rooms, with room for the things."""
+        """Require sizes in which each door joins two rooms, and enough free cells for the objects."""
         GridWorld.check(self)
         layouts.check_rooms("R9", self.height, self.width)
         free = len(layouts.free_places(self.board, layouts.nine_rooms(self.height, self.width)))
@@ -336,7 +336,7 @@ class Playground(GridWorld):
             )
 
     def start(self, key: Array) -> GridState:
-        """Twelve closed doors; things and agent on different free cells."""
+        """Draw twelve closed doors, and different free cells for objects and agent."""
         board, count = self.board, self.num_objects
         grid = layouts.nine_rooms(self.height, self.width)
         free = jnp.asarray(layouts.free_places(board, grid))

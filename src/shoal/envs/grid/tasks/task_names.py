@@ -1,8 +1,7 @@
-"""The registered grid worlds: name, constructor, and the parameters that the name stands for.
+"""The registered grid worlds: name, constructor, and the parameters that the name sets.
 
-The names, sizes and time limits are those of xminigrid 0.9.3; those that end in -RGB are the same worlds whose
-agents see images. This module imports nothing, so that listing
-names costs nothing.
+The names, sizes and time limits are those of xminigrid 0.9.3; those that end in -RGB are the same worlds with
+images as observations. This module imports nothing, so that listing names is fast.
 """
 
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ XLAND_SIZES = {
 }
 TIME_LIMIT = "max_episode_steps"
 
-# Tasks of one size: the class, which has the sizes, and the time limit.
+# Tasks of one size: the class, which has the sizes, and the time limit in steps.
 SINGLE_SIZE_TASKS = (
     ("BlockedUnlockPickUp", 576),
     ("FourRooms", 100),
@@ -26,17 +25,17 @@ SINGLE_SIZE_TASKS = (
     ("Unlock", 288),
     ("UnlockPickUp", 288),
 )
-SQUARE_TASKS = (  # the class, its sizes, and its time limit in units of the area
+SQUARE_TASKS = (  # the class, its side lengths, and its time limit in units of the area
     ("DoorKey", (5, 6, 8, 16), 10),
     ("Empty", (5, 6, 8, 16), 4),
     ("EmptyRandom", (5, 6, 8, 16), 4),
 )
 MEMORY_WIDTHS = (8, 16, 32, 64, 128)
-IMAGE_VARIANTS = ("MiniGrid-EmptyRandom-6x6",)  # have a name of their own, to which settings can be kept
+IMAGE_VARIANTS = ("MiniGrid-EmptyRandom-6x6",)  # have a name of their own, for which presets can exist
 
 
 def entries() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Every name with its constructor as "module:attribute" and its parameters."""
+    """Yield every name with its constructor as "module:attribute" and its parameters."""
     for name, constructor, parameters in xminigrid_entries():
         yield name, constructor, parameters
         if name in IMAGE_VARIANTS:
@@ -44,7 +43,7 @@ def entries() -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def xminigrid_entries() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """The names of xminigrid, in the same form."""
+    """Yield the names of xminigrid, in the same form."""
     for rooms, sizes in XLAND_SIZES.items():
         for size in sizes:
             parameters = {"rooms": rooms, "height": size, "width": size, TIME_LIMIT: 3 * size**2}

@@ -1,4 +1,4 @@
-"""XLand-MiniGrid: worlds whose things, rules and goal are data (Nikulin et al. 2023)."""
+"""XLand-MiniGrid: worlds whose objects, rules and goal are data (Nikulin et al. 2023)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,7 @@ from shoal.envs.grid.tasks.layouts import COLOURS, choose, random_bits, sample_d
 from shoal.errors import ShoalError, nearest
 from shoal.types import Array, TimeStep, restart
 
-# The walls of each kind of world, and how many doors it has.
+# The walls of each kind of world, and its number of doors.
 ROOMS = {
     "R1": (layouts.room, 0),
     "R2": (layouts.two_rooms, 1),
@@ -30,13 +30,13 @@ ROOMS = {
 
 @environment
 class XLand(GridWorld):
-    """Rooms with things in them: find out by which rules they turn into what the goal asks for.
+    """Rooms with objects: find out by which rules the objects turn into what the goal asks for.
 
     Attributes:
-      rooms: "R1", "R2", "R4", "R6" or "R9", how many there are; doors between them are closed, not locked.
-      ruleset: the task, as data; or several of them with a leading axis, one of which is drawn for every
-        episode. A stack of worlds with a task each can be mapped over. May be given as a word that names
-        rulesets of a file, such as "bench.npz:train" (see `choosing`).
+      rooms: "R1", "R2", "R4", "R6" or "R9", the number of rooms; doors between them are closed, not locked.
+      ruleset: the task, as data; or several tasks with a leading axis, one of which is drawn for every
+        episode. A stack of worlds with one task each can be mapped over. A text selects rulesets of a file,
+        such as "bench.npz:train" (see `selection`).
     """
 
     rooms: str = "R1"
@@ -44,12 +44,12 @@ class XLand(GridWorld):
     ruleset: Ruleset = NO_RULESET
 
     def __post_init__(self) -> None:
-        """Reads the rulesets that a word names. Only what a caller gives comes here, no tree put together again."""
+        """Read the rulesets that a selector names. Only what a caller gives is read, not a tree that is rebuilt."""
         object.__setattr__(self, "ruleset", selection.resolve_rulesets(self.ruleset))
 
     @staticmethod
     def portable_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """The same parameters, with a word for rulesets that means the same later and from any directory."""
+        """Return the same parameters with a selector that stays valid later and from any directory."""
         selector = parameters.get("ruleset")
         return (
             {**parameters, "ruleset": selection.portable_selector(selector)}
@@ -66,11 +66,11 @@ class XLand(GridWorld):
 
     @property
     def num_rulesets(self) -> int | None:
-        """How many tasks there are; None for one without a leading axis."""
+        """The number of tasks; None for one without a leading axis."""
         return self.ruleset.goal.shape[0] if self.ruleset.goal.ndim > 1 else None
 
     def start(self, key: Array) -> GridState:
-        """Things and agent on different free cells, of one of the tasks."""
+        """Draw one of the tasks, and different free cells for objects and agent."""
         bits = random_bits(key, 1 + self._num_random_numbers())
         task = (
             jnp.zeros((), jnp.int32)
@@ -80,15 +80,15 @@ class XLand(GridWorld):
         return self._start_task(task, bits[1:])
 
     def again(self, state: GridState, key: Array) -> tuple[GridState, TimeStep]:
-        """A new episode of the task that a state is of: what a trial of several episodes needs."""
+        """Start a new episode of the task that a state belongs to, as a trial of several episodes needs."""
         state = self._start_task(state.task, random_bits(key, self._num_random_numbers()))
         return state, restart(self.observe(state), info={"success": jnp.zeros((), jnp.float32)})
 
     def check(self) -> None:
-        """Holds rooms, sizes and rulesets to what is possible.
+        """Validate rooms, sizes and rulesets.
 
         Raises:
-          ShoalError: there are no such rooms, they do not fit, a ruleset is none, or it has more things than
+          ShoalError: there are no such rooms, they do not fit, a ruleset is not valid, or it has more objects than
             the world has free cells.
         """
         GridWorld.check(self)
@@ -110,7 +110,7 @@ class XLand(GridWorld):
         return ROOMS[self.rooms][0](self.height, self.width)
 
     def _num_random_numbers(self) -> int:
-        """How many random numbers an episode needs: two a door, one a thing, two for the agent."""
+        """Count the random numbers of an episode: two per door, one per object, two for the agent."""
         return 2 * ROOMS[self.rooms][1] + self.ruleset.init_tiles.shape[-2] + 2
 
     def _start_task(self, task: Array, bits: Array) -> GridState:
