@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal import trees
-from shoal.envs import sparse_updates
 from shoal.errors import ShoalError, nearest
 from shoal.spaces import Space
 from shoal.types import Array, Environment, PyTree, State, TimeStep
+from shoal.xla import sparse_updates
 
 RESET_POLICIES = ("fresh", "pool")
 

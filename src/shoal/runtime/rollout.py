@@ -7,9 +7,9 @@ import jax.numpy as jnp
 
 from shoal.envs.batch import Batch
 from shoal.runtime.contract import checked_act
-from shoal.runtime.hoisting import split_by_key
 from shoal.runtime.run import Episodes
 from shoal.types import Algorithm, Array, Mean, Memory, Metrics, Policy, PyTree, TimeStep, Trajectory
+from shoal.xla.hoisting import split_by_key
 
 
 class RolloutState(NamedTuple):

@@ -19,8 +19,8 @@ from shoal.nets.memory import cores
 from shoal.nets.memory.cores import Carry, RecurrentCore
 from shoal.nets.memory.queries import CellQueries
 from shoal.nets.mlp import MLP
-from shoal.nets.repeats import apply_to_distinct
 from shoal.types import EnvSpec, PyTree
+from shoal.xla.repeats import apply_to_distinct
 
 Array = jax.Array
 

@@ -6,15 +6,14 @@ few views. A function of what is seen need then run over the different ones only
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.types import PyTree
-
 Array = jax.Array
+PyTree = Any
 Function = Callable[[PyTree, PyTree], Array]
 
 SIZE_DIVISORS = (4, 2)  # a quarter of the rows, or a half, is computed in place of all

@@ -6,11 +6,13 @@ a function of a key and finds that part, so that whoever writes `act` need not.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
-from shoal.types import Array, PyTree
+Array = jax.Array
+PyTree = Any
 
 
 def split_by_key(function: Callable, key: Array, *args: PyTree) -> tuple[Callable, Callable]:

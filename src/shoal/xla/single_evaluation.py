@@ -6,8 +6,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from shoal.envs.sparse_updates import with_batch_rule
-from shoal.types import Array, PyTree
+from shoal.xla.sparse_updates import with_batch_rule
+
+Array = jax.Array
+PyTree = Any
 
 
 def compute_once(always_true: Array, function: Callable[..., Any], *arguments: PyTree) -> Any:

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 
-from shoal import trees
-from shoal.types import Array, PyTree
+Array = jax.Array
+PyTree = Any
 
 # What happens to few is computed for groups of this share of the batch: about twice as many as end in a step
 # where episodes are short (CartPole under random actions: 4%).
@@ -50,7 +50,7 @@ def change_where(
     """
 
     def single(condition: Array, current: PyTree, *arguments: PyTree) -> PyTree:
-        return trees.where(condition, change(current, *arguments), current)
+        return _where(jnp.asarray(condition), change(current, *arguments), current)
 
     def on_cpu(size: int, is_batched: list, *arguments: PyTree) -> PyTree:
         condition, current = _broadcast_to_batch(size, is_batched[:2], list(arguments[:2]))
@@ -93,7 +93,7 @@ def change_in_groups(
         remaining, current = carry
         # It must depend on the carry: what does not, XLA computes at each step, whether anything happens or not.
         group = jnp.where(remaining, jnp.arange(size), size)
-        return jnp.zeros_like(remaining), trees.where(remaining, change_group(group, current), current)
+        return jnp.zeros_like(remaining), _where(remaining, change_group(group, current), current)
 
     body = change_all if size <= MAX_SINGLE_GROUP else change_one_group
     return jax.lax.while_loop(lambda carry: jnp.any(carry[0]), body, (condition, current))[1]
@@ -129,3 +129,13 @@ def _broadcast_to_batch(size: int, is_batched: Any, values: PyTree) -> PyTree:
         return x if is_mapped else jnp.broadcast_to(x, (size, *jnp.shape(x)))
 
     return jax.tree.map(broadcast, values, is_batched)
+
+
+def _where(condition: Array, on_true: PyTree, on_false: PyTree) -> PyTree:
+    """Select between two equal trees; `condition` [...] is broadcast over each leaf's trailing axes."""
+
+    def select(x: Array, y: Array) -> Array:
+        x, y = jnp.asarray(x), jnp.asarray(y)
+        return jnp.where(condition.reshape(condition.shape + (1,) * (x.ndim - condition.ndim)), x, y)
+
+    return jax.tree.map(select, on_true, on_false)
