@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import shoal
 from shoal.runtime.disk import summary as summaries
 from shoal.runtime.disk.directory import RunDirectory
 
@@ -73,6 +75,7 @@ def git(root, *arguments):
 
 
 def test_the_revision_is_that_of_the_checkout(tmp_path):
+    assert summaries.PACKAGE == Path(shoal.__file__).resolve().parent
     package = tmp_path / "src" / "shoal"
     package.mkdir(parents=True)
     assert summaries.revision(package) is None  # no repository

@@ -14,7 +14,7 @@ from shoal.ops import scores
 from shoal.runtime.disk.directory import parameters_sha256
 
 SCHEMA = 1  # counts up when a field changes its meaning
-PACKAGE = Path(__file__).resolve().parents[1]
+PACKAGE = Path(__file__).resolve().parents[2]
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "shoal")
 
 
