@@ -16,6 +16,7 @@ from shoal.errors import ShoalError, nearest
 from shoal.spaces import Space
 from shoal.types import Array, Environment, PyTree, State, TimeStep
 from shoal.xla import sparse_updates
+from shoal.xla.backend import by_platform
 
 RESET_POLICIES = ("fresh", "pool")
 
@@ -106,7 +107,7 @@ class Batch:
         indices = first_index + jnp.arange(self.num_envs)
         stepped = _without_weak_types(jax.vmap(step_one)(state.env, action, indices))
         # A loop over those that ended is far cheaper on the CPU; elsewhere it would wait for the host.
-        env, timestep = jax.lax.platform_dependent(
+        env, timestep = by_platform(
             state.last,
             state.pool,
             key,

@@ -1,4 +1,4 @@
-"""What a batch on the CPU does in another way than each of its environments would.
+"""Changes to few members of a batch, computed on the CPU for those members alone.
 
 The code of a world is of one environment; under `vmap` these functions see the whole batch. Elsewhere than
 on the CPU, and without `vmap`, they are the plain functions.
@@ -11,6 +11,9 @@ import jax
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 
+from shoal.xla.backend import by_platform
+from shoal.xla.plain import USE_PLAIN
+
 Array = jax.Array
 PyTree = Any
 
@@ -22,21 +25,32 @@ MAX_SINGLE_GROUP = 16  # members up to which a batch is one group
 
 
 def with_batch_rule(single: Callable, batched: Callable) -> Callable:
-    """A function that is another one for a batch on the CPU: `batched(*arguments)` with a leading axis."""
+    """Make a function of one member that a batch on the CPU computes by `batched(*arguments)`, with a leading axis.
+
+    single,   and under vmap jax.vmap(single); bit for bit if `batched` is
+    """
+    if USE_PLAIN:
+        return single
 
     def on_cpu(size: int, is_batched: list, *arguments: PyTree) -> PyTree:
         return batched(*_broadcast_to_batch(size, is_batched, list(arguments)))
 
-    return _by_platform(single, on_cpu)
+    return _by_batch(single, on_cpu)
 
 
 def change_where(
     condition: Array, change: Callable[..., PyTree], current: PyTree, *arguments: PyTree
 ) -> PyTree:
-    """`change(current, *arguments)` where it happens, else `current`.
+    """Change one member's values where a condition holds.
+
+        where(condition, change(current, *arguments), current),   within float32's rounding
 
     A batch on the CPU computes the change of those alone to whom it happens, a group at a time while there are
-    any. Elsewhere such a loop would wait for the host, and the change of all is computed.
+    any: under `vmap` a choice is a select, for which XLA computes the change of all. Elsewhere such a loop would wait
+    for the host, and the change of all is computed.
+
+    Gain: with starts drawn only in a step in which an episode ended, a rollout of 4 x 128 steps took 228 µs for 419, of
+    1,024 x 32 steps 1,073 for 1,595.
 
     Args:
       condition: a boolean.
@@ -48,9 +62,11 @@ def change_where(
     Returns:
       the values, of the shapes and dtypes of `current`.
     """
+    if USE_PLAIN:
+        return change_where_plain(condition, change, current, *arguments)
 
     def single(condition: Array, current: PyTree, *arguments: PyTree) -> PyTree:
-        return _where(jnp.asarray(condition), change(current, *arguments), current)
+        return change_where_plain(condition, change, current, *arguments)
 
     def on_cpu(size: int, is_batched: list, *arguments: PyTree) -> PyTree:
         condition, current = _broadcast_to_batch(size, is_batched[:2], list(arguments[:2]))
@@ -64,13 +80,24 @@ def change_where(
 
         return change_in_groups(condition, change_group, current)
 
-    return _by_platform(single, on_cpu)(condition, current, *arguments)
+    return _by_batch(single, on_cpu)(condition, current, *arguments)
+
+
+def change_where_plain(
+    condition: Array, change: Callable[..., PyTree], current: PyTree, *arguments: PyTree
+) -> PyTree:
+    """The change of all, and a select: the plain form of `change_where`."""
+    return _where(jnp.asarray(condition), change(current, *arguments), current)
 
 
 def change_in_groups(
     condition: Array, change_group: Callable[[Array, PyTree], PyTree], current: PyTree
 ) -> PyTree:
-    """Changes those of a batch to whom it happens, a group at a time while there are any.
+    """Change those members of a batch for which a condition holds, a group at a time while there are any.
+
+        where(condition, change_group(arange(N), current), current),   within float32's rounding
+
+    Its plain form computes the change of all N. Gain: as of `change_where`.
 
     Args:
       condition: [N].
@@ -78,6 +105,8 @@ def change_in_groups(
         full is filled up with N, whose values are dropped.
       current: [N, ...].
     """
+    if USE_PLAIN:
+        return change_in_groups_plain(condition, change_group, current)
     size = condition.shape[0]
     group_size = max(MIN_GROUP_SIZE, int(size * GROUP_SHARE))
 
@@ -99,7 +128,14 @@ def change_in_groups(
     return jax.lax.while_loop(lambda carry: jnp.any(carry[0]), body, (condition, current))[1]
 
 
-def _by_platform(single: Callable, on_cpu: Callable) -> Callable:
+def change_in_groups_plain(
+    condition: Array, change_group: Callable[[Array, PyTree], PyTree], current: PyTree
+) -> PyTree:
+    """The change of all as one group, and a select: the plain form of `change_in_groups`."""
+    return _where(condition, change_group(jnp.arange(condition.shape[0]), current), current)
+
+
+def _by_batch(single: Callable, on_cpu: Callable) -> Callable:
     """`single`, but under `vmap` on the CPU `on_cpu(size, is_batched, *arguments)`; `is_batched` has their shape."""
 
     @custom_vmap
@@ -116,7 +152,7 @@ def _by_platform(single: Callable, on_cpu: Callable) -> Callable:
         def cpu_branch(*arguments: PyTree) -> PyTree:
             return on_cpu(size, is_batched, *arguments)
 
-        outputs = jax.lax.platform_dependent(*arguments, cpu=cpu_branch, default=default_branch)
+        outputs = by_platform(*arguments, cpu=cpu_branch, default=default_branch)
         return outputs, jax.tree.map(lambda _: True, outputs)
 
     return dispatch

@@ -37,8 +37,10 @@ def test_the_fields():
     summary = make(evaluation={"episodes": 320})
     assert list(summary) == [
         "schema", "environment", "algorithm", "seeds", "steps_per_seed", "final", "absolute",
-        "steps_per_second", "seconds", "parameters_sha256", "versions", "revision", "device", "evaluation",
+        "steps_per_second", "seconds", "parameters_sha256", "versions", "revision", "device", "plain",
+        "evaluation",
     ]  # fmt: skip
+    assert summary["plain"] is False
     assert summary["schema"] == 1 and summary["seeds"] == list(range(10))
     assert summary["absolute"]["returns"] == RETURNS == summary["final"]["returns"][::-1]
     assert set(summary["seconds"]) == {"import", "compile", "train", "evaluate"}
@@ -75,7 +77,7 @@ def git(root, *arguments):
 
 
 def test_the_revision_is_that_of_the_checkout(tmp_path):
-    assert summaries.PACKAGE == Path(shoal.__file__).resolve().parent
+    assert Path(shoal.__file__).resolve().parent == summaries.PACKAGE
     package = tmp_path / "src" / "shoal"
     package.mkdir(parents=True)
     assert summaries.revision(package) is None  # no repository
