@@ -15,7 +15,7 @@ def test_only_the_cores_that_the_process_may_use_count():
     """Bound to one core of a machine that has more, a process has one, and takes the rows that suit one."""
     code = (
         "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); os.cpu_count = lambda: 64;"
-        "from shoal import hardware; from shoal.algos import optimisers;"
+        "from shoal import hardware; from shoal.algos.learning import optimisers;"
         "print(hardware.cores(), optimisers.gradient_chunk_size(64))"
     )
     environment = {name: value for name, value in os.environ.items() if name not in ("NPROC", "XLA_FLAGS")}

@@ -10,13 +10,13 @@ from tiny_bandit import BanditConfig
 from tiny_worlds import Halves, assert_equal, populate, values
 
 from shoal import envs
-from shoal.algos.learning import optimisers
 from shoal.algos.ppo import PPOConfig
 from shoal.envs.batch import Batch
 from shoal.runtime import population as populations
 from shoal.runtime.rollout import RolloutState, no_ended_episodes, rollout
 from shoal.runtime.run import ENV_AXIS, Episodes, Settings
 from shoal.types import Clock, Keys, Learner, spec_of
+from shoal.xla import packing
 
 CONFIG = PPOConfig(
     hidden_sizes=(8,), update_epochs=2, num_minibatches=2, norm_obs=True, norm_reward=True
@@ -109,7 +109,7 @@ REMEMBERING = {
 def test_the_number_of_groups_does_not_change_the_mathematics(settings, monkeypatch):
     """One trajectory, whole or split over two groups; with one minibatch there is no shuffle to differ."""
     if settings is REMEMBERING:  # its larger arrays are summed each by itself
-        monkeypatch.setattr(optimisers, "MIN_UNPACKED_SIZE", 64)
+        monkeypatch.setattr(packing, "MIN_UNPACKED_SIZE", 64)
     env, num_envs = envs.make("CartPole-v1", max_episode_steps=6), 8
     config = PPOConfig(hidden_sizes=(8,), num_minibatches=1, update_epochs=3, **settings).resolved()
     algorithm = config.algorithm(spec_of(env))

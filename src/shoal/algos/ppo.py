@@ -22,7 +22,6 @@ from shoal.algos.acting.normalisation import moments_of_actor, normalise, scale_
 from shoal.algos.learning import metric_means, minibatches, optimisers, surrogates
 from shoal.algos.learning.minibatches import Minibatch, Rows
 from shoal.nets.actor_critic import acting_part
-from shoal.nets.gradients import compute_gradient_once
 from shoal.nets.memory.recurrent import Memories, NetworkInputs
 from shoal.ops import policy_losses, returns, statistics, value_losses
 from shoal.trees import parameter
@@ -40,6 +39,10 @@ from shoal.types import (
     Trajectory,
     transitions,
 )
+from shoal.xla.chunked_gradients import chunked_gradient
+from shoal.xla.gathering import take_rows
+from shoal.xla.packing import sum_over_devices
+from shoal.xla.single_evaluation import compute_gradient_once
 
 
 @trees.struct
@@ -314,7 +317,7 @@ def update(
     optimizer = optimisers.build(config, parts, rate)
 
     def minibatch_step(carry: GradientState, minibatch: Minibatch) -> tuple[GradientState, Array]:
-        batch = minibatches.take_rows(rows, minibatch.rows)._replace(advantage=minibatch.advantage)
+        batch = take_rows(rows, minibatch.rows)._replace(advantage=minibatch.advantage)
         gradient = functools.partial(summed_gradient, config, merge, batch, shared.kl_coef)
         return gradient_step(config, axis, optimizer, gradient, carry, minibatch)
 
@@ -462,7 +465,7 @@ def gradient_step(
     update_actor = in_actor_epochs & ~carry.stopped
     sums = gradient_sum(carry.parts, update_actor)
     if axis:
-        sums = optimisers.sum_over_devices(axis, sums)
+        sums = sum_over_devices(axis, sums)
     gradient, means = jax.tree.map(lambda x: x / jnp.maximum(minibatch.weight, 1.0), sums)
     updates, opt_state = optimizer.update(gradient, carry.optimizer, carry.parts)
     parts = optax.apply_updates(carry.parts, updates)
@@ -491,27 +494,14 @@ def summed_gradient(
     parts: optimisers.Parts,
     update_actor: Array,
 ) -> tuple[optimisers.Parts, Array]:
-    """Gradient of the loss and its metrics, summed over the rows of a minibatch, chunk by chunk."""
+    """Gradient of the loss and its metrics, summed over the rows of a minibatch."""
 
-    network, pull_back = jax.vjp(merge, parts)  # once, and not for every chunk
+    def loss(network: PyTree, rows: Rows) -> tuple[Array, RowMetrics]:
+        return summed_loss(config, network, rows, kl_coef, update_actor)
 
-    def loss(network: PyTree, chunk: Rows) -> tuple[Array, RowMetrics]:
-        return summed_loss(config, network, chunk, kl_coef, update_actor)
-
-    grad = jax.grad(loss, has_aux=True)
     num_chunks = minibatches.num_gradient_parts(batch, config.gradient_chunk)
-    if num_chunks == 1:
-        total, metrics = grad(network, batch)
-    else:
-        chunks = jax.tree.map(lambda x: x.reshape(num_chunks, -1, *x.shape[1:]), batch)
-        shapes = jax.eval_shape(lambda: grad(network, jax.tree.map(lambda x: x[0], chunks)))
-        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-
-        def accumulate(total: PyTree, chunk: Rows) -> tuple[PyTree, None]:
-            return jax.tree.map(jnp.add, total, grad(network, chunk)), None
-
-        total, metrics = jax.lax.scan(accumulate, zeros, chunks)[0]
-    return pull_back(total)[0], jnp.stack([jnp.sum(x) for x in metrics])
+    gradient, metrics = chunked_gradient(loss, merge, parts, batch, num_chunks)
+    return gradient, jnp.stack([jnp.sum(x) for x in metrics])
 
 
 def summed_loss(

@@ -12,10 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal import trees
-from shoal.envs import sparse_updates
 from shoal.errors import ShoalError, nearest
 from shoal.spaces import Space
 from shoal.types import Array, Environment, PyTree, State, TimeStep
+from shoal.xla import sparse_updates
+from shoal.xla.backend import by_platform
 
 RESET_POLICIES = ("fresh", "pool")
 
@@ -105,9 +106,8 @@ class Batch:
 
         indices = first_index + jnp.arange(self.num_envs)
         stepped = _without_weak_types(jax.vmap(step_one)(state.env, action, indices))
-        # A loop over the environments that ended is far cheaper on the CPU; on an accelerator it would wait
-        # for the host.
-        env, timestep = jax.lax.platform_dependent(
+        # A loop over those that ended is far cheaper on the CPU; elsewhere it would wait for the host.
+        env, timestep = by_platform(
             state.last,
             state.pool,
             key,

@@ -7,12 +7,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from shoal.envs import sparse_updates, summaries
+from shoal.envs import summaries
 from shoal.envs.base import TimeStep, Wrapper, again, environment, parameter
 from shoal.envs.registry import MAX_COUNT
 from shoal.errors import ShoalError
 from shoal.spaces import Dict, Discrete
 from shoal.types import EPISODE_ENDED, Array, PyTree, State
+from shoal.xla import sparse_updates
 
 EPISODE_INDEX, EPISODE_RETURN, EPISODE_LENGTH = (
     "episode_index",

@@ -16,6 +16,9 @@ from flax import nnx
 from shoal.errors import ShoalError
 from shoal.nets.activations import activation as activation_named
 from shoal.nets.initialisers import kernels as initial_kernels
+from shoal.xla.barriers import materialise
+from shoal.xla.plain import USE_PLAIN
+from shoal.xla.products import affine_of_few_rows, product
 
 Array = jax.Array
 
@@ -32,62 +35,11 @@ class Dense(nnx.Module):
         return product(self.kernel, x) + self.bias[:, None]
 
     def row_major(self, x: Array) -> Array:
-        """The same for a handful of rows, [batch, in] -> [batch, out].
-
-        To call a matrix library takes longer than such a product, and a loop over steps that calls one cannot be
-        compiled as one kernel (`shoal.runtime.machine`). Layers of few inputs or few outputs are sums, and small ones
-        products of single rows: XLA compiles both by itself.
-        """
-        outputs, inputs = self.kernel.shape
-        if outputs <= _MAX_SUMMED_OUTPUTS:
-            return jnp.sum(x[:, None] * self.kernel, axis=-1) + self.bias
-        # The barrier keeps XLA from transposing it again at each turn of a loop over steps.
-        kernel = jax.lax.optimization_barrier(self.kernel.T)
-        if inputs <= _MAX_SUMMED_INPUTS:
-            return sum((x[:, i, None] * kernel[i] for i in range(inputs)), start=self.bias)
-        if len(x) <= _MAX_SINGLE_ROW_PRODUCTS and len(x) * kernel.size <= _MAX_SINGLE_ROW_SIZE:
-            return jnp.stack([row @ kernel for row in x]) + self.bias
-        return x @ kernel + self.bias
+        """The same for rows, [batch, in] -> [batch, out]: few of them, or any number in the plain form."""
+        return affine_of_few_rows(self.kernel, self.bias, x)
 
 
-_MAX_ROW_MAJOR_ROWS = 32  # rows up to which `row_major` is faster on a CPU
-_MAX_SINGLE_ROW_PRODUCTS = 16  # rows up to which products of single rows are
-_MAX_SINGLE_ROW_SIZE = (
-    2**16
-)  # multiplications up to which they are: 16 rows of a 64 x 64 kernel, or 4 of 128 x 128
-_MAX_SUMMED_INPUTS = 8  # inputs up to which a sum over them is faster than a product
-# Rows of a kernel up to which as many products with a vector, or sums, are faster than one with a matrix.
-_MAX_SUMMED_OUTPUTS = 4
-
-
-@jax.custom_vjp
-def product(kernel: Array, x: Array) -> Array:
-    """`kernel @ x`, [out, in] and [in, batch] -> [out, batch], whose gradient is as fast on a CPU as itself.
-
-    The gradient of x is a product with the transposed kernel. Left to itself, XLA reads the kernel the wrong
-    way round, by a routine that takes up to twice as long and uses a second core badly; a small copy that is really
-    transposed costs nothing beside that. There is no forward-mode derivative.
-    """
-    return kernel @ x
-
-
-def _product_forward(kernel: Array, x: Array) -> tuple[Array, tuple[Array, Array]]:
-    return kernel @ x, (kernel, x)
-
-
-def _product_backward(residuals: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
-    kernel, x = residuals
-    if kernel.shape[0] <= _MAX_SUMMED_OUTPUTS:
-        # Without this barrier XLA computes the whole gradient of a loss again for each feature.
-        gradient = jax.lax.optimization_barrier(gradient)
-        kernel_gradient = jnp.stack([x @ row for row in gradient])
-    else:
-        kernel_gradient = gradient @ x.T
-    # Without the barrier XLA folds the transpose into the product again.
-    return kernel_gradient, jax.lax.optimization_barrier(kernel.T) @ gradient
-
-
-product.defvjp(_product_forward, _product_backward)
+MAX_ROW_MAJOR_ROWS = 32  # rows up to which `row_major` is faster on a CPU
 
 
 class LayerNorm(nnx.Module):
@@ -181,9 +133,12 @@ class MLP(nnx.Module):
             )
         batch_shape = x.shape[:-1]
         rows = x.reshape(math.prod(batch_shape), self.in_features)
-        if 1 < len(rows) <= _MAX_ROW_MAJOR_ROWS:  # a single row is mostly one of many, under `vmap`
+        is_few = 1 < len(rows) <= MAX_ROW_MAJOR_ROWS  # a single row is mostly one of many, under `vmap`
+        if USE_PLAIN or is_few:
             out, features = self._layers(rows, Dense.row_major, LayerNorm.row_major)
-            return out.reshape(*batch_shape, -1), features.reshape(*batch_shape, -1)
+            return out.reshape(*batch_shape, self.out_features), features.reshape(
+                *batch_shape, self.num_features
+            )
         out, features = self._layers(rows.T, Dense.__call__, LayerNorm.__call__)
         return _batch_major(out, batch_shape), _batch_major(features, batch_shape)
 
@@ -204,7 +159,7 @@ class MLP(nnx.Module):
 def _batch_major(x: Array, batch_shape: tuple[int, ...]) -> Array:
     """[features, batch] -> [*batch_shape, features].
 
-    Without the barrier XLA folds the transpose into the matrix products on both sides, which brings
+    It must be materialised before: else XLA folds the transpose into the matrix products on both sides, which brings
     their slow, row-major form back, and with it nearly all of the gain is lost.
     """
-    return jax.lax.optimization_barrier(x).T.reshape(*batch_shape, x.shape[0])
+    return materialise(x).T.reshape(*batch_shape, x.shape[0])

@@ -7,6 +7,8 @@ from pathlib import Path
 import jax
 
 from shoal.hardware import cores
+from shoal.xla import backend
+from shoal.xla.plain import USE_PLAIN
 
 MAX_DEVICES = (
     32  # of a CPU with fewer cores: each has threads and buffers of its own, and more only wait for cores
@@ -14,7 +16,8 @@ MAX_DEVICES = (
 ROWS_WORTH_A_DEVICE = 4096  # of a rollout; below, a device costs more in communication than it computes
 
 # Bytes that a turn of a loop may touch for XLA to compile the loop as one kernel, not as one for each operation.
-# Its own limit was 1,024 until jaxlib 0.12; the rollout of four CartPoles takes 2.4 times as long with that.
+# Its own limit, which the plain form leaves, was 1,024 until jaxlib 0.12; the rollout of four CartPoles takes 2.4 times
+# as long with that. The loop computes the same, within float32's rounding.
 _ONE_KERNEL_FLAG = f"xla_cpu_small_while_loop_byte_threshold={2**20}"
 
 
@@ -36,7 +39,7 @@ def prepare(devices: int = 0, *, one_thread: bool = False) -> None:
             jax.config.update("jax_num_cpu_devices", number)
         flags = os.environ.get("XLA_FLAGS", "").strip()  # read once, when the backend starts
         is_file = flags and not flags.startswith("-")
-        if not is_file and "xla_backend_extra_options" not in flags:
+        if not USE_PLAIN and not is_file and "xla_backend_extra_options" not in flags:
             os.environ["XLA_FLAGS"] = f"{flags} --xla_backend_extra_options={_ONE_KERNEL_FLAG}".strip()
         if one_thread:
             os.environ.setdefault("NPROC", "1")  # read then, too:
@@ -56,7 +59,7 @@ def max_devices() -> int:
 
 def devices_note(devices: int) -> str:
     """What is worth knowing of a number of devices of a CPU: that they are more than its cores; "" if they are not."""
-    if devices <= cores() or jax.default_backend() != "cpu":
+    if devices <= cores() or not backend.is_cpu():
         return ""
     return f"devices={devices} is more than the {cores()} cores that this process may use, which they share"
 

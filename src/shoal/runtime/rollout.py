@@ -7,7 +7,6 @@ import jax.numpy as jnp
 
 from shoal.envs.batch import Batch
 from shoal.runtime.contract import checked_act
-from shoal.runtime.hoisting import split_by_key
 from shoal.runtime.run import Episodes
 from shoal.types import (
     Algorithm,
@@ -22,6 +21,7 @@ from shoal.types import (
     for_actor,
     spec_of,
 )
+from shoal.xla.hoisting import split_by_key
 
 
 class RolloutState(NamedTuple):

@@ -11,12 +11,13 @@ from shoal.algos.acting import networks
 from shoal.algos.learning import optimisers
 from shoal.algos.ppo import PPOConfig
 from shoal.types import spec_of
+from shoal.xla import packing
 
 
 @pytest.mark.parametrize("large, leaves", [(10**9, 1), (64, 3), (1, 13)])
 def test_leaves_of_any_size_take_the_steps_that_each_would_take_alone(monkeypatch, large, leaves):
     """Against Optax on the network as it is."""
-    monkeypatch.setattr(optimisers, "MIN_UNPACKED_SIZE", large)
+    monkeypatch.setattr(packing, "MIN_UNPACKED_SIZE", large)
     config = PPOConfig(hidden_sizes=(8, 8), learning_rate=0.01).resolved()
     network = networks.build(config, spec_of(envs.make("CartPole-v1")), jax.random.key(0))
     parts, merge = optimisers.split_parameters(config, network)
@@ -44,16 +45,3 @@ def test_leaves_of_any_size_take_the_steps_that_each_would_take_alone(monkeypatc
 
     for x, y in zip(*map(jax.tree.leaves, both(network)), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
-
-
-def test_a_sum_over_devices_is_that_of_every_leaf(monkeypatch):
-    monkeypatch.setattr(optimisers, "MIN_UNPACKED_SIZE", 6)
-    tree = {
-        "a": jnp.arange(4.0).reshape(2, 2),
-        "b": jnp.arange(12.0).reshape(2, 6),
-        "c": (jnp.ones(2), jnp.zeros((2, 3))),
-    }
-    summed = jax.jit(jax.vmap(lambda x: optimisers.sum_over_devices(("env",), x), axis_name="env"))(tree)
-    assert jax.tree.structure(summed) == jax.tree.structure(tree)
-    for x, y in zip(jax.tree.leaves(summed), jax.tree.leaves(tree), strict=True):
-        np.testing.assert_array_equal(x, np.broadcast_to(np.asarray(y).sum(0), x.shape))

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import shoal
 from shoal.runtime.disk import summary as summaries
 from shoal.runtime.disk.directory import RunDirectory
 
@@ -35,8 +37,10 @@ def test_the_fields():
     summary = make(evaluation={"episodes": 320})
     assert list(summary) == [
         "schema", "environment", "algorithm", "seeds", "steps_per_seed", "final", "absolute",
-        "steps_per_second", "seconds", "parameters_sha256", "versions", "revision", "device", "evaluation",
+        "steps_per_second", "seconds", "parameters_sha256", "versions", "revision", "device", "plain",
+        "evaluation",
     ]  # fmt: skip
+    assert summary["plain"] is False
     assert summary["schema"] == 1 and summary["seeds"] == list(range(10))
     assert summary["absolute"]["returns"] == RETURNS == summary["final"]["returns"][::-1]
     assert set(summary["seconds"]) == {"import", "compile", "train", "evaluate"}
@@ -73,6 +77,7 @@ def git(root, *arguments):
 
 
 def test_the_revision_is_that_of_the_checkout(tmp_path):
+    assert Path(shoal.__file__).resolve().parent == summaries.PACKAGE
     package = tmp_path / "src" / "shoal"
     package.mkdir(parents=True)
     assert summaries.revision(package) is None  # no repository

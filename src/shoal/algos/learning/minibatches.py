@@ -4,7 +4,6 @@ A chunk is K steps of one environment with the memory from before the first of t
 chunks of one step, and no axis for it. Leading axes of rows: [C] without memory, [C, K] with it.
 """
 
-import functools
 import math
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ from shoal.nets.actor_critic import policy_and_value
 from shoal.nets.memory.recurrent import NetworkInputs
 from shoal.ops import permutations, statistics
 from shoal.types import Array, PyTree
+from shoal.xla.gathering import take_rows_of_each
 
 
 class ChunkStart(NamedTuple):
@@ -123,19 +123,13 @@ def minibatches(config: Any, axis: tuple[str, ...], rows: Rows, key: Array) -> M
     permutation = jax.vmap(permutations.permutation, in_axes=(0, None))
     index = permutation(jax.random.split(key, epochs), num_rows).astype(jnp.uint32)
     index = index.reshape(epochs * config.num_minibatches, -1)
-    # One minibatch after the other: a gather of all at once takes five times as long on the CPU.
-    advantage, weight = jax.lax.map(functools.partial(take_rows, (rows.advantage, rows.weight)), index)
+    advantage, weight = take_rows_of_each((rows.advantage, rows.weight), index)
     if config.norm_adv == "minibatch":
         advantage = jax.vmap(lambda x, w: statistics.standardise(x, w, axis_name=axis))(advantage, weight)
     total = weight.sum(axis=tuple(range(1, weight.ndim)))
     if axis:
         total = jax.lax.psum(total, axis)
     return Minibatch(index, advantage, total, jnp.repeat(jnp.arange(epochs), config.num_minibatches))
-
-
-def take_rows(rows: PyTree, index: Array) -> PyTree:
-    """The rows of these numbers, which must be there: unsigned, so that nothing looks for ones below 0."""
-    return jax.tree.map(lambda x: x.at[index].get(mode="promise_in_bounds"), rows)
 
 
 def num_gradient_parts(batch: Rows, rows: int) -> int:

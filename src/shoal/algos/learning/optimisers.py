@@ -7,11 +7,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jax.flatten_util import ravel_pytree
 
 from shoal import hardware, trees
 from shoal.errors import ShoalError, nearest
 from shoal.types import Array, PyTree
+from shoal.xla import backend
+from shoal.xla.packing import pack, pack_plain
 
 
 def schedule_factor(schedule: str, progress: Array) -> Array:
@@ -83,7 +84,7 @@ def gradient_chunk_size(width: int) -> int:
     Args:
       width: of the widest hidden layer.
     """
-    if jax.default_backend() != "cpu":
+    if not backend.is_cpu():
         return 0
     threads = hardware.threads() // jax.local_device_count()
     if threads == 1:
@@ -93,11 +94,7 @@ def gradient_chunk_size(width: int) -> int:
 
 Parts = dict[str, Any]  # "actor" and "critic": each one vector, or a tuple of a vector and leaves
 
-# Numbers of a leaf, from which it is worth more not to be copied into a vector and out of it.
-MIN_UNPACKED_SIZE = 65_536
-
-# Optimisers that treat each number by itself, so that parameters may be one vector: a step of Adam on a
-# dozen small arrays costs several times one on a vector.
+# Optimisers that treat each number by itself, so that parameters may be one vector (`shoal.xla.packing.pack`).
 ELEMENTWISE = frozenset(
     {"adabelief", "adadelta", "adagrad", "adam", "adamax", "adamaxw", "adamw", "amsgrad", "lion"}
     | {"nadam", "nadamw", "radam", "rmsprop", "sgd"}
@@ -159,42 +156,15 @@ def split_parameters(config: Any, network: PyTree) -> tuple[Parts, Callable[[Par
     for name in dict.fromkeys(owners):
         leaves = tuple(leaf for owner, (_, leaf) in zip(owners, paths, strict=True) if owner == name)
         if optimizer_names[name] in ELEMENTWISE:
-            parts[name], restore[name] = _pack(leaves)
+            parts[name], restore[name] = pack(leaves)
         else:
-            parts[name], restore[name] = leaves, _identity
+            parts[name], restore[name] = pack_plain(leaves)
 
     def merge(parts: Parts) -> PyTree:
         leaves = {name: iter(restore[name](part)) for name, part in parts.items()}
         return jax.tree.unflatten(structure, [next(leaves[owner]) for owner in owners])
 
     return parts, merge
-
-
-def _pack(leaves: tuple) -> tuple[Any, Callable[[Any], tuple]]:
-    """Small leaves as one vector, large ones beside it, and the function that undoes it."""
-    large = [leaf.size >= MIN_UNPACKED_SIZE for leaf in leaves]
-    small, restore = ravel_pytree(
-        [leaf for leaf, is_large in zip(leaves, large, strict=True) if not is_large]
-    )
-    if not any(large):
-        return small, restore
-
-    def unpack(part: tuple) -> tuple:
-        small_leaves, large_leaves = iter(restore(part[0])), iter(part[1:])
-        return tuple(next(large_leaves if is_large else small_leaves) for is_large in large)
-
-    return (small, *(leaf for leaf, is_large in zip(leaves, large, strict=True) if is_large)), unpack
-
-
-def sum_over_devices(axis: tuple[str, ...], tree: PyTree) -> PyTree:
-    """The sum over all devices; small leaves as one vector, so that the devices wait for each other once."""
-    leaves, structure = jax.tree.flatten(tree)
-    packed, restore = _pack(tuple(leaves))
-    return jax.tree.unflatten(structure, restore(jax.lax.psum(packed, axis)))
-
-
-def _identity(leaves: tuple) -> tuple:
-    return leaves
 
 
 def select_active(active: dict[str, Array], new: PyTree, old: PyTree) -> PyTree:

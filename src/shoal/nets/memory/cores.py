@@ -20,6 +20,8 @@ from flax import nnx
 
 from shoal.errors import ShoalError, nearest
 from shoal.nets.initialisers import orthogonals
+from shoal.xla.barriers import materialise
+from shoal.xla.plain import USE_PLAIN
 
 Array = jax.Array
 State = tuple[Array, ...]  # of one layer: the hidden state, and what else the cell keeps; each [..., size]
@@ -128,14 +130,15 @@ def check_latches(kind: str, size: int, latches: int) -> None:
         )
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def unroll_cell(
     step: Step, recurrent: Array, bias: Array, state: State, projected: Blocks, first: Array
 ) -> State:
-    """Runs a cell over T steps of N sequences, all feature-major.
+    """Run a cell over T steps of N sequences, all feature-major.
 
-    Its gradient is that of the loop, but the recurrent weights' is one product outside, over all steps at once:
-    inside, each step would add a matrix of their size to a sum. There is no forward-mode derivative.
+        unroll_cell_plain(...): a scan of `step` over time, whose values are bit-equal
+
+    Its gradient is that of the scan within float32's rounding, but the recurrent weights' is one product outside, over
+    all steps at once: inside, each step would add a matrix of their size to a sum. There is no forward-mode derivative.
 
     Args:
       step: of a `Cell`.
@@ -148,6 +151,21 @@ def unroll_cell(
     Returns:
       the states after each step, each [T, size, N].
     """
+    unroll = unroll_cell_plain if USE_PLAIN else _unroll_cell
+    return unroll(step, recurrent, bias, state, projected, first)
+
+
+def unroll_cell_plain(
+    step: Step, recurrent: Array, bias: Array, state: State, projected: Blocks, first: Array
+) -> State:
+    """A scan of `step` over time, with the scan's own gradient: the plain form of `unroll_cell`."""
+    return _unroll_cell_forward(step, recurrent, bias, state, projected, first)[0]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _unroll_cell(
+    step: Step, recurrent: Array, bias: Array, state: State, projected: Blocks, first: Array
+) -> State:
     return _unroll_cell_forward(step, recurrent, bias, state, projected, first)[0]
 
 
@@ -167,8 +185,7 @@ def _unroll_cell_forward(
 
 def _unroll_cell_backward(step: Step, residuals: tuple, gradient: State) -> tuple:
     recurrent, bias, cleared, hidden, projected, first = residuals
-    # Without the barrier XLA folds the transpose into the product; see `shoal.nets.mlp.product`.
-    transposed = jax.lax.optimization_barrier(recurrent.T)
+    transposed = materialise(recurrent.T)  # see `shoal.xla.products.product`
 
     def backward_step(later_gradient: State, inputs: tuple) -> tuple[State, tuple[Blocks, Blocks, Array]]:
         gradient, cleared, hidden, projected, first = inputs
@@ -191,7 +208,7 @@ def _unroll_cell_backward(step: Step, residuals: tuple, gradient: State) -> tupl
     return recurrent_gradient, bias_gradient.sum(0), state_gradient, projected_gradient, None
 
 
-unroll_cell.defvjp(_unroll_cell_forward, _unroll_cell_backward)
+_unroll_cell.defvjp(_unroll_cell_forward, _unroll_cell_backward)
 
 
 class Layer(nnx.Module):

@@ -19,8 +19,10 @@ from shoal.nets.memory import cores
 from shoal.nets.memory.cores import Carry, RecurrentCore
 from shoal.nets.memory.queries import CellQueries
 from shoal.nets.mlp import MLP
-from shoal.nets.repeats import apply_to_distinct
 from shoal.types import EnvSpec, PyTree, without_entries
+from shoal.xla import backend
+from shoal.xla.plain import USE_PLAIN
+from shoal.xla.repeats import apply_to_distinct
 
 Array = jax.Array
 
@@ -157,7 +159,7 @@ class RecurrentTorso(nnx.Module):
     @property
     def _deduplicates(self) -> bool:
         """Whether equal observations are searched for, to be encoded once."""
-        return self.encoder.expects_repeats and jax.default_backend() == "cpu"
+        return not USE_PLAIN and self.encoder.expects_repeats and backend.is_cpu()
 
     def _unroll(
         self, carry: Carry, inputs: NetworkInputs, extra_inputs: list[Array]

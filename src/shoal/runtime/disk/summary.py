@@ -12,9 +12,10 @@ import numpy as np
 
 from shoal.ops import scores
 from shoal.runtime.disk.directory import parameters_sha256
+from shoal.xla.plain import USE_PLAIN
 
 SCHEMA = 1  # counts up when a field changes its meaning
-PACKAGE = Path(__file__).resolve().parents[1]
+PACKAGE = Path(__file__).resolve().parents[2]
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "shoal")
 
 
@@ -60,6 +61,7 @@ def build_summary(
         "versions": versions(),
         "revision": revision(),
         "device": device(),
+        "plain": USE_PLAIN,
         **further,
     }
 

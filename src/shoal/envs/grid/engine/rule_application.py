@@ -6,12 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.envs.grid.engine import adjacency, rules, single_evaluation
+from shoal.envs.grid.engine import adjacency, rules
 from shoal.envs.grid.engine.adjacency import ActionFlags, Neighbourhood
 from shoal.envs.grid.engine.board import read, write
 from shoal.envs.grid.engine.rules import Rules
-from shoal.envs.sparse_updates import with_batch_rule
 from shoal.types import Array
+from shoal.xla import single_evaluation
+from shoal.xla.sparse_updates import with_batch_rule
 
 # In a batch on the CPU a group has this share of the environments, about as many as have a rule that holds.
 GROUP_SHARE = 1 / 32

@@ -10,9 +10,9 @@ import numpy as np
 
 from shoal.envs.grid.engine.agent import Agent
 from shoal.envs.grid.engine.board import Board, read
-from shoal.envs.grid.engine.single_evaluation import compute_once_in_batch
 from shoal.envs.grid.engine.tiles import NOTHING, OPAQUE, is_one_of, tile_of
 from shoal.types import Array
+from shoal.xla.single_evaluation import compute_once_in_batch
 
 
 def view(board: Board, cells: Array, agent: Agent, size: int, see_through_walls: bool) -> Array:

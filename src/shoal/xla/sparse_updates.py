@@ -1,4 +1,4 @@
-"""Changes to few environments of a batch, computed on the CPU for those alone.
+"""Changes to few members of a batch, computed on the CPU for those members alone.
 
 The code of an environment describes one; under `vmap` on the CPU these functions see the whole batch.
 Elsewhere, and without `vmap`, they are the plain functions.
@@ -11,8 +11,11 @@ import jax
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 
-from shoal import trees
-from shoal.types import Array, PyTree
+from shoal.xla.backend import by_platform
+from shoal.xla.plain import USE_PLAIN
+
+Array = jax.Array
+PyTree = Any
 
 # A group has this share of the batch: about twice as many as end in a step where episodes are short (CartPole
 # under random actions: 4%).
@@ -22,22 +25,32 @@ MAX_SINGLE_GROUP = 16  # a batch of at most so many members is one group
 
 
 def with_batch_rule(single: Callable, batched: Callable) -> Callable:
-    """Make a function that is replaced for a batch on the CPU by `batched(*arguments)` with a leading axis."""
+    """Make a function of one member that a batch on the CPU computes by `batched(*arguments)`, with a leading axis.
+
+    single,   and under vmap jax.vmap(single); bit for bit if `batched` is
+    """
+    if USE_PLAIN:
+        return single
 
     def on_cpu(size: int, is_batched: list, *arguments: PyTree) -> PyTree:
         return batched(*_broadcast_to_batch(size, is_batched, list(arguments)))
 
-    return _by_platform(single, on_cpu)
+    return _by_batch(single, on_cpu)
 
 
 def change_where(
     condition: Array, change: Callable[..., PyTree], current: PyTree, *arguments: PyTree
 ) -> PyTree:
-    """Return `change(current, *arguments)` where the condition holds, else `current`.
+    """Change one member's values where a condition holds.
 
-    For a batch on the CPU the change is computed only for those members for which the condition holds, one
-    group after the other. On an accelerator such a loop would wait for the host, and the change of all is
-    computed.
+        where(condition, change(current, *arguments), current),   within float32's rounding
+
+    A batch on the CPU computes the change of those alone to whom it happens, a group at a time while there are
+    any: under `vmap` a choice is a select, for which XLA computes the change of all. Elsewhere such a loop would wait
+    for the host, and the change of all is computed.
+
+    Gain: with starts drawn only in a step in which an episode ended, a rollout of 4 x 128 steps took 228 µs for 419, of
+    1,024 x 32 steps 1,073 for 1,595.
 
     Args:
       condition: a boolean.
@@ -48,9 +61,11 @@ def change_where(
     Returns:
       the values, of the shapes and dtypes of `current`.
     """
+    if USE_PLAIN:
+        return change_where_plain(condition, change, current, *arguments)
 
     def single(condition: Array, current: PyTree, *arguments: PyTree) -> PyTree:
-        return trees.where(condition, change(current, *arguments), current)
+        return change_where_plain(condition, change, current, *arguments)
 
     def on_cpu(size: int, is_batched: list, *arguments: PyTree) -> PyTree:
         condition, current = _broadcast_to_batch(size, is_batched[:2], list(arguments[:2]))
@@ -64,13 +79,24 @@ def change_where(
 
         return change_in_groups(condition, change_group, current)
 
-    return _by_platform(single, on_cpu)(condition, current, *arguments)
+    return _by_batch(single, on_cpu)(condition, current, *arguments)
+
+
+def change_where_plain(
+    condition: Array, change: Callable[..., PyTree], current: PyTree, *arguments: PyTree
+) -> PyTree:
+    """The change of all, and a select: the plain form of `change_where`."""
+    return _where(jnp.asarray(condition), change(current, *arguments), current)
 
 
 def change_in_groups(
     condition: Array, change_group: Callable[[Array, PyTree], PyTree], current: PyTree
 ) -> PyTree:
-    """Change those members of a batch for which the condition holds, one group at a time.
+    """Change those members of a batch for which a condition holds, a group at a time while there are any.
+
+        where(condition, change_group(arange(N), current), current),   within float32's rounding
+
+    Its plain form computes the change of all N. Gain: as of `change_where`.
 
     Args:
       condition: [N].
@@ -78,6 +104,8 @@ def change_in_groups(
         full is filled up with N, whose values are dropped.
       current: [N, ...].
     """
+    if USE_PLAIN:
+        return change_in_groups_plain(condition, change_group, current)
     size = condition.shape[0]
     group_size = max(MIN_GROUP_SIZE, int(size * GROUP_SHARE))
 
@@ -93,13 +121,20 @@ def change_in_groups(
         remaining, current = carry
         # It must depend on the carry: what does not, XLA computes at each step, whether anything happens or not.
         group = jnp.where(remaining, jnp.arange(size), size)
-        return jnp.zeros_like(remaining), trees.where(remaining, change_group(group, current), current)
+        return jnp.zeros_like(remaining), _where(remaining, change_group(group, current), current)
 
     body = change_all if size <= MAX_SINGLE_GROUP else change_one_group
     return jax.lax.while_loop(lambda carry: jnp.any(carry[0]), body, (condition, current))[1]
 
 
-def _by_platform(single: Callable, on_cpu: Callable) -> Callable:
+def change_in_groups_plain(
+    condition: Array, change_group: Callable[[Array, PyTree], PyTree], current: PyTree
+) -> PyTree:
+    """The change of all as one group, and a select: the plain form of `change_in_groups`."""
+    return _where(condition, change_group(jnp.arange(condition.shape[0]), current), current)
+
+
+def _by_batch(single: Callable, on_cpu: Callable) -> Callable:
     """`single`, but under `vmap` on the CPU `on_cpu(size, is_batched, *arguments)`; `is_batched` has their shape."""
 
     @custom_vmap
@@ -116,7 +151,7 @@ def _by_platform(single: Callable, on_cpu: Callable) -> Callable:
         def cpu_branch(*arguments: PyTree) -> PyTree:
             return on_cpu(size, is_batched, *arguments)
 
-        outputs = jax.lax.platform_dependent(*arguments, cpu=cpu_branch, default=default_branch)
+        outputs = by_platform(*arguments, cpu=cpu_branch, default=default_branch)
         return outputs, jax.tree.map(lambda _: True, outputs)
 
     return dispatch
@@ -129,3 +164,13 @@ def _broadcast_to_batch(size: int, is_batched: Any, values: PyTree) -> PyTree:
         return x if is_mapped else jnp.broadcast_to(x, (size, *jnp.shape(x)))
 
     return jax.tree.map(broadcast, values, is_batched)
+
+
+def _where(condition: Array, on_true: PyTree, on_false: PyTree) -> PyTree:
+    """Select between two equal trees; `condition` [...] is broadcast over each leaf's trailing axes."""
+
+    def select(x: Array, y: Array) -> Array:
+        x, y = jnp.asarray(x), jnp.asarray(y)
+        return jnp.where(condition.reshape(condition.shape + (1,) * (x.ndim - condition.ndim)), x, y)
+
+    return jax.tree.map(select, on_true, on_false)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.runtime.hoisting import split_by_key
+from shoal.xla.hoisting import split_by_key
 
 
 def draws_in(function, *args):

@@ -8,9 +8,9 @@ import pytest
 from shoal.nets.encoders import Encoder
 from shoal.nets.memory import recurrent
 from shoal.nets.memory.recurrent import CoreOptions, NetworkInputs, RecurrentTorso
-from shoal.nets.repeats import apply_to_distinct, distinct_rows
 from shoal.spaces import Box, Dict, Discrete
 from shoal.types import EnvSpec
+from shoal.xla.repeats import apply_to_distinct, distinct_rows
 
 N = 64
 GRID = Box(0, np.broadcast_to((5, 3), (5, 5, 2)), dtype=np.uint8)

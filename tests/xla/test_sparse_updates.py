@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.envs import sparse_updates
+from shoal.xla import sparse_updates
 
 
 def change(current, key, scale):

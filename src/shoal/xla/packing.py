@@ -1,0 +1,71 @@
+"""Several arrays as one vector."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.flatten_util import ravel_pytree
+
+from shoal.xla.plain import USE_PLAIN
+
+PyTree = Any
+
+# Numbers of a leaf, from which it is worth more not to be copied into a vector and out of it.
+MIN_UNPACKED_SIZE = 65_536
+
+
+def pack(leaves: tuple) -> tuple[Any, Callable[[Any], tuple]]:
+    """Join small arrays to one vector, with large ones beside it.
+
+        packed, unpack = leaves, lambda packed: packed
+
+    Whatever treats each number by itself gives the same bits for the vector; a norm, whose sum has another order, is
+    the same within float32's rounding. XLA compiles a step of Adam on a dozen small arrays to as many kernels, which
+    cost several times one on a vector.
+
+    Gain: the optimiser's steps of an update of 4 x 128 steps took 0.1 ms for 0.9.
+
+    Returns:
+      the vector, or a tuple of it and the large arrays, if there are any; and the function from that to the arrays.
+    """
+    if USE_PLAIN:
+        return pack_plain(leaves)
+    large = [leaf.size >= MIN_UNPACKED_SIZE for leaf in leaves]
+    small, restore = ravel_pytree(
+        [leaf for leaf, is_large in zip(leaves, large, strict=True) if not is_large]
+    )
+    if not any(large):
+        return small, restore
+
+    def unpack(part: tuple) -> tuple:
+        small_leaves, large_leaves = iter(restore(part[0])), iter(part[1:])
+        return tuple(next(large_leaves if is_large else small_leaves) for is_large in large)
+
+    return (small, *(leaf for leaf, is_large in zip(leaves, large, strict=True) if is_large)), unpack
+
+
+def pack_plain(leaves: tuple) -> tuple[tuple, Callable[[tuple], tuple]]:
+    """The arrays as they are: the plain form of `pack`."""
+    return leaves, lambda leaves: leaves
+
+
+def sum_over_devices(axis: tuple[str, ...], tree: PyTree) -> PyTree:
+    """Sum arrays over the devices of an axis.
+
+        jax.lax.psum(tree, axis),   bit for bit
+
+    Small arrays are sent as one vector, so that the devices wait for each other once; XLA on the CPU would let
+    them wait for each array.
+
+    Gain: with the statistics of all minibatches taken ahead, two devices made 923 thousand steps/s for 798.
+    """
+    if USE_PLAIN:
+        return sum_over_devices_plain(axis, tree)
+    leaves, structure = jax.tree.flatten(tree)
+    packed, restore = pack(tuple(leaves))
+    return jax.tree.unflatten(structure, restore(jax.lax.psum(packed, axis)))
+
+
+def sum_over_devices_plain(axis: tuple[str, ...], tree: PyTree) -> PyTree:
+    """`jax.lax.psum(tree, axis)`: the plain form of `sum_over_devices`."""
+    return jax.lax.psum(tree, axis)

@@ -1,0 +1,111 @@
+"""Values and gradients that XLA computes once, and not again in every operation that reads them.
+
+XLA on the CPU fuses what is cheap into all that read it. Its barriers are gone by the time it fuses, but it does not
+look into a branch of a conditional that it cannot decide.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from shoal.xla import backend
+from shoal.xla.plain import USE_PLAIN
+from shoal.xla.sparse_updates import with_batch_rule
+
+Array = jax.Array
+PyTree = Any
+
+
+def compute_once(always_true: Array, function: Callable[..., Any], *arguments: PyTree) -> Any:
+    """Call a function whose result XLA does not compute again in each operation that reads it.
+
+        function(*arguments),   bit for bit
+
+    Args:
+      always_true: booleans that are True, but not known to be while compiling, [N]; where they are False, the result is
+        zeros.
+      function: of the arguments.
+      *arguments: any trees.
+    """
+    if USE_PLAIN:
+        return compute_once_plain(always_true, function, *arguments)
+    shapes = jax.eval_shape(function, *arguments)
+
+    def unreachable(*arguments: PyTree) -> PyTree:
+        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+    return jax.lax.cond(always_true.reshape(-1)[0], function, unreachable, *arguments)
+
+
+def compute_once_plain(always_true: Array, function: Callable[..., Any], *arguments: PyTree) -> Any:
+    """`function(*arguments)`: the plain form of `compute_once`."""
+    return function(*arguments)
+
+
+def compute_once_in_batch(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a function of one environment that takes `always_true` first; in a batch it is as `compute_once` says.
+
+    lambda always_true, *arguments: function(*arguments),   bit for bit
+    """
+
+    def for_one(always_true: Array, *arguments: PyTree) -> PyTree:
+        return function(*arguments)
+
+    def for_batch(always_true: Array, *arguments: PyTree) -> PyTree:
+        return compute_once(always_true, jax.vmap(function), *arguments)
+
+    return with_batch_rule(for_one, for_batch)
+
+
+def compute_gradient_once(tree: PyTree, always_true: Array) -> PyTree:
+    """The same arrays, whose gradient XLA on the CPU computes once.
+
+        tree,   bit for bit; gradients within float32's rounding
+
+    XLA fuses the last operations of a loss's gradient into whatever reads them: into each of the 64 rows of the
+    layer below, for one. On accelerators, which would wait for the condition, nothing is done. There is no forward-mode
+    derivative.
+
+    Gain: with the loss in a third of the kernels, an update of the reference workload took 0.90 ± 0.01 of the time on
+    one device and 0.98 ± 0.01 on two; half of the former is this.
+
+    Args:
+      tree: arrays, and leaves of other kinds, which are left as they are.
+      always_true: a boolean that is True, but not known to be while compiling; where it is False the gradient is 0.
+    """
+    if USE_PLAIN or not backend.is_cpu():
+        return compute_gradient_once_plain(tree, always_true)
+    leaves, structure = jax.tree.flatten(tree)
+    floating = [i for i, leaf in enumerate(leaves) if _is_floating(leaf)]
+    for i, leaf in zip(
+        floating, _compute_gradient_once([leaves[i] for i in floating], always_true), strict=True
+    ):
+        leaves[i] = leaf
+    return jax.tree.unflatten(structure, leaves)
+
+
+def compute_gradient_once_plain(tree: PyTree, always_true: Array) -> PyTree:
+    """The tree as it is: the plain form of `compute_gradient_once`."""
+    return tree
+
+
+def _is_floating(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jnp.floating)
+
+
+@jax.custom_vjp
+def _compute_gradient_once(arrays: list[Array], always_true: Array) -> list[Array]:
+    return arrays
+
+
+def _compute_gradient_once_forward(arrays: list[Array], always_true: Array) -> tuple[list[Array], Array]:
+    return arrays, always_true
+
+
+def _compute_gradient_once_backward(always_true: Array, gradient: list[Array]) -> tuple[list[Array], None]:
+    return jax.lax.cond(always_true, lambda g: g, lambda g: jax.tree.map(jnp.zeros_like, g), gradient), None
+
+
+_compute_gradient_once.defvjp(_compute_gradient_once_forward, _compute_gradient_once_backward)
