@@ -1,6 +1,10 @@
 """What training reaches: the presets' scores, and that every variant of the algorithm learns."""
 
 import dataclasses
+import json
+import os
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -94,6 +98,18 @@ def test_the_preset_reaches_its_score(environment, tmp_path):
     assert summary["seeds"] == list(range(SEEDS)) and summary["steps_per_seed"] <= budget
     assert reached["iqm"] >= iqm
     assert min(reached["returns"]) >= worst
+
+
+def test_the_preset_reaches_its_score_in_the_plain_form(tmp_path):
+    """CartPole in a process of its own, with every trick for the compiler replaced by its plain expression."""
+    budget, iqm, worst = SCORES["CartPole-v1"]
+    code = "import shoal, sys; shoal.train('CartPole-v1', seeds=10, run_dir=sys.argv[1], progress=False)"
+    environment = {**os.environ, "SHOAL_PLAIN": "1"}
+    subprocess.run([sys.executable, "-c", code, tmp_path / "run"], env=environment, check=True)
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["plain"] is True and summary["steps_per_seed"] <= budget
+    assert summary["absolute"]["iqm"] >= iqm
+    assert min(summary["absolute"]["returns"]) >= worst
 
 
 @pytest.mark.parametrize("environment", SCORES)

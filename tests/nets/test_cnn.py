@@ -11,7 +11,7 @@ from flax import nnx
 from shoal.errors import ShoalError
 from shoal.nets import cnn
 from shoal.nets.cnn import CNN, GridCNN
-from shoal.nets.convolution import ChannelNorm, convolve, max_pool
+from shoal.nets.convolution import ChannelNorm, convolve, convolve_plain, max_pool, max_pool_plain
 from shoal.nets.mlp import MLP
 from shoal.nets.residual import ResidualCNN
 
@@ -101,6 +101,40 @@ def test_convolution_has_derivatives_forwards_and_of_second_order():
         backwards = jax.jit(jax.jacrev(jax.grad(loss, argnums=argument), argnums=argument))(x, kernel)
         np.testing.assert_allclose(hessian, backwards, atol=1e-4)
         assert np.max(np.abs(hessian)) > 0.1
+
+
+@pytest.mark.parametrize("size", [6, 40])  # by the patches of the image, and by `lax.conv`
+@pytest.mark.parametrize("padding", ["valid", "same"])
+def test_both_forms_of_a_convolution_agree(size, padding):
+    """Values and gradients within the rounding of sums of at most 40 x 40 products for each image."""
+    keys = jax.random.split(jax.random.key(0), 3)
+    x, kernel = jax.random.normal(keys[0], (2, size, size, 3)), jax.random.normal(keys[1], (16, 3, 3, 3))
+
+    def results(form):
+        def loss(x, kernel):
+            y = form(x, kernel, (2, 1), padding)
+            return jnp.mean(jnp.sin(y)), y
+
+        return jax.jit(jax.grad(loss, (0, 1), has_aux=True))(x, kernel)
+
+    for ours, plain in zip(*map(jax.tree.leaves, (results(convolve), results(convolve_plain))), strict=True):
+        np.testing.assert_allclose(ours, plain, rtol=1e-4, atol=2e-5)
+
+
+def test_both_forms_of_max_pooling_agree_where_no_numbers_are_equal():
+    """Bit for bit, gradients too up to the order of a sum of nine."""
+    x = jax.random.permutation(jax.random.key(0), 2 * 8 * 9 * 3).reshape(2, 8, 9, 3) / 100.0
+
+    def results(form):
+        def loss(x):
+            y = form(x, (3, 3), (2, 2), "same")
+            return jnp.sum(jnp.sin(y)), y
+
+        return jax.jit(jax.grad(loss, has_aux=True))(x)
+
+    (gradient, y), (plain_gradient, plain_y) = results(max_pool), results(max_pool_plain)
+    np.testing.assert_array_equal(y, plain_y)
+    np.testing.assert_allclose(gradient, plain_gradient, rtol=1e-6, atol=1e-6)
 
 
 def test_max_pool_equals_flaxs_and_passes_the_gradient_to_the_largest():

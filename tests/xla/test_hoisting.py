@@ -3,8 +3,9 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from shoal.xla.hoisting import split_by_key
+from shoal.xla.hoisting import split_by_key, split_by_key_plain
 
 
 def draws_in(function, *args):
@@ -20,9 +21,11 @@ def act(key, scale, x):
     return {"action": x + scale * noise, "chosen": chosen}, jax.random.uniform(third)
 
 
-def test_the_two_parts_together_are_the_function():
+@pytest.mark.parametrize("split", [split_by_key, split_by_key_plain])
+def test_the_two_parts_together_are_the_function(split):
+    """Bit for bit, in both forms."""
     x, scale = jnp.arange(6.0).reshape(2, 3), jnp.float32(0.5)
-    draw, finish = split_by_key(act, jax.random.key(0), scale, x)
+    draw, finish = split(act, jax.random.key(0), scale, x)
     for seed in range(5):
         key = jax.random.key(seed)
         expected = act(key, scale + seed, x * seed)
@@ -30,6 +33,16 @@ def test_the_two_parts_together_are_the_function():
         assert jax.tree.structure(found) == jax.tree.structure(expected)
         for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("split", [split_by_key, split_by_key_plain])
+def test_draws_may_be_mapped_over_keys(split):
+    """Within a loop, bit for bit."""
+    x, scale, keys = jnp.ones((2, 3)), jnp.float32(0.5), jax.random.split(jax.random.key(1), 4)
+    draw, finish = split(act, keys[0], scale, x)
+    found = jax.jit(lambda draws: jax.lax.map(lambda one: finish(one, scale, x), draws))(jax.vmap(draw)(keys))
+    expected = jax.jit(lambda keys: jax.lax.map(lambda key: act(key, scale, x), keys))(keys)
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
 def test_every_draw_is_made_ahead():

@@ -10,7 +10,7 @@ from shoal.nets.memory import recurrent
 from shoal.nets.memory.recurrent import CoreOptions, NetworkInputs, RecurrentTorso
 from shoal.spaces import Box, Dict, Discrete
 from shoal.types import EnvSpec
-from shoal.xla.repeats import apply_to_distinct, distinct_rows
+from shoal.xla.repeats import apply_to_distinct, apply_to_distinct_plain, distinct_rows
 
 N = 64
 GRID = Box(0, np.broadcast_to((5, 3), (5, 5, 2)), dtype=np.uint8)
@@ -68,7 +68,9 @@ def test_results_and_gradients_are_those_of_every_row(kinds, computed):
         return jax.jit(jax.value_and_grad(of, has_aux=True))(parameters)
 
     (value, y), gradient = loss(lambda parameters: apply_to_distinct(function, parameters, tree))
-    (expected, plain), expected_gradient = loss(lambda parameters: function(parameters, tree))
+    (expected, plain), expected_gradient = loss(
+        lambda parameters: apply_to_distinct_plain(function, parameters, tree)
+    )
     np.testing.assert_array_equal(y[:, -1], computed)
     np.testing.assert_allclose(y[:, :-1], plain[:, :-1], atol=1e-6)
     np.testing.assert_allclose(value, expected, rtol=1e-5)

@@ -34,6 +34,13 @@ def test_where_changes_those_to_whom_it_happens(share, mapped_scale, size):
     np.testing.assert_allclose(x, jnp.where(happens[:, None], new_x, current[0]), rtol=1e-6)
     np.testing.assert_array_equal(count, jnp.where(happens, new_count, current[1]))
 
+    def one_plain(happens, current, key, scale):
+        return sparse_updates.change_where_plain(happens, change, current, key, scale)
+
+    plain_x, plain_count = jax.jit(jax.vmap(one_plain, (0, 0, 0, scale_axis)))(happens, current, keys, scale)
+    np.testing.assert_allclose(x, plain_x, rtol=1e-6)
+    np.testing.assert_array_equal(count, plain_count)
+
 
 def test_where_of_one_environment_is_a_choice():
     current = jnp.ones(3), jnp.int32(4)
@@ -83,3 +90,27 @@ def test_groups_are_changed_until_none_waits():
     np.testing.assert_array_equal(
         sparse_updates.change_in_groups(happens, numbered, jnp.zeros(50, jnp.int32)), np.arange(50)
     )
+
+
+@pytest.mark.parametrize("size", [3, 50])
+def test_both_forms_change_the_same_members(size):
+    """Bit for bit, where what a member is changed to does not depend on its group."""
+    happens = jnp.arange(size) % 3 == 1
+
+    def numbered(group, current):
+        return current[group] + group
+
+    current = jnp.full(size, 7)
+    found = [
+        jax.jit(lambda happens, form=form: form(happens, numbered, current))(happens)
+        for form in (sparse_updates.change_in_groups, sparse_updates.change_in_groups_plain)
+    ]
+    np.testing.assert_array_equal(*found)
+    np.testing.assert_array_equal(found[0], np.where(happens, 7 + np.arange(size), 7))
+
+
+def test_a_batch_rule_is_taken_by_a_batch_alone():
+    """Its plain form is the function of one member."""
+    both = sparse_updates.with_batch_rule(lambda x: x + 1, lambda xs: xs + 2)
+    assert both(jnp.int32(0)) == 1
+    np.testing.assert_array_equal(jax.jit(jax.vmap(both))(jnp.zeros(3, jnp.int32)), [2, 2, 2])

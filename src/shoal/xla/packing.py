@@ -32,7 +32,7 @@ def pack(leaves: tuple) -> tuple[Any, Callable[[Any], tuple]]:
         return pack_plain(leaves)
     large = [leaf.size >= MIN_UNPACKED_SIZE for leaf in leaves]
     small, restore = ravel_pytree(
-        [leaf for leaf, is_large in zip(leaves, large, strict=True) if not is_large]
+        tuple(leaf for leaf, is_large in zip(leaves, large, strict=True) if not is_large)
     )
     if not any(large):
         return small, restore

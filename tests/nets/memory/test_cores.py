@@ -10,7 +10,7 @@ from jax.test_util import check_grads
 
 from shoal.errors import ShoalError
 from shoal.nets.composition import Core
-from shoal.nets.memory.cores import CELLS, RecurrentCore, initial
+from shoal.nets.memory.cores import CELLS, RecurrentCore, initial, unroll_cell, unroll_cell_plain
 
 T, N, IN, SIZE = 7, 4, 3, 5
 KINDS = tuple(CELLS)
@@ -398,3 +398,24 @@ def test_bad_input_is_named():
         core(core.initial((5,)), jnp.zeros((2, 5, 2)), jnp.zeros((2, 5), bool))
     with pytest.raises(ShoalError, match="no step"):
         core(core.initial((5,)), jnp.zeros((0, 5, 3)), jnp.zeros((0, 5), bool))
+
+
+@pytest.mark.parametrize("kind", [kind for kind, cell in CELLS.items() if cell.step])
+def test_both_forms_of_unrolling_a_cell_agree(kind):
+    """Values bit for bit; gradients within the rounding of sums over steps and sequences."""
+    layer = made(kind).layers[0]
+    x, first, key = drawn()
+    state = tuple(part.T for part in begun(made(kind), key)[0])
+    blocks = tuple(layer.project(x).reshape(-1, SIZE, T, N).transpose(0, 2, 1, 3))
+
+    def results(form):
+        def loss(recurrent, bias, state, blocks):
+            states = form(CELLS[kind].step, recurrent, bias, state, blocks, first)
+            return sum(jnp.sum(jnp.sin(3.0 * part)) for part in states), states
+
+        arguments = layer.recurrent, jnp.linspace(-0.3, 0.3, SIZE), state, blocks
+        return jax.jit(jax.grad(loss, (0, 1, 2, 3), has_aux=True))(*arguments)
+
+    (gradient, states), (plain_gradient, plain_states) = results(unroll_cell), results(unroll_cell_plain)
+    jax.tree.map(np.testing.assert_array_equal, states, plain_states)
+    close(gradient, plain_gradient, atol=2e-5)

@@ -1,0 +1,102 @@
+"""With SHOAL_PLAIN=1 everything takes its plain form, and does what it does without."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+TESTS = Path(__file__).parents[1]
+
+
+def run_plain(*arguments, timeout=240, **environment):
+    """What a Python process of its own prints."""
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, "SHOAL_PLAIN": "1", **environment},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        cwd=TESTS.parent,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-8000:]
+    return done.stdout
+
+
+def run_tests(*arguments, timeout):
+    return run_plain("-m", "pytest", "-n0", "-q", "-p", "no:cacheprovider", *arguments, timeout=timeout)
+
+
+@pytest.mark.parametrize(("value", "is_plain"), [("", False), ("0", False), ("1", True)])
+def test_the_switch_is_read_from_the_environment(value, is_plain):
+    printed = run_plain("-c", "from shoal.xla.plain import USE_PLAIN; print(USE_PLAIN)", SHOAL_PLAIN=value)
+    assert printed.strip() == str(is_plain)
+
+
+TRAIN = """
+import json, sys
+import numpy as np
+import shoal
+from shoal.trees import named_leaves
+
+settings, directory = json.loads(sys.argv[1]), sys.argv[2]
+run = shoal.train(**settings, run_dir=directory + "/run", progress=False, devices=1)
+print(json.dumps(run.summary["plain"]))
+np.savez(directory + "/parameters.npz", **named_leaves(run.learner.shared.network))
+"""
+SHORT = {"seeds": 1, "num_evals": 1, "eval_episodes": 2, "update_epochs": 1, "num_minibatches": 2}
+CASES = {
+    "CartPole-v1": {"num_envs": 8, "num_steps": 32, "gradient_chunk": 64, "hidden_sizes": [16]},
+    "MiniGrid-Empty-6x6": {
+        "num_envs": 8,
+        "num_steps": 16,
+        "gradient_chunk": 32,
+        "core": "gru",
+        "core_size": 16,
+    },
+}
+
+
+@pytest.mark.parametrize("environment", CASES)
+@pytest.mark.quick("CartPole-v1")
+def test_both_forms_of_everything_learn_the_same(tmp_path, environment):
+    """Two updates: the parameters agree within what rounding grows to in four gradient steps."""
+    settings = SHORT | CASES[environment] | {"environment": environment}
+    settings["total_steps"] = 2 * settings["num_envs"] * settings["num_steps"]
+    found = {}
+    for form in ("0", "1"):
+        directory = tmp_path / form
+        directory.mkdir()
+        printed = run_plain("-c", TRAIN, json.dumps(settings), str(directory), SHOAL_PLAIN=form)
+        assert json.loads(printed.splitlines()[-1]) is (form == "1")
+        assert json.loads((directory / "run" / "summary.json").read_text())["plain"] is (form == "1")
+        found[form] = np.load(directory / "parameters.npz")
+    assert found["0"].files == found["1"].files
+    for name in found["0"].files:
+        np.testing.assert_allclose(found["0"][name], found["1"][name], rtol=1e-3, atol=1e-4, err_msg=name)
+
+
+def test_the_contracts_hold_in_the_plain_form():
+    run_tests(
+        "tests/algos/test_contract.py::test_an_update_learns_something_finite[a2c]",
+        "tests/algos/test_contract.py::test_an_update_learns_something_finite[ppo with memory]",
+        "tests/nets/memory/test_cores.py::test_a_layer_equals_flaxs_cell[lstm]",
+        "tests/envs/test_batch.py::test_rollout_equals_a_loop_over_single_environments[fresh-8]",
+        timeout=240,
+    )
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "file",
+    ["algos/test_contract.py", "nets/memory/test_cores.py", "envs/test_batch.py", "nets/test_contract.py"],
+)
+def test_every_contract_holds_in_the_plain_form(file):
+    """But for what only the fast form promises: the number of products inside a loop."""
+    fast = "tests/nets/memory/test_cores.py::test_the_input_projection_stands_outside_the_loop"
+    run_tests(f"tests/{file}", "--deselect", fast, timeout=880)
