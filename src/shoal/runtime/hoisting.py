@@ -1,8 +1,8 @@
-"""Randomness drawn once per rollout in place of once per step.
+"""Random numbers drawn once per rollout instead of once per step.
 
-A draw of a few numbers costs as much as a draw of thousands: the key's cipher is a loop of its own. What a step
-computes from its key alone can be computed for all steps at once, before the loop over them. `split_by_key` takes
-a function of a key and finds that part, so that whoever writes `act` need not.
+A draw of a few numbers costs as much as a draw of thousands, since the key's cipher is a loop of its own.
+What a step computes from its key alone can be computed for all steps at once, before the loop over them.
+`split_by_key` takes a function of a key and finds that part, so that authors of `act` need not.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from shoal.types import Array, PyTree
 
 
 def split_by_key(function: Callable, key: Array, *args: PyTree) -> tuple[Callable, Callable]:
-    """Splits a function of a key and more into what the key alone decides, and the rest.
+    """Split a function of a key and other arguments into the part that depends on the key alone, and the rest.
 
     Args:
       function: `function(key, *args)`, traceable.
