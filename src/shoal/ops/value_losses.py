@@ -60,7 +60,7 @@ def huber(value: Array, target: Array | float = 0.0, delta: Array | float = 1.0)
 
 
 def clipped_value(value: Array, old_value: Array, target: Array, clip_coef: Array | float) -> Array:
-    """The larger of the loss of the value and that of the value kept within ε of its old one.
+    """The larger of two losses: of the value, and of the value clipped to within ε of its old one.
 
         max((v - g)², (v_old + clip(v - v_old, -ε, ε) - g)²) / 2
 
@@ -116,7 +116,7 @@ def td_learning(
 
 
 def _constant(value: Array, **target: Array | float) -> Array:
-    """The target, checked against the value, without its gradient."""
+    """Check the target against the value, and stop its gradient."""
     _checks.broadcastable(jnp.shape(value), **target)
     (array,) = target.values()
     if isinstance(array, int | float):
