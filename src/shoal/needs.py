@@ -1,4 +1,4 @@
-"""Settings that have no effect unless others have certain values, declared as a table beside each config.
+"""Settings that have no effect unless others have certain values, declared in a table of each config.
 
 A config names them in a class attribute, which is read for the settings that a caller gave himself:
 

@@ -257,9 +257,7 @@ def _load_policy(
 
 
 def _training_experiment(directory: RunDirectory, parameters: Mapping[str, Any]) -> experiments.Experiment:
-    """Return a run's settings, with other parameters if its environment cannot be made, as after a file of
-    rulesets moved.
-    """
+    """Return a run's settings, with other parameters if its environment can no longer be made."""
     try:
         return experiments.decide(None, config_file=directory.path, overrides={})
     except ShoalError:

@@ -133,7 +133,7 @@ def spec_of(env: Environment) -> EnvSpec:
 
 
 class Learner(NamedTuple):
-    """What an algorithm learns. A mesh can place both parts without looking inside."""
+    """The trained state of an algorithm. A mesh can place both parts without looking inside."""
 
     shared: PyTree  # parameters, optimiser, normalisers: the same on every device
     local: PyTree  # a leading environment axis: running returns, replay

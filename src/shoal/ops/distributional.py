@@ -21,13 +21,12 @@ Array = jax.Array
 
 
 def categorical_projection(atoms: Array, probabilities: Array, onto: Array) -> Array:
-    """Project a categorical distribution to other atoms: each mass goes to its two neighbours, more to the
-    nearer one.
+    """Project a categorical distribution to other atoms: each mass is split between its two neighbours.
 
         p'_i = Σ_j p_j (f_{i-1}(z_j) - f_i(z_j)),   f_i(z) = clip((z - z'_i) / (z'_{i+1} - z'_i), 0, 1)
         with f of before the first atom 1 and of the last 0
 
-    The masses keep their sum and none is negative; masses beyond the ends go to the ends; a mass at an atom goes
+    The nearer neighbour gets more. The masses keep their sum and none is negative; masses beyond the ends go to the ends; a mass at an atom goes
     there undivided; and the mean is kept if no mass lies beyond the ends. The supports may differ in every way.
 
     Args:

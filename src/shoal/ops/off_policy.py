@@ -279,7 +279,7 @@ def q_lambda_peng(
     *,
     stop_target_gradients: bool = True,
 ) -> Array:
-    """Q(λ) after Peng and Williams: λ-returns with the greedy value, whatever was done.
+    """Q(λ) after Peng and Williams: λ-returns with the greedy value, for any actions.
 
         G_{t-1} = r_t + γ_t ((1 - λ_t) max_a q_t(a) + λ_t G_t)
 
@@ -435,9 +435,7 @@ def _with_actions(
 
 
 def _expected(now: Step, q_t: Array, pi_t: Array) -> Array:
-    """Compute Σ_a π(a) q(a) of one step; 0 where nothing bootstraps. An illegal action's value may be
-    infinite or NaN.
-    """
+    """Compute Σ_a π(a) q(a) of one step; 0 where nothing bootstraps. Illegal values may be infinite or NaN."""
     pi_t = masked(now.bootstraps, pi_t)
     return jnp.sum(pi_t * masked(pi_t > 0, q_t))
 

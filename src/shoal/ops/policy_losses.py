@@ -153,7 +153,7 @@ def dpo_surrogate(
     log_ratio = _clip_log_ratio(log_ratio)
     upward = jnp.expm1(log_ratio) * advantage
     downward = log_ratio * advantage
-    # Where the drift is not 0 upwards, r A is in it too: taken out, lest the two cancel at large ratios.
+    # Where the drift is not 0 upwards, r A is in it too: taken out, so that the two do not cancel at large ratios.
     gain_less_drift = advantage + alpha * _tanh(jnp.where(upward > 0, upward, 0.0) / alpha)
     drift = jnp.where(downward > 0, beta * _x_minus_tanh(jnp.where(downward > 0, downward, 0.0) / beta), 0.0)
     gain = jnp.exp(log_ratio) * advantage

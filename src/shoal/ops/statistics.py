@@ -41,7 +41,7 @@ def weighted_mean(x: Array, w: Array, axis_name: AxisName = ()) -> Array:
 def weighted_moments(x: Array, w: Array, axis_name: AxisName = ()) -> tuple[Array, Array]:
     """Mean and (biased) variance, scalars; both 0 where all weights are 0.
 
-    Two passes over the data, so that a mean that is large beside the deviation costs no digits.
+    Two passes over the data, so that a mean much larger than the deviation costs no digits.
 
     Args:
       x: values, [...].

@@ -14,7 +14,7 @@ and atoms last.
 
 The result of a transition of weight 0 is 0. What is not read may hold anything, NaN included, in the gradient
 as well. An action that does not exist (below 0, or the number of actions and above) gives NaN where the weight is
-above 0. Nothing passes from one transition to another, so none of these functions needs to be told of `last_t`.
+above 0. Nothing passes from one transition to another, so none of these functions needs `last_t`.
 
 **Gradients.** `stop_target_gradients=True`, the default everywhere, makes the target a constant
 (semi-gradients); False lets gradients through to all inputs.

@@ -209,7 +209,5 @@ def _advantage(now: Step, v_tm1: Array, v_t: Array, target_t: Array) -> Array:
 
 
 def _clipped_ratio(log_ratio: Array, bound: Array | float) -> Array:
-    """Compute min(bound, exp(log_ratio)), as the minimum of logarithms, since a ratio that overflows has no
-    gradient.
-    """
+    """Compute min(bound, exp(log_ratio)), by the minimum of logarithms: infinite ratios have no gradient."""
     return jnp.exp(jnp.minimum(log_ratio, jnp.log(jnp.asarray(bound, log_ratio.dtype))))

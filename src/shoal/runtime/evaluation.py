@@ -154,9 +154,7 @@ def evaluate_policy(
     settings: Settings,
     episodes: int,
 ) -> dict[str, Array]:
-    """Compute the metrics of a policy, greedy or sampled or both (then names of the sampled ones begin with
-    `sampled_`).
-    """
+    """Compute the metrics of a policy: greedy, sampled, or both (then the latter begin with `sampled_`)."""
     all_metrics: dict[str, Array] = {}
     modes = {"greedy": (True,), "sampled": (False,), "both": (True, False)}[settings.eval_mode]
     for greedy in modes:

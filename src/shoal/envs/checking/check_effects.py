@@ -105,9 +105,7 @@ def _traced_values() -> list[Any]:
 
 
 def _find_holders(env: Any, leaked: set[int]) -> Iterator[str]:
-    """Yield the names under which leaked values are kept: attributes of the environment, its classes, and
-    module globals.
-    """
+    """Yield the names of leaked values: attributes of the environment and its classes, and module globals."""
     places: list[tuple[str, Mapping[str, Any]]] = [("the attribute", getattr(env, "__dict__", {}))]
     classes = [cls for cls in type(env).__mro__ if cls is not object]
     places += [("the class attribute", vars(cls)) for cls in classes]

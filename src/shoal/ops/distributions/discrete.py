@@ -178,7 +178,7 @@ class EpsilonGreedy(NamedTuple):
         return self.categorical.sample(key)
 
     def mode(self) -> Array:
-        """The best action, the first of equals, whatever ε is, [...]."""
+        """The best action, the first of equals, for any ε, [...]."""
         return jnp.argmax(self._legal_and_best[1], axis=-1).astype(jnp.int32)
 
     def log_prob(self, x: Array) -> Array:
@@ -327,9 +327,7 @@ def _masked_product(probability: Array, x: Array) -> Array:
 
 
 def _inverse_cdf_unrolled(probabilities: Array, uniform: Array) -> Array:
-    """Return the first action whose cumulative probability [n, ...] exceeds the uniform number (of the
-    total), [...].
-    """
+    """Return the first action whose cumulative probability [n, ...] exceeds the share `uniform`, [...]."""
     # Summed one after the other: an action of probability 0 then adds exactly nothing, and is never the first.
     cumulative = list(itertools.accumulate(probabilities))
     threshold = uniform * cumulative[-1] * _BELOW_ONE

@@ -159,9 +159,7 @@ class PaletteImages:
         self._pictures.append(zlib.compress(self._indices[colours].astype(np.uint8).tobytes(), level=1))
 
     def _assign_indices(self, new: np.ndarray) -> bool:
-        """Assign palette indices to new colours: a new one each, or once the palette is full that of a
-        similar colour.
-        """
+        """Assign indices to new colours: a new one each, or in a full palette that of a similar colour."""
         room = MAX_COLOURS - len(self.palette)
         self._indices[new[:room]] = len(self.palette) + np.arange(len(new[:room]))
         self.palette = np.concatenate([self.palette, new[:room]])
