@@ -26,8 +26,9 @@ def categorical_projection(atoms: Array, probabilities: Array, onto: Array) -> A
         p'_i = Σ_j p_j (f_{i-1}(z_j) - f_i(z_j)),   f_i(z) = clip((z - z'_i) / (z'_{i+1} - z'_i), 0, 1)
         with f of before the first atom 1 and of the last 0
 
-    The nearer neighbour gets more. The masses keep their sum and none is negative; masses beyond the ends go to the ends; a mass at an atom goes
-    there undivided; and the mean is kept if no mass lies beyond the ends. The supports may differ in every way.
+    The nearer neighbour gets more, and a mass at an atom goes there undivided; masses beyond the ends go to the
+    ends. The masses keep their sum and none is negative, and the mean is kept if no mass lies beyond the ends.
+    The supports may differ in every way.
 
     Args:
       atoms: z, in any order, [m] or [..., m].
