@@ -1,6 +1,6 @@
 """Shoal: reinforcement learning as one compiled JAX program.
 
-Every name here is imported when it is first used, so that `import shoal` takes no time.
+Every name here is imported when it is first used, so that `import shoal` is fast.
 """
 
 import importlib
@@ -55,7 +55,7 @@ __all__ = [
     "transition",
 ]
 
-# Names that need less than all of the api: the registry imports no JAX.
+# Names that do not need the whole api: the registry imports no JAX.
 _MODULE_OF = {
     "SavingError": "errors",
     "ShoalError": "errors",

@@ -1,4 +1,4 @@
-"""What `import shoal` offers: train, evaluate, load, rollout and check, each a call that puts the rooms together."""
+"""The functions of `import shoal`: train, evaluate, load, rollout and check."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
@@ -88,10 +88,10 @@ class TrainedRun:
 
     Attributes:
       path: its directory.
-      summary: what `summary.json` holds.
-      learner: what was learned, every leaf with a leading seed axis.
-      evaluations: (environment steps, metrics) of each evaluation; a metric is an array, one number a seed.
-      environment: that it was trained in.
+      summary: the content of `summary.json`.
+      learner: the trained learner, every leaf with a leading seed axis.
+      evaluations: (environment steps, metrics) of each evaluation; a metric is an array, one number per seed.
+      environment: the environment that it was trained in.
     """
 
     path: Path
@@ -101,7 +101,7 @@ class TrainedRun:
     environment: Environment
 
     def policy(self, which: str = "best", seed: int | None = None) -> TrainedPolicy:
-        """The policy of a seed, as `shoal.load` gives it."""
+        """Load the policy of a seed, as `shoal.load` does."""
         return load(self.path, which, seed=seed, environment=self.environment)
 
 
@@ -117,24 +117,22 @@ def train(
     progress: bool = True,
     **settings: Any,
 ) -> TrainedRun:
-    """Trains an agent with several seeds at once and writes a run directory; returns when done.
+    """Train an agent with several seeds at once and write a run directory; returns when training has ended.
 
     Args:
       environment: a name, `module:Name`, or an environment itself; may be left out with a `config`.
       algorithm: a name ("ppo", "a2c", "reinforce"), `module:Name`, or a config itself.
       environment_parameters: of an environment given by name, such as `{"gravity": 9.0}`.
-      config: a run directory or its `config.json`, whose settings are taken over.
-      preset: whether the tuned settings of the environment are taken, where there are any.
+      config: a run directory or its `config.json`, whose settings are used.
+      preset: whether the tuned settings of the environment are used, where there are any.
       start_from: a run from whose last parameters the seeds start, the k-th from its k-th (fine-tuning).
       progress: whether anything is printed.
       **settings: any setting of `RunConfig` or of the algorithm's config by its name.
-
     Returns:
       the run; `run.summary["absolute"]["iqm"]` is its score.
-
     Raises:
       ShoalError: a setting that cannot work, in one sentence, before anything compiles.
-      SavingError: the run was trained, and not everything could be written; its `run` is what would be returned.
+      SavingError: the run was trained, but a part of it could not be written; its `run` is the result.
     """
     if environment is not None and not isinstance(environment, str):
         environment_of(environment, {})
@@ -155,17 +153,16 @@ def train(
 def run_experiment(
     experiment: Experiment, *, progress: bool = True, import_seconds: float = 0.0, own_process: bool = False
 ) -> TrainedRun:
-    """Carries out an experiment and writes its run directory.
+    """Run an experiment and write its run directory.
 
     Args:
-      experiment: what `decide` returned.
+      experiment: the result of `decide`.
       progress: whether anything is printed.
-      import_seconds: how long importing took; for the summary.
+      import_seconds: the duration of the imports, for the summary.
       own_process: whether this process does nothing else, so that the backend may be set up for this run alone.
-
     Raises:
       ShoalError: as `train`; then nothing is left on disk.
-      SavingError: the run was trained, and not everything could be written.
+      SavingError: the run was trained, but a part of it could not be written.
     """
     run = experiment.run
     run.validate()
@@ -221,7 +218,7 @@ def _save_results(
     trained: trainer.TrainedPopulation,
     import_seconds: float,
 ) -> TrainedRun:
-    """Save all that a finished run leaves on disk, the policies before anything else.
+    """Save all files of a finished run, the policies first.
 
     Raises:
       SavingError: a part of it cannot be written; the rest is.
@@ -256,10 +253,10 @@ def _save_results(
 
 
 def check_algorithm(algorithm: Any) -> None:
-    """Requires that an algorithm is a name, or a config itself or its class.
+    """Require that an algorithm is a name, a config or the class of a config.
 
     Raises:
-      ShoalError: it is neither.
+      ShoalError: it is none of these.
     """
     is_config = dataclasses.is_dataclass(algorithm) and hasattr(algorithm, "algorithm")
     if not isinstance(algorithm, str) and not is_config:
@@ -270,10 +267,10 @@ def check_algorithm(algorithm: Any) -> None:
 
 
 def check_memory(experiment: Experiment, settings: Settings, layout: population.Layout) -> None:
-    """Requires that the least memory of a run is not more than its process may have.
+    """Require that the least memory of a run is not more than its process may use.
 
     Raises:
-      ShoalError: it is more; names the size that asks for the most, and the nearest that fits.
+      ShoalError: it is more; the sentence names the size that needs the most, and the nearest that fits.
     """
     run = experiment.run
     sizes = limits.Sizes(
@@ -288,10 +285,10 @@ def check_memory(experiment: Experiment, settings: Settings, layout: population.
 
 
 def place(experiment: Experiment) -> tuple[list[jax.Device], Experiment]:
-    """Makes explicit what depends on the machine: devices, groups of environments, the algorithm's choices.
+    """Decide the settings that depend on the machine: devices, groups of environments, the algorithm's choices.
 
     Raises:
-      ShoalError: more devices are asked for than there are.
+      ShoalError: more devices are requested than exist.
     """
     run = experiment.run
     devices = devices_of(run.devices)
@@ -306,10 +303,10 @@ def place(experiment: Experiment) -> tuple[list[jax.Device], Experiment]:
 
 
 def devices_of(requested: int) -> list[jax.Device]:
-    """The devices that are used where `requested` are asked for, 0 for all.
+    """Return the requested number of devices, all of them for 0.
 
     Raises:
-      ShoalError: there are fewer.
+      ShoalError: fewer exist.
     """
     requested = arguments.whole_number("devices", requested, 0)
     machine.prepare(min(requested, machine.max_devices()))
@@ -322,12 +319,12 @@ def devices_of(requested: int) -> list[jax.Device]:
 
 
 def is_metric_name(score: str | Callable) -> bool:
-    """Whether a score is the name of a metric, and not a function or its `module:function`."""
+    """Report whether a score is the name of a metric, and not a function or its `module:function`."""
     return isinstance(score, str) and ":" not in score
 
 
 def inherit_from(experiment: Experiment, settings: Settings) -> Callable[[Run], Run]:
-    """The function that starts a population from what another run learned.
+    """Make the function that starts a population from what another run has learned.
 
     Raises:
       ShoalError: there is no such run, or its parameters do not fit.
@@ -342,7 +339,7 @@ def inherit_from(experiment: Experiment, settings: Settings) -> Callable[[Run], 
 def summarise(
     experiment: Experiment, trained: trainer.TrainedPopulation, import_seconds: float
 ) -> dict[str, Any]:
-    """The summary of a finished run; its score is the mean return."""
+    """Build the summary of a finished run; its score is the mean return."""
     run, seconds = experiment.run, trained.seconds
     steps = run.total_updates * run.steps_per_update
     best = jax.device_get(trained.population.best.policy)
@@ -377,25 +374,23 @@ def rollout(
     greedy: bool = False,
     **parameters: Any,
 ) -> RolloutResult:
-    """Steps many environments over all devices of the machine, by random actions or by a policy.
+    """Step many environments over all devices of the machine, by random actions or by a policy.
 
-    Each environment draws from keys of its own: the same seed gives the same episodes however many devices
-    there are, up to rounding.
+    The random keys depend on each environment's index: the same seed gives the same episodes on any number of
+    devices, up to rounding.
 
     Args:
-      environment: a name, `module:Name`, or an environment itself; None takes the policy's.
+      environment: a name, `module:Name`, or an environment itself; None uses the policy's.
       policy: from `load`, or a run directory; None draws actions uniformly, the legal ones where there are masks.
-      num_envs: how many environments.
-      num_steps: how many steps each makes; an episode that ends is followed by a new one.
+      num_envs: the number of environments.
+      num_steps: the number of steps of each; an episode that ends is followed by a new one.
       seed: of the rollout.
-      devices: how many devices are used, 0 for all; as many as divide `num_envs` take part.
+      devices: the number of devices, 0 for all; as many as divide `num_envs` take part.
       save: an .npz file that the whole data is written to (see `shoal.runtime.collecting.collect`).
-      greedy: whether a policy takes its mode in place of a sample.
+      greedy: whether a policy takes its mode instead of a sample.
       **parameters: of the environment, if it is given by name.
-
     Returns:
       steps per second, and the number, mean return and mean length of the episodes that ended.
-
     Raises:
       ShoalError: a size is too small, the environment's spaces are not the policy's, or the file cannot be written.
     """
@@ -445,23 +440,21 @@ def check(
     progress: bool = False,
     **parameters: Any,
 ) -> list[checker.Finding]:
-    """Looks for mistakes in an environment; prints nothing, unless `progress` is asked for.
+    """Look for errors in an environment; prints nothing, unless `progress` is set.
 
     Args:
       environment: a name, `module:Name`, or an environment itself.
-      keys: how many environments run at once, 2 or more.
-      steps: how many random steps each makes in one block.
-      max_steps: after how many random steps an episode counts as one that never ends.
+      keys: the number of environments that run at once, 2 or more.
+      steps: the number of random steps of each in one block.
+      max_steps: the number of random steps after which an episode counts as one that never ends.
       seed: of all keys and actions.
-      ignore: rules that are meant to be broken, such as "key-ignored" for a deterministic environment.
-      seconds: how long one part of the check may take, such as tracing reset, before it is given up with a
+      ignore: rules that are broken on purpose, such as "key-ignored" for a deterministic environment.
+      seconds: the limit of one part of the check, such as tracing reset, after which it is stopped with a
         finding; above 0.
-      progress: whether a line on standard error says what is being tried, where that takes more than 5 seconds.
+      progress: whether a line on standard error names an activity that takes more than 5 seconds.
       **parameters: of the environment, if it is given by name.
-
     Returns:
-      what was found, one sentence each; nothing found is an empty list.
-
+      the findings, one sentence each; an empty list if there are none.
     Raises:
       ShoalError: there is no such environment or rule, or an argument is out of range.
     """

@@ -1,4 +1,4 @@
-"""Type checks of what a Python caller gives: a wrong type is one sentence with the name, the value and the remedy."""
+"""Type checks of a caller's arguments; an error is one sentence with the name, the value and the remedy."""
 
 import numbers
 import operator
@@ -15,16 +15,15 @@ LARGEST_SEED = 2**32 - 1  # `jax.random.key` takes 32 bits: 2**32 would be the s
 
 
 def whole_number(name: str, value: Any, low: int | None = None, high: int | None = None) -> int:
-    """Return a whole number as an int; 10.0 and NumPy's integers are whole numbers, True is none.
+    """Return a whole number as an int; 10.0 and NumPy's integers are whole numbers, True is not.
 
     Args:
       name: of the argument, for the message.
-      value: what the caller gave.
+      value: the caller's value.
       low: the smallest number allowed.
       high: the largest number allowed.
-
     Raises:
-      ShoalError: it is no whole number, or out of its bounds.
+      ShoalError: it is not a whole number, or out of its bounds.
     """
     number = _to_int(value)
     if number is None:
@@ -53,7 +52,7 @@ def seed(name: str, value: Any) -> int:
     """Return a seed that a random key can be made from.
 
     Raises:
-      ShoalError: it is no whole number of 0 to 2**32 - 1.
+      ShoalError: it is not a whole number from 0 to 2**32 - 1.
     """
     return whole_number(name, value, 0, LARGEST_SEED)
 
@@ -73,7 +72,7 @@ def text(name: str, value: Any, example: str = "") -> str:
     """Return a text.
 
     Raises:
-      ShoalError: it is of another type; an example of a right one is shown.
+      ShoalError: it is of another type; the sentence has an example of a right one.
     """
     if not isinstance(value, str):
         hint = f"; give a name such as {example!r}" if example else ""
@@ -85,7 +84,7 @@ def one_of(name: str, value: Any, choices: Iterable[str]) -> str:
     """Return one of several words.
 
     Raises:
-      ShoalError: it is none of them; names the nearest.
+      ShoalError: it is none of them; the sentence names the nearest.
     """
     known = list(choices)
     if not isinstance(value, str) or value not in known:
@@ -95,10 +94,10 @@ def one_of(name: str, value: Any, choices: Iterable[str]) -> str:
 
 
 def path(name: str, value: Any) -> Path:
-    """Return a path that a file system can have, its `~` expanded; whether anything is there is not asked.
+    """Return a path that a file system can have, with `~` expanded; it need not exist.
 
     Raises:
-      ShoalError: it is no path, empty, or one that the operating system refuses, as one with a name too long.
+      ShoalError: it is not a path, empty, or one that the operating system refuses, such as one with a name too long.
     """
     if not isinstance(value, str | os.PathLike) or isinstance(os.fspath(value), bytes):
         raise ShoalError(f"{name}={short_repr(value)} is of type {type(value).__name__}, not a path.")
@@ -108,7 +107,7 @@ def path(name: str, value: Any) -> Path:
         expanded = Path(value).expanduser()
         os.lstat(expanded)
     except (FileNotFoundError, NotADirectoryError):
-        pass  # nothing is there, which is for the caller to judge
+        pass  # nothing exists there, which the caller checks
     except (
         OSError,
         ValueError,
@@ -120,10 +119,10 @@ def path(name: str, value: Any) -> Path:
 
 
 def mapping(name: str, value: Any) -> Mapping[str, Any]:
-    """Return a mapping by names, such as parameters; None is an empty one.
+    """Return a mapping by names, such as parameters; None becomes an empty one.
 
     Raises:
-      ShoalError: it is none.
+      ShoalError: it is not a mapping.
     """
     if value is None:
         return {}
@@ -135,6 +134,6 @@ def mapping(name: str, value: Any) -> Mapping[str, Any]:
 
 
 def short_repr(value: Any) -> str:
-    """Write a value as it stands in a message: its representation in one line, cut where it is long."""
+    """Format a value for a message: its representation in one line, cut where it is long."""
     text = " ".join(repr(value).split())
     return text if len(text) <= MAX_REPR_LENGTH else f"{text[: MAX_REPR_LENGTH - 3]}..."

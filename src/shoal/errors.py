@@ -1,9 +1,9 @@
-"""One-sentence errors: the name, the value, what would be right, the nearest thing that works."""
+"""Errors of one sentence: the name, the value, what would be right, and the nearest value that works."""
 
 from collections.abc import Iterable
 from typing import Any
 
-MAX_EDITS = 4  # by which two names that are meant to be the same may differ
+MAX_EDITS = 4  # largest number of edits between a name and a suggestion
 
 
 class ShoalError(ValueError):
@@ -14,7 +14,7 @@ class ShoalError(ValueError):
 
 
 def _with_full_stop(message: str) -> str:
-    """A sentence with one mark at its end; frames of a user's code that follow it are left as they are."""
+    """End a sentence with one mark; frames of a user's code that follow it are not changed."""
     if not message or "\n" in message:
         return message
     sentence = message.rstrip(".")
@@ -22,7 +22,7 @@ def _with_full_stop(message: str) -> str:
 
 
 class SavingError(ShoalError):
-    """A run that was trained to its end, and of which not everything could be written.
+    """A run was trained to its end, but a part of it could not be written.
 
     Attributes:
       run: the `TrainedRun`: its summary, its learner and its evaluations.
@@ -34,7 +34,7 @@ class SavingError(ShoalError):
 
 
 class UserCodeError(ShoalError):
-    """Code of the user's own failed; the message says whose and where, and the error itself is its `__cause__`.
+    """The user's own code failed; the message says where, and the error itself is its `__cause__`.
 
     Attributes:
       frames: the user's own frames as Python shows them, innermost last; none of Shoal or a library below it.
@@ -68,7 +68,7 @@ def _normalise(name: str) -> str:
 
 
 def _name_distance(name: str, option: str) -> float | None:
-    """How far an option is from a name, in edits; None if it is not close."""
+    """Return the distance of an option from a name in edits; None if it is not close."""
     longer = max(len(name), len(option))
     max_edits = min(MAX_EDITS, longer // 3)
     if abs(len(name) - len(option)) <= max_edits and (edits := _edit_distance(name, option)) <= max_edits:
@@ -80,7 +80,7 @@ def _name_distance(name: str, option: str) -> float | None:
 
 
 def _edit_distance(first: str, second: str) -> int:
-    """Edits that turn one string into another (the optimal string alignment distance)."""
+    """Count the edits that turn one string into another (the optimal string alignment distance)."""
     before: list[int] = []
     row = list(range(len(second) + 1))
     for i, x in enumerate(first, 1):

@@ -1,4 +1,4 @@
-"""What is to be run: an environment, an algorithm's config and a run's, from names and overrides.
+"""The decision of a run's settings: an environment, an algorithm's config and a run's, from names and overrides.
 
 Nothing here starts a device: how many a process has is settled after the experiment is decided.
 
@@ -36,7 +36,7 @@ SCHEMA = 2  # of config.json; in 1, some settings had 0 or empty for "off" and "
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """A run that is fully decided: with the same versions it can be made again."""
+    """A run whose settings are all decided, so that the same versions can run it again."""
 
     environment_name: str
     environment_parameters: Mapping[str, Any]
@@ -59,7 +59,7 @@ class Experiment:
             self.config.validate(spec_of(self.environment), num_envs, self.run.num_steps)
 
     def as_json(self) -> dict[str, Any]:
-        """What `config.json` holds; `load` reads it back.
+        """Return the content of `config.json`; `load` reads it back.
 
         A setting that was left at None stays so, since it follows another one, which may be changed later.
         """
@@ -87,17 +87,16 @@ def decide(
     started_from: str = "",
     overrides: Mapping[str, Any],
 ) -> Experiment:
-    """Decides every setting of a run.
+    """Decide every setting of a run.
 
     Args:
-      environment: a name, `module:Name`, or an environment itself; None takes the config file's.
-      algorithm: a name, `module:Name`, or a config itself; empty takes the config file's, or ppo.
+      environment: a name, `module:Name`, or an environment itself; None uses the config file's.
+      algorithm: a name, `module:Name`, or a config itself; empty uses the config file's, or ppo.
       environment_parameters: of an environment given by name.
       config_file: a `config.json` to start from, or a run directory that holds one.
-      use_preset: whether the environment's preset is taken, where there is one and no config file.
-      started_from: a run whose parameters are taken over.
-      overrides: settings of the run and of the algorithm by name, which win over all else.
-
+      use_preset: whether the environment's preset is used, where there is one and no config file.
+      started_from: a run whose parameters are inherited.
+      overrides: settings of the run and of the algorithm by name, which have precedence over all others.
     Raises:
       ShoalError: an unknown name, with the nearest one; an override that has no effect with the other settings.
     """
@@ -123,7 +122,7 @@ def decide(
 def _check_effects(
     overrides: Mapping[str, Any], environment: Environment, run: RunConfig, config: Any
 ) -> None:
-    """Raise ShoalError for a setting that the caller gave himself and that has no effect with the others."""
+    """Raise ShoalError for a setting that the caller gave and that has no effect with the others."""
     values = {"action_space": environment.action_space, "observation_space": environment.observation_space}
     for settings in (run, config):
         values |= {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}

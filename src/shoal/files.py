@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Files that are complete or absent at any instant."""
 
 import contextlib
 import errno
@@ -18,8 +18,7 @@ def user_path(value: Any, what: str) -> Path:
 
     Args:
       value: text or a path.
-      what: what the path is of, such as "run directory", for the message.
-
+      what: the path's meaning, such as "run directory", for the message.
     Raises:
       ShoalError: it is neither, it holds a NUL byte, or there is no such home directory.
     """
@@ -40,16 +39,15 @@ def user_path(value: Any, what: str) -> Path:
 def write_whole_file(
     path: Path, *, parents: bool = True, new: bool = False, needed: int | None = None
 ) -> Iterator[IO[bytes]]:
-    """Open a file to write that takes its place only when it is whole, so that a reader never sees a part of it.
+    """Open a file for writing that replaces the one at its path once it is complete, so that readers see no part of it.
 
     It is opened at once, so that a path that cannot be written is known before anything is computed for it.
 
     Args:
-      path: where the file goes.
-      parents: whether the directories around it are made.
-      new: whether the file must not be there yet; of several processes that write it, one succeeds.
+      path: the file.
+      parents: whether missing parent directories are made.
+      new: whether the file must not exist yet; of several processes that write it, one succeeds.
       needed: its size in bytes where that is known, for the message on a full disk.
-
     Raises:
       ShoalError: it cannot be written.
     """
@@ -77,22 +75,22 @@ def write_whole_file(
 
 
 def _link_new(temporary: Path, path: Path) -> None:
-    """Give a file its name, unless there is one of that name.
+    """Give a file its name, unless a file of that name exists.
 
     Raises:
-      FileExistsError: there is.
+      FileExistsError: it exists.
     """
     try:
         os.link(temporary, path)
     except FileExistsError:
         raise
-    except OSError:  # a file system without hard links: claim the name, then fill it
+    except OSError:  # a file system without hard links: reserve the name, then write the content
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
         os.replace(temporary, path)
 
 
 def sync_directory(path: Path) -> None:
-    """Makes renames within a directory last through a loss of power, where the system can."""
+    """Make renames within a directory persist through a power failure, where the system can."""
     if os.name == "posix":
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -103,14 +101,13 @@ def sync_directory(path: Path) -> None:
 
 @contextlib.contextmanager
 def report_os_errors(what: str, needed: int | None = None) -> Iterator[None]:
-    """Turn an error of the operating system into one sentence: what failed, and why.
+    """Convert an error of the operating system to one sentence: what failed, and why.
 
     Args:
-      what: what failed.
-      needed: how many bytes it takes, which is said where there is no space for them.
-
+      what: the action that failed.
+      needed: the number of bytes it needs, which the sentence names if the disk is full.
     Raises:
-      ShoalError: in place of an OSError.
+      ShoalError: instead of an OSError.
     """
     try:
         yield
@@ -120,7 +117,7 @@ def report_os_errors(what: str, needed: int | None = None) -> Iterator[None]:
 
 
 def free_bytes(path: Path) -> int | None:
-    """How many bytes may still be written beside a file or directory that exists; None where nobody knows."""
+    """Return the bytes that may still be written beside a file or directory that exists; None where this is unknown."""
     try:
         usage = shutil.disk_usage(path)
     except OSError:

@@ -1,4 +1,4 @@
-"""A user's own classes by `module:Name`."""
+"""Import of a user's own classes and functions by `module:Name`."""
 
 import functools
 import importlib
@@ -23,11 +23,11 @@ MOVED_NAMES = {"shoal.envs.grid.rulesets:Ruleset": "shoal.envs.grid.rulesets.rul
 
 
 def import_object(name: str) -> Any:
-    """What `module:Name` names.
+    """Import the object that `module:Name` names.
 
     Raises:
       ShoalError: the name is not of this form, the module cannot be found, or it lacks the name.
-      UserCodeError: the module is there and fails while it is imported.
+      UserCodeError: the module exists and fails while it is imported.
     """
     module_name, colon, attribute = MOVED_NAMES.get(name, name).partition(":")
     module_name = MOVED_MODULES.get(module_name, module_name)
@@ -46,7 +46,7 @@ def import_object(name: str) -> Any:
 
 
 def import_name(value: Any) -> str:
-    """`module:Name` of a class or function, by which `import_object` finds it again."""
+    """Return the `module:Name` of a class or function, by which `import_object` finds it again."""
     return f"{value.__module__}:{getattr(value, '__qualname__', type(value).__qualname__)}"
 
 
@@ -65,7 +65,7 @@ def _import_module(module_name: str, name: str) -> Any:
         if user_frames(error) or error.name is None:
             raise _import_failure(
                 name, error
-            ) from error  # the module is there, but something that it imports is not
+            ) from error  # the module exists, but something that it imports does not
         hint = nearest(module_name, [path.stem for path in Path.cwd().glob("*.py")])
         raise ShoalError(f"{name!r} cannot be imported: there is no module {error.name!r}{hint}.") from error
     except (Exception, SystemExit) as error:
@@ -75,8 +75,8 @@ def _import_module(module_name: str, name: str) -> Any:
 
 
 def _import_failure(name: str, error: BaseException) -> UserCodeError:
-    """What is said of a module that fails while it is imported."""
-    if isinstance(error, UserCodeError):  # of a public function that the module calls: it says where
+    """Make the error for a module that fails while it is imported."""
+    if isinstance(error, UserCodeError):  # of a public function that the module calls; it names the line
         return error
     failure = user_code_error(error, f"importing {name!r}")
     frames = failure.frames if failure else ""

@@ -1,4 +1,4 @@
-"""Settings that have no effect unless others have certain values, declared as a table beside each config.
+"""Settings that have no effect unless others have certain values, declared in a table of each config.
 
 A config names them in a class attribute, which is read for the settings that a caller gave himself:
 
@@ -17,10 +17,9 @@ from shoal.errors import ShoalError
 
 @dataclasses.dataclass(frozen=True)
 class Needs:
-    """What a setting needs of another in order to have an effect; one of `values`, `kinds` and `other_than`.
+    """A condition on another setting, without which a setting has no effect; one of `values`, `kinds` and `other_than`.
 
     Classes and functions count by their `module:Name`.
-
     Attributes:
       name: the other setting's name, or `action_space` or `observation_space`, the environment's.
       values: it must have one of these values.
@@ -36,14 +35,14 @@ class Needs:
     such_as: Any = None
 
     def is_met(self, value: Any) -> bool:
-        """Whether a value of the other setting is right."""
+        """Report whether a value of the other setting is right."""
         if self.kinds:
             return type(value).__name__ in self.kinds
         value = f"{value.__module__}:{value.__qualname__}" if hasattr(value, "__qualname__") else value
         return value in self.values if self.values else value not in self.other_than
 
     def __str__(self) -> str:
-        """What would be right, such as "surrogate='clip'"."""
+        """Return a right setting in words, such as "surrogate='clip'"."""
         if self.kinds:
             return f"an {self.name} that is a {' or a '.join(self.kinds)}"
         if self.values:
@@ -56,15 +55,14 @@ Table = Mapping[str, tuple[Needs | tuple[Needs, ...], ...]]
 
 
 def check_needs(changed: Iterable[str], values: Mapping[str, Any], table: Table) -> None:
-    """Require that the settings which a caller gave have an effect.
+    """Require that the settings that a caller gave have an effect.
 
     Args:
-      changed: the names of the settings that he gave; others may be without effect.
+      changed: the names of the settings that the caller gave; others may be without effect.
       values: every setting by its name, and the environment's spaces.
-      table: what settings need.
-
+      table: the conditions of the settings.
     Raises:
-      ShoalError: the first setting that has none; says what it needs.
+      ShoalError: the first setting without effect; the sentence says what it needs.
     """
     for name in changed:
         if missing := _missing(name, values, table):
@@ -76,7 +74,7 @@ def check_needs(changed: Iterable[str], values: Mapping[str, Any], table: Table)
 
 
 def _missing(name: str, values: Mapping[str, Any], table: Table) -> list[Needs]:
-    """What a setting needs and has not, the alternatives of one entry; empty if it has an effect."""
+    """Return the conditions that a setting lacks, the alternatives of one entry; empty if it has an effect."""
     for entry in table.get(name, ()):
         alternatives = entry if isinstance(entry, tuple) else (entry,)
         missing = [_unmet(needs, values, table) for needs in alternatives]
@@ -86,7 +84,7 @@ def _missing(name: str, values: Mapping[str, Any], table: Table) -> list[Needs]:
 
 
 def _unmet(needs: Needs, values: Mapping[str, Any], table: Table) -> list[Needs]:
-    """The need itself, or what the setting that it names needs for its own part; empty if both are met."""
+    """Return the condition itself, or those of the setting that it names, if they are not met; empty if they are."""
     if needs.name not in values:  # another algorithm's, which has no such setting
         return []
     if not needs.is_met(values[needs.name]):

@@ -1,7 +1,7 @@
-"""Spaces: what an observation or an action may be. Hashable values, so they can be static.
+"""Spaces: the sets of observations and actions. Hashable values, so they can be static.
 
-Each space knows the shape and dtype of one element, draws one (`sample`), and says whether
-a value lies in it (`contains`). A sample takes the environment's action mask where there is one.
+Each space knows the shape and dtype of one element, draws one (`sample`), and says whether a value lies in it
+(`contains`). A sample uses the environment's action mask where there is one.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ import numpy as np
 
 
 def _as_array(x: Any) -> jax.Array | None:
-    """x as an array, or None if it is something else (a dictionary, a ragged list, text, None)."""
+    """Convert x to an array, or to None if it is something else (a dictionary, a ragged list, text, None)."""
     if isinstance(x, str):
         return None
     try:
@@ -38,13 +38,13 @@ class Discrete:
     dtype = np.dtype(np.int32)
 
     def sample(self, key: jax.Array, mask: jax.Array | None = None) -> jax.Array:
-        """One element drawn uniformly, among the legal ones where a mask is given."""
+        """Draw one element uniformly, among the legal ones where a mask is given."""
         if mask is None:
             return jax.random.randint(key, (), 0, self.n, dtype=jnp.int32)
         return jax.random.categorical(key, jnp.where(mask, 0.0, -jnp.inf)).astype(jnp.int32)
 
     def contains(self, x: Any) -> jax.Array:
-        """Whether x is an integer scalar of the space."""
+        """Report whether x is an integer scalar of the space."""
         array = _as_array(x)
         if array is None or not _are_integers(array, ()):
             return jnp.asarray(False)
@@ -67,11 +67,11 @@ class MultiDiscrete:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """One axis with as many entries as the space has parts."""
+        """The shape [k] of an element."""
         return (len(self.nvec),)
 
     def sample(self, key: jax.Array, mask: jax.Array | None = None) -> jax.Array:
-        """One element, each part drawn uniformly among its (legal) values."""
+        """Draw one element, each part uniformly among its (legal) values."""
         keys = jax.random.split(key, len(self.nvec))
         ends = np.cumsum(self.nvec)
         parts = [
@@ -81,7 +81,7 @@ class MultiDiscrete:
         return jnp.stack(draws)
 
     def contains(self, x: Any) -> jax.Array:
-        """Whether x is an integer vector of the space."""
+        """Report whether x is an integer vector of the space."""
         array = _as_array(x)
         if array is None or not _are_integers(array, self.shape):
             return jnp.asarray(False)
@@ -135,7 +135,7 @@ class Box:
         return bool(np.all(np.isfinite(self.low)) and np.all(np.isfinite(self.high)))
 
     def sample(self, key: jax.Array, mask: jax.Array | None = None) -> jax.Array:
-        """One element: uniform where bounded, exponential or normal where not. Masks do not apply."""
+        """Draw one element: uniform where bounded, exponential or normal where not. Masks do not apply."""
         return self._sample_float(key) if self._is_float else self._sample_integer(key)
 
     @property
@@ -143,7 +143,7 @@ class Box:
         return jnp.issubdtype(self.dtype, jnp.floating)
 
     def _sample_integer(self, key: jax.Array) -> jax.Array:
-        """Uniform offsets from `low` modulo 2^32, so that no range of a 32-bit integer overflows."""
+        """Draw uniform offsets from `low` modulo 2^32, so that no range of a 32-bit integer overflows."""
         low = self.low.astype(np.int64)
         count = self.high.astype(np.int64) - low + 1
         bits_key, offset_key = jax.random.split(key)
@@ -170,10 +170,10 @@ class Box:
         return jnp.where(~low_finite & ~high_finite, normal, draw)
 
     def contains(self, x: Any) -> jax.Array:
-        """Whether x has the shape and lies within the bounds (NaN does not).
+        """Report whether x has the shape and lies within the bounds (NaN does not).
 
-        A space of integers has integers only, one of booleans booleans only; one of floats takes
-        integers too.
+        A space of integers has only integers, one of booleans only booleans; one of floats accepts integers
+        too.
         """
         array = _as_array(x)
         if array is None or array.shape != self.shape:
@@ -186,7 +186,7 @@ class Box:
 
 
 def _bound(bound: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """A bound as a read-only array of the space's shape, not shared with the caller's."""
+    """Convert a bound to a read-only array of the space's shape, not shared with the caller's."""
     array = np.array(np.broadcast_to(np.asarray(bound, dtype), shape))
     if jnp.issubdtype(dtype, jnp.floating):
         array += 0  # -0.0 becomes 0.0: equal bounds have equal bytes
@@ -219,7 +219,7 @@ class Dict(Mapping):
         return hash(tuple(self.spaces.items()))
 
     def sample(self, key: jax.Array, mask: Any = None) -> dict[str, Any]:
-        """A dictionary with one sample of each space; `mask` may hold masks by the same names."""
+        """Draw a dictionary with one sample of each space; `mask` may hold masks by the same names."""
         keys = jax.random.split(key, len(self.spaces))
         masks = mask or {}
         return {
@@ -228,7 +228,7 @@ class Dict(Mapping):
         }
 
     def contains(self, x: Any) -> jax.Array:
-        """Whether x is a dictionary of the same names whose values lie in their spaces."""
+        """Report whether x is a dictionary of the same names whose values lie in their spaces."""
         if not isinstance(x, Mapping) or set(x) != set(self.spaces):
             return jnp.asarray(False)
         inside = [space.contains(x[name]) for name, space in self.spaces.items()]
@@ -239,7 +239,7 @@ Space = Discrete | MultiDiscrete | Box | Dict
 
 
 def zeros(space: Space) -> Any:
-    """The zero element: what stands for an action or observation where there is none."""
+    """Return the zero element, which replaces an action or observation where there is none."""
     if isinstance(space, Dict):
         return {name: zeros(part) for name, part in space.items()}
     return jnp.zeros(space.shape, space.dtype)

@@ -1,4 +1,4 @@
-"""What is done with a trained policy: it is loaded from a run's directory, evaluated, and drawn as it acts."""
+"""Trained policies: loading from a run's directory, evaluation, and films."""
 
 import dataclasses
 import functools
@@ -29,7 +29,7 @@ from shoal.spaces import Dict
 from shoal.types import EPISODE_ENDED, Clock, Environment, spec_of
 from shoal.user_code import reports_user_code
 
-MAX_DRAWN_STEPS = 1000  # of an episode that is drawn, at most
+MAX_DRAWN_STEPS = 1000  # most steps of an episode that is drawn
 
 
 @reports_user_code
@@ -40,14 +40,13 @@ def load(
     seed: int | None = None,
     environment: Environment | None = None,
 ) -> TrainedPolicy:
-    """A policy from a run directory.
+    """Load a policy from a run directory.
 
     Args:
       run: the directory.
       which: "best" (by evaluation score) or "last".
-      seed: which seed's; None takes the seed whose best score is highest, of those that are finite.
+      seed: the seed whose policy is loaded; None uses the seed with the highest finite best score.
       environment: that the run was trained in, where it cannot be made by a name (a wrapper of your own).
-
     Raises:
       ShoalError: there is no such run, policy or seed, it is damaged, or no seed is given and no score is finite.
     """
@@ -70,21 +69,19 @@ def evaluate(
     max_steps: int = 10_000,
     **parameters: Any,
 ) -> dict[str, float]:
-    """Evaluates a policy on whole episodes, one in each of `episodes` environments.
+    """Evaluate a policy on whole episodes, one in each of `episodes` environments.
 
     Args:
       policy: from `load`, or a run directory.
-      environment: where to; None takes the one that the policy was trained in.
-      episodes: how many.
+      environment: the environment of the episodes; None uses the one that the policy was trained in.
+      episodes: the number of episodes.
       seed: of the episodes.
       greedy: whether the policy takes its mode or samples.
-      max_steps: after which an episode is cut.
+      max_steps: the number of steps after which an episode is cut.
       **parameters: of the environment, if it is given by name.
-
     Returns:
       mean, median, std, min and max of return and length, the shares that terminated, were truncated or cut,
       and the environment's own metrics.
-
     Raises:
       ShoalError: the environment's spaces are not the policy's.
     """
@@ -115,29 +112,27 @@ def evaluate_run(
     tell: Callable[[str], None] = ignore_text,
     **parameters: Any,
 ) -> dict[str, Any]:
-    """Evaluates the policies of a run, those of all its seeds unless one is named.
+    """Evaluate the policies of a run, of all its seeds or of one.
 
     Args:
       run: the run's directory.
-      environment: where to; None takes the run's own.
+      environment: the environment of the episodes; None uses the run's own.
       which: "best" or "last".
-      run_seed: which seed's policy; None takes all.
+      run_seed: the seed whose policy is evaluated; None evaluates all.
       episodes: of each seed.
       seed: of the episodes, the same ones for each policy.
       greedy: whether the policies take their mode or sample; None does as the run's evaluations did.
-      memory_lasts: "trial" or "episode", in place of the setting that the policies were trained with.
-      plot: a PNG of what the episodes of a trial bring by their index, and beside it, of policies with memory, what
-        they bring if it is cleared with every episode; empty for none.
-      render: a file for pictures of the first episodes of the best of these policies; empty for none.
-      render_episodes: how many of them.
-      tell: called with what is being done, again and again.
+      memory_lasts: "trial" or "episode", instead of the setting that the policies were trained with.
+      plot: a PNG of the results of a trial's episodes by their index, and for policies with memory also the results
+        if it is cleared with every episode; empty for none.
+      render: a file for a film of the first episodes of the best of these policies; empty for none.
+      render_episodes: the number of episodes in the film.
+      tell: called repeatedly with a description of the current work.
       **parameters: of the environment; those not given are the run's own.
-
     Returns:
-      `environment`, `which`, `mode`, `memory` (how long it lasts) and `episodes`; `metrics`, of each seed by name
+      `environment`, `which`, `mode`, `memory` (its duration) and `episodes`; `metrics`, of each seed by name
       (see `evaluate`); `iqm` of the seeds' mean returns and its 95% `interval`; `by_episode`, of trials (see
       `shoal.runtime.disk.summary.statistics_by_episode`); `rendered`, the drawn `seed` and its `Rendered`.
-
     Raises:
       ShoalError: as `load`, `evaluate` and `render`.
     """
@@ -189,27 +184,24 @@ def render(
     progress: bool = True,
     **parameters: Any,
 ) -> Rendered:
-    """Draws episodes of a policy into a file, one after the other, each picture with its step and the return so far.
+    """Draw episodes of a policy into a file, one after the other, each image with its step and the return so far.
 
-    They are the first ones that `evaluate` plays with the same seed.
+    They are the first episodes that `evaluate` plays with the same seed.
 
     Args:
       policy: from `load`, or a run directory.
-      path: ends in .gif, or .mp4 where the program ffmpeg is on the path, or .png for the first picture alone.
-      environment: where; None takes the one that the policy was trained in.
-      episodes: how many.
+      path: ends in .gif, or .mp4 where the program ffmpeg is on the path, or .png for the first image alone.
+      environment: the environment of the episodes; None uses the one that the policy was trained in.
+      episodes: the number of episodes.
       seed: of the episodes.
       greedy: whether the policy takes its mode or samples.
-      max_steps: of an episode; what follows is not shown.
-      progress: whether a film that takes more than some seconds says how far it is, on standard error.
+      max_steps: of an episode; later steps are not shown.
+      progress: whether progress is shown on standard error if drawing takes more than some seconds.
       **parameters: of the environment, if it is given by name.
-
     Returns:
-      the path, the number of pictures, and return and length of each episode.
-
+      the path, the number of images, and return and length of each episode.
     Raises:
-      ShoalError: the environment draws no pictures or its spaces are not the policy's, or there can be no such
-        file.
+      ShoalError: the environment cannot be drawn, its spaces are not the policy's, or the file cannot be written.
     """
     machine.prepare()
     settings, path = _check_episode_settings(episodes, max_steps, seed, greedy), arguments.path("path", path)
@@ -246,7 +238,7 @@ def _draw_episodes(
 def _load_policy(
     directory: RunDirectory, which: str, seed: int | None, experiment: experiments.Experiment
 ) -> TrainedPolicy:
-    """`load`, where the run's settings are known."""
+    """Load a policy where the run's settings are known; see `load`."""
     leaves, metadata = directory.load_policy(which)
     seeds = metadata["seeds"]
     seed = policy_files.best_seed(directory) if seed is None else seed
@@ -265,7 +257,7 @@ def _load_policy(
 
 
 def _training_experiment(directory: RunDirectory, parameters: Mapping[str, Any]) -> experiments.Experiment:
-    """A run's settings; with these parameters where its environment is gone, as a file of rulesets may be."""
+    """Return a run's settings, with other parameters if its environment can no longer be made."""
     try:
         return experiments.decide(None, config_file=directory.path, overrides={})
     except ShoalError:
@@ -283,7 +275,7 @@ def _load_policies(
     memory_lasts: str | None,
     experiment: experiments.Experiment,
 ) -> dict[int, TrainedPolicy]:
-    """The policies of a run by their seeds, or that of one seed."""
+    """Load the policies of a run by their seeds, or that of one seed."""
     seeds = directory.load_policy(which)[1]["seeds"] if seed is None else [seed]
     policies = {k: _load_policy(directory, which, k, experiment) for k in seeds}
     if memory_lasts is None:
@@ -294,7 +286,7 @@ def _load_policies(
 def _evaluate_each(
     policies: Mapping[int, TrainedPolicy], *, episodes: int, greedy: bool, **settings: Any
 ) -> dict[str, Any]:
-    """What `evaluate_run` reports of the policies of a run's seeds."""
+    """Build the result of `evaluate_run` for the policies of a run's seeds."""
     metrics = {
         k: evaluate(policy, episodes=episodes, greedy=greedy, **settings) for k, policy in policies.items()
     }
@@ -311,7 +303,7 @@ def _evaluate_each(
 def _check_pictures(
     environment: Environment, plot: str | Path, render: str | Path, render_episodes: int
 ) -> None:
-    """Raises ShoalError unless all pictures that are asked for can be drawn and written."""
+    """Raise ShoalError unless the requested plot and film can be drawn and written."""
     if render:
         recording.check_renderable(environment, render, render_episodes)
     if not plot:
@@ -328,7 +320,7 @@ def _check_pictures(
 def _plot_trials(
     path: Path, results: dict[str, Any], policies: Mapping[int, TrainedPolicy], **settings: Any
 ) -> None:
-    """Draws the return by the index of an episode in its trial, with the policies' memory and without."""
+    """Plot the return by the index of an episode in its trial, with the policies' memory and without."""
     has_memory = results["memory"] == "trial"
     curves = {"memory of the whole trial" if has_memory else "no memory of the trial": results["by_episode"]}
     if has_memory:
@@ -361,7 +353,7 @@ def _draw_best(
 
 
 class _EpisodeSettings(NamedTuple):
-    """Which episodes are played, checked; as `_evaluate` takes it."""
+    """The settings of evaluation episodes, validated."""
 
     key: jax.Array
     episodes: int
@@ -370,7 +362,7 @@ class _EpisodeSettings(NamedTuple):
 
 
 def _check_episode_settings(episodes: Any, max_steps: Any, seed: Any, greedy: Any) -> _EpisodeSettings:
-    """Raises ShoalError unless episodes can be played that are asked for like this."""
+    """Raise ShoalError unless these settings of episodes are possible."""
     largest = arguments.LARGEST_INDEX
     return _EpisodeSettings(
         jax.random.key(arguments.seed("seed", seed)),
@@ -381,13 +373,13 @@ def _check_episode_settings(episodes: Any, max_steps: Any, seed: Any, greedy: An
 
 
 def _check_episode_memory(name: str, episodes: int, environment: Environment, policy: TrainedPolicy) -> None:
-    """Raises ShoalError unless so many episodes can be played at once."""
+    """Raise ShoalError unless so many episodes can be played at once."""
     bytes_each = limits.episode_bytes(environment, policy.config)
     limits.check_count(name, episodes, bytes_each, "environments", jax.devices()[0])
 
 
 def policy_of(policy: TrainedPolicy | str | Path) -> TrainedPolicy:
-    """A policy, loaded if a run directory is given.
+    """Return a policy, loaded if a run directory is given.
 
     Raises:
       ShoalError: as `load`, or it is neither.
@@ -396,10 +388,10 @@ def policy_of(policy: TrainedPolicy | str | Path) -> TrainedPolicy:
 
 
 def environment_of(environment: str | Environment, parameters: Mapping[str, Any]) -> Environment:
-    """An environment by its name and parameters, or the one that is given.
+    """Make an environment by its name and parameters, or return the given one.
 
     Raises:
-      ShoalError: there is no such environment or parameter, parameters were given beside an environment, or a
+      ShoalError: there is no such environment or parameter, parameters were given for an environment object, or a
         parameter is out of its bounds.
     """
     if isinstance(environment, str):
@@ -421,7 +413,7 @@ def environment_of(environment: str | Environment, parameters: Mapping[str, Any]
 def environment_for(
     policy: TrainedPolicy, environment: str | Environment | None, parameters: Mapping[str, Any]
 ) -> Environment:
-    """The environment that a policy is to act in, its own if none is named.
+    """Return the environment that a policy will act in, its own if none is named.
 
     Raises:
       ShoalError: as `environment_of`, or its spaces are not the policy's.

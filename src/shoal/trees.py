@@ -1,9 +1,9 @@
-"""Frozen dataclasses as pytrees: what is declared a number is data, everything else is static.
+"""Frozen dataclasses as pytrees: fields that are declared as numbers are data, all others are static.
 
-Environments and configs are both made so. A field whose declared type is `float` or `Array` (also
-with a jaxtyping shape), another struct, a NamedTuple, a Protocol such as Environment, or `Any` is
-data: leaves that can be traced, stacked and mapped over. A field of any other type (int, bool, str,
-tuple, None) is part of the tree's structure, so that changing it compiles anew.
+Environments and configs are both made in this way. A field whose declared type is `float` or `Array` (also
+with a jaxtyping shape), another struct, a NamedTuple, a Protocol such as Environment, or `Any` is data:
+leaves that can be traced, stacked and mapped over. A field of any other type (int, bool, str, tuple, None) is
+part of the tree's structure, so that changing it compiles again.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ _DATA = "__shoal_data_fields__"
 
 
 def static(default: Any = dataclasses.MISSING) -> Any:
-    """Declares a field of a struct static although its type would make it data."""
+    """Declare a field of a struct as static although its type would make it data."""
     return dataclasses.field(default=default, metadata={"static": True})
 
 
@@ -42,7 +42,7 @@ class Bounds:
     below: float | None = None  # less than this
 
     def contains(self, value: Any) -> bool:
-        """Whether a number, or each number of an array, lies within the bounds."""
+        """Report whether a number, or each number of an array, lies within the bounds."""
         x = np.asarray(value, np.float64)
         inside = np.isfinite(x)
         inside |= (x == math.inf) & (self.high == math.inf)
@@ -54,7 +54,7 @@ class Bounds:
         return bool(np.all(inside))
 
     def __str__(self) -> str:
-        """The bounds in words, such as "greater than 0 and at most 1"."""
+        """Return the bounds in words, such as "greater than 0 and at most 1"."""
         finite = self.low != -math.inf and self.high != math.inf
         words = [
             f"{words} {bound:g}"
@@ -82,15 +82,15 @@ def parameter(
     below: float | None = None,
     static: bool = False,
 ) -> Any:
-    """Declares a field of a struct with the bounds of its value.
+    """Declare a field of a struct with the bounds of its value.
 
     It is not among the field specifiers of `struct`, so that type checkers read its default by position too.
 
-    A field declared `float | None` is data all the same: None stands for the value of another setting, by which a
-    config's `resolved()` replaces it before the config is stacked or traced.
+    A field declared `float | None` is data too: None means the value of another setting, by which a config's
+    `resolved()` replaces it before the config is stacked or traced.
 
     Args:
-      default: the field's default; an array of NumPy's is copied for every struct.
+      default: the field's default; a NumPy array is copied for every struct.
       low: the smallest value allowed; `-math.inf` allows minus infinity, None any finite number.
       high: the largest value allowed; `math.inf` allows infinity, None any finite number.
       above: the value must be greater than this.
@@ -106,14 +106,14 @@ def parameter(
 
 
 def bounds_of(cls: Any) -> dict[str, Bounds]:
-    """The bounds that a dataclass's fields declare, by the fields' names; a new default keeps a base class's bounds."""
+    """Return the bounds that a dataclass's fields declare, by name; a new default keeps a base class's bounds."""
     bases = [base for base in reversed(cls.__mro__) if dataclasses.is_dataclass(base)]
     fields = [field for base in bases for field in dataclasses.fields(base)]
     return {field.name: field.metadata["bounds"] for field in fields if "bounds" in field.metadata}
 
 
 def check_bounds(name: str, value: Any, bounds: Bounds) -> None:
-    """Requires that a number, or each number of an array, lies within bounds; traced values are not read.
+    """Require that a number, or each number of an array, lies within bounds; traced values are not read.
 
     Raises:
       ShoalError: it does not.
@@ -159,17 +159,17 @@ def _is_data_type(declared: Any) -> bool:
 
 
 def is_struct(tree: Any) -> bool:
-    """Whether a value (or a class) is a struct."""
+    """Report whether a value (or a class) is a struct."""
     return hasattr(tree, _DATA)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, static))
 def struct(cls: type[T]) -> type[T]:
-    """Makes a class a frozen dataclass that is a pytree (see the module's docstring for which fields).
+    """Make a class a frozen dataclass that is a pytree (see the module's docstring for the data fields).
 
-    It is registered as a node of its own kind and not by `jax.tree_util.register_dataclass`, whose
-    structures compare equal for two classes with the same field names: a compiled function could then
-    run the program that was traced for the other class.
+    It is registered as a node of its own kind and not by `jax.tree_util.register_dataclass`, whose structures
+    compare equal for two classes with the same field names: a compiled function could then run the program
+    that was traced for the other class.
     """
     cls = dataclasses.dataclass(frozen=True)(cls)
     hints = typing.get_type_hints(cls)
@@ -201,17 +201,17 @@ def _register(cls: type, data: list[str], meta: list[str]) -> None:
 
 
 def data_fields(tree: Any) -> tuple[str, ...]:
-    """The names of a struct's (or struct class's) data fields."""
+    """Return the names of a struct's (or struct class's) data fields."""
     return getattr(tree, _DATA)
 
 
 def as_arrays(tree: T) -> T:
-    """Casts what is declared `float` to float32 arrays, and every other leaf to an array.
+    """Cast fields that are declared `float` to float32 arrays, and every other leaf to an array.
 
-    This is the boundary between what a user writes (`gamma=1`) and what is traced: after it no leaf
-    is a Python scalar and none is weakly typed, so that `1`, `1.0` and `np.float64(1)` compile to the
-    same program. A leaf that is not a struct's float is cast too if it is a number (a Python bool
-    makes a boolean array); arrays keep their dtype, 64-bit ones excepted.
+    This is the boundary between a user's values (`gamma=1`) and traced ones: after it no leaf is a Python
+    scalar and none is weakly typed, so that `1`, `1.0` and `np.float64(1)` compile to the same program. A
+    leaf that is not a struct's float is cast too if it is a number (a Python bool makes a boolean array);
+    arrays keep their dtype, except 64-bit ones.
     """
 
     def cast(node: Any) -> Any:
@@ -238,12 +238,12 @@ def _as_array(leaf: Any) -> jax.Array:
 
 
 def path_name(path: tuple) -> str:
-    """A readable name for a leaf's path, such as `network/actor/layers/0/kernel`."""
+    """Return a readable name for a leaf's path, such as `network/actor/layers/0/kernel`."""
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def named_leaves(tree: Any) -> dict[str, Any]:
-    """The leaves of a pytree by the name of their path, in the order of the tree.
+    """Return the leaves of a pytree by the name of their path, in the order of the tree.
 
     Raises:
       ShoalError: two leaves have the same name, as those of `{"a/b": x, "a": {"b": y}}`.
@@ -258,7 +258,7 @@ def named_leaves(tree: Any) -> dict[str, Any]:
 
 
 def with_named_leaves(tree: T, leaves: dict[str, Any]) -> T:
-    """A pytree of the structure of `tree` whose leaves are looked up by name.
+    """Make a pytree of the structure of `tree` from leaves by name.
 
     Raises:
       KeyError: `leaves` lacks a name that the tree has.
@@ -303,7 +303,7 @@ def with_saved_parts(tree: T, saved: Mapping[str, Any], parts: Sequence[str]) ->
 
 
 def where(condition: jax.Array, on_true: T, on_false: T) -> T:
-    """Selects between two equal pytrees; `condition` [...] is broadcast over each leaf's trailing axes."""
+    """Select between two equal pytrees; `condition` [...] is broadcast over each leaf's trailing axes."""
 
     condition = jnp.asarray(condition)
 

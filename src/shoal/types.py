@@ -1,9 +1,9 @@
-"""The nouns: environments and their time-steps, algorithms and their learners.
+"""The data types of environments and algorithms: time-steps, trajectories, learners.
 
-Time-step t holds what the agent is given at t: the observation o_t, and the reward and discount of
-the step that led to it. A rollout of T steps has T+1 time-steps, numbered 0 to T, and T actions.
-Where `last` is True, the next step ignores its action and returns a `first` time-step of a new
-episode, so the final observation of every episode is an ordinary element of the trajectory.
+Time-step t holds what the agent receives at t: the observation o_t, and the reward and discount of the step
+that led to it. A rollout of T steps has T+1 time-steps, numbered 0 to T, and T actions. Where `last` is True,
+the next step ignores its action and returns a `first` time-step of a new episode, so the final observation of
+every episode is an ordinary element of the trajectory.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ State = PyTree
 
 
 class TimeStep(NamedTuple):
-    """What an agent is given at one step; see the module's docstring for the indices."""
+    """The data that an agent receives at one step; see the module's docstring for the indices."""
 
     observation: PyTree  # o_t
     reward: Array  # r_t, for the step that led here; 0 on a first step
@@ -37,19 +37,19 @@ class TimeStep(NamedTuple):
 
     @property
     def terminated(self) -> Array:
-        """Whether the episode ended here for good: nothing follows this state."""
+        """True where the episode terminated: nothing follows this state."""
         return self.last & (self.discount == 0)
 
     @property
     def truncated(self) -> Array:
-        """Whether the episode was cut here: the state has a value, which is bootstrapped from."""
+        """True where the episode was truncated: the state has a value, which is bootstrapped."""
         return self.last & (self.discount != 0)
 
 
 def restart(
     observation: PyTree, *, action_mask: Array | None = None, info: Mapping[str, Array] | None = None
 ) -> TimeStep:
-    """The first time-step of an episode: reward 0, discount 1."""
+    """Make the first time-step of an episode: reward 0, discount 1."""
     return TimeStep(
         observation=observation,
         reward=jnp.zeros((), jnp.float32),
@@ -70,7 +70,7 @@ def transition(
     action_mask: Array | None = None,
     info: Mapping[str, Array] | None = None,
 ) -> TimeStep:
-    """The time-step after an action. If it ends both ways, termination wins (discount 0)."""
+    """Make the time-step after an action. If it ends both ways, termination has precedence (discount 0)."""
     terminated, truncated = jnp.asarray(terminated, bool), jnp.asarray(truncated, bool)
     return TimeStep(
         observation=observation,
@@ -92,17 +92,17 @@ class Environment(Protocol):
 
     @property
     def observation_space(self) -> Space:
-        """What an observation may be."""
+        """The space of observations."""
         ...
 
     @property
     def action_space(self) -> Space:
-        """What an action may be."""
+        """The space of actions."""
         ...
 
     @property
     def num_agents(self) -> int:
-        """How many agents act in the world; 1 means that there is no agent axis."""
+        """The number of agents; 1 means that there is no agent axis."""
         ...
 
     @property
@@ -112,20 +112,20 @@ class Environment(Protocol):
 
     @property
     def info_summaries(self) -> Mapping[str, str]:
-        """How each entry of `info` is summed up over an episode: "last", "sum", "mean" or "max"."""
+        """The reduction over an episode of each entry of `info`: "last", "sum", "mean" or "max"."""
         ...
 
     def reset(self, key: Array) -> tuple[State, TimeStep]:
-        """A new episode: its state and its first time-step."""
+        """Start a new episode and return its state and first time-step."""
         ...
 
     def step(self, state: State, action: PyTree, key: Array) -> tuple[State, TimeStep]:
-        """One step; undefined after a `last` time-step (the batch resets there instead)."""
+        """Make one step; undefined after a `last` time-step (the batch resets there instead)."""
         ...
 
 
 class EnvSpec(NamedTuple):
-    """What an algorithm must know of an environment; static."""
+    """The properties of an environment that an algorithm needs; static."""
 
     observation_space: Space
     action_space: Space
@@ -142,7 +142,7 @@ class EnvSpec(NamedTuple):
 
 
 def spec_of(env: Environment) -> EnvSpec:
-    """Reads an environment's spec."""
+    """Return an environment's spec."""
     return EnvSpec(env.observation_space, env.action_space, env.num_agents, getattr(env, "critic_only", ()))
 
 
@@ -161,7 +161,7 @@ def for_actor(timestep: TimeStep, spec: EnvSpec) -> TimeStep:
 
 
 class Learner(NamedTuple):
-    """What an algorithm learns. A mesh can place both parts without looking inside."""
+    """The trained state of an algorithm. A mesh can place both parts without looking inside."""
 
     shared: PyTree  # parameters, optimiser, normalisers: the same on every device
     local: PyTree  # a leading environment axis: running returns, replay

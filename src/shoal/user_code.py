@@ -1,6 +1,6 @@
-"""Whose code failed, and where: an error inside a user's function as one sentence and the user's own frames.
+"""Errors inside a user's function as one sentence with the place, and the user's own frames.
 
-Imports nothing heavy, so that it may stand at every public function.
+Imports nothing heavy, so that every public function can use it.
 """
 
 import functools
@@ -16,7 +16,7 @@ from shoal.errors import ShoalError, UserCodeError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-# Shoal, and what it is built on: a frame in one of these is nobody's mistake but theirs or their caller's.
+# Shoal and its dependencies: a frame in one of these is not the user's.
 LIBRARIES = (
     "shoal",
     *("jax", "jaxlib", "flax", "optax", "orbax", "chex", "etils", "treescope", "tensorstore", "opt_einsum"),
@@ -24,11 +24,11 @@ LIBRARIES = (
     *("docstring_parser", "jaxtyping", "beartype", "wadler_lindig"),
 )
 CREATED = (
-    r"value was created on line (.+?):(\d+)(?::\d+)? \((.+?)\)"  # in JAX's words about a value that leaked
+    r"value was created on line (.+?):(\d+)(?::\d+)? \((.+?)\)"  # in JAX's message about a value that leaked
 )
 CALLBACK = "Traceback (most recent call last)"  # in the message of a compiled program's error
 PROGRAM_ERRORS = ("JaxRuntimeError", "XlaRuntimeError")
-MAX_FRAMES = 20  # that are shown
+MAX_FRAMES = 20  # largest number of frames shown
 MAX_CHARACTERS = 300  # of an error's own message
 
 REMEDIES = {
@@ -45,14 +45,14 @@ REMEDIES = {
 
 
 class Frame(NamedTuple):
-    """A line of the user's that was being run."""
+    """A line of the user's code that was running."""
 
     function: str  # as the function is defined: `MyEnv.step`, `<module>`
     summary: traceback.FrameSummary
 
 
 def reports_user_code(function: Function) -> Function:
-    """Makes a public function raise `UserCodeError` where code of the user's fails inside it.
+    """Make a public function raise `UserCodeError` where the user's code fails inside it.
 
     An error of Shoal's own, with no frame of the user's below the function, passes unchanged, and so does a
     `ShoalError`, which is a sentence already. Frames above the function, such as the script that calls it, do
@@ -75,11 +75,11 @@ def reports_user_code(function: Function) -> Function:
 
 
 def user_code_error(error: BaseException, action: str = "") -> UserCodeError | None:
-    """The error of a user's code as a sentence and the user's frames; None where no code of the user's took part.
+    """Convert an error of a user's code to a sentence and the user's frames; None if no user's code took part.
 
     Args:
       error: as it was caught.
-      action: what failed, in place of the name of the user's function.
+      action: what failed, instead of the name of the user's function.
     """
     text = message_of(error)
     frames = _callback_frames(error) or user_frames(error) or _leak_frames(text) or _wrong_call_frames(error)
@@ -92,7 +92,7 @@ def user_code_error(error: BaseException, action: str = "") -> UserCodeError | N
 
 
 def user_frames(error: BaseException) -> list[Frame]:
-    """The user's frames of an error's traceback, innermost last."""
+    """Return the user's frames of an error's traceback, innermost last."""
     traced = zip(
         traceback.walk_tb(error.__traceback__), traceback.extract_tb(error.__traceback__), strict=True
     )
@@ -105,9 +105,9 @@ def user_frames(error: BaseException) -> list[Frame]:
 
 
 def describe_error(error: BaseException) -> str:
-    """An error in half a sentence: its type, and the first line of its message or what would be right."""
+    """Describe an error in half a sentence: its type, and the first line of its message or what would be right."""
     kind, text = type(error).__name__, message_of(error)
-    if is_callback_error(error):  # what it raised comes last
+    if is_callback_error(error):  # the callback's error comes last
         return _shorten(text.strip().splitlines()[-1])
     if kind == "UnexpectedTracerError":
         created = re.search(CREATED, text)
@@ -127,18 +127,18 @@ def describe_error(error: BaseException) -> str:
 
 
 def format_location(filename: str, line: int | None) -> str:
-    """A line of a file, which is named from the current directory where it lies in it."""
+    """Format a line of a file; a path inside the current directory is relative to it."""
     folder = os.path.join(os.getcwd(), "")
     return f"{filename.removeprefix(folder)}, line {line}"
 
 
 def format_frames(summaries: Iterator[traceback.FrameSummary]) -> str:
-    """Frames as Python shows them; of very many the innermost."""
+    """Format frames as Python shows them; of very many only the innermost."""
     return "".join(traceback.StackSummary.from_list(list(summaries)[-MAX_FRAMES:]).format()).rstrip("\n")
 
 
 def message_of(error: BaseException) -> str:
-    """The message of an error; empty where it has none that can be read."""
+    """Return the message of an error; empty where it has none that can be read."""
     try:
         return str(error)
     except Exception:  # the user's own class
@@ -159,12 +159,12 @@ def _is_user_frame(summary: traceback.FrameSummary, module: str, libraries: tupl
 
 
 def _is_installed(filename: str) -> bool:
-    """Whether a file is of an installed package, and not of the user's own folders."""
+    """Report whether a file belongs to an installed package, and not to the user's own folders."""
     return "site-packages" in filename or "dist-packages" in filename
 
 
 def _library_paths() -> tuple[str, ...]:
-    """The folders and files of the libraries that are loaded."""
+    """Return the folders and files of the libraries that are loaded."""
     paths: list[str] = []
     for name in LIBRARIES:
         module = sys.modules.get(name)
@@ -174,25 +174,25 @@ def _library_paths() -> tuple[str, ...]:
 
 
 def _failing_function(frames: list[Frame]) -> str:
-    """The innermost method among frames, such as `MyEnv.step`; the outermost function where there is none."""
+    """Return the innermost method among frames, such as `MyEnv.step`; the outermost function where there is none."""
     names = [_without_enclosing(frame.function) for frame in frames]
     return next((name for name in reversed(names) if "." in name), names[0] or "a lambda")
 
 
 def _without_enclosing(function: str) -> str:
-    """`make.<locals>.MyEnv.step.<locals>.<lambda>` as `MyEnv.step`: the class and what is within it."""
+    """Shorten `make.<locals>.MyEnv.step.<locals>.<lambda>` to `MyEnv.step`: the class and its method."""
     parts = [part for part in function.split(".<locals>.") if not part.startswith("<")]
     first = max((i for i, part in enumerate(parts) if "." in part), default=0)
     return ".".join(parts[first:])
 
 
 def is_callback_error(error: BaseException | None) -> bool:
-    """Whether an error is that of a compiled program in which a callback failed."""
+    """Report whether an error is that of a compiled program in which a callback failed."""
     return error is not None and type(error).__name__ in PROGRAM_ERRORS and CALLBACK in message_of(error)
 
 
 def _callback_frames(error: BaseException) -> list[Frame]:
-    """The user's last frames in the message of an error, where it holds the traceback of a callback that failed."""
+    """Return the user's last frames from an error's message, if it holds the traceback of a callback that failed."""
     if not is_callback_error(error):
         return []
     libraries, frames = _library_paths(), []
@@ -203,12 +203,12 @@ def _callback_frames(error: BaseException) -> list[Frame]:
         if _is_user_frame(summary, "", libraries):
             frames.append(Frame(function, summary))
         elif frames:
-            break  # what called the callback is no part of it
+            break  # frames that called the callback do not belong to it
     return frames[::-1]
 
 
 def _leak_frames(text: str) -> list[Frame]:
-    """Where a traced value was made that was kept beyond its trace, and is used where no line is the user's."""
+    """Return the line that made a leaked traced value, for an error without a frame of the user's."""
     created = re.search(CREATED, text)
     if created is None:
         return []
@@ -217,7 +217,7 @@ def _leak_frames(text: str) -> list[Frame]:
 
 
 def _wrong_call_frames(error: BaseException) -> list[Frame]:
-    """Where a user's function is defined that Shoal could not call: its parameters are not those it must have."""
+    """Return the definition of a user's function that Shoal could not call, since it has the wrong parameters."""
     match = re.match(r"([\w.<>]+)\(\) (?:takes|missing|got) ", message_of(error))
     if not isinstance(error, TypeError) or not match:
         return []
@@ -233,7 +233,7 @@ def _wrong_call_frames(error: BaseException) -> list[Frame]:
 
 
 def _code_of_function(module: Any, names: list[str]) -> Any:
-    """The code of a function of a module; of the function around it, where it is local to one."""
+    """Return the code of a function of a module; of the function around it, where it is local to one."""
     found = getattr(module, "__dict__", {}).get(names[0])
     for name in names[1:]:
         if hasattr(found, "__code__"):
@@ -243,6 +243,6 @@ def _code_of_function(module: Any, names: list[str]) -> Any:
 
 
 def _shorten(text: str) -> str:
-    """One line of limited length, without a full stop."""
+    """Shorten a text to one line of limited length, without a full stop."""
     text = " ".join(text.split()).rstrip(".")
     return text if len(text) <= MAX_CHARACTERS else text[: MAX_CHARACTERS - 3] + "..."

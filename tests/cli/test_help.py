@@ -26,8 +26,8 @@ FLAGS = [
 # A text says what happens: it begins with one of these.
 VERBS = """
 Acts Adds Applies Brings Chooses Clears Clips Computes Correlates Counts Cuts Discounts Divides
-Doubles Draws Ends Evaluates Gives Heeds Keeps Lets Makes Normalises Passes Places Plays Prints
-Puts Runs Samples Scales Sets Shares Shows Skips Splits Stacks Starts Steps Sums Takes Trains Uses
+Doubles Draws Ends Evaluates Gives Heeds Keeps Lets Makes Normalises Passes Places Plays Plots Prints
+Puts Runs Samples Scales Sets Shares Shows Skips Splits Stacks Starts Steps Stops Sums Takes Trains Uses
 Weights Writes
 """.split()  # noqa: SIM905
 

@@ -358,7 +358,7 @@ def test_what_a_trial_cannot_be_is_one_sentence():
         Trial(Lottery(), 0).reset(jax.random.key(0))
     with pytest.raises(ShoalError, match="adds 'episode_ended' to an observation that has it already"):
         _ = Trial(Trial(Lottery(), 2), 2).observation_space
-    with pytest.raises(ShoalError, match="no room for 'episode_index' in `info`"):
+    with pytest.raises(ShoalError, match="uses the name 'episode_index' in `info` itself"):
         Trial(Trial(Lottery(), 2), 2).reset(jax.random.key(0))
 
 

@@ -1,4 +1,4 @@
-"""The command line: `shoal COMMAND ...`. Imports nothing heavy, so that its help is there at once."""
+"""The command line: `shoal COMMAND ...`. Imports nothing heavy, so that its help is fast."""
 
 import atexit
 import importlib
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from shoal.errors import ShoalError, UserCodeError, nearest
 from shoal.user_code import is_callback_error
 
-STARTED = time.perf_counter()  # what was imported since then is a run's `seconds.import`
+STARTED = time.perf_counter()  # imports after this line count as a run's `seconds.import`
 
 # One module per command, imported when it is called; each has `main(arguments) -> exit status`.
 COMMANDS = {
@@ -39,19 +39,18 @@ An environment of your own is named module:Name, with parameters behind it as na
 
 DEFECT = "shoal: this is a defect of Shoal's own; please report it, with the command and all of the above."
 
-# JAX logs the traceback of a callback that fails, whose error is reported as that of any of the user's code.
+# JAX logs the traceback of a callback that fails; the error is reported like any error of the user's code.
 CALLBACK_LOGGERS = ("jax._src.callback", "jax._src.debugging")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Carries out a command.
+    """Run a command.
 
     Args:
-      arguments: the words after `shoal`; None takes the process's.
-
+      arguments: the words after `shoal`; None uses the process's.
     Returns:
-      the exit status: 0, or 1 for a check that found something, 2 for bad input and for code of the user's that
-      fails, 130 if interrupted. A defect of Shoal's own is raised as it is, so that the process ends with 1.
+      the exit status: 0, or 1 for a check that found something, 2 for bad input and for a user's code that fails,
+      130 if interrupted. An error of Shoal's own is raised unchanged, so that the process ends with 1.
     """
     own_process = arguments is None
     arguments = list(sys.argv[1:] if arguments is None else arguments)
@@ -71,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("shoal: interrupted.", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # `shoal envs | head -1`: whoever read has seen enough
+    except BrokenPipeError:  # `shoal envs | head -1`: the reader has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
@@ -80,14 +79,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _exit_immediately(status: int) -> None:
-    """Ends the process before JAX waits for its callbacks, where it would show the traceback of one that failed."""
+    """End the process before JAX waits for its callbacks, which would show the traceback of one that failed."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
 
 
 def _dispatch(arguments: list[str]) -> int:
-    if arguments[:1] == ["help"] and arguments[1:2] != []:  # `shoal help train`, as other programs take it
+    if arguments[:1] == ["help"] and arguments[1:2] != []:  # `shoal help train`, as other programs accept it
         arguments = [*arguments[1:], "--help"]
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         rows = [f"  {f'{name} {what}':<14}{text}" for name, (what, text) in COMMANDS.items()]

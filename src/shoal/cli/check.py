@@ -1,4 +1,4 @@
-"""`shoal check ENV`: names what is wrong with an environment."""
+"""`shoal check ENV`: find errors in an environment."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ class Settings:
     """The flags of a check."""
 
     keys: int = 16
-    """Runs this many environments at once, each from a key of its own; 2 or more."""
+    """Runs this many environments at once, each with its own random key; 2 or more."""
     steps: int = 128
     """Makes this many random steps in each environment in one block."""
     max_steps: int = 10_000
@@ -26,14 +26,15 @@ class Settings:
     seed: int = 0
     """Sets the seed of all keys and actions."""
     ignore: tuple[str, ...] = ()
-    """Skips these rules, which are meant to be broken, such as key-ignored for a deterministic environment."""
+    """Skips these rules, which are broken on purpose, such as key-ignored for a deterministic environment."""
     seconds: float = 60.0
-    """Gives up a part of the check, such as tracing reset or running it, with a finding after this many seconds.
-    What takes more than 5 seconds is named on standard error."""
+    """Stops a part of the check, such as tracing reset or running it, with a finding after this many seconds.
+    A part that takes more than 5 seconds is named on standard error.
+    """
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Checks, and prints the report."""
+    """Check an environment and print the report."""
     settings, words = flags.parse(COMMAND, DESCRIPTION, Settings(), arguments)
     environment, parameters = flags.parse_environment(words)
     flags.require("environment", "shoal check CartPole-v1", environment)

@@ -1,4 +1,4 @@
-"""`shoal envs`: the environments by name, and the parameters of one."""
+"""`shoal envs`: list the environments, or the parameters of one."""
 
 import dataclasses
 import inspect
@@ -16,11 +16,11 @@ DESCRIPTION = (
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """No flags."""
+    """This command has no options."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Lists all, or describes one."""
+    """List all environments, or describe one."""
     _, words = flags.parse(COMMAND, DESCRIPTION, Settings(), arguments)
     if words:
         print(describe(*flags.parse_environment(words)))
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def describe(name: str, parameters: dict[str, Any]) -> str:
-    """What an environment is, and what can be set."""
+    """Describe an environment and its parameters."""
     declared_parameters = api.parameters_of(name)
     environment = api.make(name, **parameters)
     lines = [

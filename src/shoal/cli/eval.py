@@ -1,4 +1,4 @@
-"""`shoal eval RUN`: whole episodes of a run's policies, a line for each seed."""
+"""`shoal eval RUN`: evaluate a run's policies on whole episodes, and print a line for each seed."""
 
 import dataclasses
 import json
@@ -29,11 +29,11 @@ class Settings:
     episodes: int = 100
     """Plays this many episodes with each policy."""
     which: Literal["best", "last"] = "best"
-    """Takes the policies with the best evaluation score, or the last ones."""
+    """Evaluates the policies with the best evaluation score (best), or the last ones (last)."""
     seed: int = -1
     """Evaluates the policy of this seed; -1 evaluates those of all seeds of the run."""
     mode: Literal["run", "greedy", "sampled"] = "run"
-    """Lets the policies take their mode, or sample; run does as the evaluations of the run did."""
+    """Takes the policies' mode (greedy) or samples actions (sampled); run does as the evaluations of the run did."""
     memory: Literal["run", "trial", "episode"] = "run"
     """Clears the memory of a recurrent policy after each trial or each episode; run does as it was trained."""
     sampled: bool = False
@@ -41,19 +41,21 @@ class Settings:
     episode_seed: int = 0
     """Sets the seed of the evaluation episodes."""
     render: str = ""
-    """Draws the first episodes of the best seed into this file, such as out.gif (or .mp4, by ffmpeg; .png for one
-    picture)."""
+    """Draws the first episodes of the best seed into this file, such as out.gif (or .mp4, by ffmpeg; .png for
+    one image).
+    """
     render_episodes: int = 3
     """Draws this many episodes, one after the other (render)."""
     plot: str = ""
-    """Draws the return of each episode of a trial by its index into this PNG, and beside it, for a policy with memory,
-    the return with the memory cleared at every episode."""
+    """Plots the return of each episode of a trial by its index into this PNG, and for a policy with memory
+    also the return with the memory cleared at every episode.
+    """
     json: bool = False
     """Prints everything as JSON."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Evaluates, and prints a table."""
+    """Evaluate, and print a table."""
     settings, words = flags.parse(COMMAND, DESCRIPTION, Settings(), arguments)
     run = flags.require("run", "shoal eval runs/CartPole-v1-ppo-20260131-093000", "".join(words[:1]))
     environment, parameters = flags.parse_environment([*settings.env, *words[1:]])
@@ -83,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def table(results: dict[str, Any]) -> str:
-    """A line for each seed, and the interquartile mean."""
+    """Format a line for each seed, and the interquartile mean."""
     lines = [
         f"{results['environment']}, {results['which']} policies, {results['mode']}, "
         f"{results['episodes']} episodes each",
@@ -101,7 +103,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def rendered_lines(results: dict[str, Any]) -> list[str]:
-    """What was drawn, and where it lies; nothing where nothing was."""
+    """Name the seed and the file that was drawn; empty where nothing was."""
     if "rendered" not in results:
         return []
     rendered = results["rendered"]
@@ -111,7 +113,7 @@ def rendered_lines(results: dict[str, Any]) -> list[str]:
 
 
 def trial_lines(by_episode: dict[str, dict[str, list]]) -> list[str]:
-    """Return and success by the index of an episode in its trial, the seeds' mean; nothing without trials."""
+    """Format return and success by the index of an episode in its trial, the seeds' mean; empty without trials."""
     if not by_episode:
         return []
     statistics, has_several_seeds = ("mean", "median", "p20"), len(by_episode["return"]["seeds"][0]) > 1

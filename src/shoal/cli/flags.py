@@ -1,4 +1,4 @@
-"""From words to settings: dataclasses are the flags, their docstrings the help, and a mistake is one sentence."""
+"""Parsing of command lines: the fields of dataclasses are the flags, their docstrings the help."""
 
 import ast
 import contextlib
@@ -238,7 +238,7 @@ class _LiteralNames(ast.NodeTransformer):
 
 
 def _error_sentence(panel: str) -> str:
-    """What tyro says in the first part of a panel, without its frame."""
+    """Return the text of the first part of tyro's error panel, without its frame."""
     lines = [line.strip(" │") for line in re.sub(r"\x1b\[[0-9;]*m", "", panel).splitlines()]
     lines = [line for line in lines if not line.startswith(("╭", "╰"))]
     end = next((i for i, line in enumerate(lines) if line.startswith("──")), len(lines))

@@ -1,4 +1,4 @@
-"""`shoal grid ...`: rulesets for grid worlds, drawn and shown."""
+"""`shoal grid ...`: draw rulesets for grid worlds, or show them."""
 
 import dataclasses
 import time
@@ -34,26 +34,25 @@ SHOW_DESCRIPTION = "Tells in words what a file of rulesets holds, or the ruleset
 
 @dataclasses.dataclass(frozen=True)
 class MakeSettings:
-    """What is written."""
+    """The flags of `shoal grid make`."""
 
     rulesets: int = 10_000
     """Draws this many rulesets."""
     held_out: float = 0.2
-    """Keeps this share of the rulesets for evaluation, as the part named held-out; any of them, since they are
-    shuffled."""
+    """Keeps this share of the rulesets (0 to 1), chosen at random, for evaluation, as the part named held-out."""
     seed: int = 0
-    """Sets the seed of all that is drawn."""
+    """Sets the seed of all draws."""
     save: str = ""
-    """Writes the rulesets to this file; left out, to SETTING.npz."""
+    """Writes the rulesets to this file; without it to SETTING.npz."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ShowSettings:
-    """No flags."""
+    """This command has no options."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Carries out one of the commands."""
+    """Run one of the commands."""
     name = arguments[0] if arguments else "--help"
     if name in flags.HELP_FLAGS:
         rows = [f"  {f'{name} {what}':<24}{text}" for name, (what, text) in COMMANDS.items()]
@@ -67,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def make_benchmark(arguments: Sequence[str]) -> int:
-    """Draws, writes the file, and says what is in it."""
+    """Draw rulesets, write the file, and print its content."""
     setting = next(iter(flags.leading_words(arguments)), "")
     published = api.PUBLISHED_RULESETS
     if setting and setting not in published:
@@ -103,7 +102,7 @@ def make_benchmark(arguments: Sequence[str]) -> int:
 
 
 def show(arguments: Sequence[str]) -> int:
-    """Prints a ruleset, or what a file holds."""
+    """Print a ruleset, or the content of a file."""
     _, words = flags.parse("shoal grid show FILE [N]", SHOW_DESCRIPTION, ShowSettings(), arguments)
     benchmark = api.Benchmark.load(flags.require("file", "shoal grid show small.npz 0", "".join(words[:1])))
     if len(words) == 1:

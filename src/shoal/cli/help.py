@@ -107,7 +107,7 @@ def _flag_text(name: str, declared: Any) -> str:
 
 
 def _type_name(declared: Any) -> str:
-    """What a flag takes, such as INT or {a,b}."""
+    """Return the kind of value of a flag, such as INT or {a,b}."""
     options = typing.get_args(declared)
     if typing.get_origin(declared) is typing.Literal:
         return f"{{{','.join(map(str, options))}}}"

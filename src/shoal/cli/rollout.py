@@ -1,4 +1,4 @@
-"""`shoal rollout ENV`: many environments at once, over all devices of the machine."""
+"""`shoal rollout ENV`: step many environments over all devices of the machine."""
 
 import dataclasses
 import json
@@ -29,9 +29,11 @@ class Settings:
     steps: int = 1000
     """Makes this many steps in each environment; an episode that ends is followed by a new one."""
     policy: str = ""
-    """Acts by the best policy of this run directory, in its own environment if ENV is left out; else at random."""
+    """Acts by the best policy of this run directory, in its own environment if ENV is left out; without it at
+    random.
+    """
     greedy: bool = False
-    """Takes the policy's mode in place of a sample (policy)."""
+    """Takes the policy's mode instead of a sample (policy)."""
     seed: int = 0
     """Sets the seed of the rollout."""
     devices: int = 0
@@ -43,7 +45,7 @@ class Settings:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Steps, and prints the statistics."""
+    """Make the steps, and print the statistics."""
     settings, words = flags.parse(COMMAND, DESCRIPTION, Settings(), arguments)
     environment, parameters = flags.parse_environment(words)
     if not settings.policy:
@@ -70,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def statistics_text(result: api.RolloutResult, title: str) -> str:
-    """The statistics in a few lines."""
+    """Format the statistics in a few lines."""
     lines = [
         f"{title}: {result.num_envs:,} environments, {result.num_steps:,} steps each, "
         f"{result.devices} device{'s' * (result.devices > 1)}",
@@ -90,7 +92,7 @@ def statistics_text(result: api.RolloutResult, title: str) -> str:
 
 
 def as_json(result: api.RolloutResult) -> str:
-    """The statistics as JSON; what no episode tells is null."""
+    """Return the statistics as JSON; a statistic without episodes is null."""
     values = {
         field.name: getattr(result, field.name)
         for field in dataclasses.fields(result)

@@ -1,4 +1,4 @@
-"""`shoal train ENV`: trains with several seeds at once, prints the result, writes a run directory."""
+"""`shoal train ENV`: train with several seeds at once, print the result, write a run directory."""
 
 import dataclasses
 import time
@@ -22,28 +22,28 @@ DESCRIPTION = (
 
 @dataclasses.dataclass(frozen=True)
 class Choices:
-    """What is trained, and from what."""
+    """The environment, the algorithm, and the origin of the settings."""
 
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "most used": ("algorithm", "config", "from_", "preset", "quiet")
     }
 
     algorithm: str = "ppo"
-    """Trains with this algorithm: ppo, a2c, reinforce, or the config of your own as module:Name."""
+    """Trains with this algorithm: ppo, a2c, reinforce, or a config of your own as module:Name."""
     config: str = ""
-    """Takes over the settings of this run directory or config.json; then ENV may be left out."""
+    """Uses the settings of this run directory or config.json; then ENV may be left out."""
     preset: bool = True
-    """Takes the tuned settings of ENV, where there are any and no config is given."""
+    """Uses the tuned settings of ENV, where there are any and no config is given."""
     from_: Annotated[str, tyro.conf.arg(name="from")] = ""
     """Starts the seeds from the last parameters of this run, the k-th from its k-th (fine-tuning)."""
     quiet: bool = False
-    """Shows no progress; the result is printed all the same."""
+    """Shows no progress; the result is still printed."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Trains, and prints the result."""
+    """Train, and print the result."""
     words = flags.leading_words(arguments)
-    if not words:  # ENV stands elsewhere: read all flags once to find what is none
+    if not words:  # ENV is among the flags: read all flags once to find the words that are none
         without_help = [word for word in arguments if word not in flags.HELP_FLAGS]
         words = _parse(without_help, environment="")[-1]
     choices, overrides, words = _parse(arguments, flags.parse_environment(words)[0])
@@ -71,9 +71,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _parse(arguments: Sequence[str], environment: str) -> tuple[Any, dict[str, Any], list[str]]:
-    """The choices, the settings that the flags give, and the words that are no flags.
+    """Return the choices, the settings that the flags give, and the words that are no flags.
 
-    What the defaults are, and which flags there are, depends on a few of the flags.
+    The defaults, and the existing flags, depend on a few of the flags.
     """
     config = flags.value_of("--config", arguments)
     preset = "--no-preset" not in (word.replace("_", "-") for word in arguments)
@@ -91,7 +91,7 @@ def _parse(arguments: Sequence[str], environment: str) -> tuple[Any, dict[str, A
     ]
     default: Any = dataclasses.make_dataclass("Train", fields, bases=(Choices,), frozen=True)(algorithm)
     choices, words = flags.parse(COMMAND, DESCRIPTION, default, arguments)
-    # Only what was given overrides: what a setting implies is settled again from that.
+    # Only the given settings override: settings that follow from others are decided again.
     given_names = flags.given_fields(default, arguments)
     parts = (choices.run, getattr(choices, title))
     values = {field.name: getattr(part, field.name) for part in parts for field in dataclasses.fields(part)}
@@ -99,9 +99,9 @@ def _parse(arguments: Sequence[str], environment: str) -> tuple[Any, dict[str, A
 
 
 def _assignments(arguments: Sequence[str]) -> list[str]:
-    """The words name=value, wherever they stand: parameters of the environment, and perhaps a flag's values.
+    """Return the words name=value at any place: parameters of the environment, and perhaps values of flags.
 
-    The last one of each name: two flags may take values of one name.
+    Only the last one of each name, since two flags may have values of one name.
     """
     words = [word for word in arguments if "=" in word and not word.startswith("-")]
     return list({word.partition("=")[0]: word for word in words}.values())

@@ -93,7 +93,7 @@ class Batch:
 
         Args:
           state: from `reset` or `step`.
-          action: [N, ...]; ignored where an environment starts anew.
+          action: [N, ...]; ignored where a new episode starts.
           key: as in `reset`; a different one at every step.
           first_index: as in `reset`.
 

@@ -127,9 +127,7 @@ def fields_of(environment: Any) -> dict[str, Any]:
 
 
 def trees_equal(one: Any, other: Any) -> bool:
-    """Report whether two trees have the same structure and equal leaves of equal dtypes (numbers may have any
-    dtype).
-    """
+    """Report whether two trees have equal structures and leaves; dtypes count, except those of numbers."""
     leaves = jax.tree.leaves(one), jax.tree.leaves(other)
     structures: list[Any] = [jax.tree.structure(tree) for tree in (one, other)]
     try:

@@ -181,9 +181,7 @@ def _to_array(name: str, value: list | tuple, declared: Any, default: Any) -> np
 
 
 def _allowed_dtypes(declared: Any) -> tuple[str, ...]:
-    """Return the names of the dtypes that jaxtyping's `Float[Array, "n"]` and similar types allow, common
-    ones first.
-    """
+    """Return the dtypes that jaxtyping's `Float[Array, "n"]` and similar types allow, common ones first."""
     allowed = getattr(declared, "dtypes", ())
     common = [name for name in ("float32", "int32", "bool", "uint8", "uint32") if name in allowed]
     return (

@@ -201,7 +201,7 @@ class Trial(Wrapper):
         }
         for name in info:
             if name in reserved or name in ("return", "length"):
-                raise ShoalError(f"a Trial has no room for {name!r} in `info`, a name of its own; rename it")
+                raise ShoalError(f"a Trial uses the name {name!r} in `info` itself; rename that entry")
 
 
 def _episode_results(state: TrialState, info: Mapping[str, Array]) -> dict[str, Array]:

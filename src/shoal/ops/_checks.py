@@ -1,4 +1,4 @@
-"""What the operations require of their arguments, checked while tracing: shapes and dtypes, never values."""
+"""Checks of the operations' arguments while tracing: shapes and dtypes, never values."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ Array = jax.Array
 
 
 def same_shape(shape: str = "", **arrays: Array) -> tuple[int, ...]:
-    """The shape that all the named arrays have; `shape` words it, as in "[T]", and so requires that many axes.
+    """Return the shape of all named arrays; `shape`, such as "[T]", describes it and gives the number of axes.
 
     Raises:
       ValueError: they differ, or have another number of axes than `shape`.
@@ -25,7 +25,7 @@ def same_shape(shape: str = "", **arrays: Array) -> tuple[int, ...]:
 
 
 def leading(shape: tuple[int, ...], axes: str, **arrays: Array) -> None:
-    """Requires that each named array has the axes `axes`, as in "[T, A]", and begins with the given shape.
+    """Require that each named array has the axes `axes`, such as "[T, A]", and begins with the given shape.
 
     Raises:
       ValueError: one has another number of axes, or begins otherwise.
@@ -37,7 +37,7 @@ def leading(shape: tuple[int, ...], axes: str, **arrays: Array) -> None:
 
 
 def broadcastable(shape: tuple[int, ...], **arrays: Array | float) -> None:
-    """Requires that each named argument is a number or has the given shape.
+    """Require that each named argument is a number or has the given shape.
 
     Raises:
       ValueError: one has another shape.
@@ -49,7 +49,7 @@ def broadcastable(shape: tuple[int, ...], **arrays: Array | float) -> None:
 
 
 def floating(**arrays: Array) -> np.dtype:
-    """The floating dtype that all the named arrays have.
+    """Return the floating dtype of all named arrays.
 
     Raises:
       TypeError: one is not floating, or two differ.
@@ -65,7 +65,7 @@ def floating(**arrays: Array) -> np.dtype:
 
 
 def common_dtype(r_t: Array, **arrays: Array) -> np.dtype:
-    """The floating dtype of the named arrays, and of the rewards, unless these are integers or booleans.
+    """Return the floating dtype of the named arrays, and of the rewards, unless these are integers or booleans.
 
     Raises:
       TypeError: as `floating`.
@@ -75,7 +75,7 @@ def common_dtype(r_t: Array, **arrays: Array) -> np.dtype:
 
 
 def real(**arrays: Array | float) -> None:
-    """Requires floating numbers, integers or booleans: what can be a reward or a weight.
+    """Require floating numbers, integers or booleans, as rewards and weights are.
 
     Raises:
       TypeError: one is something else (complex numbers, keys).
@@ -87,7 +87,7 @@ def real(**arrays: Array | float) -> None:
 
 
 def integer(**arrays: Array) -> None:
-    """Requires integers: indices of actions.
+    """Require integers, as indices of actions are.
 
     Raises:
       TypeError: one has another dtype.
@@ -96,7 +96,7 @@ def integer(**arrays: Array) -> None:
 
 
 def boolean(**arrays: Array) -> None:
-    """Requires booleans: flags and masks.
+    """Require booleans, as flags and masks are.
 
     Raises:
       TypeError: one has another dtype.

@@ -1,6 +1,6 @@
-"""What the functions of returns share: which transitions count, where they go on, and the backward recursion.
+"""Streams of transitions for the functions of returns: weights, ends of episodes, and the backward recursion.
 
-The rules at the ends of episodes are in `shoal.ops.returns`; this is the one place that follows them.
+The rules at the ends of episodes are in `shoal.ops.returns`; this module alone applies them.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ PyTree = Any
 
 
 class Stream(NamedTuple):
-    """One stream of transitions as it was given, each [T], or one row of it."""
+    """One stream of transitions as the caller gives it, each [T], or one row of it."""
 
     r_t: Array
     discount_t: Array
@@ -26,14 +26,14 @@ class Stream(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One transition, each a number; what may not be read is 0."""
+    """One transition, each entry a number; entries that may not be read are 0."""
 
     r_t: Array
     discount_t: Array
-    lambda_t: Array  # 0 where nothing goes on
-    is_transition: Array  # whether this is a transition at all
+    lambda_t: Array  # 0 where the recursion ends
+    is_transition: Array  # whether the weight is not 0
     bootstraps: Array  # whether the value of where it led is read: it counts, and nothing terminated there
-    continues: Array  # whether the next transition belongs to the same episode, and there is one
+    continues: Array  # whether the next transition belongs to the same episode and exists
 
 
 def stream(
@@ -44,7 +44,7 @@ def stream(
     w_tm1: Array | None,
     **values: Array,
 ) -> Stream:
-    """Checks one stream, and `values` (by name, [T]) against it.
+    """Check one stream, and `values` (by name, [T]) against it.
 
     Raises:
       ValueError: shapes disagree, or λ is a number outside [0, 1].
@@ -70,18 +70,18 @@ def stream(
 def scan_backwards(
     s: Stream, step: Callable[..., tuple[PyTree, PyTree]], start: PyTree, values: PyTree
 ) -> PyTree:
-    """One scan from the end of the stream to its start.
+    """Scan once from the end of the stream to its start.
 
-    All is computed within it, on one step: what is prepared for all steps at once is written to memory and read
-    again, and `vmap` over a second axis transposes it, which together takes up to twice the time.
+    All is computed within the scan, for one step: values that are prepared for all steps at once are written
+    to memory and read again, and `vmap` over a second axis transposes them, which together takes up to twice
+    the time.
 
     Args:
       s: the stream.
-      step: (the step, what the following one passed on, the step's `values`) -> (what it passes on, its result).
-        What would be passed on across an end, or from beyond the stream, is 0.
-      start: zeros of the structure that is passed on.
+      step: (the step, the value passed back from the following step, the step's `values`) -> (the value to pass back,
+        its result). A value that would be passed back across an end, or from beyond the stream, is 0.
+      start: zeros of the structure that is passed back.
       values: further arrays, [T, ...] each.
-
     Returns:
       the results, [T, ...].
     """
@@ -91,7 +91,7 @@ def scan_backwards(
     ) -> tuple[tuple[PyTree, Array], PyTree]:
         following, next_is_transition = carry
         now = _masked_step(row[0], next_is_transition)
-        # Selected, and not only multiplied by 0: the next episode may have diverged.
+        # Selected, and not only multiplied by 0: values of the next episode may be NaN or infinite.
         following = jax.tree.map(lambda x: masked(now.continues, x), following)
         passed_on, result = step(now, following, *row[1])
         return (passed_on, now.is_transition), result
@@ -100,7 +100,7 @@ def scan_backwards(
 
 
 def accumulate(s: Stream, terms: Callable[..., tuple[Array, Array]], values: tuple[Array, ...]) -> Array:
-    """x_{t-1} = fixed_t + decay_t x_t, where x_t is 0 if nothing goes on; `terms` gives the two of one step."""
+    """Compute x_{t-1} = fixed_t + decay_t x_t, where x_t is 0 at an end; `terms` gives the two of one step."""
 
     def step(now: Step, following: Array, *value: Array) -> tuple[Array, Array]:
         fixed, decay = terms(now, *value)
@@ -111,37 +111,37 @@ def accumulate(s: Stream, terms: Callable[..., tuple[Array, Array]], values: tup
 
 
 def masked(where: Array, x: Array) -> Array:
-    """`x` where it may be read, and 0 elsewhere, in its gradient too; `x` may have further axes, at its end."""
+    """Replace `x` by 0 where it may not be read, in its gradient too; `x` may have further axes at its end."""
     x = jnp.asarray(x)
     where = where.reshape(where.shape + (1,) * (x.ndim - where.ndim))
     return jnp.where(where, x, jnp.zeros((), x.dtype))
 
 
 def td_error(now: Step, v_tm1: Array, v_t: Array) -> Array:
-    """δ_t = r_t + γ_t v_t - v_{t-1}; 0 where the weight is 0."""
+    """Compute δ_t = r_t + γ_t v_t - v_{t-1}; 0 where the weight is 0."""
     return now.r_t + now.discount_t * masked(now.bootstraps, v_t) - masked(now.is_transition, v_tm1)
 
 
 def corrected_terms(now: Step, q_t: Array, v_t: Array, c_t: Array) -> tuple[Array, Array]:
-    """The terms of G_{t-1} = r_t + γ_t (v_t + λ_t c_t (G_t - q_t)), whose bracket is v_t if nothing goes on."""
+    """Return the terms of G_{t-1} = r_t + γ_t (v_t + λ_t c_t (G_t - q_t)), whose bracket is v_t at an end."""
     trace_t = now.lambda_t * masked(now.continues, c_t)
     bootstrap_t = masked(now.bootstraps, v_t) - trace_t * masked(now.continues, q_t)
     return now.r_t + now.discount_t * bootstrap_t, now.discount_t * trace_t
 
 
 def lambda_terms(now: Step, v_t: Array) -> tuple[Array, Array]:
-    """The terms of G_{t-1} = r_t + γ_t ((1 - λ_t) v_t + λ_t G_t), whose bracket is v_t if nothing goes on."""
+    """Return the terms of G_{t-1} = r_t + γ_t ((1 - λ_t) v_t + λ_t G_t), whose bracket is v_t at an end."""
     bootstrap_t = (1 - now.lambda_t) * masked(now.bootstraps, v_t)
     return now.r_t + now.discount_t * bootstrap_t, now.discount_t * now.lambda_t
 
 
 def stop_gradient_if(x: Array, stop: bool) -> Array:
-    """`x`, without its gradient if `stop`."""
+    """Return `x`, without its gradient if `stop`."""
     return jax.lax.stop_gradient(x) if stop else x
 
 
 def _masked_step(s: Stream, next_is_transition: Array) -> Step:
-    """One step of the stream, given whether the next one counts."""
+    """Return one step of the stream, given whether the next one is a transition."""
     is_transition = jnp.ones_like(next_is_transition) if s.is_transition is None else s.is_transition
     bootstraps = is_transition & (s.discount_t != 0)
     continues = bootstraps & ~s.last_t & next_is_transition

@@ -1,4 +1,4 @@
-"""What the losses of single transitions share: their checks, and which of their entries may be read."""
+"""Single transitions for the losses: checks of shapes and dtypes, and the entries that may be read."""
 
 import re
 from typing import NamedTuple
@@ -14,16 +14,16 @@ Shape = tuple[int, ...]
 
 
 class Transition(NamedTuple):
-    """Transitions with batch axes [...]; what may not be read is 0."""
+    """Transitions with batch axes [...]; entries that may not be read are 0."""
 
     r_t: Array
     discount_t: Array
-    is_transition: Array  # whether it is a transition at all: its weight is not 0
+    is_transition: Array  # whether the weight is not 0
     bootstraps: Array  # whether what follows is read: it counts, and nothing terminated there
 
 
 def transition(r_t: Array, discount_t: Array, w_tm1: Array | None, **floats: Array) -> Transition:
-    """Checks the batch axes of the transitions and the dtypes of all, `floats` (by name) included.
+    """Check the batch axes of the transitions and the dtypes of all arrays, `floats` (by name) included.
 
     Raises:
       ValueError: shapes disagree.
@@ -44,10 +44,10 @@ def transition(r_t: Array, discount_t: Array, w_tm1: Array | None, **floats: Arr
 
 
 def check_axes(batch: Shape, axes: str, **arrays: Array) -> None:
-    """Requires axes of each named array, in their order, as in "[..., A, n] [..., A, m] [n]".
+    """Require the axes of each named array, in their order, such as "[..., A, n] [..., A, m] [n]".
 
-    The dots stand for `batch`, and equal letters for equal lengths; where there are none, as in "[n]", the batch axes
-    may be there or not.
+    The dots stand for `batch`, and equal letters for equal lengths. Without dots, as in "[n]", the batch axes
+    are optional.
 
     Raises:
       ValueError: an array has others.
@@ -69,6 +69,6 @@ def check_axes(batch: Shape, axes: str, **arrays: Array) -> None:
 
 
 def td_error(t: Transition, prediction: Array, value_t: Array, stop_target_gradients: bool) -> Array:
-    """δ_t = r_t + γ_t v_t - v_{t-1}, of a value that has been kept where it may be read; 0 where none counts."""
+    """Compute δ_t = r_t + γ_t v_t - v_{t-1} from a value that is masked already; 0 where the weight is 0."""
     target = stop_gradient_if(t.r_t + t.discount_t * value_t, stop_target_gradients)
     return target - masked(t.is_transition, prediction)

@@ -21,13 +21,14 @@ Array = jax.Array
 
 
 def categorical_projection(atoms: Array, probabilities: Array, onto: Array) -> Array:
-    """A categorical distribution on other atoms: each mass goes to its two neighbours, the nearer one gets more.
+    """Project a categorical distribution to other atoms: each mass is split between its two neighbours.
 
         p'_i = Σ_j p_j (f_{i-1}(z_j) - f_i(z_j)),   f_i(z) = clip((z - z'_i) / (z'_{i+1} - z'_i), 0, 1)
         with f of before the first atom 1 and of the last 0
 
-    The masses keep their sum and none is negative; masses beyond the ends go to the ends; a mass at an atom goes
-    there undivided; and the mean is kept if no mass lies beyond the ends. The supports may differ in every way.
+    The nearer neighbour gets more, and a mass at an atom goes there undivided; masses beyond the ends go to the
+    ends. The masses keep their sum and none is negative, and the mean is kept if no mass lies beyond the ends.
+    The supports may differ in every way.
 
     Args:
       atoms: z, in any order, [m] or [..., m].
@@ -49,7 +50,7 @@ def categorical_projection(atoms: Array, probabilities: Array, onto: Array) -> A
     z, lower, upper = jnp.asarray(atoms)[..., None, :], onto[..., :-1, None], onto[..., 1:, None]
     is_distinct = upper > lower
     moved_up = jnp.where(is_distinct, (z - lower) / jnp.where(is_distinct, upper - lower, 1.0), z >= upper)
-    moved_up = jnp.clip(moved_up, 0.0, 1.0)  # which part of a mass at z has passed from atom i to i + 1
+    moved_up = jnp.clip(moved_up, 0.0, 1.0)  # the share of a mass at z that has moved from atom i to i + 1
     unchanged = [(0, 0)] * (moved_up.ndim - 2)
     inflow = jnp.pad(moved_up, [*unchanged, (1, 0), (0, 0)], constant_values=1.0)
     outflow = jnp.pad(moved_up, [*unchanged, (0, 1), (0, 0)])
@@ -402,7 +403,7 @@ def _quantile_q_learning(
 def _categorical_loss(
     t: Transition, atoms_tm1: Array, logits_tm1: Array, atoms_t: Array, logits_t: Array, stop: bool
 ) -> Array:
-    """The cross-entropy of the projected target and the prediction, of logits [..., n] and [..., m]."""
+    """Compute the cross-entropy of the projected target and the prediction, from logits [..., n] and [..., m]."""
     probabilities = jax.nn.softmax(masked(t.bootstraps, logits_t))
     shifted_atoms = t.r_t[..., None] + t.discount_t[..., None] * atoms_t
     target = stop_gradient_if(categorical_projection(shifted_atoms, probabilities, atoms_tm1), stop)

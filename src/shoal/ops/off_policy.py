@@ -279,7 +279,7 @@ def q_lambda_peng(
     *,
     stop_target_gradients: bool = True,
 ) -> Array:
-    """Q(λ) after Peng and Williams: λ-returns with the greedy value, whatever was done.
+    """Q(λ) after Peng and Williams: λ-returns with the greedy value, for any actions.
 
         G_{t-1} = r_t + γ_t ((1 - λ_t) max_a q_t(a) + λ_t G_t)
 
@@ -422,7 +422,7 @@ def _with_actions(
     pi_t: Array | None = None,
     **values: Array,
 ) -> Stream:
-    """The stream, after checking what has an axis of actions against it."""
+    """Return the stream, after checking the arrays with an axis of actions against it."""
     s = stream(r_t, discount_t, last_t, lambda_, w_tm1, **values)
     _checks.leading(s.last_t.shape, "[T, A]", q_t=q_t)
     if a_t is not None:
@@ -435,11 +435,11 @@ def _with_actions(
 
 
 def _expected(now: Step, q_t: Array, pi_t: Array) -> Array:
-    """Σ_a π(a) q(a) of one step; 0 where nothing bootstraps. An illegal action's value may be infinite or NaN."""
+    """Compute Σ_a π(a) q(a) of one step; 0 where nothing bootstraps. Illegal values may be infinite or NaN."""
     pi_t = masked(now.bootstraps, pi_t)
     return jnp.sum(pi_t * masked(pi_t > 0, q_t))
 
 
 def _maximum(now: Step, q_t: Array) -> Array:
-    """max_a q(a) of one step; 0 where nothing bootstraps. The maximum of NaN has no gradient that is 0."""
+    """Compute max_a q(a) of one step; 0 where nothing bootstraps. The maximum of NaN has no gradient that is 0."""
     return jnp.max(masked(now.bootstraps, q_t))

@@ -1,4 +1,4 @@
-"""A keyed permutation computed in place: every index finds its own image, and nothing is sorted.
+"""Pseudo-random permutations by a key, computed for each index separately and without sorting.
 
 `permutation(key, n)` stands for `jax.random.permutation(key, n)` where a shuffle only has to mix well
 (minibatches), not to be secret. An index i < n is written as two digits, i = left * radix + right, and
@@ -21,11 +21,11 @@ from shoal.ops import _checks
 Array = jax.Array
 
 ROUNDS = 10
-SMALL = 64  # up to here a Feistel network of ten rounds is visibly not uniform, and ranking is as cheap
+SMALL = 64  # up to here a Feistel network of ten rounds is measurably not uniform, and ranking is as fast
 
 
 def permute(key: Array, index: Array, n: int) -> Array:
-    """Where each index goes in the permutation of 0..n-1 that belongs to the key.
+    """Compute the images of indices in the permutation of 0..n-1 that belongs to the key.
 
     `permute(key, permute_of_all, n)` over all indices gives each of 0..n-1 once. Up to n = 64 every one
     of the n! permutations is equally likely; above, positions and pairs of positions are uniform within
@@ -56,7 +56,8 @@ def permute(key: Array, index: Array, n: int) -> Array:
     image = _feistel(round_keys, index.astype(jnp.uint32), left, right)
     if left * right > n:
         inside = _walk(round_keys, n, left, right)
-        # A loop of one turn at most, so that XLA does not pull the rounds into the look-up's slow loop.
+        # A loop of at most one iteration, so that XLA does not fuse the rounds into the slow loop of the
+        # look-up.
         image = jax.lax.while_loop(
             lambda i: jnp.any(i >= n),
             lambda i: jnp.where(i < n, i, inside[jnp.where(i < n, 0, i - n)]),
@@ -66,12 +67,12 @@ def permute(key: Array, index: Array, n: int) -> Array:
 
 
 def permutation(key: Array, n: int) -> Array:
-    """A pseudo-random permutation of 0..n-1, int32 [n]; see `permute`."""
+    """Compute a pseudo-random permutation of 0..n-1, int32 [n]; see `permute`."""
     return permute(key, jnp.arange(n, dtype=jnp.int32), n)
 
 
 def _ranks(key: Array, n: int) -> Array:
-    """The rank of each of n random words, ties in order of position: a uniform permutation."""
+    """Rank each of n random words, ties in order of position: a uniform permutation."""
     words = jax.random.bits(key, (n,), jnp.uint32)
     earlier = jnp.tri(n, k=-1, dtype=bool)
     before = (words[None, :] < words[:, None]) | ((words[None, :] == words[:, None]) & earlier)
@@ -79,7 +80,7 @@ def _ranks(key: Array, n: int) -> Array:
 
 
 def _radices(n: int) -> tuple[int, int]:
-    """Two digits' sizes whose product is n, or the least above it; neither over twice the other.
+    """Return the sizes of two digits whose product is n, or the least above it; neither is over twice the other.
 
     The excess over n is below the larger radix, so about one index in sqrt(n) has to walk, and none for
     a power of two or any other n with two divisors near its square root.
@@ -102,10 +103,10 @@ def _feistel(round_keys: Array, index: Array, left_radix: int, right_radix: int)
 
 
 def _walk(round_keys: Array, n: int, left: int, right: int) -> Array:
-    """Where a walk from each of the few places outside, n to left * right - 1, comes back inside.
+    """Walk from each of the few places outside, n to left * right - 1, to the place where it comes back inside.
 
-    Only these walk, however many indices are asked for; whoever lands on one looks its end up. A walk
-    that closes a circle outside stops there: no index from inside can have led to it.
+    Only these places are walked from, for any number of indices; an index that lands on one looks up its end.
+    A walk that closes a cycle outside stops there: no index from inside can lead to it.
     """
     outside = jnp.arange(n, left * right, dtype=jnp.uint32)
 
@@ -125,7 +126,7 @@ def _add(digit: Array, amount: Array, radix: int) -> Array:
 
 
 def _hash(digit: Array, round_key: Array, radix: int) -> Array:
-    """A keyed hash of a digit, in 0..radix-1 (a finaliser of two multiplications, then scaling)."""
+    """Hash a digit with a key to 0..radix-1 (a finaliser of two multiplications, then scaling)."""
     x = digit + round_key
     x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
     x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)

@@ -153,7 +153,7 @@ def dpo_surrogate(
     log_ratio = _clip_log_ratio(log_ratio)
     upward = jnp.expm1(log_ratio) * advantage
     downward = log_ratio * advantage
-    # Where the drift is not 0 upwards, r A is in it too: taken out, lest the two cancel at large ratios.
+    # Where the drift is not 0 upwards, r A is in it too: taken out, so that the two do not cancel at large ratios.
     gain_less_drift = advantage + alpha * _tanh(jnp.where(upward > 0, upward, 0.0) / alpha)
     drift = jnp.where(downward > 0, beta * _x_minus_tanh(jnp.where(downward > 0, downward, 0.0) / beta), 0.0)
     gain = jnp.exp(log_ratio) * advantage
@@ -189,14 +189,14 @@ _MAX_LOG_RATIO = 60.0  # exp(60) = 1e26: far beyond any use, and times an advant
 
 
 def _clip_log_ratio(log_ratio: Array) -> Array:
-    """Cuts a log-ratio where its exponential would overflow; infinity times a gradient of 0 is NaN."""
+    """Clip a log-ratio where its exponential would overflow; infinity times a gradient of 0 is NaN."""
     highest = min(_MAX_LOG_RATIO, math.log(float(jnp.finfo(jnp.result_type(log_ratio)).max)) - 1.0)
     return jnp.where(log_ratio > highest, highest, log_ratio)
 
 
 @jax.custom_jvp
 def _tanh(x: Array) -> Array:
-    """tanh(x), with a slope that keeps its digits where 1 - tanh(x)² has none left."""
+    """Compute tanh(x) with a gradient that stays accurate where 1 - tanh(x)² would cancel."""
     return jnp.tanh(x)
 
 
@@ -209,7 +209,7 @@ def _tanh_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Arr
 
 @jax.custom_jvp
 def _x_minus_tanh(x: Array) -> Array:
-    """x - tanh(x), near 0 by Lambert's continued fraction tanh(x) = x / (1 + x² / (3 + x² / (5 + ...)))."""
+    """Compute x - tanh(x), near 0 by Lambert's continued fraction tanh(x) = x / (1 + x² / (3 + x² / (5 + ...)))."""
     is_small = jnp.abs(x) < 1.0
     small = jnp.where(is_small, x, 0.0)
     squared, rest = jnp.square(small), jnp.zeros_like(small)

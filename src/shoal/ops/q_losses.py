@@ -148,7 +148,7 @@ def munchausen_q_learning(
 
 
 def _transition(r_t: Array, discount_t: Array, w_tm1: Array | None, a_tm1: Array, **q: Array) -> Transition:
-    """The checked transition of which q are values of actions, [..., A]."""
+    """Return the checked transition; the named q are values of actions, [..., A]."""
     t = transition(r_t, discount_t, w_tm1, **q)
     check_axes(t.r_t.shape, "[...]" + " [..., A]" * len(q), a_tm1=a_tm1, **q)
     _checks.integer(a_tm1=a_tm1)
@@ -156,7 +156,7 @@ def _transition(r_t: Array, discount_t: Array, w_tm1: Array | None, a_tm1: Array
 
 
 def _soft_maximum(q: Array, temperature: Array | float) -> Array:
-    """τ log Σ_a exp(q(a) / τ), [..., A] -> [...]; the largest is taken out first, so that none overflows."""
+    """Compute τ log Σ_a exp(q(a) / τ), [..., A] -> [...]; the largest is subtracted first, so that none overflows."""
     highest = jax.lax.stop_gradient(jnp.max(q, axis=-1, keepdims=True))
     rest = temperature * jax.nn.logsumexp((q - highest) / temperature, axis=-1)
     return highest[..., 0] + rest

@@ -47,7 +47,7 @@ def stratified_bootstrap_interval(
 ) -> tuple[float, float]:
     """Confidence interval of a statistic of runs: percentiles over samples with replacement.
 
-    Stratified: the seeds of each task are drawn anew among that task's own, so that every task keeps its
+    Stratified: the seeds of each task are drawn among that task's own, so that every task keeps its
     share. With one run the interval is that run's statistic, twice.
 
     Args:

@@ -1,4 +1,4 @@
-"""Means over what counts: weighted means and moments of a batch, and running moments of a pytree.
+"""Weighted means and moments of a batch, and running moments of a pytree.
 
 A weight of 0 takes an entry out, whatever it holds, NaN included. `axis_name` names the mapped axes
 (`vmap`, `shard_map`) whose batches count as one: every mean is then `psum(sum w x) / psum(sum w)`.
@@ -41,7 +41,7 @@ def weighted_mean(x: Array, w: Array, axis_name: AxisName = ()) -> Array:
 def weighted_moments(x: Array, w: Array, axis_name: AxisName = ()) -> tuple[Array, Array]:
     """Mean and (biased) variance, scalars; both 0 where all weights are 0.
 
-    Two passes over the data, so that a mean that is large beside the deviation costs no digits.
+    Two passes over the data, so that a mean much larger than the deviation costs no digits.
 
     Args:
       x: values, [...].
@@ -57,7 +57,7 @@ def weighted_moments(x: Array, w: Array, axis_name: AxisName = ()) -> tuple[Arra
 
 
 def standardise(x: Array, w: Array, axis_name: AxisName = (), epsilon: float = 1e-8) -> Array:
-    """Brings a batch to weighted mean 0 and standard deviation 1, as PPO does with advantages.
+    """Shift and scale a batch to weighted mean 0 and standard deviation 1, as PPO does with advantages.
 
         (x - mean) / (max(deviation, 1e-6 |mean|) + ε),   0 where the weight is 0
 
@@ -95,7 +95,8 @@ def explained_variance(target: Array, prediction: Array, w: Array, axis_name: Ax
       ValueError: target and prediction have different shapes, or w does not broadcast to them.
     """
     _checks.same_shape(target=target, prediction=prediction)
-    # Before they are subtracted: the difference of unsigned integers wraps, and that of half floats overflows.
+    # Converted before they are subtracted: the difference of unsigned integers wraps, and that of half floats
+    # overflows.
     target, prediction = jnp.asarray(target, jnp.float32), jnp.asarray(prediction, jnp.float32)
     _, residual = weighted_moments(target - prediction, w, axis_name)
     _, variance = weighted_moments(target, w, axis_name)
@@ -116,11 +117,11 @@ class RunningMoments(NamedTuple):
     count: Array  # type: ignore[assignment]  # sum of weights; a tuple's own count is of no use here
     mean: PyTree  # float32, of the example's shapes
     variance: PyTree  # of the same structure; biased (divided by the count)
-    residual: tuple[Array, PyTree, PyTree]  # what count, mean and variance lost to rounding
+    residual: tuple[Array, PyTree, PyTree]  # the rounding errors of count, mean and variance
 
 
 def init_moments(example: PyTree, only: Callable[[str], bool] | None = None) -> RunningMoments:
-    """No samples yet: mean 0, variance 1, so that `normalise` changes nothing but its clip.
+    """Return the moments before any sample: mean 0 and variance 1, with which `normalise` only clips.
 
     Args:
       example: a pytree of arrays of the shapes and dtypes of one sample. Leaves that are not of a
@@ -155,7 +156,7 @@ def moments_of(
     axis_name: AxisName = (),
     only: Callable[[str], bool] | None = None,
 ) -> RunningMoments:
-    """The moments of a first batch, to start from data and not from nothing.
+    """Return the moments of a first batch, to start from data.
 
     Args:
       batch: a pytree, each leaf with the same leading axes [...] before those of one sample.
@@ -174,7 +175,7 @@ def moments_of(
 def update_moments(
     moments: RunningMoments, batch: PyTree, weight: Array | None = None, axis_name: AxisName = ()
 ) -> RunningMoments:
-    """The moments with a batch of samples counted in.
+    """Return the moments with a batch of samples added.
 
     Args:
       moments: so far; equal on all devices.
@@ -217,7 +218,7 @@ def update_moments(
 
 
 def merge_moments(a: RunningMoments, b: RunningMoments) -> RunningMoments:
-    """The moments of both sets of samples together; the order does not matter.
+    """Merge the moments of two sets of samples; the order does not matter.
 
     Args:
       a: of some samples.
@@ -273,7 +274,7 @@ def normalise(
     maximum_deviation: float = math.inf,
     warm_up: float = 0.0,
 ) -> PyTree:
-    """Brings samples to mean 0 and standard deviation 1: `clip((x - mean) / deviation, -clip, clip)`.
+    """Shift and scale samples to mean 0 and standard deviation 1: `clip((x - mean) / deviation, -clip, clip)`.
 
     Args:
       moments: of such samples.
@@ -326,7 +327,7 @@ def _map_followed(
     maximum: float,
     warm_up: float,
 ) -> PyTree:
-    """Applies `transform(x, mean, mean's residual, deviation)` to the leaves that are followed."""
+    """Apply `transform(x, mean, mean's residual, deviation)` to the leaves that are followed."""
     warming_up = moments.count < warm_up
     parts = (moments.mean, moments.residual[1], standard_deviation(moments, minimum, maximum, warm_up))
     columns = zip(_matching_leaves(x, moments, "x"), *(jax.tree.leaves(part) for part in parts), strict=True)
@@ -353,7 +354,7 @@ def _is_followed(part: Array) -> bool:
 
 
 def _matching_leaves(x: PyTree, moments: RunningMoments, name: str) -> list[Array]:
-    """The leaves of samples that fit the moments; those that are followed as arrays.
+    """Return the leaves of samples that fit the moments; those that are followed as arrays.
 
     Raises:
       ValueError: their structure or a shape does not fit.
@@ -381,7 +382,7 @@ def _matching_leaves(x: PyTree, moments: RunningMoments, name: str) -> list[Arra
 
 
 def _weights(w: Array, x: Array) -> Array:
-    """Weights as float32 of the shape of x.
+    """Convert weights to float32 of the shape of x.
 
     Raises:
       ValueError: they do not broadcast to it.
@@ -418,7 +419,7 @@ def _batch_moments(
 
 
 def _merge_leaf(a: tuple[Array, ...], b: tuple[Array, ...]) -> tuple[Array, ...]:
-    """Merges (count, mean, variance, mean's residual, variance's residual) of two sets into the last four.
+    """Merge (count, mean, variance, mean's residual, variance's residual) of two sets into the last four.
 
     The smaller set moves the larger one, so that what is added is always the smaller number.
     """
@@ -431,14 +432,14 @@ def _merge_leaf(a: tuple[Array, ...], b: tuple[Array, ...]) -> tuple[Array, ...]
     spread = (small[2] - large[2]) + (small[4] - large[4]) + jnp.square(delta) * (1.0 - share)
     mean, mean_residual = _add_compensated(large[1], large[3], share * delta)
     variance, variance_residual = _add_compensated(large[2], large[4], share * spread)
-    # Two empty sets keep what `init_moments` put there, which is nobody's variance.
+    # Two empty sets keep the values of `init_moments`.
     return mean, variance, mean_residual, variance_residual
 
 
 def _add_compensated(
     high: Array, low: Array | float, x: Array, x_low: Array | float = 0.0
 ) -> tuple[Array, Array]:
-    """Adds to a number kept in two float32 words (Knuth's two-sum; Dekker 1971)."""
+    """Add to a number that is stored as two float32 words (Knuth's two-sum; Dekker 1971)."""
     total = high + x
     added = total - high
     error = (high - (total - added)) + (x - added)
@@ -457,7 +458,7 @@ def _rebuild(
     function: Callable[..., tuple[Array, ...]],
     others: list[list[Array]],
 ) -> RunningMoments:
-    """The moments with `function(*others, mean, variance, *residuals)` of each leaf that is followed."""
+    """Replace each followed leaf of the moments by `function(*others, mean, variance, *residuals)`."""
     structure = jax.tree.structure(moments.mean)
     moment_parts = list(zip(*(jax.tree.leaves(part) for part in _parts(moments)), strict=True))
     columns = zip(

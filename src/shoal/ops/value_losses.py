@@ -14,7 +14,7 @@ and atoms last.
 
 The result of a transition of weight 0 is 0. What is not read may hold anything, NaN included, in the gradient
 as well. An action that does not exist (below 0, or the number of actions and above) gives NaN where the weight is
-above 0. Nothing passes from one transition to another, so none of these functions needs to be told of `last_t`.
+above 0. Nothing passes from one transition to another, so none of these functions needs `last_t`.
 
 **Gradients.** `stop_target_gradients=True`, the default everywhere, makes the target a constant
 (semi-gradients); False lets gradients through to all inputs.
@@ -60,7 +60,7 @@ def huber(value: Array, target: Array | float = 0.0, delta: Array | float = 1.0)
 
 
 def clipped_value(value: Array, old_value: Array, target: Array, clip_coef: Array | float) -> Array:
-    """The larger of the loss of the value and that of the value kept within ε of its old one.
+    """The larger of two losses: of the value, and of the value clipped to within ε of its old one.
 
         max((v - g)², (v_old + clip(v - v_old, -ε, ε) - g)²) / 2
 
@@ -116,7 +116,7 @@ def td_learning(
 
 
 def _constant(value: Array, **target: Array | float) -> Array:
-    """The target, checked against the value, without its gradient."""
+    """Check the target against the value, and stop its gradient."""
     _checks.broadcastable(jnp.shape(value), **target)
     (array,) = target.values()
     if isinstance(array, int | float):

@@ -1,4 +1,4 @@
-"""V-trace: values and advantages of data that an older policy acted out.
+"""V-trace: value targets and advantages from data of an older policy.
 
 The rules at the ends of episodes, for gradients and for dtypes are those of `shoal.ops.returns`. All share
 
@@ -33,9 +33,9 @@ Array = jax.Array
 
 
 class VTrace(NamedTuple):
-    """What `vtrace` returns, each [T]."""
+    """The result of `vtrace`, each [T]."""
 
-    targets: Array  # v_{t-1}: what the value should be; V_{t-1} where the weight is 0
+    targets: Array  # v_{t-1}, the targets of the value; V_{t-1} where the weight is 0
     advantages: Array  # of the policy gradient, already with its ratio; 0 where the weight is 0
 
 
@@ -157,11 +157,12 @@ def vtrace_advantages(
     *,
     stop_target_gradients: bool = True,
 ) -> Array:
-    """V-trace's advantages without their ratio, for a loss that brings its own (PPO's).
+    """V-trace's advantages without their ratio, for a loss with its own ratio (PPO's).
 
-        A_{t-1} = r_t + γ_t [(1 - λ_t) V_t + λ_t v_t] - V_{t-1},   [...] = V_t where nothing goes on
+        A_{t-1} = r_t + γ_t [(1 - λ_t) V_t + λ_t v_t] - V_{t-1},   [...] = V_t at an end
 
-    The ratio within the targets corrects what followed; that of the action itself stands in the loss, once.
+    The ratio within the targets corrects the following transitions; the action's own ratio is in the loss,
+    once.
 
     Args:
       r_t: rewards, [T].
@@ -173,10 +174,8 @@ def vtrace_advantages(
       lambda_: trace decay, a number or [T].
       w_tm1: weights of the transitions, 0 or 1, [T]; None counts all.
       stop_target_gradients: whether the advantages are constants.
-
     Returns:
       advantages, [T]; 0 where the weight is 0.
-
     Raises:
       ValueError: the shapes disagree.
       TypeError: the dtypes disagree.
@@ -191,7 +190,7 @@ def vtrace_advantages(
 
 
 def _terms(clip_rho: Array | float, clip_c: Array | float) -> Callable[..., tuple[Array, Array]]:
-    """The terms of v_{t-1} - V_{t-1} = ρ_{t-1} δ_t + γ_t λ_t c_{t-1} (v_t - V_t)."""
+    """Return the terms of v_{t-1} - V_{t-1} = ρ_{t-1} δ_t + γ_t λ_t c_{t-1} (v_t - V_t)."""
     if isinstance(clip_rho, int | float) and isinstance(clip_c, int | float) and clip_rho < clip_c:
         raise ValueError(f"clip_rho={clip_rho} must be at least clip_c={clip_c}.")
 
@@ -204,11 +203,11 @@ def _terms(clip_rho: Array | float, clip_c: Array | float) -> Callable[..., tupl
 
 
 def _advantage(now: Step, v_tm1: Array, v_t: Array, target_t: Array) -> Array:
-    """r_t + γ_t [(1 - λ_t) V_t + λ_t v_t] - V_{t-1}."""
+    """Compute r_t + γ_t [(1 - λ_t) V_t + λ_t v_t] - V_{t-1}."""
     fixed, decay = lambda_terms(now, v_t)
     return fixed + decay * target_t - masked(now.is_transition, v_tm1)
 
 
 def _clipped_ratio(log_ratio: Array, bound: Array | float) -> Array:
-    """min(bound, exp(log_ratio)). The minimum is taken of the logarithms: a ratio that overflows has no gradient."""
+    """Compute min(bound, exp(log_ratio)), by the minimum of logarithms: infinite ratios have no gradient."""
     return jnp.exp(jnp.minimum(log_ratio, jnp.log(jnp.asarray(bound, log_ratio.dtype))))

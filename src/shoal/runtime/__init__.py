@@ -1,1 +1,1 @@
-"""What runs any algorithm: rollouts, the training loop, evaluation, populations, the run directory."""
+"""The runtime of every algorithm: rollouts, the training loop, evaluation, populations, the run directory."""

@@ -1,4 +1,4 @@
-"""A trained policy as a callable value: what `shoal.load` returns."""
+"""Trained policies as callable values, which `shoal.load` returns."""
 
 import dataclasses
 import functools
@@ -17,12 +17,12 @@ from shoal.user_code import reports_user_code
 
 @dataclasses.dataclass(frozen=True)
 class TrainedPolicy:
-    """A policy with its normaliser, ready to act.
+    """A trained policy with its normaliser.
 
     Attributes:
-      config: the algorithm's, whose `act` is used.
-      parameters: what acting needs.
-      environment: the one that it was trained in.
+      config: the algorithm's config, whose `act` is used.
+      parameters: the part of the learner that acting needs.
+      environment: the environment that it was trained in.
     """
 
     config: Any
@@ -45,15 +45,15 @@ class TrainedPolicy:
 
     @property
     def memory_lasts(self) -> str:
-        """How long its memory lasts in trials, "trial" or "episode"; "none" without one."""
+        """The duration of its memory in trials, "trial" or "episode"; "none" without memory."""
         has_memory = jax.tree.leaves(self.initial_memory()) and hasattr(self.config, "memory_lasts")
         return self.config.memory_lasts if has_memory else "none"
 
     def with_memory_lasts(self, memory_lasts: str) -> "TrainedPolicy":
-        """The same policy with a memory that lasts a whole "trial", or is cleared with every "episode" of one.
+        """Return the same policy with a memory that lasts a whole "trial", or is cleared with every "episode".
 
         Raises:
-          ShoalError: it has no memory, or the word is neither.
+          ShoalError: it has no memory, or `memory_lasts` is neither.
         """
         if memory_lasts not in ("trial", "episode"):
             raise ShoalError(f"memory_lasts={memory_lasts!r} must be 'trial' or 'episode'.")
@@ -65,10 +65,10 @@ class TrainedPolicy:
 
     @reports_user_code
     def initial_memory(self, batch_shape: tuple[int, ...] = (1,)) -> Memory:
-        """The memory before an episode's first step; () for a policy without memory.
+        """Return the memory before an episode's first step; () for a policy without memory.
 
         Raises:
-          ShoalError: the shape is no tuple of whole numbers.
+          ShoalError: the shape is not a tuple of whole numbers.
         """
         if not isinstance(batch_shape, tuple | list):
             raise ShoalError(
@@ -89,7 +89,7 @@ class TrainedPolicy:
         action_mask: Any = None,
         key: Array | None = None,
     ) -> tuple[Memory, np.ndarray]:
-        """Acts on one observation, or on a batch with one leading axis.
+        """Choose the action for one observation, or for a batch with one leading axis.
 
         Args:
           memory: from `initial_memory` (of the batch's shape) or the previous call.
@@ -97,16 +97,14 @@ class TrainedPolicy:
             left out.
           reward: of the step that led here.
           first: whether the observation begins an episode.
-          action_mask: the legal actions, where the environment has them.
+          action_mask: the legal actions, where the environment has masks.
           key: samples an action; without it the policy takes its mode.
-
         Returns:
           memory and action, batched as the observation is.
-
         Raises:
           ShoalError: the observation or the mask does not have its space's shape; an observation is NaN, infinite
-            where its space has a bound, or no value of a Discrete or integer space; the mask allows no action; the
-            reward is not finite; the memory is not of the policy or of another batch; or the key is none.
+            where its space has a bound, or not a value of a Discrete or integer space; the mask allows no action; the
+            reward is not finite; the memory is of another policy or another batch; or the key is not a key.
         """
         spec, space = self.spec, self.spec.of_actor.observation_space
         observation = as_numbers(without_entries(observation, spec.critic_only), space)
@@ -120,7 +118,7 @@ class TrainedPolicy:
             batch_shape = () if is_single else (size,)
             action_mask = as_mask(action_mask, spec.action_space, batch_shape)
             action_mask = jax.tree.map(lambda x: x[None], action_mask) if is_single else action_mask
-        fields: dict[str, Any] = {  # NumPy's arrays, which are transferred all at once
+        fields: dict[str, Any] = {  # NumPy arrays, which are transferred in one call
             "reward": as_batch("reward", reward, np.float32, size),
             "discount": np.ones(size, np.float32),
             "first": as_batch("first", first, bool, size),
@@ -146,10 +144,10 @@ def _act(
 
 
 def as_numbers(observation: PyTree, space: Space, name: str = "observation") -> PyTree:
-    """An observation as arrays of NumPy's, whatever numbers or lists it was given as.
+    """Convert an observation, given as numbers or lists, to NumPy arrays.
 
     Raises:
-      ShoalError: a part of it is no array of numbers, or it lacks an entry of a dictionary.
+      ShoalError: a part of it is not an array of numbers, or it lacks an entry of a dictionary.
     """
     if isinstance(space, Dict):
         if not isinstance(observation, dict) or set(observation) != set(space):
@@ -165,17 +163,17 @@ def as_numbers(observation: PyTree, space: Space, name: str = "observation") -> 
 
 
 def as_arrays(observation: PyTree, space: Space, name: str = "observation") -> PyTree:
-    """The arrays of an observation with the space's dtypes.
+    """Convert the arrays of an observation to the space's dtypes.
 
-    Numbers outside a Box's bounds are taken, since bounds are not always kept by those who measure.
+    Numbers outside a Box's bounds are accepted, since measurements do not always stay within bounds.
 
     Raises:
-      ShoalError: a number is NaN, infinite where its Box has a bound, none that an integer Box's dtype holds, or
-        none of a Discrete or MultiDiscrete space.
+      ShoalError: a number is NaN, infinite where its Box has a bound, not representable in an integer Box's dtype, or
+        not in a Discrete or MultiDiscrete space.
     """
     if isinstance(space, Dict):
         return {key: as_arrays(observation[key], part, f"{name}[{key!r}]") for key, part in space.items()}
-    with np.errstate(invalid="ignore", over="ignore"):  # what does not fit is told below
+    with np.errstate(invalid="ignore", over="ignore"):  # the error for values that do not fit is raised below
         array = observation.astype(space.dtype)
     if isinstance(space, Box) and jnp.issubdtype(space.dtype, np.floating):
         if not np.isfinite(array).all():
@@ -194,7 +192,7 @@ def as_arrays(observation: PyTree, space: Space, name: str = "observation") -> P
 
 
 def _check_infinities(name: str, array: np.ndarray, space: Box) -> None:
-    """Raises ShoalError for the first NaN, or infinity on a side where the space has a bound."""
+    """Raise ShoalError for the first NaN, or infinity on a side where the space has a bound."""
     is_wrong = np.isnan(array)
     is_wrong |= (array == np.inf) & np.isfinite(space.high)
     is_wrong |= (array == -np.inf) & np.isfinite(space.low)
@@ -211,10 +209,10 @@ def _raise_wrong_value(name: str, array: np.ndarray, is_wrong: np.ndarray, expec
 
 
 def as_batch(name: str, value: Any, dtype: Any, size: int) -> np.ndarray:
-    """A number of every observation of a batch, [size], from one or as many.
+    """Return one number per observation of a batch, [size], from one number or from `size` numbers.
 
     Raises:
-      ShoalError: there are as many as that of neither, or one is not finite.
+      ShoalError: another number of values is given, or one is not finite.
     """
     try:
         if isinstance(value, str):  # which NumPy would read as a number
@@ -230,11 +228,11 @@ def as_batch(name: str, value: Any, dtype: Any, size: int) -> np.ndarray:
 
 
 def as_mask(mask: PyTree, space: Space, batch_shape: tuple[int, ...], name: str = "action_mask") -> PyTree:
-    """A mask as boolean arrays, whatever numbers or lists it was given as.
+    """Convert a mask, given as numbers or lists, to boolean arrays.
 
     Raises:
-      ShoalError: it is not of the shape that the actions' space has a mask of, for each observation, or it allows
-        no action for one of them.
+      ShoalError: it does not have the shape of the action space's mask for each observation, or it allows no action
+        for one of them.
     """
     if isinstance(space, Dict):
         if not isinstance(mask, dict) or not set(mask) <= set(space):
@@ -262,10 +260,10 @@ def as_mask(mask: PyTree, space: Space, batch_shape: tuple[int, ...], name: str 
 
 
 def as_key(key: Any) -> Array | None:
-    """A random key, made of words by `jax.random.key` or `PRNGKey`; None stays None.
+    """Return a typed random key, from `jax.random.key` or from the words of `PRNGKey`; None stays None.
 
     Raises:
-      ShoalError: it is no single key.
+      ShoalError: it is not one key.
     """
     if key is None:
         return None
@@ -280,7 +278,7 @@ def as_key(key: Any) -> Array | None:
 
 
 def check_memory(memory: Memory, size: int, structure: Any) -> None:
-    """Raises ShoalError unless the memory is built like that, and of `size` environments."""
+    """Raise ShoalError unless the memory has the given structure for `size` environments."""
     if jax.tree.structure(memory) != structure:
         raise ShoalError(
             f"memory={short_repr(memory)} is no memory of this policy; begin with initial_memory(({size},))."
@@ -294,7 +292,7 @@ def check_memory(memory: Memory, size: int, structure: Any) -> None:
 
 
 def batch_axes(observation: PyTree, space: Space) -> int:
-    """How many leading axes an observation has beyond its space's shape, 0 or 1.
+    """Count the leading axes that an observation has beyond its space's shape, 0 or 1.
 
     Raises:
       ShoalError: the shape is neither one element's nor a batch's.

@@ -1,9 +1,9 @@
 """T steps of N environments over all devices, by random actions or a policy: statistics, or the whole data.
 
-The environments are split over the devices. Each draws from keys of its own index, its actions and its
-resets alike, so that what is collected does not depend on how many devices there are, and no device waits
-for another. The steps are made in chunks of one compiled program: what a device holds, and how far a
-32-bit sum goes, does not grow with T.
+The environments are split over the devices. The keys of actions and resets depend on each environment's
+index, so that the data does not depend on the number of devices, and no device waits for another. The steps
+are made in chunks by one compiled program, so that the memory of a device and the size of a 32-bit sum do not
+grow with T.
 """
 
 import contextlib
@@ -29,14 +29,14 @@ from shoal.runtime.run import ENV_AXIS, Episodes
 from shoal.types import Array, Environment, Memory, PyTree, TimeStep, for_actor, spec_of
 
 MAX_STEPS_PER_CALL = 2**22  # of all environments: sums of so many ones are exact in float32
-MAX_RECORDED_BYTES = 2**26  # of what is recorded, on all devices together
+MAX_RECORDED_BYTES = 2**26  # of the recorded data, on all devices together
 RESET, STEP = 0, 1  # key streams
 
-Actor = tuple  # () acts at random; (config, parameters) is a policy
+Actor = tuple  # () for random actions; (config, parameters) for a policy
 
 
 class EnvironmentStates(NamedTuple):
-    """Where the environments stand, [N, ...]."""
+    """State of the environments between chunks, [N, ...]."""
 
     state: PyTree
     timestep: TimeStep
@@ -46,21 +46,21 @@ class EnvironmentStates(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class RolloutResult:
-    """What a rollout came to.
+    """The result of a rollout.
 
     Attributes:
       num_envs: N.
       num_steps: T, steps of each environment.
-      devices: how many took part.
-      episodes: how many ended.
+      devices: the number of devices that took part.
+      episodes: the number of episodes that ended.
       return_mean: over the episodes that ended; NaN if none did.
-      length_mean: likewise, in steps.
+      length_mean: over the same episodes, in steps; NaN if there are none.
       terminated: the share of them that terminated; the others were truncated.
-      steps_per_second: environment steps of all environments over `seconds`.
-      seconds: wall time of the steps (with copying to the host, where data is saved).
+      steps_per_second: environment steps of all environments divided by `seconds`.
+      seconds: wall time of the steps (including the copy to the host, where data is saved).
       compile_seconds: wall time of compiling, which is not in `seconds`.
-      data: what was saved, by name; None if nothing was.
-      path: where it was saved.
+      data: the saved data, by name; None if nothing was saved.
+      path: the file of the saved data.
     """
 
     num_envs: int
@@ -78,7 +78,7 @@ class RolloutResult:
 
     @property
     def steps(self) -> int:
-        """Environment steps of all environments together."""
+        """The environment steps of all environments together."""
         return self.num_envs * self.num_steps
 
 
@@ -93,7 +93,7 @@ def collect(
     greedy: bool = False,
     save: Path | None = None,
 ) -> RolloutResult:
-    """Steps N environments T times.
+    """Make T steps of N environments.
 
     Args:
       environment: its numbers as arrays.
@@ -103,11 +103,10 @@ def collect(
       devices: over which the environments are split: the first n of them that divide `num_envs`.
       num_envs: N.
       num_steps: T.
-      greedy: whether a policy takes its mode in place of a sample.
+      greedy: whether a policy takes its mode instead of a sample.
       save: an .npz file for the whole data, which then passes through the host's memory. It has T+1
         `observations`, `rewards`, `discounts`, `first` and `last` (and `action_masks`), and T `actions`, with
         the axes [T, N, ...]: action t was taken at observation t, and led to reward t+1.
-
     Raises:
       ShoalError: the file cannot be written.
     """
@@ -115,7 +114,7 @@ def collect(
     mesh = Mesh(np.asarray(devices[:num_devices]), (ENV_AXIS,), axis_types=(AxisType.Auto,))
     with write_whole_file(save) if save else contextlib.nullcontext() as file:
         start_time = time.perf_counter()
-        # Arrays are placed as the programs want them, so that no call has to move them.
+        # Arrays are placed where the programs need them, so that no call has to move them.
         start = _start.lower(environment, actor, key, num_envs=num_envs, mesh=mesh).compile()
         states = start(environment, actor, key)
         rows = 0 if save is None else _recorded_steps_per_call(states, environment, num_steps)
@@ -152,7 +151,7 @@ def _step_in_chunks(
     num_steps: int,
     record: "Record | None",
 ) -> np.ndarray:
-    """Step in chunks that begin at `starts`; returns the sums over the episodes that ended, as `EndedEpisodes`."""
+    """Step in chunks that begin at `starts`; return the sums over the episodes that ended, as `EndedEpisodes`."""
     ended = np.zeros(len(EndedEpisodes._fields))
     for start in starts:
         stop = min(start + starts.step, num_steps)
@@ -164,7 +163,7 @@ def _step_in_chunks(
 
 
 def _episode_statistics(episodes: float, returned: float, length: float, terminated: float) -> dict[str, Any]:
-    """The statistics of the episodes that ended, from their sums; NaN where none has."""
+    """Compute the statistics of the episodes that ended from their sums; NaN where none has."""
     mean = (lambda x: float(x / episodes)) if episodes else lambda _: math.nan
     return {
         "episodes": int(episodes),
@@ -178,7 +177,7 @@ def _episode_statistics(episodes: float, returned: float, length: float, termina
 def _start(
     environment: Environment, actor: Actor, key: Array, *, num_envs: int, mesh: Mesh
 ) -> EnvironmentStates:
-    """Starts all environments, each device its own."""
+    """Start all environments, each on its own device."""
 
     def start(environment: Environment, actor: Actor, key: Array) -> EnvironmentStates:
         batch = Batch(environment, num_envs=num_envs // mesh.size)
@@ -206,11 +205,11 @@ def _advance(
     greedy: bool,
     mesh: Mesh,
 ) -> tuple[EnvironmentStates, EndedEpisodes, PyTree]:
-    """Makes the steps `start` to `stop - 1`, whose numbers are data.
+    """Make the steps `start` to `stop - 1`, whose numbers are data.
 
     Returns:
-      where the environments stand then, the sums over the episodes that ended, [devices], and the actions
-      and the time-steps that they led to, [rows, N, ...]; () if `rows` is 0.
+      the state after them, the sums over the episodes that ended, [devices], and the actions and the time-steps
+      that they led to, [rows, N, ...]; () if `rows` is 0.
     """
 
     def advance(environment, actor, states, key, start, stop):  # type: ignore[no-untyped-def]
@@ -247,12 +246,12 @@ def _advance(
 
 
 def _first_index(batch: Batch) -> Array:
-    """The index of a device's first environment among all."""
+    """Return the index of a device's first environment among all."""
     return jax.lax.axis_index(ENV_AXIS) * batch.num_envs
 
 
 def _initial_memory(environment: Environment, actor: Actor, num_envs: int) -> Memory:
-    """The memory of each environment's policy, which acts as on a batch of one."""
+    """Make the memory of each environment's policy, which acts as on a batch of one."""
     if not actor:
         return ()
     memory = actor[0].algorithm(spec_of(environment)).memory((1,))
@@ -262,7 +261,7 @@ def _initial_memory(environment: Environment, actor: Actor, num_envs: int) -> Me
 def _act(
     batch: Batch, actor: Actor, states: EnvironmentStates, key: Array, greedy: bool
 ) -> tuple[Memory, PyTree]:
-    """The actions of a device's environments, each drawn from a key of its environment's index."""
+    """Choose the actions of a device's environments, each with a key that depends on its environment's index."""
     first_index = _first_index(batch)
     if not actor:
         return (), batch.sample_actions(states.timestep, key, first_index)
@@ -281,7 +280,7 @@ def _act(
 
 
 def _recorded_fields(timestep: TimeStep) -> dict[str, PyTree]:
-    """What is kept of a time-step, by the names in the file."""
+    """Return the recorded parts of a time-step by their names in the file."""
     fields = {
         "observations": timestep.observation,
         "rewards": timestep.reward,
@@ -293,7 +292,7 @@ def _recorded_fields(timestep: TimeStep) -> dict[str, PyTree]:
 
 
 def _recorded_steps_per_call(states: EnvironmentStates, environment: Environment, num_steps: int) -> int:
-    """How many steps are recorded on the devices before they are copied to the host."""
+    """Return the number of steps that are recorded on the devices before they are copied to the host."""
     actions = jax.eval_shape(environment.action_space.sample, jax.random.key(0))
     row_bytes = sum(x.nbytes for x in jax.tree.leaves(_recorded_fields(states.timestep)))
     num_envs = states.timestep.last.shape[0]
@@ -302,10 +301,10 @@ def _recorded_steps_per_call(states: EnvironmentStates, environment: Environment
 
 
 class Record:
-    """The whole data of a rollout in the host's memory, filled chunk by chunk.
+    """The whole data of a rollout in the host's memory, filled in chunk by chunk.
 
     Attributes:
-      arrays: by name; parts of a dictionary of observations are `observations/<name>`.
+      arrays: by name; entries of a dictionary of observations are `observations/<name>`.
     """
 
     def __init__(self, timestep: TimeStep, num_steps: int):
@@ -316,7 +315,7 @@ class Record:
             self.arrays[name][0] = x
 
     def add(self, chunk: PyTree, start: int, stop: int) -> None:
-        """Puts the steps `start` to `stop - 1` in their place."""
+        """Store the steps `start` to `stop - 1`."""
         actions, timesteps = chunk
         rows = stop - start
         for name, x in trees.named_leaves(timesteps).items():

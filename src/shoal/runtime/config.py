@@ -1,4 +1,4 @@
-"""How a run is made: seeds, budget, sizes, evaluation, devices. Imports no JAX, so that help is quick."""
+"""The settings of a run: seeds, budget, sizes, evaluation, devices. Imports no JAX, so that help is fast."""
 
 import dataclasses
 import math
@@ -9,16 +9,16 @@ from shoal.arguments import LARGEST_INDEX, LARGEST_SEED, short_repr
 from shoal.errors import ShoalError
 from shoal.needs import Needs, Table
 
-# Fixed limits of what takes time on the host or does not fit its type; memory is `limits`' part.
+# Fixed limits of sizes that cost time on the host or do not fit their dtype; `limits` has those of memory.
 MAX_STEPS = (
     2**53
-)  # environment steps are written into metrics and summaries as floats, which count no further
-MAX_POINTS = 100_000  # evaluations or log points: the host lists them, and stops the compiled loop at each
+)  # environment steps are written into metrics and summaries as floats, which are exact up to here
+MAX_POINTS = 100_000  # evaluations or log points: the host lists them, and the compiled loop stops at each
 
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-    """What a run is made of besides its environment and its algorithm."""
+    """The settings of a run other than its environment and its algorithm."""
 
     needs: ClassVar[Table] = {
         "reset_pool": (Needs("reset", ("pool",)),),
@@ -35,30 +35,31 @@ class RunConfig:
     }
 
     seeds: int = 10
-    """Trains this many seeds at once, in one compiled program."""
+    """Trains this many seeds together, in one compiled program."""
     seed: int = 0
-    """Sets the first seed; the others follow it."""
+    """Sets the first seed; the other seeds are the numbers after it."""
     total_steps: int = 500_000
     """Trains each seed for this many environment steps, rounded down to whole updates."""
     num_envs: int = 64
-    """Steps this many environments together, for each seed."""
+    """Steps this many environments together for each seed."""
     num_steps: int = 128
     """Makes this many steps in each environment between two updates."""
     run_dir: str = ""
-    """Writes the run to this directory; left out, to a new one under runs/."""
+    """Writes the run to this directory; without it to a new directory under runs/."""
     reset: Literal["fresh", "pool"] = "fresh"
-    """Computes the start of each episode anew, or takes it from a pool of starts that are made once (useful when resets
-    are expensive)."""
+    """Computes the start of each episode with a reset (fresh), or draws it from a pool of starts that are
+    computed once (pool; useful when resets are expensive).
+    """
     reset_pool: int = 128
-    """Makes this many starts for the pool (reset pool)."""
+    """Computes this many starts for the pool (reset pool)."""
     num_evals: int = 20
-    """Evaluates this many times, evenly spaced, besides the evaluation before training."""
+    """Evaluates this many times during training, evenly spaced, in addition to the evaluation before it."""
     eval_every: int = -1
-    """Evaluates every so many environment steps, with 0 only at the end; -1 leaves it to num_evals."""
+    """Evaluates every so many environment steps; 0 evaluates only at the end, -1 as often as num_evals says."""
     eval_episodes: int = 32
     """Plays this many whole episodes in each evaluation; the best policy is evaluated again with ten times as many."""
     eval_mode: Literal["greedy", "sampled", "both"] = "greedy"
-    """Takes the policy's mode in evaluations, a sample, or evaluates both ways (then the greedy score counts)."""
+    """Evaluates with the policy's mode (greedy), with samples (sampled), or with both; then the greedy score counts."""
     eval_max_steps: int = 10_000
     """Cuts an episode of an evaluation after this many steps, for environments that may never end."""
     score: str = "return_mean"
@@ -66,27 +67,31 @@ class RunConfig:
     eval_metrics: str = ""
     """Adds the metrics that this module:function computes from the episodes of an evaluation."""
     log_every: int = 0
-    """Writes metrics every so many environment steps; 0 writes them forty times, and at each evaluation."""
+    """Writes metrics every so many environment steps; 0 writes them forty times per run, and at each evaluation."""
     devices: int = 0
     """Uses this many devices of the machine; 0 uses all."""
     env_groups: int = 0
-    """Splits the environments of a seed into so many groups, one a device; 0 makes one group a device for a single
-    seed, else one. The result depends on it (each group shuffles its own rows), not on the devices."""
+    """Splits the environments of a seed into so many groups, one per device; 0 makes one group per device for
+    a single seed, else one group. The result depends on the number of groups (each group shuffles its own
+    rows), not on the devices.
+    """
     members: Literal["auto", "map", "vmap"] = "auto"
-    """Trains the seeds of one device one after the other (map) or together (vmap); auto takes map on the CPU."""
+    """Trains the seeds of one device one after the other (map) or together (vmap); auto takes map on the CPU
+    and vmap elsewhere.
+    """
 
     @property
     def steps_per_update(self) -> int:
-        """Environment steps of one rollout, of each seed."""
+        """The environment steps of one rollout, of each seed."""
         return self.num_envs * self.num_steps
 
     @property
     def total_updates(self) -> int:
-        """The whole updates that fit the budget."""
+        """The number of whole updates that fit the budget."""
         return self.total_steps // self.steps_per_update
 
     def validate(self) -> None:
-        """Raises one sentence for the first setting that cannot work."""
+        """Raise ShoalError for the first setting that cannot work."""
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if field.type in (int, "int") and (isinstance(value, bool) or not isinstance(value, int)):
@@ -120,12 +125,12 @@ class RunConfig:
         self._check_limits()
 
     def _check_limits(self) -> None:
-        """Raises one sentence for the first size that no machine takes, or that takes the host too long."""
+        """Raise ShoalError for the first size that no machine can hold, or that takes the host too long."""
         for name in ("num_envs", "num_steps", "eval_max_steps", "reset_pool"):
             check_at_most(name, getattr(self, name), LARGEST_INDEX)
         check_at_most(
             "eval_episodes", self.eval_episodes, LARGEST_INDEX // 10
-        )  # the best policy plays ten times as many
+        )  # the best policy plays ten times as many episodes
         for name in ("total_steps", "eval_every", "log_every"):
             check_at_most(name, getattr(self, name), MAX_STEPS)
         check_at_most("num_evals", self.num_evals, MAX_POINTS)
@@ -151,11 +156,11 @@ class RunConfig:
                 )
 
     def _updates_in(self, steps: int) -> int:
-        """The whole updates nearest to a number of environment steps, at least one."""
+        """Return the number of whole updates nearest to a number of environment steps, at least one."""
         return max(1, round(steps / self.steps_per_update))
 
     def evaluation_points(self) -> list[int]:
-        """After how many updates the policy is evaluated: before the first, evenly spaced, and after the last."""
+        """List the numbers of updates after which the policy is evaluated: 0, evenly spaced ones, and the last."""
         total = self.total_updates
         if self.eval_every > 0:
             every = self._updates_in(self.eval_every)
@@ -171,7 +176,7 @@ class RunConfig:
         return sorted(points | {0, total})
 
     def log_points(self) -> list[int]:
-        """After how many updates metrics are written: as asked for, and at each evaluation."""
+        """List the numbers of updates after which metrics are written: as log_every says, and at each evaluation."""
         total = self.total_updates
         if self.log_every > 0:
             every = self._updates_in(self.log_every)
@@ -182,7 +187,7 @@ class RunConfig:
 
 
 def check_at_least(name: str, value: Any, bound: int) -> None:
-    """`value` is at least `bound`.
+    """Require that `value` is at least `bound`.
 
     Raises:
       ShoalError: it is less.
@@ -192,7 +197,7 @@ def check_at_least(name: str, value: Any, bound: int) -> None:
 
 
 def check_at_most(name: str, value: int, bound: int) -> None:
-    """`value` is at most `bound`.
+    """Require that `value` is at most `bound`.
 
     Raises:
       ShoalError: it is more.

@@ -1,4 +1,4 @@
-"""What the runtime relies on in an algorithm's five functions, checked while they are traced."""
+"""The runtime's requirements of an algorithm's functions, checked while they are traced."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,10 +28,10 @@ def checked_algorithm(config: Any, spec: EnvSpec, axis: tuple[str, ...] = ()) ->
 
 
 def checked_learner(algorithm: Algorithm, key: Array, num_envs: int) -> Learner:
-    """What an algorithm begins with.
+    """Return an algorithm's first learner.
 
     Raises:
-      ShoalError: its `init` returns anything else than a learner.
+      ShoalError: its `init` returns something other than a learner.
     """
     learner = algorithm.init(key, num_envs)
     if not isinstance(learner, Learner):
@@ -45,10 +45,10 @@ def checked_learner(algorithm: Algorithm, key: Array, num_envs: int) -> Learner:
 def checked_act(
     algorithm: Algorithm, result: Any, memory: Memory, batch: Batch
 ) -> tuple[Memory, PyTree, PyTree]:
-    """The memory, the actions and the extras that `act` returned.
+    """Return the memory, the actions and the extras that `act` returned.
 
     Raises:
-      ShoalError: it returned anything else, a memory of another structure, or no action for each environment.
+      ShoalError: it returned something else, a memory of another structure, or no action for each environment.
     """
     name = _function_name(algorithm.act, "act")
     if not isinstance(result, tuple) or len(result) != 3:
@@ -67,10 +67,10 @@ def checked_act(
 
 
 def checked_update(algorithm: Algorithm, result: Any, learner: Learner) -> tuple[Learner, Metrics]:
-    """The learner and the metrics that `update` returned; the metrics are checked by `checked_means`.
+    """Return the learner and the metrics that `update` returned; `checked_means` checks the metrics.
 
     Raises:
-      ShoalError: it returned anything else, or a learner of another structure.
+      ShoalError: it returned something else, or a learner of another structure.
     """
     name = _function_name(algorithm.update, "update")
     if not isinstance(result, tuple) or len(result) != 2 or isinstance(result, Learner):
@@ -80,10 +80,10 @@ def checked_update(algorithm: Algorithm, result: Any, learner: Learner) -> tuple
 
 
 def require_same_structure(name: str, what: str, after: PyTree, before: PyTree) -> None:
-    """Requires that a function returns a tree of the structure, shapes and dtypes that it was given.
+    """Require that a function returns a tree of the structure, shapes and dtypes that it was given.
 
     Raises:
-      ShoalError: it does not; names the first leaf that differs.
+      ShoalError: it does not; the sentence names the first leaf that differs.
     """
     old, new = (
         {path: _dtype_and_shape(x) for path, x in trees.named_leaves(tree).items()}
@@ -114,5 +114,5 @@ def _describe(value: Any) -> str:
 
 
 def _function_name(function: Callable, role: str) -> str:
-    """A function as its author knows it, such as `MyConfig.algorithm.update`."""
+    """Return a function's name as its author knows it, such as `MyConfig.algorithm.update`."""
     return getattr(function, "__qualname__", role).replace(".<locals>", "")

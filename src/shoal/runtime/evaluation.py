@@ -1,7 +1,8 @@
-"""Evaluation: exactly N whole episodes on environments of its own, one each, none favoured.
+"""Evaluation: exactly N whole episodes, one in each of N separate environments.
 
-N environments play one episode each until all have ended or the cap is reached; one that has ended is
-frozen. So short episodes are not over-represented, as they are where the first N to end are counted.
+The environments play one episode each until all have ended or the limit of steps is reached; one that has
+ended stays unchanged. So short episodes are not over-represented, as they are where the first N episodes to
+end are counted.
 """
 
 import dataclasses
@@ -22,19 +23,19 @@ from shoal.types import Algorithm, Array, Environment, Memory, Policy, State, Ti
 
 
 class EpisodeResults(NamedTuple):
-    """What N whole episodes came to, [N] each."""
+    """The results of N whole episodes, [N] each."""
 
     returned: Array
     length: Array
     terminated: Array
-    truncated: Array  # neither this nor terminated: the cap was reached first
-    info: Mapping[str, Array]  # the environment's own metrics, summed up as it declares
+    truncated: Array  # neither terminated nor truncated: the limit of steps was reached first
+    info: Mapping[str, Array]  # the environment's own metrics, reduced as it declares
 
 
 class EvaluationState(NamedTuple):
-    """N episodes under way, one in each environment."""
+    """State of N running episodes, one in each environment."""
 
-    key: Array  # of their steps
+    key: Array  # of the episodes' steps
     step: Array
     timestep: TimeStep
     state: State
@@ -52,7 +53,7 @@ def play_episodes(
     max_steps: int,
     greedy: bool,
 ) -> EpisodeResults:
-    """Plays one episode in each of `episodes` environments, for at most `max_steps` steps."""
+    """Play one episode in each of `episodes` environments, for at most `max_steps` steps."""
 
     def is_running(evaluation: EvaluationState) -> Array:
         return (evaluation.step < max_steps) & ~jnp.all(evaluation.timestep.last)
@@ -70,7 +71,7 @@ def play_episodes(
 def start_episodes(
     environment: Environment, algorithm: Algorithm, key: Array, episodes: int
 ) -> EvaluationState:
-    """The starts of `episodes` episodes."""
+    """Start `episodes` episodes."""
     reset_key, step_key = jax.random.split(key)
     state, timestep = jax.vmap(environment.reset)(jax.random.split(reset_key, episodes))
     zeros = jnp.zeros(episodes)
@@ -88,7 +89,7 @@ def start_episodes(
 def step_episodes(
     environment: Environment, algorithm: Algorithm, policy: Policy, evaluation: EvaluationState, greedy: bool
 ) -> EvaluationState:
-    """One step of every episode that has not ended; those that have stay as they are."""
+    """Make one step of every episode that has not ended; the others do not change."""
     key, step, timestep, state, memory, results = evaluation
     act_key, env_key = jax.random.split(jax.random.fold_in(key, step))
     new_memory, action, _ = algorithm.act(
@@ -103,7 +104,7 @@ def step_episodes(
 
 
 def add_timestep(results: EpisodeResults, timestep: TimeStep, declared: Mapping[str, str]) -> EpisodeResults:
-    """Adds one time-step to the episodes."""
+    """Add one time-step to the results."""
     return EpisodeResults(
         returned=results.returned + timestep.reward,
         length=results.length + 1.0,
@@ -114,7 +115,7 @@ def add_timestep(results: EpisodeResults, timestep: TimeStep, declared: Mapping[
 
 
 def summarise_episodes(results: EpisodeResults) -> dict[str, Array]:
-    """The metrics of an evaluation, a number each: over episodes."""
+    """Compute the metrics of an evaluation, one number each, from its episodes."""
     metrics: dict[str, Array] = {}
     for name, x in (("return", results.returned), ("length", results.length)):
         metrics |= {
@@ -133,9 +134,9 @@ def summarise_episodes(results: EpisodeResults) -> dict[str, Array]:
 
 
 def _summarise_info(name: str, x: Array) -> dict[str, Array]:
-    """The mean of an entry of `info` over episodes and all else, and of a vector [N, K] each index by itself.
+    """Return the mean of an entry of `info` over episodes and all axes, and of a vector [N, K] also that of each index.
 
-    So a trial tells how its episodes differ by their index, which is what meta-learning is about.
+    So a trial shows the difference between its episodes by their index, which measures meta-learning.
     """
     metrics = {name: jnp.mean(x)}
     if x.ndim == 2:
@@ -155,7 +156,7 @@ def evaluate_policy(
     settings: Settings,
     episodes: int,
 ) -> dict[str, Array]:
-    """The metrics of a policy, greedy or sampled or both (then the sampled ones begin with `sampled_`)."""
+    """Compute the metrics of a policy: greedy, sampled, or both (then the latter begin with `sampled_`)."""
     all_metrics: dict[str, Array] = {}
     modes = {"greedy": (True,), "sampled": (False,), "both": (True, False)}[settings.eval_mode]
     for greedy in modes:
@@ -177,7 +178,7 @@ def evaluate_policy(
 
 
 def evaluate(run: Run) -> tuple[Run, dict[str, Array]]:
-    """Evaluates a run's policy, and keeps it if it is the best so far (see `is_better`)."""
+    """Evaluate a run's policy, and store it if it is the best so far (see `is_better`)."""
     settings = run.settings
     algorithm = run.config.algorithm(spec_of(run.environment))
     policy = policy_of(run)
@@ -190,16 +191,16 @@ def evaluate(run: Run) -> tuple[Run, dict[str, Array]]:
 
 
 def is_better(score: Array, best: Array) -> Array:
-    """Whether a policy of this score takes the place of the best so far.
+    """Report whether a policy of this score replaces the best so far.
 
-    A score that is not finite is worse than any that is; as long as none was finite, the newest policy is kept,
-    so that what is saved as the best is never one that was not trained because all evaluations failed.
+    A score that is not finite is worse than any finite one. As long as no score was finite, the newest policy
+    is stored, so that the best policy is never an untrained one because all evaluations failed.
     """
     return ~jnp.isfinite(best) | (jnp.isfinite(score) & (score > best))
 
 
 def score_of(score: str | Callable, metrics: dict[str, Array]) -> Array:
-    """The number by which the best policy is chosen: a metric by its name, or a function of all of them.
+    """Return the number by which the best policy is chosen: a metric by name, or a function of all metrics.
 
     Raises:
       ShoalError: there is no such metric.
@@ -217,7 +218,7 @@ def score_of(score: str | Callable, metrics: dict[str, Array]) -> Array:
 
 
 def evaluate_best(run: Run, episodes: int) -> dict[str, Array]:
-    """The absolute metric: the best policy evaluated anew, with episodes that did not choose it.
+    """Compute the absolute metric: evaluate the best policy again, with episodes that were not used to choose it.
 
     Source: Gorsane et al. 2022, "Towards a Standardised Performance Evaluation Protocol for
     Cooperative MARL".

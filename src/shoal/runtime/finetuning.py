@@ -1,4 +1,4 @@
-"""Start a population from what another run has learned."""
+"""Start of a population from the parameters that another run has learned."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -16,20 +16,19 @@ from shoal.types import Learner, PyTree, spec_of
 
 SavedLeaves = Mapping[
     str, np.ndarray
-]  # what a run saved as its last policies, by name, each with a leading seed axis
+]  # a run's last policies as saved, by name, each with a leading seed axis
 
 
 def check_inherit(member: Run, leaves: SavedLeaves, algorithm: str, source: str) -> None:
-    """Trace what one member takes over, so that a mismatch is known before anything compiles.
+    """Trace `inherit` for one member, so that a mismatch is known before anything compiles.
 
     Args:
       member: a Run's shapes, without a member axis.
-      leaves: what the other run saved.
+      leaves: the leaves that the other run saved.
       algorithm: the name of this run's algorithm, for the message.
       source: the other run's directory, for the message.
-
     Raises:
-      ShoalError: the algorithm has no `inherit`, it refuses what was saved, or it returns another structure.
+      ShoalError: the algorithm has no `inherit`, it refuses the leaves, or it returns another structure.
     """
     if member.config.algorithm(spec_of(member.environment)).inherit is None:
         raise ShoalError(
@@ -55,11 +54,11 @@ def check_inherit(member: Run, leaves: SavedLeaves, algorithm: str, source: str)
 
 
 def inherit(population: Run, leaves: SavedLeaves, source: str) -> Run:
-    """Let each member take over what a member of another run has learned.
+    """Start each member from what a member of another run has learned.
 
-    Member k takes over from the k-th of the other run; where that has fewer, they are taken from its first again.
-    The best policy so far becomes the one that was taken over.
-    What is taken over must have been checked (`check_inherit`).
+    Member k starts from the k-th member of the other run; where that has fewer, its members are used again
+    from the first on. The best policy so far becomes the inherited one. The leaves must have been checked
+    (`check_inherit`).
     """
     members = population.updates.shape[0]
     saved = {name: x[np.arange(members) % len(x)] for name, x in _learner_leaves(leaves, source).items()}
@@ -84,7 +83,7 @@ def _inherit_with_policy(run: Run, saved: Mapping[str, jax.Array]) -> tuple[Lear
 
 
 def _learner_leaves(leaves: SavedLeaves, source: str) -> dict[str, Any]:
-    """The leaves of the learner that a run saved, by their names within `learner.shared`.
+    """Return the leaves of the learner that a run saved, by their names within `learner.shared`.
 
     Raises:
       ShoalError: there are none.

@@ -1,4 +1,4 @@
-"""Check that an algorithm reduces what the groups of one run's environments share."""
+"""Check that an algorithm reduces over the groups what they share."""
 
 from typing import Any
 
@@ -13,17 +13,17 @@ from shoal.types import Environment, PyTree
 
 
 def check_reduced(environment: Environment, config: Any, settings: Settings, algorithm: str) -> None:
-    """Trace a start and one update of all groups, and require that what they share is the same in each.
+    """Trace a start and one update of all groups, and require that shared values are the same in each group.
 
-    What an algorithm computes from one group's environments differs between groups until it is reduced over `axis`.
-    On devices nothing else would notice: each would go on with a copy of its own.
+    A value that an algorithm computes from one group's environments differs between groups until it is
+    reduced over `axis`. On devices nothing else would detect this: each device would continue with a
+    different copy.
 
     Args:
       environment: as it will be trained in.
       config: of the algorithm.
       settings: with more than one group.
       algorithm: its name, for the message.
-
     Raises:
       ShoalError: an entry of `learner.shared` or a metric is not reduced.
     """
@@ -48,7 +48,7 @@ def check_reduced(environment: Environment, config: Any, settings: Settings, alg
 
 
 def _mapped_leaves(tree: PyTree) -> list[str]:
-    """The names of the leaves of a traced tree that differ along the axis of the innermost `vmap`."""
+    """Return the names of the leaves of a traced tree that differ along the axis of the innermost `vmap`."""
     found: list[str] = []
 
     @jax.custom_batching.custom_vmap

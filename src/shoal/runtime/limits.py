@@ -1,8 +1,9 @@
-"""Limits of memory: a lower bound of what a run needs, compared with what its process may have.
+"""Limits of memory: a lower bound of what a run needs, compared with what its process may use.
 
-The bound is read off shapes alone, so that a size that no machine has is refused at once and nothing is allocated. It
-leaves out whatever a compiler might save (gradients, activations, shuffled copies, unread entries of `info`), so
-that nothing that fits is refused. Sizes that take time and no memory have fixed bounds (`config.RunConfig.validate`).
+The bound is computed from shapes alone, so that a size that no machine can hold is refused at once and
+nothing is allocated. It leaves out everything that a compiler might save (gradients, activations, shuffled
+copies, unread entries of `info`), so that nothing that fits is refused. Sizes that cost time and no memory
+have fixed bounds (`config.RunConfig.validate`).
 """
 
 import contextlib
@@ -20,12 +21,12 @@ from shoal.runtime.population import MEMBER_AXIS, Layout
 from shoal.runtime.run import ENV_AXIS, Run
 from shoal.types import Environment, PyTree, TimeStep, spec_of
 
-NO_POOL = 1  # the size of a pool that is not there, whose starts take nothing
-ABSOLUTE_EPISODES = 10  # times the episodes of an evaluation are played by the best policy at the end
+NO_POOL = 1  # size of a pool that does not exist, whose starts need no memory
+ABSOLUTE_EPISODES = 10  # the factor of the episodes that the best policy plays at the end
 
 
 class Sizes(NamedTuple):
-    """The settings of a run that its memory grows with."""
+    """The settings of a run that its memory depends on."""
 
     seeds: int
     num_envs: int
@@ -35,24 +36,24 @@ class Sizes(NamedTuple):
 
 
 class UnitBytes(NamedTuple):
-    """Bytes that one unit of a run's sizes takes."""
+    """Bytes per unit of each of a run's sizes."""
 
-    learner: int  # of a seed: parameters and optimiser, and the best policy
-    environment: int  # of an environment of a seed, between updates
-    start: int  # of a pool's starts
-    step: int  # of an environment's step in a rollout
-    episode: int  # of an evaluation, while it is played
+    learner: int  # per seed: parameters and optimiser, and the best policy
+    environment: int  # per environment of a seed, between updates
+    start: int  # per start of a pool
+    step: int  # per step of an environment in a rollout
+    episode: int  # per episode of an evaluation, while it is played
 
 
 class MemoryShare(NamedTuple):
-    """What of a population one memory holds: the whole on a host, a device's part on an accelerator."""
+    """The part of a population in one memory: the whole on a host, a device's part on an accelerator."""
 
-    devices: int  # over which the seeds are spread
-    groups: int  # over which the environments of a seed are
-    is_concurrent: bool  # whether the seeds of a device run at once, or one after the other
+    devices: int  # over which the seeds are distributed
+    groups: int  # over which the environments of a seed are distributed
+    is_concurrent: bool  # whether the seeds of a device run together, or one after the other
 
 
-# What the parts of the bound are called, and the sizes that they grow with, the first to blame first.
+# The names of the parts of the bound, and the sizes that they grow with, the most likely cause first.
 PARTS: Mapping[str, tuple[str, ...]] = {
     "parameters and optimiser": ("seeds",),
     "environments": ("num_envs", "seeds"),
@@ -63,16 +64,15 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 
 
 def check_run(member: Callable[[Any], Run], config: Any, sizes: Sizes, layout: Layout) -> None:
-    """Requires that the least memory of a run is not more than its devices may have.
+    """Require that the least memory of a run is not more than its devices may have.
 
     Args:
       member: the shapes of one seed's Run, of the sizes given, for an algorithm's config.
       config: the algorithm's.
       sizes: of the run.
-      layout: which devices, and how the seeds share them.
-
+      layout: the devices, and how the seeds share them.
     Raises:
-      ShoalError: it is more; names what takes the most, and the nearest size that fits.
+      ShoalError: it is more; the sentence names the part that needs the most, and the nearest size that fits.
     """
     device = layout.mesh.devices.flat[0]
     available = machine.available_memory(device)
@@ -108,10 +108,10 @@ def check_run(member: Callable[[Any], Run], config: Any, sizes: Sizes, layout: L
 
 
 def check_count(name: str, count: int, bytes_each: int, what: str, device: jax.Device | None = None) -> None:
-    """Requires that so many things of some bytes each fit the memory of a device, or of the host.
+    """Require that `count` objects of `bytes_each` bytes fit the memory of a device, or of the host.
 
     Raises:
-      ShoalError: they do not; names how many do.
+      ShoalError: they do not; the sentence names the number that fits.
     """
     available = machine.available_memory(device)
     if available is None or count * bytes_each <= available:
@@ -123,10 +123,10 @@ def check_count(name: str, count: int, bytes_each: int, what: str, device: jax.D
 
 @contextlib.contextmanager
 def report_out_of_memory() -> Iterator[None]:
-    """Turns memory that runs out while something is computed into one sentence, with the bytes that were asked for.
+    """Convert an out-of-memory error into one sentence with the number of bytes that were requested.
 
     Raises:
-      ShoalError: in place of a MemoryError, or of the compiler's error.
+      ShoalError: instead of a MemoryError, or of the compiler's error.
     """
     try:
         yield
@@ -142,7 +142,7 @@ def report_out_of_memory() -> Iterator[None]:
 
 
 def episode_bytes(environment: Environment, config: Any) -> int:
-    """The bytes of one environment that an episode is played in, with the memory of an algorithm's policy, if any."""
+    """Return the bytes of one environment of an evaluation, with the memory of an algorithm's policy, if any."""
 
     def start_episode(environment: Environment) -> tuple:
         state, timestep = environment.reset(jax.random.key(0))
@@ -153,7 +153,7 @@ def episode_bytes(environment: Environment, config: Any) -> int:
 
 
 def step_bytes(environment: Environment) -> int:
-    """The bytes of what a rollout saves of one step of an environment: the time-step without its `info`."""
+    """Return the bytes that a rollout saves per step of an environment: the time-step without its `info`."""
 
     def first_timestep(environment: Environment) -> TimeStep:
         return environment.reset(jax.random.key(0))[1]._replace(info={})
@@ -162,7 +162,7 @@ def step_bytes(environment: Environment) -> int:
 
 
 def unit_bytes(member: Run, sizes: Sizes) -> UnitBytes:
-    """What a unit of each size takes, from the shapes of one seed's Run."""
+    """Return the bytes per unit of each size, from the shapes of one seed's Run."""
     envs = sizes.num_envs
     environment_leaves = (
         member.state.env,
@@ -182,7 +182,7 @@ def unit_bytes(member: Run, sizes: Sizes) -> UnitBytes:
 
 
 def needed_bytes(sizes: Sizes, units: UnitBytes, share: MemoryShare) -> dict[str, int]:
-    """The least bytes that one memory must hold, by what they are for; rollouts and evaluations are not both there."""
+    """Return the least bytes that one memory must hold, by purpose; rollouts and evaluations do not exist together."""
     seeds = -(-sizes.seeds // share.devices)
     concurrent_seeds = seeds if share.is_concurrent else 1
     envs = -(-sizes.num_envs // share.groups)
@@ -196,14 +196,14 @@ def needed_bytes(sizes: Sizes, units: UnitBytes, share: MemoryShare) -> dict[str
 
 
 def peak_bytes(parts: Mapping[str, int]) -> int:
-    """The bytes of a run at its largest: what is always there, and the larger of a rollout and an evaluation."""
+    """Return the largest bytes of a run: what always exists, and the larger of a rollout and an evaluation."""
     temporary = ("rollout", "evaluation")
     permanent = sum(size for name, size in parts.items() if name not in temporary)
     return permanent + max(parts[name] for name in temporary)
 
 
 def memory_share(layout: Layout) -> MemoryShare:
-    """What of a population the memory of one device holds; the devices of a CPU have one memory together."""
+    """Return the part of a population in one device's memory; the devices of a CPU share one memory."""
     is_concurrent = layout.mapped_by == "vmap"
     if layout.mesh.devices.flat[0].platform == "cpu":
         return MemoryShare(1, 1, is_concurrent and layout.mesh.shape[MEMBER_AXIS] == 1)
@@ -211,12 +211,12 @@ def memory_share(layout: Layout) -> MemoryShare:
 
 
 def nbytes(tree: PyTree) -> int:
-    """The bytes of a tree of arrays or of their shapes."""
+    """Return the bytes of a tree of arrays or of their shapes."""
     return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
 def format_bytes(size: int) -> str:
-    """A number of bytes with a unit, such as "3.2 TB"."""
+    """Format a number of bytes with a unit, such as "3.2 TB"."""
     for unit in ("bytes", "kB", "MB", "GB", "TB", "PB"):
         if size < 1000 or unit == "PB":
             return f"{size:.3g} {unit}" if size < 1e6 else f"{size:.1e} {unit}"
@@ -225,14 +225,14 @@ def format_bytes(size: int) -> str:
 
 
 def _too_large_text(sizes: Sizes, units: UnitBytes, share: MemoryShare, available: int) -> str:
-    """The sentence for sizes of which smaller ones would fit."""
+    """Return the error's sentence for sizes of which smaller ones would fit."""
     parts = needed_bytes(sizes, units, share)
     largest_part = max(parts, key=lambda name: parts[name])
     largest_sizes = sorted(PARTS[largest_part][:2], key=lambda name: -getattr(sizes, name))
     names = [*largest_sizes, *(name for name in Sizes._fields if name not in largest_sizes)]
 
     def largest_fitting(name: str) -> int:
-        """The greatest value that fits, the other sizes as they are; 0 if none does."""
+        """Return the greatest value of a size that fits, the other sizes unchanged; 0 if none does."""
 
         def fits(value: int) -> bool:
             return peak_bytes(needed_bytes(sizes._replace(**{name: value}), units, share)) <= available
@@ -253,7 +253,7 @@ def _needs_text(size: int, what: str, available: int) -> str:
 
 
 def _greatest(works: Callable[[int], bool], below: int) -> int:
-    """The greatest number below a bound that works, where all smaller ones do, 1 among them."""
+    """Return the greatest number below a bound that works, where all smaller ones do, 1 among them."""
     low, high = 1, below
     while high - low > 1:
         middle = (low + high) // 2
@@ -262,32 +262,32 @@ def _greatest(works: Callable[[int], bool], below: int) -> int:
 
 
 def _greatest_power(works: Callable[[int], bool], below: int) -> int:
-    """The greatest power of two below a bound that works; 0 if not even 1 does. Each trial is a trace."""
+    """Return the greatest power of two below a bound that works; 0 if 1 does not. Each trial is a trace."""
     if not works(1):
         return 0
     return 2 ** (_greatest(lambda k: works(2 ** (k - 1)), below.bit_length() + 1) - 1)
 
 
 def _round_down(value: int) -> int:
-    """A number rounded down to two digits, which is easier to read and type."""
+    """Round a number down to two digits, which are easier to read and type."""
     unit = 10 ** max(len(str(value)) - 2, 0)
     return value // unit * unit
 
 
 def _algorithm_inputs(timestep: TimeStep) -> PyTree:
-    """The entries of a time-step that an algorithm surely reads; the compiler may leave out the others."""
+    """Return the entries of a time-step that an algorithm surely reads; the compiler may remove the others."""
     return timestep.observation, timestep.reward, timestep.discount, timestep.last
 
 
 def _sizes_of(config: Any) -> dict[str, Any]:
-    """The fields of a config that are whole numbers greater than 1, or tuples of such."""
+    """Return the fields of a config that are whole numbers greater than 1, or tuples of such."""
     fields = dataclasses.fields(config) if dataclasses.is_dataclass(config) else ()
     values = {field.name: getattr(config, field.name) for field in fields}
     return {name: value for name, value in values.items() if _largest(value) > 1}
 
 
 def _largest(value: Any) -> int:
-    """The largest whole number of a value; 0 if there is none."""
+    """Return the largest whole number of a value; 0 if there is none."""
     parts = value if isinstance(value, tuple) else (value,)
     return max((x for x in parts if isinstance(x, int) and not isinstance(x, bool)), default=0)
 

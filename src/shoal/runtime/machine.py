@@ -1,4 +1,4 @@
-"""The machine: devices, memory, how its compiler takes small loops, and the compile cache."""
+"""The machine: devices, memory, the compilation of small loops, and the compilation cache."""
 
 import contextlib
 import os
@@ -22,27 +22,27 @@ _ONE_KERNEL_FLAG = f"xla_cpu_small_while_loop_byte_threshold={2**20}"
 
 
 def prepare(devices: int = 0, *, one_thread: bool = False) -> None:
-    """Makes every core of the CPU a device, small loops single kernels, and keeps compiled programs between processes.
+    """Make every core of the CPU a device, compile small loops as single kernels, and enable the compilation cache.
 
-    All only where it is not too late or decided already: the first two if no backend has started (small loops, if
+    Each only if it is not too late or set already: the first two if no backend has started (small loops, if
     `XLA_FLAGS` neither has `xla_backend_extra_options` nor is a file), the last if no cache is set
-    (`JAX_COMPILATION_CACHE_DIR` wins; `SHOAL_CACHE=0` leaves it off).
+    (`JAX_COMPILATION_CACHE_DIR` has precedence; `SHOAL_CACHE=0` disables it).
 
     Args:
-      devices: how many, 0 for as many as there are cores.
-      one_thread: one device whose programs run on one thread, for the rest of the process (`NPROC` wins). Threads
-        that hand kernels of a microsecond to each other lose more than they gain.
+      devices: the number of devices, 0 for the number of cores.
+      one_thread: one device whose programs run on one thread, for the rest of the process (`NPROC` has precedence).
+        Threads that pass kernels of a microsecond to each other lose more time than they save.
     """
     num_devices = 1 if one_thread else devices or cores()
-    with contextlib.suppress(RuntimeError):  # a backend runs already, with the devices and flags that it has
-        for number in (num_devices + 1, num_devices):  # then a change is refused, the same number is not
+    with contextlib.suppress(RuntimeError):  # a backend is running, with the devices and flags that it has
+        for number in (num_devices + 1, num_devices):  # then a change is refused, but the same number is not
             jax.config.update("jax_num_cpu_devices", number)
         flags = os.environ.get("XLA_FLAGS", "").strip()  # read once, when the backend starts
         is_file = flags and not flags.startswith("-")
         if not USE_PLAIN and not is_file and "xla_backend_extra_options" not in flags:
             os.environ["XLA_FLAGS"] = f"{flags} --xla_backend_extra_options={_ONE_KERNEL_FLAG}".strip()
         if one_thread:
-            os.environ.setdefault("NPROC", "1")  # read then, too:
+            os.environ.setdefault("NPROC", "1")  # this too is read when the backend starts:
             jax.devices()  # now
     cache = getattr(jax.config, "jax_compilation_cache_dir", None)
     if cache is None and os.environ.get("SHOAL_CACHE", "1") != "0":
@@ -53,7 +53,7 @@ def prepare(devices: int = 0, *, one_thread: bool = False) -> None:
 
 
 def max_devices() -> int:
-    """How many devices a CPU may be split into: one a core, or `MAX_DEVICES` where it has fewer cores."""
+    """Return the largest number of devices of a CPU: one per core, or `MAX_DEVICES` where it has fewer cores."""
     return max(cores(), MAX_DEVICES)
 
 
@@ -65,9 +65,10 @@ def devices_note(devices: int) -> str:
 
 
 def available_memory(device: jax.Device | None = None) -> int | None:
-    """The bytes that this process may have on a device, None for the host's; None where that is not known.
+    """Return the bytes that this process may use on a device, None for the host's; None where they are not known.
 
-    On the host the least of physical memory, the limits of its control groups, and the limit of its address space.
+    On the host this is the least of physical memory, the limits of its control groups, and the limit of its
+    address space.
     """
     if device is not None and device.platform != "cpu":
         return (device.memory_stats() or {}).get("bytes_limit")
@@ -78,7 +79,7 @@ def available_memory(device: jax.Device | None = None) -> int | None:
 def _physical_memory() -> int | None:
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):  # not every system tells
+    except (AttributeError, OSError, ValueError):  # not every system provides these
         return None
 
 
@@ -94,7 +95,7 @@ def _address_space() -> int | None:
 def _control_group_limits(
     groups: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")
 ) -> list[int]:
-    """The memory limits of the process's control groups and of those around them, of version 1 or 2."""
+    """Return the memory limits of the process's control groups and of their parents, of version 1 or 2."""
     found = []
     with contextlib.suppress(OSError, UnicodeDecodeError):
         for line in groups.read_text().splitlines():
@@ -111,14 +112,14 @@ def _control_group_limits(
 
 
 def is_worth_one_thread(devices: int, seeds: int, num_envs: int, num_steps: int) -> bool:
-    """Whether a run is so small that one thread is faster than many: one seed, and rollouts of few rows."""
+    """Report whether a run is so small that one thread is faster than many: one seed, and rollouts of few rows."""
     return devices in (0, 1) and seeds == 1 and num_envs * num_steps < ROWS_WORTH_A_DEVICE
 
 
 def default_groups(devices: int, seeds: int, num_envs: int, num_steps: int) -> int:
-    """Into how many groups a seed's environments are split if nobody says: one a device for a single seed.
+    """Return the default number of groups of a seed's environments: one per device for a single seed, else one.
 
-    Several seeds are spread over the devices themselves, which needs no communication.
+    Several seeds are distributed over the devices themselves, which needs no communication.
     """
     if seeds > 1:
         return 1

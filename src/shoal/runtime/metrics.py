@@ -1,4 +1,4 @@
-"""Names and shapes of metrics: what an algorithm and a user's function may add to Shoal's own."""
+"""Names and shapes of metrics that an algorithm and a user's function may add to Shoal's own."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -8,20 +8,19 @@ import jax.numpy as jnp
 from shoal.errors import ShoalError
 from shoal.types import Mean
 
-# What a row of metrics.jsonl, or an evaluation, has beside its metrics.
+# The entries of a row of metrics.jsonl, or of an evaluation, other than its metrics.
 RESERVED = frozenset(["kind", "step", "updates", "seed", "train_seconds", "steps_per_second", "score"])
 
 
 def checked_means(source: str, metrics: Any, own_names: Collection[str]) -> Mapping[str, Mean]:
-    """Require that an algorithm's metrics are a `Mean` of scalars each, under names that are free.
+    """Require that each metric of an algorithm is a `Mean` of scalars under a name that is free.
 
     Args:
-      source: whose metrics they are, for the message.
+      source: the origin of the metrics, for the message.
       metrics: arrays or traced values.
       own_names: the names of Shoal's own metrics.
-
     Raises:
-      ShoalError: they are not; the sentence names the entry.
+      ShoalError: one is not; the sentence names the entry.
     """
     _check_names(source, metrics, own_names)
     for name, mean in metrics.items():
@@ -36,15 +35,14 @@ def checked_means(source: str, metrics: Any, own_names: Collection[str]) -> Mapp
 
 
 def checked_numbers(source: str, metrics: Any, own_names: Collection[str]) -> Mapping[str, Any]:
-    """Require that the metrics of a user's function are a number each, under names that are free.
+    """Require that each metric of a user's function is one number under a name that is free.
 
     Args:
-      source: as of `checked_means`.
-      metrics: likewise.
-      own_names: likewise.
-
+      source: as in `checked_means`.
+      metrics: as in `checked_means`.
+      own_names: as in `checked_means`.
     Raises:
-      ShoalError: they are not; the sentence names the entry.
+      ShoalError: one is not; the sentence names the entry.
     """
     _check_names(source, metrics, own_names)
     for name, x in metrics.items():
@@ -66,7 +64,7 @@ def _check_names(source: str, metrics: Any, own_names: Collection[str]) -> None:
 
 def _check_number(source: str, name: str, x: Any) -> None:
     try:
-        if x is None:  # which JAX takes for NaN
+        if x is None:  # JAX would convert it to NaN
             raise TypeError
         array = jnp.asarray(x)
         shape, dtype = array.shape, array.dtype

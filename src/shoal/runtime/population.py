@@ -1,9 +1,9 @@
-"""Many runs as one program: members over devices, mapped within each, environments in groups.
+"""Many runs as one program: members over devices, mapped within each device, environments in groups.
 
-A population is a Run whose every leaf has a leading member axis. Its members are spread over a mesh of
-devices by `shard_map`, which needs no communication between them, and within a device by `lax.map` or
-`vmap`. The environments of one run may be split into groups, which are placed on devices of their own
-or mapped on one device by the same function, so that the number of devices does not change the mathematics.
+A population is a Run whose every leaf has a leading member axis. Its members are distributed over a mesh of
+devices by `shard_map`, which needs no communication between them, and within a device by `lax.map` or `vmap`.
+The environments of one run may be split into groups, which are placed on separate devices or mapped on one
+device by the same function, so that the number of devices does not change the mathematics.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,22 +20,22 @@ MEMBER_AXIS = "member"
 
 
 class Layout(NamedTuple):
-    """How a population is laid out over the machine."""
+    """The layout of a population on the machine."""
 
     mesh: Mesh
-    mapped_by: str  # "map" or "vmap": how the members of one device run
+    mapped_by: str  # "map" or "vmap": one after the other or together, for the members of one device
 
     @property
     def devices(self) -> int:
-        """How many devices take part."""
+        """The number of devices that take part."""
         return self.mesh.size
 
 
 def lay_out(devices: Sequence[jax.Device], members: int, groups: int, mapped_by: str = "auto") -> Layout:
-    """Spreads members over devices, and the groups of each over those that remain.
+    """Distribute members over devices, and the groups of each over those that remain.
 
-    Only as many devices take part as divide the work evenly. Members of one device run one after the other
-    on the CPU (`lax.map`: batched matrix products are slow there) and together elsewhere (`vmap`).
+    Only as many devices take part as divide the work evenly. Members of one device run one after the other on
+    the CPU (`lax.map`: batched matrix products are slow there) and together elsewhere (`vmap`).
     """
     devices_per_member = groups if len(devices) >= groups else 1
     member_shards = max(n for n in range(1, len(devices) // devices_per_member + 1) if members % n == 0)
@@ -51,7 +51,7 @@ def lay_out(devices: Sequence[jax.Device], members: int, groups: int, mapped_by:
 
 
 def map_members(function: Callable, mapped_by: str) -> Callable:
-    """Maps a function of one run over the leading axis of a population; further arguments are shared."""
+    """Map a function of one run over the leading axis of a population; further arguments are shared."""
 
     def map_population(population: PyTree, *args: Any) -> PyTree:
         def one_member(run: PyTree) -> PyTree:
@@ -66,7 +66,7 @@ def map_members(function: Callable, mapped_by: str) -> Callable:
 
 
 def map_groups(function: Callable, settings: Settings) -> Callable:
-    """Maps a function Run -> (Run, output) over the groups of a run's environments on one device."""
+    """Map a function Run -> (Run, output) over the groups of a run's environments on one device."""
 
     def split(x: jax.Array) -> jax.Array:
         return x.reshape(settings.groups, -1, *x.shape[1:])
@@ -87,18 +87,18 @@ def map_groups(function: Callable, settings: Settings) -> Callable:
 
 
 def map_local_leaves(function: Callable, run: Run) -> Run:
-    """Applies a function to the leaves of a run that belong to its groups."""
+    """Apply a function to the leaves of a run that belong to its groups."""
     is_local = placement(run.settings, True, False)
     return jax.tree.map(lambda local, part: jax.tree.map(function, part) if local else part, is_local, run)
 
 
 def partition_specs(settings: Settings) -> Run:
-    """Where the parts of a population lie: all by members, those of the groups by environments too."""
+    """Return the partition of a population: every leaf by members, those of the groups by environments too."""
     return placement(settings, P(MEMBER_AXIS, ENV_AXIS), P(MEMBER_AXIS))
 
 
 def start_program(function: Callable, settings: Settings, layout: Layout) -> Any:
-    """Compiles (keys, environments, configs) -> population, each with a leading member axis."""
+    """Compile (keys, environments, configs) -> population, each with a leading member axis."""
 
     def start(arguments: tuple) -> Run:
         return function(*arguments, settings)
@@ -117,7 +117,7 @@ def start_program(function: Callable, settings: Settings, layout: Layout) -> Any
             run = group(0)
             return map_local_leaves(lambda x: x.reshape(-1, *x.shape[2:]), run)
 
-    # Members are initialised one after the other: only the training is worth a batch.
+    # Members are initialised one after the other, since only training gains from a batch.
     mapped = map_members(start, "map")
     sharded = jax.shard_map(
         mapped,
@@ -130,7 +130,7 @@ def start_program(function: Callable, settings: Settings, layout: Layout) -> Any
 
 
 def population_shapes(program: Any, arguments: tuple, settings: Settings, layout: Layout) -> Run:
-    """What a start program will give, without running it: shapes, dtypes and places, to compile for."""
+    """Return the shapes, dtypes and placement of a start program's result, without running it, to compile for."""
 
     def with_sharding(spec: P, part: PyTree) -> PyTree:
         sharding = NamedSharding(layout.mesh, spec)
@@ -140,10 +140,10 @@ def population_shapes(program: Any, arguments: tuple, settings: Settings, layout
 
 
 def run_program(function: Callable, settings: Settings, layout: Layout, *, grouped: bool = True) -> Any:
-    """Compiles a function Run -> (Run, output) for a population, whose buffers are donated.
+    """Compile a function Run -> (Run, output) for a population, whose buffers are donated.
 
-    Further arguments are shared by all members. With `grouped=False` the function sees no groups: it
-    leaves alone what belongs to them.
+    Further arguments are shared by all members. With `grouped=False` the function is not given the groups and
+    does not change their part of the Run.
     """
     if grouped and settings.groups > 1 and layout.mesh.shape[ENV_AXIS] == 1:
         function = map_groups(function, settings)
@@ -162,5 +162,5 @@ def run_program(function: Callable, settings: Settings, layout: Layout, *, group
 
 
 def take_member(population: PyTree, index: int) -> PyTree:
-    """One member of a population."""
+    """Return one member of a population."""
     return jax.tree.map(lambda x: x[index], population)

@@ -1,4 +1,4 @@
-"""Rolling a policy out in a batch of environments."""
+"""Rollout of a policy in a batch of environments."""
 
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ from shoal.xla.hoisting import split_by_key
 
 
 class RolloutState(NamedTuple):
-    """Where a rollout stands, and the statistics of the episodes that it has ended."""
+    """State of a rollout, and the statistics of the episodes that have ended."""
 
     state: PyTree
     timestep: TimeStep
@@ -44,7 +44,7 @@ class EndedEpisodes(NamedTuple):
 
 
 def no_ended_episodes() -> EndedEpisodes:
-    """No episode has ended yet."""
+    """Return the sums before any episode has ended."""
     return EndedEpisodes(*(jnp.zeros(()) for _ in EndedEpisodes._fields))
 
 
@@ -58,19 +58,18 @@ def rollout(
     *,
     greedy: bool = False,
 ) -> tuple[RolloutState, Trajectory]:
-    """T steps of N environments.
+    """Make T steps of N environments.
 
     Args:
       batch: the N environments.
-      algorithm: whose `act` chooses the actions.
-      policy: its parameters.
-      rollout_state: where to go on from.
+      algorithm: its `act` chooses the actions.
+      policy: the parameters of `act`.
+      rollout_state: the state to start from.
       key: randomness of the rollout, a new one for each.
       num_steps: T.
-      greedy: whether the policy takes its mode in place of a sample.
-
+      greedy: whether the policy takes its mode instead of a sample.
     Returns:
-      where the rollout ended, and the trajectory with T+1 time-steps.
+      the state at the end of the rollout, and the trajectory with T+1 time-steps.
     """
 
     act_key, env_key = jax.random.split(key)
@@ -103,7 +102,7 @@ def rollout(
 def count_episodes(
     episodes: Episodes, ended: EndedEpisodes, timestep: TimeStep
 ) -> tuple[Episodes, EndedEpisodes]:
-    """Adds a time-step to the running episodes, and those that end with it to the sums.
+    """Add a time-step to the running episodes, and those that end with it to the sums.
 
     The step from a last to a first time-step belongs to no episode: it starts the next one at zero.
     """
@@ -123,7 +122,7 @@ def count_episodes(
 
 
 def episode_metrics(ended: EndedEpisodes, axis: tuple[str, ...] = ()) -> Metrics:
-    """The sums of ended episodes as metrics, of all groups together."""
+    """Convert the sums of ended episodes to metrics, over all groups together."""
     if axis:
         ended = jax.lax.psum(ended, axis)
     return {

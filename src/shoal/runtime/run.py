@@ -1,8 +1,8 @@
-"""A Run: one pytree with everything that is needed to go on training.
+"""A Run: one pytree with everything that is needed to continue training.
 
-One Run is one member of a population, one checkpoint, one thing that `vmap` or a mesh can spread. Its key
-never changes: each use of randomness is `fold_in(fold_in(key, stream), counter)`, so evaluation cannot
-disturb training and a run that goes on needs no history.
+One Run is one member of a population, one checkpoint, and one value that `vmap` or a mesh can distribute. Its
+key never changes: each use of randomness is `fold_in(fold_in(key, stream), counter)`, so evaluation cannot
+change training, and continuing a run needs no history.
 """
 
 import enum
@@ -21,7 +21,7 @@ ENV_AXIS = "env"  # the name of the axis over groups of environments
 
 
 class Stream(enum.IntEnum):
-    """What a random number is for; streams are disjoint."""
+    """The purposes of random numbers; their streams are disjoint."""
 
     INIT = 0
     RESET = 1
@@ -37,12 +37,12 @@ class Settings(NamedTuple):
     num_envs: int  # of all groups together
     num_steps: int
     total_updates: int
-    groups: int = 1  # environments are split into so many groups, which a mesh may place on devices
+    groups: int = 1  # the environments are split into so many groups, which a mesh may place on devices
     reset_policy: str = "fresh"
     pool_size: int = 0
     eval_episodes: int = 32
     eval_max_steps: int = 10_000
-    eval_mode: str = "greedy"  # "greedy", "sampled" or "both"; the score is of the first
+    eval_mode: str = "greedy"  # "greedy", "sampled" or "both"; the score is computed from the first
     score: str | Callable = "return_mean"  # a metric of an evaluation, or a function of all of them
     eval_metrics: Callable | None = None  # (Episodes) -> further metrics of an evaluation
 
@@ -64,28 +64,28 @@ class Best(NamedTuple):
 
     policy: Policy
     score: Array  # -inf before the first evaluation; not finite as long as no score was
-    updates: Array  # how many updates the policy had seen
+    updates: Array  # the number of updates of the policy
 
 
 @trees.struct
 class Run:
-    """Everything that is needed to go on; every function of the runtime is Run -> Run."""
+    """The state of a run; every function of the runtime maps a Run to a Run."""
 
     environment: Any  # its parameters are data
-    config: Any  # of the algorithm: floats are data
+    config: Any  # the algorithm's; floats are data
     learner: Any
     state: Any  # of the batch of environments
     timestep: Any
     memory: Any
     episodes: Any
     key: jax.Array
-    updates: jax.Array  # how many have been made
+    updates: jax.Array  # number of updates made
     best: Any
     settings: Settings = trees.static()
 
 
 def start(key: Array, environment: Environment, config: Any, settings: Settings) -> Run:
-    """A new run of one group of environments, before its first update.
+    """Make a new run of one group of environments, before its first update.
 
     Args:
       key: the run's key, from its seed.
@@ -118,7 +118,7 @@ def start(key: Array, environment: Environment, config: Any, settings: Settings)
 
 
 def batch_of(environment: Environment, settings: Settings) -> Batch:
-    """The batch of one group's environments."""
+    """Make the batch of one group's environments."""
     return Batch(
         environment,
         num_envs=settings.num_envs // settings.groups,
@@ -128,12 +128,12 @@ def batch_of(environment: Environment, settings: Settings) -> Batch:
 
 
 def stream_key(key: Array, stream: Stream, counter: Array | int) -> Array:
-    """The key of one use: the counter-th of a stream."""
+    """Return the key of the counter-th use of a stream."""
     return jax.random.fold_in(jax.random.fold_in(key, int(stream)), counter)
 
 
 def group_key(key: Array, settings: Settings) -> Array:
-    """A key of the group's own, where there are several."""
+    """Return a key that differs between groups, where there are several."""
     if settings.groups == 1:
         return key
     return jax.random.fold_in(key, jax.lax.axis_index(ENV_AXIS))
@@ -155,7 +155,7 @@ def policy_of(run: Run) -> Policy:
 
 
 def placement(settings: Settings, local: Any, shared: Any) -> Run:
-    """A prefix of a Run that says for each part whether it belongs to a group or to all."""
+    """Return a prefix of a Run that marks each part as local to a group or shared by all."""
     return Run(
         environment=shared,
         config=shared,

@@ -1,4 +1,4 @@
-"""The host's side of training: compile, then chunk after chunk until the budget is spent, then the last scores."""
+"""Training on the host: compile, run chunks of updates until the budget is spent, and compute the last scores."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -17,23 +17,23 @@ from shoal.runtime.loop import train, update_once
 from shoal.runtime.run import Run, Settings, start
 from shoal.types import Environment, Mean
 
-Numbers = dict[str, np.ndarray]  # one number a seed
+Numbers = dict[str, np.ndarray]  # one number per seed
 
 
 class Listener(Protocol):
-    """Who is told of a run's progress."""
+    """A receiver of a run's progress."""
 
     def on_training(self, updates: int, metrics: Numbers, seconds: float, steps_per_second: float) -> None:
-        """A chunk of updates has been made."""
+        """Receive the metrics of a chunk of updates."""
         ...
 
     def on_evaluation(self, updates: int, metrics: Numbers) -> None:
-        """The policies have been evaluated."""
+        """Receive the metrics of an evaluation."""
         ...
 
 
 class Seconds(NamedTuple):
-    """Where the wall time went."""
+    """Wall time by activity, in seconds."""
 
     compile: float
     train: float
@@ -48,16 +48,16 @@ class CompiledRun(NamedTuple):
     evaluate: Callable  # population -> (population, metrics)
     settings: Settings
     layout: populations.Layout
-    seconds: float  # that compiling took
+    seconds: float  # of compiling
 
 
 class TrainedPopulation(NamedTuple):
-    """A population that has been trained."""
+    """A population after training."""
 
     population: Run  # every leaf with a leading seed axis
     evaluations: list[tuple[int, Numbers]]  # (updates, metrics)
     seconds: Seconds
-    absolute: Numbers  # the best policies evaluated anew; empty before `with_absolute_metric`
+    absolute: Numbers  # of the best policies, evaluated again; empty before `with_absolute_metric`
 
     @property
     def final(self) -> Numbers:
@@ -66,11 +66,11 @@ class TrainedPopulation(NamedTuple):
 
 
 def accept_any(_: Run) -> None:
-    """Requires nothing of a population."""
+    """Accept every population."""
 
 
 def unchanged(population: Run) -> Run:
-    """Changes nothing of a population."""
+    """Return the population unchanged."""
     return population
 
 
@@ -84,16 +84,16 @@ def compile_run(
     check: Callable[[Run], None] = accept_any,
     initialise: Callable[[Run], Run] = unchanged,
 ) -> CompiledRun:
-    """Make a population, and the programs that train and evaluate it; all are compiled side by side.
+    """Make a population, and the programs that train and evaluate it; all are compiled in parallel.
 
-    Making it is compiled too: building networks eagerly takes seconds.
+    Making it is compiled too, since building networks eagerly takes seconds.
 
     Args:
-      keys: one a member, [members].
+      keys: one per member, [members].
       environments: the environment of each member: numbers with a leading member axis.
-      configs: the algorithm's config of each member, likewise.
+      configs: the algorithm's config of each member, in the same form.
       settings: the static part of the run's configuration.
-      layout: which devices, and how members share them.
+      layout: the devices, and how members share them.
       check: is given the population's shapes before anything compiles, and raises for one that must not be trained.
       initialise: changes the population before training (to start from given parameters).
     """
@@ -118,7 +118,7 @@ def compile_run(
 
 
 def compiler_options(layout: populations.Layout) -> dict[str, Any]:
-    """Compiler options for the CPU: its widest vectors (4% faster), and one module (a fifth less compiling)."""
+    """Return compiler options for the CPU: its widest vectors (4% faster), and one module (a fifth less compiling)."""
     if layout.mesh.devices.flat[0].platform != "cpu":
         return {}
     return {"xla_cpu_prefer_vector_width": 512, "xla_cpu_parallel_codegen_split_count": 1}
@@ -127,7 +127,7 @@ def compiler_options(layout: populations.Layout) -> dict[str, Any]:
 def settings_of(
     run: RunConfig, groups: int, score: str | Callable, eval_metrics: Callable | None
 ) -> Settings:
-    """The static part of a run's configuration."""
+    """Return the static part of a run's configuration."""
     return Settings(
         num_envs=run.num_envs,
         num_steps=run.num_steps,
@@ -144,27 +144,27 @@ def settings_of(
 
 
 def check_algorithm(environment: Environment, config: Any, settings: Settings) -> None:
-    """Traces one update, so that a mistake in an algorithm's functions shows before a run begins.
+    """Trace one update, so that a mistake in an algorithm's functions is found before a run begins.
 
     Raises:
-      ShoalError: one of them returns what the runtime cannot go on with.
+      ShoalError: one of them returns a value that the runtime cannot use.
       UserCodeError: one of them fails.
     """
     jax.eval_shape(update_once, member_shapes(environment, config, settings))
 
 
 def check_score(environment: Environment, config: Any, settings: Settings) -> None:
-    """Traces an evaluation, so that an unknown score or a mistake in a user's function shows before a run begins.
+    """Trace an evaluation, so that an unknown score or a mistake in a user's function is found before a run begins.
 
     Raises:
-      ShoalError: the score is no metric of an evaluation.
+      ShoalError: the score is not a metric of an evaluation.
     """
 
     jax.eval_shape(evaluate, member_shapes(environment, config, settings))
 
 
 def member_shapes(environment: Environment, config: Any, settings: Settings) -> Run:
-    """The shapes of one member of a population before its first update; computes nothing."""
+    """Return the shapes of one member of a population before its first update, without computing anything."""
 
     def start_member(environment: Environment, config: Any) -> Run:
         return start(jax.random.key(0), environment, config, settings._replace(groups=1))
@@ -173,13 +173,13 @@ def member_shapes(environment: Environment, config: Any, settings: Settings) -> 
 
 
 def seed_keys(run: RunConfig) -> jax.Array:
-    """One key a seed, which depends on nothing but that seed."""
+    """Make one key per seed, which depends on nothing but that seed."""
     seeds = np.uint32(run.seed) + np.arange(run.seeds, dtype=np.uint32)
     return jax.vmap(jax.random.key)(jnp.asarray(seeds))
 
 
 def stack_members(tree: Any, members: int) -> Any:
-    """The numbers of a struct as arrays with a leading axis of equal members."""
+    """Convert the numbers of a struct to arrays with a leading axis of equal members."""
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (members, *x.shape)), trees.as_arrays(tree))
 
 
@@ -187,9 +187,9 @@ def train_population(compiled_run: CompiledRun, run: RunConfig, listener: Listen
     """Train a population until its budget is spent.
 
     Args:
-      compiled_run: the population and its programs; its buffers are given up.
+      compiled_run: the population and its programs; its buffers are donated.
       run: seeds, budget and points of evaluation.
-      listener: is told of each log point and evaluation.
+      listener: receives each log point and evaluation.
     """
     population = compiled_run.population
     log_points, evaluation_points = run.log_points(), set(run.evaluation_points())
@@ -220,11 +220,11 @@ def train_population(compiled_run: CompiledRun, run: RunConfig, listener: Listen
 def with_absolute_metric(
     compiled_run: CompiledRun, trained: TrainedPopulation, episodes: int
 ) -> TrainedPopulation:
-    """Evaluate the best policies on episodes that did not choose them.
+    """Evaluate the best policies on episodes that were not used to choose them.
 
     Args:
-      compiled_run: what the population was trained by.
-      trained: the trained population; its buffers are given up.
+      compiled_run: the programs that trained the population.
+      trained: the trained population; its buffers are donated.
       episodes: of each policy.
     """
 
@@ -248,6 +248,6 @@ def with_absolute_metric(
 
 
 def mean_metrics(metrics: Mapping[str, Mean]) -> Numbers:
-    """The metrics of a chunk as numbers, one a seed; NaN where nothing was counted."""
+    """Compute the metrics of a chunk as numbers, one per seed; NaN where nothing was counted."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return {name: mean.total / mean.weight for name, mean in jax.device_get(dict(metrics)).items()}

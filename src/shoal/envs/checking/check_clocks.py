@@ -135,9 +135,7 @@ def _first_end_function(rollouts: Rollouts) -> Callable[[Clock, int], int]:
 
 
 def _episode_steps(rollouts: Rollouts) -> tuple[np.ndarray, np.ndarray]:
-    """Report which steps of the first block belong to an episode without an end before them [N, T], and each
-    state's age [N, T+1].
-    """
+    """Report which steps of the first block start from a running episode [N, T], and each state's age [N, T+1]."""
     start, last = np.asarray(rollouts.start[1].last)[:, None], rollouts.first.timesteps.last
     is_running = ~np.concatenate([start, last[:, :-1]], axis=1)
     age = np.zeros((len(last), last.shape[1] + 1), np.int64)

@@ -37,7 +37,7 @@ def check_in_place(env: Any, traces: Traces, key: jax.Array) -> Iterator[Finding
     for what in dict.fromkeys(changed):
         yield Finding(
             "in-place",
-            f"step changes {what} that it is given, in place, so that whoever keeps the one before has another; "
+            f"step changes {what} that it is given in place, which changes the earlier one too; "
             "a new container would be right, such as `{**state, name: value}`",
         )
 
@@ -66,8 +66,8 @@ def check_side_effects(env: Any, snapshot: Snapshot) -> Iterator[Finding]:
         )
         yield Finding(
             "hidden-state",
-            f"reset or step keeps a traced value in {where}, which is no number after the trace and an error where "
-            "it is used; all that a step remembers would be in the state that it returns",
+            f"reset or step keeps a traced value in {where}, which cannot be used after the trace; "
+            "everything that later steps need belongs in the state that a step returns",
         )
         return
     after = _fields(env)
@@ -75,8 +75,8 @@ def check_side_effects(env: Any, snapshot: Snapshot) -> Iterator[Finding]:
         if name not in after or not _is_equal(value, after[name]):
             yield Finding(
                 "hidden-state",
-                f"reset or step changes the field `{name}` of the environment itself; all that a step remembers "
-                "would be in the state that it returns",
+                f"reset or step changes the field `{name}` of the environment itself; everything that later "
+                "steps need belongs in the state that a step returns",
             )
 
 
@@ -105,9 +105,7 @@ def _traced_values() -> list[Any]:
 
 
 def _find_holders(env: Any, leaked: set[int]) -> Iterator[str]:
-    """Yield the names under which leaked values are kept: attributes of the environment, its classes, and
-    module globals.
-    """
+    """Yield the names of leaked values: attributes of the environment and its classes, and module globals."""
     places: list[tuple[str, Mapping[str, Any]]] = [("the attribute", getattr(env, "__dict__", {}))]
     classes = [cls for cls in type(env).__mro__ if cls is not object]
     places += [("the class attribute", vars(cls)) for cls in classes]

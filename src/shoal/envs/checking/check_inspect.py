@@ -115,7 +115,7 @@ def _check_info(info: Any, alive: np.ndarray, offset: int) -> Iterator[Finding]:
             yield Finding(
                 "not-finite",
                 f"{_describe_first(name, value, wrong, offset)}; every entry of `info` would be finite, since its sums "
-                "and means over episodes are none otherwise",
+                "and means over episodes are not finite otherwise",
             )
 
 

@@ -80,9 +80,7 @@ def _check_reset_draws(reset: Flow) -> Iterator[Finding]:
 
 
 def _check_step_draws(step: _Step, reset: Flow) -> Iterator[Finding]:
-    """Check that a step which ignores its own key draws from a key that is random at first and changes at
-    every step.
-    """
+    """Check that a step that ignores its own key draws from a random key that changes at every step."""
     random = _random_leaves(step, reset)
     unchanged = {i for i in range(len(step.state)) if step.flow.results[i].copy_of == i}
     for draw in step.flow.draws:

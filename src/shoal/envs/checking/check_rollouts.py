@@ -173,8 +173,8 @@ def check_repeated(rollouts: Rollouts) -> Iterator[Finding]:
     if difference:
         yield Finding(
             "hidden-state",
-            f"the same compiled rollout with the same keys and actions differs: {difference}; whatever "
-            "varies would come from the state and the key, not from a callback to Python",
+            f"the same compiled rollout with the same keys and actions differs: {difference}; results may "
+            "depend on the state, the action and the key alone, not on a callback to Python",
         )
 
 

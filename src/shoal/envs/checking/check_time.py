@@ -136,8 +136,8 @@ def _stop_thread(thread: threading.Thread, activity: Activity) -> None:
 def _too_slow_findings(doing: str, seconds: float) -> Iterator[Finding]:
     yield Finding(
         "too-slow",
-        f"{doing} had not ended after {seconds:g} seconds and was given up; a second would be right: what takes "
-        "long would be made once, outside of reset and step (or allow more seconds)",
+        f"{doing} had not ended after {seconds:g} seconds and was given up; it should take about a second: compute "
+        "what takes long once, outside of reset and step (or allow more seconds)",
     )
     yield Finding(
         "not-checked", "the rest of the checks was left out, because it needs what did not end (too-slow)"

@@ -114,7 +114,7 @@ def leak_finding(doing: str, error: BaseException) -> Finding:
     return Finding(
         "hidden-state",
         f"{doing} used a value that an earlier call left outside of the state, at {operation(error)}; "
-        "all that a step remembers would be in the state that it returns",
+        "everything that later steps need belongs in the state that a step returns",
     )
 
 
@@ -340,8 +340,8 @@ def check_repeatable(env: Any, key: jax.Array) -> Iterator[Finding]:
             if difference:
                 yield Finding(
                     "hidden-state",
-                    f"two equal calls differ: {difference}; whatever varies would come from the state and "
-                    "the key, not from Python or NumPy randomness, globals, or attributes that change",
+                    f"two equal calls differ: {difference}; results may depend on the state, the action and the "
+                    "key alone, not on Python or NumPy randomness, globals, or attributes that change",
                 )
                 return
 

@@ -53,9 +53,7 @@ def pendulum(angle: float, length: float) -> np.ndarray:
 
 
 def two_links(angle_1: float, angle_2: float, bar: float) -> np.ndarray:
-    """Draw two hinged links of length 1 and a line to be reached; angles from hanging down, the second's from
-    the first.
-    """
+    """Draw two hinged links of length 1 and a bar; angles from hanging down, the second's from the first."""
     size = 320
     scale = size / 2 / 2.24
     pivot = (size / 2, size / 2)

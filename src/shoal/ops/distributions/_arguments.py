@@ -1,4 +1,4 @@
-"""What the distributions require of parameters and arguments, checked while tracing."""
+"""Checks of the distributions' parameters and arguments while tracing."""
 
 import jax
 import jax.numpy as jnp
@@ -8,17 +8,17 @@ from shoal.ops._checks import floating, integer, real
 Array = jax.Array
 Shape = tuple[int, ...]
 
-ILLEGAL = -1e9  # the logit of what cannot happen: finite, so that 0 times its log-probability is 0
+ILLEGAL = -1e9  # the logit of an impossible choice: finite, so that 0 times its log-probability is 0
 
 
 def parameter(**named: Array) -> Array:
-    """One parameter, widened to float32 if it is narrower; TypeError if it is not floating."""
+    """Return one parameter, widened to float32 if it is narrower; TypeError if it is not floating."""
     (array,) = named.values()
     return jnp.asarray(array, jnp.promote_types(floating(**named), jnp.float32))
 
 
 def broadcast_shape(**shapes: Shape) -> Shape:
-    """The shape that the named shapes broadcast to; ValueError if they do not."""
+    """Return the shape that the named shapes broadcast to; ValueError if they do not."""
     try:
         return jnp.broadcast_shapes(*shapes.values())
     except ValueError:
@@ -27,14 +27,14 @@ def broadcast_shape(**shapes: Shape) -> Shape:
 
 
 def as_integers(x: Array, batch: Shape) -> Array:
-    """The argument of a discrete log-probability: integers whose axes broadcast with the batch."""
+    """Return the argument of a discrete log-probability: integers whose axes broadcast with the batch."""
     integer(x=x)
     broadcast_shape(x=jnp.shape(x), batch=batch)
     return jnp.asarray(x)
 
 
 def as_vectors(x: Array, shape: Shape) -> Array:
-    """The argument of a log-density, widened: its last axis is that of `shape`, the others broadcast."""
+    """Return the argument of a log-density, widened: its last axis is that of `shape`, the others broadcast."""
     real(x=x)
     same_last_axis(x=jnp.shape(x), distribution=shape)
     broadcast_shape(x=jnp.shape(x), distribution=shape)
@@ -42,12 +42,12 @@ def as_vectors(x: Array, shape: Shape) -> Array:
 
 
 def widen(x: Array | float) -> Array:
-    """Real numbers as floating ones of 32 bits or more."""
+    """Convert real numbers to floating ones of 32 bits or more."""
     return jnp.asarray(x, jnp.promote_types(jnp.result_type(x), jnp.float32))
 
 
 def same_last_axis(**shapes: Shape) -> None:
-    """ValueError if the last axes of the named shapes are not equally long (or one has none)."""
+    """Require that the last axes of the named shapes are equally long; ValueError if not, or if one has none."""
     if len({shape[-1:] for shape in shapes.values()}) > 1 or any(not shape for shape in shapes.values()):
         listed = " and ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
         raise ValueError(f"{listed} must end in axes of the same length.")

@@ -20,7 +20,7 @@ _SERIES = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 1
 
 
 def binet(x: Array) -> Array:
-    """Binet's μ(x) = lnΓ(x) - (x - 1/2) ln x + x - ln(2π) / 2, for x above 0."""
+    """Compute Binet's μ(x) = lnΓ(x) - (x - 1/2) ln x + x - ln(2π) / 2, for x above 0."""
     shift, series = _shift_and_series(x)
     far, small = _shift_up(x, shift)
     total = _power_series(series, 1.0 / jnp.square(far)) / far
@@ -31,7 +31,7 @@ def binet(x: Array) -> Array:
 
 
 def binet_slope(x: Array) -> Array:
-    """The derivative μ'(x) = ψ(x) - ln x + 1 / (2 x), for x above 0."""
+    """Compute the derivative μ'(x) = ψ(x) - ln x + 1 / (2 x), for x above 0."""
     shift, series = _shift_and_series(x)
     far, small = _shift_up(x, shift)
     slopes = tuple(-(2 * k + 1) * c for k, c in enumerate(series))
@@ -85,15 +85,15 @@ def beta_divergence(a: Array, b: Array, other_a: Array, other_b: Array) -> Array
 
 
 def _divergence_beyond_coins(x: Array, y: Array, difference: Array, shift: int) -> Array:
-    """D(y, x) less y' ln(y' / x') - (y' - x'), where y' = y + shift and x' = x + shift."""
+    """Compute D(y, x) less y' ln(y' / x') - (y' - x'), where y' = y + shift and x' = x + shift."""
 
     def excess(x: Array, y: Array) -> Array:
-        """r - ln(1 + r), r = (y - x) / x."""
+        """Compute r - ln(1 + r), r = (y - x) / x."""
         return deviance(x, y, -difference) / x
 
     steps = jnp.arange(shift, dtype=x.dtype).reshape(
         -1, *(1 for _ in x.shape)
-    )  # an axis, for it compiles faster
+    )  # as an axis, since that compiles faster
     total = jnp.sum(excess(x + steps, y + steps), axis=0) + 0.5 * excess(x + shift, y + shift)
     # Of x^-m the D is (y - x)² u² w (m u^(m-1) + (m - 1) u^(m-2) w + ... + w^(m-1)), u = 1 / x, w = 1 / y.
     u, w = 1.0 / (x + shift), 1.0 / (y + shift)
@@ -108,12 +108,12 @@ def _divergence_beyond_coins(x: Array, y: Array, difference: Array, shift: int) 
 
 
 def _shift_and_series(x: Array) -> tuple[int, tuple[float, ...]]:
-    """How far arguments are moved up, and the terms of the series that the dtype's digits need there."""
+    """Return the shift of small arguments, and the terms of the series that the dtype's digits then need."""
     return (4, _SERIES[:4]) if x.dtype == jnp.float32 else (10, _SERIES)
 
 
 def _shift_up(x: Array, shift: int) -> tuple[Array, Array]:
-    """Arguments at which the series holds, and which of them were moved up."""
+    """Return arguments at which the series is accurate, and which of them were shifted."""
     small = x < shift
     return jnp.where(small, x + shift, x), small
 

@@ -91,7 +91,7 @@ class TanhNormal:
     high: Bound = 1.0
 
     def sample_raw(self, key: Array) -> Array:
-        """u, [..., n]; what to remember of an action."""
+        """Sample u, [..., n]; store this of an action."""
         return self._normal.sample(key)
 
     def mode_raw(self) -> Array:
@@ -99,13 +99,13 @@ class TanhNormal:
         return self._normal.mode()
 
     def from_raw(self, raw: Array) -> Array:
-        """The action of a u."""
+        """Return the action of a u."""
         low, width = self._interval
         unit = 0.5 * jnp.tanh(as_vectors(raw, self._normal._shape)) + 0.5
         return jnp.clip(low + width * unit, low, jnp.asarray(self.high, unit.dtype))
 
     def log_prob_raw(self, raw: Array) -> Array:
-        """Log-density of the action whose raw sample this is, [..., n] -> [...]; exact wherever u lies."""
+        """Log-density of the action with this raw sample, [..., n] -> [...]; accurate for every u."""
         _, width = self._interval
         raw = as_vectors(raw, self._normal._shape)
         # log(1 - tanh(u)²), without the cancellation.
@@ -117,7 +117,7 @@ class TanhNormal:
         return self.from_raw(self.sample_raw(key))
 
     def mode(self) -> Array:
-        """The action of the Normal's mean (its median; the density itself may peak at the bounds), [..., n]."""
+        """The action of the Normal's mean (its median; the density may have its maximum at the bounds), [..., n]."""
         return self.from_raw(self.mode_raw())
 
     def log_prob(self, x: Array) -> Array:
@@ -132,12 +132,12 @@ class TanhNormal:
         return self.from_raw(raw), self.log_prob_raw(raw)
 
     def entropy_estimate(self) -> Array:
-        """Differential entropy in nats, [...]: an estimate, since there is no closed form.
+        """Estimate the differential entropy in nats, [...]; there is no closed form.
 
-        Deterministic, differentiable, and within 4e-6 of the truth for each entry of the action whatever loc
-        and scale are (beside float32's rounding); its gradient in loc within 1e-5. Not unbiased noise but a fit:
-        the expectation of log cosh is taken of a function that is that close to it everywhere and whose
-        expectation has a closed form.
+        Deterministic, differentiable, and within 4e-6 of the truth for each entry of the action for any loc
+        and scale (in addition to float32's rounding); its gradient in loc is within 1e-5. The error is that
+        of a fit and not random: the expectation of log cosh is replaced by that of a function that is this
+        close to it everywhere and whose expectation has a closed form.
         """
         _, width = self._interval
         loc, scale = jnp.broadcast_arrays(*self._normal._loc_and_scale)
@@ -182,7 +182,7 @@ class Beta:
         )
 
     def mode(self) -> Array:
-        """Where the density is highest, [..., n]: a bound where a parameter is at most 1, the middle if flat."""
+        """The point of highest density, [..., n]: a bound where a parameter is at most 1, the middle if flat."""
         alpha, beta = (parameter - 1.0 for parameter in self._alpha_and_beta)
         inside = (alpha > 0) & (beta > 0)
         peak = alpha / jnp.where(inside, alpha + beta, 1.0)
@@ -246,7 +246,7 @@ class Beta:
 
 
 class Deterministic(NamedTuple):
-    """One vector for certain: any dtype, [..., n]."""
+    """One vector with probability 1: any dtype, [..., n]."""
 
     value: Array
 
@@ -282,7 +282,7 @@ _BETA_EDGE = 1e-6  # of [0, 1]
 
 
 def _interval(d: "TanhNormal | Beta", shape: tuple[int, ...], dtype: jnp.dtype) -> tuple[Array, Array]:
-    """The lower bound and the width, each a number or [n]."""
+    """Return the lower bound and the width, each a number or [n]."""
     for name, bound in (("low", d.low), ("high", d.high)):
         if np.ndim(bound) > 0 and np.shape(bound) != shape[-1:]:
             raise ValueError(f"{name}={bound} must be a number or, for {list(shape)}, {shape[-1]} of them.")
@@ -311,7 +311,7 @@ _LOG_COSH_A = (0.00627707, 0.05041021, 0.64354119, -0.00708076)
 
 
 def _expected_log_2cosh(loc: Array, scale: Array) -> Array:
-    """E log(2 cosh u) for u of N(loc, scale²), by the fit above, each of whose terms has an expectation."""
+    """Compute E log(2 cosh u) for u of N(loc, scale²), by the fit above, each of whose terms has an expectation."""
     c, variance = _LOG_COSH_C, jnp.square(scale)
     spread = 1.0 + 2.0 * c * c * variance
     root = jax.lax.rsqrt(spread)

@@ -35,8 +35,8 @@ class Categorical(NamedTuple):
     def sample(self, key: Array) -> Array:
         """One action for each batch entry, by the inverse of the distribution function at one uniform number.
 
-        Never an action of probability 0. One of a probability below 2**-24 is drawn only roughly as often
-        as it should be: the uniform number has no more digits.
+        Never an action of probability 0. The frequency of an action of a probability below 2**-24 is only
+        approximate, since the uniform number has no more digits.
         """
         probabilities = jax.nn.softmax(_actions_first(parameter(logits=self.logits)), axis=0)
         uniform = jax.random.uniform(key, probabilities.shape[1:], probabilities.dtype)
@@ -73,7 +73,7 @@ class Categorical(NamedTuple):
         return jnp.sum(_masked_product(jnp.exp(log_p), log_p - log_q), axis=0)
 
     def _log_prob_and_exists(self, x: Array) -> tuple[Array, Array]:
-        """The log-probability of what is an action, and whether it is one, each [...]."""
+        """Return the log-probability of each index that is an action, and whether it is one, each [...]."""
         x = as_integers(x, self.logits.shape[:-1])
         shifted, log_total = self._log_weights(x.ndim)
         # A select and a sum, for its gradient is again a select: a gather's would be a scatter.
@@ -81,7 +81,7 @@ class Categorical(NamedTuple):
         return jnp.sum(jnp.where(is_chosen, shifted, 0.0), axis=0) - log_total, in_range(x, len(shifted))
 
     def _log_weights(self, batch_ndim: int = 0) -> tuple[Array, Array]:
-        """Logits less the greatest of them, [n, ...], and the logarithm of the sum of their exponentials, [...].
+        """Return logits less the greatest of them, [n, ...], and the logarithm of the sum of their exponentials, [...].
 
         Their difference is the log-probability. They have `batch_ndim` batch axes or more.
         """
@@ -137,16 +137,15 @@ class MultiCategorical(NamedTuple):
 
 
 def masked(distribution: T, mask: Array) -> T:
-    """The distribution among legal actions only: the others have probability 0 and get no gradient.
+    """Restrict a distribution to legal actions: the others have probability 0 and get no gradient.
 
-    What an illegal action's logit was does not matter, NaN included. Where no action is legal at all, all
-    are taken to be equally likely.
+    The logit of an illegal action may be any number, NaN included. Where no action is legal, all are taken to
+    be equally likely.
 
     Args:
       distribution: a Categorical or a MultiCategorical.
       mask: True (or not 0) where legal, [..., n]; of a MultiCategorical [..., sum(n_i)], the
         parts' one after the other.
-
     Raises:
       ValueError: the mask's last axis is not as long as there are logits.
     """
@@ -170,7 +169,7 @@ class EpsilonGreedy(NamedTuple):
     Source: Sutton and Barto 2018, "Reinforcement Learning", section 2.2.
     """
 
-    values: Array  # [..., n]; of an illegal action it does not matter, NaN included
+    values: Array  # [..., n]; an illegal action's may be any number, NaN included
     epsilon: Array | float  # in [0, 1], a number or [...]
     mask: Array | None = None  # True (or not 0) where legal, [..., n]; None: everywhere
 
@@ -179,7 +178,7 @@ class EpsilonGreedy(NamedTuple):
         return self.categorical.sample(key)
 
     def mode(self) -> Array:
-        """The best action, the first of equals, whatever ε is, [...]."""
+        """The best action, the first of equals, for any ε, [...]."""
         return jnp.argmax(self._legal_and_best[1], axis=-1).astype(jnp.int32)
 
     def log_prob(self, x: Array) -> Array:
@@ -200,7 +199,7 @@ class EpsilonGreedy(NamedTuple):
 
     @property
     def categorical(self) -> Categorical:
-        """The same distribution by the logarithms of its probabilities."""
+        """Return the same distribution as a Categorical with its log-probabilities."""
         legal, best = self._legal_and_best
         if isinstance(self.epsilon, int | float) and not 0 <= self.epsilon <= 1:
             raise ValueError(f"epsilon={self.epsilon} must be between 0 and 1.")
@@ -292,10 +291,10 @@ class DiscreteValued(NamedTuple):
 
 
 def _actions_first(x: Array, batch_ndim: int = 0) -> Array:
-    """[..., n] -> [n, ...], with at least `batch_ndim` batch axes, so that it broadcasts with arrays of so many.
+    """Move the actions first, [..., n] -> [n, ...], with at least `batch_ndim` batch axes for broadcasting.
 
-    Sums over the actions are then sums of whole batches, which XLA fuses with what they are made of. Over a last
-    axis of a few entries each is a kernel of its own on a CPU: a minibatch's loss takes twice as long.
+    Sums over the actions are then sums of whole batches, which XLA fuses with their inputs. Over a last axis
+    of a few entries each sum is a kernel of its own on a CPU: a minibatch's loss takes twice as long.
     """
     missing = max(0, batch_ndim - (x.ndim - 1))
     return jnp.expand_dims(jnp.moveaxis(x, -1, 0), tuple(range(1, 1 + missing)))
@@ -306,7 +305,7 @@ def _one_hot(index: Array, n: int) -> Array:
 
 
 def _boolean_mask(mask: Array, n: int) -> Array:
-    """The mask as booleans [..., n]."""
+    """Return the mask as booleans [..., n]."""
     real(mask=mask)
     if jnp.shape(mask)[-1:] != (n,):
         raise ValueError(f"mask has shape {list(jnp.shape(mask))}; its last axis must be {n} long.")
@@ -314,7 +313,7 @@ def _boolean_mask(mask: Array, n: int) -> Array:
 
 
 def _uniform_over(mask: Array) -> Array:
-    """1 over the number of those chosen, for each of them; 0 for the others."""
+    """Return 1 over the number of those chosen, for each of them; 0 for the others."""
     return mask / jnp.sum(mask, axis=-1, keepdims=True, dtype=jnp.float32)
 
 
@@ -323,12 +322,12 @@ def _sum(terms: Iterable[Array]) -> Array:
 
 
 def _masked_product(probability: Array, x: Array) -> Array:
-    """p x, and 0 where p is 0 even if x is infinite, in the gradient too."""
+    """Compute p x, and 0 where p is 0 even if x is infinite, in the gradient too."""
     return probability * jnp.where(probability > 0, x, 0.0)
 
 
 def _inverse_cdf_unrolled(probabilities: Array, uniform: Array) -> Array:
-    """The first action whose cumulative probability [n, ...] exceeds the uniform number (of the total), [...]."""
+    """Return the first action whose cumulative probability [n, ...] exceeds the share `uniform`, [...]."""
     # Summed one after the other: an action of probability 0 then adds exactly nothing, and is never the first.
     cumulative = list(itertools.accumulate(probabilities))
     threshold = uniform * cumulative[-1] * _BELOW_ONE
@@ -336,7 +335,7 @@ def _inverse_cdf_unrolled(probabilities: Array, uniform: Array) -> Array:
 
 
 def _inverse_cdf(probabilities: Array, uniform: Array) -> Array:
-    """The same for many actions, whose sums are made in parallel and may round up at an action of 0."""
+    """Compute the same for many actions, by parallel sums, which may round up at an action of probability 0."""
     cumulative = jnp.cumsum(probabilities, axis=0)
     threshold = uniform * cumulative[-1] * _BELOW_ONE
     exceeds = (cumulative > threshold) & (probabilities > 0)
@@ -346,4 +345,4 @@ def _inverse_cdf(probabilities: Array, uniform: Array) -> Array:
 
 
 _MAX_UNROLLED = 32  # up to so many actions the distribution function is summed one by one
-_BELOW_ONE = 1.0 - 2.0**-22  # keeps a uniform number's product with the total below it in spite of rounding
+_BELOW_ONE = 1.0 - 2.0**-22  # keeps a uniform number times the total below the total in spite of rounding

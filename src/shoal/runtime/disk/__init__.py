@@ -1,1 +1,1 @@
-"""A run directory: its files, policies and summary."""
+"""The run directory: its files, policies and summary."""

@@ -1,4 +1,4 @@
-"""Named arrays in a folder, written and read by Orbax; typed PRNG keys as words."""
+"""Named arrays in a folder, written and read by Orbax; typed PRNG keys are stored as words."""
 
 import contextlib
 import gc
@@ -16,7 +16,7 @@ import numpy as np
 
 from shoal.errors import ShoalError
 
-# What comes back bit for bit; Orbax refuses the other types of JAX (such as uint4) only while it writes.
+# Dtypes that are restored bit for bit; Orbax refuses JAX's other dtypes (such as uint4) only while it writes.
 STORABLE = frozenset(
     [
         "bool",
@@ -29,15 +29,15 @@ STORABLE = frozenset(
     ]
 )
 
-SECONDS_TO_SETTLE = 0.2  # seconds after a failure within which nearly everything that was under way has ended
+SECONDS_TO_SETTLE = 0.2  # seconds after a failure within which nearly all of Orbax's running tasks have ended
 
 
 class OrbaxError(Exception):
-    """What kept Orbax from writing or reading, in a few words."""
+    """Orbax cannot write or read; the message is the reason in a few words."""
 
 
 def is_key(leaf: Any) -> bool:
-    """Whether a leaf (or its shape) is a typed PRNG key or an array of them; imports no JAX."""
+    """Report whether a leaf (or its shape) is a typed PRNG key or an array of them; imports no JAX."""
     return not isinstance(getattr(leaf, "dtype", np.dtype(np.float32)), np.dtype)
 
 
@@ -58,7 +58,7 @@ def to_numpy(leaf: Any) -> tuple[np.ndarray, str | None]:
 
 
 def from_numpy(array: np.ndarray, implementation: str | None) -> Any:
-    """Convert back what `to_numpy` gave."""
+    """Convert the result of `to_numpy` back."""
     if implementation is None:
         return array
     import jax  # noqa: PLC0415
@@ -121,10 +121,10 @@ def write_arrays(path: Path, leaves: Mapping[str, np.ndarray]) -> None:
     """Write named arrays into a new folder.
 
     Raises:
-      OrbaxError: they cannot be written; a part of them may be there.
+      OrbaxError: they cannot be written; a part of them may exist.
     """
 
-    # Orbax takes no empty tree and no array of size zero: those are rebuilt from what `read_arrays` is told.
+    # Orbax refuses empty trees and arrays of size zero: `read_arrays` makes those from their expected shapes.
     stored = {name: array for name, array in leaves.items() if array.size}
 
     def write() -> None:
@@ -152,7 +152,7 @@ def read_arrays(path: Path, expected: Mapping[str, Mapping[str, Any]]) -> dict[s
 
         leaves = {name: np.zeros(leaf["shape"], np.dtype(leaf["dtype"])) for name, leaf in expected.items()}
         stored = {name: array for name, array in leaves.items() if array.size}
-        if stored:  # naming what is expected leaves Orbax no choice of types
+        if stored:  # the expected names and dtypes leave Orbax no choice
             leaves |= orbax.load(path.absolute(), stored)
         return {name: np.asarray(leaves[name]) for name in sorted(leaves)}
 
@@ -160,7 +160,7 @@ def read_arrays(path: Path, expected: Mapping[str, Mapping[str, Any]]) -> dict[s
 
 
 def _run_quietly(action: Callable[[], Any]) -> Any:
-    """Carry out an action of Orbax, which prints tracebacks of its own threads where it fails.
+    """Run an action of Orbax, which prints tracebacks of its own threads where it fails.
 
     Raises:
       OrbaxError: it failed.
@@ -175,8 +175,9 @@ def _run_quietly(action: Callable[[], Any]) -> Any:
             return result
         except Exception as error:
             reason = _reason(error)
-        # Other arrays that were under way find their event loop closed when they end, and what was left of them
-        # complains when it is collected. Have both done here; those that end later still are filtered out.
+        # Other arrays in progress find their event loop closed when they end, and their remains print
+        # complaints when they are collected. Wait for both here; errors of those that end later still are
+        # filtered out.
         time.sleep(SECONDS_TO_SETTLE)
         gc.collect()
     raise OrbaxError(reason)
@@ -184,7 +185,7 @@ def _run_quietly(action: Callable[[], Any]) -> Any:
 
 @contextlib.contextmanager
 def _disable_loggers(*names: str) -> Iterator[None]:
-    """Keep loggers off stderr, since what is raised says the same."""
+    """Disable output of loggers to stderr, since the raised error says the same."""
     loggers = [logging.getLogger(name) for name in names]
     were_disabled = [logger.disabled for logger in loggers]
     try:
@@ -197,7 +198,7 @@ def _disable_loggers(*names: str) -> Iterator[None]:
 
 
 def _ignore_closed_loops(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A hook for errors that nobody can catch, which leaves out those of a closed event loop."""
+    """Make a hook for errors that nobody can catch, which ignores those of a closed event loop."""
     if getattr(hook, "ignores_closed_loops", False):
         return hook
 
@@ -211,7 +212,7 @@ def _ignore_closed_loops(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _reason(error: BaseException) -> str:
-    """What went wrong, in the operating system's words where it was its error."""
+    """Return the reason of an error, in the operating system's words where it was its error."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.strerror:

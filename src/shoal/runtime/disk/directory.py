@@ -1,12 +1,12 @@
-"""The run directory: what a run leaves on disk, and how it is read again.
+"""The run directory: the files of a run, how they are written, and how they are read again.
 
-    config.json         what was asked for, complete: running it again gives the same run
+    config.json         the complete settings: running it again gives the same run
     metrics.jsonl       one line per log point and seed
     summary.json        scores, speed, checksums, versions
     learning_curve.png
     best/, last/        policies with their normalisers
 
-Every file is whole or absent at any instant, and reading runs no code: JSON and named arrays only.
+Every file is complete or absent at any instant, and reading executes no code: JSON and named arrays only.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
 LEARNING_CURVE = "learning_curve.png"
 POLICIES = ("best", "last")
-POLICY = "policy.json"  # beside the arrays: their names, dtypes, shapes and checksum
+POLICY = "policy.json"  # in the folder of the arrays: their names, dtypes, shapes and checksum
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,11 +50,10 @@ class RunDirectory:
         """Require that `create` can make the directory of a new run; leaves nothing behind.
 
         Args:
-          path: as of `create`.
-          needed: how many bytes are going to be written at least.
-
+          path: as in `create`.
+          needed: the least number of bytes that will be written.
         Raises:
-          ShoalError: the directory cannot be written to, holds another run or anything else, or lies on a disk
+          ShoalError: the directory cannot be written to, holds another run or other files, or is on a disk
             with too little space.
         """
         vacancy.check_vacant(
@@ -65,17 +64,16 @@ class RunDirectory:
     def create(
         cls, path: Path | str | None, environment: str, algorithm: str, config: Mapping[str, Any]
     ) -> "RunDirectory":
-        """Make the directory of a new run with its `config.json`; where that fails, nothing is left behind.
+        """Make the directory of a new run with its `config.json`; if that fails, nothing is left behind.
 
         Args:
-          path: where; None makes a new one under `runs/`, named after the environment, the algorithm
+          path: the directory; None makes a new one under `runs/`, named after the environment, the algorithm
             and the time, such as `runs/CartPole-v1-ppo-20260131-093000`.
           environment: the environment's name; only used for the directory's name.
-          algorithm: the algorithm's name; likewise.
-          config: what was asked for; infinities become the strings that `float` reads.
-
+          algorithm: the algorithm's name; only used for the directory's name.
+          config: the complete settings; infinities become the strings that `float` reads.
         Raises:
-          ShoalError: the directory cannot be written to, or holds another run or anything else; of several
+          ShoalError: the directory cannot be written to, or holds another run or other files; of several
             processes that create the same one, one succeeds.
         """
         text = json_text(config, not_finite=str)
@@ -103,7 +101,7 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: Path | str) -> "RunDirectory":
-        """Open the directory of a run that exists.
+        """Open the directory of an existing run.
 
         Raises:
           ShoalError: there is no such directory, it holds no run, or it cannot be read.
@@ -120,11 +118,11 @@ class RunDirectory:
 
     @property
     def learning_curve(self) -> Path:
-        """Where the picture of the learning curve goes."""
+        """The path of the learning curve's image."""
         return self.path / LEARNING_CURVE
 
     def load_config(self) -> dict[str, Any]:
-        """Reads `config.json`.
+        """Read `config.json`.
 
         Raises:
           ShoalError: it is missing or damaged.
@@ -132,11 +130,11 @@ class RunDirectory:
         return read_json(self.path / CONFIG)
 
     def save_summary(self, summary: Mapping[str, Any]) -> None:
-        """Writes `summary.json`; a number that is not finite becomes null."""
+        """Write `summary.json`; a number that is not finite becomes null."""
         write_json(self.path / SUMMARY, summary)
 
     def load_summary(self) -> dict[str, Any]:
-        """Reads `summary.json`.
+        """Read `summary.json`.
 
         Raises:
           ShoalError: it is missing (the run did not end) or damaged.
@@ -144,7 +142,7 @@ class RunDirectory:
         return read_json(self.path / SUMMARY)
 
     def append_metrics(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Add lines to `metrics.jsonl`, one per row; numbers that are not finite become null.
+        """Append lines to `metrics.jsonl`, one per row; numbers that are not finite become null.
 
         Raises:
           ShoalError: they cannot be written; then none of them is.
@@ -160,7 +158,7 @@ class RunDirectory:
             _append(file, data)
 
     def load_metrics(self) -> list[dict[str, Any]]:
-        """Reads `metrics.jsonl`; a last line that a crash cut short is left out.
+        """Read `metrics.jsonl`; an incomplete last line, which a crash leaves, is ignored.
 
         Raises:
           ShoalError: it is missing, or damaged before its last line.
@@ -177,17 +175,15 @@ class RunDirectory:
         return rows
 
     def save_policy(self, name: str, arrays: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
-        """Save the leaves of a policy under their names; the one before is there until this one is.
+        """Save the leaves of a policy by name; the previous policy exists until the new one is complete.
 
         Args:
           name: "best" or "last".
           arrays: the leaves by name, such as `actor/layers/0/kernel`: numbers of any kind, and typed PRNG keys,
             which are saved as words with the name of their implementation (see `arrays.check_storable`).
-          metadata: what else is to be known of it, as JSON can hold it; numbers that are not finite become the
-            strings that `float` reads.
-
+          metadata: further JSON values about it; numbers that are not finite become the strings that `float` reads.
         Raises:
-          ShoalError: it cannot be written; then the one before stays.
+          ShoalError: it cannot be written; then the previous one stays.
         """
         directory = self.path / name
         converted = {leaf: to_numpy(array) for leaf, array in sorted(arrays.items())}
@@ -233,7 +229,8 @@ class RunDirectory:
         try:
             expected = manifest["leaves"]
             folder = directory / Path(manifest["arrays"]).name
-            # Known before Orbax reads: of damaged files its tasks go on complaining after the first has failed.
+            # Checked before Orbax reads: with damaged files its tasks print errors after the first has
+            # failed.
             if "files" in manifest and manifest["files"] != _checksums(folder):
                 raise ValueError("a file is not the one that was saved")
             stored = read_arrays(folder, expected)
@@ -242,7 +239,7 @@ class RunDirectory:
             leaves = {leaf: from_numpy(array, expected[leaf].get("key")) for leaf, array in stored.items()}
             is_intact = is_intact and parameters_sha256(leaves) == manifest["sha256"]
             metadata = manifest["metadata"]
-        except Exception as error:  # whatever a damaged file makes Orbax and NumPy raise
+        except Exception as error:  # a damaged file makes Orbax and NumPy raise many kinds of errors
             raise ShoalError(f"{directory} is damaged: its arrays cannot be read.") from error
         if not is_intact:
             raise ShoalError(f"{directory} is damaged: its arrays are not those that were saved.")
@@ -250,7 +247,7 @@ class RunDirectory:
 
 
 def parameters_sha256(leaves: Mapping[str, Any]) -> str:
-    """A checksum of named arrays and keys: equal exactly if names, dtypes, shapes and every bit are."""
+    """Return a checksum of named arrays and keys: equal exactly if names, dtypes, shapes and every bit are."""
     digest = hashlib.sha256()
     for name, leaf in sorted(leaves.items()):
         array = np.ascontiguousarray(to_numpy(leaf)[0])
@@ -261,7 +258,7 @@ def parameters_sha256(leaves: Mapping[str, Any]) -> str:
 
 
 def _truncate_torn_line(file: Any) -> None:
-    """Cuts off what stands after the last newline: a line that a crash left half written."""
+    """Remove an incomplete last line, which a crash left without its newline."""
     end = file.seek(0, os.SEEK_END)
     if end == 0:
         return
@@ -273,11 +270,11 @@ def _truncate_torn_line(file: Any) -> None:
 
 
 def _append(file: Any, data: bytes) -> None:
-    """Add bytes to the end of an unbuffered file, or none of them where that fails."""
+    """Append bytes to an unbuffered file, or none of them if that fails."""
     end = file.seek(0, os.SEEK_END)
     try:
         written = 0
-        while written < len(data):  # a disk that fills up takes a part first
+        while written < len(data):  # a disk that becomes full accepts a part first
             written += file.write(data[written:])
     except OSError:
         with contextlib.suppress(OSError):
@@ -286,14 +283,14 @@ def _append(file: Any, data: bytes) -> None:
 
 
 def _next_version(directory: Path) -> str:
-    """A name for new arrays that no earlier save, even an unfinished one, has used."""
+    """Return a name for new arrays that no earlier save, even an unfinished one, has used."""
     names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
     numbers = [int(match[1]) for name in names if (match := re.match(r"arrays-(\d+)", name))]
     return f"arrays-{max(numbers, default=0) + 1}"
 
 
 def _remove_leftovers(directory: Path) -> None:
-    """Remove all arrays but those of the policy that counts, and the directory where there is no policy."""
+    """Remove all arrays but those of the valid policy, and the directory where there is no policy."""
     with contextlib.suppress(OSError, ShoalError):
         current = (POLICY, read_json(directory / POLICY)["arrays"]) if (directory / POLICY).is_file() else ()
         for leftover in directory.iterdir():
@@ -304,7 +301,7 @@ def _remove_leftovers(directory: Path) -> None:
 
 
 def _checksums(path: Path) -> dict[str, str]:
-    """The checksum of each file below a directory, by its path within."""
+    """Return the checksum of each file below a directory, by its path within."""
     files = sorted(file for file in path.rglob("*") if file.is_file())
     return {
         file.relative_to(path).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest() for file in files

@@ -1,4 +1,4 @@
-"""Small files that are whole or not there: strict JSON, written beside its place and moved into it."""
+"""Strict JSON files that are complete or absent: written to a temporary file and moved to their path."""
 
 import json
 import math
@@ -13,13 +13,12 @@ from shoal.files import report_os_errors, write_whole_file
 
 
 def write_text(path: Path, text: str, *, new: bool = False) -> None:
-    """Write a file so that a reader, and a crash at any instant, sees the old one or the new one.
+    """Write a file so that a reader, and a crash at any instant, finds the old one or the new one.
 
     Args:
-      path: where the file goes, in a directory that exists.
-      text: what it holds.
-      new: whether the file must not be there yet.
-
+      path: the file, in a directory that exists.
+      text: its content.
+      new: whether the file must not exist yet.
     Raises:
       ShoalError: the file cannot be written.
     """
@@ -29,11 +28,11 @@ def write_text(path: Path, text: str, *, new: bool = False) -> None:
 
 
 def to_null(_: float) -> None:
-    """What becomes of a measurement that is not finite: null."""
+    """Replace a measurement that is not finite by null."""
 
 
 def write_json(path: Path, value: Mapping[str, Any], not_finite: Callable[[float], Any] = to_null) -> None:
-    """Write a JSON file atomically; see `to_jsonable` for what becomes of arrays and infinities.
+    """Write a JSON file atomically; `to_jsonable` converts arrays and infinities.
 
     Raises:
       ShoalError: the file cannot be written.
@@ -42,7 +41,7 @@ def write_json(path: Path, value: Mapping[str, Any], not_finite: Callable[[float
 
 
 def json_text(value: Mapping[str, Any], not_finite: Callable[[float], Any] = to_null) -> str:
-    """The text of a JSON file; see `to_jsonable`."""
+    """Return the text of a JSON file; see `to_jsonable`."""
     return json.dumps(to_jsonable(value, not_finite=not_finite), indent=2, allow_nan=False) + "\n"
 
 
@@ -52,7 +51,7 @@ def read_number(value: Any) -> float:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Reads a JSON file that holds an object.
+    """Read a JSON file that holds an object.
 
     Raises:
       ShoalError: it is missing or damaged.
@@ -69,10 +68,10 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def to_jsonable(value: Any, *, not_finite: Callable[[float], Any]) -> Any:
-    """A value of JSON's own types: arrays become (lists of) numbers, tuples lists, paths strings.
+    """Convert a value to JSON's own types: arrays become (lists of) numbers, tuples lists, paths strings.
 
-    Strict JSON has no NaN and no infinities: they become `not_finite(x)`. `str` keeps them, since
-    `float("inf")` reads it back; `to_null` does not.
+    Strict JSON has no NaN and no infinities: they become `not_finite(x)`. With `str` they are preserved,
+    since `float("inf")` reads them back; with `to_null` they are not.
 
     Raises:
       ShoalError: JSON cannot hold a value.

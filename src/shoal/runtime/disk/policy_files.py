@@ -1,4 +1,4 @@
-"""What of a population goes to disk, and how it comes back."""
+"""Conversion between a population and its policies on disk."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,18 +14,16 @@ from shoal.runtime.disk.json_files import read_number
 from shoal.runtime.run import Run, policy_of
 from shoal.types import PyTree
 
-POLICY, LEARNER = "policy", "learner"  # what the names of saved leaves begin with
+POLICY, LEARNER = "policy", "learner"  # the first parts of the names of saved leaves
 
 
 def check_storable(population: Run) -> int:
-    """Require that what `save_best` and `save_last` are going to save can be saved; computes nothing.
+    """Require that `save_best` and `save_last` will be able to save a population; computes nothing.
 
     Args:
       population: the shapes of a population.
-
     Returns:
-      how many bytes the policies take.
-
+      the number of bytes of the policies.
     Raises:
       ShoalError: two leaves have one name, or the format cannot hold a name or a dtype; the sentence names the leaf.
     """
@@ -58,7 +56,7 @@ def save_best(directory: RunDirectory, population: Run, seeds: list[int]) -> Non
 
 
 def save_last(directory: RunDirectory, population: Run, seeds: list[int]) -> None:
-    """Save the last policies of all seeds, and with them what else was learned.
+    """Save the last policies of all seeds, and the rest of what was learned.
 
     Raises:
       ShoalError: they cannot be written.
@@ -67,7 +65,7 @@ def save_last(directory: RunDirectory, population: Run, seeds: list[int]) -> Non
 
 
 def _saved_trees(population: Run) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
-    """What is saved as "best" and as "last": trees by the prefix of their leaves' names."""
+    """Return the trees that are saved as "best" and as "last", by the prefix of their leaves' names."""
     last = {POLICY: jax.vmap(policy_of)(population), LEARNER: population.learner.shared}
     return {POLICY: population.best.policy}, last
 
@@ -84,7 +82,7 @@ def _prefixed_leaves(tree: PyTree, prefix: str) -> dict[str, Any]:
 
 
 def best_seed(directory: RunDirectory) -> int:
-    """The seed whose best policy has the highest finite score.
+    """Return the seed whose best policy has the highest finite score.
 
     Raises:
       ShoalError: the policies are missing or damaged, or no score was ever finite.
@@ -101,7 +99,7 @@ def best_seed(directory: RunDirectory) -> int:
 
 
 def restore(template: PyTree, leaves: Mapping[str, Any], prefix: str, member: int) -> PyTree:
-    """One member's tree, of the structure of `template`, from saved leaves.
+    """Restore one member's tree, of the structure of `template`, from saved leaves.
 
     Raises:
       ShoalError: a leaf is missing, has another shape or is another kind of key: the run was made with other code.
@@ -122,10 +120,10 @@ def restore(template: PyTree, leaves: Mapping[str, Any], prefix: str, member: in
 
 
 def _convert(name: str, saved: Any, leaf: Any, prefix: str) -> jax.Array:
-    """A saved leaf with the dtype of the one that is expected; keys stay keys.
+    """Convert a saved leaf to the dtype of the expected one; keys stay keys.
 
     Raises:
-      ShoalError: one of them is a key and the other is not, or of another implementation.
+      ShoalError: only one of them is a key, or the keys' implementations differ.
     """
     if not (arrays.is_key(saved) or arrays.is_key(leaf)):
         return jax.numpy.asarray(saved, leaf.dtype)

@@ -1,4 +1,4 @@
-"""The summary of a run: scores over seeds, speed, checksums, and what produced them."""
+"""The summary of a run: scores over seeds, speed, checksums, versions and device."""
 
 import importlib.metadata
 import platform
@@ -32,7 +32,7 @@ def build_summary(
     parameters: Sequence[Mapping[str, Any]],
     **further: Any,
 ) -> dict[str, Any]:
-    """What `summary.json` holds.
+    """Build the content of `summary.json`.
 
     Args:
       environment: its name.
@@ -40,9 +40,9 @@ def build_summary(
       seeds: the seeds, one per member.
       steps_per_seed: environment steps that each seed was trained for.
       final: mean return of each seed's last policy.
-      absolute: mean return of each seed's best policy, evaluated anew with ten times the episodes
+      absolute: mean return of each seed's best policy, evaluated again with ten times the episodes
         (Gorsane et al. 2022).
-      steps_per_second: of all seeds together, compilation and evaluation left out.
+      steps_per_second: of all seeds together, without compilation and evaluation.
       seconds: wall time by part: "import", "compile", "train", "evaluate".
       parameters: each seed's best policy, its leaves by name.
       **further: further entries, put at the end.
@@ -67,7 +67,7 @@ def build_summary(
 
 
 def score_statistics(returns: Sequence[float]) -> dict[str, Any]:
-    """Returns, one a seed, with their interquartile mean and its 95% bootstrap interval.
+    """Compute the interquartile mean of returns, one per seed, and its 95% bootstrap interval.
 
     Source: Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical
     Precipice".
@@ -82,12 +82,12 @@ def score_statistics(returns: Sequence[float]) -> dict[str, Any]:
 
 
 def statistics_by_episode(metrics: Sequence[Mapping[str, float]]) -> dict[str, dict[str, list]]:
-    """What trials brought by the index of their episodes, from each seed's metrics of an evaluation.
+    """Compute the results of trials by the index of their episodes, from each seed's metrics of an evaluation.
 
     Returns:
-      `return`, and `success` where the environment knows it, each with lists over the episodes: the seeds' means of
-      `mean`, `median` and `p20`; `seeds`, each seed's mean; `iqm` of these and its 95% `interval`. Empty for what
-      was not trials.
+      `return`, and `success` where the environment reports it, each with lists over the episodes: the seeds' means of
+      `mean`, `median` and `p20`; `seeds`, each seed's mean; `iqm` of these and its 95% `interval`. Empty for
+      evaluations without trials.
     """
     key_formats = {name: f"info_{name}_of_episode_{{}}_{{}}" for name in ("return", "success")}
     statistics: dict[str, dict[str, list]] = {}
@@ -111,17 +111,17 @@ def statistics_by_episode(metrics: Sequence[Mapping[str, float]]) -> dict[str, d
 
 
 def versions() -> dict[str, str]:
-    """The versions of Python and of the packages that decide what a run computes."""
+    """Return the versions of Python and of the packages that a run's numbers depend on."""
     return {"python": platform.python_version()} | {
         name: importlib.metadata.version(name) for name in PACKAGES
     }
 
 
 def revision(package: Path = PACKAGE) -> str | None:
-    """The commit of the checkout that Shoal runs from, "-dirty" if it was changed since; None if none.
+    """Return the commit of the checkout that Shoal runs from, with "-dirty" if it was changed since; None if none.
 
-    `package` is the directory of the package: an installed one belongs to no checkout, even where its
-    virtual environment lies in one.
+    `package` is the directory of the package: an installed one belongs to no checkout, even where its virtual
+    environment is inside of one.
     """
     root = package.parents[1]
     if package != root / "src" / "shoal" or not (root / ".git").exists():
@@ -142,6 +142,6 @@ def _git(root: Path, *arguments: str) -> str:
 
 
 def device() -> dict[str, Any]:
-    """The kind and the number of the devices that JAX sees."""
+    """Return the kind and the number of the devices that JAX finds."""
     devices = jax.devices()
     return {"kind": devices[0].device_kind, "platform": devices[0].platform, "count": len(devices)}

@@ -1,4 +1,4 @@
-"""A place for a new run: whether a directory can be made there, making it, and removing it again."""
+"""Directories of new runs: check that one can be made, make it, and remove it again."""
 
 import contextlib
 import errno
@@ -10,7 +10,7 @@ from pathlib import Path
 from shoal.errors import ShoalError
 from shoal.files import free_bytes, report_os_errors
 
-RUNS_DIR = Path("runs")  # where the directories of runs are made that are given no name
+RUNS_DIR = Path("runs")  # the parent of the directories of runs without `run_dir`
 
 
 def check_vacant(path: Path, marker: str | None, needed: int = 0) -> None:
@@ -18,12 +18,11 @@ def check_vacant(path: Path, marker: str | None, needed: int = 0) -> None:
 
     Args:
       path: the directory.
-      marker: the file by which a run is known, which must not be there, nor anything else; None for a directory
-        that may hold other things.
-      needed: how many bytes are going to be written at least.
-
+      marker: the file that identifies a run, which must not exist, nor any other file; None for a directory
+        that may hold other files.
+      needed: the least number of bytes that will be written.
     Raises:
-      ShoalError: it cannot, or it holds something already.
+      ShoalError: it cannot be made or written to, or holds files already.
     """
     if marker:
         check_no_run(path, marker)
@@ -41,10 +40,10 @@ def check_vacant(path: Path, marker: str | None, needed: int = 0) -> None:
 
 
 def check_no_run(path: Path, marker: str) -> None:
-    """Require that a directory, where there is one, holds no run.
+    """Require that a directory, if it exists, holds no run.
 
     Raises:
-      ShoalError: it does, or it cannot be looked at.
+      ShoalError: it does, or it cannot be read.
     """
     with report_os_errors(f"run directory {str(path)!r} cannot be written to"):
         try:
@@ -55,13 +54,12 @@ def check_no_run(path: Path, marker: str) -> None:
 
 
 def make_directory(path: Path, marker: str) -> tuple[Path, ...]:
-    """Make a directory for a new run, and those around it.
+    """Make a directory for a new run, and its missing parents.
 
     Returns:
       the directories that were made, the outermost first.
-
     Raises:
-      ShoalError: as `check`; then none is left.
+      ShoalError: as `check_vacant`; then none is left.
     """
     check_vacant(path, marker)
     created: list[Path] = []
@@ -71,7 +69,7 @@ def make_directory(path: Path, marker: str) -> tuple[Path, ...]:
 
 
 def make_named_directory(environment: str, algorithm: str) -> tuple[Path, tuple[Path, ...]]:
-    """Make a directory under `runs/` with a readable name; a number is added where the name is taken.
+    """Make a directory under `runs/` with a readable name; a number is appended where the name is taken.
 
     Returns:
       the directory, and the directories that were made, the outermost first.
@@ -105,13 +103,13 @@ def remove_empty(directories: list[Path] | tuple[Path, ...]) -> None:
 
 
 def _make_missing_directories(path: Path, created: list[Path]) -> None:
-    """Make a directory and those around it, and add to `created` which; where that fails, none is left."""
+    """Make a directory and its missing parents, and add them to `created`; if that fails, none is left."""
     missing = [parent for parent in (path, *path.parents) if not parent.is_dir()]
     try:
         for parent in reversed(missing):
             with contextlib.suppress(
                 FileExistsError
-            ):  # another process was faster; or a file, which shows below
+            ):  # another process was faster; or it is a file, which is detected below
                 parent.mkdir()
                 created.append(parent)
         if not path.is_dir():
@@ -123,10 +121,10 @@ def _make_missing_directories(path: Path, created: list[Path]) -> None:
 
 
 def _nearest_existing(path: Path) -> Path:
-    """The directory itself, or the nearest around it that exists.
+    """Return the directory itself, or its nearest parent that exists.
 
     Raises:
-      OSError: there can be no such directory, since something of that name is none, or the name is too long.
+      OSError: there can be no such directory, since a part of the path is a file, or the name is too long.
     """
     for parent in (path, *path.parents):
         try:
@@ -145,7 +143,7 @@ def _nearest_existing(path: Path) -> Path:
 
 
 def _probe_write(directory: Path) -> None:
-    """Write a byte into a directory: permission bits do not tell, since a file system may be read-only or full."""
+    """Write a byte into a directory; permission bits are not enough, since a file system may be read-only or full."""
     probe = directory / f".probe.{os.getpid()}"
     try:
         with open(probe, "wb", buffering=0) as file:

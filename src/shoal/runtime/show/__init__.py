@@ -1,1 +1,1 @@
-"""What a run shows: progress, plots, films and reports."""
+"""The output of a run: progress, plots, films and reports."""

@@ -1,4 +1,4 @@
-"""Pictures, one after the other, as a file: GIF by Pillow, MP4 by ffmpeg, or the first one alone as PNG."""
+"""Films as files: GIF by Pillow, MP4 by ffmpeg, or the first image alone as PNG."""
 
 import contextlib
 import functools
@@ -18,12 +18,12 @@ from shoal.errors import ShoalError, nearest
 from shoal.files import write_whole_file
 
 FORMATS = (".gif", ".mp4", ".png")
-LAST_FRAME_SECONDS = 1.0  # seconds that the last picture of an episode stays
+LAST_FRAME_SECONDS = 1.0  # seconds for which the last image of an episode stays
 MIN_FRAME_MILLISECONDS = 20  # milliseconds: players slow down a GIF of shorter ones
-CAPTION_HEIGHT = 24  # pixels, of the caption below a picture
+CAPTION_HEIGHT = 24  # pixels, of the caption below an image
 FONT_SIZE = 13
 CAPTION_COLOUR, TEXT_COLOUR = (24, 26, 32), (214, 218, 226)
-TEXT_LEVELS = 8  # of the letters' edges: few, so that the colours of a film fit one palette
+TEXT_LEVELS = 8  # levels of the letters' edges: few, so that the colours of a film fit one palette
 MAX_COLOURS = 256  # of a GIF
 MAX_COLOUR_DIFFERENCE = (
     16  # levels of 256 by which two colours may differ that share a place of a full palette
@@ -31,19 +31,19 @@ MAX_COLOUR_DIFFERENCE = (
 
 
 class Frame(NamedTuple):
-    """A picture, and what is said below it."""
+    """An image and the caption below it."""
 
     picture: np.ndarray  # uint8 [height, width, 3]
     caption: str
-    is_last: bool  # whether it is an episode's last, which stays for a while
+    is_last: bool  # whether it is an episode's last, which stays longer
 
 
 def check_writable(path: str | Path) -> Path:
-    """The path, if a film can be written there.
+    """Require that a film can be written to a path, and return the path.
 
     Raises:
-      ShoalError: its ending is unknown, its directory is not there or cannot be written to, or a program is
-        missing that it needs.
+      ShoalError: its extension is unknown, its directory does not exist or cannot be written to, or a required
+        program is missing.
     """
     path = Path(path).expanduser()
     if path.suffix.lower() not in FORMATS:
@@ -71,16 +71,14 @@ def check_writable(path: str | Path) -> Path:
 
 
 def write_frames(path: Path, frames: Callable[[], Iterable[Frame]], frames_per_second: float) -> int:
-    """Writes frames to a file, which is whole or not there.
+    """Write frames to a file; it is complete or absent.
 
     Args:
-      path: that `check` has passed.
+      path: accepted by `check_writable`.
       frames: makes them, the same ones at every call.
-      frames_per_second: how many are shown in a second.
-
+      frames_per_second: the frame rate.
     Returns:
-      how many frames were written.
-
+      the number of frames.
     Raises:
       ShoalError: the file cannot be written.
     """
@@ -95,7 +93,7 @@ def write_frames(path: Path, frames: Callable[[], Iterable[Frame]], frames_per_s
 
 
 def add_caption(frame: Frame) -> np.ndarray:
-    """The picture with a bar below it that holds the caption, uint8 [height + BAR, width, 3]."""
+    """Add a bar with the caption below the image, uint8 [height + BAR, width, 3]."""
     from PIL import Image, ImageDraw  # noqa: PLC0415 (Pillow is imported where a film is made, and only there)
 
     text = Image.new("L", (frame.picture.shape[1], CAPTION_HEIGHT))
@@ -119,7 +117,7 @@ def _image(picture: np.ndarray) -> Any:
 
 
 def _write_gif(file: IO[bytes], frames: Callable[[], Iterable[Frame]], frames_per_second: float) -> int:
-    """With one palette for all pictures where they have few enough colours, else with one for each."""
+    """Write a GIF, with one palette for all images if they have few enough colours, else with one for each."""
     usual_duration = max(MIN_FRAME_MILLISECONDS, 10 * round(100 / frames_per_second))
     durations, palette_images = [], PaletteImages()
     for frame in frames():
@@ -132,12 +130,12 @@ def _write_gif(file: IO[bytes], frames: Callable[[], Iterable[Frame]], frames_pe
 
 
 class PaletteImages:
-    """Pictures as numbers of a palette of at most 256 colours, compressed.
+    """Images as indices into a palette of at most 256 colours, compressed.
 
-    Colours that come when the palette is full are replaced by those that it has, if they are alike.
+    New colours, once the palette is full, are replaced by similar ones of the palette.
 
     Attributes:
-      overflows: whether the pictures have more colours than that; then they are not kept.
+      overflows: whether the images have too many different colours; then they are not stored.
     """
 
     def __init__(self) -> None:
@@ -148,7 +146,7 @@ class PaletteImages:
         self._shape: tuple[int, ...] = ()
 
     def add(self, picture: np.ndarray) -> None:
-        """One more picture, uint8 [height, width, 3]."""
+        """Add an image, uint8 [height, width, 3]."""
         if self.overflows:
             return
         red, green, blue = np.moveaxis(picture.astype(np.int32), -1, 0)
@@ -161,7 +159,7 @@ class PaletteImages:
         self._pictures.append(zlib.compress(self._indices[colours].astype(np.uint8).tobytes(), level=1))
 
     def _assign_indices(self, new: np.ndarray) -> bool:
-        """Numbers new colours: a place of the palette each, or once that is full the place of one like it."""
+        """Assign indices to new colours: a new one each, or in a full palette that of a similar colour."""
         room = MAX_COLOURS - len(self.palette)
         self._indices[new[:room]] = len(self.palette) + np.arange(len(new[:room]))
         self.palette = np.concatenate([self.palette, new[:room]])
@@ -172,7 +170,7 @@ class PaletteImages:
         return bool(difference.min(axis=1).max() <= MAX_COLOUR_DIFFERENCE)
 
     def images(self) -> Iterator[Any]:
-        """The pictures as images of Pillow's with that palette."""
+        """Yield the images as Pillow images with this palette."""
         from PIL import Image  # noqa: PLC0415
 
         palette = split_channels(self.palette).astype(np.uint8).tobytes()
@@ -184,12 +182,12 @@ class PaletteImages:
 
 
 def split_channels(colours: np.ndarray) -> np.ndarray:
-    """Red, green and blue of colours 0xRRGGBB [...], as [..., 3]."""
+    """Split colours 0xRRGGBB [...] into red, green and blue [..., 3]."""
     return np.stack([colours >> 16, colours >> 8 & 255, colours & 255], axis=-1)
 
 
 def _write_mp4(path: Path, temporary: str, frames: Iterable[Frame], frames_per_second: float) -> int:
-    """Through ffmpeg, in the codec that it takes for MP4 by itself; sides are padded to even numbers."""
+    """Write an MP4 through ffmpeg, with its default codec; sides are padded to even numbers."""
     count, last_repeats = 0, round(LAST_FRAME_SECONDS * frames_per_second)
     frames = iter(frames)
     first = next(frames)

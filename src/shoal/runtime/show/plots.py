@@ -1,4 +1,4 @@
-"""Curves as pictures: the interquartile mean over seeds, its 95% band, and each seed."""
+"""Learning curves as images: the interquartile mean over seeds, its 95% band, and each seed."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,15 +22,14 @@ def plot_learning_curve(
     *,
     label: str = "return of an evaluation episode",
 ) -> None:
-    """Writes a PNG of returns against environment steps.
+    """Write a PNG of returns against environment steps.
 
     Args:
-      path: where the picture goes.
+      path: the file.
       steps: environment steps of each seed at the points, [points].
       returns: returns, [points, seeds]; NaN where there is none.
       title: the heading, such as "CartPole-v1, ppo".
-      label: what the vertical axis shows.
-
+      label: of the vertical axis.
     Raises:
       ShoalError: the file cannot be written.
     """
@@ -44,14 +43,13 @@ def plot_learning_curve(
 def plot_by_episode(
     path: Path, curves: Mapping[str, Any], title: str, *, label: str = "return of the episode"
 ) -> None:
-    """Writes a PNG of what the episodes of a trial bring, by their index in it.
+    """Write a PNG of the results of a trial's episodes by their index.
 
     Args:
-      path: where the picture goes.
+      path: the file.
       curves: by their names, the mean of each policy at each index, [episodes, seeds].
       title: the heading.
-      label: what the vertical axis shows.
-
+      label: of the vertical axis.
     Raises:
       ShoalError: the file cannot be written.
     """
@@ -76,7 +74,7 @@ def _figure() -> Any:
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 (takes half a second)
     from matplotlib.figure import Figure  # noqa: PLC0415
 
-    # The canvas is used directly: pyplot keeps global state and may open windows.
+    # The canvas is used directly, since pyplot has global state and may open windows.
     figure = Figure(figsize=(7, 4.2), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
@@ -115,7 +113,7 @@ def _style_axes(axes: Any) -> None:
 
 
 def _iqm_and_interval(returns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The IQM and the ends of its interval at each point, over the seeds that have a return there."""
+    """Compute the IQM and the ends of its interval at each point, over the seeds that have a return there."""
     rows = np.full((3, len(returns)), np.nan)
     for column, row in enumerate(returns):
         finite = row[np.isfinite(row)]
@@ -126,7 +124,7 @@ def _iqm_and_interval(returns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.n
 
 
 def _format_steps(steps: float, _: int) -> str:
-    """1,500,000 as 1.5M: the ticks of the horizontal axis."""
+    """Format 1,500,000 as 1.5M, for the ticks of the horizontal axis."""
     for unit, size in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
         if abs(steps) >= size:
             return f"{steps / size:g}{unit}"

@@ -1,6 +1,6 @@
-"""Progress of what takes long: a live line on a terminal, else a plain line every few seconds.
+"""Progress of long work: a live line on a terminal, else a plain line every few seconds.
 
-It is written to standard error, so that standard output has a command's result and nothing else.
+It is written to standard error, so that standard output has only a command's result.
 """
 
 import contextlib
@@ -14,26 +14,25 @@ from typing import IO, Any
 
 LINE_INTERVAL_SECONDS = 5.0  # between two plain lines, at least
 LINE_INTERVAL_SHARE = 0.01  # and of the time since the first: a run of ten hours has a line every six minutes
-CLEAR_LINE = "\r\x1b[2K"  # to the start of a terminal's line, which is emptied
-SILENT_SECONDS = 3.0  # after which an `Activity` says what goes on
+CLEAR_LINE = "\r\x1b[2K"  # moves to the start of a terminal's line and clears it
+SILENT_SECONDS = 3.0  # seconds before an `Activity` shows its first line
 
 
 class Progress:
-    """The progress of a run; a context manager, so that the live line is ended whatever happens.
+    """The progress of a run; a context manager, so that the live line is always ended.
 
-    Where lines are plain, the first and the last log point have one, and those between that come
-    `LINE_INTERVAL_SECONDS` after the line before (and, in long runs, `LINE_INTERVAL_SHARE` of the time since the
-    first).
+    Plain lines are written for the first and the last log point, and between them at least
+    `LINE_INTERVAL_SECONDS` apart (in long runs, at least `LINE_INTERVAL_SHARE` of the time since the first).
 
-    A stream that breaks (a closed pipe, a notebook that went away) silences it: nothing that is only
-    shown may end a run.
+    If the stream breaks (a closed pipe, a notebook that was closed), nothing more is written: progress output
+    may not end a run.
 
     Args:
       total_steps: environment steps of each seed.
-      title: what stands before the numbers, such as "CartPole-v1 ppo".
-      seeds: how many seeds run at once.
+      title: the text before the numbers, such as "CartPole-v1 ppo".
+      seeds: the number of seeds of the run.
       quiet: writes nothing at all.
-      stream: where to write; None is standard error.
+      stream: the stream to write to; None is standard error.
       clock: the time in seconds; given by tests.
     """
 
@@ -68,12 +67,12 @@ class Progress:
                 self._live.stop()
 
     def update(self, steps: int, steps_per_second: float = math.nan, **metrics: float) -> None:
-        """Shows a log point.
+        """Show a log point.
 
         Args:
           steps: environment steps of each seed so far.
           steps_per_second: of all seeds together.
-          **metrics: numbers to show by name, such as the mean return over seeds; NaN shows as "-".
+          **metrics: numbers to show by name, such as the mean return over seeds; NaN is shown as "-".
         """
         if self._silent:
             return
@@ -97,7 +96,7 @@ class Progress:
                 print("  ".join([heading, *numbers]), file=self._stream, flush=True)
 
     def note(self, text: str) -> None:
-        """Writes a line that stays, above the live line where there is one."""
+        """Write a line that stays, above the live line where there is one."""
         if self._silent:
             return
         with self._silence_broken_stream():
@@ -107,14 +106,14 @@ class Progress:
                 print(text, file=self._stream, flush=True)
 
     def _is_due(self, now: float) -> bool:
-        """Whether enough time has passed since the last plain line."""
+        """Report whether enough time has passed since the last plain line."""
         start_time = now if self._first_update is None else self._first_update[1]
         return now - self._last_line_time >= max(
             LINE_INTERVAL_SECONDS, LINE_INTERVAL_SHARE * (now - start_time)
         )
 
     def _seconds_left(self, steps: int, now: float) -> float | None:
-        """Wall time to go at the pace since the first update, which leaves compilation out."""
+        """Estimate the remaining seconds from the speed since the first update, which excludes compilation."""
         if self._first_update is None:
             self._first_update = steps, now
         first_steps, start_time = self._first_update
@@ -133,17 +132,17 @@ class Progress:
 
 
 class Activity:
-    """What a command is doing, said once it takes long; a context manager.
+    """A report of a command's current work, shown once it takes long; a context manager.
 
         with Activity() as activity:
             activity.describe("drawing picture 12 of 603")
 
-    Nothing is written in the first seconds, so that what is quick stays silent. After that a terminal shows one
-    line, which is removed at the end; elsewhere a line is written every few seconds. A thread writes it, so that
-    it is there while the main one waits for a compiled program.
+    Nothing is written in the first seconds, so that short work shows nothing. After that a terminal shows one
+    line, which is removed at the end; elsewhere a line is written every few seconds. A thread writes it, so
+    that it appears while the main thread waits for a compiled program.
 
     Args:
-      stream: where to write; None is standard error.
+      stream: the stream to write to; None is standard error.
       silent_seconds: seconds before the first line.
       interval_seconds: seconds between two plain lines.
     """
@@ -176,14 +175,14 @@ class Activity:
                 print(CLEAR_LINE, end="", file=self._stream, flush=True)
 
     def describe(self, text: str) -> None:
-        """Sets what goes on from now; cheap, so that it may be called for every part of a long work."""
+        """Set the description of the current work; fast enough to be called for every small part of it."""
         self._text = text
 
     def _write(self) -> None:
         start_time, pause = time.monotonic(), self._silent_seconds
         while not self._ended.wait(pause):
             line = f"{self._text}  {format_duration(time.monotonic() - start_time)}"
-            with contextlib.suppress(OSError, ValueError):  # what is only shown may not end anything
+            with contextlib.suppress(OSError, ValueError):  # progress output may not end the work
                 if self._text and self._live:
                     print(f"{CLEAR_LINE}{line}", end="", file=self._stream, flush=True)
                 elif self._text:
@@ -193,11 +192,11 @@ class Activity:
 
 
 def ignore_text(text: str) -> None:
-    """Stand in for `Activity.describe` where nothing is shown."""
+    """Replace `Activity.describe` where nothing is shown."""
 
 
 def is_terminal(stream: Any) -> bool:
-    """Whether a stream is a terminal on which a line can be written over."""
+    """Report whether a stream is a terminal on which a line can be overwritten."""
     try:
         return stream.isatty() and os.environ.get("TERM") != "dumb"
     except (AttributeError, ValueError):
@@ -205,7 +204,7 @@ def is_terminal(stream: Any) -> bool:
 
 
 def format_short(value: float) -> str:
-    """1,234,567 as 1.23M: three digits and a unit."""
+    """Format 1,234,567 as 1.23M: three digits and a unit."""
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if abs(value) >= 0.9995 * size:
             return f"{value / size:.3g}{unit}"
@@ -213,12 +212,12 @@ def format_short(value: float) -> str:
 
 
 def format_number(value: float) -> str:
-    """A metric in at most five digits; "-" for NaN."""
+    """Format a metric in at most five digits; "-" for NaN."""
     return "-" if math.isnan(value) else f"{value:.1f}" if 10 <= abs(value) < 1e5 else f"{value:.3g}"
 
 
 def format_duration(seconds: float) -> str:
-    """3,725 seconds as 1:02:05."""
+    """Format 3,725 seconds as 1:02:05."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
@@ -239,7 +238,7 @@ def _progress_bar(stream: IO[str], title: str, total: int, unit: str) -> Any:
         progress.TextColumn("{task.completed:,} of {task.total:,} {task.fields[unit]}", markup=False),
         progress.TextColumn("{task.fields[numbers]}", markup=False),
         console=RaisingConsole(file=stream, force_jupyter=False),
-        auto_refresh=False,  # no thread: the line changes when there is news
+        auto_refresh=False,  # no thread: the line is redrawn when it changes
     )
     bar.add_task(title, total=total, unit=unit, numbers="")
     return bar

@@ -1,4 +1,4 @@
-"""Episodes of a policy as pictures: played as an evaluation plays them, then drawn moment by moment."""
+"""Films of a policy's episodes: played as in an evaluation, then drawn step by step."""
 
 import dataclasses
 import functools
@@ -18,32 +18,32 @@ from shoal.runtime.show import films
 from shoal.runtime.show.progress import ignore_text
 from shoal.types import Array, Environment, PyTree, State, spec_of
 
-STEPS_PER_CALL = 64  # of a compiled call
+STEPS_PER_CALL = 64  # of a compiled program
 
 
 class StepRecord(NamedTuple):
-    """Episodes as they went, with a leading axis of steps and one of episodes: the start, and what followed."""
+    """Recorded steps, with a leading axis of steps and one of episodes: the start, and what followed."""
 
     state: State
-    returned: Array  # so far
+    returned: Array  # return so far
 
 
 class Episode(NamedTuple):
-    """One episode of T steps as it went, [T + 1, ...] each."""
+    """One recorded episode of T steps, [T + 1, ...] each."""
 
     states: PyTree
-    returned: np.ndarray  # so far
+    returned: np.ndarray  # return so far
 
 
 @dataclasses.dataclass(frozen=True)
 class Rendered:
-    """What was drawn.
+    """The result of drawing episodes.
 
     Attributes:
       path: the file.
-      frames: how many pictures.
+      frames: the number of images.
       returns: of each episode.
-      lengths: of each, in steps.
+      lengths: of each episode, in steps.
     """
 
     path: Path
@@ -53,10 +53,10 @@ class Rendered:
 
 
 def check_renderable(environment: Environment, path: str | Path, episodes: int) -> Path:
-    """The path, if episodes of an environment can be drawn into it.
+    """Require that episodes of an environment can be drawn into a file, and return its path.
 
     Raises:
-      ShoalError: the environment draws no pictures, there can be no such file, or no episode is asked for.
+      ShoalError: the environment cannot be drawn, the file cannot be written, or `episodes` is less than 1.
     """
     check_at_least("render_episodes", episodes, 1)
     if not can_render(environment):
@@ -79,23 +79,22 @@ def draw_episodes(
     greedy: bool,
     tell: Callable[[str], None] = ignore_text,
 ) -> Rendered:
-    """Plays episodes and draws them into a file, one after the other.
+    """Play episodes and draw them into a file, one after the other.
 
     With the same key they are the first that `evaluation.play_episodes` plays, up to rounding.
 
     Args:
-      environment: which has a `render`.
+      environment: with a method `render`.
       config: the algorithm's.
       parameters: of the policy.
       key: of the episodes.
-      path: ends in .gif, .mp4 or .png (of which there is the first picture alone).
-      episodes: how many.
-      max_steps: after which an episode is left.
+      path: ends in .gif, .mp4 or .png (the first image alone).
+      episodes: the number of episodes.
+      max_steps: the number of steps after which an episode is cut.
       greedy: whether the policy takes its mode or samples.
-      tell: called with what is being done, again and again.
-
+      tell: called repeatedly with a description of the current work.
     Raises:
-      ShoalError: as `check_renderable`, or a picture is none.
+      ShoalError: as `check_renderable`, or `render` does not return an image.
     """
     path = check_renderable(environment, path, episodes)
     tell(f"playing {episodes} episodes for {path}")
@@ -115,7 +114,7 @@ def record_episodes(
     max_steps: int,
     greedy: bool,
 ) -> list[Episode]:
-    """Plays one episode in each of `episodes` environments and keeps their states."""
+    """Play one episode in each of `episodes` environments and record their states."""
     evaluation, records = _start(environment, config, key, episodes)
     parts = [_to_host(jax.tree.map(lambda x: x[None], records))]
     while evaluation.step < max_steps and not evaluation.timestep.last.all():
@@ -148,7 +147,7 @@ def _play_steps(
 
 
 def _to_host(tree: PyTree) -> PyTree:
-    """NumPy's arrays, which do not compile anything when they are joined and cut; keys stay what they are."""
+    """Convert to NumPy arrays, which can be joined and sliced without compiling; keys are not changed."""
     return jax.tree.map(lambda x: x if _is_key(x) else np.asarray(x), tree)
 
 

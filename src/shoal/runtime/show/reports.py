@@ -1,4 +1,4 @@
-"""What a run tells while it goes on: lines on the terminal, rows in metrics.jsonl, the learning curve."""
+"""Reports of a run in progress: lines on the terminal, rows in metrics.jsonl, the learning curve."""
 
 from types import TracebackType
 from typing import Any
@@ -15,16 +15,16 @@ from shoal.runtime.trainer import Numbers
 
 
 class Reporter:
-    """Listens to the trainer; a context manager, so that the live line is always ended."""
+    """A listener of the trainer; a context manager, so that the live line is always ended."""
 
     def __init__(self, directory: RunDirectory, run: RunConfig, title: str, *, show: bool):
         self.directory, self.run, self.title = directory, run, title
         total = run.total_updates * run.steps_per_update
         self.progress = Progress(total, title, seeds=run.seeds, quiet=not show)
         self.evaluations: list[tuple[int, np.ndarray]] = []
-        self.updates_logged = 0  # that the last log point came after
-        self.unwritten_rows: list[dict[str, Any]] = []  # that could not be written yet
-        self.write_error: ShoalError | None = None  # why not
+        self.updates_logged = 0  # number of updates at the last log point
+        self.unwritten_rows: list[dict[str, Any]] = []  # rows that could not be written yet
+        self.write_error: ShoalError | None = None  # the reason
 
     def __enter__(self) -> "Reporter":
         self.progress.__enter__()
@@ -44,7 +44,7 @@ class Reporter:
         self.progress.__exit__(kind, error, trace)
 
     def on_training(self, updates: int, metrics: Numbers, seconds: float, steps_per_second: float) -> None:
-        """Writes a log point."""
+        """Write a log point."""
         self.updates_logged = updates
         speed = {"train_seconds": seconds, "steps_per_second": steps_per_second}
         self.write_rows("train", updates, metrics, speed)
@@ -55,14 +55,14 @@ class Reporter:
         self.progress.update(steps, steps_per_second, **numbers)
 
     def on_evaluation(self, updates: int, metrics: Numbers) -> None:
-        """Writes an evaluation."""
+        """Write an evaluation."""
         self.write_rows("evaluation", updates, metrics, {})
         self.evaluations.append((updates * self.run.steps_per_update, metrics["return_mean"]))
 
     def write_rows(self, kind: str, updates: int, metrics: Numbers, further: dict[str, float]) -> None:
-        """Add one row a seed to metrics.jsonl; what cannot be written is tried again with the next rows.
+        """Append one row per seed to metrics.jsonl; rows that cannot be written are tried again with the next ones.
 
-        So a disk that is full for a while costs no training.
+        So training continues while a disk is full for some time.
         """
         steps = updates * self.run.steps_per_update
         self.unwritten_rows += [
@@ -84,21 +84,21 @@ class Reporter:
         """Write the rows that could not be written before.
 
         Raises:
-          ShoalError: they still cannot.
+          ShoalError: they still cannot be written.
         """
         if self.unwritten_rows:
             self.directory.append_metrics(self.unwritten_rows)
             self.unwritten_rows = []
 
     def draw_learning_curve(self, summary: dict[str, Any]) -> None:
-        """Draws the learning curve."""
+        """Draw the learning curve."""
         steps, returns = zip(*self.evaluations, strict=True)
         title = f"{summary['environment']}, {summary['algorithm']}"
         plot_learning_curve(self.directory.learning_curve, steps, np.stack(returns), title)
 
 
 def result_text(summary: dict[str, Any], path: Any) -> str:
-    """The result of a run in a few lines."""
+    """Format the result of a run in a few lines."""
     absolute, final = summary["absolute"], summary["final"]
     low, high = absolute["interval"]
     episodes = summary["evaluation"]["episodes"]
@@ -121,7 +121,7 @@ def result_text(summary: dict[str, Any], path: Any) -> str:
 
 
 def _not_finite_lines(summary: dict[str, Any]) -> list[str]:
-    """A line that names the seeds whose returns are not finite; none where all are."""
+    """Return a line that names the seeds whose returns are not finite; none where all are."""
     is_finite = np.isfinite(summary["absolute"]["returns"]) & np.isfinite(summary["final"]["returns"])
     seeds = [str(seed) for seed, finite in zip(summary["seeds"], is_finite, strict=True) if not finite]
     return [f"  returns that are not finite: seed {', '.join(seeds)}"] if seeds else []

@@ -96,9 +96,7 @@ def _apply_next(
 
 
 def _apply_in_batch(inputs: RuleInputs, cells: Array, pocket: Array) -> RuleOutputs:
-    """Compute the same as `_apply_in_order` for a batch, [N, ...], one group of environments with a rule that
-    holds at a time.
-    """
+    """Compute the same for a batch, [N, ...], one group of environments with a rule that holds at a time."""
     count, size = cells.shape
     group_size = min(count, max(MIN_GROUP_SIZE, int(count * GROUP_SHARE)))
     local_cells = single_evaluation.compute_once(

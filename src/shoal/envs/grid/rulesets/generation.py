@@ -328,7 +328,7 @@ def _draw_distractors(
 
 
 def _blocks_tree(row: np.ndarray, tiles: np.ndarray, protected: Protected) -> np.ndarray:
-    """Report whether a rule [n, 7] about tiles [n, 2] makes the goal unreachable, whatever the agent does.
+    """Report whether a rule [n, 7] about tiles [n, 2] makes the goal unreachable for every sequence of actions.
 
     Such rules turn a tile of the tree as soon as it is held or approached; or turn a product at the moment
     when it appears; or concern exactly the tiles of the goal, since rules are applied before the goal is

@@ -332,7 +332,7 @@ class Playground(GridWorld):
         free = len(layouts.free_places(self.board, layouts.nine_rooms(self.height, self.width)))
         if not self.num_objects < free:
             raise ShoalError(
-                f"num_objects={self.num_objects} is more than {free - 1}, for which there is room beside the agent"
+                f"num_objects={self.num_objects} is more than {free - 1}, the free cells without the agent's"
             )
 
     def start(self, key: Array) -> GridState:
