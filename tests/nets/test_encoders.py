@@ -149,12 +149,19 @@ def test_cnn_takes_grids_and_images_as_pictures_and_the_rest_as_it_is():
         ((40, 80, 3), 8, 1 * 6 * 32),
         ((56, 84, 3), 8, 3 * 7 * 64),
         ((55, 56, 3), 8, 3 * 3 * 64),
-        ((32, 32, 3), 3, 16 * 16 * 64),
+        ((35, 40, 3), 3, 128),  # below 36: a small window once, then a layer, as for MinAtar's
+        ((10, 10, 4), 3, 128),
     ):
         encoder = Encoder(Box(0, 255, shape, np.uint8), "cnn", key=jax.random.key(0))
         assert encoder.num_features == features
         (picture,) = encoder.pictures
+        assert (len(picture.convs) == 1) == (features == 128)
         assert picture.convs[0].kernel.shape[1:3] == (windows, windows)
+
+
+def test_an_image_smaller_than_the_window_is_padded():
+    encoder = Encoder(Box(0.0, 1.0, (2, 5, 3)), "cnn", key=jax.random.key(0))
+    assert encoder(jnp.ones((4, 2, 5, 3))).shape == (4, 128)
 
 
 def test_cnn_needs_a_picture():

@@ -12,6 +12,7 @@ from flax import nnx
 
 from shoal.errors import ShoalError, nearest
 from shoal.nets.cnn import CNN, GridCNN
+from shoal.nets.convolution import Padding
 from shoal.nets.inputs import one_hots
 from shoal.nets.mlp import MLP
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete, Space
@@ -19,6 +20,7 @@ from shoal.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 Array = jax.Array
 
 KINDS = ("flatten", "one_hot", "mlp_each", "cnn")
+SMALL_KERNEL = 3  # the window for images below 36 x 36, which are pictures of cells
 TILE_SIZE, MIN_TILED_SIZE, ATARI_SIZE = 8, 40, 84  # pixels of the sides of a tile, and of images
 MAX_CELL_VALUES = 64  # of an integer of a cell: beyond that, integers are the brightness of an image
 
@@ -101,7 +103,8 @@ def convolutional_torso(space: Space, key: Array) -> CNN | GridCNN | None:
 
     Integers of few values are the cells of a grid, which are embedded; of more values an image, whose
     brightness is divided by its greatest; floats are an image as they are. An image of whole tiles of 8 x 8 that
-    is smaller than Atari's is taken tile by tile, which on the CPU is several times as fast.
+    is smaller than Atari's is taken tile by tile, which on the CPU is several times as fast. An image below 36 x 36
+    passes 16 windows of 3 x 3 and a layer of 128, as in MinAtar (Young and Tian 2019, arXiv:1903.03176).
     """
     if not isinstance(space, Box) or len(space.shape) != 3:
         return None
@@ -114,7 +117,8 @@ def convolutional_torso(space: Space, key: Array) -> CNN | GridCNN | None:
         return CNN(space.shape, (16, 32, 32), (TILE_SIZE, 3, 3), (TILE_SIZE, 1, 1), sizes=(), key=key)
     if shortest >= 36:  # what the windows of Mnih et al. 2015 need
         return CNN(space.shape, sizes=(), key=key)
-    return CNN(space.shape, (32, 64), (3, 3), (2, 1), padding="same", sizes=(), key=key)
+    padding: Padding = "valid" if shortest >= SMALL_KERNEL else "same"
+    return CNN(space.shape, (16,), (SMALL_KERNEL,), (1,), padding=padding, sizes=(128,), key=key)
 
 
 def _num_values(space: Box) -> tuple[int, ...] | None:
