@@ -312,7 +312,7 @@ def test_every_number_of_a_world_has_bounds_in_which_its_defaults_lie(name):
     numbers = [field.name for field in dataclasses.fields(world) if field.type in (int, "int")]
     assert {"height", "width", "view_size", "image_tile_size"} <= set(numbers) <= set(bounds)
     for number in numbers:
-        assert bounds[number].contain(getattr(world, number))
+        assert bounds[number].contains(getattr(world, number))
         outside = bounds[number].low - 1
         with pytest.raises(ShoalError, match=f"{number}={outside} is out of bounds"):
             envs.make(name, **{number: outside}).check()

@@ -1,5 +1,6 @@
 """With SHOAL_PLAIN=1 everything takes its plain form, and does what it does without."""
 
+import ast
 import json
 import os
 import subprocess
@@ -8,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+import shoal
 
 TESTS = Path(__file__).parents[1]
 
@@ -35,6 +38,28 @@ def run_tests(*arguments, timeout):
 def test_the_switch_is_read_from_the_environment(value, is_plain):
     printed = run_plain("-c", "from shoal.xla.plain import USE_PLAIN; print(USE_PLAIN)", SHOAL_PLAIN=value)
     assert printed.strip() == str(is_plain)
+
+
+def functions_of(path):
+    return [node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)]
+
+
+SOURCES = sorted(Path(shoal.__file__).parent.rglob("*.py"))
+
+
+def test_every_plain_form_has_a_trick_beside_it_that_the_table_names():
+    page = (TESTS.parent / "docs" / "performance.md").read_text()
+    public = {name for path in SOURCES for name in functions_of(path) if not name.startswith("_")}
+    tricks = {name.removesuffix("_plain") for name in public if name.endswith("_plain")}
+    assert len(tricks) >= 15 and tricks <= public
+    assert {name for name in tricks - {"by_platform"} if f"`{name}`" not in page} == set()
+
+
+@pytest.mark.parametrize("name", ["default_backend", "optimization_barrier", "platform_dependent"])
+def test_only_one_module_asks_the_compiler(name):
+    found = {path.name for path in SOURCES if f"{name}(" in path.read_text()}
+    expected = {"barriers.py", "acrobot.py"} if name == "optimization_barrier" else {"backend.py"}
+    assert found == expected
 
 
 TRAIN = """

@@ -49,8 +49,8 @@ def change_where(
     any: under `vmap` a choice is a select, for which XLA computes the change of all. Elsewhere such a loop would wait
     for the host, and the change of all is computed.
 
-    Gain: with starts drawn only in a step in which an episode ended, a rollout of 4 x 128 steps took 228 µs for 419, of
-    1,024 x 32 steps 1,073 for 1,595.
+    Gain: with starts drawn only in a step in which an episode ended, and actions drawn ahead, a rollout of 4 x 128
+    steps took 228 µs for 419, of 1,024 x 32 steps 1,073 for 1,595.
 
     Args:
       condition: a boolean.
