@@ -85,7 +85,7 @@ def test_points_lie_in_the_run_and_close_together(updates, settings):
         ({"env_groups": 3}, "env_groups=3 does not divide num_envs=64; "),
         (
             {"seeds": (1, 2)},
-            "seeds=(1, 2) is not a whole number; it is how many, and `seed` is the first of them.",
+            "seeds=(1, 2) is not a whole number; it is the number of seeds, and `seed` is the first of them.",
         ),
         ({"seeds": 2, "seed": 2**32 - 1}, "seeds=2 is too large: it must be at most 1."),
         ({"seed": 2**32}, "seed=4294967296 is too large: it must be at most 4294967295."),

@@ -31,13 +31,13 @@ commands:
 {commands}
 
 `shoal COMMAND --help` describes the options of a command, and `shoal --version` prints the version.
-An environment of your own is named module:Name, with parameters behind it as name=value:
+An environment of your own has the name module:Name; parameters follow it as name=value:
   shoal train CartPole-v1 gravity=3.7 --seeds 3 --learning-rate 1e-3
   shoal check my_package.my_module:MyEnv
 """
 
 
-DEFECT = "shoal: this is a defect of Shoal's own; please report it, with the command and all of the above."
+DEFECT = "shoal: this is an error of Shoal itself; please report it, with the command and all of the above."
 
 # JAX logs the traceback of a callback that fails; the error is reported like any error of the user's code.
 CALLBACK_LOGGERS = ("jax._src.callback", "jax._src.debugging")

@@ -8,8 +8,8 @@ from shoal.cli import flags
 
 COMMAND = "shoal check ENV [name=value ...]"
 DESCRIPTION = (
-    "Looks for mistakes in an environment, one sentence each; the exit status is 1 if there are any. "
-    "ENV may be module:Name, found from the current directory."
+    "Looks for errors in an environment and describes each in one sentence; the exit status is 1 if there are any. "
+    "ENV may be module:Name, imported from the current directory."
 )
 
 

@@ -11,7 +11,7 @@ from shoal.needs import Needs, Table
 
 COMMAND = "shoal eval RUN"
 DESCRIPTION = (
-    "Evaluates the policies of a run directory on whole episodes, one in each of as many environments."
+    "Evaluates the policies of a run directory on whole episodes, each in an environment of its own."
 )
 
 

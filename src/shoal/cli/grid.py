@@ -12,7 +12,7 @@ from shoal.errors import ShoalError, nearest
 
 COMMANDS = {
     "make-benchmark": ("SETTING", "draw rulesets and write them to a file"),
-    "show": ("FILE [N]", "tell what a file of rulesets holds, or the ruleset of number N"),
+    "show": ("FILE [N]", "describe a file of rulesets, or its ruleset of index N"),
 }
 HELP = """usage: shoal grid COMMAND ...
 
@@ -21,15 +21,15 @@ Rulesets for the XLand-MiniGrid worlds.
 commands:
 {commands}
 
-`shoal grid COMMAND --help` lists all that a command can be told. To train on what was drawn:
+`shoal grid COMMAND --help` lists the flags of a command. To train on the rulesets:
   shoal grid make-benchmark small
   shoal train XLand-MiniGrid-R1-9x9 ruleset=small.npz:train
 """
 MAKE_DESCRIPTION = (
-    "Draws different rulesets as the benchmarks of XLand-MiniGrid were drawn. SETTING is one of theirs: "
+    "Draws different rulesets in the way of XLand-MiniGrid's benchmarks. SETTING is one of theirs: "
     f"{', '.join(api.PUBLISHED_RULESETS)}; the defaults shown are its own."
 )
-SHOW_DESCRIPTION = "Tells in words what a file of rulesets holds, or the ruleset of number N, from 0."
+SHOW_DESCRIPTION = "Describes in words a file of rulesets, or its ruleset of index N, from 0."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,9 +85,7 @@ def make_benchmark(arguments: Sequence[str]) -> int:
     settings, words = flags.parse("shoal grid make-benchmark SETTING", MAKE_DESCRIPTION, default, arguments)
     flags.require("setting", "shoal grid make-benchmark small", "".join(words[:1]))
     if words != [setting]:
-        raise ShoalError(
-            f"{words[-1]!r} is one word too many; the flags stand behind the setting {words[0]!r}."
-        )
+        raise ShoalError(f"{words[-1]!r} is one word too many; the flags follow the setting {words[0]!r}.")
     start_time = time.perf_counter()
     with api.Activity() as activity:
         activity.describe(f"drawing {settings.file.rulesets:,} rulesets")

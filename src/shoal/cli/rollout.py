@@ -13,8 +13,8 @@ from shoal.needs import Needs, Table
 
 COMMAND = "shoal rollout ENV [name=value ...]"
 DESCRIPTION = (
-    "Steps many environments at once, spread over all devices, by actions drawn uniformly or by a policy; "
-    "prints steps per second and what the episodes came to."
+    "Steps many environments at once, distributed over all devices, by actions drawn uniformly or by a policy; "
+    "prints steps per second and the statistics of the episodes."
 )
 
 

@@ -15,7 +15,7 @@ IMPORT_SECONDS = time.perf_counter() - STARTED
 COMMAND = "shoal train ENV [name=value ...]"
 DESCRIPTION = (
     "Trains an agent with several seeds at once and writes a run directory. ENV is a name of `shoal envs` or "
-    "module:Name, its parameters stand behind it. The defaults shown are those that would be used: of the "
+    "module:Name; its parameters follow it. The defaults shown are those that would be used: of the "
     "settings' classes, of the preset of ENV, and of --config, in this order."
 )
 

@@ -96,7 +96,7 @@ class RunConfig:
             value = getattr(self, field.name)
             if field.type in (int, "int") and (isinstance(value, bool) or not isinstance(value, int)):
                 is_list = field.name == "seeds" and isinstance(value, tuple | list)
-                hint = "; it is how many, and `seed` is the first of them" if is_list else ""
+                hint = "; it is the number of seeds, and `seed` is the first of them" if is_list else ""
                 raise ShoalError(f"{field.name}={short_repr(value)} is not a whole number{hint}.")
         for name in ("seeds", "num_envs", "num_steps", "eval_episodes", "eval_max_steps", "reset_pool"):
             check_at_least(name, getattr(self, name), 1)

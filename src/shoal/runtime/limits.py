@@ -280,7 +280,7 @@ def _algorithm_inputs(timestep: TimeStep) -> PyTree:
 
 
 def _sizes_of(config: Any) -> dict[str, Any]:
-    """Return the fields of a config that are whole numbers greater than 1, or tuples of such."""
+    """The fields of a config that are whole numbers greater than 1, or tuples of such."""
     fields = dataclasses.fields(config) if dataclasses.is_dataclass(config) else ()
     values = {field.name: getattr(config, field.name) for field in fields}
     return {name: value for name, value in values.items() if _largest(value) > 1}

@@ -37,7 +37,7 @@ def check_in_place(env: Any, traces: Traces, key: jax.Array) -> Iterator[Finding
     for what in dict.fromkeys(changed):
         yield Finding(
             "in-place",
-            f"step changes {what} that it is given in place, which changes the earlier one too; "
+            f"step changes {what} that it is given, in place, so that the earlier one changes too; "
             "a new container would be right, such as `{**state, name: value}`",
         )
 

@@ -123,7 +123,7 @@ def _start_thread(work: Callable[[], None], errors: list[BaseException]) -> thre
 
 
 def _stop_thread(thread: threading.Thread, activity: Activity) -> None:
-    """End a thread that nobody waits for, as far as possible.
+    """End the thread of an abandoned check, as far as possible.
 
     Python code is ended at its next line; a compiled program or a call of C continues until it returns or the
     process ends.
