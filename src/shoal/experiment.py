@@ -24,7 +24,7 @@ from shoal.envs.parameters import check_parameters
 from shoal.envs.registry import TRIAL
 from shoal.errors import ShoalError
 from shoal.imports import import_name, import_object
-from shoal.needs import Needs, check_needs
+from shoal.needs import check_needs
 from shoal.presets import preset
 from shoal.runtime.config import RunConfig
 from shoal.types import Environment, spec_of
@@ -252,24 +252,12 @@ def split_settings(config: Any, values: Mapping[str, Any]) -> tuple[dict[str, An
     known = algorithm_settings | run_settings
     for name, value in values.items():
         if name not in known:
-            raise _not_there(name, value, config, known)
+            raise settings.unknown_setting(name, value, config, known)
     cast = {name: cast_to_declared(from_json(value), known[name].declared) for name, value in values.items()}
     return (
         {name: value for name, value in cast.items() if name in run_settings},
         {name: value for name, value in cast.items() if name in algorithm_settings},
     )
-
-
-def _not_there(name: str, value: Any, config: Any, known: Mapping[str, settings.Setting]) -> ShoalError:
-    """The error for a setting that a config lacks: one of a part that is not chosen, or of no part."""
-    for field in dataclasses.fields(config):
-        part, chosen = field.default, known.get(field.name)
-        if chosen and chosen.choice and settings.is_nested(part) and name in settings.settings_of(part):
-            needed = Needs(field.name, (chosen.choice.name_of(part),))
-            return ShoalError(
-                f"{name}={value!r} has no effect with {field.name}={chosen.value!r}; it needs {needed}."
-            )
-    return settings.unknown_setting(name, known)
 
 
 def read_config(path: str | Path) -> dict[str, Any]:

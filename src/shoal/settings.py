@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 from shoal import trees
 from shoal.errors import ShoalError, nearest
-from shoal.needs import Table
+from shoal.needs import Needs, Table
 
 T = TypeVar("T")
 
@@ -167,9 +167,9 @@ def with_settings(config: T, /, **values: Any) -> T:
     """
     config = with_choices(config, values)
     known = settings_of(config)
-    for name in values:
+    for name, value in values.items():
         if name not in known:
-            raise unknown_setting(name, known)
+            raise unknown_setting(name, value, config)
     return _replaced(config, {name: x for name, x in values.items() if not known[name].choice})
 
 
@@ -199,9 +199,26 @@ def _replaced(config: Any, values: Mapping[str, Any]) -> Any:
     return dataclasses.replace(config, **changes) if changes else config
 
 
-def unknown_setting(name: str, known: Mapping[str, Any]) -> ShoalError:
-    """The error for a setting that there is not, with the nearest that there is."""
-    return ShoalError(f"there is no setting {name!r}{nearest(name, known)}.")
+def unknown_setting(
+    name: str, value: Any, config: Any, known: Mapping[str, Setting] | None = None
+) -> ShoalError:
+    """The error for a setting that a config lacks: one of a struct that is not chosen, or the nearest that there is.
+
+    Args:
+      name: of the setting.
+      value: that it was given.
+      config: that lacks it.
+      known: settings among which the nearest is looked for; None takes the config's.
+    """
+    own = settings_of(config)
+    for field in dataclasses.fields(config):
+        default, chosen = field.default, own.get(field.name)
+        if chosen and chosen.choice and is_nested(default) and name in settings_of(default):
+            needed = Needs(field.name, (chosen.choice.name_of(default),))
+            return ShoalError(
+                f"{name}={value!r} has no effect with {field.name}={chosen.value!r}; it needs {needed}."
+            )
+    return ShoalError(f"there is no setting {name!r}{nearest(name, known or own)}.")
 
 
 def needs_of(config: Any) -> Table:

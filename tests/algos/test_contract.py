@@ -28,9 +28,11 @@ def made(name):
     if name == "a user's":
         return BanditConfig()
     if name == "ppo with memory":
-        config = catalogue.config_class("ppo")(core="gru", core_size=8, chunk_length=4, previous_action=True)
+        config = with_settings(
+            catalogue.config_class("ppo")(), core="gru", core_size=8, chunk_length=4, previous_action=True
+        )
         return config.resolved()
-    return catalogue.config_class(name)(hidden_sizes=(8,)).resolved()
+    return with_settings(catalogue.config_class(name)(), hidden_sizes=(8,)).resolved()
 
 
 @pytest.fixture(params=[*catalogue.algorithms(), "ppo with memory", "a user's"], scope="module")

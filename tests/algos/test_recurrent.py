@@ -498,7 +498,7 @@ def test_a_trained_policy_remembers():
             "previous_observation=True shows the features of the last layer before the core, and hidden_sizes=()",
         ),
         ({"core": "gru", "queries": 4, "norm_obs": True}, "norm_obs=True makes numbers of the integers that queries=4"),
-        ({"core": "gru", "network": "tiny_worlds:Halves"}, "core='gru' gives a memory to Shoal's own network"),
+        ({"core": "gru", "network": "shoal.nets.q_heads:ContinuousQ"}, "core='gru' has no effect with network='shoal"),
     ],
 )  # fmt: skip
 def test_bad_settings_are_one_sentence(settings, message):

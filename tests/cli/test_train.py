@@ -322,3 +322,22 @@ def test_fine_tuning_starts_from_what_was_learned(trained, command, tiny, tmp_pa
     for name in names:
         np.testing.assert_allclose(tuned[name], source[name], atol=1e-6, err_msg=name)
     assert RunDirectory.open(tmp_path / "tuned").load_config()["from"] == str(path)
+
+
+def test_the_help_and_the_flags_have_the_settings_of_the_network(command, capsys, tmp_path):
+    (tmp_path / "wide_net.py").write_text(
+        "from shoal.nets.actor_critic import ActorCritic\nfrom shoal.trees import struct\n\n\n@struct\nclass Wide:\n"
+        '    """Wide."""\n\n    width: int = 16\n    """Gives each layer this width."""\n\n'
+        "    def build(self, spec, key):\n        return ActorCritic(spec, actor_sizes=(self.width,), key=key)\n"
+    )
+    with pytest.raises(SystemExit):
+        command("train", "CartPole-v1", "--network", "wide_net:Wide", "--help-all")
+    page = capsys.readouterr().out
+    assert "--width INT" in page and "(default: 16)" in page and "--hidden-sizes" not in page
+    words = "--total-steps 256 --num-envs 4 --num-steps 32 --seeds 1 --num-evals 1 --eval-episodes 2 --quiet"
+    command(
+        "train", "CartPole-v1", "--network=wide_net:Wide", "--width", "8", *words.split(), "--run-dir", "run"
+    )
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["algorithm"]["width"] == 8
+    assert command("train", "CartPole-v1", "--network", "wide_net:Wide", "--widht", "8", *words.split()) == 2
+    assert "did you mean '--width'" in capsys.readouterr().err
