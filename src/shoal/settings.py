@@ -232,12 +232,14 @@ def needs_of(config: Any) -> Table:
 def groups_of(config: Any) -> dict[str, tuple[str, ...]]:
     """The settings by the titles of their groups, from the attributes `groups` of a config and the structs within it.
 
-    Settings of a nested struct that stand in no group have the name of the field that holds it for a title.
+    A config may name settings of its structs too; the first group that names one has it. Settings of a nested struct
+    that stand in no group have the name of the field that holds it for a title.
     """
     found: dict[str, tuple[str, ...]] = {}
     for struct in _structs(config):
         for title, names in getattr(struct, "groups", {}).items():
-            found[title] = found.get(title, ()) + tuple(names)
+            grouped = {name for others in found.values() for name in others}
+            found[title] = found.get(title, ()) + tuple(name for name in names if name not in grouped)
     grouped = {name for names in found.values() for name in names}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)

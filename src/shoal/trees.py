@@ -54,6 +54,11 @@ class Bounds:
         inside &= (self.below is None) | (x < _number(self.below))
         return bool(np.all(inside))
 
+    def has_finite(self) -> bool:
+        """Whether one of the bounds is a number that is not infinite."""
+        bounds = (self.low, self.high, self.above, self.below)
+        return any(bound is not None and math.isfinite(bound) for bound in bounds)
+
     def __str__(self) -> str:
         """The bounds in words, such as "greater than 0 and at most 1"."""
         finite = self.low != -math.inf and self.high != math.inf

@@ -95,6 +95,9 @@ def test_the_help_of_train_is_a_page_and_names_every_flag_once(shown):
         wanted = ["--" + f.name.rstrip("_").replace("_", "-") for c in (train.Choices, RunConfig, CONFIGS[2])
                   for f in settings_of(c()).values()]  # fmt: skip
         assert sorted(flags) == sorted(wanted)
+    assert "has its own). Greater than 0. (default: 0.001)" in " ".join(page.split())
+    assert "these widths. At least 1. (default: 64 64)" in " ".join(page.split())
+    assert page.index("--learning-rate FLOAT") < page.index("--gamma")
     assert page.index("--learning-rate FLOAT") < page.index("further options")
     assert "`shoal train ENV --help-all`" in page
     assert "ppo: memory:" in full and full.count("(default: ") > 60

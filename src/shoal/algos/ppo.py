@@ -57,7 +57,7 @@ class PPOConfig(settings.Nested):
         "noise_correlation": (Needs("correlated_noise", (True,)),),
     }
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        "most used": ("gamma", "update_epochs", "num_minibatches", "ent_coef", "norm_obs"),
+        "most used": ("learning_rate", "gamma", "update_epochs", "num_minibatches", "ent_coef", "norm_obs"),
         "policy loss": (
             *("surrogate", "clip_coef", "kl_coef", "adaptive_kl_coef", "desired_kl"),
             *("dpo_alpha", "dpo_beta", "target_kl", "kl_stop"),

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from shoal import settings
+from shoal.arguments import LARGEST_INDEX
 
 MOST_USED = "most used"  # the group that a short page shows in full
 LONG_PAGE_FLAGS = 30  # flags from which on a page is short unless all of it is asked for
@@ -76,7 +77,7 @@ def _flags(config: Any, title: str, owner: str) -> Iterator[tuple[str, Flag]]:
     for name in sorted(filter(own.__contains__, found), key=lambda x: order.get(x, len(order))):
         group, setting = titles.get(name, title), found[name]
         is_known_group = group in (MOST_USED, title) or not owner
-        flag = Flag(_flag_text(name, setting.declared), _help_text(setting.text, setting.value))
+        flag = Flag(_flag_text(name, setting.declared), _help_text(setting))
         yield group if is_known_group else f"{owner}: {group}", flag
     for name, part in parts.items():
         yield from _flags(part, name, name)
@@ -105,11 +106,21 @@ def _type_name(declared: Any) -> str:
     return getattr(declared, "__name__", str(declared)).upper()
 
 
-def _help_text(text: str, value: Any) -> str:
+def _help_text(setting: settings.Setting) -> str:
+    """What a setting does, its bounds, and its default."""
+    text, value = setting.text, setting.value
+    bounds = setting.bounds and dataclasses.replace(setting.bounds, high=_shown(setting.bounds.high))
+    if bounds and bounds.has_finite():
+        text = f"{text} {str(bounds).capitalize()}."
     if value in ("", ()):  # what is left out; the text says what that means
         return text
     default = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
     return f"{text} (default: {default})"
+
+
+def _shown(high: float | None) -> float | None:
+    """An upper bound, unless it is that of all whole numbers, which nobody wants to read."""
+    return None if high == LARGEST_INDEX else high
 
 
 def _explain(flag: Flag, width: int) -> list[str]:
