@@ -15,6 +15,7 @@ from shoal import api, envs
 from shoal.algos.ppo import PPOConfig
 from shoal.nets.actor_critic import ActorCritic
 from shoal.runtime.disk.directory import RunDirectory
+from shoal.settings import flat
 
 BANDIT = {
     **{"seeds": 2, "seed": 3, "num_envs": 4, "num_steps": 8, "total_steps": 100, "num_evals": 2},
@@ -200,7 +201,7 @@ def test_the_best_seeds_policy_is_loaded_unless_told_otherwise(bandit):
 
 def test_a_policy_comes_back_with_its_network_and_its_world(pole):
     policy = shoal.load(pole.path)
-    assert policy.config.network == f"{__name__}:MyNetwork"
+    assert flat(policy.config)["network"] == f"{__name__}:MyNetwork"
     assert policy.environment == envs.make("CartPole-v1", gravity=9.0, max_episode_steps=30)
     assert policy.parameters.observation is not None  # the normaliser
     kernels = [x.shape for x in jax.tree.leaves(policy.parameters.actor) if x.ndim == 2]

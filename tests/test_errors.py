@@ -13,6 +13,7 @@ from shoal.cli import flags
 from shoal.envs.grid.rulesets.generation import GOAL_NAMES
 from shoal.errors import ShoalError, nearest
 from shoal.nets.activations import ACTIVATIONS
+from shoal.settings import flat
 
 ROOT = Path(shoal.__file__).parent
 
@@ -67,7 +68,7 @@ def test_another_algorithm_is_not_a_mistyped_one(typed, meant):
     ],
 )
 def test_the_setting_that_was_meant(typed, meant):
-    assert suggested(typed, PPOConfig.__dataclass_fields__) == meant
+    assert suggested(typed, flat(PPOConfig())) == meant
 
 
 def test_names_of_other_lists():

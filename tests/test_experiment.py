@@ -20,6 +20,7 @@ from shoal.nets.actor_critic import ActorCritic
 from shoal.presets import preset
 from shoal.runtime.config import RunConfig
 from shoal.runtime.disk.directory import RunDirectory
+from shoal.settings import flat, with_settings
 
 PRESET = preset("CartPole-v1", "ppo")
 CARTPOLE = {name: declared.default for name, declared in envs.parameters_of("CartPole-v1").items()}
@@ -48,9 +49,9 @@ def written(decided, path):
 
 
 def test_an_override_wins_over_the_file_and_the_file_over_the_preset(tmp_path):
-    assert PRESET["learning_rate"] != PPOConfig().learning_rate
+    assert PRESET["learning_rate"] != PPOConfig().optimization.learning_rate
     decided = decide("CartPole-v1", overrides={})
-    assert decided.config.learning_rate == PRESET["learning_rate"]
+    assert decided.config.optimization.learning_rate == PRESET["learning_rate"]
     assert decided.run.num_envs == PRESET["num_envs"]
 
     plain = decide("CartPole-v1", use_preset=False, overrides={"gamma": 0.5, "seeds": 3})
@@ -94,7 +95,7 @@ def test_environment_parameters_belong_to_their_environment(tmp_path):
 
 
 def test_a_config_itself_keeps_its_settings_but_takes_the_presets_run():
-    mine = PPOConfig(learning_rate=0.125)
+    mine = with_settings(PPOConfig(), learning_rate=0.125)
     decided = decide("CartPole-v1", algorithm=mine, overrides={"gamma": 0.5})
     assert decided.config == dataclasses.replace(mine, gamma=0.5)
     assert decided.algorithm == "ppo"
@@ -204,26 +205,26 @@ def test_sizes_and_infinities_come_back_as_they_were(tmp_path):
     decided = decide(
         "tiny_worlds:Sized",
         environment_parameters={"sizes": ((3, 4), (5,)), "limit": -math.inf},
-        algorithm=PPOConfig(hidden_sizes=(8, 8)),
+        algorithm=with_settings(PPOConfig(), hidden_sizes=(8, 8)),
         overrides={},
     )
     directory = RunDirectory.create(tmp_path / "run", "x", "y", decided.as_json())
     again = decide(None, config_file=directory.path, overrides={})
     assert again.environment == decided.environment
-    assert again.config.hidden_sizes == (8, 8)
-    hash((again.environment.sizes, again.config.hidden_sizes))
+    assert again.config.network.hidden_sizes == (8, 8)
+    hash((again.environment.sizes, again.config.network.hidden_sizes))
 
 
 def test_a_setting_that_follows_another_one_is_written_so(tmp_path):
     """None stays None in the file, though what is trained has a number: a change of the other is then followed."""
     path = tmp_path / "config.json"
     _, placed = api.place(decide("CartPole-v1", overrides={"seeds": 1, "learning_rate": 2e-3, "devices": 1}))
-    assert placed.config.critic_learning_rate == 2e-3
+    assert placed.config.optimization.critic_learning_rate == 2e-3
     path.write_text(json.dumps(placed.as_json()))
     assert json.loads(path.read_text())["algorithm"]["critic_learning_rate"] is None
     again = decide(None, config_file=path, overrides={"learning_rate": 1e-3}).config
-    assert again.resolved().critic_learning_rate == 1e-3
-    assert not again.resolved().separate_updates
+    assert again.resolved().optimization.critic_learning_rate == 1e-3
+    assert not again.resolved().optimization.separate_updates
 
 
 def test_a_config_of_the_first_schema_means_what_it_meant(tmp_path):
@@ -232,17 +233,14 @@ def test_a_config_of_the_first_schema_means_what_it_meant(tmp_path):
     saved["algorithm"] |= {"target_kl": 0.0, "critic_learning_rate": 0.0, "critic_hidden_sizes": []}
     path.write_text(json.dumps(saved))
     config = decide(None, config_file=path, overrides={}).config
-    assert (config.target_kl, config.critic_learning_rate, config.critic_hidden_sizes) == (
-        math.inf,
-        None,
-        None,
-    )
+    assert config.target_kl == math.inf
+    assert config.optimization.critic_learning_rate is None and config.network.critic_hidden_sizes is None
     assert config == decide("CartPole-v1", overrides={}).config
 
 
 def test_a_network_class_is_written_by_its_name():
     decided = decide("CartPole-v1", overrides={"network": MyNetwork})
-    assert decided.config.network is MyNetwork
+    assert flat(decided.config)["network"] is MyNetwork
     assert decided.as_json()["algorithm"]["network"] == f"{__name__}:MyNetwork"
 
 
@@ -252,7 +250,7 @@ def test_what_is_written_is_complete():
     saved = json.loads(json.dumps(decided.as_json()))
     assert set(saved) == {"schema", "environment", "algorithm", "run", "from"}
     assert set(saved["run"]) == {field.name for field in dataclasses.fields(RunConfig)}
-    assert set(saved["algorithm"]) == {"name", *(field.name for field in dataclasses.fields(PPOConfig))}
+    assert set(saved["algorithm"]) == {"name", *flat(PPOConfig())}
     decided = dataclasses.replace(decided, config=trees.as_arrays(decided.config))
     assert decided.as_json()["algorithm"]["gamma"] == pytest.approx(0.99)
 
@@ -359,7 +357,7 @@ def test_functions_are_given_or_named():
 )
 def test_numbers_are_taken_as_their_field_declares_them(given, name, value):
     decided = experiment.decide("CartPole-v1", overrides=given)
-    found = getattr(decided.run, name, getattr(decided.config, name, None))
+    found = (flat(decided.run) | flat(decided.config))[name]
     assert found == value and type(found) is type(value)
     if isinstance(value, tuple):
         assert [type(x) for x in found] == [type(x) for x in value]

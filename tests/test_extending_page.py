@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 import shoal
+from shoal.algos.ppo import PPOConfig
 from shoal.imports import import_object
 from shoal.nets.network_check import check_network
+from shoal.settings import flat, with_settings
 from shoal.types import spec_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
-NAMES = ("corridor", "my_net", "linear")
+NAMES = ("corridor", "my_net", "sized", "linear")
 
 
 @pytest.fixture
@@ -34,6 +36,12 @@ def test_the_environment_is_sound(listings):
 
 def test_the_network_is_sound(listings):
     check_network(import_object("my_net:GatedActorCritic"), spec_of(shoal.make("CartPole-v1")))
+
+
+def test_the_network_with_settings_is_sound(listings):
+    config = with_settings(PPOConfig(), network="sized:Sized", width=8, num_minibatches=1)
+    config.resolved().validate(spec_of(shoal.make("CartPole-v1")), 4, 8)
+    assert flat(config)["width"] == 8
 
 
 def test_the_algorithm_learns(listings):

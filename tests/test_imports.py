@@ -14,7 +14,7 @@ import shoal
 ROOT = Path(shoal.__file__).parent
 
 # A room is a module or package directly under shoal; it may import itself and the rooms named here.
-FOR_ALL = {"trees", "arguments", "errors", "files", "hardware", "imports", "needs", "user_code"}
+FOR_ALL = {"trees", "arguments", "errors", "files", "hardware", "imports", "needs", "settings", "user_code"}
 EVERYTHING = {
     *(
         "algos",
@@ -30,6 +30,7 @@ EVERYTHING = {
         "ops",
         "presets",
         "runtime",
+        "settings",
         "spaces",
     ),
     *("trained", "trees", "types", "user_code", "xla"),
@@ -45,6 +46,7 @@ MAY_IMPORT = {
     "hardware": set(),
     "imports": {"errors", "user_code"},
     "needs": {"errors"},
+    "settings": {"errors", "needs", "trees"},
     "user_code": {"errors"},
     "types": {"spaces"} | FOR_ALL,
     "presets": FOR_ALL,

@@ -13,6 +13,7 @@ from shoal.needs import Needs, check_needs
 from shoal.presets import environments as tuned
 from shoal.presets import preset
 from shoal.runtime.config import RunConfig
+from shoal.settings import flat, needs_of, settings_of
 
 
 def refused(*, environment="CartPole-v1", **settings):
@@ -84,8 +85,8 @@ def refused(*, environment="CartPole-v1", **settings):
             "initial_std=0.5 has no effect with distribution='beta'; it needs distribution='auto' or",
         ),
         (
-            {"network": "my_module:Net", "layer_norm": True},
-            "layer_norm=True has no effect with network='my_mod",
+            {"network": "shoal.nets.q_heads:ContinuousQ", "layer_norm": True},
+            "layer_norm=True has no effect with network='shoal.nets.q_heads:ContinuousQ'; it needs network='shoal.nets",
         ),
         ({"reset_pool": 64}, "reset_pool=64 has no effect with reset='fresh'; it needs reset='pool'."),
         (
@@ -116,7 +117,7 @@ def test_a_setting_with_effect_is_taken(settings):
     environment = settings.pop("environment", "CartPole-v1")
     decided = decide(environment, overrides=settings)
     for name, value in settings.items():
-        assert getattr(decided.config, name, getattr(decided.run, name, None)) == value
+        assert (flat(decided.run) | flat(decided.config))[name] == value
 
 
 def test_what_a_preset_or_a_file_sets_may_be_without_effect(tmp_path):
@@ -124,8 +125,8 @@ def test_what_a_preset_or_a_file_sets_may_be_without_effect(tmp_path):
     sets_a_core = next(name for name in tuned() if "core_size" in preset(name, "ppo"))
     decided = decide(sets_a_core, overrides={"core": "none"})
     decided.validate()  # as a run does
-    assert decided.config.core == "none"
-    assert decided.config.core_size == preset(sets_a_core, "ppo")["core_size"]
+    assert decided.config.network.core == "none"
+    assert decided.config.network.core_size == preset(sets_a_core, "ppo")["core_size"]
 
     import json
 
@@ -156,13 +157,13 @@ def test_an_algorithm_of_ones_own_declares_its_table():
 
 @pytest.mark.parametrize("config", [RunConfig, *map(config_class, algorithms())])
 def test_the_table_names_settings_and_values_that_there_are(config):
-    fields = {field.name for field in dataclasses.fields(config)}
-    hints = typing.get_type_hints(config)
-    entries = [(name, x) for name, needs in config.needs.items() for e in needs
+    fields = settings_of(config())
+    hints = {name: setting.declared for name, setting in fields.items()}
+    entries = [(name, x) for name, needs in needs_of(config()).items() for e in needs
                for x in (e if isinstance(e, tuple) else (e,))]  # fmt: skip
     assert entries
     for name, needs in entries:
-        assert name in fields and needs.name in fields | {"action_space"}
+        assert name in fields and needs.name in {*fields, "action_space"}
         if typing.get_origin(hints.get(needs.name)) is typing.Literal:
             values = {*needs.values, *needs.other_than, *([needs.such_as] if needs.other_than else [])}
             assert values <= set(typing.get_args(hints[needs.name]))

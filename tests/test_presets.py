@@ -1,12 +1,11 @@
 """Presets: data whose every entry is a setting that exists, for an environment that exists."""
 
-import dataclasses
-
 import pytest
 
 from shoal import envs, presets
 from shoal.algos import catalogue
 from shoal.runtime.config import RunConfig
+from shoal.settings import settings_of
 
 ENTRIES = [
     (environment, algorithm, name, value)
@@ -18,7 +17,7 @@ ENTRIES = [
 
 
 def fields_of(config_class):
-    return {field.name: field.type for field in dataclasses.fields(config_class)}
+    return {name: setting.declared for name, setting in settings_of(config_class()).items()}
 
 
 @pytest.mark.parametrize(("environment", "algorithm", "name", "value"), ENTRIES)

@@ -7,11 +7,13 @@ from shoal_ppo import training
 
 from shoal import envs
 from shoal.algos.ppo import PPOConfig
+from shoal.settings import with_settings
 
 
 def ppo() -> PPOConfig:
     """The settings of xminigrid's single-task baseline, with a GRU of 256."""
-    return PPOConfig(
+    return with_settings(
+        PPOConfig(),
         encoder="cnn",
         hidden_sizes=(),
         shared_torso=True,

@@ -1,6 +1,5 @@
 """Shoal's PPO with the workload's sizes; what its rollouts and its trainings need alike."""
 
-import dataclasses
 from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
@@ -15,12 +14,14 @@ from shoal.runtime import population as populations
 from shoal.runtime.config import RunConfig
 from shoal.runtime.loop import train
 from shoal.runtime.run import Run, Settings
+from shoal.settings import with_settings
 from shoal.types import Environment
 
 
 def ppo(**settings: Any) -> PPOConfig:
     """Four epochs of four minibatches, two 64x64 tanh networks, clip 0.2, unless other settings are given."""
-    workload = PPOConfig(
+    workload = with_settings(
+        PPOConfig(),
         hidden_sizes=(64, 64),
         activation="tanh",
         update_epochs=4,
@@ -34,7 +35,7 @@ def ppo(**settings: Any) -> PPOConfig:
         gae_lambda=0.95,
         max_grad_norm=0.5,
     )
-    return dataclasses.replace(workload, **settings)
+    return with_settings(workload, **settings)
 
 
 def population(

@@ -15,15 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from shoal import arguments, envs
+from shoal import arguments, envs, settings
 from shoal.algos import catalogue
-from shoal.algos.checks import check_fields
 from shoal.envs import describing
 from shoal.envs.checking.check_contract import require_contract
 from shoal.envs.describing import Description, from_json
 from shoal.envs.parameters import check_parameters
 from shoal.envs.registry import TRIAL
-from shoal.errors import ShoalError, nearest
+from shoal.errors import ShoalError
 from shoal.imports import import_name, import_object
 from shoal.needs import check_needs
 from shoal.presets import preset
@@ -64,7 +63,7 @@ class Experiment:
         A setting that was left at None stays so, since it follows another one, which may be changed later.
         """
         config = self.config if self.unresolved_config is None else self.unresolved_config
-        unresolved = [name for name in _field_names(type(config)) if getattr(config, name) is None]
+        unresolved = [name for name, value in settings.flat(config).items() if value is None]
         return {
             "schema": SCHEMA,
             "environment": describing.description_to_json(
@@ -111,10 +110,11 @@ def decide(
         config_file=config_file,
         use_preset=use_preset,
         environment_parameters=parameters,
+        choices=overrides,
     )
-    run_settings, algorithm_settings = split_settings(type(default_config), overrides)
+    run_settings, algorithm_settings = split_settings(default_config, overrides)
     run = dataclasses.replace(default_run, **run_settings)
-    config = dataclasses.replace(default_config, **algorithm_settings)
+    config = settings.with_settings(default_config, **algorithm_settings)
     _check_effects(overrides, environment, run, config)
     return Experiment(name, parameters, environment, algorithm, config, run, started_from, gaps)
 
@@ -124,9 +124,8 @@ def _check_effects(
 ) -> None:
     """Raise ShoalError for a setting that the caller gave and that has no effect with the others."""
     values = {"action_space": environment.action_space, "observation_space": environment.observation_space}
-    for settings in (run, config):
-        values |= {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
-    check_needs(overrides, values, {**run.needs, **getattr(config, "needs", {})})
+    values |= settings.flat(run) | settings.flat(config)
+    check_needs(overrides, values, {**run.needs, **settings.needs_of(config)})
 
 
 def _make_environment(
@@ -155,6 +154,7 @@ def defaults(
     config_file: str | Path | None = None,
     environment_parameters: Mapping[str, Any] | None = None,
     use_preset: bool = True,
+    choices: Mapping[str, Any] | None = None,
 ) -> tuple[str, RunConfig, Any]:
     """The settings of a run for which nothing is overridden, as a command's help shows them.
 
@@ -164,6 +164,8 @@ def defaults(
       config_file: as in `decide`.
       environment_parameters: as in `decide`; trials of several episodes have other presets than single ones.
       use_preset: as in `decide`.
+      choices: settings that choose a part of the algorithm's config, such as its network, whose settings are then
+        others; what a preset or a file says of another part is left out. Other settings are not read.
 
     Returns:
       the algorithm's name, the run's config, and the algorithm's.
@@ -174,31 +176,49 @@ def defaults(
     saved = read_config(config_file) if config_file else {}
     saved_algorithm = dict(saved.get("algorithm", {}))
     saved_name = saved_algorithm.pop("name", "ppo")
-    config = algorithm if dataclasses.is_dataclass(algorithm) and not isinstance(algorithm, type) else None
+    config: Any = algorithm if settings.is_nested(algorithm) else None
     if config is not None:
         algorithm = catalogue.name_of(config)
     elif isinstance(algorithm, type):
         algorithm = import_name(algorithm)
     algorithm = algorithm or saved_name
-    config_class = type(config) if config is not None else catalogue.config_class(algorithm)
-    settings: dict[str, Any] = {}
+    is_given = config is not None
+    config = config or catalogue.config_class(algorithm)()
+    values: dict[str, Any] = {}
     if saved:
-        if hasattr(config_class, "upgraded"):  # settings of an earlier version may have had other meanings
-            saved_algorithm = config_class.upgraded(saved_algorithm, saved.get("schema", 1))
-        settings |= saved["run"] | {"run_dir": ""}
-        settings |= saved_algorithm if algorithm == saved_name else {}
+        if hasattr(config, "upgraded"):  # settings of an earlier version may have had other meanings
+            saved_algorithm = config.upgraded(saved_algorithm, saved.get("schema", 1))
+        values |= saved["run"] | {"run_dir": ""}
+        values |= saved_algorithm if algorithm == saved_name else {}
     elif use_preset:
         trials = bool((environment_parameters or {}).get(TRIAL))
-        settings |= preset(environment, algorithm, trials=trials)
-    if config is not None:
-        settings = {k: v for k, v in settings.items() if k not in _field_names(config_class)}
-    run_settings, algorithm_settings = split_settings(config_class, settings)
-    config = dataclasses.replace(config or config_class(), **algorithm_settings)
+        values |= preset(environment, algorithm, trials=trials)
+    if is_given:
+        values = {k: v for k, v in values.items() if k not in settings.all_names(config)}
+    config, values = _with_choices(config, values, choices or {})
+    run_settings, algorithm_settings = split_settings(config, values)
+    config = settings.with_settings(config, **algorithm_settings)
     run = dataclasses.replace(RunConfig(), **run_settings)
     if saved:  # values of a wrong type would otherwise be the defaults of a command's flags
-        check_fields(run)
-        check_fields(config)
+        settings.check_fields(run)
+        settings.check_fields(config)
     return algorithm, run, config
+
+
+def _with_choices(
+    config: Any, values: Mapping[str, Any], choices: Mapping[str, Any]
+) -> tuple[Any, dict[str, Any]]:
+    """Choose the parts of a config, first as a preset or a file says, then as the caller does.
+
+    Returns:
+      the config, and the values without those that are settings of a part that is not chosen.
+    """
+    as_saved = settings.with_choices(config, values)
+    config = settings.with_choices(as_saved, choices)
+    known = settings.settings_of(config)
+    elsewhere = settings.all_names(as_saved) - set(known)
+    chosen = {name for name in choices if name in known and known[name].choice}
+    return config, {k: v for k, v in values.items() if k not in elsewhere | chosen}
 
 
 def resolve(config: Any) -> Any:
@@ -214,24 +234,28 @@ def resolve(config: Any) -> Any:
     return resolved
 
 
-def split_settings(config_class: type, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def split_settings(config: Any, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Settings by name, parted into the run's and the algorithm's.
 
     Numbers are made those of Python that the field declares: whole ones such as 1e5 or `numpy.int64(8)` are taken
     for an int.
 
+    Args:
+      config: the algorithm's, whose parts are chosen.
+      values: settings by name.
+
     Raises:
       ShoalError: a name that neither has.
     """
-    run_names, algorithm_names = _field_names(RunConfig), _field_names(config_class)
-    for name in settings:
-        if name not in run_names | algorithm_names:
-            raise ShoalError(f"there is no setting {name!r}{nearest(name, run_names | algorithm_names)}.")
-    declared = _field_types(config_class) | _field_types(RunConfig)
-    values = {name: cast_to_declared(from_json(value), declared[name]) for name, value in settings.items()}
+    run_settings, algorithm_settings = settings.settings_of(RunConfig()), settings.settings_of(config)
+    known = algorithm_settings | run_settings
+    for name, value in values.items():
+        if name not in known:
+            raise settings.unknown_setting(name, value, config, known)
+    cast = {name: cast_to_declared(from_json(value), known[name].declared) for name, value in values.items()}
     return (
-        {name: value for name, value in values.items() if name in run_names},
-        {name: value for name, value in values.items() if name in algorithm_names},
+        {name: value for name, value in cast.items() if name in run_settings},
+        {name: value for name, value in cast.items() if name in algorithm_settings},
     )
 
 
@@ -285,19 +309,6 @@ def cast_to_declared(value: Any, declared: Any) -> Any:
     return value
 
 
-def _field_types(config_class: type) -> dict[str, Any]:
-    """The types of a config's fields; none where they cannot be found, as those of a class in a function."""
-    try:
-        hints = typing.get_type_hints(config_class)
-    except NameError:
-        hints = {}
-    return {name: hints.get(name, Any) for name in _field_names(config_class)}
-
-
-def _field_names(config_class: type) -> set[str]:
-    return {field.name for field in dataclasses.fields(config_class)}
-
-
 def _json_fields(config: Any) -> dict[str, Any]:
     """A config's fields as JSON can hold them; classes and functions by their import names."""
 
@@ -308,4 +319,4 @@ def _json_fields(config: Any) -> dict[str, Any]:
             return import_name(value)
         return float(value) if hasattr(value, "dtype") else value
 
-    return {field.name: json_value(getattr(config, field.name)) for field in dataclasses.fields(config)}
+    return {name: json_value(value) for name, value in settings.flat(config).items()}

@@ -40,6 +40,7 @@ class Bounds:
     high: float | None = None  # at most this
     above: float | None = None  # greater than this
     below: float | None = None  # less than this
+    longest: int | None = None  # a tuple has at most so many numbers
 
     def contains(self, value: Any) -> bool:
         """Report whether a number, or each number of an array, lies within the bounds."""
@@ -53,11 +54,16 @@ class Bounds:
         inside &= (self.below is None) | (x < _number(self.below))
         return bool(np.all(inside))
 
+    def has_finite(self) -> bool:
+        """Whether one of the bounds is a number that is not infinite."""
+        bounds = (self.low, self.high, self.above, self.below)
+        return any(bound is not None and math.isfinite(bound) for bound in bounds)
+
     def __str__(self) -> str:
         """Return the bounds in words, such as "greater than 0 and at most 1"."""
         finite = self.low != -math.inf and self.high != math.inf
         words = [
-            f"{words} {bound:g}"
+            f"{words} {bound if isinstance(bound, int) else f'{bound:g}'}"
             for words, bound in (
                 ("at least", self.low),
                 ("greater than", self.above),
@@ -80,6 +86,7 @@ def parameter(
     high: float | None = None,
     above: float | None = None,
     below: float | None = None,
+    longest: int | None = None,
     static: bool = False,
 ) -> Any:
     """Declare a field of a struct with the bounds of its value.
@@ -95,9 +102,10 @@ def parameter(
       high: the largest value allowed; `math.inf` allows infinity, None any finite number.
       above: the value must be greater than this.
       below: the value must be less than this.
+      longest: a tuple may have at most so many numbers.
       static: whether the field is part of the tree's structure although its type would make it data.
     """
-    metadata = {"bounds": Bounds(low, high, above, below), "static": static}
+    metadata = {"bounds": Bounds(low, high, above, below, longest), "static": static}
     if isinstance(
         default, np.ndarray
     ):  # which a dataclass refuses as a default, since it could be written to
@@ -118,7 +126,13 @@ def check_bounds(name: str, value: Any, bounds: Bounds) -> None:
     Raises:
       ShoalError: it does not.
     """
-    if isinstance(value, jax.core.Tracer) or bounds.contains(value):
+    if isinstance(value, jax.core.Tracer):
+        return
+    if bounds.longest is not None and isinstance(value, tuple) and len(value) > bounds.longest:
+        raise ShoalError(
+            f"{name} has {len(value)} numbers, which are too many: it may have at most {bounds.longest}."
+        )
+    if bounds.contains(value):
         return
     if isinstance(value, int) and abs(value) < 10**15:
         value_text = str(value)

@@ -1,6 +1,5 @@
 """One contract for every algorithm, Shoal's own and a user's: what the runtime relies on, and no more."""
 
-import dataclasses
 import math
 
 import jax
@@ -17,6 +16,7 @@ from shoal.envs.batch import Batch
 from shoal.runtime.groups import check_reduced
 from shoal.runtime.rollout import RolloutState, no_ended_episodes, rollout
 from shoal.runtime.run import Episodes, Settings
+from shoal.settings import settings_of, with_settings
 from shoal.types import Clock, Keys, Learner, Mean, spec_of
 
 NUM_ENVS, NUM_STEPS = 8, 8
@@ -28,9 +28,11 @@ def made(name):
     if name == "a user's":
         return BanditConfig()
     if name == "ppo with memory":
-        config = catalogue.config_class("ppo")(core="gru", core_size=8, chunk_length=4, previous_action=True)
+        config = with_settings(
+            catalogue.config_class("ppo")(), core="gru", core_size=8, chunk_length=4, previous_action=True
+        )
         return config.resolved()
-    return catalogue.config_class(name)(hidden_sizes=(8,)).resolved()
+    return with_settings(catalogue.config_class(name)(), hidden_sizes=(8,)).resolved()
 
 
 @pytest.fixture(params=[*catalogue.algorithms(), "ppo with memory", "a user's"], scope="module")
@@ -121,12 +123,10 @@ def test_it_is_pure(config, learn, learned):
 @pytest.mark.quick("ppo", "ppo with memory", "a user's")
 def test_numbers_are_data_and_a_stack_of_them_is_a_sweep(config, learn, learned):
     """One program for every value of every float; and mapped over values and keys, each member is its solo run."""
-    names = trees.data_fields(config)
-    changed = {name: getattr(config, name) / 2 or 0.125 for name in names}
+    changed = {name: s.value / 2 or 0.125 for name, s in settings_of(config).items() if s.is_data}
+    names = list(changed)
     changed |= {name: 0.05 for name, value in changed.items() if value == math.inf}
-    configs = [
-        trees.as_arrays(dataclasses.replace(config, **{name: value})) for name, value in changed.items()
-    ]
+    configs = [trees.as_arrays(with_settings(config, **{name: value})) for name, value in changed.items()]
     keys = jax.random.split(jax.random.key(7), len(configs))
     alone = [values(learn(*pair)["after"]) for pair in zip(configs, keys, strict=True)]
     assert learn.counted.traces == 1

@@ -19,6 +19,7 @@ from shoal.envs.batch import Batch
 from shoal.errors import ShoalError
 from shoal.runtime.rollout import RolloutState, no_ended_episodes, rollout
 from shoal.runtime.run import Episodes
+from shoal.settings import settings_of, with_settings
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
 from shoal.types import Clock, EnvSpec, Keys, restart, spec_of, transition
 
@@ -102,7 +103,9 @@ def prepared(config, env, learner, trajectory):
 
 @jax.jit
 def _gradient(config, learner, rows):
-    parts, merge = optimisers.split_parameters(config, learner.shared.network)
+    parts, merge = optimisers.split_parameters(
+        config.optimization, learner.shared.network, is_split=config.is_split
+    )
     return ppo.summed_gradient(config, merge, rows, jnp.float32(1), parts, jnp.asarray(True))[0]
 
 
@@ -166,7 +169,7 @@ def everything(config, env, key):
 def variant(request):
     """What `everything` gives for a config and its environment, and gives again."""
     name, settings = VARIANTS[request.param]
-    config, env = PPOConfig(hidden_sizes=(16,), **settings).resolved(), environment(name)
+    config, env = with_settings(PPOConfig(), hidden_sizes=(16,), **settings).resolved(), environment(name)
     arguments = trees.as_arrays(config), trees.as_arrays(env), jax.random.key(0)
     return everything(*arguments), everything(*arguments)
 
@@ -218,7 +221,7 @@ def test_actions_are_legal(variant):
 def test_hyper_parameters_are_data():
     """One compilation serves every value of every float, and a stack of values is a sweep."""
     env = envs.make("CartPole-v1")
-    config = PPOConfig(hidden_sizes=(16,)).resolved()
+    config = with_settings(PPOConfig(), hidden_sizes=(16,)).resolved()
     learner, trajectory = experience(config, env)
     compilations = 0
 
@@ -229,20 +232,18 @@ def test_hyper_parameters_are_data():
         return config.algorithm(spec_of(env)).update(learner, trajectory, keys, clock)[0].shared.network
 
     jitted = jax.jit(update)
-    names = trees.data_fields(config)
+    names = [name for name, setting in settings_of(config).items() if setting.is_data]
     assert "learning_rate" in names and "gamma" in names
     for name in names:
-        jitted(trees.as_arrays(dataclasses.replace(config, **{name: 0.5})), jax.random.key(0))
+        jitted(trees.as_arrays(with_settings(config, **{name: 0.5})), jax.random.key(0))
     assert compilations == 1
 
     rates = jnp.array([1e-3, 1e-2])
     stacked = jax.tree.map(lambda x: jnp.broadcast_to(x, (2,)), trees.as_arrays(config))
-    stacked = dataclasses.replace(stacked, learning_rate=rates)
+    stacked = with_settings(stacked, learning_rate=rates)
     swept = jax.jit(jax.vmap(update, in_axes=(0, None)))(stacked, jax.random.key(0))
     for k, rate in enumerate(rates):
-        alone = jitted(
-            trees.as_arrays(dataclasses.replace(config, learning_rate=float(rate))), jax.random.key(0)
-        )
+        alone = jitted(trees.as_arrays(with_settings(config, learning_rate=float(rate))), jax.random.key(0))
         for x, y in zip(jax.tree.leaves(swept), jax.tree.leaves(alone), strict=True):
             np.testing.assert_allclose(x[k], y, rtol=2e-4, atol=2e-5)
 
@@ -261,7 +262,7 @@ def test_chunks_of_the_gradient_do_not_change_it():
 def test_rows_of_weight_zero_count_nowhere():
     """What stands in a step that is no transition (NaN included) changes nothing."""
     env = envs.make("CartPole-v1", max_episode_steps=3)
-    config = PPOConfig(hidden_sizes=(16,), norm_adv="minibatch").resolved()
+    config = with_settings(PPOConfig(), hidden_sizes=(16,), norm_adv="minibatch").resolved()
     learner, trajectory = experience(config, env)
     weightless = trajectory.timesteps.last[:-1]
     assert bool(weightless.any())
@@ -309,7 +310,7 @@ class Ending:
 @pytest.mark.quick("normalised", "two memories")
 def test_a_terminal_observation_may_hold_anything(settings):
     """It is in no statistic, no loss and no memory: NaN there gives the same parameters, bit for bit."""
-    config = PPOConfig(hidden_sizes=(8,), num_minibatches=2, **settings).resolved()
+    config = with_settings(PPOConfig(), hidden_sizes=(8,), num_minibatches=2, **settings).resolved()
 
     def after_two_updates(final):
         env = Ending(final)
@@ -324,7 +325,7 @@ def test_a_terminal_observation_may_hold_anything(settings):
 
 
 def test_observation_statistics_are_those_of_what_was_acted_on():
-    config, env = PPOConfig(hidden_sizes=(8,), norm_obs=True).resolved(), Ending(100.0)
+    config, env = with_settings(PPOConfig(), hidden_sizes=(8,), norm_obs=True).resolved(), Ending(100.0)
     learner, trajectory = experience(config, env)
     moments = updated(config, env, learner, trajectory)[0].shared.observation
     before = jax.tree.map(lambda x: np.asarray(x[:-1]), trajectory.timesteps)
@@ -336,7 +337,9 @@ def test_observation_statistics_are_those_of_what_was_acted_on():
 
 def test_the_kl_stop_ends_the_actors_updates_only():
     env = envs.make("CartPole-v1")
-    config = PPOConfig(hidden_sizes=(16,), learning_rate=0.05, update_epochs=3, target_kl=1e-7).resolved()
+    config = with_settings(
+        PPOConfig(), hidden_sizes=(16,), learning_rate=0.05, update_epochs=3, target_kl=1e-7
+    ).resolved()
     learner, trajectory = experience(config, env)
     new, metrics = updated(config, env, learner, trajectory)
     # The first minibatch has KL 0 and is taken; the second sees the first's effect and stops the actor.
@@ -355,7 +358,9 @@ def test_the_kl_stop_ends_the_actors_updates_only():
 
 def test_the_critic_may_have_more_epochs():
     env = envs.make("CartPole-v1")
-    config = PPOConfig(hidden_sizes=(16,), update_epochs=1, critic_update_epochs=3).resolved()
+    config = with_settings(
+        PPOConfig(), hidden_sizes=(16,), update_epochs=1, critic_update_epochs=3
+    ).resolved()
     learner, trajectory = experience(config, env)
     _, metrics = updated(config, env, learner, trajectory)
     assert float(metrics["actor_updates"].total) == config.num_minibatches
@@ -367,8 +372,10 @@ def test_the_critic_may_have_more_epochs():
 )
 def test_the_learning_rate_follows_its_schedule(schedule, progress, factor):
     env = envs.make("CartPole-v1")
-    config = PPOConfig(hidden_sizes=(16,), learning_rate=1e-3, lr_schedule=schedule).resolved()
-    learner, trajectory = experience(PPOConfig(hidden_sizes=(16,)).resolved(), env)
+    config = with_settings(
+        PPOConfig(), hidden_sizes=(16,), learning_rate=1e-3, lr_schedule=schedule
+    ).resolved()
+    learner, trajectory = experience(with_settings(PPOConfig(), hidden_sizes=(16,)).resolved(), env)
     _, metrics = updated(config, env, learner, trajectory, progress)
     np.testing.assert_allclose(metrics["learning_rate"].value, 1e-3 * factor, rtol=1e-5)
 
@@ -376,8 +383,8 @@ def test_the_learning_rate_follows_its_schedule(schedule, progress, factor):
 def test_the_adaptive_learning_rate_moves_against_the_kl():
     env = envs.make("CartPole-v1")
     for desired, moved in ((1e-9, 1 / 1.5), (1e3, 1.5)):
-        config = PPOConfig(
-            hidden_sizes=(16,), learning_rate=1e-3, lr_schedule="adaptive", desired_kl=desired
+        config = with_settings(
+            PPOConfig(), hidden_sizes=(16,), learning_rate=1e-3, lr_schedule="adaptive", desired_kl=desired
         ).resolved()
         learner, trajectory = experience(config, env)
         new, _ = updated(config, env, learner, trajectory)
@@ -386,7 +393,7 @@ def test_the_adaptive_learning_rate_moves_against_the_kl():
 
 def test_the_normaliser_that_acted_is_the_one_that_learns():
     env = envs.make("CartPole-v1")
-    config = PPOConfig(hidden_sizes=(16,), norm_obs=True).resolved()
+    config = with_settings(PPOConfig(), hidden_sizes=(16,), norm_obs=True).resolved()
     learner, trajectory = experience(config, env)
     rows, after, _ = prepared(config, env, learner, trajectory)
     raw = trajectory.timesteps.observation[:-1].reshape(-1, 4)
@@ -447,7 +454,7 @@ def test_the_normaliser_that_acted_is_the_one_that_learns():
 )
 def test_bad_settings_are_one_sentence(settings, message):
     with pytest.raises(ShoalError) as error:
-        PPOConfig(**settings).resolved().validate(
+        with_settings(PPOConfig(), **settings).resolved().validate(
             EnvSpec(Box(-1.0, 1.0, (4,)), Discrete(2)), NUM_ENVS, NUM_STEPS
         )
     assert message in str(error.value)
@@ -455,29 +462,34 @@ def test_bad_settings_are_one_sentence(settings, message):
 
 
 def test_what_is_left_at_none_follows_the_actor():
-    config = PPOConfig(learning_rate=2e-3, max_grad_norm=math.inf, hidden_sizes=(8,), update_epochs=3)
+    config = with_settings(
+        PPOConfig(), learning_rate=2e-3, max_grad_norm=math.inf, hidden_sizes=(8,), update_epochs=3
+    )
     resolved = config.resolved()
-    assert (resolved.critic_learning_rate, resolved.critic_max_grad_norm) == (2e-3, math.inf)
-    assert (resolved.critic_update_epochs, resolved.critic_hidden_sizes) == (3, (8,))
-    assert (resolved.critic_optimizer, resolved.critic_optimizer_args) == ("adam", ("eps=1e-5",))
-    assert not resolved.separate_updates and not resolved.kl_stop
+    optimization = resolved.optimization
+    assert (optimization.critic_learning_rate, optimization.critic_max_grad_norm) == (2e-3, math.inf)
+    assert (resolved.critic_update_epochs, resolved.network.critic_sizes) == (3, (8,))
+    assert (optimization.critic_optimizer, optimization.critic_optimizer_args) == ("adam", ("eps=1e-5",))
+    assert not optimization.separate_updates and not resolved.kl_stop
     assert resolved.resolved() == resolved
     for settings in (
         {"critic_learning_rate": 2e-3},
         {"critic_optimizer": "sgd"},
         {"critic_update_epochs": 1},
     ):
-        own = dataclasses.replace(config, **settings).resolved()
-        assert own.separate_updates and own.resolved() == own
-    assert dataclasses.replace(config, critic_optimizer="sgd").resolved().critic_optimizer_args == ()
-    assert not dataclasses.replace(config, critic_hidden_sizes=(4,)).resolved().separate_updates
+        own = with_settings(config, **settings).resolved()
+        assert own.optimization.separate_updates and own.resolved() == own
+    assert with_settings(config, critic_optimizer="sgd").resolved().optimization.critic_optimizer_args == ()
+    assert not with_settings(config, critic_hidden_sizes=(4,)).resolved().optimization.separate_updates
     assert dataclasses.replace(config, target_kl=0.1).resolved().kl_stop
 
 
 def test_an_infinite_kl_bound_is_no_bound_and_a_sweep_may_hold_it():
     """One compiled program for a stack of bounds, infinity among them, which is the run without a KL stop."""
     env = environment("CartPole-v1")
-    config = PPOConfig(hidden_sizes=(16,), learning_rate=0.05, update_epochs=3, kl_stop=True).resolved()
+    config = with_settings(
+        PPOConfig(), hidden_sizes=(16,), learning_rate=0.05, update_epochs=3, kl_stop=True
+    ).resolved()
     learner, trajectory = experience(config, env)
     without = dataclasses.replace(config, kl_stop=False)
     free, _ = updated(without, env, experience(without, env)[0], trajectory)
@@ -515,19 +527,21 @@ def test_settings_of_an_earlier_version_are_translated():
     }
     assert PPOConfig.upgraded({"target_kl": 0.1, "critic_optimizer": "sgd"}, 1)["target_kl"] == 0.1
     assert PPOConfig.upgraded(old, 2) == old
-    PPOConfig(**new).resolved().validate(EnvSpec(Box(-1.0, 1.0, (4,)), Discrete(2)), 8, 16)
+    with_settings(PPOConfig(), **new).resolved().validate(EnvSpec(Box(-1.0, 1.0, (4,)), Discrete(2)), 8, 16)
 
 
 def test_a_discrete_head_does_not_fit_a_box():
     with pytest.raises(ShoalError, match="normal or tanh_normal or beta does"):
-        PPOConfig(distribution="categorical").validate(EnvSpec(Box(-1, 1, (4,)), Box(-1, 1, (2,))), 4, 128)
+        with_settings(PPOConfig(), distribution="categorical").validate(
+            EnvSpec(Box(-1, 1, (4,)), Box(-1, 1, (2,))), 4, 128
+        )
 
 
 @pytest.mark.parametrize("config", [A2CConfig(), ReinforceConfig()])
 def test_the_policy_gradient_is_ppo_without_a_ratio(config):
     """On the first and only minibatch, PPO's clipped objective has the policy gradient's gradient."""
     env = envs.make("CartPole-v1")
-    config = dataclasses.replace(config, hidden_sizes=(16,)).resolved()
+    config = with_settings(config, hidden_sizes=(16,)).resolved()
     learner, trajectory = experience(config, env)
     rows, _, _ = prepared(config, env, learner, trajectory)
     gradients = [

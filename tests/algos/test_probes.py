@@ -8,6 +8,7 @@ from tiny_worlds import populate
 
 from shoal import envs
 from shoal.algos.ppo import PPOConfig, normalise
+from shoal.settings import with_settings
 
 GAMMA = 0.8
 OBSERVATIONS = np.array([[-1.0], [0.0], [1.0]], np.float32)
@@ -35,7 +36,7 @@ def trained(env, updates, **settings):
         "vf_coef": 1.0,
         "max_grad_norm": 10.0,
     }
-    config = PPOConfig(**defaults | settings).resolved()
+    config = with_settings(PPOConfig(), **defaults | settings).resolved()
     sizes = {"num_envs": 32, "num_steps": 16, "total_updates": updates}
     population, compiled = populate(env, config, **sizes)
     population, _ = compiled.train(population, jnp.int32(updates))
@@ -86,8 +87,9 @@ def test_a_normalised_reward_leaves_the_best_action():
 @pytest.mark.quick("settings0-True", "settings2-False")
 def test_what_was_seen_at_the_start_is_remembered_to_the_end(settings, learns):
     """A bit is shown at the start and asked for four steps later: a coin's toss without memory, sure with it."""
-    config = PPOConfig(
-        **{"hidden_sizes": (16,), "core_size": 16, "learning_rate": 0.003, "shared_torso": True} | settings
+    config = with_settings(
+        PPOConfig(),
+        **{"hidden_sizes": (16,), "core_size": 16, "learning_rate": 0.003, "shared_torso": True} | settings,
     ).resolved()
     env = envs.make("MemoryChain-v0", length=3)
     sizes = {"num_envs": 32, "num_steps": 16, "total_updates": 60, "eval_episodes": 256}

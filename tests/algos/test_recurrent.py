@@ -19,6 +19,7 @@ from shoal.errors import ShoalError
 from shoal.nets.memory.cores import CELLS
 from shoal.nets.memory.recurrent import Memories, NetworkInputs
 from shoal.runtime.acting import TrainedPolicy
+from shoal.settings import with_settings
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
 from shoal.types import EPISODE_ENDED, Clock, EnvSpec, TimeStep, Trajectory, spec_of
 
@@ -102,7 +103,9 @@ VARIANTS = {kind: ("discrete", {"core": kind}) for kind in CELLS} | {
 
 
 def made(**settings):
-    return PPOConfig(**{"hidden_sizes": (5,), "core_size": 4, "num_minibatches": 1} | settings).resolved()
+    return with_settings(
+        PPOConfig(), **{"hidden_sizes": (5,), "core_size": 4, "num_minibatches": 1} | settings
+    ).resolved()
 
 
 def patterns(steps):
@@ -320,7 +323,7 @@ def test_the_gradient_is_that_of_stepping_through_each_chunk():
         learner, trajectory, _ = acted(config, DISCRETE, key)
         rows, _, _ = ppo.prepare(chosen, DISCRETE, (), learner, trajectory)
         moved = noisy(learner.shared.network, jax.random.key(9))
-        parts, merge = optimisers.split_parameters(chosen, moved)
+        parts, merge = optimisers.split_parameters(chosen.optimization, moved, is_split=chosen.is_split)
         summed = ppo.summed_gradient(chosen, merge, rows, jnp.float32(1), parts, jnp.asarray(True))[0]
 
         inputs, _, before = ppo.replay_rollout(chosen, DISCRETE, learner, trajectory)
@@ -411,7 +414,9 @@ def test_steps_that_are_no_transition_count_nowhere():
     @jax.jit
     def gradients(key):
         learner, trajectory, _ = acted(config, DISCRETE, key)
-        parts, merge = optimisers.split_parameters(config, learner.shared.network)
+        parts, merge = optimisers.split_parameters(
+            config.optimization, learner.shared.network, is_split=config.is_split
+        )
         empty = trajectory.timesteps.last[:-1]
         log_prob = jnp.where(empty, jnp.nan, trajectory.extras.log_prob)
         other = trajectory._replace(
@@ -493,12 +498,14 @@ def test_a_trained_policy_remembers():
             "previous_observation=True shows the features of the last layer before the core, and hidden_sizes=()",
         ),
         ({"core": "gru", "queries": 4, "norm_obs": True}, "norm_obs=True makes numbers of the integers that queries=4"),
-        ({"core": "gru", "network": "tiny_worlds:Halves"}, "core='gru' gives a memory to Shoal's own network"),
+        ({"core": "gru", "network": "shoal.nets.q_heads:ContinuousQ"}, "core='gru' has no effect with network='shoal"),
     ],
 )  # fmt: skip
 def test_bad_settings_are_one_sentence(settings, message):
     with pytest.raises(ShoalError) as error:
-        PPOConfig(**settings).resolved().validate(DISCRETE, 8, 16)
+        with_settings(PPOConfig(), **settings).resolved().validate(DISCRETE, 8, 16)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
-    PPOConfig(core="gru", chunk_length=4, burn_in=4, num_minibatches=4).resolved().validate(DISCRETE, 8, 16)
+    with_settings(PPOConfig(), core="gru", chunk_length=4, burn_in=4, num_minibatches=4).resolved().validate(
+        DISCRETE, 8, 16
+    )

@@ -10,6 +10,7 @@ from shoal import api, cli
 from shoal.algos.catalogue import algorithms, config_class
 from shoal.cli import check, envs, eval, grid, help, rollout, train
 from shoal.runtime.config import RunConfig
+from shoal.settings import groups_of, settings_of
 
 CONFIGS = [RunConfig, *map(config_class, algorithms())]
 FLAGS = [
@@ -92,8 +93,11 @@ def test_the_help_of_train_is_a_page_and_names_every_flag_once(shown):
     for text in (page, full):
         flags = re.findall(r"(?:^|\s)(--(?!no-)[a-z-]+)(?=[\s,]|$)", text.split("most used:")[1])
         wanted = ["--" + f.name.rstrip("_").replace("_", "-") for c in (train.Choices, RunConfig, CONFIGS[2])
-                  for f in dataclasses.fields(c)]  # fmt: skip
+                  for f in settings_of(c()).values()]  # fmt: skip
         assert sorted(flags) == sorted(wanted)
+    assert "has its own). Greater than 0. (default: 0.001)" in " ".join(page.split())
+    assert "these widths. At least 1. (default: 64 64)" in " ".join(page.split())
+    assert page.index("--learning-rate FLOAT") < page.index("--gamma")
     assert page.index("--learning-rate FLOAT") < page.index("further options")
     assert "`shoal train ENV --help-all`" in page
     assert "ppo: memory:" in full and full.count("(default: ") > 60
@@ -119,18 +123,17 @@ def test_a_command_without_flags_says_so(shown):
 
 @pytest.mark.parametrize("config", CONFIGS)
 def test_each_setting_is_in_one_group(config):
-    named = [name for names in config.groups.values() for name in names]
-    assert sorted(named) == sorted(field.name for field in dataclasses.fields(config))
+    named = [name for names in groups_of(config()).values() for name in names]
+    assert sorted(named) == sorted(settings_of(config()))
 
 
 @pytest.mark.parametrize("settings", FLAGS)
 def test_each_help_text_is_a_sentence(settings):
-    texts = help.field_texts(settings)
-    for field in dataclasses.fields(settings):
-        text = texts[field.name]
-        assert text.split()[0] in VERBS, f"--{field.name}: {text}"
-        assert text.endswith("."), f"--{field.name}: {text}"
-        assert len(text.split()) > 2, f"--{field.name}: {text}"
+    for name, setting in settings_of(settings()).items():
+        text = setting.text
+        assert text.split()[0] in VERBS, f"--{name}: {text}"
+        assert text.endswith("."), f"--{name}: {text}"
+        assert len(text.split()) > 2, f"--{name}: {text}"
 
 
 def test_every_command_is_among_those_whose_texts_are_read():

@@ -10,6 +10,7 @@ from shoal.presets import preset
 from shoal.runtime.config import RunConfig
 from shoal.runtime.disk.directory import RunDirectory
 from shoal.runtime.machine import cores
+from shoal.settings import flat
 
 MY_MODULE = """
 import dataclasses
@@ -44,6 +45,10 @@ class Bolder(PPOConfig):
     \"\"\"Much.\"\"\"
     boldness: float = 2.0
     \"\"\"How bold.\"\"\"
+
+
+class Net:
+    \"\"\"A network.\"\"\"
 """
 
 
@@ -75,10 +80,9 @@ def test_every_setting_is_a_flag(command, capsys):
     with pytest.raises(SystemExit):
         command("train", "CartPole-v1", "--help")
     page = capsys.readouterr().out
-    algorithm = type(api.defaults("CartPole-v1")[2])
-    for config in (RunConfig, algorithm):
-        for field in dataclasses.fields(config):
-            assert f"--{field.name.replace('_', '-')}" in page
+    for config in (RunConfig(), api.defaults("CartPole-v1")[2]):
+        for name in flat(config):
+            assert f"--{name.replace('_', '-')}" in page
 
 
 def test_help_shows_what_would_be_used(command, capsys):
@@ -88,7 +92,7 @@ def test_help_shows_what_would_be_used(command, capsys):
         page = " ".join(capsys.readouterr().out.replace("│", " ").split())
         return page.split("--learning-rate FLOAT")[1].split("(default: ")[1].split(")")[0]
 
-    tuned, plain = preset("CartPole-v1", "ppo")["learning_rate"], api.defaults()[2].learning_rate
+    tuned, plain = preset("CartPole-v1", "ppo")["learning_rate"], flat(api.defaults()[2])["learning_rate"]
     assert tuned != plain
     assert float(shown("CartPole-v1")) == tuned
     assert float(shown("--seeds", "3", "CartPole-v1")) == tuned
@@ -98,11 +102,11 @@ def test_help_shows_what_would_be_used(command, capsys):
 
 def test_the_preset_is_used_unless_overridden(decide):
     tuned, plain = preset("CartPole-v1", "ppo"), api.defaults()[2]
-    assert decide("CartPole-v1").config.learning_rate == tuned["learning_rate"]
+    assert flat(decide("CartPole-v1").config)["learning_rate"] == tuned["learning_rate"]
     assert decide("CartPole-v1", "--no-preset").config == plain
     # A value that happens to be the class's default is an override all the same.
-    asked = decide("CartPole-v1", "--learning-rate", plain.learning_rate)
-    assert asked.config.learning_rate == plain.learning_rate
+    asked = decide("CartPole-v1", "--learning-rate", plain.optimization.learning_rate)
+    assert flat(asked.config)["learning_rate"] == plain.optimization.learning_rate
     assert asked.run.num_envs == tuned["num_envs"]
 
 
@@ -117,7 +121,10 @@ def test_words_of_two_flags_may_have_one_name(decide):
         "eps=1e-5",
     ]
     asked = decide("CartPole-v1", *words)
-    assert (asked.config.optimizer_args, asked.config.critic_optimizer_args) == (("eps=1e-6",), ("eps=1e-5",))
+    assert (flat(asked.config)["optimizer_args"], flat(asked.config)["critic_optimizer_args"]) == (
+        ("eps=1e-6",),
+        ("eps=1e-5",),
+    )
 
 
 def test_flags_may_be_written_with_underscores(decide):
@@ -134,9 +141,9 @@ def test_flags_reach_their_config(decide):
     assert (asked.run.num_envs, asked.run.seed, asked.run.run_dir) == (8, 3, "x")
     assert asked.run.total_steps == 2_000_000
     assert asked.config.norm_obs is True
-    assert asked.config.hidden_sizes == (32, 16)
-    assert asked.config.optimizer_args == ("b1=0.8", "eps=1e-6")
-    assert asked.config.lr_schedule == "cosine"
+    assert flat(asked.config)["hidden_sizes"] == (32, 16)
+    assert flat(asked.config)["optimizer_args"] == ("b1=0.8", "eps=1e-6")
+    assert flat(asked.config)["lr_schedule"] == "cosine"
 
 
 def test_the_environment_may_stand_anywhere_and_has_parameters(decide):
@@ -150,7 +157,7 @@ def test_the_environment_may_stand_anywhere_and_has_parameters(decide):
         assert asked.environment_parameters["gravity"] == 4
         assert asked.environment_parameters["max_episode_steps"] == 100
         assert asked.config.gamma == 0.9
-        assert asked.config.learning_rate == preset("CartPole-v1", "ppo")["learning_rate"]
+        assert flat(asked.config)["learning_rate"] == preset("CartPole-v1", "ppo")["learning_rate"]
 
 
 def test_trials_have_a_preset_of_their_own(decide):
@@ -179,7 +186,7 @@ def test_classes_of_the_current_directory(decide, tmp_path):
     asked = decide(*words, "--network", "my_cli_module:Net")
     assert asked.environment.bonus == 3
     assert (asked.config.boldness, asked.config.ent_coef) == (4.0, 0.5)
-    assert asked.config.network == "my_cli_module:Net"
+    assert flat(asked.config)["network"] == "my_cli_module:Net"
 
 
 def test_a_config_is_taken_over_and_overridden(decide, trained):
@@ -187,7 +194,7 @@ def test_a_config_is_taken_over_and_overridden(decide, trained):
     for config in (path, path / "config.json"):
         asked = decide("--config", config, "--gamma", "0.5")
         assert asked.environment == api.make("CartPole-v1", gravity=9.9)
-        assert asked.config.learning_rate == 2e-3
+        assert flat(asked.config)["learning_rate"] == 2e-3
         assert asked.config.gamma == 0.5
         assert asked.run.total_steps == 4096
         assert asked.run.run_dir == ""
@@ -315,3 +322,22 @@ def test_fine_tuning_starts_from_what_was_learned(trained, command, tiny, tmp_pa
     for name in names:
         np.testing.assert_allclose(tuned[name], source[name], atol=1e-6, err_msg=name)
     assert RunDirectory.open(tmp_path / "tuned").load_config()["from"] == str(path)
+
+
+def test_the_help_and_the_flags_have_the_settings_of_the_network(command, capsys, tmp_path):
+    (tmp_path / "wide_net.py").write_text(
+        "from shoal.nets.actor_critic import ActorCritic\nfrom shoal.trees import struct\n\n\n@struct\nclass Wide:\n"
+        '    """Wide."""\n\n    width: int = 16\n    """Gives each layer this width."""\n\n'
+        "    def build(self, spec, key):\n        return ActorCritic(spec, actor_sizes=(self.width,), key=key)\n"
+    )
+    with pytest.raises(SystemExit):
+        command("train", "CartPole-v1", "--network", "wide_net:Wide", "--help-all")
+    page = capsys.readouterr().out
+    assert "--width INT" in page and "(default: 16)" in page and "--hidden-sizes" not in page
+    words = "--total-steps 256 --num-envs 4 --num-steps 32 --seeds 1 --num-evals 1 --eval-episodes 2 --quiet"
+    command(
+        "train", "CartPole-v1", "--network=wide_net:Wide", "--width", "8", *words.split(), "--run-dir", "run"
+    )
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["algorithm"]["width"] == 8
+    assert command("train", "CartPole-v1", "--network", "wide_net:Wide", "--widht", "8", *words.split()) == 2
+    assert "did you mean '--width'" in capsys.readouterr().err

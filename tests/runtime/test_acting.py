@@ -11,6 +11,7 @@ from shoal import envs, trees
 from shoal.algos.ppo import PPOConfig
 from shoal.errors import ShoalError
 from shoal.runtime.acting import TrainedPolicy, as_arrays, as_mask, batch_axes
+from shoal.settings import with_settings
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
 from shoal.types import Clock, restart, spec_of, transition
 
@@ -46,18 +47,22 @@ def policy_of(env, config):
 
 @pytest.fixture(scope="module")
 def cartpole():
-    return policy_of(envs.make("CartPole-v1"), PPOConfig(hidden_sizes=(8,), norm_obs=True).resolved())
+    return policy_of(
+        envs.make("CartPole-v1"), with_settings(PPOConfig(), hidden_sizes=(8,), norm_obs=True).resolved()
+    )
 
 
 @pytest.fixture(scope="module")
 def pendulum():
-    config = PPOConfig(hidden_sizes=(8,), correlated_noise=True, noise_correlation=0.99).resolved()
+    config = with_settings(
+        PPOConfig(), hidden_sizes=(8,), correlated_noise=True, noise_correlation=0.99
+    ).resolved()
     return policy_of(envs.make("Pendulum-v1"), config)
 
 
 @pytest.fixture(scope="module")
 def shop():
-    return policy_of(Shop(), PPOConfig(hidden_sizes=(8,)).resolved())
+    return policy_of(Shop(), with_settings(PPOConfig(), hidden_sizes=(8,)).resolved())
 
 
 OBSERVATIONS = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)

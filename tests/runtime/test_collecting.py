@@ -10,6 +10,7 @@ from shoal.algos.ppo import PPOConfig
 from shoal.errors import ShoalError
 from shoal.runtime import collecting
 from shoal.runtime.acting import TrainedPolicy
+from shoal.settings import with_settings
 from shoal.spaces import Box, Discrete
 from shoal.spaces import Dict as DictSpace
 from shoal.trees import as_arrays
@@ -17,7 +18,7 @@ from shoal.types import Clock, spec_of
 
 
 def untrained(env, **settings) -> TrainedPolicy:
-    config = as_arrays(PPOConfig(hidden_sizes=(8,), **settings).resolved())
+    config = as_arrays(with_settings(PPOConfig(), hidden_sizes=(8,), **settings).resolved())
 
     @jax.jit
     def parameters(config, key):

@@ -16,6 +16,7 @@ from shoal.runtime import finetuning
 from shoal.runtime.disk import policy_files
 from shoal.runtime.run import Settings
 from shoal.runtime.trainer import member_shapes
+from shoal.settings import with_settings
 from shoal.types import Algorithm, spec_of
 
 SEEDS = (0, 1, 2)
@@ -24,7 +25,7 @@ ENV = envs.make("CartPole-v1")
 
 def config(**settings):
     chosen = {"hidden_sizes": (8,), "num_minibatches": 2, "update_epochs": 1, "norm_obs": True} | settings
-    return PPOConfig(**chosen).resolved()
+    return with_settings(PPOConfig(), **chosen).resolved()
 
 
 def shapes(chosen):

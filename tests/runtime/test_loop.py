@@ -10,8 +10,11 @@ from tiny_worlds import Compilations, assert_equal, populate, values
 
 from shoal import envs
 from shoal.algos.ppo import PPOConfig
+from shoal.settings import with_settings
 
-CONFIG = PPOConfig(hidden_sizes=(8,), update_epochs=2, num_minibatches=2, norm_obs=True).resolved()
+CONFIG = with_settings(
+    PPOConfig(), hidden_sizes=(8,), update_epochs=2, num_minibatches=2, norm_obs=True
+).resolved()
 
 
 def begin(seed=0, config=CONFIG, **parameters):
@@ -82,7 +85,7 @@ def test_numbers_are_data():
     assert [jax.typeof(x) for x in jax.tree.leaves(population)] == avals
     assert not any(aval.weak_type for aval in avals)
     others = [
-        begin(config=dataclasses.replace(CONFIG, learning_rate=1, gamma=0.5))[0],
+        begin(config=with_settings(CONFIG, learning_rate=1, gamma=0.5))[0],
         begin(gravity=5)[0],
         begin(seed=7)[0],
     ]

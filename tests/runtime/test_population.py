@@ -15,11 +15,12 @@ from shoal.envs.batch import Batch
 from shoal.runtime import population as populations
 from shoal.runtime.rollout import RolloutState, no_ended_episodes, rollout
 from shoal.runtime.run import ENV_AXIS, Episodes, Settings
+from shoal.settings import with_settings
 from shoal.types import Clock, Keys, Learner, spec_of
 from shoal.xla import packing
 
-CONFIG = PPOConfig(
-    hidden_sizes=(8,), update_epochs=2, num_minibatches=2, norm_obs=True, norm_reward=True
+CONFIG = with_settings(
+    PPOConfig(), hidden_sizes=(8,), update_epochs=2, num_minibatches=2, norm_obs=True, norm_reward=True
 ).resolved()
 UPDATES = 3
 
@@ -111,7 +112,9 @@ def test_the_number_of_groups_does_not_change_the_mathematics(settings, monkeypa
     if settings is REMEMBERING:  # its larger arrays are summed each by itself
         monkeypatch.setattr(packing, "MIN_UNPACKED_SIZE", 64)
     env, num_envs = envs.make("CartPole-v1", max_episode_steps=6), 8
-    config = PPOConfig(hidden_sizes=(8,), num_minibatches=1, update_epochs=3, **settings).resolved()
+    config = with_settings(
+        PPOConfig(), hidden_sizes=(8,), num_minibatches=1, update_epochs=3, **settings
+    ).resolved()
     algorithm = config.algorithm(spec_of(env))
     batch = Batch(env, num_envs=num_envs)
 

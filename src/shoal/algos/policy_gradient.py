@@ -8,6 +8,7 @@ setting of PPO remains, and the update is PPO's own.
 from typing import Literal
 
 from shoal import trees
+from shoal.algos.learning.optimisers import OptimizerConfig
 from shoal.algos.ppo import PPOConfig
 
 
@@ -15,8 +16,10 @@ from shoal.algos.ppo import PPOConfig
 class A2CConfig(PPOConfig):
     """Advantage actor-critic (Mnih et al. 2016, "Asynchronous Methods for Deep Reinforcement Learning")."""
 
-    learning_rate: float = 7e-4
-    """Sets the step size of the optimiser."""
+    optimization: OptimizerConfig = OptimizerConfig(
+        learning_rate=7e-4, optimizer="rmsprop", optimizer_args=("decay=0.99", "eps=1e-5")
+    )
+    """Holds the settings of gradient steps; the step size and the optimiser are the paper's."""
     surrogate: Literal["clip", "penalty", "dpo", "policy_gradient"] = "policy_gradient"
     """Chooses the policy's objective: here the policy gradient itself."""
     update_epochs: int = 1
@@ -27,10 +30,6 @@ class A2CConfig(PPOConfig):
     """Sets the trace decay; 1 is the n-step return of the whole rollout, as in the paper."""
     norm_adv: Literal["minibatch", "batch", "none"] = "none"
     """Brings advantages to mean 0 and standard deviation 1 over each minibatch, over the rollout, or not at all."""
-    optimizer: str = "rmsprop"
-    """Takes this optimiser of Optax, by its name there."""
-    optimizer_args: tuple[str, ...] = ("decay=0.99", "eps=1e-5")
-    """Gives the optimiser further arguments, each as name=value."""
 
 
 @trees.struct
@@ -41,8 +40,8 @@ class ReinforceConfig(PPOConfig):
     the rest. Rollouts several episodes long make that rare: `--num-steps` above the episodes' length.
     """
 
-    learning_rate: float = 1e-3
-    """Sets the step size of the optimiser."""
+    optimization: OptimizerConfig = OptimizerConfig(learning_rate=1e-3)
+    """Holds the settings of gradient steps."""
     surrogate: Literal["clip", "penalty", "dpo", "policy_gradient"] = "policy_gradient"
     """Chooses the policy's objective: here the policy gradient itself."""
     update_epochs: int = 1

@@ -15,12 +15,15 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from shoal import spaces, trees
-from shoal.algos import checks, ppo_settings
+from shoal import settings, spaces, trees
+from shoal.algos import checks
 from shoal.algos.acting import actions, memories, networks
 from shoal.algos.acting.normalisation import moments_of_actor, normalise, scale_rewards
 from shoal.algos.learning import metric_means, minibatches, optimisers, surrogates
 from shoal.algos.learning.minibatches import Minibatch, Rows
+from shoal.algos.learning.optimisers import OptimizerConfig
+from shoal.arguments import LARGEST_INDEX
+from shoal.needs import Needs, Table
 from shoal.nets.actor_critic import acting_part
 from shoal.nets.memory.recurrent import Memories, NetworkInputs
 from shoal.ops import policy_losses, returns, statistics, value_losses
@@ -44,24 +47,60 @@ from shoal.xla.gathering import take_rows
 from shoal.xla.packing import sum_over_devices
 from shoal.xla.single_evaluation import compute_gradient_once
 
+# The orders of all passes are drawn ahead, and one update should end while somebody waits.
+MAX_EPOCHS = 10_000
+_PENALTY = Needs("surrogate", ("penalty",))
+_CORE = Needs("core", other_than=("none",), such_as="gru")
+
 
 @trees.struct
-class PPOConfig:
+class PPOConfig(settings.Nested):
     """Hyper-parameters of PPO; the names are CleanRL's where it has one. Numbers declared `float` are data."""
 
-    needs: ClassVar[Any] = ppo_settings.NEEDS
-    groups: ClassVar[Any] = ppo_settings.GROUPS
-    learning_rate: float = parameter(3e-4, above=0.0)
-    """Sets the step size of the optimiser (of the actor's, where the critic has its own)."""
-    lr_schedule: Literal["constant", "linear", "cosine", "adaptive"] = "constant"
-    """Keeps the step size, lets it fall to 0 linearly or by a cosine, or adapts it to hold the KL at desired_kl."""
+    needs: ClassVar[Table] = {
+        "desired_kl": ((Needs("lr_schedule", ("adaptive",)), Needs("adaptive_kl_coef", (True,))),),
+        "clip_coef": (Needs("surrogate", ("clip",)),),
+        "kl_coef": (_PENALTY,),
+        "adaptive_kl_coef": (_PENALTY,),
+        "dpo_alpha": (Needs("surrogate", ("dpo",)),),
+        "dpo_beta": (Needs("surrogate", ("dpo",)),),
+        "vf_clip_coef": (Needs("clip_vloss", (True,)),),
+        **dict.fromkeys(("chunk_length", "burn_in", "memory_lasts"), (_CORE,)),
+        "action_scaling": (
+            Needs("action_space", kinds=("Box",)),
+            Needs("distribution", ("auto", "normal")),
+        ),
+        "noise_correlation": (Needs("correlated_noise", (True,)),),
+    }
+    groups: ClassVar[dict[str, tuple[str, ...]]] = {
+        "most used": ("learning_rate", "gamma", "update_epochs", "num_minibatches", "ent_coef", "norm_obs"),
+        "policy loss": (
+            *("surrogate", "clip_coef", "kl_coef", "adaptive_kl_coef", "desired_kl"),
+            *("dpo_alpha", "dpo_beta", "target_kl", "kl_stop"),
+        ),
+        "value loss and returns": ("gae_lambda", "vf_coef", "clip_vloss", "vf_clip_coef"),
+        "normalisation": ("norm_adv", "norm_reward"),
+        "optimisation": ("gradient_chunk",),
+        "the critic's own optimisation": ("critic_update_epochs",),
+        "network": ("network",),
+        "memory": ("chunk_length", "burn_in", "memory_lasts"),
+        "actions": ("action_scaling", "correlated_noise", "noise_correlation"),
+    }
+
+    optimization: OptimizerConfig = OptimizerConfig()
+    """Holds the settings of gradient steps."""
+    network: networks.NetworkSettings = settings.chosen(
+        networks.NetworkConfig(), networks.choose, networks.name_of
+    )
+    """Takes this network: a class, or a struct of settings with a method build, as module:Name; see docs/networks.md
+    for your own."""
     desired_kl: float = parameter(0.01, above=0.0)
     """Sets the KL per update that the adaptive schedule and the adaptive KL coefficient aim at."""
     gamma: float = parameter(0.99, low=0.0, high=1.0)
     """Discounts rewards by this factor per step."""
     gae_lambda: float = parameter(0.95, low=0.0, high=1.0)
     """Sets the trace decay of generalised advantage estimation; 1 is Monte Carlo, 0 one-step."""
-    update_epochs: int = parameter(4, low=1)
+    update_epochs: int = parameter(4, low=1, high=MAX_EPOCHS)
     """Passes this many times over each rollout."""
     num_minibatches: int = parameter(4, low=1)
     """Makes this many gradient steps per pass; must divide num_envs * num_steps, with a core the number of chunks."""
@@ -95,118 +134,82 @@ class PPOConfig:
     """Normalises observations by their running mean and standard deviation, kept with the policy."""
     norm_reward: bool = False
     """Divides rewards by the running standard deviation of their discounted return."""
-    max_grad_norm: float = parameter(0.5, above=0.0, high=math.inf)
-    """Scales the gradient down to this global norm, of actor and critic together unless each has its own; inf never
-    does."""
-    optimizer: str = "adam"
-    """Takes this optimiser of Optax, by its name there."""
-    optimizer_args: tuple[str, ...] = ("eps=1e-5",)
-    """Gives the optimiser further arguments, each as name=value."""
-    separate_updates: bool = False
-    """Gives the critic an optimiser and a gradient clip of its own; any critic_ setting switches it on."""
-    critic_learning_rate: float | None = parameter(None, above=0.0)
-    """Sets the step size of the critic's optimiser; None takes learning_rate."""
-    critic_max_grad_norm: float | None = parameter(None, above=0.0, high=math.inf)
-    """Scales the critic's gradient down to this norm; None takes max_grad_norm."""
-    critic_update_epochs: int | None = parameter(None, low=1)
+    critic_update_epochs: int | None = parameter(None, low=1, high=MAX_EPOCHS)
     """Passes this many times over each rollout with the critic; None takes update_epochs."""
-    critic_optimizer: str | None = None
-    """Takes this optimiser for the critic; None takes the actor's, arguments included."""
-    critic_optimizer_args: tuple[str, ...] | None = None
-    """Gives critic_optimizer further arguments, each as name=value; None gives it none."""
-    network: str = "shoal.nets.actor_critic:ActorCritic"
-    """Takes this class as the actor and critic, as module:Name; see docs/networks.md for your own."""
-    hidden_sizes: tuple[int, ...] = parameter((64, 64), low=1)
-    """Gives actor and critic hidden layers of these widths."""
-    critic_hidden_sizes: tuple[int, ...] | None = parameter(None, low=1)
-    """Gives the critic hidden layers of these widths; None takes hidden_sizes."""
-    activation: str = "tanh"
-    """Applies this activation, by its name, after each hidden layer."""
-    layer_norm: bool = False
-    """Normalises each hidden layer before its activation."""
-    shared_torso: bool = False
-    """Shares one torso between actor and critic in place of one each."""
-    core: Literal["none", "gru", "lstm", "rnn", "mgu", "mingru"] = "none"
-    """Puts a recurrent core after the hidden layers of actor and critic (of both, with shared_torso), or none."""
-    core_size: int = parameter(128, low=1)
-    """Gives the core's hidden state this size."""
-    core_layers: int = parameter(1, low=1)
-    """Stacks this many recurrent layers, one upon the other."""
-    core_outputs: Literal["last", "sum"] = "last"
-    """Takes of several recurrent layers the last one's output, or the sum of all."""
-    latches: int = parameter(0, low=0)
-    """Makes this many units of the core begin as a memory of the last reward: they keep what they hold until a reward
-    comes, and write down what led to it. Helps what serves from episode to episode of a trial; needs
-    previous_reward."""
-    queries: int = parameter(0, low=0)
-    """Lets the memory look for this many things among the cells of a grid that is observed; the layers after the core
-    are shown where each of them is found. 0 looks for none."""
-    head_sizes: tuple[int, ...] = parameter((), low=1)
-    """Adds hidden layers of these widths after the core, to actor and critic each."""
-    previous_action: bool = False
-    """Shows the core the previous action: one-hot, or the numbers of a Box."""
-    action_embedding: int = parameter(0, low=0)
-    """Shows the previous action as this many features of a learned linear embedding; 0 shows it as it is."""
-    previous_reward: bool = False
-    """Shows the core the reward of the step before."""
-    previous_observation: bool = False
-    """Shows the core the features of the observation before; with the previous action and reward, a transition."""
-    first_flag: bool = False
-    """Shows the core whether an episode begins."""
     chunk_length: int = parameter(0, low=0)
     """Lets the gradient go back over this many steps, a divisor of num_steps; 0 is the whole rollout."""
     memory_lasts: Literal["trial", "episode"] = "trial"
     """Keeps the memory until the trial ends, or clears it with every episode, in trials of several episodes."""
     burn_in: int = parameter(0, low=0)
     """Runs this many steps before a chunk, without gradient, to bring its memory up to date with the parameters."""
-    encoder: Literal["flatten", "one_hot", "mlp_each", "cnn"] = "flatten"
-    """Makes a vector of an observation: as it is, integers of few values one-hot, an MLP for each entry of a
-    dictionary, or convolutions for grids of cells and images."""
-    distribution: Literal["auto", "categorical", "normal", "tanh_normal", "beta"] = "auto"
-    """Chooses the policy's distribution; auto takes what fits the action space: categorical, or normal for a Box."""
-    state_dependent_std: bool = False
-    """Makes the standard deviation an output of the network instead of a free parameter."""
-    initial_std: float = parameter(1.0, above=0.0, static=True)
-    """Starts a continuous policy with this standard deviation; static, since it shapes the network."""
     action_scaling: Literal["rescale", "clip"] = "rescale"
     """Lets a normal policy act in [-1, 1], rescaled to the bounds, or in the action's own units, clipped to them."""
     correlated_noise: bool = False
     """Correlates the exploration noise of a continuous policy over time, for tasks of sparse reward."""
     noise_correlation: float = parameter(0.9, low=0.0, high=1.0)
     """Sets the correlation of the noise of neighbouring steps (correlated_noise)."""
-    gradient_chunk: int = parameter(-1, low=-1)
+    gradient_chunk: int = parameter(-1, low=-1, high=LARGEST_INDEX)
     """Sums a minibatch's gradient over parts of so many steps, which stay in cache: 0 takes all at once, -1 chooses
     (512 on one core of a CPU, 1,024 for each of several, half with wide layers; all elsewhere, and with memory).
     Changes rounding only."""
 
     def algorithm(self, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorithm:
         """PPO's functions for an environment; gradients and statistics are reduced over `axis`."""
-        return ppo(ppo_settings.with_critic_defaults(self), spec, axis)
+        return ppo(self.with_critic_defaults(), spec, axis)
 
     def resolved(self) -> "PPOConfig":
         """Makes explicit what is implied: switches that a setting turns on, and what depends on the machine.
 
         Raises:
-          ShoalError: a field does not hold a value of its type and within its bounds.
+          ShoalError: a setting does not hold a value of its type and within its bounds.
         """
-        checks.check_fields(self)
+        settings.check_fields(self)
+        config = self.with_critic_defaults()
+        separate = self.optimization.separate_updates or self.critic_differs
         default_chunk = (
             0
             if memories.is_recurrent(self)
-            else optimisers.gradient_chunk_size(max(self.hidden_sizes, default=1))
+            else optimisers.gradient_chunk_size(networks.widest_layer(self.network))
         )
         return dataclasses.replace(
-            ppo_settings.with_critic_defaults(self),
-            separate_updates=self.separate_updates or ppo_settings.critic_differs(self),
+            config,
+            optimization=dataclasses.replace(config.optimization, separate_updates=separate),
             kl_stop=self.kl_stop or self.target_kl < math.inf,
             gradient_chunk=self.gradient_chunk if self.gradient_chunk >= 0 else default_chunk,
         )
 
-    upgraded = staticmethod(ppo_settings.upgraded)  # of a config.json of an earlier version
+    def with_critic_defaults(self) -> "PPOConfig":
+        """Give each setting of the critic's updates that is None the value of the actor's."""
+        epochs = self.update_epochs if self.critic_update_epochs is None else self.critic_update_epochs
+        return dataclasses.replace(
+            self, optimization=self.optimization.with_critic_defaults(), critic_update_epochs=epochs
+        )
+
+    @property
+    def critic_differs(self) -> bool:
+        """Whether a setting of the critic's updates was given; where all are, whether one is not the actor's."""
+        pairs = [*self.optimization.pairs(), (self.critic_update_epochs, self.update_epochs)]
+        if all(critic is not None for critic, _ in pairs):  # as of a config that was resolved before
+            return any(critic != actor for critic, actor in pairs)
+        return any(critic is not None for critic, _ in pairs)
+
+    @property
+    def is_split(self) -> bool:
+        """Whether the critic's parameters are updated apart from the actor's."""
+        return self.optimization.separate_updates or self.kl_stop
 
     def validate(self, spec: EnvSpec, num_envs: int, num_steps: int) -> None:
         """Raises one sentence for the first setting that cannot work (`shoal.algos.checks`)."""
-        checks.check_ppo(ppo_settings.with_critic_defaults(self), spec, num_envs, num_steps)
+        checks.check_ppo(self.with_critic_defaults(), spec, num_envs, num_steps)
+
+    @staticmethod
+    def upgraded(saved: Mapping[str, Any], schema: int) -> dict[str, Any]:
+        """Translate settings written by an earlier version, where 0 and empty stood for "off" and "the actor's"."""
+        if schema >= 2:
+            return dict(saved)
+        disabled = {"target_kl": math.inf} if saved.get("target_kl") == 0 else {}
+        inherited = [x for x, value in saved.items() if x.startswith("critic_") and value in (0, "", [], ())]
+        return dict(saved) | disabled | dict.fromkeys(inherited)
 
 
 class Shared(NamedTuple):
@@ -240,15 +243,17 @@ class Extras(NamedTuple):
 
 def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorithm:
     """PPO's functions; `config` may hold traced numbers, so this is called inside the traced function."""
-    to_action = actions.action_transform(spec.action_space, config.distribution, config.action_scaling)
+    to_action = actions.action_transform(
+        spec.action_space, networks.distribution_of(config.network), config.action_scaling
+    )
 
     def init(key: Array, num_envs: int) -> Learner:
-        network = networks.build(config, spec, key)
-        parts, _ = optimisers.split_parameters(config, network)
+        network = config.network.build(spec, key)
+        parts, _ = optimisers.split_parameters(config.optimization, network, is_split=config.is_split)
         example = spaces.zeros(spec.observation_space)
         shared = Shared(
             network=network,
-            optimizer=optimisers.build(config, parts, 0.0).init(parts),
+            optimizer=optimisers.build(config.optimization, parts, 0.0).init(parts),
             observation=statistics.init_moments(example) if config.norm_obs else None,
             reward=statistics.init_moments(jnp.zeros(())) if config.norm_reward else None,
             learning_rate_scale=jnp.ones(()),
@@ -312,9 +317,12 @@ def update(
     """PPO's update: the rollout as rows with advantages, then epochs of gradient steps on minibatches of them."""
     rows, prepared, metrics = prepare(config, spec, axis, learner, trajectory)
     shared = prepared.shared
-    rate = optimisers.schedule_factor(config.lr_schedule, clock.progress) * shared.learning_rate_scale
-    parts, merge = optimisers.split_parameters(config, shared.network)
-    optimizer = optimisers.build(config, parts, rate)
+    rate = (
+        optimisers.schedule_factor(config.optimization.lr_schedule, clock.progress)
+        * shared.learning_rate_scale
+    )
+    parts, merge = optimisers.split_parameters(config.optimization, shared.network, is_split=config.is_split)
+    optimizer = optimisers.build(config.optimization, parts, rate)
 
     def minibatch_step(carry: GradientState, minibatch: Minibatch) -> tuple[GradientState, Array]:
         batch = take_rows(rows, minibatch.rows)._replace(advantage=minibatch.advantage)
@@ -330,7 +338,7 @@ def update(
     kl = jnp.mean(steps["approx_kl"][-config.num_minibatches :])
     shared = shared._replace(network=merge(final.parts), optimizer=final.optimizer)
     metrics |= metric_means.step_means(steps, ACTOR_METRICS) | {
-        "learning_rate": metric_means.scalar_mean(config.learning_rate * rate),
+        "learning_rate": metric_means.scalar_mean(config.optimization.learning_rate * rate),
         "kl_coef": metric_means.scalar_mean(shared.kl_coef),
     }
     return Learner(adapt_coefficients(config, shared, kl), prepared.local), metrics
@@ -534,7 +542,7 @@ def summed_loss(
 def adapt_coefficients(config: PPOConfig, shared: Shared, kl: Array) -> Shared:
     """Moves the adaptive learning rate and KL coefficient by the KL that the last epoch ended at."""
     scale, kl_coef = shared.learning_rate_scale, shared.kl_coef
-    if config.lr_schedule == "adaptive":
+    if config.optimization.lr_schedule == "adaptive":
         scale = optimisers.adapt_scale(scale, kl, config.desired_kl)
     if config.surrogate == "penalty" and config.adaptive_kl_coef:
         kl_coef = policy_losses.adapt_kl_coef(kl_coef, kl, config.desired_kl)

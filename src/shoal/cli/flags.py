@@ -6,6 +6,7 @@ import dataclasses
 import io
 import math
 import re
+import typing
 from collections.abc import Iterator, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
+from shoal import settings
 from shoal.cli import help as pages
 from shoal.errors import ShoalError, nearest
 from shoal.needs import check_needs
@@ -89,15 +91,13 @@ def parse(command: str, description: str, default: T, arguments: Sequence[str]) 
     stderr = io.StringIO()
     try:
         with contextlib.redirect_stderr(stderr):
-            settings, rest = tyro.cli(
-                type(default),
+            parsed, rest = tyro.cli(
+                _flat_class(default),
                 prog=command,
                 description=description,
-                default=default,
                 args=list(arguments),
                 return_unknown_args=True,
                 registry=_registry,
-                config=(tyro.conf.OmitArgPrefixes,),
             )
     except SystemExit as exit_error:
         if exit_error.code:
@@ -109,19 +109,30 @@ def parse(command: str, description: str, default: T, arguments: Sequence[str]) 
             program = " ".join(command.split()[:2])
             hint = nearest(flag, flag_names(default)) or f"; `{program} --help` lists them"
             raise ShoalError(f"{program} has no flag {flag!r}{hint}.")
-    parsed: Any = settings
-    values = {field.name: getattr(parsed, field.name) for field in dataclasses.fields(parsed)}
-    check_needs(given_names & values.keys(), values, getattr(default, "needs", {}))
-    return settings, rest
+    given = {name: getattr(parsed, name) for name in given_names}
+    own_names = {field.name for field in dataclasses.fields(default)}  # type: ignore[arg-type]
+    check_needs(given_names & own_names, vars(parsed), getattr(default, "needs", {}))
+    return settings.with_settings(default, **given), rest
 
 
-def given_fields(settings: Any, arguments: Sequence[str]) -> set[str]:
+def _flat_class(default: Any) -> Any:
+    """A dataclass with every setting of a dataclass, and of those within it, as a field of its own."""
+    fields = []
+    for name, setting in settings.settings_of(default).items():
+        declared = setting.declared
+        if not setting.choice:  # with what Annotated says of the flag's name
+            declared = typing.get_type_hints(setting.owner, include_extras=True).get(name, declared)
+        fields.append((name, declared, dataclasses.field(default=setting.value)))
+    return dataclasses.make_dataclass(type(default).__name__, fields, frozen=True)
+
+
+def given_fields(config: Any, arguments: Sequence[str]) -> set[str]:
     """The names of the fields whose flags stand among the words, with their default values too.
 
     Raises:
       ShoalError: a flag is given twice.
     """
-    fields = dict(_flags_with_fields(settings))
+    fields = dict(_flags_with_fields(config))
     flag_of_field: dict[str, str] = {}
     given_names: set[str] = set()
     for word in arguments:
@@ -141,22 +152,18 @@ def _flag_of_word(word: str) -> str:
     return word.partition("=")[0].replace("_", "-") if word.startswith("--") else ""
 
 
-def flag_names(settings: Any) -> Iterator[str]:
+def flag_names(config: Any) -> Iterator[str]:
     """The flags that a dataclass makes."""
-    return (flag for flag, _ in _flags_with_fields(settings))
+    return (flag for flag, _ in _flags_with_fields(config))
 
 
-def _flags_with_fields(settings: Any) -> Iterator[tuple[str, str]]:
+def _flags_with_fields(config: Any) -> Iterator[tuple[str, str]]:
     """The flags that a dataclass makes, each with the name of its field."""
-    for field in dataclasses.fields(settings):
-        value = getattr(settings, field.name)
-        flag = field.name.rstrip("_").replace("_", "-")
-        if dataclasses.is_dataclass(value):
-            yield from _flags_with_fields(value)
-        else:
-            yield f"--{flag}", field.name
-            if isinstance(value, bool):
-                yield f"--no-{flag}", field.name
+    for name, setting in settings.settings_of(config).items():
+        flag = name.rstrip("_").replace("_", "-")
+        yield f"--{flag}", name
+        if isinstance(setting.value, bool):
+            yield f"--no-{flag}", name
 
 
 def value_of(flag: str, arguments: Sequence[str]) -> str:

@@ -1,15 +1,15 @@
 """The help page of a command: its flags by subject, from the fields of dataclasses and the strings below them."""
 
-import ast
 import dataclasses
-import inspect
-import itertools
 import shutil
 import textwrap
 import types
 import typing
 from collections.abc import Iterator
 from typing import Any, NamedTuple
+
+from shoal import settings
+from shoal.arguments import LARGEST_INDEX
 
 MOST_USED = "most used"  # the group that a short page shows in full
 LONG_PAGE_FLAGS = 30  # flags from which on a page is short unless all of it is asked for
@@ -24,17 +24,17 @@ class Flag(NamedTuple):
     text: str  # what happens when it is set, and its default
 
 
-def help_page(command: str, description: str, settings: Any, *, full: bool) -> str:
+def help_page(command: str, description: str, config: Any, *, full: bool) -> str:
     """Describe a command and its flags.
 
     Args:
       command: as it is called, such as "shoal eval RUN".
       description: what it does.
-      settings: the dataclass whose fields are the flags, with the defaults that are shown.
+      config: the dataclass whose fields are the flags, with the defaults that are shown.
       full: whether every flag is explained; else a long page explains the most used ones and names the others.
     """
     width = min(max(shutil.get_terminal_size((WIDTHS[1], 24)).columns, WIDTHS[0]), WIDTHS[1])
-    groups = flag_groups(settings)
+    groups = flag_groups(config)
     is_short = not full and MOST_USED in groups and sum(map(len, groups.values())) > LONG_PAGE_FLAGS
     lines = [f"usage: {command} [OPTIONS]", "", textwrap.fill(description, width)]
     if not any(groups.values()):
@@ -55,50 +55,38 @@ def help_page(command: str, description: str, settings: Any, *, full: bool) -> s
     return "\n".join([*lines, ""])
 
 
-def flag_groups(settings: Any) -> dict[str, list[Flag]]:
+def flag_groups(config: Any) -> dict[str, list[Flag]]:
     """The flags of a dataclass, and of those within it, by the titles of their groups.
 
     A class sorts its fields by an attribute `groups`, from titles to names; those that it leaves out have the title
     `options`, or within another dataclass the name of the field that holds them. The most used come first.
     """
     found: dict[str, list[Flag]] = {MOST_USED: []}
-    for title, flag in _flags(settings, "options", ""):
+    for title, flag in _flags(config, "options", ""):
         found.setdefault(title, []).append(flag)
     return {title: flags for title, flags in found.items() if flags or len(found) == 1}
 
 
-def _flags(settings: Any, title: str, owner: str) -> Iterator[tuple[str, Flag]]:
-    groups = getattr(settings, "groups", {})
-    titles = {name: group for group, names in groups.items() for name in names}
+def _flags(config: Any, title: str, owner: str) -> Iterator[tuple[str, Flag]]:
+    """The flags of a dataclass with the titles of their groups; those of a part have its field for an owner."""
+    titles = {name: group for group, names in settings.groups_of(config).items() for name in names}
     order = {name: place for place, name in enumerate(titles)}
-    texts, declared = field_texts(type(settings)), typing.get_type_hints(type(settings))
-    for field in sorted(dataclasses.fields(settings), key=lambda x: order.get(x.name, len(order))):
-        value = getattr(settings, field.name)
-        if dataclasses.is_dataclass(value):
-            yield from _flags(value, field.name, field.name)
-        else:
-            group = titles.get(field.name, title)
-            is_known_group = group in (MOST_USED, title) or not owner
-            flag = Flag(
-                _flag_text(field.name, declared[field.name]), _help_text(texts.get(field.name, ""), value)
-            )
-            yield group if is_known_group else f"{owner}: {group}", flag
+    found = settings.settings_of(config)
+    parts = {} if owner else _parts(config)
+    own = found.keys() - {name for part in parts.values() for name in settings.settings_of(part)}
+    for name in sorted(filter(own.__contains__, found), key=lambda x: order.get(x, len(order))):
+        group, setting = titles.get(name, title), found[name]
+        is_known_group = group in (MOST_USED, title) or not owner
+        flag = Flag(_flag_text(name, setting.declared), _help_text(setting))
+        yield group if is_known_group else f"{owner}: {group}", flag
+    for name, part in parts.items():
+        yield from _flags(part, name, name)
 
 
-def field_texts(cls: type) -> dict[str, str]:
-    """The string below each field of a class, and of those that it is made from, as one line."""
-    texts: dict[str, str] = {}
-    for part in reversed(cls.__mro__):
-        try:
-            tree = ast.parse(textwrap.dedent(inspect.getsource(part)))
-        except (OSError, TypeError):  # made while the program runs: it has no source
-            continue
-        body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
-        for field, below in itertools.pairwise(body):
-            text = below.value if isinstance(below, ast.Expr) else None
-            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Constant):
-                texts[ast.unparse(field.target)] = " ".join(str(text.value).split())
-    return texts
+def _parts(config: Any) -> dict[str, Any]:
+    """The dataclasses that are fields of a dataclass, by the fields' names."""
+    values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    return {name: value for name, value in values.items() if settings.is_nested(value)}
 
 
 def _flag_text(name: str, declared: Any) -> str:
@@ -118,11 +106,21 @@ def _type_name(declared: Any) -> str:
     return getattr(declared, "__name__", str(declared)).upper()
 
 
-def _help_text(text: str, value: Any) -> str:
+def _help_text(setting: settings.Setting) -> str:
+    """What a setting does, its bounds, and its default."""
+    text, value = setting.text, setting.value
+    bounds = setting.bounds and dataclasses.replace(setting.bounds, high=_shown(setting.bounds.high))
+    if bounds and bounds.has_finite():
+        text = f"{text} {str(bounds).capitalize()}."
     if value in ("", ()):  # what is left out; the text says what that means
         return text
     default = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
     return f"{text} (default: {default})"
+
+
+def _shown(high: float | None) -> float | None:
+    """An upper bound, unless it is that of all whole numbers, which nobody wants to read."""
+    return None if high == LARGEST_INDEX else high
 
 
 def _explain(flag: Flag, width: int) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 import tyro
 
-from shoal import api
+from shoal import api, settings
 from shoal.cli import STARTED, flags
 
 IMPORT_SECONDS = time.perf_counter() - STARTED
@@ -76,25 +76,26 @@ def _parse(arguments: Sequence[str], environment: str) -> tuple[Any, dict[str, A
     The defaults, and the existing flags, depend on a few of the flags.
     """
     config = flags.value_of("--config", arguments)
+    network = flags.value_of("--network", arguments)
     preset = "--no-preset" not in (word.replace("_", "-") for word in arguments)
-    algorithm, run, settings = api.defaults(
+    algorithm, run, algorithm_config = api.defaults(
         environment,
         algorithm=flags.value_of("--algorithm", arguments),
         config_file=config or None,
         use_preset=preset,
         environment_parameters=flags.parse_environment(_assignments(arguments))[1],
+        choices={"network": network} if network else {},
     )
     title = algorithm if algorithm.isidentifier() else "algorithm_settings"
     fields: list[tuple[str, type, Any]] = [
         ("run", api.RunConfig, dataclasses.field(default=run)),
-        (title, type(settings), dataclasses.field(default=settings)),
+        (title, type(algorithm_config), dataclasses.field(default=algorithm_config)),
     ]
     default: Any = dataclasses.make_dataclass("Train", fields, bases=(Choices,), frozen=True)(algorithm)
     choices, words = flags.parse(COMMAND, DESCRIPTION, default, arguments)
     # Only the given settings override: settings that follow from others are decided again.
     given_names = flags.given_fields(default, arguments)
-    parts = (choices.run, getattr(choices, title))
-    values = {field.name: getattr(part, field.name) for part in parts for field in dataclasses.fields(part)}
+    values = settings.flat(choices.run) | settings.flat(getattr(choices, title))
     return choices, {name: value for name, value in values.items() if name in given_names}, words
 
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from shoal import settings
 from shoal.errors import ShoalError
 from shoal.runtime import machine
 from shoal.runtime.population import MEMBER_AXIS, Layout
@@ -89,21 +90,21 @@ def check_run(member: Callable[[Any], Run], config: Any, sizes: Sizes, layout: L
     smallest = Sizes(*(1 for _ in sizes))
     if fits(smallest, units):
         raise ShoalError(_too_large_text(sizes, units, share, available))
-    settings = _sizes_of(config)
-    if not settings:
+    values = _sizes_of(config)
+    if not values:
         raise ShoalError(
             f"one seed of the algorithm {_needs_text(units.learner, 'parameters and optimiser', available)}."
         )
-    name = max(settings, key=lambda name: _largest(settings[name]))
+    name = max(values, key=lambda name: _largest(values[name]))
 
     def fits_with_width(width: int) -> bool:
-        narrowed = dataclasses.replace(config, **{name: _clip(settings[name], width)})
+        narrowed = settings.with_settings(config, **{name: _clip(values[name], width)})
         return fits(sizes, unit_bytes(member(narrowed), sizes))
 
-    largest_width = _greatest_power(fits_with_width, _largest(settings[name]))
-    hint = f"; {name}={_clip(settings[name], largest_width)} could fit" if largest_width else ""
+    largest_width = _greatest_power(fits_with_width, _largest(values[name]))
+    hint = f"; {name}={_clip(values[name], largest_width)} could fit" if largest_width else ""
     raise ShoalError(
-        f"{name}={settings[name]} {_needs_text(units.learner, 'parameters and optimiser', available)}{hint}."
+        f"{name}={values[name]} {_needs_text(units.learner, 'parameters and optimiser', available)}{hint}."
     )
 
 
@@ -281,8 +282,7 @@ def _algorithm_inputs(timestep: TimeStep) -> PyTree:
 
 def _sizes_of(config: Any) -> dict[str, Any]:
     """The fields of a config that are whole numbers greater than 1, or tuples of such."""
-    fields = dataclasses.fields(config) if dataclasses.is_dataclass(config) else ()
-    values = {field.name: getattr(config, field.name) for field in fields}
+    values = settings.flat(config) if dataclasses.is_dataclass(config) else {}
     return {name: value for name, value in values.items() if _largest(value) > 1}
 
 

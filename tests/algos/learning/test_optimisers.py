@@ -7,9 +7,9 @@ import optax
 import pytest
 
 from shoal import envs
-from shoal.algos.acting import networks
 from shoal.algos.learning import optimisers
 from shoal.algos.ppo import PPOConfig
+from shoal.settings import with_settings
 from shoal.types import spec_of
 from shoal.xla import packing
 
@@ -18,9 +18,10 @@ from shoal.xla import packing
 def test_leaves_of_any_size_take_the_steps_that_each_would_take_alone(monkeypatch, large, leaves):
     """Against Optax on the network as it is."""
     monkeypatch.setattr(packing, "MIN_UNPACKED_SIZE", large)
-    config = PPOConfig(hidden_sizes=(8, 8), learning_rate=0.01).resolved()
-    network = networks.build(config, spec_of(envs.make("CartPole-v1")), jax.random.key(0))
-    parts, merge = optimisers.split_parameters(config, network)
+    config = with_settings(PPOConfig(), hidden_sizes=(8, 8), learning_rate=0.01).resolved()
+    network = config.network.build(spec_of(envs.make("CartPole-v1")), jax.random.key(0))
+    config = config.optimization
+    parts, merge = optimisers.split_parameters(config, network, is_split=False)
     assert len(jax.tree.leaves(parts)) == leaves
     for x, y in zip(jax.tree.leaves(merge(parts)), jax.tree.leaves(network), strict=True):
         np.testing.assert_array_equal(x, y)
@@ -33,7 +34,7 @@ def test_leaves_of_any_size_take_the_steps_that_each_would_take_alone(monkeypatc
         def loss(network):
             return sum(jnp.sum(jnp.sin(3.0 * x + 1.0)) for x in jax.tree.leaves(network))
 
-        parts, merge = optimisers.split_parameters(config, network)
+        parts, merge = optimisers.split_parameters(config, network, is_split=False)
         our_state, their_state = ours.init(parts), plain.init(network)
         for _ in range(3):
             gradient = jax.grad(lambda parts: loss(merge(parts)))(parts)

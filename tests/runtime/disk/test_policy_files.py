@@ -13,6 +13,7 @@ from shoal.algos.ppo import PPOConfig
 from shoal.errors import ShoalError
 from shoal.runtime.disk import policy_files
 from shoal.runtime.disk.directory import RunDirectory
+from shoal.settings import with_settings
 from shoal.types import Clock, spec_of
 
 SEEDS = (0, 1, 2)
@@ -21,7 +22,7 @@ ENV = envs.make("CartPole-v1")
 
 def config(**settings):
     chosen = {"hidden_sizes": (8,), "num_minibatches": 2, "update_epochs": 1, "norm_obs": True} | settings
-    return PPOConfig(**chosen).resolved()
+    return with_settings(PPOConfig(), **chosen).resolved()
 
 
 @pytest.fixture(scope="module")

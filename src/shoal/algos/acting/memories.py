@@ -33,7 +33,7 @@ class Local(NamedTuple):
 
 def is_recurrent(config: Any) -> bool:
     """Whether a config's network has a memory."""
-    return config.core != "none"
+    return networks.recurrent(config.network) is not None
 
 
 def initial(config: Any, spec: EnvSpec, batch_shape: tuple[int, ...]) -> PyTree:
@@ -41,14 +41,13 @@ def initial(config: Any, spec: EnvSpec, batch_shape: tuple[int, ...]) -> PyTree:
     noise: PyTree = ()
     if config.correlated_noise:
         noise = jnp.zeros((*batch_shape, spaces.zeros(spec.action_space).size))
-    has_previous_action = config.previous_action and is_recurrent(config)
-    action = (
-        jnp.zeros((*batch_shape, actions.num_action_features(spec.action_space)))
-        if has_previous_action
-        else ()
-    )
-    carry = _carry(config, spec, config.hidden_sizes, batch_shape) if is_recurrent(config) else ()
-    return pack(Memory(carry, action, noise))
+    network = networks.recurrent(config.network)
+    if network is None:
+        return pack(Memory((), (), noise))
+    action: PyTree = ()
+    if network.previous_action:
+        action = jnp.zeros((*batch_shape, actions.num_action_features(spec.action_space)))
+    return pack(Memory(_carry(network, spec, network.hidden_sizes, batch_shape), action, noise))
 
 
 def unpack(memory: PyTree) -> Memory:
@@ -64,10 +63,10 @@ def pack(memory: Memory) -> PyTree:
 def initial_local(config: Any, spec: EnvSpec, num_envs: int) -> Array | Local:
     """What belongs to each environment before its first step."""
     discounted = jnp.zeros((num_envs,))
-    if not is_recurrent(config) or config.shared_torso:
+    network = networks.recurrent(config.network)
+    if network is None or network.shared_torso:
         return discounted
-    sizes = config.critic_hidden_sizes
-    return Local(discounted, _carry(config, spec, sizes, (num_envs,)))
+    return Local(discounted, _carry(network, spec, network.critic_sizes, (num_envs,)))
 
 
 def unpack_local(local: Array | Local) -> Local:
@@ -80,10 +79,12 @@ def pack_local(local: Local) -> Array | Local:
     return local if jax.tree.leaves(local.critic) else local.discounted
 
 
-def _carry(config: Any, spec: EnvSpec, sizes: tuple[int, ...], batch_shape: tuple[int, ...]) -> PyTree:
+def _carry(
+    network: networks.NetworkConfig, spec: EnvSpec, sizes: tuple[int, ...], batch_shape: tuple[int, ...]
+) -> PyTree:
     """The memory of a torso with layers of `sizes` before its core."""
     width = sizes[-1] if sizes else 0  # of use only where it shows the step before, which takes a layer
-    return initial_carry(networks.core_options(config, spec), width, batch_shape)
+    return initial_carry(network.core_options(spec), width, batch_shape)
 
 
 def network_inputs(config: Any, timestep: TimeStep, observation: PyTree, previous: PyTree) -> NetworkInputs:
@@ -91,11 +92,12 @@ def network_inputs(config: Any, timestep: TimeStep, observation: PyTree, previou
 
     The previous action and the reward of the step that a memory begins with are none: zeros.
     """
-    if not is_recurrent(config):
+    network = networks.recurrent(config.network)
+    if network is None:
         return NetworkInputs(observation, timestep.action_mask)
     starts = memory_starts(config, timestep)
     action = trees.where(starts, jax.tree.map(jnp.zeros_like, previous), previous)
-    reward = jnp.where(starts, 0.0, timestep.reward) if config.previous_reward else ()
+    reward = jnp.where(starts, 0.0, timestep.reward) if network.previous_reward else ()
     return NetworkInputs(observation, timestep.action_mask, starts, action, reward)
 
 

@@ -1,75 +1,297 @@
-"""The network that a config names: Shoal's own actor-critic, or a user's class."""
+"""The settings of a network: those of Shoal's own, and how another is chosen by a name.
 
-from typing import Any
+What `network` names is a struct whose fields are the network's settings and whose `build(spec, key)` makes it. A
+class of networks without settings, built as `Class(spec, key=key)`, stands within `NetworkClass`.
+"""
 
+import dataclasses
+from typing import Any, ClassVar, Literal, Protocol
+
+from shoal import settings, trees
 from shoal.algos.acting import actions
-from shoal.imports import import_object
+from shoal.arguments import LARGEST_INDEX
+from shoal.errors import ShoalError
+from shoal.imports import import_name, import_object
+from shoal.needs import Needs, Table
+from shoal.nets.activations import activation
 from shoal.nets.actor_critic import ActorCritic
+from shoal.nets.memory.cores import check_latches
 from shoal.nets.memory.recurrent import CoreOptions, RecurrentActorCritic
 from shoal.nets.network_check import check_network
+from shoal.trees import parameter
 from shoal.types import Array, EnvSpec, PyTree
 
+MAX_LAYERS = 64  # deeper networks take long to trace and compile, and have been of no use here
 
-def build(config: Any, spec: EnvSpec, key: Array) -> PyTree:
-    """A new network with `policy`, `value` and `policy_and_value` (see `shoal.nets.actor_critic`).
+Distribution = Literal["auto", "categorical", "normal", "tanh_normal", "beta"]
+_CONTINUOUS = Needs("action_space", kinds=("Box",))
+_NORMAL = Needs("distribution", ("auto", "normal", "tanh_normal"))
+_CORE = Needs("core", other_than=("none",), such_as="gru")
 
-    A user's class is called as `Class(spec, key=key)`.
+
+class NetworkSettings(Protocol):
+    """A struct whose fields are the settings of a network."""
+
+    def build(self, spec: EnvSpec, key: Array) -> PyTree:
+        """A new network with `policy` and `value` (see `shoal.nets.actor_critic`)."""
+        ...
+
+
+@trees.struct
+class NetworkConfig:
+    """The settings of Shoal's own actor and critic, with memory or without."""
+
+    needs: ClassVar[Table] = {
+        "critic_hidden_sizes": (Needs("shared_torso", (False,)),),
+        **dict.fromkeys(
+            (
+                *("core_size", "core_layers", "core_outputs", "head_sizes", "latches", "queries"),
+                *("previous_action", "action_embedding", "previous_reward", "previous_observation"),
+                "first_flag",
+            ),
+            (_CORE,),
+        ),
+        "state_dependent_std": (_CONTINUOUS, _NORMAL),
+        "initial_std": (_CONTINUOUS, _NORMAL),
+    }
+    groups: ClassVar[dict[str, tuple[str, ...]]] = {
+        "most used": ("hidden_sizes", "core"),
+        "network": ("critic_hidden_sizes", "activation", "layer_norm", "shared_torso", "encoder"),
+        "memory": (
+            *("core_size", "core_layers", "core_outputs", "head_sizes", "latches", "queries"),
+            *("previous_action", "action_embedding", "previous_reward", "previous_observation", "first_flag"),
+        ),
+        "actions": ("distribution", "state_dependent_std", "initial_std"),
+    }
+
+    hidden_sizes: tuple[int, ...] = parameter((64, 64), low=1, high=LARGEST_INDEX, longest=MAX_LAYERS)
+    """Gives actor and critic hidden layers of these widths."""
+    critic_hidden_sizes: tuple[int, ...] | None = parameter(
+        None, low=1, high=LARGEST_INDEX, longest=MAX_LAYERS
+    )
+    """Gives the critic hidden layers of these widths; None takes hidden_sizes."""
+    activation: str = "tanh"
+    """Applies this activation, by its name, after each hidden layer."""
+    layer_norm: bool = False
+    """Normalises each hidden layer before its activation."""
+    shared_torso: bool = False
+    """Shares one torso between actor and critic in place of one each."""
+    core: Literal["none", "gru", "lstm", "rnn", "mgu", "mingru"] = "none"
+    """Puts a recurrent core after the hidden layers of actor and critic (of both, with shared_torso), or none."""
+    core_size: int = parameter(128, low=1, high=LARGEST_INDEX)
+    """Gives the core's hidden state this size."""
+    core_layers: int = parameter(1, low=1, high=MAX_LAYERS)
+    """Stacks this many recurrent layers, one upon the other."""
+    core_outputs: Literal["last", "sum"] = "last"
+    """Takes of several recurrent layers the last one's output, or the sum of all."""
+    latches: int = parameter(0, low=0, high=LARGEST_INDEX)
+    """Makes this many units of the core begin as a memory of the last reward: they keep what they hold until a reward
+    comes, and write down what led to it. Helps what serves from episode to episode of a trial; needs
+    previous_reward."""
+    queries: int = parameter(0, low=0, high=LARGEST_INDEX)
+    """Lets the memory look for this many things among the cells of a grid that is observed; the layers after the core
+    are shown where each of them is found. 0 looks for none."""
+    head_sizes: tuple[int, ...] = parameter((), low=1, high=LARGEST_INDEX, longest=MAX_LAYERS)
+    """Adds hidden layers of these widths after the core, to actor and critic each."""
+    previous_action: bool = False
+    """Shows the core the previous action: one-hot, or the numbers of a Box."""
+    action_embedding: int = parameter(0, low=0, high=LARGEST_INDEX)
+    """Shows the previous action as this many features of a learned linear embedding; 0 shows it as it is."""
+    previous_reward: bool = False
+    """Shows the core the reward of the step before."""
+    previous_observation: bool = False
+    """Shows the core the features of the observation before; with the previous action and reward, a transition."""
+    first_flag: bool = False
+    """Shows the core whether an episode begins."""
+    encoder: Literal["flatten", "one_hot", "mlp_each", "cnn"] = "flatten"
+    """Makes a vector of an observation: as it is, integers of few values one-hot, an MLP for each entry of a
+    dictionary, or convolutions for grids of cells and images."""
+    distribution: Distribution = "auto"
+    """Chooses the policy's distribution; auto takes what fits the action space: categorical, or normal for a Box."""
+    state_dependent_std: bool = False
+    """Makes the standard deviation an output of the network instead of a free parameter."""
+    initial_std: float = parameter(1.0, above=0.0, static=True)
+    """Starts a continuous policy with this standard deviation; static, since it shapes the network."""
+
+    @property
+    def looks(self) -> bool:
+        """Whether the memory looks for things among the cells of a grid."""
+        return self.core != "none" and self.queries > 0
+
+    @property
+    def critic_sizes(self) -> tuple[int, ...]:
+        """The widths of the critic's hidden layers."""
+        return self.hidden_sizes if self.critic_hidden_sizes is None else self.critic_hidden_sizes
+
+    def build(self, spec: EnvSpec, key: Array) -> PyTree:
+        """A new network with `policy`, `value` and `policy_and_value`, or with a memory."""
+        common: dict[str, Any] = dict(
+            actor_sizes=self.hidden_sizes,
+            critic_sizes=self.critic_sizes,
+            activation=self.activation,
+            layer_norm=self.layer_norm,
+            shared=self.shared_torso,
+            distribution=self.distribution,
+            state_dependent_std=self.state_dependent_std,
+            initial_std=self.initial_std,
+            encoder=self.encoder,
+            key=key,
+        )
+        if self.core == "none":
+            return ActorCritic(spec, **common)
+        return RecurrentActorCritic(spec, self.core_options(spec), head_sizes=self.head_sizes, **common)
+
+    def core_options(self, spec: EnvSpec) -> CoreOptions:
+        """What the network remembers by and is shown."""
+        return CoreOptions(
+            self.core,
+            self.core_size,
+            self.core_layers,
+            self.core_outputs,
+            self.latches,
+            action_size=actions.num_action_features(spec.action_space) if self.previous_action else 0,
+            action_embedding=self.action_embedding,
+            reward=self.previous_reward,
+            first=self.first_flag,
+            previous=self.previous_observation,
+            queries=self.queries,
+        )
+
+    def validate(self) -> None:
+        """Require that the settings fit each other.
+
+        Raises:
+          ShoalError: the first that does not.
+        """
+        activation(self.activation)
+        if self.core == "none":
+            return
+        check_latches(self.core, self.core_size, self.latches)
+        if self.latches and not self.previous_reward:
+            raise ShoalError(
+                f"latches={self.latches} are opened by rewards: previous_reward must be True with them."
+            )
+        if self.previous_observation and not self.hidden_sizes:
+            raise ShoalError(
+                "previous_observation=True shows the features of the last layer before the core, and hidden_sizes=() "
+                "has none; give it a layer, such as (64,)."
+            )
+        if self.action_embedding and not self.previous_action:
+            raise ShoalError(
+                f"action_embedding={self.action_embedding} needs previous_action=True, or leave it 0."
+            )
+
+
+@trees.struct
+class NetworkClass:
+    """A class of networks without settings of its own, built as `Class(spec, key=key)`."""
+
+    groups: ClassVar[dict[str, tuple[str, ...]]] = {"actions": ("distribution",)}
+
+    network_class: Any = settings.hidden()  # or its module:Name
+    distribution: Distribution = "auto"
+    """Says how the environment is given the actions that the network's policy samples; auto takes what fits the
+    action space: categorical, or normal for a Box."""
+
+    def imported(self) -> Any:
+        """The class.
+
+        Raises:
+          ShoalError: it cannot be imported.
+        """
+        return _imported(self.network_class)
+
+    def build(self, spec: EnvSpec, key: Array) -> PyTree:
+        """A new network of the class."""
+        return self.imported()(spec, key=key)
+
+
+# Names by which Shoal's own networks are chosen, in configs of earlier versions too.
+OWN = {"shoal.nets.actor_critic:ActorCritic": NetworkConfig}
+
+
+def choose(network: Any) -> Any:
+    """The settings of a network, by its name, its class, or given themselves.
 
     Raises:
-      ShoalError: the class cannot be imported.
+      ShoalError: it cannot be imported, or is a dataclass that is no struct.
     """
-    network = class_of(config)
-    if network is not ActorCritic:
-        return network(spec, key=key)
-    common: dict[str, Any] = dict(
-        actor_sizes=config.hidden_sizes,
-        critic_sizes=config.critic_hidden_sizes,
-        activation=config.activation,
-        layer_norm=config.layer_norm,
-        shared=config.shared_torso,
-        distribution=config.distribution,
-        state_dependent_std=config.state_dependent_std,
-        initial_std=config.initial_std,
-        encoder=config.encoder,
-        key=key,
-    )
-    if config.core == "none":
-        return ActorCritic(spec, **common)
-    return RecurrentActorCritic(spec, core_options(config, spec), head_sizes=config.head_sizes, **common)
+    if settings.is_nested(network):
+        found: Any = network
+    elif isinstance(network, str) and network in OWN:
+        return OWN[network]()
+    elif isinstance(network, str | type) or callable(network):
+        found = _imported(network)
+        if isinstance(found, type) and import_name(found) in OWN:
+            return OWN[import_name(found)]()
+        if not dataclasses.is_dataclass(found):
+            return NetworkClass(network)
+        found = found() if isinstance(found, type) else found
+    else:
+        raise ShoalError(
+            f"network={network!r} is neither module:Name, nor a class, nor a network's settings."
+        )
+    if not trees.is_struct(found) or not hasattr(found, "build"):
+        raise ShoalError(
+            f"network={name_of(found)!r} is a dataclass, but no settings of a network: decorate it with "
+            "shoal.trees.struct, and give it a method build(spec, key)."
+        )
+    return found
 
 
-def core_options(config: Any, spec: EnvSpec) -> CoreOptions:
-    """What a config's network remembers by and is shown."""
-    return CoreOptions(
-        config.core,
-        config.core_size,
-        config.core_layers,
-        config.core_outputs,
-        config.latches,
-        action_size=actions.num_action_features(spec.action_space) if config.previous_action else 0,
-        action_embedding=config.action_embedding,
-        reward=config.previous_reward,
-        first=config.first_flag,
-        previous=config.previous_observation,
-        queries=config.queries,
-    )
+def name_of(network: Any) -> Any:
+    """The name by which `choose` finds a network's settings again; of a class that was given itself, the class."""
+    if isinstance(network, NetworkClass):
+        return network.network_class
+    return next((name for name, own in OWN.items() if own is type(network)), import_name(type(network)))
 
 
-def class_of(config: Any) -> Any:
-    """The class of a config's network, imported if it is given by name.
+def recurrent(network: NetworkSettings) -> NetworkConfig | None:
+    """The settings of a network that has a memory; None for one without."""
+    return network if isinstance(network, NetworkConfig) and network.core != "none" else None
+
+
+def widest_layer(network: NetworkSettings) -> int:
+    """The width of the widest hidden layer, where it is known, else 1."""
+    return max(network.hidden_sizes, default=1) if isinstance(network, NetworkConfig) else 1
+
+
+def distribution_of(network: NetworkSettings) -> str:
+    """The kind of distribution that a network's policy gives, "auto" included."""
+    return getattr(network, "distribution", "auto")
+
+
+def check_settings(network: NetworkSettings) -> None:
+    """Require that the settings of a network fit each other, by its method `validate`, if it has one.
 
     Raises:
-      ShoalError: it cannot be imported.
+      ShoalError: the first that does not.
     """
-    return import_object(config.network) if isinstance(config.network, str) else config.network
+    if hasattr(network, "validate"):
+        network.validate()
 
 
-def check(config: Any, spec: EnvSpec) -> None:
-    """A user's class can be the network of an algorithm; Shoal's own is known to.
+def check(network: NetworkSettings, spec: EnvSpec) -> None:
+    """Require that a user's network can be the network of an algorithm; Shoal's own is known to.
 
     Raises:
       ShoalError: what is wrong with it.
     """
-    network = class_of(config)
-    if network is not ActorCritic:
-        check_network(network, spec)
+    if isinstance(network, NetworkClass):
+        check_network(network.imported(), spec)
+    elif type(network) not in OWN.values():
+        check_network(_Builder(network), spec)
+
+
+class _Builder:
+    """A network's settings in the place of a class that is built as `Class(spec, key=key)`."""
+
+    def __init__(self, network: NetworkSettings):
+        self.network, self.__name__ = network, type(network).__name__
+
+    def __call__(self, spec: EnvSpec, *, key: Array) -> PyTree:
+        return self.network.build(spec, key)
+
+
+def _imported(network: Any) -> Any:
+    return import_object(network) if isinstance(network, str) else network

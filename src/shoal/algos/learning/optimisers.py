@@ -1,8 +1,10 @@
 """Optimisers by name, with one set of settings for all parameters or one each for actor and critic."""
 
 import ast
+import dataclasses
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +12,77 @@ import optax
 
 from shoal import hardware, trees
 from shoal.errors import ShoalError, nearest
+from shoal.needs import Needs, Table
+from shoal.trees import parameter
 from shoal.types import Array, PyTree
 from shoal.xla import backend
 from shoal.xla.packing import pack, pack_plain
+
+
+@trees.struct
+class OptimizerConfig:
+    """The settings of gradient steps, with one optimiser for all parameters or one each for actor and critic."""
+
+    needs: ClassVar[Table] = {
+        "critic_optimizer_args": (Needs("critic_optimizer", other_than=("", None), such_as="adam"),),
+    }
+    groups: ClassVar[dict[str, tuple[str, ...]]] = {
+        "most used": ("learning_rate",),
+        "optimisation": ("lr_schedule", "max_grad_norm", "optimizer", "optimizer_args"),
+        "the critic's own optimisation": (
+            *("separate_updates", "critic_learning_rate", "critic_max_grad_norm"),
+            *("critic_optimizer", "critic_optimizer_args"),
+        ),
+    }
+
+    learning_rate: float = parameter(3e-4, above=0.0)
+    """Sets the step size of the optimiser (of the actor's, where the critic has its own)."""
+    lr_schedule: Literal["constant", "linear", "cosine", "adaptive"] = "constant"
+    """Keeps the step size, lets it fall to 0 linearly or by a cosine, or adapts it to hold the KL at desired_kl."""
+    max_grad_norm: float = parameter(0.5, above=0.0, high=math.inf)
+    """Scales the gradient down to this global norm, of actor and critic together unless each has its own; inf never
+    does."""
+    optimizer: str = "adam"
+    """Takes this optimiser of Optax, by its name there."""
+    optimizer_args: tuple[str, ...] = ("eps=1e-5",)
+    """Gives the optimiser further arguments, each as name=value."""
+    separate_updates: bool = False
+    """Gives the critic an optimiser and a gradient clip of its own; any critic_ setting switches it on."""
+    critic_learning_rate: float | None = parameter(None, above=0.0)
+    """Sets the step size of the critic's optimiser; None takes learning_rate."""
+    critic_max_grad_norm: float | None = parameter(None, above=0.0, high=math.inf)
+    """Scales the critic's gradient down to this norm; None takes max_grad_norm."""
+    critic_optimizer: str | None = None
+    """Takes this optimiser for the critic; None takes the actor's, arguments included."""
+    critic_optimizer_args: tuple[str, ...] | None = None
+    """Gives critic_optimizer further arguments, each as name=value; None gives it none."""
+
+    def with_critic_defaults(self) -> "OptimizerConfig":
+        """Give each setting of the critic that is None the value of the actor's."""
+        own_arguments: tuple[str, ...] = () if self.critic_optimizer is not None else self.optimizer_args
+        actor_values: dict[str, Any] = {
+            "critic_learning_rate": self.learning_rate,
+            "critic_max_grad_norm": self.max_grad_norm,
+            "critic_optimizer": self.optimizer,
+            "critic_optimizer_args": own_arguments,
+        }
+        return dataclasses.replace(
+            self, **{k: x for k, x in actor_values.items() if getattr(self, k) is None}
+        )
+
+    def pairs(self) -> list[tuple[Any, Any]]:
+        """The critic's value of each setting, which may be None, and the actor's."""
+        names = ("learning_rate", "max_grad_norm", "optimizer", "optimizer_args")
+        return [(getattr(self, f"critic_{name}"), getattr(self, name)) for name in names]
+
+    def validate(self) -> None:
+        """Require that both optimisers are there and take their arguments; of a config with the critic's defaults.
+
+        Raises:
+          ShoalError: one of them is not, or does not.
+        """
+        optimizer_named(self.optimizer, self.optimizer_args, 0.1)
+        optimizer_named(self.critic_optimizer or "", self.critic_optimizer_args or (), 0.1)
 
 
 def schedule_factor(schedule: str, progress: Array) -> Array:
@@ -101,23 +171,26 @@ ELEMENTWISE = frozenset(
 )
 
 
-def build(config: Any, parts: Parts, rate: Array | float) -> optax.GradientTransformation:
+def build(config: OptimizerConfig, parts: Parts, rate: Array | float) -> optax.GradientTransformation:
     """The optimiser of a network's parts, its learning rates multiplied by `rate`.
 
     Built anew inside each update from the traced learning rate, so that a schedule is data. Its state
     does not depend on `rate`. With `separate_updates` actor and critic are clipped each for itself.
+
+    Args:
+      config: with the critic's defaults.
+      parts: of `split_parameters`, those of the critic apart or not.
+      rate: the factor of a schedule.
     """
 
-    def build_one(
-        name: str, texts: tuple[str, ...], learning_rate: Any, max_norm: Any
-    ) -> optax.GradientTransformation:
+    def build_one(name: Any, texts: Any, learning_rate: Any, max_norm: Any) -> optax.GradientTransformation:
         optimizer = optimizer_named(name, texts, learning_rate * rate)
         if not config.separate_updates:
             return optimizer
         return optax.chain(optax.clip_by_global_norm(max_norm), optimizer)
 
     actor = build_one(config.optimizer, config.optimizer_args, config.learning_rate, config.max_grad_norm)
-    if not (config.separate_updates or config.kl_stop):
+    if "critic" not in parts:
         return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), actor)
     critic = build_one(
         config.critic_optimizer,
@@ -136,19 +209,25 @@ def owner_of(path: tuple) -> str:
     return "critic" if "critic" in trees.path_name(path).split("/") else "actor"
 
 
-def split_parameters(config: Any, network: PyTree) -> tuple[Parts, Callable[[Parts], PyTree]]:
+def split_parameters(
+    config: OptimizerConfig, network: PyTree, *, is_split: bool
+) -> tuple[Parts, Callable[[Parts], PyTree]]:
     """A network's parameters by whose they are, and the function that makes a network of them again.
 
     Each part is one vector where its optimiser is elementwise, beside the leaves that are large, if there are any;
     else it is a tuple of the leaves as they are.
+
+    Args:
+      config: with the critic's defaults.
+      network: whose leaves are its parameters.
+      is_split: whether the critic's are a part of their own, and not the actor's.
     """
     paths, structure = jax.tree_util.tree_flatten_with_path(network)
-    is_split = config.separate_updates or config.kl_stop
     owners = [owner_of(path) if is_split else "actor" for path, _ in paths]
     if is_split and "critic" not in owners:
         raise ShoalError(
-            f"network={config.network!r} has no attribute named 'critic', by which separate_updates and target_kl "
-            "tell the critic's parameters from the actor's; name it so, or leave both off."
+            f"the network {type(network).__name__} has no attribute named 'critic', by which separate_updates and "
+            "target_kl tell the critic's parameters from the actor's; name it so, or leave both off."
         )
     optimizer_names = {"actor": config.optimizer, "critic": config.critic_optimizer}
     parts: Parts = {}
