@@ -353,7 +353,7 @@ def test_a_run_whose_scores_were_never_finite_is_saved_and_says_so(never_finite)
 
 def test_no_seed_of_it_is_the_best(never_finite, monkeypatch):
     run, environment, config = never_finite
-    monkeypatch.setattr("shoal.experiment.registry.config_class", lambda _: type(config))
+    monkeypatch.setattr("shoal.experiment.catalogue.config_class", lambda _: type(config))
     with pytest.raises(
         shoal.ShoalError,
         match=r"^no score of the run '.*' was ever finite, so that no seed is the best; name one: seed=5, 6\.$",

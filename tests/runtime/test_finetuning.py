@@ -17,7 +17,7 @@ from shoal.runtime.disk import policy_files
 from shoal.runtime.run import Settings
 from shoal.runtime.trainer import member_shapes
 from shoal.settings import with_settings
-from shoal.types import Algorithm, spec_of
+from shoal.types import Algorithm, Clock, spec_of
 
 SEEDS = (0, 1, 2)
 ENV = envs.make("CartPole-v1")
@@ -65,7 +65,7 @@ def test_parameters_and_normalisers_are_taken_over_and_nothing_else(source, seed
                 np.testing.assert_array_equal(x[k], learned[name][k % len(SEEDS)], err_msg=name)
         elif not name.startswith("best/policy"):
             np.testing.assert_array_equal(x, before[name], err_msg=name)
-    acting = new.config.algorithm(spec_of(ENV)).policy(new.learner)
+    acting = new.config.algorithm(spec_of(ENV)).policy(new.learner, Clock.zero())
     assert jax.tree.all(
         jax.tree.map(np.array_equal, new.best.policy, acting)
     )  # the first best is not untrained

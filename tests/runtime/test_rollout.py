@@ -131,7 +131,7 @@ from shoal.envs.batch import Batch
 from shoal.runtime import machine
 from shoal.runtime.rollout import RolloutState, no_ended_episodes, rollout
 from shoal.runtime.run import Episodes
-from shoal.types import spec_of
+from shoal.types import Clock, spec_of
 
 machine.prepare(1)
 for num_envs in (2, 16):

@@ -56,7 +56,7 @@ def check_ppo(config: Any, spec: EnvSpec, num_envs: int, num_steps: int) -> None
         raise ShoalError(
             "shared_torso=True leaves nothing for the critic_ settings to apply to; use separate torsos."
         )
-    if spec.critic_only and config.shared_torso:
+    if spec.critic_only and is_own and network.shared_torso:
         raise ShoalError(
             f"shared_torso=True shows the critic what the actor sees, and critic_only={spec.critic_only} is for the "
             "critic only; use separate torsos."

@@ -199,7 +199,7 @@ def test_a_kill_while_saving_leaves_the_old_policy_or_the_new(run, moment):
     run.save_policy("best", {"w": np.zeros(2)}, {"version": 0})
     code = f"""
         import os, numpy as np
-        from shoal.runtime import directory
+        from shoal.runtime.disk import directory
         def die(*args, **kwargs): os._exit(9)
         whole = directory.write_arrays
         def torn(path, leaves):
@@ -456,7 +456,7 @@ FULL = """
     import resource, signal, sys
     import numpy as np
     from shoal.errors import ShoalError
-    from shoal.runtime.directory import RunDirectory
+    from shoal.runtime.disk.directory import RunDirectory
     run = RunDirectory.open(sys.argv[1])
     rows = [{{"step": k}} for k in range(3)]
     run.append_metrics(rows)
@@ -524,7 +524,7 @@ def test_a_damaged_policy_is_one_sentence_and_no_noise(run):
     code = f"""
         import gc
         from shoal.errors import ShoalError
-        from shoal.runtime.directory import RunDirectory
+        from shoal.runtime.disk.directory import RunDirectory
         try:
             RunDirectory.open({str(run.path)!r}).load_policy("best")
         except ShoalError as error:

@@ -101,9 +101,9 @@ def test_an_unwritable_path_is_one_sentence(tmp_path):
 def test_nothing_global_is_touched(tmp_path):
     code = f"""
 import sys
-from shoal.runtime import plot
+from shoal.runtime.show import plots
 assert "matplotlib" not in sys.modules
-plot.plot_learning_curve({str(tmp_path / "a.png")!r}, [0, 1], [[0.0], [1.0]], "x")
+plots.plot_learning_curve({str(tmp_path / "a.png")!r}, [0, 1], [[0.0], [1.0]], "x")
 print("matplotlib.pyplot" in sys.modules)
 """
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -183,7 +183,7 @@ def test_what_is_a_terminal(monkeypatch):
 
 CODE = """
 import sys
-from shoal.runtime.progress import Progress
+from shoal.runtime.show.progress import Progress
 with Progress(10, "run") as progress:
     progress.update(5, 1000, score=1)
 print("rich" in sys.modules)

@@ -16,10 +16,11 @@ from shoal.envs.base import environment, restart, transition
 from shoal.errors import ShoalError
 from shoal.runtime.evaluation import play_episodes
 from shoal.runtime.show import films, recording
+from shoal.settings import with_settings
 from shoal.spaces import Box, Discrete
 from shoal.types import Clock, spec_of
 
-CONFIG = config_class("ppo")(hidden_sizes=(8,), core="gru", core_size=4)
+CONFIG = with_settings(config_class("ppo")(), hidden_sizes=(8,), core="gru", core_size=4)
 
 
 @environment
