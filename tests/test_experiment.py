@@ -123,7 +123,7 @@ def test_a_users_algorithm_by_name_class_or_value():
         (
             envs.make("CartPole-NoVelocity-v1", gravity=5.0, trial_episodes=3),
             "CartPole-NoVelocity-v1",
-            {"gravity": 5.0, "trial_episodes": 3},
+            {"gravity": 5.0, "trial_episodes": 3, "critic_state": False},
         ),
         (
             envs.Trial(envs.TimeLimit(Halves(), 9), 2),

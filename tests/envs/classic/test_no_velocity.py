@@ -74,6 +74,7 @@ def test_what_is_hidden_does_not_show(name):
 def test_parameters_and_limit_are_those_of_the_whole_environment(name):
     full = NAMES[name][0]
     mine, theirs = parameters_of(name), parameters_of(full)
+    assert mine.pop("critic_state").default is False
     assert {k: (x.default, x.annotation) for k, x in mine.items()} == {
         k: (x.default, x.annotation) for k, x in theirs.items()
     }
