@@ -11,7 +11,7 @@ from shoal import envs
 from shoal.runtime import population as populations
 from shoal.runtime.rollout import RolloutState, no_ended_episodes, rollout
 from shoal.runtime.run import Run, Stream, batch_of, group_key, stream_key
-from shoal.types import Trajectory, spec_of
+from shoal.types import Clock, Trajectory, spec_of
 
 
 def act(run: Run) -> tuple[Run, Trajectory]:
@@ -20,7 +20,7 @@ def act(run: Run) -> tuple[Run, Trajectory]:
     rollout_state, trajectory = rollout(
         batch_of(run.environment, run.settings),
         algorithm,
-        algorithm.policy(run.learner),
+        algorithm.policy(run.learner, Clock.zero()),
         RolloutState(run.state, run.timestep, run.memory, run.episodes, no_ended_episodes()),
         group_key(stream_key(run.key, Stream.ROLLOUT, run.updates), run.settings),
         run.settings.num_steps,

@@ -13,7 +13,7 @@ from shoal.runtime.evaluation import evaluate_policy
 from shoal.runtime.loop import train
 from shoal.runtime.run import Run, start
 from shoal.runtime.trainer import stack_members
-from shoal.types import spec_of
+from shoal.types import Clock, spec_of
 
 
 def build(sizes: Namespace) -> Solver:
@@ -32,7 +32,7 @@ def build(sizes: Namespace) -> Solver:
         member = populations.take_member(run, 0)
         algorithm = member.config.algorithm(spec_of(member.environment))
         sampled = static._replace(eval_mode="sampled", eval_max_steps=500)
-        policy = algorithm.policy(member.learner)
+        policy = algorithm.policy(member.learner, Clock.zero())
         return evaluate_policy(member.environment, algorithm, policy, key, sampled, EVALUATION_EPISODES)[
             "return_mean"
         ]
