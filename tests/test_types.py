@@ -12,7 +12,8 @@ from shoal import trees
 from shoal.envs import Flatten, FrameStack, TimeLimit, make
 from shoal.envs.trials import Trial
 from shoal.errors import ShoalError
-from shoal.nets.memory.recurrent import NetworkInputs
+from shoal.nets.memory import sequences
+from shoal.nets.memory.sequences import NetworkInputs
 from shoal.runtime.loop import update_once
 from shoal.runtime.run import ENV_AXIS, Settings, clock_of, policy_of, start
 from shoal.types import Mean, TimeStep, Trajectory, spec_of, transitions
@@ -162,7 +163,7 @@ def test_the_critic_reads_the_state_and_the_actor_does_not(core, tmp_path):
         if core == "none":
             return network.policy(observation).logits, network.value(observation)
         inputs = NetworkInputs(observation, first=first)
-        unrolled = network.unroll(network.initial((1,)), inputs)
+        unrolled = sequences.unroll(network, sequences.initial(network, (1,)), inputs)
         return unrolled.distribution.logits, unrolled.value
 
     (logits, value), (same_logits, other_value) = outputs(0.0), outputs(0.5)

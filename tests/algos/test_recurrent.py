@@ -16,8 +16,9 @@ from shoal.algos.acting import actions, memories
 from shoal.algos.learning import minibatches, optimisers
 from shoal.algos.ppo import PPOConfig
 from shoal.errors import ShoalError
+from shoal.nets.memory import sequences
 from shoal.nets.memory.cores import CELLS
-from shoal.nets.memory.recurrent import Memories, NetworkInputs
+from shoal.nets.memory.sequences import Memories, NetworkInputs
 from shoal.runtime.acting import TrainedPolicy
 from shoal.settings import with_settings
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
@@ -182,7 +183,9 @@ def acted(config, spec, key):
         parts = memories.unpack(memory)
         observation = ppo.normalise(policy.observation, timestep.observation)
         inputs = memories.network_inputs(config, timestep, observation, parts.action)
-        one = network.unroll(Memories(parts.carry, critic), jax.tree.map(lambda x: x[None], inputs))
+        one = sequences.unroll(
+            network, Memories(parts.carry, critic), jax.tree.map(lambda x: x[None], inputs)
+        )
         memory, action, extras = algorithm.act(policy, memory, timestep, key)
         return (memory, one.after.critic), (action, extras, one.value[0])
 
@@ -291,7 +294,8 @@ def test_the_critics_memory_goes_on_with_the_next_rollout():
             steps = jax.tree.map(lambda x: x[a : b + 1], trajectory.timesteps)
             return Trajectory(steps, *cut, memory)
 
-        _, _, before = ppo.replay_rollout(config, DISCRETE, learner, trajectory)
+        each_step = dataclasses.replace(config, chunk_length=1)
+        _, _, before = ppo.replay_rollout(each_step, DISCRETE, learner, trajectory)
         _, second, _ = ppo.prepare(config, DISCRETE, (), learner, part(0, 4, trajectory.memory))
         carry = jax.tree.map(lambda x: x[4], before.actor)
         rest = part(4, 6, memories.Memory(carry, (), ()))
@@ -335,8 +339,8 @@ def test_the_gradient_is_that_of_stepping_through_each_chunk():
             total, memory = 0.0, None
             for t in range(T):
                 if t % length == 0:
-                    memory = jax.tree.map(lambda x, t=t: x[t], before)
-                one = network.unroll(memory, jax.tree.map(lambda x, t=t: x[t : t + 1], inputs))
+                    memory = jax.tree.map(lambda x, t=t: x[t // length], before)
+                one = sequences.unroll(network, memory, jax.tree.map(lambda x, t=t: x[t : t + 1], inputs))
                 memory, weight = one.after, whole.weight[:, t]
                 ratio = jnp.exp(one.distribution.log_prob(whole.raw_action[:, t])[0] - whole.log_prob[:, t])
                 advantage = whole.advantage[:, t]
@@ -363,11 +367,11 @@ def test_burning_in_is_running_over_the_steps_before():
         network = noisy(learner.shared.network, jax.random.key(9))
         rows, _, _ = ppo.prepare(config, DISCRETE, (), learner, trajectory)
         inputs, _, before = ppo.replay_rollout(config, DISCRETE, learner, trajectory)
-        fresh = network.unroll(
-            jax.tree.map(lambda x: x[1], before), jax.tree.map(lambda x: x[1:6], inputs)
+        fresh = sequences.unroll(
+            network, jax.tree.map(lambda x: x[1], before), jax.tree.map(lambda x: x[1:6], inputs)
         ).value[2:]
-        first = network.unroll(
-            jax.tree.map(lambda x: x[0], before), jax.tree.map(lambda x: x[:3], inputs)
+        first = sequences.unroll(
+            network, jax.tree.map(lambda x: x[0], before), jax.tree.map(lambda x: x[:3], inputs)
         ).value
         plain = dataclasses.replace(config, burn_in=0)
         stale, _, _ = ppo.prepare(plain, DISCRETE, (), learner, trajectory)
@@ -467,7 +471,7 @@ def test_a_trained_policy_remembers():
         reward=jnp.where(first, 0.0, rewards),
     )
     carry = memories.unpack(algorithm.memory((3,))).carry
-    after, distribution = policy.parameters.actor.policy(carry, inputs)
+    after, distribution = policy.parameters.actor.apply(carry, inputs, inputs.first)
     np.testing.assert_array_equal(taken, distribution.mode())
     jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), memory.carry, after)
     memory, alone = policy.initial_memory(), []

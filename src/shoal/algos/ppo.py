@@ -25,7 +25,8 @@ from shoal.algos.learning.optimisers import OptimizerConfig
 from shoal.arguments import LARGEST_INDEX
 from shoal.needs import Needs, Table
 from shoal.nets.actor_critic import acting_part
-from shoal.nets.memory.recurrent import Memories, NetworkInputs
+from shoal.nets.memory import sequences
+from shoal.nets.memory.sequences import Memories, NetworkInputs
 from shoal.ops import policy_losses, returns, statistics, value_losses
 from shoal.trees import parameter
 from shoal.types import (
@@ -238,7 +239,7 @@ class Extras(NamedTuple):
     )
     log_prob: Array  # of the raw action
     distribution: PyTree  # that the action was drawn from, where the surrogate needs it
-    carry: PyTree  # of the actor's core after the step; () if it has none
+    memory: PyTree  # of the actor after the step; () if it has none, or does not keep it for each step
 
 
 def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorithm:
@@ -288,9 +289,10 @@ def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorit
         memory = memories.pack(memories.Memory(carry, previous, noise))
         stored_distribution = distribution if config.surrogate == "penalty" else ()
         log_prob = actions.log_prob(distribution, raw)
+        kept = carry if sequences.keeps_memories(policy.actor) else ()
         if not isinstance(spec.action_space, spaces.Box):
-            return memory, raw, Extras((), log_prob, stored_distribution, carry)
-        return memory, to_action(raw), Extras(raw, log_prob, stored_distribution, carry)
+            return memory, raw, Extras((), log_prob, stored_distribution, kept)
+        return memory, to_action(raw), Extras(raw, log_prob, stored_distribution, kept)
 
     return Algorithm(init, memory, policy, act, functools.partial(update, config, spec, axis), inherit)
 
@@ -358,7 +360,7 @@ def prepare(
     weight, discount = steps.weight, config.gamma * steps.discount
     reward, learner = scale_rewards(config, axis, learner, after, weight)
 
-    inputs, value, memories_before = replay_rollout(config, spec, learner, trajectory)
+    inputs, value, starts = replay_rollout(config, spec, learner, trajectory)
     gae = jax.vmap(returns.gae, in_axes=(1, 1, 1, 1, 1, None, 1), out_axes=1)
     advantage = gae(reward, discount, after.last, value[:-1], value[1:], config.gae_lambda, weight)
     target = advantage + value[:-1]
@@ -394,13 +396,13 @@ def prepare(
         **metric_means.moment_metrics("value", value[:-1], weight, axis),
         **metric_means.moment_metrics("advantage", advantage, weight, axis),
     }
-    if memories_before:
+    if starts:
         local = memories.unpack_local(learner.local)._replace(
-            critic=jax.tree.map(lambda x: x[-1], memories_before.critic)
+            critic=jax.tree.map(lambda x: x[-1], starts.critic)
         )
         learner = learner._replace(local=memories.pack_local(local))
     rows = minibatches.to_rows(config, rows)._replace(
-        start=minibatches.chunk_starts(config, step_inputs, memories_before)
+        start=minibatches.chunk_starts(config, step_inputs, without_last(starts))
     )
     return rows, learner, metrics
 
@@ -408,17 +410,19 @@ def prepare(
 def replay_rollout(
     config: PPOConfig, spec: EnvSpec, learner: Learner, trajectory: Trajectory
 ) -> tuple[NetworkInputs, Array, PyTree]:
-    """What the network saw at each of T+1 steps, its values [T+1, N], and its memories from before each step.
+    """What the network saw at each of T+1 steps, its values [T+1, N], and its memories at the chunks' starts.
 
-    With the parameters that acted: a network without memory, and a critic with one of its own, runs once over all of
-    them; what acting remembers of its own memory is not computed again.
+    With the parameters that acted; the last of the memories is from before step T. A network without memory, and a
+    critic with one of its own, runs once over all steps; the memories that acting kept are not computed again.
     """
     memory = memories.unpack(trajectory.memory)
     observation = normalise(learner.shared.observation, trajectory.timesteps.observation)
     previous = memories.previous_actions(spec, memory.action, raw_actions(trajectory))
     inputs = memories.network_inputs(config, trajectory.timesteps, observation, previous)
     carries = Memories(memory.carry, memories.unpack_local(learner.local).critic)
-    return inputs, *memories.values(learner.shared.network, carries, trajectory.extras.carry, inputs)
+    num_steps = len(trajectory.actions)
+    steps = (*minibatches.start_steps(config, num_steps), num_steps)
+    return inputs, *memories.values(learner.shared.network, carries, trajectory.extras.memory, inputs, steps)
 
 
 def raw_actions(trajectory: Trajectory) -> Array:
@@ -428,7 +432,7 @@ def raw_actions(trajectory: Trajectory) -> Array:
 
 
 def without_last(tree: PyTree) -> PyTree:
-    """The entries of T+1 time-steps that an action was taken at: all but the last."""
+    """All but the last entry: of T+1 time-steps those that an action was taken at."""
     return jax.tree.map(lambda x: x[:-1], tree)
 
 

@@ -53,9 +53,9 @@ def policy_and_value(
 
 
 def acting_part(network: Any) -> Any:
-    """The part of a network that acting needs: its `actor` if that has a `policy`, or all of it."""
+    """The part of a network that acting needs: its `actor` if that can act (`policy` or `apply`), or all of it."""
     actor = getattr(network, "actor", None)
-    return actor if hasattr(actor, "policy") else network
+    return actor if hasattr(actor, "policy") or hasattr(actor, "apply") else network
 
 
 class Actor(nnx.Module):

@@ -4,6 +4,7 @@ A network without one sees each step by itself. It is the case of empty memories
 that nothing is computed, stored or shuffled for them.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -11,15 +12,16 @@ import jax.numpy as jnp
 
 from shoal import spaces, trees
 from shoal.algos.acting import actions, networks
-from shoal.nets.memory.recurrent import Memories, NetworkInputs
+from shoal.nets.memory import sequences
 from shoal.nets.memory.recurrent import initial as initial_carry
+from shoal.nets.memory.sequences import Memories, NetworkInputs
 from shoal.types import EPISODE_ENDED, Array, EnvSpec, PyTree, TimeStep
 
 
 class Memory(NamedTuple):
     """What a recurrent policy carries from step to step, [N, ...]; each () where it has none."""
 
-    carry: PyTree  # of the actor's core
+    carry: PyTree  # of the actor, or of a joint network
     action: PyTree  # the previous one as numbers, zeros for none
     noise: PyTree  # of correlated exploration
 
@@ -28,12 +30,12 @@ class Local(NamedTuple):
     """What belongs to each environment, [N, ...], where the critic has a memory of its own."""
 
     discounted: Array  # the running discounted return
-    critic: PyTree  # the critic's carry from before the next rollout
+    critic: PyTree  # the critic's memory from before the next rollout
 
 
 def is_recurrent(config: Any) -> bool:
     """Whether a config's network has a memory."""
-    return networks.recurrent(config.network) is not None
+    return networks.has_memory(config.network)
 
 
 def initial(config: Any, spec: EnvSpec, batch_shape: tuple[int, ...]) -> PyTree:
@@ -41,13 +43,12 @@ def initial(config: Any, spec: EnvSpec, batch_shape: tuple[int, ...]) -> PyTree:
     noise: PyTree = ()
     if config.correlated_noise:
         noise = jnp.zeros((*batch_shape, spaces.zeros(spec.action_space).size))
-    network = networks.recurrent(config.network)
-    if network is None:
+    if not is_recurrent(config):
         return pack(Memory((), (), noise))
     action: PyTree = ()
-    if network.previous_action:
+    if networks.shows(config.network, "previous_action"):
         action = jnp.zeros((*batch_shape, actions.num_action_features(spec.action_space)))
-    return pack(Memory(_carry(network, spec, network.hidden_sizes, batch_shape), action, noise))
+    return pack(Memory(_initial_memories(config.network, spec, batch_shape).actor, action, noise))
 
 
 def unpack(memory: PyTree) -> Memory:
@@ -63,10 +64,9 @@ def pack(memory: Memory) -> PyTree:
 def initial_local(config: Any, spec: EnvSpec, num_envs: int) -> Array | Local:
     """What belongs to each environment before its first step."""
     discounted = jnp.zeros((num_envs,))
-    network = networks.recurrent(config.network)
-    if network is None or network.shared_torso:
+    if not is_recurrent(config):
         return discounted
-    return Local(discounted, _carry(network, spec, network.critic_sizes, (num_envs,)))
+    return pack_local(Local(discounted, _initial_memories(config.network, spec, (num_envs,)).critic))
 
 
 def unpack_local(local: Array | Local) -> Local:
@@ -79,12 +79,20 @@ def pack_local(local: Local) -> Array | Local:
     return local if jax.tree.leaves(local.critic) else local.discounted
 
 
-def _carry(
-    network: networks.NetworkConfig, spec: EnvSpec, sizes: tuple[int, ...], batch_shape: tuple[int, ...]
-) -> PyTree:
-    """The memory of a torso with layers of `sizes` before its core."""
-    width = sizes[-1] if sizes else 0  # of use only where it shows the step before, which takes a layer
-    return initial_carry(network.core_options(spec), width, batch_shape)
+def _initial_memories(
+    network: networks.NetworkSettings, spec: EnvSpec, batch_shape: tuple[int, ...]
+) -> Memories:
+    """The memories of a network's sequences that have just begun; the network is built as shapes only."""
+    if not isinstance(network, networks.NetworkConfig):
+        shapes = jax.eval_shape(lambda key: network.build(spec, key), jax.random.key(0))
+        return sequences.initial(shapes, batch_shape)
+    options, shared = network.core_options(spec), network.shared_torso
+
+    def carry(sizes: tuple[int, ...]) -> PyTree:
+        width = sizes[-1] if sizes else 0  # of use only where it shows the step before, which takes a layer
+        return initial_carry(options, width, batch_shape)
+
+    return Memories(carry(network.hidden_sizes), () if shared else carry(network.critic_sizes))
 
 
 def network_inputs(config: Any, timestep: TimeStep, observation: PyTree, previous: PyTree) -> NetworkInputs:
@@ -92,12 +100,13 @@ def network_inputs(config: Any, timestep: TimeStep, observation: PyTree, previou
 
     The previous action and the reward of the step that a memory begins with are none: zeros.
     """
-    network = networks.recurrent(config.network)
-    if network is None:
+    if not is_recurrent(config):
         return NetworkInputs(observation, timestep.action_mask)
     starts = memory_starts(config, timestep)
     action = trees.where(starts, jax.tree.map(jnp.zeros_like, previous), previous)
-    reward = jnp.where(starts, 0.0, timestep.reward) if network.previous_reward else ()
+    reward = (
+        jnp.where(starts, 0.0, timestep.reward) if networks.shows(config.network, "previous_reward") else ()
+    )
     return NetworkInputs(observation, timestep.action_mask, starts, action, reward)
 
 
@@ -120,19 +129,21 @@ def policy_step(actor: PyTree, carry: PyTree, inputs: NetworkInputs) -> tuple[Py
     """One step of N sequences: the new carry, and the distribution of the next action [N]."""
     if isinstance(inputs.first, tuple):
         return (), actor.policy(inputs.observation, inputs.action_mask)
-    carry, distribution = actor.policy(carry, jax.tree.map(lambda x: x[None], inputs))
-    return carry, jax.tree.map(lambda x: x[0], distribution)
+    return sequences.policy_step(actor, carry, inputs)
 
 
-def values(network: PyTree, carries: Memories, after: PyTree, inputs: NetworkInputs) -> tuple[Array, PyTree]:
-    """The values of T+1 steps, [T+1, N], and the memories from before each of them; () for none.
+def values(
+    network: PyTree, carries: Memories, after: PyTree, inputs: NetworkInputs, steps: Sequence[int]
+) -> tuple[Array, PyTree]:
+    """The values of T+1 steps, [T+1, N], and the memories from before some of them; () for none.
 
     Args:
       network: whose parameters acted.
       carries: from before the first step.
-      after: the actor's memories from after each of the T steps that it acted at.
+      after: the actor's memories from after each of the T steps that it acted at, or () (`sequences.replay`).
       inputs: at all T+1 steps.
+      steps: numbers of those whose memories are asked for, the last of which is T.
     """
     if isinstance(inputs.first, tuple):
         return network.value(inputs.observation), ()
-    return network.values(carries, after, inputs)
+    return sequences.replay(network, carries, after, inputs, steps)

@@ -16,7 +16,7 @@ from shoal.needs import Needs, Table
 from shoal.nets.activations import activation
 from shoal.nets.actor_critic import ActorCritic
 from shoal.nets.memory.cores import check_latches
-from shoal.nets.memory.recurrent import CoreOptions, RecurrentActorCritic
+from shoal.nets.memory.recurrent import CoreOptions, RecurrentActorCritic, SharedRecurrentActorCritic
 from shoal.nets.network_check import check_network
 from shoal.trees import parameter
 from shoal.types import Array, EnvSpec, PyTree
@@ -130,7 +130,6 @@ class NetworkConfig:
             critic_sizes=self.critic_sizes,
             activation=self.activation,
             layer_norm=self.layer_norm,
-            shared=self.shared_torso,
             distribution=self.distribution,
             state_dependent_std=self.state_dependent_std,
             initial_std=self.initial_std,
@@ -138,8 +137,9 @@ class NetworkConfig:
             key=key,
         )
         if self.core == "none":
-            return ActorCritic(spec, **common)
-        return RecurrentActorCritic(spec, self.core_options(spec), head_sizes=self.head_sizes, **common)
+            return ActorCritic(spec, shared=self.shared_torso, **common)
+        recurrent = SharedRecurrentActorCritic if self.shared_torso else RecurrentActorCritic
+        return recurrent(spec, self.core_options(spec), head_sizes=self.head_sizes, **common)
 
     def core_options(self, spec: EnvSpec) -> CoreOptions:
         """What the network remembers by and is shown."""
@@ -246,9 +246,21 @@ def name_of(network: Any) -> Any:
     return next((name for name, own in OWN.items() if own is type(network)), import_name(type(network)))
 
 
-def recurrent(network: NetworkSettings) -> NetworkConfig | None:
-    """The settings of a network that has a memory; None for one without."""
-    return network if isinstance(network, NetworkConfig) and network.core != "none" else None
+def has_memory(network: NetworkSettings) -> bool:
+    """Whether a network remembers from step to step: Shoal's own with a core, another where it declares so."""
+    if isinstance(network, NetworkConfig):
+        return network.core != "none"
+    return bool(getattr(_declaring(network), "has_memory", False))
+
+
+def shows(network: NetworkSettings, name: str) -> bool:
+    """Whether a network with memory is shown the `previous_action` or the `previous_reward`; by default it is."""
+    return bool(getattr(_declaring(network), name, True))
+
+
+def _declaring(network: NetworkSettings) -> Any:
+    """What holds a network's declarations: its settings, or its class where it has none."""
+    return network.imported() if isinstance(network, NetworkClass) else network
 
 
 def widest_layer(network: NetworkSettings) -> int:

@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from shoal import trees
 from shoal.algos.acting import memories
 from shoal.nets.actor_critic import policy_and_value
-from shoal.nets.memory.recurrent import NetworkInputs
+from shoal.nets.memory import sequences
+from shoal.nets.memory.sequences import NetworkInputs
 from shoal.ops import permutations, statistics
 from shoal.types import Array, PyTree
 from shoal.xla.gathering import take_rows_of_each
@@ -21,7 +23,7 @@ from shoal.xla.gathering import take_rows_of_each
 class ChunkStart(NamedTuple):
     """Where the replay of each chunk starts; () throughout without memory."""
 
-    carry: PyTree = ()  # [C, ...], from before the burn-in where there is one, else before the chunk
+    memory: PyTree = ()  # [C, ...], from before the burn-in where there is one, else before the chunk
     burn_in: PyTree = ()  # the steps before the chunk, [C, B, ...]
     has_burn_in: PyTree = ()  # whether there are any, [C]: the rollout's first chunks have none
 
@@ -54,29 +56,36 @@ def to_rows(config: Any, tree: PyTree) -> PyTree:
     return jax.tree.map(to_chunks, tree)
 
 
-def chunk_starts(config: Any, inputs: NetworkInputs, before: PyTree) -> ChunkStart:
+def start_steps(config: Any, num_steps: int) -> tuple[int, ...]:
+    """The steps of a rollout before which the replay of each chunk starts, its burn-in included; () without memory."""
+    if not memories.is_recurrent(config):
+        return ()
+    length = config.chunk_length or num_steps
+    return tuple(max(step - config.burn_in, 0) for step in range(0, num_steps, length))
+
+
+def chunk_starts(config: Any, inputs: NetworkInputs, starts: PyTree) -> ChunkStart:
     """Where the replay of each chunk starts.
 
     Args:
       config: whose `chunk_length` and `burn_in` count.
       inputs: of the network at the rollout's T steps, [T, N, ...].
-      before: the memories from before each of at least T steps, [T, N, ...]; () for none.
+      starts: the memories from before each of `start_steps`, [len(start_steps), N, ...]; () for none.
     """
     if not memories.is_recurrent(config):
         return ChunkStart()
     steps, envs = inputs.first.shape  # type: ignore[union-attr]
     length, burn_in = config.chunk_length or steps, config.burn_in
     first_steps = jnp.arange(0, steps, length)
-    carry_steps = jnp.maximum(first_steps - burn_in, 0)
-    carry = jax.tree.map(lambda x: x[carry_steps].reshape(-1, *x.shape[2:]), before)
+    memory = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), starts)
     if burn_in == 0 or steps == length:
-        return ChunkStart(carry)
+        return ChunkStart(memory)
     window = jnp.maximum(first_steps[:, None] + jnp.arange(-burn_in, 0), 0)
 
     def preceding(x: Array) -> Array:
         return jnp.swapaxes(x[window], 1, 2).reshape(-1, burn_in, *x.shape[2:])
 
-    return ChunkStart(carry, jax.tree.map(preceding, inputs), jnp.repeat(first_steps > 0, envs))
+    return ChunkStart(memory, jax.tree.map(preceding, inputs), jnp.repeat(first_steps > 0, envs))
 
 
 def replay(network: PyTree, batch: Rows) -> tuple[Rows, Any, Array]:
@@ -87,21 +96,17 @@ def replay(network: PyTree, batch: Rows) -> tuple[Rows, Any, Array]:
     """
     if isinstance(batch.inputs.first, tuple):
         return batch, *policy_and_value(network, batch.inputs.observation, batch.inputs.action_mask)
-    carry, burn_in, has_burn_in = batch.start
+    memory, burn_in, has_burn_in = batch.start
     if burn_in:
-        burned_in = network.unroll(carry, jax.tree.map(_time_first, burn_in)).after
-        carry = _where_rows(has_burn_in, jax.lax.stop_gradient(burned_in), carry)
+        burned_in = sequences.unroll(network, memory, jax.tree.map(_time_first, burn_in)).after
+        memory = trees.where(has_burn_in, jax.lax.stop_gradient(burned_in), memory)
     batch = jax.tree.map(_time_first, batch._replace(start=ChunkStart()))
-    unrolled = network.unroll(carry, batch.inputs)
+    unrolled = sequences.unroll(network, memory, batch.inputs)
     return batch, unrolled.distribution, unrolled.value
 
 
 def _time_first(x: Array) -> Array:
     return jnp.swapaxes(x, 0, 1)
-
-
-def _where_rows(condition: Array, on_true: PyTree, on_false: PyTree) -> PyTree:
-    return jax.tree.map(lambda x, y: jnp.where(condition[:, None], x, y), on_true, on_false)
 
 
 class Minibatch(NamedTuple):

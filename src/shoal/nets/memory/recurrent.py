@@ -6,7 +6,7 @@ with T = 1. The layers before and after the core take all steps at once.
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from shoal.nets.heads import head_for
 from shoal.nets.memory import cores
 from shoal.nets.memory.cores import Carry, RecurrentCore
 from shoal.nets.memory.queries import CellQueries
+from shoal.nets.memory.sequences import NetworkInputs
 from shoal.nets.mlp import MLP
 from shoal.types import EnvSpec, PyTree, without_entries
 from shoal.xla import backend
@@ -25,32 +26,6 @@ from shoal.xla.plain import USE_PLAIN
 from shoal.xla.repeats import apply_to_distinct
 
 Array = jax.Array
-
-
-class NetworkInputs(NamedTuple):
-    """What a network sees at each step, with leading axes [T, N] where it has a memory; () for what it is not shown."""
-
-    observation: PyTree
-    action_mask: Array | None = None
-    first: PyTree = ()  # whether the memory is cleared before the step: one that begins an episode or a trial
-    action: PyTree = ()  # the previous action as numbers [..., A], zeros for none
-    reward: PyTree = ()  # of the step that led here
-
-
-class Memories(NamedTuple):
-    """The memory of an actor and, unless it shares the actor's, of a critic."""
-
-    actor: Carry
-    critic: Carry | tuple = ()
-
-
-class Unrolled(NamedTuple):
-    """What a network with memory gives for T steps."""
-
-    distribution: Distribution  # [T, N]
-    value: Array  # [T, N]
-    before: Memories  # from before each step, [T, N, ...]
-    after: Memories  # from after the last one, [N, ...]
 
 
 class CoreOptions(NamedTuple):
@@ -255,7 +230,8 @@ class RecurrentActor(nnx.Module):
         **torso: Any,
     ):
         torso_key, head_key = jax.random.split(key)
-        self.torso = RecurrentTorso(spec, core, key=torso_key, **torso)
+        self.critic_only = spec.critic_only
+        self.torso = RecurrentTorso(spec.of_actor, core, key=torso_key, **torso)
         self.head = head_for(
             spec.action_space,
             distribution,
@@ -273,120 +249,29 @@ class RecurrentActor(nnx.Module):
             **style,
         )
 
-    def policy(self, carry: Carry, inputs: NetworkInputs) -> tuple[Carry, Distribution]:
-        """The carry after the last step, and a distribution at each: all that acting needs."""
-        carry, features, _ = self.torso.unroll(carry, inputs)
-        return carry, self.distribution(features, inputs.action_mask)
+    @property
+    def keeps_memories(self) -> bool:
+        """Whether a rollout keeps the memory of each step: a core's is a few vectors."""
+        return True
+
+    def initial(self, batch_shape: tuple[int, ...]) -> Carry:
+        """The memory of sequences that have just begun."""
+        return self.torso.initial(batch_shape)
+
+    def apply(self, memory: Carry, inputs: NetworkInputs, first: Array) -> tuple[Carry, Distribution]:
+        """The memory after the last step, and a distribution at each."""
+        memory, features = self.features(memory, inputs, first)
+        return memory, self.distribution(features, inputs.action_mask)
+
+    def features(self, memory: Carry, inputs: NetworkInputs, first: Array) -> tuple[Carry, Array]:
+        """The memory after the last step, and the torso's features at each."""
+        shown = without_entries(inputs.observation, self.critic_only)
+        memory, features, _ = self.torso.unroll(memory, inputs._replace(observation=shown, first=first))
+        return memory, features
 
     def distribution(self, features: Array, action_mask: Array | None) -> Distribution:
         """The torso's features [..., out_features] -> a distribution with batch axes [...]."""
         return self.head(self.mlp(features), action_mask)
-
-
-class RecurrentActorCritic(nnx.Module):
-    """An actor and a critic with memories of their own, or with one torso and memory.
-
-    `network.actor` is all that acting needs, as in `shoal.nets.actor_critic.ActorCritic`. If shared, it holds the
-    torso, and the critic is the layers upon its features.
-
-    Args:
-      spec: of the environment.
-      core: the recurrent core, and what is shown to it.
-      actor_sizes: hidden layers of the actor before the core.
-      critic_sizes: the critic's; None for the actor's.
-      head_sizes: hidden layers after the core, of the actor and of the critic.
-      shared: one torso and memory for both.
-      distribution, state_dependent_std, initial_std, minimum_std: of the actor's head, see `Actor` there.
-      policy_scale, value_scale: of the initialisation of the last layers.
-      key: a JAX key.
-      torso: further options of `RecurrentTorso`.
-    """
-
-    def __init__(
-        self,
-        spec: EnvSpec,
-        core: CoreOptions,
-        *,
-        actor_sizes: Sequence[int] = (64,),
-        critic_sizes: Sequence[int] | None = None,
-        head_sizes: Sequence[int] = (),
-        shared: bool = False,
-        policy_scale: float = 0.01,
-        value_scale: float = 1.0,
-        distribution: str = "auto",
-        state_dependent_std: bool = False,
-        initial_std: float = 1.0,
-        minimum_std: float = 1e-3,
-        key: Array,
-        **torso: Any,
-    ):
-        actor_key, critic_key = jax.random.split(key)
-        self.critic_only = spec.critic_only
-        self.actor = RecurrentActor(
-            spec.of_actor,
-            core,
-            sizes=actor_sizes,
-            head_sizes=head_sizes,
-            distribution=distribution,
-            state_dependent_std=state_dependent_std,
-            initial_std=initial_std,
-            minimum_std=minimum_std,
-            out_scale=policy_scale,
-            key=actor_key,
-            **torso,
-        )
-        critic_torso = dict(torso, sizes=actor_sizes if critic_sizes is None else critic_sizes)
-        self.critic = RecurrentCritic(
-            spec,
-            None if shared else core,
-            self.actor.torso.out_features,
-            head_sizes,
-            out_scale=value_scale,
-            key=critic_key,
-            **critic_torso,
-        )
-
-    def initial(self, batch_shape: tuple[int, ...]) -> Memories:
-        """The memories of sequences that have just begun."""
-        carries = [torso.initial(batch_shape) for torso in (self.actor.torso, *self.critic.torso)]
-        return Memories(*carries)
-
-    def unroll(self, memories: Memories, inputs: NetworkInputs) -> Unrolled:
-        """T steps of N sequences from `memories`, [N, ...]."""
-        for_actor = inputs._replace(observation=without_entries(inputs.observation, self.critic_only))
-        actor_after, features, actor_before = self.actor.torso.unroll(memories.actor, for_actor)
-        distribution = self.actor.distribution(features, inputs.action_mask)
-        critic_after: PyTree = ()
-        critic_before: PyTree = ()
-        for torso in self.critic.torso:
-            critic_after, features, critic_before = torso.unroll(memories.critic, inputs)
-        value = self.critic(features)
-        before, after = Memories(actor_before, critic_before), Memories(actor_after, critic_after)
-        return Unrolled(distribution, value, before, after)
-
-    def values(self, memories: Memories, after: Carry, inputs: NetworkInputs) -> tuple[Array, Memories]:
-        """The values of T+1 steps and the memories before each, where the actor has run over T of them already.
-
-        A critic that shares the actor's memory has no more to do than its layers upon it, and the last step.
-
-        Args:
-          memories: from before the first step, [N, ...].
-          after: the actor's from after each of the T steps, [T, N, ...].
-          inputs: [T+1, N, ...].
-
-        Returns:
-          the values [T+1, N], and the memories [T+1, N, ...].
-        """
-        actor_before = jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), memories.actor, after)
-        for torso in self.critic.torso:
-            _, features, critic_before = torso.unroll(memories.critic, inputs)
-            return self.critic(features), Memories(actor_before, critic_before)
-        last_carry, last_inputs = jax.tree.map(lambda x: x[-1], after), jax.tree.map(lambda x: x[-1:], inputs)
-        torso = self.actor.torso
-        _, features, _ = torso.unroll(last_carry, last_inputs)
-        earlier = torso.features_of(after, jax.tree.map(lambda x: x[:-1], inputs.observation))
-        features = jnp.concatenate([earlier, features])
-        return self.critic(features), Memories(actor_before)
 
 
 class RecurrentCritic(nnx.Module):
@@ -411,3 +296,101 @@ class RecurrentCritic(nnx.Module):
     def __call__(self, features: Array) -> Array:
         """The torso's features [..., num_features] -> values [...]."""
         return self.mlp(features)[..., 0]
+
+    def initial(self, batch_shape: tuple[int, ...]) -> Carry:
+        """The memory of sequences that have just begun."""
+        return self.torso[0].initial(batch_shape)
+
+    def apply(self, memory: Carry, inputs: NetworkInputs, first: Array) -> tuple[Carry, Array]:
+        """The memory after the last step, and a value at each."""
+        return self.unroll(memory, inputs, first)[:2]
+
+    def unroll(self, memory: Carry, inputs: NetworkInputs, first: Array) -> tuple[Carry, Array, Carry]:
+        """The same, and the memories from before each step, [T, N, ...]."""
+        after, features, before = self.torso[0].unroll(memory, inputs._replace(first=first))
+        return after, self(features), before
+
+
+class RecurrentActorCritic(nnx.Module):
+    """An actor and a critic with memories of their own: two sequence modules (`shoal.nets.memory.sequences`).
+
+    Args:
+      spec: of the environment.
+      core: the recurrent core, and what is shown to it.
+      actor_sizes: hidden layers of the actor before the core.
+      critic_sizes: the critic's; None for the actor's.
+      head_sizes: hidden layers after the core, of the actor and of the critic.
+      distribution, state_dependent_std, initial_std, minimum_std: of the actor's head, see
+        `shoal.nets.actor_critic.Actor`.
+      policy_scale, value_scale: of the initialisation of the last layers.
+      key: a JAX key.
+      torso: further options of `RecurrentTorso`.
+    """
+
+    shared: ClassVar[bool] = False  # whether one torso and memory serve both
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        core: CoreOptions,
+        *,
+        actor_sizes: Sequence[int] = (64,),
+        critic_sizes: Sequence[int] | None = None,
+        head_sizes: Sequence[int] = (),
+        policy_scale: float = 0.01,
+        value_scale: float = 1.0,
+        distribution: str = "auto",
+        state_dependent_std: bool = False,
+        initial_std: float = 1.0,
+        minimum_std: float = 1e-3,
+        key: Array,
+        **torso: Any,
+    ):
+        actor_key, critic_key = jax.random.split(key)
+        self.actor = RecurrentActor(
+            spec,
+            core,
+            sizes=actor_sizes,
+            head_sizes=head_sizes,
+            distribution=distribution,
+            state_dependent_std=state_dependent_std,
+            initial_std=initial_std,
+            minimum_std=minimum_std,
+            out_scale=policy_scale,
+            key=actor_key,
+            **torso,
+        )
+        critic_torso = dict(torso, sizes=actor_sizes if critic_sizes is None else critic_sizes)
+        self.critic = RecurrentCritic(
+            spec,
+            None if self.shared else core,
+            self.actor.torso.out_features,
+            head_sizes,
+            out_scale=value_scale,
+            key=critic_key,
+            **critic_torso,
+        )
+
+
+class SharedRecurrentActorCritic(RecurrentActorCritic):
+    """The same with one torso and memory for both: a sequence module by itself, whose critic is layers upon features.
+
+    `network.actor` holds the torso, and is all that acting needs. The arguments are those of `RecurrentActorCritic`.
+    """
+
+    shared: ClassVar[bool] = True
+
+    def initial(self, batch_shape: tuple[int, ...]) -> Carry:
+        """The memory of sequences that have just begun."""
+        return self.actor.initial(batch_shape)
+
+    def apply(
+        self, memory: Carry, inputs: NetworkInputs, first: Array
+    ) -> tuple[Carry, tuple[Distribution, Array]]:
+        """The memory after the last step, and a distribution and a value at each."""
+        memory, features = self.actor.features(memory, inputs, first)
+        return memory, (self.actor.distribution(features, inputs.action_mask), self.critic(features))
+
+    def values_after(self, memories: Carry, inputs: NetworkInputs) -> Array:
+        """The values of steps that `memories` are from after: no more than the critic's layers; any leading axes."""
+        return self.critic(self.actor.torso.features_of(memories, inputs.observation))

@@ -1,0 +1,190 @@
+"""Networks that run over time: what an algorithm asks of one with memory, and how it runs one.
+
+A sequence module maps T steps of N sequences, [T, N, ...], to outputs [T, N, ...], from the memory before the first
+of them to that after the last; acting is the same with T = 1. A network with memory is one of two:
+
+- two sequence modules as attributes: `actor`, whose output is a distribution, and `critic`, whose output is a value;
+- a sequence module by itself, whose output is both, `(distribution, value)`. An attribute `actor`, a sequence module
+  with the same memory, is then all that is kept of it in order to act.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from shoal.types import PyTree
+from shoal.xla.plain import USE_PLAIN
+
+Array = jax.Array
+
+
+class NetworkInputs(NamedTuple):
+    """What a network is shown at each step, with leading axes [T, N] where it has a memory; () for what it is not."""
+
+    observation: PyTree
+    action_mask: Array | None = None
+    first: PyTree = ()  # whether the memory is cleared before the step: one that begins an episode or a trial
+    action: PyTree = ()  # the previous action as numbers [..., A], zeros for none
+    reward: PyTree = ()  # of the step that led here, 0 where the memory is cleared
+
+
+class Memories(NamedTuple):
+    """The memory of an actor, or of a joint network, and of a critic that has one of its own."""
+
+    actor: PyTree
+    critic: PyTree = ()
+
+
+class SequenceModule(Protocol):
+    """A network, or a part of one, that remembers from step to step.
+
+    Three further members are used where they are there, and save computation; the results are the same:
+
+    - `keeps_memories = True` says that a memory is small enough to be kept for each step of a rollout, so that the
+      update need not compute it again;
+    - `unroll(memory, inputs, first)` is `apply` with a third result: the memories from before each step, [T, N, ...];
+    - `values_after(memories, inputs)`, of a joint module that keeps its memories: the values of steps that `memories`
+      are from after, any leading axes.
+    """
+
+    def initial(self, batch_shape: tuple[int, ...]) -> PyTree:
+        """The memory of sequences that have just begun, arrays [*batch_shape, ...]; may not depend on parameters."""
+        ...
+
+    def apply(self, memory: PyTree, inputs: NetworkInputs, first: Array) -> tuple[PyTree, Any]:
+        """T steps of N sequences.
+
+        Args:
+          memory: from before the first step, [N, ...].
+          inputs: at each step, [T, N, ...].
+          first: [T, N]; where it is true, nothing from before the step may have an effect on it or on later steps.
+
+        Returns:
+          the memory after the last step, of the same shapes and dtypes, and the outputs at each step, [T, N, ...].
+        """
+        ...
+
+
+class Unrolled(NamedTuple):
+    """What a network with memory gives for T steps."""
+
+    after: Memories  # the memory after the last one, [N, ...]
+    distribution: Any  # [T, N]
+    value: Array  # [T, N]
+
+
+def is_joint(network: Any) -> bool:
+    """Whether a network with memory is one sequence module, for the policy and the value."""
+    return hasattr(network, "apply")
+
+
+def initial(network: Any, batch_shape: tuple[int, ...]) -> Memories:
+    """The memories of sequences that have just begun; arrays or only shapes serve as the network's parameters."""
+    if is_joint(network):
+        return Memories(network.initial(batch_shape))
+    return Memories(network.actor.initial(batch_shape), network.critic.initial(batch_shape))
+
+
+def unroll(network: Any, memories: Memories, inputs: NetworkInputs) -> Unrolled:
+    """Run T steps of N sequences from `memories`, [N, ...]."""
+    if is_joint(network):
+        after, (distribution, value) = network.apply(memories.actor, inputs, inputs.first)
+        return Unrolled(Memories(after), distribution, value)
+    actor_after, distribution = network.actor.apply(memories.actor, inputs, inputs.first)
+    critic_after, value = network.critic.apply(memories.critic, inputs, inputs.first)
+    return Unrolled(Memories(actor_after, critic_after), distribution, value)
+
+
+def policy_step(actor: Any, memory: PyTree, inputs: NetworkInputs) -> tuple[PyTree, Any]:
+    """Run one step of N sequences: the memory after it, and the distribution of the next action, [N]."""
+    inputs = jax.tree.map(lambda x: x[None], inputs)
+    memory, output = actor.apply(memory, inputs, inputs.first)
+    distribution = output if hasattr(output, "sample") else output[0]
+    return memory, jax.tree.map(lambda x: x[0], distribution)
+
+
+def keeps_memories(actor: Any) -> bool:
+    """Whether the memory after each step that is acted is a part of the rollout."""
+    return getattr(actor, "keeps_memories", False) and not USE_PLAIN
+
+
+def replay(
+    network: Any, memories: Memories, after: PyTree, inputs: NetworkInputs, steps: Sequence[int]
+) -> tuple[Array, Memories]:
+    """The values of T+1 steps, and the memories from before some of them, with the parameters that acted.
+
+    Args:
+      network: the network.
+      memories: from before the first step, [N, ...].
+      after: the actor's from after each of the first T steps, [T, N, ...]; () where it does not keep them.
+      inputs: [T+1, N, ...].
+      steps: numbers of steps in ascending order, repeated ones included; the last is T.
+
+    Returns:
+      the values [T+1, N], and the memories from before each of `steps`, [len(steps), N, ...].
+    """
+    kept = jax.tree.leaves(after)
+    before = jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), memories.actor, after) if kept else ()
+    index = jnp.asarray(steps)
+    at_steps = jax.tree.map(lambda x: x[index], before)
+    if is_joint(network):
+        if kept and hasattr(network, "values_after"):
+            return _values_after(network, after, inputs), Memories(at_steps)
+        (_, value), at_steps = apply_in_parts(network, memories.actor, inputs, steps)
+        return value, Memories(at_steps)
+    if not kept:
+        _, at_steps = apply_in_parts(network.actor, memories.actor, inputs, steps)
+    value, critic_at_steps = apply_in_parts(network.critic, memories.critic, inputs, steps)
+    return value, Memories(at_steps, critic_at_steps)
+
+
+def _values_after(network: Any, after: PyTree, inputs: NetworkInputs) -> Array:
+    """The values of T+1 steps, where the memories from after T of them are known: only the last is run."""
+    last_memory, last_inputs = jax.tree.map(lambda x: x[-1], after), jax.tree.map(lambda x: x[-1:], inputs)
+    _, (_, last) = network.apply(last_memory, last_inputs, last_inputs.first)
+    earlier = network.values_after(after, jax.tree.map(lambda x: x[:-1], inputs))
+    return jnp.concatenate([earlier, last])
+
+
+def apply_in_parts(
+    module: Any, memory: PyTree, inputs: NetworkInputs, steps: Sequence[int]
+) -> tuple[Any, PyTree]:
+    """The outputs of T+1 steps, and the memories from before some of them.
+
+    Args:
+      module: a sequence module.
+      memory: from before the first step, [N, ...].
+      inputs: [T+1, N, ...].
+      steps: numbers of steps in ascending order, of at most T.
+
+    Returns:
+      the outputs [T+1, N, ...], and the memories from before each of `steps`, [len(steps), N, ...].
+    """
+    if hasattr(module, "unroll") and not USE_PLAIN:
+        _, outputs, before = module.unroll(memory, inputs, inputs.first)
+        return outputs, jax.tree.map(lambda x: x[jnp.asarray(steps)], before)
+    bounds = sorted({0, *steps, len(inputs.first)})
+    memories, outputs = [], []
+    while len(bounds) > 1:
+        length = bounds[1] - bounds[0]
+        count = (
+            next((k for k in range(1, len(bounds)) if bounds[k] != bounds[0] + k * length), len(bounds)) - 1
+        )
+        part = jax.tree.map(lambda x, a=bounds[0], b=bounds[count]: x[a:b], inputs)
+        part = jax.tree.map(lambda x, n=count: x.reshape(n, -1, *x.shape[1:]), part)
+
+        def run(memory: PyTree, part: NetworkInputs) -> tuple[PyTree, tuple[PyTree, Any]]:
+            after, output = module.apply(memory, part, part.first)
+            return after, (memory, output)
+
+        memory, (before, output) = jax.lax.scan(run, memory, part)
+        memories.append(before)
+        outputs.append(jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), output))
+        bounds = bounds[count:]
+    places = {step: i for i, step in enumerate(sorted({0, *steps}))}
+    before = jax.tree.map(lambda *parts: jnp.concatenate(parts), *memories)
+    index = jnp.asarray([places[step] for step in steps])
+    joined = jax.tree.map(lambda *parts: jnp.concatenate(parts), *outputs)
+    return joined, jax.tree.map(lambda x: x[index], before)
