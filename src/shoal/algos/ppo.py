@@ -25,6 +25,7 @@ from shoal.algos.learning.optimisers import OptimizerConfig
 from shoal.arguments import LARGEST_INDEX
 from shoal.needs import Needs, Table
 from shoal.nets.actor_critic import acting_part
+from shoal.nets.inputs import action_features
 from shoal.nets.memory import sequences
 from shoal.nets.memory.sequences import Memories, NetworkInputs
 from shoal.ops import policy_losses, returns, statistics, value_losses
@@ -285,7 +286,7 @@ def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorit
             )
         else:
             raw = actions.sample(distribution, key)
-        previous = () if isinstance(previous, tuple) else actions.action_features(spec.action_space, raw)
+        previous = () if isinstance(previous, tuple) else action_features(spec.action_space, raw)
         memory = memories.pack(memories.Memory(carry, previous, noise))
         stored_distribution = distribution if config.surrogate == "penalty" else ()
         log_prob = actions.log_prob(distribution, raw)

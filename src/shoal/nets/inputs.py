@@ -14,6 +14,7 @@ from flax import nnx
 
 from shoal.errors import ShoalError, nearest
 from shoal.nets.composition import concatenate_features, is_noisy
+from shoal.spaces import Discrete, MultiDiscrete, Space
 
 Array = jax.Array
 
@@ -217,6 +218,22 @@ def one_hots(columns: Sequence[Array], sizes: Sequence[int]) -> Array:
     """Integers [...] of so many values each -> their one-hot vectors one after the other, float32 [..., sum(sizes)]."""
     parts = [jax.nn.one_hot(column, n, dtype=jnp.float32) for column, n in zip(columns, sizes, strict=True)]
     return jnp.concatenate(parts, axis=-1)
+
+
+def num_action_features(space: Space) -> int:
+    """Count the numbers that `action_features` makes of an action."""
+    if isinstance(space, Discrete):
+        return space.n
+    return sum(space.nvec) if isinstance(space, MultiDiscrete) else math.prod(space.shape)  # type: ignore[union-attr]
+
+
+def action_features(space: Space, raw: Array) -> Array:
+    """Show raw actions [...] to a network, [..., num_action_features]: one-hot, or the numbers of a Box as they are."""
+    if isinstance(space, Discrete):
+        return one_hots([raw], [space.n])
+    if isinstance(space, MultiDiscrete):
+        return one_hots([raw[..., i] for i in range(len(space.nvec))], space.nvec)
+    return raw
 
 
 def _columns(x: Array, sizes: tuple[int, ...], several: bool) -> list[Array]:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from shoal.errors import ShoalError
+from shoal.nets.memory.sequence_check import check_sequences, sequence_modules
 from shoal.spaces import Box, Dict, Space, zeros
 from shoal.trees import named_leaves
 from shoal.types import EnvSpec
@@ -16,9 +17,10 @@ from shoal.user_code import reports_user_code, user_frames
 
 @reports_user_code
 def check_network(network_class: Callable[..., Any], spec: EnvSpec) -> None:
-    """Checks that a class can be a network of an algorithm (see `shoal.nets.actor_critic.Network`).
+    """Check that a class can be a network of an algorithm.
 
-    Builds it twice, small enough in most cases to take well under a second, and traces the rest.
+    Without memory it is a `shoal.nets.actor_critic.Network`, with one what `shoal.nets.memory.sequences` says. It is
+    built twice, and the rest is traced; a network with memory is run over a few random steps too.
 
     Args:
       network_class: called as `network_class(spec, key=key)`.
@@ -33,10 +35,36 @@ def check_network(network_class: Callable[..., Any], spec: EnvSpec) -> None:
     if not callable(network_class):
         raise ShoalError(f"network {name} is of type {type(network_class).__name__}; it must be a class.")
     network = _build(network_class, spec, name, 0)
+    has_memory = bool(sequence_modules(network))
+    if has_memory != bool(getattr(network_class, "has_memory", False)):
+        raise ShoalError(
+            f"network {name} has sequence modules (apply), and does not declare a memory: write has_memory = True into "
+            "the class that is named."
+            if has_memory
+            else f"network {name} declares has_memory = True, and has no method 'apply', nor have its attributes actor "
+            "and critic; a network with memory is made of sequence modules."
+        )
+    if not has_memory:
+        _check_methods(network, name)
+    _check_tree(network_class, spec, name, network)
+    if has_memory:
+        shows = {x: getattr(network_class, f"previous_{x}", True) for x in ("action", "reward")}
+        check_sequences(network, spec, name, **shows)
+    else:
+        _check_outputs(network, spec, name)
+
+
+def _check_methods(network: Any, name: str) -> None:
     for method in ("policy", "value"):
         if not callable(getattr(network, method, None)):
-            raise ShoalError(f"network {name} lacks the method {method!r}; it needs policy and value.")
-    _check_tree(network_class, spec, name, network)
+            raise ShoalError(
+                f"network {name} lacks the method {method!r}; it needs policy and value, or a memory "
+                "(initial and apply)."
+            )
+
+
+def _check_outputs(network: Any, spec: EnvSpec, name: str) -> None:
+    """Require that a network without memory gives a value and a distribution of the shapes that the batch asks for."""
     batch_shape = (3, 2)
     observation = _zeros(spec.observation_space, batch_shape)
     value = jax.eval_shape(lambda net, o: net.value(o), network, observation)

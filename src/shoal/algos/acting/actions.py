@@ -5,15 +5,13 @@ environment is given the raw action fitted to its space: as it is (discrete), re
 squashed (tanh-normal), or stretched from [-1, 1] (beta).
 """
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from shoal.nets.inputs import one_hots
-from shoal.spaces import Box, Discrete, MultiDiscrete, Space
+from shoal.spaces import Box, Space
 from shoal.types import Array
 
 
@@ -61,22 +59,6 @@ def sample_correlated(
     correlated = correlation * noise + jnp.sqrt(1.0 - jnp.square(correlation)) * white_noise
     noise = jnp.where(first[..., None], white_noise, correlated)
     return noise, distribution.loc + distribution.scale * noise
-
-
-def num_action_features(space: Space) -> int:
-    """How many numbers `action_features` makes of an action."""
-    if isinstance(space, Discrete):
-        return space.n
-    return sum(space.nvec) if isinstance(space, MultiDiscrete) else math.prod(space.shape)  # type: ignore[union-attr]
-
-
-def action_features(space: Space, raw: Array) -> Array:
-    """Raw actions [...] as a network sees them, [..., num_action_features]: one-hot, or the numbers of a Box."""
-    if isinstance(space, Discrete):
-        return one_hots([raw], [space.n])
-    if isinstance(space, MultiDiscrete):
-        return one_hots([raw[..., i] for i in range(len(space.nvec))], space.nvec)
-    return raw
 
 
 def action_transform(space: Space, kind: str, scaling: str) -> Callable[[Array], Array]:

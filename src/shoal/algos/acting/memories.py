@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from shoal import spaces, trees
-from shoal.algos.acting import actions, networks
+from shoal.algos.acting import networks
+from shoal.nets.inputs import action_features, num_action_features
 from shoal.nets.memory import sequences
 from shoal.nets.memory.recurrent import initial as initial_carry
 from shoal.nets.memory.sequences import Memories, NetworkInputs
@@ -47,7 +48,7 @@ def initial(config: Any, spec: EnvSpec, batch_shape: tuple[int, ...]) -> PyTree:
         return pack(Memory((), (), noise))
     action: PyTree = ()
     if networks.shows(config.network, "previous_action"):
-        action = jnp.zeros((*batch_shape, actions.num_action_features(spec.action_space)))
+        action = jnp.zeros((*batch_shape, num_action_features(spec.action_space)))
     return pack(Memory(_initial_memories(config.network, spec, batch_shape).actor, action, noise))
 
 
@@ -122,7 +123,7 @@ def previous_actions(spec: EnvSpec, memory_action: PyTree, raw: Array) -> PyTree
     """The actions from before each of T+1 steps as numbers, [T+1, N, A]: the memory's, then those of the rollout."""
     if isinstance(memory_action, tuple):
         return ()
-    return jnp.concatenate([memory_action[None], actions.action_features(spec.action_space, raw)])
+    return jnp.concatenate([memory_action[None], action_features(spec.action_space, raw)])
 
 
 def policy_step(actor: PyTree, carry: PyTree, inputs: NetworkInputs) -> tuple[PyTree, Any]:

@@ -8,13 +8,13 @@ import dataclasses
 from typing import Any, ClassVar, Literal, Protocol
 
 from shoal import settings, trees
-from shoal.algos.acting import actions
 from shoal.arguments import LARGEST_INDEX
 from shoal.errors import ShoalError
 from shoal.imports import import_name, import_object
 from shoal.needs import Needs, Table
 from shoal.nets.activations import activation
 from shoal.nets.actor_critic import ActorCritic
+from shoal.nets.inputs import num_action_features
 from shoal.nets.memory.cores import check_latches
 from shoal.nets.memory.recurrent import CoreOptions, RecurrentActorCritic, SharedRecurrentActorCritic
 from shoal.nets.network_check import check_network
@@ -149,7 +149,7 @@ class NetworkConfig:
             self.core_layers,
             self.core_outputs,
             self.latches,
-            action_size=actions.num_action_features(spec.action_space) if self.previous_action else 0,
+            action_size=num_action_features(spec.action_space) if self.previous_action else 0,
             action_embedding=self.action_embedding,
             reward=self.previous_reward,
             first=self.first_flag,
@@ -300,6 +300,10 @@ class _Builder:
 
     def __init__(self, network: NetworkSettings):
         self.network, self.__name__ = network, type(network).__name__
+        self.has_memory = has_memory(network)
+        self.previous_action, self.previous_reward = (
+            shows(network, name) for name in ("previous_action", "previous_reward")
+        )
 
     def __call__(self, spec: EnvSpec, *, key: Array) -> PyTree:
         return self.network.build(spec, key)

@@ -1,0 +1,202 @@
+"""Say in one sentence what is wrong with a network with memory: shapes, clearing, and one step against many."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from shoal.errors import ShoalError
+from shoal.nets.inputs import num_action_features
+from shoal.nets.memory import sequences
+from shoal.nets.memory.sequences import NetworkInputs
+from shoal.spaces import Box
+from shoal.trees import named_leaves
+from shoal.types import EnvSpec, PyTree
+
+Array = jax.Array
+STEPS, SEQUENCES, RESET = 5, 2, 3  # of the rollout that is replayed; sequence 0 begins anew at step RESET
+TOLERANCE = 1e-3
+
+
+def sequence_modules(network: Any) -> dict[str, Any]:
+    """The sequence modules of a network by name; empty if it has no memory."""
+    parts = {name: getattr(network, name, None) for name in ("actor", "critic")}
+    if sequences.is_joint(network):
+        return {"it": network} | ({"actor": parts["actor"]} if hasattr(parts["actor"], "apply") else {})
+    return parts if any(hasattr(part, "apply") for part in parts.values()) else {}
+
+
+def check_sequences(network: Any, spec: EnvSpec, name: str, *, action: bool, reward: bool) -> None:
+    """Require that a network's sequence modules keep the protocol of `shoal.nets.memory.sequences`.
+
+    Args:
+      network: as it was built.
+      spec: of the environment.
+      name: of the network, for the message.
+      action: whether it is shown the previous action.
+      reward: whether it is shown the previous reward.
+
+    Raises:
+      ShoalError: a module lacks a method; gives another memory than it takes, or outputs that are no distributions or
+        values; depends on steps from before `first`; or gives other outputs step by step than over several steps.
+    """
+    modules = sequence_modules(network)
+    for part, module in modules.items():
+        for method in ("initial", "apply"):
+            if not callable(getattr(module, method, None)):
+                raise ShoalError(
+                    f"network {name} lacks the method {_member(part, method)}; a network with memory needs initial and "
+                    "apply, of itself or of its actor and its critic."
+                )
+    key = jax.random.key(0)
+    shown = jax.eval_shape(lambda key: _rollout(spec, key, action, reward), key)
+    for part, module in modules.items():
+        _check_shapes(module, spec, f"network {name}", part, shown)
+    moved = jax.tree.map(lambda x: x + 0.3 * jax.random.normal(key, x.shape, x.dtype), network)
+    for part, module in sequence_modules(moved).items():
+        _check_replay(module, f"network {name}", part, spec, (action, reward))
+
+
+def _check_shapes(module: Any, spec: EnvSpec, name: str, part: str, shown: NetworkInputs) -> None:
+    """Require that a module keeps its memory's shapes, and that its outputs are those that its part is for."""
+    memory = jax.eval_shape(lambda module: module.initial((SEQUENCES,)), module)
+    for leaf_name, leaf in named_leaves(memory).items():
+        if leaf.shape[:1] != (SEQUENCES,):
+            raise ShoalError(
+                f"{name} has a memory whose {_leaf(part, leaf_name)} is of shape {leaf.shape} for {SEQUENCES} "
+                f"sequences; {_member(part, 'initial')}(batch_shape) must give arrays [*batch_shape, ...]."
+            )
+    result = jax.eval_shape(lambda module, memory, x: module.apply(memory, x, x.first), module, memory, shown)
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise ShoalError(
+            f"{name} has a method {_member(part, 'apply')} that returns a {type(result).__name__}; it must return "
+            "(memory, output)."
+        )
+    after, output = result
+    _check_memory(memory, after, name, part)
+    if part != "critic":
+        distribution = (
+            output if part == "actor" and hasattr(output, "sample") else _first_of(output, name, part)
+        )
+        for method in ("sample", "log_prob", "mode"):
+            if not callable(getattr(distribution, method, None)):
+                raise ShoalError(
+                    f"{name} has a method {_member(part, 'apply')} whose output is a {type(distribution).__name__} "
+                    f"without the method {method!r}; it must be a distribution, as those of shoal.ops.distributions."
+                )
+        action = jax.eval_shape(lambda x: x.sample(jax.random.key(0)), distribution)
+        space = spec.action_space
+        flat = (math.prod(space.shape),) if isinstance(space, Box) else space.shape  # type: ignore[union-attr]
+        _require_shape(action, (STEPS, SEQUENCES, *flat), name, f"{_member(part, 'apply')} samples actions")
+    if part != "actor":
+        value = output if part == "critic" else output[1]
+        _require_shape(value, (STEPS, SEQUENCES), name, f"{_member(part, 'apply')} gives values")
+        if not jnp.issubdtype(value.dtype, jnp.floating):
+            raise ShoalError(
+                f"{name} gives values of {value.dtype}; they must be floats, to have a gradient."
+            )
+
+
+def _check_memory(before: PyTree, after: PyTree, name: str, part: str) -> None:
+    """Require that a memory has the same structure, shapes and dtypes after the steps as before."""
+    then, now = named_leaves(before), named_leaves(after)
+    for leaf_name in [*then, *(now.keys() - then.keys())]:
+        old, new = then.get(leaf_name), now.get(leaf_name)
+        texts = [f"{x.dtype}{list(x.shape)}" if x is not None else "absent" for x in (old, new)]
+        if texts[0] != texts[1]:
+            raise ShoalError(
+                f"{name} has a memory whose {_leaf(part, leaf_name)} is {texts[0]} before a step and {texts[1]} after "
+                "it; it must keep its structure, shapes and dtypes."
+            )
+
+
+def _first_of(output: Any, name: str, part: str) -> Any:
+    """The distribution of a joint network's output, (distribution, value)."""
+    if isinstance(output, tuple) and len(output) == 2 and not hasattr(output, "sample"):
+        return output[0]
+    raise ShoalError(
+        f"{name} has a method {_member(part, 'apply')} whose output is a {type(output).__name__}; it must be "
+        + ("a distribution." if part == "actor" else "(distribution, value).")
+    )
+
+
+def _require_shape(x: Any, shape: tuple[int, ...], name: str, what: str) -> None:
+    if getattr(x, "shape", None) != shape:
+        raise ShoalError(
+            f"{name}: {what} of shape {getattr(x, 'shape', x)} for {STEPS} steps of {SEQUENCES} sequences; it must be "
+            f"{shape}."
+        )
+
+
+def _check_replay(module: Any, name: str, part: str, spec: EnvSpec, shows: tuple[bool, bool]) -> None:
+    """Require that `first` clears the memory, and that steps one by one give what they give together."""
+
+    @jax.jit
+    def run(module: Any, key: Array) -> tuple[Any, ...]:
+        inputs = _rollout(spec, key, *shows)
+        start = module.initial((SEQUENCES,))
+        used, _ = module.apply(start, _rollout(spec, jax.random.fold_in(key, 1), *shows), inputs.first)
+        whole = module.apply(used, inputs, inputs.first)
+        fresh = module.apply(start, inputs, inputs.first)
+        anew = jax.tree.map(lambda x: x[RESET:], inputs)
+        anew_first = anew.first.at[0].set(True)
+        again = module.apply(used, anew._replace(first=anew_first), anew_first)
+        memory, outputs = start, []
+        for step in range(STEPS):
+            one = jax.tree.map(lambda x, t=step: x[t : t + 1], inputs)
+            memory, output = module.apply(memory, one, one.first)
+            outputs.append(output)
+        single = memory, jax.tree.map(lambda *xs: jnp.concatenate(xs), *outputs)
+        return whole, fresh, again, single
+
+    whole, fresh, again, single = run(module, jax.random.key(2))
+    cleared = _sequence_0(fresh, RESET), _sequence_0(again, 0)
+    if _differ(whole, fresh) or _differ(*cleared):
+        raise ShoalError(
+            f"{name} does not clear its memory where an episode begins: {_member(part, 'apply')} gave other results "
+            "after other steps before; where `first` is true, what was before must have no effect."
+        )
+    if _differ(fresh, single):
+        raise ShoalError(
+            f"{name} gives other results over {STEPS} steps at once than step by step: {_member(part, 'apply')} must "
+            "be the same for any number of steps, and no step may depend on a later one."
+        )
+
+
+def _sequence_0(result: tuple[PyTree, Any], start: int) -> tuple[PyTree, Any]:
+    """The memory and the outputs from step `start` of the sequence that begins anew in the midst of the rollout."""
+    memory, output = result
+    return jax.tree.map(lambda x: x[0], memory), jax.tree.map(lambda x: x[start:, 0], output)
+
+
+def _differ(x: PyTree, y: PyTree) -> bool:
+    """Whether two results differ by more than rounding; what is not finite differs."""
+    pairs = zip(jax.tree.leaves(x), jax.tree.leaves(y), strict=True)
+    return not all(jnp.allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE) for a, b in pairs)
+
+
+def _rollout(spec: EnvSpec, key: Array, action: bool, reward: bool) -> NetworkInputs:
+    """What a network is shown in some random steps, [STEPS, SEQUENCES, ...]; an episode begins in the midst of them."""
+    keys = jax.random.split(key, 3)
+    shape = STEPS, SEQUENCES
+    sample = jax.vmap(jax.vmap(spec.observation_space.sample))
+    observation = jax.tree.map(_within_reach, sample(jax.random.split(keys[0], shape)))
+    first = jnp.zeros(shape, bool).at[0].set(True).at[RESET, 0].set(True)
+    width = num_action_features(spec.action_space)
+    previous = jax.random.uniform(keys[1], (*shape, width)) if action else ()
+    rewards = jnp.where(first, 0.0, jax.random.normal(keys[2], shape)) if reward else ()
+    return NetworkInputs(observation, None, first, previous, rewards)
+
+
+def _within_reach(x: Array) -> Array:
+    """Floats of a space that is as good as unbounded, as an environment would give them."""
+    return jnp.clip(x, -10.0, 10.0) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+
+def _member(part: str, method: str) -> str:
+    return repr(method) if part == "it" else f"{part}.{method}"
+
+
+def _leaf(part: str, leaf: str) -> str:
+    return f"entry {leaf!r}" if part == "it" else f"{part}'s entry {leaf!r}"

@@ -1,0 +1,332 @@
+"""Networks with memory, of one's own and of Shoal's, by the protocol of sequence modules."""
+
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import shoal
+from shoal.algos import ppo
+from shoal.algos.acting import networks
+from shoal.algos.acting.networks import NetworkConfig
+from shoal.algos.learning import minibatches
+from shoal.algos.ppo import PPOConfig
+from shoal.errors import ShoalError
+from shoal.nets.memory import sequences
+from shoal.nets.memory.sequences import NetworkInputs
+from shoal.nets.mlp import MLP
+from shoal.nets.network_check import check_network
+from shoal.ops.distributions import Categorical
+from shoal.settings import with_settings
+from shoal.spaces import Box, Discrete
+from shoal.trees import parameter, struct
+from shoal.types import EnvSpec
+
+SPEC = EnvSpec(Box(-1.0, 1.0, (3,)), Discrete(2))
+
+
+class Sum(nnx.Module):
+    """The sum of a layer's features over the episode, with the step's previous action and reward beside it."""
+
+    def __init__(self, outputs, width, key):
+        keys = jax.random.split(key)
+        self.width = width
+        self.before = MLP(3 + 2 + 1, (width,), key=keys[0])
+        self.after = MLP(width, (), outputs, key=keys[1])
+
+    def initial(self, batch_shape):
+        return {"sum": jnp.zeros((*batch_shape, self.width)), "steps": jnp.zeros(batch_shape, jnp.int32)}
+
+    def apply(self, memory, inputs, first):
+        x = jnp.concatenate([inputs.observation, inputs.action, inputs.reward[..., None]], axis=-1)
+
+        def step(memory, at_step):
+            x, first = at_step
+            total = jnp.where(first[:, None], 0.0, memory["sum"]) + x
+            steps = jnp.where(first, 0, memory["steps"]) + 1
+            return {"sum": total, "steps": steps}, total / steps[:, None]
+
+        memory, means = jax.lax.scan(step, memory, (self.before(x), first))
+        return memory, self.after(means)
+
+
+class SumActor(Sum):
+    def apply(self, memory, inputs, first):
+        memory, x = super().apply(memory, inputs, first)
+        return memory, Categorical(x, inputs.action_mask)
+
+
+class SumCritic(Sum):
+    def apply(self, memory, inputs, first):
+        memory, x = super().apply(memory, inputs, first)
+        return memory, x[..., 0]
+
+
+class SumActorCritic(nnx.Module):
+    """A class without settings."""
+
+    has_memory = True
+
+    def __init__(self, spec, *, key, width=4):
+        keys = jax.random.split(key)
+        self.actor = SumActor(spec.action_space.n, width, keys[0])
+        self.critic = SumCritic(1, width, keys[1])
+
+
+class Joint(Sum):
+    """One module for both."""
+
+    has_memory = True
+
+    def __init__(self, spec, *, key, width=4):
+        super().__init__(3, width, key)
+
+    def apply(self, memory, inputs, first):
+        memory, x = super().apply(memory, inputs, first)
+        return memory, (Categorical(x[..., :2], inputs.action_mask), x[..., 2])
+
+
+@struct
+class JointConfig:
+    """A struct of settings."""
+
+    has_memory: ClassVar[bool] = True
+
+    width: int = parameter(4, low=1)
+    """Gives the features this width."""
+
+    def build(self, spec, key):
+        return Joint(spec, key=key, width=self.width)
+
+
+TRAINING = dict(
+    num_envs=4, num_steps=8, total_steps=64, num_evals=1, eval_episodes=4, seeds=2, num_minibatches=2
+)
+KINDS = {"class": SumActorCritic, "joint": Joint, "settings": JointConfig(width=3)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_network_of_ones_own_trains_and_acts(kind, tmp_path):
+    run = shoal.train(
+        "MemoryChain-v0",
+        network=KINDS[kind],
+        length=5,
+        **TRAINING,
+        **{"chunk_length": 4, "burn_in": 2},
+        preset=False,
+        progress=False,
+        run_dir=tmp_path / "run",
+    )
+    policy = run.policy()
+    memory = policy.initial_memory((3,))
+    observation = np.ones((3, 3), np.float32)
+    memory, action = policy(memory, observation)
+    again, _ = policy(memory, observation, first=False)
+    assert action.shape == (3,)
+    assert jax.tree.leaves(memory)[-1].tolist() != jax.tree.leaves(again)[-1].tolist()  # the number of steps
+
+
+def random_inputs(key, steps, batch, spec=SPEC):
+    keys = jax.random.split(key, 4)
+    shape = steps, batch
+    return NetworkInputs(
+        jax.random.normal(keys[0], (*shape, 3)),
+        None,
+        jax.random.bernoulli(keys[1], 0.2, shape),
+        jax.nn.one_hot(jax.random.randint(keys[2], shape, 0, 2), 2),
+        jax.random.normal(keys[3], shape),
+    )
+
+
+class Plain:
+    """A module without its optional members."""
+
+    def __init__(self, module):
+        self.module = module
+
+    def apply(self, memory, inputs, first):
+        return self.module.apply(memory, inputs, first)
+
+
+@pytest.mark.parametrize("steps", [(7,), (0, 7), (0, 0, 1, 3, 5, 7), (0, 2, 4, 6, 7), (3, 5)], ids=str)
+def test_parts_are_the_whole(steps):
+    """Outputs and memories of parts of a sequence, against one pass that gives the memory of each step."""
+    module = NetworkConfig(core="gru", core_size=5, hidden_sizes=(4,)).build(SPEC, jax.random.key(0)).critic
+    inputs = random_inputs(jax.random.key(1), 8, 3)
+    memory = jax.tree.map(lambda x: x + 0.5, module.initial((3,)))
+
+    @jax.jit
+    def both(module):
+        outputs, before = sequences.apply_in_parts(Plain(module), memory, inputs, steps)
+        return (outputs, before), sequences.apply_in_parts(module, memory, inputs, steps)
+
+    actual, expected = both(module)
+    assert expected[0].shape == (8, 3)
+    for x, y in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-6)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_memories_that_were_not_kept_are_computed_again(shared):
+    network = NetworkConfig(core="gru", core_size=5, shared_torso=shared).build(SPEC, jax.random.key(0))
+    inputs = random_inputs(jax.random.key(1), 7, 3)
+    memories = jax.tree.map(lambda x: x + 0.5, sequences.initial(network, (3,)))
+    assert bool(memories.critic) != shared
+
+    @jax.jit
+    def both(network):
+        def step(memory, at_step):
+            memory, _ = sequences.policy_step(network.actor, memory, at_step)
+            return memory, memory
+
+        acting = jax.tree.map(lambda x: x[:-1], inputs)
+        _, after = jax.lax.scan(step, memories.actor, acting)
+        return [sequences.replay(network, memories, kept, inputs, (0, 2, 6)) for kept in (after, ())]
+
+    kept, computed = both(network)
+    for x, y in zip(jax.tree.leaves(kept), jax.tree.leaves(computed), strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("length", "burn_in"), [(0, 0), (4, 0), (2, 3)])
+def test_the_first_minibatch_has_ratio_one(kind, length, burn_in):
+    """What acting gave, step by step, is what the update makes of its chunks."""
+    config = with_settings(PPOConfig(), network=KINDS[kind], chunk_length=length, burn_in=burn_in)
+    env = shoal.make("MemoryChain-v0", length=3)
+
+    @jax.jit
+    def ratios(key):
+        from shoal.envs.batch import Batch
+        from shoal.runtime.rollout import RolloutState, no_ended_episodes, rollout
+        from shoal.runtime.run import Episodes
+        from shoal.types import Clock, spec_of
+
+        batch, algorithm = Batch(env, num_envs=3), config.resolved().algorithm(spec_of(env))
+        learner = algorithm.init(key, 3)
+        state, timestep = batch.reset(key)
+        zeros = jnp.zeros(3)
+        before = RolloutState(
+            state, timestep, algorithm.memory((3,)), Episodes(zeros, zeros), no_ended_episodes()
+        )
+        policy = algorithm.policy(learner, Clock.zero())
+        _, trajectory, *_ = rollout(batch, algorithm, policy, before, key, 8)
+        rows, _, _ = ppo.prepare(config.with_critic_defaults(), spec_of(env), (), learner, trajectory)
+        replayed, distribution, value = minibatches.replay(learner.shared.network, rows)
+        difference = distribution.log_prob(replayed.raw_action) - replayed.log_prob
+        return jnp.where(replayed.weight > 0, difference, 0.0), (value - replayed.value) * replayed.weight
+
+    for x in ratios(jax.random.key(0)):
+        assert x.shape == (length or 8, 24 // (length or 8))
+        np.testing.assert_allclose(x, 0.0, atol=1e-5)
+
+
+class KeepsEpisodes(Joint):
+    def apply(self, memory, inputs, first):
+        return super().apply(memory, inputs, jnp.zeros_like(first))
+
+
+class Grows(Joint):
+    def apply(self, memory, inputs, first):
+        memory, output = super().apply(memory, inputs, first)
+        return memory | {"sum": jnp.concatenate([memory["sum"], memory["sum"]], axis=1)}, output
+
+
+class ChangesDtype(Joint):
+    def apply(self, memory, inputs, first):
+        memory, output = super().apply(memory, inputs, first)
+        return memory | {"steps": memory["steps"].astype(jnp.float32)}, output
+
+
+class LooksAhead(Joint):
+    def apply(self, memory, inputs, first):
+        memory, (distribution, value) = super().apply(memory, inputs, first)
+        return memory, (distribution, value + inputs.reward[-1])
+
+
+class NoBatch(Joint):
+    def initial(self, batch_shape):
+        return super().initial(()) | {"sum": jnp.zeros((self.width, *batch_shape))}
+
+
+class NoMemoryDeclared(Joint):
+    has_memory = False
+
+
+class NothingThere(nnx.Module):
+    has_memory = True
+
+    def __init__(self, spec, *, key):
+        self.mlp = MLP(3, (), 2, key=key)
+
+    def policy(self, observation, action_mask=None):
+        return Categorical(self.mlp(observation))
+
+    def value(self, observation):
+        return self.mlp(observation)[..., 0]
+
+
+class NoInitial(SumActorCritic):
+    def __init__(self, spec, *, key):
+        super().__init__(spec, key=key)
+        self.critic = MLP(3, (), 1, key=key)
+
+
+class NoTuple(Joint):
+    def apply(self, memory, inputs, first):
+        return super().apply(memory, inputs, first)[1][0]
+
+
+class OnlyPolicy(Joint):
+    def apply(self, memory, inputs, first):
+        memory, (distribution, _) = super().apply(memory, inputs, first)
+        return memory, distribution
+
+
+class ValueWithAxis(Joint):
+    def apply(self, memory, inputs, first):
+        memory, (distribution, value) = super().apply(memory, inputs, first)
+        return memory, (distribution, value[..., None])
+
+
+BROKEN = {
+    KeepsEpisodes: "does not clear its memory where an episode begins: 'apply'",
+    Grows: r"entry 'sum' is float32\[2, 4\] before a step and float32\[2, 8\] after it",
+    ChangesDtype: r"entry 'steps' is int32\[2\] before a step and float32\[2\] after it",
+    LooksAhead: "over 5 steps at once than step by step: 'apply'",
+    NoBatch: r"entry 'sum' is of shape \(4, 2\) for 2 sequences; 'initial'\(batch_shape\)",
+    NoMemoryDeclared: r"does not declare a memory: write has_memory = True",
+    NothingThere: "declares has_memory = True, and has no method 'apply'",
+    NoInitial: "lacks the method critic.initial",
+    NoTuple: r"'apply' that returns a Categorical; it must return \(memory, output\)",
+    OnlyPolicy: r"whose output is a Categorical; it must be \(distribution, value\)",
+    ValueWithAxis: r"gives values of shape \(5, 2, 1\) for 5 steps of 2 sequences; it must be \(5, 2\)",
+}
+
+
+@pytest.mark.parametrize("network", [SumActorCritic, Joint])
+def test_sound_networks_pass(network):
+    check_network(network, SPEC)
+
+
+@pytest.mark.parametrize("network", BROKEN, ids=lambda network: network.__name__)
+def test_a_broken_network_is_one_sentence(network):
+    with pytest.raises(ShoalError, match=f"network {network.__name__}.*{BROKEN[network]}"):
+        check_network(network, SPEC)
+
+
+@pytest.mark.parametrize("core", ["gru", "lstm", "mingru"])
+@pytest.mark.parametrize("shared", [False, True])
+def test_shoals_own_networks_pass(core, shared):
+    config = NetworkConfig(
+        core=core,
+        core_size=4,
+        shared_torso=shared,
+        previous_observation=True,
+        previous_action=True,
+        first_flag=True,
+    )
+    check_network(networks._Builder(config), SPEC)
