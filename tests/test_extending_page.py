@@ -1,4 +1,4 @@
-"""The listings on the page about extending are whole: each is saved under its name and used as the page does."""
+"""The listings on the pages about extending are whole: each is saved under its name and used as its page does."""
 
 import re
 import sys
@@ -13,14 +13,15 @@ from shoal.nets.network_check import check_network
 from shoal.settings import flat, with_settings
 from shoal.types import spec_of
 
-PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
-NAMES = ("corridor", "my_net", "sized", "linear")
+PAGES = [Path(__file__).parents[1] / "docs" / name for name in ("extending.md", "memory.md")]
+NAMES = ("corridor", "my_net", "sized", "linear", "attention")
 
 
 @pytest.fixture
 def listings(tmp_path, monkeypatch):
     """Files with the page's listings, where `module:Name` finds them."""
-    found = re.findall(r"`(\w+)\.py`:\n\n```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    text = "".join(page.read_text() for page in PAGES)
+    found = re.findall(r"`(\w+)\.py`:\n\n```python\n(.*?)```", text, re.DOTALL)
     assert tuple(name for name, _ in found) == NAMES
     for name, code in found:
         (tmp_path / f"{name}.py").write_text(code)
@@ -42,6 +43,26 @@ def test_the_network_with_settings_is_sound(listings):
     config = with_settings(PPOConfig(), network="sized:Sized", width=8, num_minibatches=1)
     config.resolved().validate(spec_of(shoal.make("CartPole-v1")), 4, 8)
     assert flat(config)["width"] == 8
+
+
+def test_the_network_with_memory_is_sound(listings):
+    """The check, which replays steps, finds nothing; and a narrower window is a setting."""
+    config = with_settings(PPOConfig(), network="attention:AttentionConfig", window=4, num_minibatches=1)
+    config.resolved().validate(spec_of(shoal.make("MemoryChain-v0")), 4, 8)
+    assert flat(config)["window"] == 4
+
+
+@pytest.mark.slow
+def test_the_network_with_memory_remembers(listings):
+    """As on the page, with two seeds: a policy without memory has a return of 0."""
+    run = shoal.train(
+        "MemoryChain-v0",
+        network="attention:AttentionConfig",
+        seeds=2,
+        progress=False,
+        run_dir=listings / "run",
+    )
+    assert min(run.summary["absolute"]["returns"]) > 0.95
 
 
 def test_the_algorithm_learns(listings):

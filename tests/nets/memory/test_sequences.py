@@ -10,20 +10,23 @@ from flax import nnx
 
 import shoal
 from shoal.algos import ppo
-from shoal.algos.acting import networks
+from shoal.algos.acting import memories, networks
 from shoal.algos.acting.networks import NetworkConfig
 from shoal.algos.learning import minibatches
 from shoal.algos.ppo import PPOConfig
+from shoal.envs.batch import Batch
 from shoal.errors import ShoalError
 from shoal.nets.memory import sequences
 from shoal.nets.memory.sequences import NetworkInputs
 from shoal.nets.mlp import MLP
 from shoal.nets.network_check import check_network
 from shoal.ops.distributions import Categorical
+from shoal.runtime.rollout import RolloutState, no_ended_episodes, rollout
+from shoal.runtime.run import Episodes
 from shoal.settings import with_settings
 from shoal.spaces import Box, Discrete
 from shoal.trees import parameter, struct
-from shoal.types import EnvSpec
+from shoal.types import Clock, EnvSpec, spec_of
 
 SPEC = EnvSpec(Box(-1.0, 1.0, (3,)), Discrete(2))
 
@@ -56,7 +59,7 @@ class Sum(nnx.Module):
 class SumActor(Sum):
     def apply(self, memory, inputs, first):
         memory, x = super().apply(memory, inputs, first)
-        return memory, Categorical(x, inputs.action_mask)
+        return memory, Categorical(x)
 
 
 class SumCritic(Sum):
@@ -86,7 +89,7 @@ class Joint(Sum):
 
     def apply(self, memory, inputs, first):
         memory, x = super().apply(memory, inputs, first)
-        return memory, (Categorical(x[..., :2], inputs.action_mask), x[..., 2])
+        return memory, (Categorical(x[..., :2]), x[..., 2])
 
 
 @struct
@@ -109,11 +112,11 @@ KINDS = {"class": SumActorCritic, "joint": Joint, "settings": JointConfig(width=
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.quick("class", "settings")
 def test_a_network_of_ones_own_trains_and_acts(kind, tmp_path):
     run = shoal.train(
-        "MemoryChain-v0",
+        shoal.make("MemoryChain-v0", length=5),
         network=KINDS[kind],
-        length=5,
         **TRAINING,
         **{"chunk_length": 4, "burn_in": 2},
         preset=False,
@@ -126,10 +129,14 @@ def test_a_network_of_ones_own_trains_and_acts(kind, tmp_path):
     memory, action = policy(memory, observation)
     again, _ = policy(memory, observation, first=False)
     assert action.shape == (3,)
-    assert jax.tree.leaves(memory)[-1].tolist() != jax.tree.leaves(again)[-1].tolist()  # the number of steps
+    assert memories.unpack(memory).carry["steps"].tolist() == [1, 1, 1]
+    assert memories.unpack(again).carry["steps"].tolist() == [2, 2, 2]
 
 
-def random_inputs(key, steps, batch, spec=SPEC):
+RECURRENT = dict(core="gru", core_size=5, hidden_sizes=(4,), previous_action=True, previous_reward=True)
+
+
+def random_inputs(key, steps, batch):
     keys = jax.random.split(key, 4)
     shape = steps, batch
     return NetworkInputs(
@@ -154,7 +161,7 @@ class Plain:
 @pytest.mark.parametrize("steps", [(7,), (0, 7), (0, 0, 1, 3, 5, 7), (0, 2, 4, 6, 7), (3, 5)], ids=str)
 def test_parts_are_the_whole(steps):
     """Outputs and memories of parts of a sequence, against one pass that gives the memory of each step."""
-    module = NetworkConfig(core="gru", core_size=5, hidden_sizes=(4,)).build(SPEC, jax.random.key(0)).critic
+    module = NetworkConfig(**RECURRENT).build(SPEC, jax.random.key(0)).critic
     inputs = random_inputs(jax.random.key(1), 8, 3)
     memory = jax.tree.map(lambda x: x + 0.5, module.initial((3,)))
 
@@ -171,10 +178,10 @@ def test_parts_are_the_whole(steps):
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_memories_that_were_not_kept_are_computed_again(shared):
-    network = NetworkConfig(core="gru", core_size=5, shared_torso=shared).build(SPEC, jax.random.key(0))
+    network = NetworkConfig(**RECURRENT, shared_torso=shared).build(SPEC, jax.random.key(0))
     inputs = random_inputs(jax.random.key(1), 7, 3)
-    memories = jax.tree.map(lambda x: x + 0.5, sequences.initial(network, (3,)))
-    assert bool(memories.critic) != shared
+    start = jax.tree.map(lambda x: x + 0.5, sequences.initial(network, (3,)))
+    assert bool(start.critic) != shared
 
     @jax.jit
     def both(network):
@@ -183,8 +190,8 @@ def test_memories_that_were_not_kept_are_computed_again(shared):
             return memory, memory
 
         acting = jax.tree.map(lambda x: x[:-1], inputs)
-        _, after = jax.lax.scan(step, memories.actor, acting)
-        return [sequences.replay(network, memories, kept, inputs, (0, 2, 6)) for kept in (after, ())]
+        _, after = jax.lax.scan(step, start.actor, acting)
+        return [sequences.replay(network, start, kept, inputs, (0, 2, 6)) for kept in (after, ())]
 
     kept, computed = both(network)
     for x, y in zip(jax.tree.leaves(kept), jax.tree.leaves(computed), strict=True):
@@ -193,6 +200,7 @@ def test_memories_that_were_not_kept_are_computed_again(shared):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("length", "burn_in"), [(0, 0), (4, 0), (2, 3)])
+@pytest.mark.quick("2-3-class", "4-0-joint")
 def test_the_first_minibatch_has_ratio_one(kind, length, burn_in):
     """What acting gave, step by step, is what the update makes of its chunks."""
     config = with_settings(PPOConfig(), network=KINDS[kind], chunk_length=length, burn_in=burn_in)
@@ -200,11 +208,6 @@ def test_the_first_minibatch_has_ratio_one(kind, length, burn_in):
 
     @jax.jit
     def ratios(key):
-        from shoal.envs.batch import Batch
-        from shoal.runtime.rollout import RolloutState, no_ended_episodes, rollout
-        from shoal.runtime.run import Episodes
-        from shoal.types import Clock, spec_of
-
         batch, algorithm = Batch(env, num_envs=3), config.resolved().algorithm(spec_of(env))
         learner = algorithm.init(key, 3)
         state, timestep = batch.reset(key)
@@ -249,7 +252,7 @@ class LooksAhead(Joint):
 
 class NoBatch(Joint):
     def initial(self, batch_shape):
-        return super().initial(()) | {"sum": jnp.zeros((self.width, *batch_shape))}
+        return super().initial(batch_shape) | {"sum": jnp.zeros((self.width, *batch_shape))}
 
 
 class NoMemoryDeclared(Joint):
@@ -296,14 +299,14 @@ BROKEN = {
     KeepsEpisodes: "does not clear its memory where an episode begins: 'apply'",
     Grows: r"entry 'sum' is float32\[2, 4\] before a step and float32\[2, 8\] after it",
     ChangesDtype: r"entry 'steps' is int32\[2\] before a step and float32\[2\] after it",
-    LooksAhead: "over 5 steps at once than step by step: 'apply'",
+    LooksAhead: "over 6 steps at once than step by step: 'apply'",
     NoBatch: r"entry 'sum' is of shape \(4, 2\) for 2 sequences; 'initial'\(batch_shape\)",
     NoMemoryDeclared: r"does not declare a memory: write has_memory = True",
     NothingThere: "declares has_memory = True, and has no method 'apply'",
     NoInitial: "lacks the method critic.initial",
     NoTuple: r"'apply' that returns a Categorical; it must return \(memory, output\)",
     OnlyPolicy: r"whose output is a Categorical; it must be \(distribution, value\)",
-    ValueWithAxis: r"gives values of shape \(5, 2, 1\) for 5 steps of 2 sequences; it must be \(5, 2\)",
+    ValueWithAxis: r"gives values of shape \(6, 2, 1\) for 6 steps of 2 sequences; it must be \(6, 2\)",
 }
 
 
@@ -320,6 +323,7 @@ def test_a_broken_network_is_one_sentence(network):
 
 @pytest.mark.parametrize("core", ["gru", "lstm", "mingru"])
 @pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.quick("True-gru")
 def test_shoals_own_networks_pass(core, shared):
     config = NetworkConfig(
         core=core,
