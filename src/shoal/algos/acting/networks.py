@@ -120,7 +120,7 @@ class NetworkConfig:
     """Makes a vector of an observation: as it is, integers of few values one-hot, an MLP for each entry of a
     dictionary, or convolutions for grids of cells and images."""
     encoder_channels: tuple[int, ...] | None = _layers()
-    """Gives the encoder's convolutions this many channels, one number each; None takes what fits the observation."""
+    """Gives the encoder's convolutions these numbers of channels; None takes what fits the observation."""
     encoder_kernels: tuple[int, ...] | None = _layers()
     """Gives the encoder's convolutions square windows of these sides; None takes what fits the observation."""
     encoder_strides: tuple[int, ...] | None = _layers()
