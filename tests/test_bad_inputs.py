@@ -159,6 +159,9 @@ SIZES = {
     "--core gru --core-layers 0": "core_layers=0",
     "--core gru --core-size 1e9 --num-minibatches 1": "core_size=1000000000 needs at least",
     "--core gru --core-size 0": "core_size=0",
+    "--encoder mlp_each --encoder-features 0": "encoder_features=(0,) is out of bounds",
+    "--encoder mlp_each --encoder-features 1e9": "encoder_features=(1000000000,) needs at least",
+    f"--encoder mlp_each --encoder-features {'8 ' * 65}": "encoder_features has 65 numbers, which are too many",
 }
 
 NUMBERS = {
@@ -217,6 +220,9 @@ WORDS = {
     "--core grru": "'grru'",
     "--encoder mlp": "'mlp'",
     "--encoder cnn": "encoder='cnn'",
+    "--encoder cnn --encoder-kernels 3": "encoder='cnn' needs an observation [height, width, channels]",
+    "--encoder-strides 2": "encoder_strides=(2,) has no effect with encoder='flatten'; it needs encoder='cnn'",
+    "--encoder cnn --encoder-kernels three": "three",
     "--encoder one_hot --norm-obs": "norm_obs=True",
     "--distribution beta": "distribution='beta' does not fit",
     "--distribution normal": "distribution='normal' does not fit",
@@ -275,6 +281,8 @@ WORDS = {
 
 # ---- other commands; {run} is a run's directory
 
+GRID = "train MiniGrid-Empty-5x5 --encoder cnn"
+
 COMMANDS = {
     "trian": "there is no command 'trian'; there are train, eval, rollout, check, grid, envs; did you mean 'train'?",
     "''": "there is no command ''",
@@ -295,6 +303,21 @@ COMMANDS = {
     "train MiniGrid-Empty-5x5 view_size=4": "view_size=4",
     "train MiniGrid-Empty-5x5 height=1000000 width=1000000": "height=1000000",
     "train MiniGrid-Empty-5x5 height=0": "height=0",
+    f"{GRID} --encoder-channels 0": "encoder_channels=(0,) is out of bounds: each number of it must be at least 1",
+    f"{GRID} --encoder-strides -1 1 1": "encoder_strides",
+    f"{GRID} --encoder-channels 8 --encoder-kernels 3 3": (
+        "encoder_channels=(8,), encoder_kernels=(3, 3) and encoder_strides=(1,) must have equally many numbers",
+        "what is not given (encoder_strides) is the default for observation [7, 7, 2]",
+    ),
+    f"{GRID} --encoder-kernels 3 4 3": (
+        "encoder_kernels=(3, 4, 3) with encoder_strides=(1, 1, 1) has a window of 3 x 3",
+        "larger than the 2 x 2 image that reaches convolution 3 from observation [7, 7, 2]",
+    ),
+    f"{GRID} --encoder-kernels 1e9 2 2": "has a window of 1000000000 x 1000000000, which is larger than the 7 x 7",
+    f"{GRID} --encoder-strides 1e9 1 1": "encoder_strides=(1000000000, 1, 1) has a stride of 1000000000",
+    f"{GRID} --encoder-channels 1e9": "encoder_channels=(1000000000,) gives 36000000000 numbers after convolution 1",
+    f"{GRID} --encoder-channels 1e7": "encoder_channels=(10000000,) needs at least",
+    f"{GRID} --encoder-channels {'8 ' * 65}": "encoder_channels has 65 numbers, which are too many",
     "train XLand-MiniGrid-R1-9x9 ruleset=nowhere.npz:train": "nowhere.npz",
     "train XLand-MiniGrid-R1-9x9 rooms=R7": "rooms='R7'",
     "train CartPole-v1 --run-dir {run}": "already holds another run",
@@ -592,6 +615,18 @@ CALLS = {
     "train(hidden_sizes=64)": (lambda r, p: train(hidden_sizes=64), "hidden_sizes=64"),
     "train(hidden_sizes=('a',))": (lambda r, p: train(hidden_sizes=("a",)), "hidden_sizes=('a',)"),
     "train(hidden_sizes=None)": (lambda r, p: train(hidden_sizes=None), "hidden_sizes=None"),
+    "train(encoder_channels=16)": (
+        lambda r, p: train(encoder="cnn", encoder_channels=16),
+        "encoder_channels=16 is not a tuple of whole numbers",
+    ),
+    "train(encoder_features=())": (
+        lambda r, p: train(encoder="mlp_each", encoder_features=()),
+        "encoder_features=() leaves encoder='mlp_each' without a layer",
+    ),
+    "train(encoder_channels=())": (
+        lambda r, p: train(environment="MiniGrid-Empty-5x5", encoder="cnn", encoder_channels=()),
+        "encoder_channels=() leaves encoder='cnn' without a convolution",
+    ),
     "train(activation=3)": (lambda r, p: train(activation=3), "activation=3"),
     "train(optimizer=3)": (lambda r, p: train(optimizer=3), "optimizer=3"),
     "train(optimizer_args='eps')": (lambda r, p: train(optimizer_args=3), "optimizer_args=3"),

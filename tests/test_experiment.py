@@ -387,6 +387,8 @@ def test_what_is_no_whole_number_is_not_made_one(given, sentence):
         (3.0, float, 3.0),
         (None, int | None, None),
         (3.5, int, 3.5),
+        ((3.0, np.int64(4)), tuple[int, ...] | None, (3, 4)),
+        (None, tuple[int, ...] | None, None),
     ],
 )
 def test_a_number_beside_none(value, declared, expected):

@@ -74,6 +74,19 @@ def refused(*, environment="CartPole-v1", **settings):
             "critic_hidden_sizes=(8,) has no effect with shared_torso=True; it needs shared_torso=False.",
         ),
         (
+            {"encoder_kernels": (3,)},
+            "encoder_kernels=(3,) has no effect with encoder='flatten'; it needs encoder='cnn'.",
+        ),
+        (
+            {"encoder": "mlp_each", "encoder_channels": (8,)},
+            "encoder_channels=(8,) has no effect with encoder='mlp_each'; it needs encoder='cnn'.",
+        ),
+        (
+            {"encoder": "one_hot", "encoder_features": (8,)},
+            "encoder_features=(8,) has no effect with encoder='one_hot'; "
+            "it needs encoder='cnn' or encoder='mlp_each'.",
+        ),
+        (
             {"initial_std": 0.5},
             "initial_std=0.5 has no effect with action_space=Discrete(n=2); it needs an action_space that is a Box.",
         ),
@@ -107,6 +120,8 @@ def test_a_setting_without_effect_is_refused(settings, sentence):
         {"desired_kl": 0.02, "surrogate": "penalty"},
         {"critic_optimizer": "adam", "critic_optimizer_args": ("eps=1e-5",)},
         {"core": "gru", "core_size": 16},
+        {"encoder": "mlp_each", "encoder_features": (8,)},
+        {"encoder": "cnn", "encoder_features": (), "encoder_channels": (8,), "encoder_strides": None},
         {"environment": "Pendulum-v1", "initial_std": 0.5, "action_scaling": "clip"},
         {"environment": "Pendulum-v1", "correlated_noise": True, "noise_correlation": 0.5},
         {"reset": "pool", "reset_pool": 64},

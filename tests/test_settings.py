@@ -1,6 +1,7 @@
 """The flat view of a config: each name once, in whichever struct it is; structs that a setting chooses."""
 
 import dataclasses
+import json
 import math
 
 import jax
@@ -20,8 +21,9 @@ from shoal.errors import ShoalError
 from shoal.nets.actor_critic import ActorCritic
 from shoal.runtime.config import RunConfig
 from shoal.settings import check_fields, flat, groups_of, needs_of, settings_of, with_settings
+from shoal.spaces import Box, Dict, Discrete
 from shoal.trees import parameter, struct
-from shoal.types import spec_of
+from shoal.types import EnvSpec, spec_of
 
 OWN = "shoal.nets.actor_critic:ActorCritic"
 
@@ -123,6 +125,56 @@ def test_shoals_own_network_is_found_by_its_names(network):
     config = with_settings(PPOConfig(), network=network, hidden_sizes=(3,))
     assert config.network == NetworkConfig(hidden_sizes=(3,)) and flat(config)["network"] == OWN
     assert with_settings(config, network=OWN) is config  # what is there already stays
+
+
+IMAGE = EnvSpec(Box(0.0, 1.0, (10, 10, 4)), Discrete(3))
+LAYERS = {
+    "encoder_channels": (8, 6),
+    "encoder_kernels": (3, 2),
+    "encoder_strides": (2, 1),
+    "encoder_features": (5,),
+}
+
+
+@pytest.mark.parametrize("core", ["none", "gru"])
+def test_the_layers_of_the_encoder_are_the_actors_and_the_critics(core):
+    """With a memory and without; where none is given, the structure is as if the defaults were."""
+
+    def kernels(**given):
+        network = with_settings(PPOConfig(), core=core, encoder="cnn", **given).network
+        leaves = trees.named_leaves(jax.eval_shape(lambda: network.build(IMAGE, jax.random.key(0))))
+        return {
+            name: x.shape for name, x in leaves.items() if "/pictures/" in name and name.endswith("kernel")
+        }
+
+    found, fitting = kernels(**LAYERS), [(16, 3, 3, 4), (128, 8 * 8 * 16)]
+    assert list(found.values()) == 2 * [(8, 3, 3, 4), (6, 2, 2, 8), (5, 3 * 3 * 6)]
+    assert [name.split("/")[0] for name in found] == 3 * ["actor"] + 3 * ["critic"]
+    assert list(kernels().values()) == 2 * fitting
+    assert kernels(encoder_channels=(16,), encoder_features=(128,)) == kernels()
+
+
+def test_the_layers_of_the_encoder_are_checked_for_what_the_actor_and_the_critic_see():
+    entries = {"image": IMAGE.observation_space, "state": Box(0.0, 1.0, (3, 3, 1))}
+    config = with_settings(PPOConfig(), encoder="cnn", encoder_kernels=(4,)).resolved()
+    config.validate(IMAGE, 4, 32)
+    for critic_only in ((), ("state",)):
+        spec = EnvSpec(Dict(entries), Discrete(3), critic_only=critic_only)
+        with pytest.raises(
+            ShoalError, match=r"the 3 x 3 image that reaches convolution 1 from observation/state"
+        ):
+            config.validate(spec, 4, 32)
+    with pytest.raises(ShoalError, match=r"encoder='cnn' needs an observation \[height, width, channels\]"):
+        only = Dict(entries | {"place": Box(0.0, 1.0, (3,))})
+        config.validate(EnvSpec(only, Discrete(3), critic_only=("image", "state")), 4, 32)
+
+
+def test_the_layers_of_the_encoder_are_written_and_read_again(tmp_path):
+    given = LAYERS | {"encoder": "cnn", "encoder_strides": None, "encoder_channels": [8.0, 6]}
+    decided = experiment.decide("MiniGrid-Empty-5x5", overrides=given)
+    assert decided.config.network.encoder_layers == ((8, 6), (3, 2), None, (5,))
+    (tmp_path / "config.json").write_text(json.dumps(decided.as_json()))
+    assert experiment.decide(None, config_file=tmp_path, overrides={}).config == decided.config
 
 
 @pytest.mark.parametrize("network", [f"{__name__}:Plain", Plain])

@@ -295,13 +295,16 @@ def load_function(setting: str, value: str | Callable) -> Callable:
 def cast_to_declared(value: Any, declared: Any) -> Any:
     """A number as the type that its field declares, where it can be without loss; other values as they are.
 
-    `1e5` becomes `100000` for an `int` (also within a tuple, or beside None), and NumPy's numbers become Python's.
+    `1e5` becomes `100000` for an `int` (also within a tuple, beside None, or both), and NumPy's numbers become
+    Python's.
     """
     if isinstance(value, bool | np.bool_):
         return bool(value)
     kinds = typing.get_args(declared)
-    if isinstance(value, tuple) and typing.get_origin(declared) is tuple and kinds[1:] == (...,):
-        return tuple(cast_to_declared(part, kinds[0]) for part in value)
+    if isinstance(value, tuple):
+        for kind in (declared, *kinds):
+            if typing.get_origin(kind) is tuple and typing.get_args(kind)[1:] == (...,):
+                return tuple(cast_to_declared(part, typing.get_args(kind)[0]) for part in value)
     if isinstance(value, np.integer | np.floating):
         value = value.item()
     if isinstance(value, float) and value.is_integer() and int in (declared, *kinds) and float not in kinds:

@@ -16,6 +16,7 @@ from shoal.nets.actor_critic import (
     policy_and_value,
 )
 from shoal.nets.costs import num_parameters
+from shoal.nets.encoders import EncoderLayers
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
 from shoal.trees import named_leaves
 from shoal.types import EnvSpec
@@ -28,7 +29,7 @@ SMALL = dict(actor_sizes=(8, 8))
 VARIANTS = {
     "cartpole": (CARTPOLE, {}),
     "cartpole shared": (CARTPOLE, dict(shared=True)),
-    "mixed, mlp_each": (MIXED, dict(encoder="mlp_each", encoder_sizes=(5,))),
+    "mixed, mlp_each": (MIXED, dict(encoder="mlp_each", encoder_layers=EncoderLayers(features=(5,)))),
     "mixed, shared, layer norm": (MIXED, dict(shared=True, layer_norm=True)),
     "pendulum": (PENDULUM, {}),
     "pendulum, tanh-normal": (PENDULUM, dict(distribution="tanh_normal", state_dependent_std=True)),

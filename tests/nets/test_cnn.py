@@ -204,6 +204,21 @@ def test_grid_cnn_embeds_each_integer_of_a_cell():
     np.testing.assert_array_equal(grid(x.astype(jnp.uint8)), grid(x))
 
 
+def test_the_windows_of_a_grid_may_differ_and_step(monkeypatch):
+    network = jittered(
+        GridCNN((6, 7, 2), (6, 3), channels=(4, 5), kernels=(3, (1, 2)), strides=(2, (2, 1)), key=KEY), KEY
+    )
+    assert [conv.kernel.shape[1:3] for conv in network.cnn.convs] == [(3, 3), (1, 2)]
+    assert network.out_features == 1 * 2 * 5
+    x = jax.random.randint(jax.random.key(1), (4, 6, 7, 2), -1, 8)
+    y = network.embeddings[0](x)
+    for conv in network.cnn.convs:
+        y = jax.nn.relu(flax_conv(conv, "valid")(y))
+    for most in (28, 27):  # by looking up, and by embedding
+        monkeypatch.setattr(cnn, "MAX_LOOKUP_CODES", most)
+        np.testing.assert_allclose(network(x), y.reshape(4, -1), rtol=1e-4, atol=2e-5)
+
+
 def test_looking_up_what_cells_contribute_is_embedding_them(monkeypatch):
     """The output and all gradients, of cells out of range too; what cannot be looked up is embedded."""
     network = jittered(GridCNN((4, 5, 2), (6, 3), embedding=3, channels=(4, 5), sizes=(6,), key=KEY), KEY)
@@ -284,6 +299,10 @@ def test_initial_kernels_are_of_the_stated_scale():
         ),
         (lambda: GridCNN((5, 5, 3), (4, 4), key=KEY), r"values=\(4, 4\) of a GridCNN must be 3 numbers"),
         (lambda: GridCNN((3, 3, 2), (4, 4), key=KEY), r"kernels\[2\]=\(2, 2\) .* the 1 x 1 image"),
+        (
+            lambda: GridCNN((5, 5, 2), (4, 4), kernels=(2, 2), key=KEY),
+            r"kernels=\(2, 2\) .* equally many",
+        ),
         (lambda: GridCNN((5, 5, 1), (4,), key=KEY)(jnp.zeros((5, 5, 1))), r"x is float32; .* integers"),
         (
             lambda: ResidualCNN((8, 8, 1), (4, -1), key=KEY),

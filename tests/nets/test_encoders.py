@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shoal.errors import ShoalError
-from shoal.nets.encoders import Encoder
+from shoal.nets.encoders import Encoder, EncoderLayers, check_encoder
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
 
 NESTED = Dict(
@@ -78,7 +78,9 @@ def test_one_hot_takes_integers_of_few_values_as_such_and_numbers_as_they_are():
 
 
 def test_mlp_each_passes_every_part_through_its_own_mlp():
-    encoder = jax.jit(lambda key: Encoder(NESTED, "mlp_each", (8, 4), key=key))(jax.random.key(0))
+    encoder = jax.jit(lambda key: Encoder(NESTED, "mlp_each", EncoderLayers(features=(8, 4)), key=key))(
+        jax.random.key(0)
+    )
     observation = jax.jit(jax.vmap(NESTED.sample))(jax.random.split(jax.random.key(1), 6))
     vector = encoder(observation)
     assert vector.shape == (6, encoder.num_features) == (6, 12)
@@ -91,8 +93,10 @@ def test_mlp_each_passes_every_part_through_its_own_mlp():
 
 
 def test_one_array_with_mlp_each():
-    encoder = Encoder(Box(-1.0, 1.0, (3,)), "mlp_each", (5,), key=jax.random.key(0))
+    space = Box(-1.0, 1.0, (3,))
+    encoder = Encoder(space, "mlp_each", EncoderLayers(features=(5,)), key=jax.random.key(0))
     assert encoder(jnp.zeros((2, 3))).shape == (2, 5)
+    assert Encoder(space, "mlp_each", key=jax.random.key(0)).num_features == 64
 
 
 def test_a_large_space_costs_nothing_to_hash():
@@ -115,8 +119,10 @@ def test_bad_observations_and_spaces_are_named():
         Encoder(Dict({"a": Dict({})}))
     with pytest.raises(ShoalError, match=r"encoder='flat' .* did you mean 'flatten'\?"):
         Encoder(Discrete(2), "flat")
-    with pytest.raises(ShoalError, match=r"encoder='mlp_each' needs a key and at least one layer"):
-        Encoder(NESTED, "mlp_each", (), key=jax.random.key(0))
+    with pytest.raises(ShoalError, match=r"encoder_features=\(\) leaves encoder='mlp_each' without a layer"):
+        Encoder(NESTED, "mlp_each", EncoderLayers(features=()), key=jax.random.key(0))
+    with pytest.raises(ShoalError, match=r"encoder='mlp_each' needs a key"):
+        Encoder(NESTED, "mlp_each")
 
 
 def test_cnn_takes_grids_and_images_as_pictures_and_the_rest_as_it_is():
@@ -167,3 +173,107 @@ def test_an_image_smaller_than_the_window_is_padded():
 def test_cnn_needs_a_picture():
     with pytest.raises(ShoalError, match=r"encoder='cnn' needs an observation .* 'flatten' works"):
         Encoder(Box(-1.0, 1.0, (4,)), "cnn", key=jax.random.key(0))
+
+
+# ---- the layers of the convolutions
+
+CELLS = Box(0, np.broadcast_to(np.array([5, 2]), (5, 6, 2)), dtype=np.uint8)
+PICTURES = Dict({"image": Box(0.0, 1.0, (10, 12, 4)), "place": Box(-1.0, 1.0, (3,)), "view": CELLS})
+FITTING = {  # what each kind of picture has where nothing is given
+    (10, 10, 4): EncoderLayers((16,), (3,), (1,), (128,)),
+    (40, 40, 3): EncoderLayers((16, 32, 32), (8, 3, 3), (8, 1, 1), ()),
+    (44, 50, 3): EncoderLayers((32, 64, 64), (8, 4, 3), (4, 2, 1), ()),
+    "cells": EncoderLayers((16, 32, 64), (2, 2, 2), (1, 1, 1), ()),
+}
+
+
+@pytest.mark.parametrize("kind", FITTING, ids=str)
+def test_layers_that_are_given_as_they_fit_change_nothing(kind):
+    """Structure, names and every bit of the parameters; also if only some are given."""
+    space = CELLS if kind == "cells" else Box(0, 255, kind, np.uint8)
+    build = jax.jit(lambda layers: Encoder(space, "cnn", layers, key=jax.random.key(3)), static_argnums=0)
+    default = build(EncoderLayers())
+    for given in (
+        FITTING[kind],
+        EncoderLayers(kernels=FITTING[kind].kernels, features=FITTING[kind].features),
+    ):
+        encoder = build(given)
+        assert jax.tree.structure(encoder) == jax.tree.structure(default)
+        for ours, theirs in zip(jax.tree.leaves(encoder), jax.tree.leaves(default), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    "given, image, view, num_features",
+    [
+        (EncoderLayers(channels=(8,)), [(8, 3, 3, 4)], [(8, 2, 2, 32)], 128 + 3 + 4 * 5 * 8),
+        (EncoderLayers(features=(7, 6)), [(16, 3, 3, 4)], [16, 32, 64], 6 + 3 + 6),
+        (EncoderLayers((8,), (4,), (2,), ()), [(8, 4, 4, 4)], [(8, 4, 4, 32)], 4 * 5 * 8 + 3 + 1 * 2 * 8),
+        (
+            EncoderLayers((8, 9), (2, (1, 3)), (1, 2), (5,)),
+            [(8, 2, 2, 4), (9, 1, 3, 8)],
+            [(8, 2, 2, 32), (9, 1, 3, 8)],
+            5 + 3 + 5,
+        ),
+    ],
+)
+def test_each_setting_of_the_layers_is_for_every_picture(given, image, view, num_features):
+    encoder = jax.eval_shape(lambda: Encoder(PICTURES, "cnn", given, key=jax.random.key(0)))
+    for picture, expected in zip((encoder.pictures[0], encoder.pictures[1].cnn), (image, view), strict=True):
+        shapes = [conv.kernel.shape for conv in picture.convs]
+        assert [
+            s if isinstance(x, tuple) else s[0] for s, x in zip(shapes, expected, strict=True)
+        ] == expected
+    assert encoder.num_features == num_features
+
+
+def test_kernels_that_are_given_are_not_padded():
+    space = Box(0.0, 1.0, (2, 5, 3))
+    assert Encoder(space, "cnn", EncoderLayers((4,), features=()), key=jax.random.key(0)).num_features == 40
+    given = EncoderLayers((4,), (2,), features=())
+    assert Encoder(space, "cnn", given, key=jax.random.key(0)).num_features == 1 * 4 * 4
+
+
+@pytest.mark.parametrize(
+    "space, layers, message",
+    [
+        (
+            Box(0, 255, (84, 84, 4), np.uint8),
+            EncoderLayers(channels=(32,)),
+            r"^encoder_channels=\(32,\), encoder_kernels=\(8, 4, 3\) and encoder_strides=\(4, 2, 1\) must have equally "
+            r"many numbers, one for each convolution; what is not given \(encoder_kernels, encoder_strides\) is the "
+            r"default for observation \[84, 84, 4\]\.$",
+        ),
+        (PICTURES, EncoderLayers((8,), (3, 3), (1,)), r"one for each convolution\.$"),
+        (
+            Box(0, 255, (84, 84, 4), np.uint8),
+            EncoderLayers(strides=(16, 2, 1)),
+            r"^encoder_kernels=\(8, 4, 3\) with encoder_strides=\(16, 2, 1\) has a window of 3 x 3, which is larger "
+            r"than the 1 x 1 image that reaches convolution 3 from observation \[84, 84, 4\]; smaller kernels or "
+            r"strides, or fewer of them, would do\.$",
+        ),
+        (
+            PICTURES,
+            EncoderLayers((8,), (6,), (1,)),
+            r"window of 6 x 6, .* the 5 x 6 image that reaches convolution 1 from observation/view \[5, 6, 2\]",
+        ),
+        (
+            Box(0.0, 1.0, (10, 4, 1)),
+            EncoderLayers(strides=(11,)),
+            r"encoder_strides=\(11,\) has a stride of 11, .* the 10 x 4 image .*; it must be at most 10\.$",
+        ),
+        (Box(0.0, 1.0, (2, 5, 1)), EncoderLayers(kernels=(3,)), r"window of 3 x 3, .* the 2 x 5 image"),
+        (PICTURES, EncoderLayers(channels=()), r"must have equally many numbers"),
+        (
+            CELLS,
+            EncoderLayers(channels=()),
+            r"encoder_channels=\(\) leaves encoder='cnn' without a convolution",
+        ),
+        (CELLS, EncoderLayers((4,), (0,)), r"encoder_kernels\[0\]=0 must be an integer of at least 1"),
+        (CELLS, EncoderLayers((4,), (2,), ((1, 2, 3),)), r"encoder_strides\[0\]=\(1, 2, 3\) .* a pair"),
+    ],
+)
+def test_layers_that_do_not_fit_are_named(space, layers, message):
+    for look in (check_encoder, Encoder):
+        with pytest.raises(ShoalError, match=message):
+            look(space, "cnn", layers)

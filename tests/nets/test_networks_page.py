@@ -12,7 +12,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "networks.md"
 
 def test_the_pages_code_runs():
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(blocks) == 7
+    assert len(blocks) == 8
     names = {}
     for block in blocks:
         exec(compile(block, str(PAGE), "exec"), names)

@@ -13,7 +13,7 @@ import jax
 from flax import nnx
 
 from shoal.errors import ShoalError
-from shoal.nets.encoders import Encoder
+from shoal.nets.encoders import DEFAULT_LAYERS, Encoder, EncoderLayers
 from shoal.nets.heads import GSDEHead, head_for
 from shoal.nets.mlp import MLP
 from shoal.types import EnvSpec, PyTree
@@ -71,7 +71,7 @@ class Actor(nnx.Module):
       initial_std: of these and "gsde".
       minimum_std: of the same; a Python number.
       encoder: "flatten", "one_hot", "mlp_each" or "cnn"; see `Encoder`.
-      encoder_sizes: layers of each of the encoder's MLPs.
+      encoder_layers: of the encoder; see `EncoderLayers`.
       scale: of the orthogonal initialisation of hidden layers.
       out_scale: the same for the last layer; small, so that all actions begin about equally likely.
       key: a JAX key.
@@ -92,14 +92,14 @@ class Actor(nnx.Module):
         initial_std: float = 1.0,
         minimum_std: float = 1e-3,
         encoder: str = "flatten",
-        encoder_sizes: Sequence[int] = (64,),
+        encoder_layers: EncoderLayers = DEFAULT_LAYERS,
         scale: float = math.sqrt(2),
         out_scale: float = 0.01,
         key: Array,
     ):
         encoder_key, mlp_key = jax.random.split(key)
         style: dict[str, Any] = dict(activation=activation, layer_norm=layer_norm, scale=scale)
-        self.encoder = Encoder(spec.observation_space, encoder, encoder_sizes, key=encoder_key, **style)
+        self.encoder = Encoder(spec.observation_space, encoder, encoder_layers, key=encoder_key, **style)
         num_features = sizes[-1] if sizes else self.encoder.num_features
         self.head = head_for(
             spec.action_space,
@@ -145,14 +145,14 @@ class Critic(nnx.Module):
         activation: str = "tanh",
         layer_norm: bool = False,
         encoder: str = "flatten",
-        encoder_sizes: Sequence[int] = (64,),
+        encoder_layers: EncoderLayers = DEFAULT_LAYERS,
         scale: float = math.sqrt(2),
         out_scale: float = 1.0,
         key: Array,
     ):
         encoder_key, mlp_key = jax.random.split(key)
         style: dict[str, Any] = dict(activation=activation, layer_norm=layer_norm, scale=scale)
-        self.encoder = Encoder(spec.observation_space, encoder, encoder_sizes, key=encoder_key, **style)
+        self.encoder = Encoder(spec.observation_space, encoder, encoder_layers, key=encoder_key, **style)
         self.mlp = MLP(self.encoder.num_features, sizes, 1, out_scale=out_scale, key=mlp_key, **style)
 
     def __call__(self, observation: PyTree) -> Array:
@@ -187,7 +187,7 @@ class ActorCritic(nnx.Module):
       value_scale: of the value's.
       key: a JAX key.
       activation, layer_norm, distribution, state_dependent_std, initial_std, minimum_std, encoder,
-        encoder_sizes, scale: see `Actor`; the critic has the same of these as it has at all.
+        encoder_layers, scale: see `Actor`; the critic has the same of these as it has at all.
 
     Raises:
       ShoalError: a space, a size or a name that does not fit; `critic_sizes` that differ from
@@ -208,7 +208,7 @@ class ActorCritic(nnx.Module):
         initial_std: float = 1.0,
         minimum_std: float = 1e-3,
         encoder: str = "flatten",
-        encoder_sizes: Sequence[int] = (64,),
+        encoder_layers: EncoderLayers = DEFAULT_LAYERS,
         scale: float = math.sqrt(2),
         policy_scale: float = 0.01,
         value_scale: float = 1.0,
@@ -226,7 +226,7 @@ class ActorCritic(nnx.Module):
             activation=activation,
             layer_norm=layer_norm,
             encoder=encoder,
-            encoder_sizes=encoder_sizes,
+            encoder_layers=encoder_layers,
             scale=scale,
         )
         self.shared = shared

@@ -138,7 +138,7 @@ class GridCNN(nnx.Module):
     """Small windows over a small grid of cells, each of which is a few integers: what a grid world shows.
 
     Each integer of a cell (its tile, its colour, its state) becomes a learned vector, then follow
-    convolutions of stride 1 without padding, and an MLP.
+    convolutions without padding, and an MLP.
 
     Args:
       in_shape: (height, width, integers of a cell).
@@ -146,7 +146,8 @@ class GridCNN(nnx.Module):
         arbitrary numbers, which the convolutions take as they are.
       embedding: length of each integer's vector.
       channels: of each convolution.
-      kernel: size of every window: a number, or (height, width).
+      kernels: size of every window, or a list of each convolution's as `CNN` takes it.
+      strides: of every convolution, or a list of each one's.
       sizes, out_features, activation, layer_norm, scale, out_scale, initialiser, key: see `CNN`.
 
     Raises:
@@ -163,7 +164,8 @@ class GridCNN(nnx.Module):
         *,
         embedding: int = 16,
         channels: Sequence[int] = (16, 32, 64),
-        kernel: int | Sequence[int] = 2,
+        kernels: int | Sequence[int | Sequence[int]] = 2,
+        strides: int | Sequence[int | Sequence[int]] = 1,
         sizes: Sequence[int] = (),
         out_features: int | None = None,
         activation: str = "relu",
@@ -186,8 +188,8 @@ class GridCNN(nnx.Module):
         self.cnn = CNN(
             (height, width, cell if values is None else cell * embedding),
             channels,
-            [kernel] * len(channels),
-            [1] * len(channels),
+            [kernels] * len(channels) if isinstance(kernels, int) else kernels,
+            [strides] * len(channels) if isinstance(strides, int) else strides,
             sizes=sizes,
             out_features=out_features,
             activation=activation,
@@ -237,7 +239,9 @@ class GridCNN(nnx.Module):
             out_of_range = (column < 0) | (column >= len(embedding))
             code = code * len(rows) + jnp.where(out_of_range, len(embedding), column.astype(jnp.int32))
         height, width, codes, channels = table.shape
-        window_codes = patches(code[..., None], (height, width), (1, 1)) + codes * jnp.arange(height * width)
+        window_codes = patches(code[..., None], (height, width), conv.strides) + codes * jnp.arange(
+            height * width
+        )
         # Else XLA looks everything up again for each operation that reads it.
         parts = materialise(table.reshape(-1, channels).at[window_codes].get(mode="clip"))
         return materialise(parts.sum(axis=-2)) + conv.bias

@@ -1,28 +1,65 @@
 """Encoders: an observation of any space becomes one vector."""
 
 import dataclasses
+import functools
 import math
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeGuard
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from shoal.arguments import LARGEST_INDEX
 from shoal.errors import ShoalError, nearest
 from shoal.nets.cnn import CNN, GridCNN
-from shoal.nets.convolution import Padding
+from shoal.nets.convolution import Padding, as_pair, out_size
 from shoal.nets.inputs import one_hots
 from shoal.nets.mlp import MLP
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 
 Array = jax.Array
+Windows = tuple[int | tuple[int, int], ...]
 
 KINDS = ("flatten", "one_hot", "mlp_each", "cnn")
 SMALL_KERNEL = 3  # the window for images below 36 x 36, which are pictures of cells
 TILE_SIZE, MIN_TILED_SIZE, ATARI_SIZE = 8, 40, 84  # pixels of the sides of a tile, and of images
+MIN_ATARI_SIZE = 36  # what the windows of Mnih et al. 2015 need
 MAX_CELL_VALUES = 64  # of an integer of a cell: beyond that, integers are the brightness of an image
+
+
+class EncoderLayers(NamedTuple):
+    """The layers of an encoder; each None takes what fits the observation (see `picture_layers`).
+
+    Attributes:
+      channels: with "cnn", how many each convolution has.
+      kernels: size of each convolution's window: a number, or (height, width).
+      strides: of each in the same form.
+      features: widths of the dense layers after the convolutions with "cnn", and of each part's MLP with
+        "mlp_each", where None is (64,).
+    """
+
+    channels: tuple[int, ...] | None = None
+    kernels: Windows | None = None
+    strides: Windows | None = None
+    features: tuple[int, ...] | None = None
+
+
+class PictureLayers(NamedTuple):
+    """The layers for one array [height, width, channels]; the fields are those of `EncoderLayers`."""
+
+    channels: tuple[int, ...]
+    kernels: Windows
+    strides: Windows
+    features: tuple[int, ...]
+
+
+DEFAULT_LAYERS = EncoderLayers()  # what fits the observation
+GRID_CHANNELS, GRID_KERNEL = (16, 32, 64), 2  # as the baselines of XLand-MiniGrid, see `GridCNN`
+ATARI_LAYERS = PictureLayers((32, 64, 64), (8, 4, 3), (4, 2, 1), ())  # Mnih et al. 2015
+TILED_LAYERS = PictureLayers((16, 32, 32), (TILE_SIZE, 3, 3), (TILE_SIZE, 1, 1), ())
+SMALL_LAYERS = PictureLayers((16,), (SMALL_KERNEL,), (1,), (128,))  # MinAtar's
+MLP_FEATURES = (64,)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,27 +135,130 @@ def observation_parts(space: Space, path: tuple[str, ...] = (), *, cells: bool =
     )
 
 
-def convolutional_torso(space: Space, key: Array) -> CNN | GridCNN | None:
+def convolutional_torso(
+    space: Space, key: Array, layers: EncoderLayers = DEFAULT_LAYERS
+) -> CNN | GridCNN | None:
     """What takes an array [height, width, channels] as a picture; None for a space of another kind.
 
     Integers of few values are the cells of a grid, which are embedded; of more values an image, whose
-    brightness is divided by its greatest; floats are an image as they are. An image of whole tiles of 8 x 8 that
-    is smaller than Atari's is taken tile by tile, which on the CPU is several times as fast. An image below 36 x 36
-    passes 16 windows of 3 x 3 and a layer of 128, as in MinAtar (Young and Tian 2019, arXiv:1903.03176).
+    brightness is divided by its greatest; floats are an image as they are.
     """
-    if not isinstance(space, Box) or len(space.shape) != 3:
+    if not _is_picture(space):
         return None
+    channels, kernels, strides, features = picture_layers(space, layers)
     if (sizes := _num_values(space)) is not None:
-        return GridCNN(space.shape, sizes, key=key)
+        return GridCNN(
+            space.shape, sizes, channels=channels, kernels=kernels, strides=strides, sizes=features, key=key
+        )
+    padding = _padding(space, layers)
+    return CNN(space.shape, channels, kernels, strides, padding=padding, sizes=features, key=key)
+
+
+def picture_layers(space: Box, layers: EncoderLayers = DEFAULT_LAYERS) -> PictureLayers:
+    """The layers of the convolutional torso for an array [height, width, channels].
+
+    Those that are not given fit the array. A grid of cells passes windows of 2 x 2, by default three times. An image
+    of whole tiles of 8 x 8 that is smaller than Atari's is taken tile by tile, which on the CPU is several times as
+    fast. An image below 36 x 36 passes 16 windows of 3 x 3 and a layer of 128, as in MinAtar (Young and Tian 2019,
+    arXiv:1903.03176), any other the convolutions of Mnih et al. 2015.
+    """
     shortest, longest = min(space.shape[:2]), max(space.shape[:2])
-    if MIN_TILED_SIZE <= shortest <= longest < ATARI_SIZE and not any(
-        side % TILE_SIZE for side in space.shape[:2]
-    ):
-        return CNN(space.shape, (16, 32, 32), (TILE_SIZE, 3, 3), (TILE_SIZE, 1, 1), sizes=(), key=key)
-    if shortest >= 36:  # what the windows of Mnih et al. 2015 need
-        return CNN(space.shape, sizes=(), key=key)
-    padding: Padding = "valid" if shortest >= SMALL_KERNEL else "same"
-    return CNN(space.shape, (16,), (SMALL_KERNEL,), (1,), padding=padding, sizes=(128,), key=key)
+    is_tiled = not any(side % TILE_SIZE for side in space.shape[:2])
+    if _num_values(space) is not None:
+        channels = GRID_CHANNELS if layers.channels is None else layers.channels
+        fitting = PictureLayers(channels, (GRID_KERNEL,) * len(channels), (1,) * len(channels), ())
+    elif MIN_TILED_SIZE <= shortest <= longest < ATARI_SIZE and is_tiled:
+        fitting = TILED_LAYERS
+    elif shortest >= MIN_ATARI_SIZE:
+        fitting = ATARI_LAYERS
+    else:
+        fitting = SMALL_LAYERS
+    return fitting._replace(**{name: x for name, x in layers._asdict().items() if x is not None})
+
+
+def check_encoder(space: Space, kind: str, layers: EncoderLayers = DEFAULT_LAYERS) -> None:
+    """Require that an `Encoder` can be built for a space; computes no array.
+
+    Raises:
+      ShoalError: as `Encoder`.
+    """
+    if kind not in KINDS:
+        raise ShoalError(f"encoder={kind!r} is none of {', '.join(KINDS)}{nearest(str(kind), KINDS)}.")
+    parts = observation_parts(space, cells=kind == "one_hot")
+    if kind == "one_hot" and all(part.sizes is None for part in parts):
+        raise ShoalError(
+            f"encoder='one_hot' needs integers of less than {MAX_CELL_VALUES} values, and "
+            f"observation_space={space!r} has none; 'flatten' takes numbers."
+        )
+    if kind == "mlp_each" and layers.features is not None and not layers.features:
+        raise ShoalError(
+            f"encoder_features=() leaves encoder='mlp_each' without a layer; give one, such as {MLP_FEATURES}."
+        )
+    if kind == "cnn":
+        pictures = {
+            part.path: subspace for part in parts if _is_picture(subspace := _entry(space, part.path))
+        }
+        if not pictures:
+            raise ShoalError(
+                f"encoder='cnn' needs an observation [height, width, channels], and observation_space={space!r} has "
+                "none; 'flatten' works."
+            )
+        for path, picture in pictures.items():
+            _check_convolutions("/".join(("observation", *path)), picture, layers)
+
+
+def _check_convolutions(name: str, space: Box, layers: EncoderLayers) -> None:
+    """Raise ShoalError unless the convolutions fit an array [height, width, channels] and each other."""
+    channels, kernels, strides, _ = picture_layers(space, layers)
+    observed = f"{name} {list(space.shape)}"
+    if not len(channels) == len(kernels) == len(strides):
+        fitting = [f"encoder_{x}" for x in ("channels", "kernels", "strides") if getattr(layers, x) is None]
+        hint = f"; what is not given ({', '.join(fitting)}) is the default for {observed}"
+        raise ShoalError(
+            f"encoder_channels={channels}, encoder_kernels={kernels} and encoder_strides={strides} must have equally "
+            f"many numbers, one for each convolution{hint if fitting else ''}."
+        )
+    if not channels:
+        raise ShoalError(
+            "encoder_channels=() leaves encoder='cnn' without a convolution; give one, such as (16,)."
+        )
+    padding, sides = _padding(space, layers), space.shape[:2]
+    for index, (kernel, stride) in enumerate(zip(kernels, strides, strict=True)):
+        windows = as_pair(f"encoder_kernels[{index}]", kernel)
+        steps = as_pair(f"encoder_strides[{index}]", stride)
+        image = f"the {sides[0]} x {sides[1]} image that reaches convolution {index + 1} from {observed}"
+        if padding == "valid" and any(window > side for window, side in zip(windows, sides, strict=True)):
+            raise ShoalError(
+                f"encoder_kernels={kernels} with encoder_strides={strides} has a window of {windows[0]} x "
+                f"{windows[1]}, which is larger than {image}; smaller kernels or strides, or fewer of them, would do."
+            )
+        if min(steps) > max(sides):
+            raise ShoalError(
+                f"encoder_strides={strides} has a stride of {stride}, which is larger than {image}; it must be at "
+                f"most {max(sides)}."
+            )
+        height, width = map(out_size, sides, windows, steps, (padding, padding))
+        if (numbers := height * width * channels[index]) > LARGEST_INDEX:
+            raise ShoalError(
+                f"encoder_channels={channels} gives {numbers} numbers after convolution {index + 1} from {observed}, "
+                f"which are too many: they must be at most {LARGEST_INDEX}."
+            )
+        sides = (height, width)
+
+
+def _padding(space: Box, layers: EncoderLayers) -> Padding:
+    """Zeros around an image that is smaller than the window by default; kernels that are given must fit."""
+    is_too_small = min(space.shape[:2]) < SMALL_KERNEL and _num_values(space) is None
+    return "same" if is_too_small and layers.kernels is None else "valid"
+
+
+def _is_picture(space: Space) -> TypeGuard[Box]:
+    return isinstance(space, Box) and len(space.shape) == 3
+
+
+def _entry(space: Any, path: tuple[str, ...]) -> Any:
+    """The space that the names of a path lead to."""
+    return functools.reduce(lambda entry, name: entry[name], path, space)
 
 
 def _num_values(space: Box) -> tuple[int, ...] | None:
@@ -143,14 +283,15 @@ class Encoder(nnx.Module):
     Args:
       space: of the observations.
       kind: "flatten", "one_hot", "mlp_each" or "cnn".
-      sizes: layers of each part's MLP with "mlp_each".
-      activation: of these.
+      layers: of the convolutions with "cnn", and of each part's MLP with "mlp_each".
+      activation: of the MLPs with "mlp_each".
       layer_norm: of these.
       key: a JAX key; "flatten" needs none.
 
     Raises:
-      ShoalError: an unknown kind, a space that cannot be encoded, "mlp_each" without sizes, "cnn" for a space
-        with no part of three axes, or "one_hot" for one without integers of few values.
+      ShoalError: an unknown kind, a space that cannot be encoded, "mlp_each" without a layer, "cnn" for a space
+        with no part of three axes or with convolutions that do not fit one of these or each other, or "one_hot" for
+        a space without integers of few values.
 
     Attributes:
       num_features: length of the vector.
@@ -160,31 +301,24 @@ class Encoder(nnx.Module):
         self,
         space: Space,
         kind: str = "flatten",
-        sizes: Sequence[int] = (64,),
+        layers: EncoderLayers = DEFAULT_LAYERS,
         *,
         activation: str = "tanh",
         layer_norm: bool = False,
         scale: float = math.sqrt(2),
         key: Array | None = None,
     ):
-        if kind not in KINDS:
-            raise ShoalError(f"encoder={kind!r} is none of {', '.join(KINDS)}{nearest(str(kind), KINDS)}.")
+        check_encoder(space, kind, layers)
         self.parts = observation_parts(space, cells=kind == "one_hot")
-        if kind == "one_hot" and all(part.sizes is None for part in self.parts):
-            raise ShoalError(
-                f"encoder='one_hot' needs integers of less than {MAX_CELL_VALUES} values, and "
-                f"observation_space={space!r} has none; 'flatten' takes numbers."
-            )
         self.kind = kind
         self.pictured_parts: tuple[
             tuple[tuple[str, ...], float], ...
         ] = ()  # path and divisor of each picture
         torsos: list[MLP] = []
         if kind == "mlp_each":
-            if not sizes or key is None:
-                raise ShoalError(
-                    f"encoder='mlp_each' needs a key and at least one layer, not {tuple(sizes)}."
-                )
+            if key is None:
+                raise ShoalError("encoder='mlp_each' needs a key.")
+            sizes = MLP_FEATURES if layers.features is None else layers.features
             style: dict[str, Any] = dict(activation=activation, layer_norm=layer_norm, scale=scale)
             keys = jax.random.split(key, len(self.parts))
             torsos = [
@@ -193,7 +327,7 @@ class Encoder(nnx.Module):
             ]
         pictures: list[CNN | GridCNN] = []
         if kind == "cnn":
-            pictures = self._build_pictures(space, key)
+            pictures = self._build_pictures(space, layers, key)
         self.torsos = nnx.List(torsos)
         self.pictures = nnx.List(pictures)
         flat = [part for part in self.parts if part.path not in dict(self.pictured_parts)]
@@ -220,22 +354,15 @@ class Encoder(nnx.Module):
             vectors = [torso(vector) for torso, vector in zip(self.torsos, vectors, strict=True)]
         return vectors[0] if len(vectors) == 1 else jnp.concatenate(vectors, axis=-1)
 
-    def _build_pictures(self, space: Space, key: Array | None) -> list[CNN | GridCNN]:
+    def _build_pictures(self, space: Space, layers: EncoderLayers, key: Array | None) -> list[CNN | GridCNN]:
         torsos = []
         keys = jax.random.split(jax.random.key(0) if key is None else key, len(self.parts))
         for part, part_key in zip(self.parts, keys, strict=True):
-            subspace: Any = space
-            for name in part.path:
-                subspace = subspace[name]
-            if (torso := convolutional_torso(subspace, part_key)) is not None:
+            subspace = _entry(space, part.path)
+            if (torso := convolutional_torso(subspace, part_key, layers)) is not None:
                 is_image = isinstance(torso, CNN) and np.issubdtype(subspace.dtype, np.integer)
                 self.pictured_parts += ((part.path, float(np.max(subspace.high)) if is_image else 1.0),)
                 torsos.append(torso)
-        if not torsos:
-            raise ShoalError(
-                f"encoder='cnn' needs an observation [height, width, channels], and observation_space={space!r} has "
-                "none; 'flatten' works."
-            )
         return torsos
 
     def _encode_with_pictures(self, observation: Any) -> Array:

@@ -14,6 +14,7 @@ from shoal.imports import import_name, import_object
 from shoal.needs import Needs, Table
 from shoal.nets.activations import activation
 from shoal.nets.actor_critic import ActorCritic
+from shoal.nets.encoders import EncoderLayers, check_encoder
 from shoal.nets.inputs import num_action_features
 from shoal.nets.memory.cores import check_latches
 from shoal.nets.memory.recurrent import CoreOptions, RecurrentActorCritic, SharedRecurrentActorCritic
@@ -27,6 +28,11 @@ Distribution = Literal["auto", "categorical", "normal", "tanh_normal", "beta"]
 _CONTINUOUS = Needs("action_space", kinds=("Box",))
 _NORMAL = Needs("distribution", ("auto", "normal", "tanh_normal"))
 _CORE = Needs("core", other_than=("none",), such_as="gru")
+
+
+def _layers() -> Any:
+    """Declare one number for each of some layers; None for what fits."""
+    return parameter(None, low=1, high=LARGEST_INDEX, longest=MAX_LAYERS)
 
 
 class NetworkSettings(Protocol):
@@ -51,12 +57,19 @@ class NetworkConfig:
             ),
             (_CORE,),
         ),
+        **dict.fromkeys(
+            ("encoder_channels", "encoder_kernels", "encoder_strides"), (Needs("encoder", ("cnn",)),)
+        ),
+        "encoder_features": (Needs("encoder", ("cnn", "mlp_each")),),
         "state_dependent_std": (_CONTINUOUS, _NORMAL),
         "initial_std": (_CONTINUOUS, _NORMAL),
     }
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "most used": ("hidden_sizes", "core"),
-        "network": ("critic_hidden_sizes", "activation", "layer_norm", "shared_torso", "encoder"),
+        "network": (
+            *("critic_hidden_sizes", "activation", "layer_norm", "shared_torso"),
+            *("encoder", "encoder_channels", "encoder_kernels", "encoder_strides", "encoder_features"),
+        ),
         "memory": (
             *("core_size", "core_layers", "core_outputs", "head_sizes", "latches", "queries"),
             *("previous_action", "action_embedding", "previous_reward", "previous_observation", "first_flag"),
@@ -106,6 +119,15 @@ class NetworkConfig:
     encoder: Literal["flatten", "one_hot", "mlp_each", "cnn"] = "flatten"
     """Makes a vector of an observation: as it is, integers of few values one-hot, an MLP for each entry of a
     dictionary, or convolutions for grids of cells and images."""
+    encoder_channels: tuple[int, ...] | None = _layers()
+    """Gives the encoder's convolutions these numbers of channels; None takes what fits the observation."""
+    encoder_kernels: tuple[int, ...] | None = _layers()
+    """Gives the encoder's convolutions square windows of these sides; None takes what fits the observation."""
+    encoder_strides: tuple[int, ...] | None = _layers()
+    """Steps the windows of the encoder's convolutions by so many places; None takes what fits the observation."""
+    encoder_features: tuple[int, ...] | None = _layers()
+    """Gives the encoder dense layers of these widths, after its convolutions or as each entry's MLP; None takes what
+    fits the observation."""
     distribution: Distribution = "auto"
     """Chooses the policy's distribution; auto takes what fits the action space: categorical, or normal for a Box."""
     state_dependent_std: bool = False
@@ -123,6 +145,13 @@ class NetworkConfig:
         """The widths of the critic's hidden layers."""
         return self.hidden_sizes if self.critic_hidden_sizes is None else self.critic_hidden_sizes
 
+    @property
+    def encoder_layers(self) -> EncoderLayers:
+        """The layers of the encoders of actor and critic."""
+        return EncoderLayers(
+            self.encoder_channels, self.encoder_kernels, self.encoder_strides, self.encoder_features
+        )
+
     def build(self, spec: EnvSpec, key: Array) -> PyTree:
         """A new network with `policy`, `value` and `policy_and_value`, or with a memory."""
         common: dict[str, Any] = dict(
@@ -134,6 +163,7 @@ class NetworkConfig:
             state_dependent_std=self.state_dependent_std,
             initial_std=self.initial_std,
             encoder=self.encoder,
+            encoder_layers=self.encoder_layers,
             key=key,
         )
         if self.core == "none":
@@ -284,11 +314,14 @@ def check_settings(network: NetworkSettings) -> None:
 
 
 def check(network: NetworkSettings, spec: EnvSpec) -> None:
-    """Require that a user's network can be the network of an algorithm; Shoal's own is known to.
+    """Require that a network can be the network of an algorithm; of Shoal's own, only the encoder could be wrong.
 
     Raises:
       ShoalError: what is wrong with it.
     """
+    if isinstance(network, NetworkConfig):
+        for of_whom in (spec.of_actor, spec) if spec.critic_only else (spec,):
+            check_encoder(of_whom.observation_space, network.encoder, network.encoder_layers)
     if isinstance(network, NetworkClass):
         check_network(network.imported(), spec)
     elif type(network) not in OWN.values():

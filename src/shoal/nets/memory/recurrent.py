@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from shoal.nets.actor_critic import Distribution
-from shoal.nets.encoders import Encoder
+from shoal.nets.encoders import DEFAULT_LAYERS, Encoder, EncoderLayers
 from shoal.nets.heads import head_for
 from shoal.nets.memory import cores
 from shoal.nets.memory.cores import Carry, RecurrentCore
@@ -69,7 +69,7 @@ class RecurrentTorso(nnx.Module):
       spec: of the environment.
       core: see `CoreOptions`.
       sizes: hidden layers before the core; may be empty.
-      activation, layer_norm, encoder, encoder_sizes, scale: see `shoal.nets.actor_critic.Actor`.
+      activation, layer_norm, encoder, encoder_layers, scale: see `shoal.nets.actor_critic.Actor`.
       key: a JAX key.
 
     Raises:
@@ -85,14 +85,14 @@ class RecurrentTorso(nnx.Module):
         activation: str = "tanh",
         layer_norm: bool = False,
         encoder: str = "flatten",
-        encoder_sizes: Sequence[int] = (64,),
+        encoder_layers: EncoderLayers = DEFAULT_LAYERS,
         scale: float = math.sqrt(2),
         key: Array,
     ):
         encoder_key, mlp_key, action_key, core_key = jax.random.split(key, 4)
         queries_key = jax.random.fold_in(key, 4)
         style: dict[str, Any] = dict(activation=activation, layer_norm=layer_norm, scale=scale)
-        self.encoder = Encoder(spec.observation_space, encoder, encoder_sizes, key=encoder_key, **style)
+        self.encoder = Encoder(spec.observation_space, encoder, encoder_layers, key=encoder_key, **style)
         self.mlp = MLP(self.encoder.num_features, sizes, key=mlp_key, **style)
         has_embedding = core.action_size and core.action_embedding
         self.embedding = nnx.List(
