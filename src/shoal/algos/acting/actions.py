@@ -64,14 +64,14 @@ def sample_correlated(
 
 
 def num_action_features(space: Space) -> int:
-    """Return the length of the features that `action_features` makes of an action."""
+    """How many numbers `action_features` makes of an action."""
     if isinstance(space, Discrete):
         return space.n
     return sum(space.nvec) if isinstance(space, MultiDiscrete) else math.prod(space.shape)  # type: ignore[union-attr]
 
 
 def action_features(space: Space, raw: Array) -> Array:
-    """Encode raw actions [...] as features [..., num_action_features]: one-hot, or the numbers of a Box."""
+    """Raw actions [...] as a network sees them, [..., num_action_features]: one-hot, or the numbers of a Box."""
     if isinstance(space, Discrete):
         return one_hots([raw], [space.n])
     if isinstance(space, MultiDiscrete):
