@@ -35,11 +35,11 @@ IMPORTABLE = ("score", "eval_metrics")
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """How a nested field's struct is chosen by a name.
+    """The choice of a nested field's struct by a name.
 
     Attributes:
-      choose: gives the struct of a name; of a struct itself, that.
-      name_of: gives the name of a struct.
+      choose: returns the struct of a name, or a struct that is given itself.
+      name_of: returns the name of a struct.
     """
 
     choose: Callable[[Any], Any]
@@ -222,7 +222,7 @@ def unknown_setting(
 
 
 def needs_of(config: Any) -> Table:
-    """What settings need in order to have an effect, declared by a config and by the structs within it."""
+    """Return what settings need in order to have an effect, as a config and the structs within it declare."""
     found: dict[str, Any] = {}
     for struct in _structs(config):
         found |= getattr(struct, "needs", {})
@@ -266,7 +266,7 @@ def types_of(cls: type) -> dict[str, Any]:
 
 
 def _metadata(cls: Any, key: str) -> dict[str, Any]:
-    """What the fields of a dataclass declare under a key; a new default keeps what the base class declares."""
+    """Return what the fields of a dataclass declare under a key; a new default keeps the base class's declaration."""
     bases = [base for base in reversed(cls.__mro__) if dataclasses.is_dataclass(base)]
     fields = [field for base in bases for field in dataclasses.fields(base)]
     return {field.name: field.metadata[key] for field in fields if key in field.metadata}

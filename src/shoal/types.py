@@ -181,7 +181,7 @@ class Trajectory(NamedTuple):
 
 
 class Transitions(NamedTuple):
-    """What is known of the T transitions of a trajectory, [T, N] each: from time-step t to t+1."""
+    """Weight, discount and end of the T transitions of a trajectory, [T, N] each: from time-step t to t+1."""
 
     weight: Array  # 1, and 0 where there is no transition: from a last to a first time-step
     discount: Array  # 0 exactly where the episode terminated, else 1
@@ -205,10 +205,10 @@ def transitions(trajectory: Trajectory) -> Transitions:
 
 
 class Clock(NamedTuple):
-    """How far a member's training is, from before the iteration's rollout; data, scalars.
+    """The progress of a member's training before the iteration's rollout; data, scalars.
 
-    A run that is extended counts on, and its progress is over the new total. Fine-tuning from another run begins
-    at 0.
+    A run that is extended continues its counts, and its progress refers to the new total. Fine-tuning from another
+    run starts at 0.
     """
 
     updates: Array  # made so far, int32: count with this one

@@ -429,7 +429,7 @@ def test_the_normaliser_that_acted_is_the_one_that_learns():
         ({"network": "shoal.nets:Nothing"}, "cannot be imported"),
         ({"shared_torso": True, "critic_learning_rate": 1e-3}, "shared_torso=True"),
         ({"correlated_noise": True}, "correlated_noise=True needs"),
-        ({"norm_obs": True, "encoder": "one_hot"}, "norm_obs=True makes numbers of the integers"),
+        ({"norm_obs": True, "encoder": "one_hot"}, "norm_obs=True replaces the integers"),
         ({"target_kl": 0.0}, "target_kl=0 is out of bounds: it must be greater than 0"),
         ({"target_kl": -math.inf}, "target_kl=-inf is out of bounds"),
         ({"learning_rate": math.inf}, "learning_rate=inf is out of bounds"),

@@ -489,7 +489,7 @@ def test_a_trained_policy_remembers():
         ({"core": "gru", "chunk_length": 5}, "chunk_length=5 does not divide num_steps=16; the nearest that do"),
         ({"core": "gru", "num_minibatches": 3}, "num_minibatches=3 does not divide the number of chunks"),
         ({"core": "gruu"}, "did you mean 'gru'"),
-        ({"core": "gru", "burn_in": 4}, "burn_in=4 has no steps to run over"),
+        ({"core": "gru", "burn_in": 4}, "burn_in=4 needs steps before a chunk"),
         ({"core": "gru", "burn_in": 5, "chunk_length": 4}, "burn_in=5 is longer than a chunk of 4 steps"),
         ({"core": "gru", "core_size": 0}, "core_size=0 is out of bounds"),
         ({"core": "gru", "action_embedding": 4}, "action_embedding=4 needs previous_action=True"),
@@ -501,7 +501,7 @@ def test_a_trained_policy_remembers():
             {"core": "gru", "previous_observation": True, "hidden_sizes": ()},
             "previous_observation=True shows the features of the last layer before the core, and hidden_sizes=()",
         ),
-        ({"core": "gru", "queries": 4, "norm_obs": True}, "norm_obs=True makes numbers of the integers that queries=4"),
+        ({"core": "gru", "queries": 4, "norm_obs": True}, "norm_obs=True replaces the integers that queries=4"),
         ({"core": "gru", "network": "shoal.nets.q_heads:ContinuousQ"}, "core='gru' has no effect with network='shoal"),
     ],
 )  # fmt: skip

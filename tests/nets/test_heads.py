@@ -184,8 +184,12 @@ def test_head_for_an_action_space(space, kind, head, num_inputs):
         (PLANE, "norml", r"distribution='norml' .* did you mean 'normal'\?"),
         (Box(-np.inf, 1.0, (2,)), "beta", r"'beta' needs .* finite bounds, .* Box\(-inf, 1, .* 'normal'"),
         (Box(-np.inf, 1.0, (2,)), "tanh_normal", r"'tanh_normal' needs .* finite bounds"),
-        (Box(0, 9, (2,), np.int32), "auto", r"no head acts .* Box\(0, 9, \(2,\), int32\); .* MultiDiscrete"),
-        (Dict({"a": Discrete(2)}), "auto", r"no head acts in the action space Dict"),
+        (
+            Box(0, 9, (2,), np.int32),
+            "auto",
+            r"there is no head for .* Box\(0, 9, \(2,\), int32\); .* MultiDiscrete",
+        ),
+        (Dict({"a": Discrete(2)}), "auto", r"there is no head for the action space Dict"),
     ],
 )
 def test_a_head_that_does_not_fit_is_named(space, kind, message):

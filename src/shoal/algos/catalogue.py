@@ -1,4 +1,4 @@
-"""Algorithms by name. Imports none of them until asked, so that listing them costs nothing."""
+"""Algorithms by name. Each is imported when it is first used, so that listing them is fast."""
 
 import dataclasses
 from typing import Any
@@ -14,20 +14,20 @@ _algorithms: dict[str, str] = {
 
 
 def algorithms() -> list[str]:
-    """The names of the algorithms."""
+    """List the names of the algorithms."""
     return sorted(_algorithms)
 
 
 def is_builtin(name: str) -> bool:
-    """Whether a name is of an algorithm of Shoal's own, and not of a user's class."""
+    """Report whether a name is that of an algorithm of Shoal, and not of a user's class."""
     return name in _algorithms
 
 
 def config_class(name: str) -> type[Any]:
-    """The config class of an algorithm, by its name or as `module:Name`.
+    """Return the config class of an algorithm, given by its name or as `module:Name`.
 
     Raises:
-      ShoalError: there is no such algorithm, or what `module:Name` names is no config of one.
+      ShoalError: there is no such algorithm, or `module:Name` is not the config of an algorithm.
     """
     if name not in _algorithms and ":" not in name:
         raise ShoalError(
@@ -40,6 +40,6 @@ def config_class(name: str) -> type[Any]:
 
 
 def name_of(config: Any) -> str:
-    """The name of a config's algorithm: a registered one, or `module:Name`."""
+    """Return the name of a config's algorithm: a registered name, or `module:Name`."""
     path = f"{type(config).__module__}:{type(config).__qualname__}"
     return next((name for name, known in _algorithms.items() if known == path), path)

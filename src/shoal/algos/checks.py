@@ -1,6 +1,6 @@
-"""What a config must satisfy, checked once on concrete values before anything compiles.
+"""Checks of an algorithm's config, made once on concrete values before anything compiles.
 
-Each failure is one sentence: the field, its value, what would be right, the nearest that works.
+Each error is one sentence: the field, its value, what would be right, and the nearest value that works.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ def check_divides(name: str, number: int, what: str, total: int) -> None:
     """Require that `number` divides `total`.
 
     Raises:
-      ShoalError: it does not; names the nearest numbers that do.
+      ShoalError: it does not; the error names the nearest numbers that do.
     """
     if number > 0 and total % number == 0:
         return
@@ -32,7 +32,7 @@ def check_divides(name: str, number: int, what: str, total: int) -> None:
 
 
 def check_ppo(config: Any, spec: EnvSpec, num_envs: int, num_steps: int) -> None:
-    """Everything that PPO's config must satisfy for an environment and a rollout's size.
+    """Check PPO's config for an environment and the size of a rollout.
 
     Raises:
       ShoalError: the first setting that cannot work.
@@ -54,23 +54,21 @@ def check_ppo(config: Any, spec: EnvSpec, num_envs: int, num_steps: int) -> None
     is_own = isinstance(network, networks.NetworkConfig)
     if is_own and network.shared_torso and config.optimization.separate_updates:
         raise ShoalError(
-            "shared_torso=True leaves nothing for the critic_ settings to apply to; use separate torsos."
+            "shared_torso=True does not allow separate updates or critic_ settings; use separate torsos."
         )
     if spec.critic_only and is_own and network.shared_torso:
         raise ShoalError(
-            f"shared_torso=True shows the critic what the actor sees, and critic_only={spec.critic_only} is for the "
+            f"shared_torso=True gives actor and critic the same input, but critic_only={spec.critic_only} is for the "
             "critic only; use separate torsos."
         )
     if spec.num_agents != 1:
-        raise ShoalError(f"num_agents={spec.num_agents} is more than ppo takes; it trains one agent.")
+        raise ShoalError(f"num_agents={spec.num_agents} is not supported by ppo, which trains one agent.")
     if config.norm_obs and is_own and (network.encoder == "one_hot" or network.looks):
         reason = (
-            "encoder='one_hot' takes"
-            if network.encoder == "one_hot"
-            else f"queries={network.queries} ask for"
+            "encoder='one_hot' needs" if network.encoder == "one_hot" else f"queries={network.queries} need"
         )
         raise ShoalError(
-            f"norm_obs=True makes numbers of the integers that {reason}; leave it off with that."
+            f"norm_obs=True replaces the integers that {reason} by normalised numbers; set norm_obs=False."
         )
     check_distribution(config, spec)
     config.optimization.validate()
@@ -78,33 +76,35 @@ def check_ppo(config: Any, spec: EnvSpec, num_envs: int, num_steps: int) -> None
 
 
 def check_chunks(config: Any, num_steps: int) -> None:
-    """The chunks of time that a recurrent network is trained on fit each other and the rollout.
+    """Check that chunks of a recurrent network's steps divide the rollout, and that the burn-in fits before a chunk.
 
     Raises:
-      ShoalError: they do not.
+      ShoalError: one of them does not fit.
     """
     length = config.chunk_length or num_steps
     check_divides("chunk_length", length, "num_steps", num_steps)
     if config.burn_in > length:
         raise ShoalError(
-            f"burn_in={config.burn_in} is longer than a chunk of {length} steps; it must be at most that."
+            f"burn_in={config.burn_in} is longer than a chunk of {length} steps; it must be at most {length}."
         )
     if config.burn_in and length == num_steps:
         raise ShoalError(
-            f"burn_in={config.burn_in} has no steps to run over where a chunk is the whole rollout of {num_steps}; "
-            f"choose a shorter chunk_length, or leave it 0."
+            f"burn_in={config.burn_in} needs steps before a chunk, but a chunk is the whole rollout of {num_steps} "
+            f"steps; choose a shorter chunk_length, or burn_in=0."
         )
 
 
 def check_distribution(config: Any, spec: EnvSpec) -> None:
-    """The policy's distribution fits the action space.
+    """Check that the policy's distribution fits the action space.
 
     Raises:
-      ShoalError: it does not; names one that does.
+      ShoalError: it does not; the error names one that does.
     """
     space, kind = spec.action_space, networks.distribution_of(config.network)
     if not isinstance(space, Discrete | MultiDiscrete | Box):
-        raise ShoalError(f"action_space={space} is none that ppo acts in: Discrete, MultiDiscrete or Box.")
+        raise ShoalError(
+            f"action_space={space} is not supported by ppo; it must be Discrete, MultiDiscrete or Box."
+        )
     compatible = ["normal", "tanh_normal", "beta"] if isinstance(space, Box) else ["categorical"]
     if kind not in ("auto", *compatible):
         raise ShoalError(

@@ -1,8 +1,8 @@
-"""A2C and REINFORCE: PPO's machinery with one pass over each rollout and no ratio.
+"""A2C and REINFORCE: PPO's update with one pass over each rollout and no ratio.
 
-With a single gradient step on fresh data PPO's ratio is 1 and its clip never acts, so that its gradient is the
-policy gradient (Huang et al. 2022, "A2C is a special case of PPO"). What differs are the defaults below; every
-setting of PPO remains, and the update is PPO's own.
+With a single gradient step on new data the ratio of PPO is 1 and is never clipped, so that PPO's gradient is the
+policy gradient (Huang et al. 2022, "A2C is a special case of PPO"). Only the defaults below differ; the update
+and all settings are those of PPO.
 """
 
 from typing import Literal
@@ -23,7 +23,7 @@ class A2CConfig(PPOConfig):
     surrogate: Literal["clip", "penalty", "dpo", "policy_gradient"] = "policy_gradient"
     """Chooses the policy's objective: here the policy gradient itself."""
     update_epochs: int = 1
-    """Passes this many times over each rollout; more than once would need a ratio."""
+    """Passes this many times over each rollout; more than one pass would need a ratio."""
     num_minibatches: int = 1
     """Makes this many gradient steps per pass."""
     gae_lambda: float = 1.0
@@ -36,8 +36,8 @@ class A2CConfig(PPOConfig):
 class ReinforceConfig(PPOConfig):
     """REINFORCE with a learned baseline (Williams 1992), on Monte-Carlo returns.
 
-    The return is summed to the end of each episode; of an episode that the rollout cuts, the critic gives
-    the rest. Rollouts several episodes long make that rare: `--num-steps` above the episodes' length.
+    The return is the sum of rewards to the end of each episode; if the rollout ends earlier, the critic estimates
+    the rest. This is rare if rollouts are several episodes long: set `--num-steps` above the episodes' length.
     """
 
     optimization: OptimizerConfig = OptimizerConfig(learning_rate=1e-3)
@@ -45,7 +45,7 @@ class ReinforceConfig(PPOConfig):
     surrogate: Literal["clip", "penalty", "dpo", "policy_gradient"] = "policy_gradient"
     """Chooses the policy's objective: here the policy gradient itself."""
     update_epochs: int = 1
-    """Passes this many times over each rollout; more than once would need a ratio."""
+    """Passes this many times over each rollout; more than one pass would need a ratio."""
     num_minibatches: int = 1
     """Makes this many gradient steps per pass."""
     gae_lambda: float = 1.0

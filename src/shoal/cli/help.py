@@ -107,7 +107,7 @@ def _type_name(declared: Any) -> str:
 
 
 def _help_text(setting: settings.Setting) -> str:
-    """What a setting does, its bounds, and its default."""
+    """Return the help of a setting: its text, its bounds and its default."""
     text, value = setting.text, setting.value
     bounds = setting.bounds and dataclasses.replace(setting.bounds, high=_shown(setting.bounds.high))
     if bounds and bounds.has_finite():

@@ -1,4 +1,4 @@
-"""Activation functions by name, so that a config can say which."""
+"""Activation functions by name, for configs."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from shoal.errors import ShoalError, nearest
 
 
 def identity(x: jax.Array) -> jax.Array:
-    """x itself: no activation."""
+    """Return x: no activation."""
     return x
 
 
@@ -39,7 +39,7 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 def activation(name: str) -> Callable[[jax.Array], jax.Array]:
-    """The elementwise activation of that name, one of `ACTIVATIONS`.
+    """Return the elementwise activation of a name, one of `ACTIVATIONS`.
 
     Raises:
       ShoalError: no activation has that name.

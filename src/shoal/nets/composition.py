@@ -1,8 +1,8 @@
-"""Putting torsos together: one after the other, side by side, and before and after a recurrent core.
+"""Composition of torsos: in sequence, in parallel, and before and after a recurrent core.
 
-A torso is anything that maps arrays with leading axes [...] to features [..., out_features]. One whose
-class has `noisy = True` is called with a key for its noise as well; what is built of such a torso takes the
-key as `key=` and hands each noisy part one of its own.
+A torso is any function from arrays with leading axes [...] to features [..., out_features]. If its class has
+`noisy = True`, it is also called with a key for its noise; a module that contains such torsos takes the key as
+`key=` and passes a different one to each noisy part.
 """
 
 import itertools
@@ -20,7 +20,7 @@ Array = jax.Array
 
 
 class Torso(Protocol):
-    """What every torso is."""
+    """A function from inputs to a vector of features."""
 
     @property
     def out_features(self) -> int:
@@ -28,40 +28,40 @@ class Torso(Protocol):
         ...
 
     def __call__(self, x: PyTree) -> Array:
-        """Inputs with leading axes [...] -> [..., out_features]."""
+        """Compute features [..., out_features] of inputs with leading axes [...]."""
         ...
 
 
 @runtime_checkable
 class Core(Protocol):
-    """What stands between two torsos and remembers; time is the first axis."""
+    """A recurrent module, which may stand between two torsos; time is the first axis."""
 
     @property
     def out_features(self) -> int:
-        """Length of what comes out at each step."""
+        """Length of the output of each step."""
         ...
 
     def initial(self, batch_shape: tuple[int, ...]) -> Memory:
-        """The memory of a core that has just begun, with leading axes `batch_shape`."""
+        """Return the memory before the first step, with leading axes `batch_shape`."""
         ...
 
     def __call__(self, memory: Memory, x: Array, first: Array) -> tuple[Memory, Array]:
-        """Memory [...], x [T, ..., in], first [T, ...] -> memory after the last step, [T, ..., out]."""
+        """Compute T steps: memory [...], x [T, ..., in], first [T, ...] -> the last memory, [T, ..., out]."""
         ...
 
 
 def is_noisy(module: Any) -> bool:
-    """Whether a module takes a key for its noise."""
+    """Report whether a module takes a key for its noise."""
     return bool(getattr(module, "noisy", False))
 
 
 def apply_module(module: Any, x: PyTree, *rest: Any, key: Array | None) -> Any:
-    """`module(x, *rest)`, with the key where the module is noisy."""
+    """Compute `module(x, *rest)`, with the key if the module is noisy."""
     return module(x, *rest, key=key) if is_noisy(module) else module(x, *rest)
 
 
 def keys_for(modules: Sequence[Any], key: Array | None) -> list[Array | None]:
-    """A key for each noisy module, None for the others; None for all without a key."""
+    """Return a key for each noisy module, and None for the others; without a key, None for all."""
     noisy = [is_noisy(module) for module in modules]
     if key is None or not any(noisy):
         return [None] * len(modules)
@@ -70,16 +70,16 @@ def keys_for(modules: Sequence[Any], key: Array | None) -> list[Array | None]:
 
 
 def concatenate_features(modules: Sequence[Any], inputs: Iterable[PyTree], key: Array | None) -> Array:
-    """Each input through its own module, and the features one after the other."""
+    """Apply each module to its own input and concatenate their features."""
     keys = keys_for(modules, key)
     parts = [apply_module(m, x, key=k) for m, x, k in zip(modules, inputs, keys, strict=True)]
     return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=-1)
 
 
 class Chain(nnx.Module):
-    """Modules one after the other: `Chain(f, g)(x)` is `g(f(x))`.
+    """Modules in sequence: `Chain(f, g)(x)` is `g(f(x))`.
 
-    The last may be a head; what is given beside x, such as a mask of legal actions, goes to it.
+    The last may be a head; further arguments of a call, such as a mask of legal actions, are passed to it.
 
     Args:
       modules: at least one.
@@ -102,16 +102,16 @@ class Chain(nnx.Module):
 
     @property
     def noisy(self) -> bool:
-        """Whether one of the modules is."""
+        """Whether one of the modules takes a key for its noise."""
         return any(is_noisy(module) for module in self.modules)
 
     @property
     def out_features(self) -> int:
-        """Of the last module."""
+        """Length of the features of the last module."""
         return self.modules[-1].out_features
 
     def __call__(self, x: PyTree, *rest: Any, key: Array | None = None) -> Any:
-        """What the last module gives, which is called with `rest` too."""
+        """Apply the modules in sequence; the last one is also given `rest`."""
         *others, last = self.modules
         *keys, last_key = keys_for(self.modules, key)
         for module, k in zip(others, keys, strict=True):
@@ -120,7 +120,7 @@ class Chain(nnx.Module):
 
 
 class Branches(nnx.Module):
-    """Several torsos upon the same input, their features one after the other.
+    """Several torsos on the same input; their features are concatenated.
 
     Two MLPs of one and of n outputs, for instance, are the two streams of a dueling network.
 
@@ -138,44 +138,44 @@ class Branches(nnx.Module):
 
     @property
     def noisy(self) -> bool:
-        """Whether one of the modules is."""
+        """Whether one of the modules takes a key for its noise."""
         return any(is_noisy(module) for module in self.modules)
 
     @property
     def out_features(self) -> int:
-        """Of all together."""
+        """Length of the features of all modules together."""
         return sum(module.out_features for module in self.modules)
 
     def __call__(self, x: PyTree, key: Array | None = None) -> Array:
-        """Inputs with leading axes [...] -> [..., out_features]."""
+        """Compute features [..., out_features] of inputs with leading axes [...]."""
         return concatenate_features(self.modules, [x] * len(self.modules), key)
 
 
 class IdentityCore(nnx.Module):
-    """The core of a network that remembers nothing: what comes in goes out."""
+    """The core of a network without memory: its output is its input."""
 
     def __init__(self, in_features: int):
         self.in_features = in_features
         self.out_features = in_features
 
     def initial(self, batch_shape: tuple[int, ...]) -> Memory:
-        """Nothing: ()."""
+        """Return an empty memory, ()."""
         return ()
 
     def __call__(self, memory: Memory, x: Array, first: Array) -> tuple[Memory, Array]:
-        """The same memory and x."""
+        """Return memory and x unchanged."""
         return memory, x
 
 
 class RecurrentChain(nnx.Module):
-    """A torso before a core and one after it (a head, if it likes).
+    """A torso before a core, and a torso or head after it.
 
-    The torsos take all steps at once, [T, ...]; only the core goes through them in order.
+    The torsos compute all steps at once, [T, ...]; only the core computes them in order.
 
     Args:
-      before: from observations to what the core takes.
+      before: a torso from observations to inputs of the core.
       core: a `Core`.
-      after: from what the core gives to what is wanted.
+      after: a torso or a head on the core's outputs.
     """
 
     def __init__(self, before: Any, core: Any, after: Any):
@@ -186,22 +186,22 @@ class RecurrentChain(nnx.Module):
 
     @property
     def noisy(self) -> bool:
-        """Whether one of the torsos is."""
+        """Whether one of the torsos takes a key for its noise."""
         return is_noisy(self.before) or is_noisy(self.after)
 
     @property
     def out_features(self) -> int:
-        """Of the torso after the core."""
+        """Length of the features of the torso after the core."""
         return self.after.out_features
 
     def initial(self, batch_shape: tuple[int, ...]) -> Memory:
-        """The core's."""
+        """Return the memory of the core before the first step."""
         return self.core.initial(batch_shape)
 
     def __call__(
         self, memory: Memory, x: PyTree, first: Array, *rest: Any, key: Array | None = None
     ) -> tuple[Memory, Any]:
-        """Memory [...], inputs [T, ...], first [T, ...] -> memory and what `after` gives of [T, ...]."""
+        """Compute T steps: memory [...], inputs [T, ...], first [T, ...] -> the last memory, outputs [T, ...]."""
         before_key, after_key = keys_for((self.before, self.after), key)
         memory, x = self.core(memory, apply_module(self.before, x, key=before_key), first)
         return memory, apply_module(self.after, x, *rest, key=after_key)

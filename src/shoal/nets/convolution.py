@@ -20,28 +20,29 @@ Padding = Literal["valid", "same"]
 Image = tuple[int, int, int]  # height, width, channels
 
 
-MAX_PATCH_NUMBERS = (
-    16_384  # numbers in an image's patches, up to which products over them are worth it; measured on a CPU
-)
+# Size of an image's patches, up to which their products are faster than the gradient of `lax.conv` on a CPU (measured).
+MAX_PATCH_NUMBERS = 16_384
 
 
 def convolve(x: Array, kernel: Array, strides: tuple[int, int] = (1, 1), padding: Padding = "valid") -> Array:
-    """Cross-correlation of images with a kernel, as every library's convolution layer has it.
+    """Compute the cross-correlation of images with a kernel, as the convolution layers of all libraries do.
 
         y[b, i, j, o] = Σ_{m, n, c} kernel[o, m, n, c] x[b, i s_h + m, j s_w + n, c]
 
-    On a CPU `lax.conv` is the fastest way to this, but for small images not to its gradient: where that is
-    taken, it is made of matrix products over the patches of the image. On an accelerator, and for large
-    images, it is `lax.conv` throughout. Values are within float32's rounding of `convolve_plain`, and gradients too.
+    On a CPU `lax.conv` is the fastest way to compute this, but not to compute its gradient for small images:
+    when a gradient is taken, matrix products over the patches of the image are used. On an accelerator, and for
+    large images, `lax.conv` is used for both. Values and gradients equal those of `convolve_plain` within float32's
+    rounding.
 
-    Gain: the gradient of a `GridCNN` on 7 x 7 x 3 numbers took 2.78 ms for 4.53, on 5 x 5 cells 2.00 for 2.70.
+    Gain: the gradient of a `GridCNN` on 7 x 7 x 3 numbers took 2.78 ms instead of 4.53, on 5 x 5 cells 2.00 instead
+    of 2.70.
 
     Args:
       x: [batch, height, width, channels].
       kernel: [out, kernel height, kernel width, channels].
       strides: s_h and s_w.
-      padding: "valid" for none; "same" for zeros around x such that the result is of size ⌈size / stride⌉,
-        one more of them below and on the right where they are odd in number.
+      padding: "valid" for none; "same" for zeros around x such that the result has size ⌈size / stride⌉. If
+        their number is odd, there is one more below and on the right.
 
     Returns:
       [batch, height', width', out].
@@ -60,15 +61,15 @@ def convolve(x: Array, kernel: Array, strides: tuple[int, int] = (1, 1), padding
 def convolve_plain(
     x: Array, kernel: Array, strides: tuple[int, int] = (1, 1), padding: Padding = "valid"
 ) -> Array:
-    """`lax.conv_general_dilated`: the plain form of `convolve`."""
+    """Call `lax.conv_general_dilated`: the plain form of `convolve`."""
     return jax.lax.conv_general_dilated(
         x, kernel.transpose(1, 2, 3, 0), strides, padding.upper(), dimension_numbers=("NHWC", "HWIO", "NHWC")
     )
 
 
 def _convolve(x: Array, kernel: Array, strides: tuple[int, int]) -> Array:
-    # The CPU's fast routines want a kernel that really lies so. Else XLA takes it as it is, inside a loop, and falls
-    # back on one that is ten times slower.
+    # The CPU's fast routines need a kernel with this layout in memory. Otherwise XLA uses the transposed view inside a
+    # loop, by a routine that is ten times slower.
     kernel = materialise(kernel.transpose(1, 2, 3, 0))
     return jax.lax.conv_general_dilated(
         x, kernel, strides, "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
@@ -88,16 +89,16 @@ def _convolve_jvp(strides: tuple[int, int], primals: tuple, tangents: tuple) -> 
 
 
 def patches(x: Array, window: tuple[int, ...], strides: tuple[int, int]) -> Array:
-    """What each window sees: [batch, height', width', places of the window x channels]."""
+    """Gather the entries of each window, [batch, height', width', places of the window x channels]."""
     rows = [_window_entries(x, 1, start, window[0], strides[0]) for start in range(window[0])]
     parts = [
         _window_entries(row, 2, start, window[1], strides[1]) for row in rows for start in range(window[1])
     ]
-    return materialise(jnp.concatenate(parts, axis=-1))  # or XLA makes them anew inside the products
+    return materialise(jnp.concatenate(parts, axis=-1))  # else XLA computes it again in each product
 
 
 def _window_entries(x: Array, axis: int, start: int, window: int, stride: int) -> Array:
-    """The place `start` of each window along an axis."""
+    """Return the entry at the place `start` of each window along an axis."""
     count = out_size(x.shape[axis], window, stride, "valid")
     return jax.lax.slice_in_dim(x, start, start + stride * (count - 1) + 1, stride, axis)
 
@@ -108,7 +109,7 @@ def _pad_same(x: Array, window: tuple[int, ...], strides: tuple[int, int], value
 
 
 class Conv(nnx.Module):
-    """`convolve` with a kernel and a bias of its own; the bias begins at zero."""
+    """`convolve` with a learned kernel and a learned bias, which is initially zero."""
 
     def __init__(self, kernel: Array, *, strides: tuple[int, int] = (1, 1), padding: Padding = "valid"):
         self.strides = strides
@@ -117,12 +118,12 @@ class Conv(nnx.Module):
         self.bias = nnx.data(jnp.zeros(kernel.shape[0], jnp.float32))
 
     def __call__(self, x: Array) -> Array:
-        """[batch, height, width, in] -> [batch, height', width', out]."""
+        """Convolve images, [batch, height, width, in] -> [batch, height', width', out]."""
         return convolve(x, self.kernel, self.strides, self.padding) + self.bias
 
 
 class ChannelNorm(nnx.Module):
-    """Normalises the channels at each place of each image, then scales and shifts them.
+    """Normalisation of the channels at each place of each image, with learned scale and bias.
 
     Source: Ba et al. 2016, "Layer Normalization".
     """
@@ -132,7 +133,7 @@ class ChannelNorm(nnx.Module):
         self.bias = nnx.data(jnp.zeros(channels, jnp.float32))
 
     def __call__(self, x: Array) -> Array:
-        """[..., channels] -> [..., channels]."""
+        """Normalise [..., channels] -> [..., channels]."""
         centred = x - jnp.mean(x, axis=-1, keepdims=True)
         variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
         return self.scale * centred * jax.lax.rsqrt(variance + 1e-6) + self.bias
@@ -141,13 +142,13 @@ class ChannelNorm(nnx.Module):
 def max_pool(
     x: Array, window: tuple[int, int], strides: tuple[int, int], padding: Padding = "valid"
 ) -> Array:
-    """The largest number in each window, for each channel: [batch, height, width, channels] -> the same axes.
+    """Compute the maximum of each window and channel: [batch, height, width, channels] -> the same axes.
 
-    First over the rows of a window, then over its columns, by comparing slices. Values are bit-equal to
-    `max_pool_plain`. Gradients are where the largest number is alone; numbers that are equally large share the
-    gradient, where the plain form gives it to the first.
+    Slices are compared, first over the rows of a window, then over its columns. Values are bit-equal to
+    `max_pool_plain`, and so are gradients where the maximum is unique. Several equal maxima share the gradient; the
+    plain form gives it to the first.
 
-    Gain: 3 x 3 with stride 2 on 32 images of 64 x 64 x 16 took 12 ms for 155 with its gradient.
+    Gain: 3 x 3 with stride 2 on 32 images of 64 x 64 x 16 took 12 ms instead of 155 with its gradient.
     """
     if USE_PLAIN:
         return max_pool_plain(x, window, strides, padding)
@@ -163,20 +164,20 @@ def max_pool(
 def max_pool_plain(
     x: Array, window: tuple[int, int], strides: tuple[int, int], padding: Padding = "valid"
 ) -> Array:
-    """`lax.reduce_window`: the plain form of `max_pool`."""
+    """Call `lax.reduce_window`: the plain form of `max_pool`."""
     return nnx.max_pool(x, window, strides, padding.upper())
 
 
 def out_size(size: int, window: int, stride: int, padding: Padding) -> int:
-    """How many windows fit along an axis: 0 or less if it is shorter than one and not padded."""
+    """Return the number of windows along an axis; 0 or less if an unpadded axis is shorter than a window."""
     return math.ceil(size / stride) if padding == "same" else (size - window) // stride + 1
 
 
 def image_shape(owner: str, in_shape: Sequence[int], channels_first: bool) -> Image:
-    """Height, width and channels of an input of that shape.
+    """Return height, width and channels of an input of this shape.
 
     Raises:
-      ShoalError: it has not three axes, or an empty one.
+      ShoalError: the shape does not have three axes, or an axis is empty.
     """
     axes = "(channels, height, width)" if channels_first else "(height, width, channels)"
     if len(in_shape) != 3 or min(in_shape) < 1:
@@ -186,10 +187,10 @@ def image_shape(owner: str, in_shape: Sequence[int], channels_first: bool) -> Im
 
 
 def to_images(x: Array, in_shape: tuple[int, ...], channels_first: bool) -> tuple[Array, tuple[int, ...]]:
-    """[..., *in_shape] of any real dtype -> float32 [batch, height, width, channels], and the leading axes.
+    """Convert [..., *in_shape] to float32 [batch, height, width, channels]; return also the leading axes.
 
     Raises:
-      ShoalError: x does not end in that shape.
+      ShoalError: the last axes of x are not `in_shape`.
     """
     x = jnp.asarray(x)
     batch_shape = leading_shape("x", x, in_shape)
@@ -198,10 +199,10 @@ def to_images(x: Array, in_shape: tuple[int, ...], channels_first: bool) -> tupl
 
 
 def as_pair(name: str, value: int | Sequence[int]) -> tuple[int, int]:
-    """A number for both directions, or one for each.
+    """Return a pair: a number for both directions, or the two numbers that are given.
 
     Raises:
-      ShoalError: it is neither, or below 1.
+      ShoalError: the value is neither an integer nor a pair, or a number is below 1.
     """
     both = (value, value) if isinstance(value, int) else tuple(value)
     if len(both) != 2 or any(not isinstance(each, int) or each < 1 for each in both):

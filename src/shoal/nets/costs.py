@@ -1,4 +1,4 @@
-"""What a network or a step costs: parameters, arithmetic, memory."""
+"""Costs of a network or a compiled function: parameters, arithmetic, memory."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -11,26 +11,26 @@ from shoal.types import PyTree
 
 
 def num_parameters(tree: PyTree) -> int:
-    """How many numbers a pytree of arrays holds: for a network, its parameters."""
+    """Count the numbers in a pytree of arrays: for a network, its parameters."""
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
 
 
 def num_bytes(tree: PyTree) -> int:
-    """How much memory the arrays of a pytree take, in bytes (keys by the words that they hold)."""
+    """Return the memory of the arrays of a pytree, in bytes (of a JAX key, that of its words)."""
     return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
 
 
 class Cost(NamedTuple):
-    """What one call of a compiled function costs. Bytes are bytes, FLOPs single operations."""
+    """Costs of one call of a compiled function. Memory is in bytes; a FLOP is a single operation."""
 
     flops: float
-    """XLA's count of arithmetic after optimisation. It counts the body of a loop once, however often it runs."""
+    """XLA's count of arithmetic after optimisation. It counts the body of a loop once, for any number of iterations."""
 
     bytes_accessed: float
-    """XLA's count of memory read and written between its fused operations; of loops as of `flops`."""
+    """XLA's count of bytes that its fused operations read and write; the body of a loop counts once."""
 
     product_flops: float
-    """Arithmetic of matrix products and convolutions alone, as written, with each scan's as often as it runs."""
+    """Arithmetic of matrix products and convolutions alone, as written, with every iteration of each scan."""
 
     argument_bytes: int
     """Memory of the arguments."""
@@ -39,17 +39,17 @@ class Cost(NamedTuple):
     """Memory of the results."""
 
     temporary_bytes: int
-    """Memory for everything between, at its peak."""
+    """Memory of the intermediate results, at its peak."""
 
 
 def step_cost(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Cost:
-    """Compiles a function for these arguments and says what a call costs, without calling it.
+    """Compile a function for these arguments and return the costs of a call, without calling it.
 
-    XLA counts a loop's body once, so for a step with a scan inside (a rollout, epochs of minibatches) its
-    numbers are those of one turn; `product_flops` has all of them, and is what dominates in training.
+    XLA counts the body of a loop once, so for a step that contains a scan (a rollout, epochs of minibatches) its
+    numbers are those of one iteration. `product_flops` counts all iterations; these products dominate in training.
 
     Args:
-      function: compiled by `jax.jit` already or not.
+      function: a function, compiled by `jax.jit` or not.
       args, kwargs: arrays, pytrees of them, or their `jax.ShapeDtypeStruct`s.
     """
     compiled = (
@@ -67,14 +67,14 @@ def step_cost(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Cost:
 
 
 def product_flops(function: Callable[..., Any], *args: Any, **kwargs: Any) -> float:
-    """Floating-point operations in the matrix products and convolutions of one call.
+    """Count the floating-point operations in the matrix products and convolutions of one call.
 
-    A product of [m, k] and [k, n] counts 2 m k n. The body of a scan counts as often as it runs, that of a
-    `while_loop` (whose turns are not known) once, and of a `cond` the dearest branch. What no result depends on
-    is left out, as it is when compiled.
+    A product of [m, k] and [k, n] counts 2 m k n. The body of a scan counts once per iteration, that of a
+    `while_loop` (whose number of iterations is unknown) once, and a `cond` counts its most expensive branch.
+    Operations on which no result depends are left out, as in the compiled program.
 
     Args:
-      function: it is traced, not compiled or called.
+      function: a function, which is traced, but not compiled or called.
       args, kwargs: arrays, pytrees of them, or their `jax.ShapeDtypeStruct`s.
     """
     program = jax.make_jaxpr(function)(*args, **kwargs).jaxpr
@@ -103,9 +103,9 @@ def _flops_of(equation: Any) -> float:
 
 
 def _programs(parameters: dict[str, Any]) -> Iterator[Any]:
-    """The programs that stand in an equation's parameters: bodies, branches, called functions."""
+    """Yield the programs among an equation's parameters: bodies, branches, called functions."""
     for value in parameters.values():
         for part in value if isinstance(value, tuple | list) else (value,):
-            program = getattr(part, "jaxpr", part)  # with its constants, or bare
+            program = getattr(part, "jaxpr", part)  # closed (with constants) or open
             if hasattr(program, "eqns"):
                 yield program

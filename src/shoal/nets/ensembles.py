@@ -1,4 +1,4 @@
-"""Several networks of one kind as one: twin critics, ensembles, all by `vmap` over their parameters."""
+"""Ensembles of networks of equal structure, such as twin critics, by `vmap` over their parameters."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,13 +16,13 @@ Array = jax.Array
 class Ensemble(nnx.Module):
     """Members of equal structure and different initial weights, applied to the same inputs.
 
-    `members` is one module whose every array has a leading axis of members, so that an ensemble is a tree of
-    as many arrays as one member, and one update of the optimiser serves all. A loss of one member is mapped over
+    `members` is one module; each of its arrays has a leading axis of members. So an ensemble has as many arrays as
+    one member, and one step of the optimiser updates all members. A loss of one member is mapped over
     them: `jax.vmap(loss, in_axes=(0, None))(ensemble.members, batch)`.
 
     Args:
-      build: from a key to a member.
-      size: how many; 2 for twin critics.
+      build: a function from a key to a member.
+      size: the number of members; 2 for twin critics.
       key: a JAX key.
 
     Raises:
@@ -40,15 +40,15 @@ class Ensemble(nnx.Module):
 
     @property
     def noisy(self) -> bool:
-        """Whether the members are."""
+        """Whether the members take a key for their noise."""
         return is_noisy(self.members)
 
     def member(self, index: int) -> Any:
-        """One member by itself."""
+        """Return one member."""
         return jax.tree.map(lambda leaf: leaf[index], self.members)
 
     def __call__(self, *inputs: Any, key: Array | None = None) -> Any:
-        """What a member gives, with a leading axis of members; each noisy one has a key of its own."""
+        """Apply all members, with a leading axis of members in the results; each noisy member gets its own key."""
         if key is None or not self.noisy:
             return jax.vmap(lambda member: member(*inputs))(self.members)
         keys = jax.random.split(key, self.size)
@@ -56,12 +56,12 @@ class Ensemble(nnx.Module):
 
 
 def lowest(values: Array, key: Array | None = None, count: int | None = None) -> Array:
-    """The smallest of the members' values, or of some of them chosen at random: a pessimistic target.
+    """Return the minimum of the members' values, or of members chosen at random: a pessimistic target.
 
     Args:
-      values: of each member, [size, ...].
+      values: the values of each member, [size, ...].
       key: a JAX key; needed if `count` is given.
-      count: how many members are chosen, without repetition, the same for all entries; None for all.
+      count: the number of members that are chosen, without repetition, the same for all entries; None for all.
 
     Returns:
       [...].
@@ -70,7 +70,7 @@ def lowest(values: Array, key: Array | None = None, count: int | None = None) ->
       ShoalError: a count that is not between 1 and the number of members, or without a key.
 
     Source: Fujimoto et al. 2018, "Addressing Function Approximation Error in Actor-Critic Methods", eq. 10;
-    of a random part Chen et al. 2021, "Randomized Ensembled Double Q-Learning", algorithm 1.
+    for members chosen at random, Chen et al. 2021, "Randomized Ensembled Double Q-Learning", algorithm 1.
     """
     if count is None:
         return jnp.min(values, axis=0)

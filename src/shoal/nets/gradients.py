@@ -8,15 +8,15 @@ Array = jax.Array
 
 
 def scale_gradient(tree: PyTree, scale: Array | float) -> PyTree:
-    """The same arrays, whose gradient is multiplied by `scale` on its way back.
+    """Multiply the gradient of arrays by `scale`, and leave their values unchanged.
 
-    With 0.5, two heads upon one torso pull at it as hard as one does; with 0 it is `stop_gradient`, and a
-    negative one reverses the gradient. Unlike `optax.scale_gradient` it takes a traced scale (a config's
-    float, an annealed one), and derivatives forwards too.
+    With a scale of 0.5, the gradients of two heads on one torso have together the weight of one; with 0 this is
+    `stop_gradient`, and a negative scale reverses the gradient. Unlike `optax.scale_gradient` it takes a traced
+    scale (a config's float, an annealed one), and has forward-mode derivatives too.
 
     Args:
       tree: floating arrays of any shapes.
-      scale: a number; it gets no gradient itself.
+      scale: a number, into which no gradient flows.
     """
     return jax.tree.map(lambda leaf: _scale_gradient(leaf, scale), tree)
 

@@ -1,4 +1,4 @@
-"""A layer (or an MLP) and the head upon it, so that each head has initial weights of a scale of its own."""
+"""A head with a layer (or an MLP) before it, so that each head has its own scale of initial weights."""
 
 import math
 from collections.abc import Sequence
@@ -14,18 +14,18 @@ Array = jax.Array
 
 
 class Headed(nnx.Module):
-    """From features to what a head makes of them, by one plain layer or an MLP of its own.
+    """A head on features, with a plain layer or an MLP before it.
 
     Args:
-      head: any of `shoal.nets.heads`, `value_heads` or `q_heads`; it says how many numbers it needs.
+      head: any of `shoal.nets.heads`, `value_heads` or `q_heads`; it has the number of its inputs.
       in_features: length of the features.
-      sizes: activated layers before the plain one; may be empty.
-      scale: of the initial weights of the plain layer. Where it is orthogonal and has no more outputs than
-        inputs, it makes numbers of the standard deviation `scale` of independent features of variance 1.
-      activation: of the activated layers, a name in `shoal.nets.activations.ACTIVATIONS`.
-      layer_norm: normalise these.
-      hidden_scale: of their initial weights.
-      initialiser: of all weights; a name in `shoal.nets.initialisers.INITIALISERS`.
+      sizes: widths of the activated layers before the plain one; may be empty.
+      scale: scale of the initial weights of the plain layer. If these are orthogonal and the layer has no more
+        outputs than inputs, its outputs have the standard deviation `scale` for independent features of variance 1.
+      activation: activation of the activated layers, a name in `shoal.nets.activations.ACTIVATIONS`.
+      layer_norm: normalise the activated layers.
+      hidden_scale: scale of the initial weights of the activated layers.
+      initialiser: initialiser of all weights; a name in `shoal.nets.initialisers.INITIALISERS`.
       key: a JAX key.
 
     Raises:
@@ -64,7 +64,7 @@ class Headed(nnx.Module):
         return self.mlp.in_features
 
     def __call__(self, features: Array, *rest: Any) -> Any:
-        """[..., in_features] -> what the head makes of it, which is given `rest` too (a mask of actions)."""
+        """Compute the head's output on [..., in_features]; the head is also given `rest` (a mask of actions)."""
         x, hidden = self.mlp.with_features(features)
         if isinstance(self.head, GSDEHead):
             return self.head(x, hidden, *rest)
@@ -72,17 +72,17 @@ class Headed(nnx.Module):
 
 
 class PolicyAndValue(nnx.Module):
-    """A policy and a value upon the same features, each with a head and a scale of its own.
+    """A policy and a value on the same features, each with its own head and scale.
 
     Args:
       in_features: length of the features.
       policy_head: one of `shoal.nets.heads`.
       value_head: one of `shoal.nets.value_heads`.
-      policy_sizes: activated layers of the policy's own; may be empty.
-      value_sizes: the same of the value's.
-      policy_scale: of the initial weights of the policy's plain layer; small, so that all actions begin
-        about equally likely.
-      value_scale: the same of the value's.
+      policy_sizes: widths of the activated layers of the policy alone; may be empty.
+      value_sizes: the same for the value.
+      policy_scale: scale of the initial weights of the policy's plain layer; small, so that all actions are
+        about equally likely at the start.
+      value_scale: the same for the value.
       activation, layer_norm, hidden_scale, initialiser, key: see `Headed`.
 
     Raises:
@@ -116,5 +116,5 @@ class PolicyAndValue(nnx.Module):
         self.value = Headed(value_head, in_features, value_sizes, scale=value_scale, key=value_key, **style)
 
     def __call__(self, features: Array, action_mask: Array | None = None) -> tuple[Any, Any]:
-        """[..., in_features] -> a distribution over actions and a value, both with batch axes [...]."""
+        """Compute a distribution over actions and a value on [..., in_features], both with batch axes [...]."""
         return self.policy(features, action_mask), self.value(features)

@@ -1,7 +1,7 @@
-"""Heads: what turns a vector of numbers into a distribution over actions.
+"""Heads: modules from a vector of numbers to a distribution over actions.
 
-A head says how many numbers it needs (`num_inputs`), so that the MLP before it ends in as many, and
-is called with them and an optional mask of legal actions. Its distributions draw *policy actions*:
+A head has the number of its inputs (`num_inputs`), which the MLP before it has as outputs, and is
+called with them and an optional mask of legal actions. Its distributions draw *policy actions*:
 integers for discrete spaces; for a Box a flat vector of `size` numbers, unbounded from a Normal and
 in [-1, 1] from a tanh-Normal or a Beta, which the algorithm clips or rescales to the environment's bounds.
 """
@@ -30,38 +30,38 @@ Array = jax.Array
 
 
 class Head(Protocol):
-    """What every head is."""
+    """A module from a vector of numbers to a distribution over actions."""
 
     @property
     def num_inputs(self) -> int:
-        """How many numbers it needs for each distribution."""
+        """Number of inputs of each distribution."""
         ...
 
     def __call__(self, x: Array, action_mask: Array | None = None) -> Any:
-        """[..., num_inputs] -> a distribution with batch axes [...]."""
+        """Make a distribution with batch axes [...] from [..., num_inputs]."""
         ...
 
 
 class CategoricalHead(nnx.Module):
-    """One of n actions: the inputs are logits; what the mask forbids has probability 0."""
+    """A distribution over n actions; the inputs are logits, and illegal actions have probability 0."""
 
     def __init__(self, n: int):
         self.num_inputs = n
 
     def __call__(self, x: Array, action_mask: Array | None = None) -> Categorical:
-        """Logits [..., n] and a mask broadcastable to them -> Categorical with batch axes [...]."""
+        """Make a Categorical with batch axes [...] from logits [..., n] and a mask broadcastable to them."""
         return _apply_mask(Categorical(x), action_mask)
 
 
 class MultiCategoricalHead(nnx.Module):
-    """Several independent choices; the inputs are the logits of the parts, one after the other."""
+    """Several independent choices; the inputs are the concatenated logits of the parts."""
 
     def __init__(self, nvec: tuple[int, ...]):
         self.nvec = tuple(nvec)
         self.num_inputs = sum(nvec)
 
     def __call__(self, x: Array, action_mask: Array | None = None) -> MultiCategorical:
-        """Logits [..., sum(nvec)] and a mask of the same layout -> MultiCategorical of [..., parts]."""
+        """Make a MultiCategorical of [..., parts] from logits [..., sum(nvec)] and a mask of the same layout."""
         ends = np.cumsum(self.nvec)[:-1].tolist()
         return _apply_mask(MultiCategorical(tuple(jnp.split(x, ends, axis=-1))), action_mask)
 
@@ -69,15 +69,15 @@ class MultiCategoricalHead(nnx.Module):
 class NormalHead(nnx.Module):
     """A diagonal Normal. Its standard deviation is a free parameter, or depends on the state.
 
-    Free (the default, as CleanRL has it): `minimum_std + exp(log_std)`, one `log_std` for each number.
-    State-dependent: `minimum_std + softplus(x + c)` of a second half of inputs, where c makes it
-    `initial_std` at x = 0; softplus, because an exponential overflows at extreme observations.
+    Free (the default, as in CleanRL): `minimum_std + exp(log_std)`, one `log_std` for each number.
+    State-dependent: `minimum_std + softplus(x + c)` of the second half of the inputs, with c such that it
+    is `initial_std` at x = 0; softplus is used because an exponential overflows at extreme observations.
 
     Args:
-      size: numbers in an action.
-      state_dependent_std: which of the two.
+      size: number of entries of an action.
+      state_dependent_std: whether the standard deviation is computed from the inputs.
       initial_std: standard deviation before training, above `minimum_std`.
-      minimum_std: it never falls below this; 0 or more. A Python number.
+      minimum_std: lower bound of the standard deviation, 0 or more. A Python number.
 
     Raises:
       ShoalError: `initial_std` is not above `minimum_std`, or that is negative.
@@ -106,7 +106,7 @@ class NormalHead(nnx.Module):
         return self.num_inputs != self.size
 
     def loc_and_scale(self, x: Array) -> tuple[Array, Array]:
-        """[..., num_inputs] -> mean and standard deviation, each [..., size]."""
+        """Compute mean and standard deviation, each [..., size], from [..., num_inputs]."""
         loc = x[..., : self.size]
         if self.state_dependent_std:
             scale = jax.nn.softplus(x[..., self.size :] + self.std_shift)
@@ -115,7 +115,7 @@ class NormalHead(nnx.Module):
         return loc, self.minimum_std + scale
 
     def __call__(self, x: Array, action_mask: Array | None = None) -> Normal:
-        """[..., num_inputs] -> Normal over [..., size]."""
+        """Make a Normal over [..., size] from [..., num_inputs]."""
         _reject_mask(self, action_mask)
         return Normal(*self.loc_and_scale(x))
 
@@ -124,7 +124,7 @@ class TanhNormalHead(NormalHead):
     """A diagonal Normal squashed into [-1, 1] by tanh; its arguments are `NormalHead`'s."""
 
     def __call__(self, x: Array, action_mask: Array | None = None) -> TanhNormal:  # type: ignore[override]
-        """[..., num_inputs] -> TanhNormal on [-1, 1], over [..., size]."""
+        """Make a TanhNormal on [-1, 1], over [..., size], from [..., num_inputs]."""
         _reject_mask(self, action_mask)
         return TanhNormal(*self.loc_and_scale(x))
 
@@ -141,10 +141,10 @@ class BetaHead(nnx.Module):
         self.num_inputs = 2 * size
 
     def __call__(self, x: Array, action_mask: Array | None = None) -> Beta:
-        """[..., 2 size], of any floating dtype -> Beta on [-1, 1], over [..., size]."""
+        """Make a Beta on [-1, 1], over [..., size], from [..., 2 size] of any floating dtype."""
         _reject_mask(self, action_mask)
         x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-        # Softplus is 0 to rounding below -16: then it is the next number above 1.
+        # Below -16 softplus is rounded to 0: the parameter is then the least number above 1.
         parameters = jnp.maximum(1.0 + jax.nn.softplus(x), 1.0 + jnp.finfo(x.dtype).eps)
         return Beta(parameters[..., : self.size], parameters[..., self.size :], low=-1.0, high=1.0)
 
@@ -153,15 +153,16 @@ class GSDEHead(nnx.Module):
     """A Normal whose noise is a random linear function of the policy's last hidden features.
 
     With a noise matrix E of independent entries `E_ij ~ N(0, exp(log_std_ij)^2)` an action is
-    `loc + features @ E`. Over a fresh E, that is a Normal of standard deviation
-    `sqrt(features^2 @ exp(log_std)^2)`: what this head returns. Holding E for several steps makes the
+    `loc + features @ E`. If E is drawn for each step, this is a Normal of standard deviation
+    `sqrt(features^2 @ exp(log_std)^2)`, which this head returns. The same E for several steps makes the
     noise smooth in time. No gradient flows from the noise into the features.
 
     Args:
-      size: numbers in an action.
+      size: number of entries of an action.
       num_features: length of the feature vector.
-      initial_std: standard deviation before training where the features have mean square 1.
-      minimum_std: added in square; a Python number above 0, so that all-zero features do no harm.
+      initial_std: standard deviation before training if the features have mean square 1.
+      minimum_std: its square is added to the variance; a Python number above 0, so that the variance is
+        positive if all features are zero.
 
     Source: Raffin et al. 2021, "Smooth Exploration for Robotic Reinforcement Learning".
     """
@@ -174,18 +175,18 @@ class GSDEHead(nnx.Module):
         self.log_std = nnx.data(jnp.full((num_features, size), log_std, jnp.float32))
 
     def __call__(self, x: Array, features: Array, action_mask: Array | None = None) -> Normal:
-        """Means [..., size] and features [..., num_features] -> Normal over [..., size]."""
+        """Make a Normal over [..., size] from means [..., size] and features [..., num_features]."""
         _reject_mask(self, action_mask)
         variance = jax.lax.stop_gradient(features) ** 2 @ jnp.exp(2.0 * self.log_std)
         return Normal(x, jnp.sqrt(variance + self.minimum_std**2))
 
 
 class DeterministicHead(nnx.Module):
-    """One action for certain: what a critic's gradient improves.
+    """A single action with probability 1, for policies that are trained by a critic's gradient.
 
     Args:
-      size: numbers in an action.
-      bounded: squash them into [-1, 1] by tanh; else they are the inputs as they are.
+      size: number of entries of an action.
+      bounded: squash the inputs into [-1, 1] by tanh; otherwise the action is the inputs.
 
     Source: Silver et al. 2014, "Deterministic Policy Gradient Algorithms"; the tanh as in Lillicrap et al.
     2016, "Continuous Control with Deep Reinforcement Learning".
@@ -196,7 +197,7 @@ class DeterministicHead(nnx.Module):
         self.bounded = bounded
 
     def __call__(self, x: Array, action_mask: Array | None = None) -> Deterministic:
-        """[..., size] -> Deterministic over [..., size]."""
+        """Make a Deterministic over [..., size] from [..., size]."""
         _reject_mask(self, action_mask)
         return Deterministic(jnp.tanh(x) if self.bounded else x)
 
@@ -213,21 +214,21 @@ def head_for(
     minimum_std: float = 1e-3,
     num_features: int = 0,
 ) -> Any:
-    """The head for an action space.
+    """Make the head for an action space.
 
     Args:
       action_space: Discrete and MultiDiscrete take "categorical", Box the others.
-      kind: "auto" is "categorical" or "normal", by the space.
-      state_dependent_std: of "normal" and "tanh_normal".
-      initial_std: of "normal", "tanh_normal" and "gsde".
-      minimum_std: of the same.
+      kind: "auto" is "categorical" or "normal", depending on the space.
+      state_dependent_std: an argument of "normal" and "tanh_normal".
+      initial_std: an argument of "normal", "tanh_normal" and "gsde".
+      minimum_std: an argument of the same.
       num_features: length of the features that "gsde" is given.
 
     Returns:
       a `Head` (or a `GSDEHead`, which takes the features too).
 
     Raises:
-      ShoalError: an unknown kind, one that does not fit the space, or a space no head acts in.
+      ShoalError: an unknown kind, a kind that does not fit the space, or a space for which there is no head.
     """
     if kind not in KINDS:
         raise ShoalError(f"distribution={kind!r} is none of {', '.join(KINDS)}{nearest(str(kind), KINDS)}.")
@@ -242,8 +243,8 @@ def head_for(
         return MultiCategoricalHead(action_space.nvec)
     if not isinstance(action_space, Box) or np.issubdtype(action_space.dtype, np.integer):
         raise ShoalError(
-            f"no head acts in the action space {action_space!r}; "
-            "those that work are Discrete, MultiDiscrete and Box of floats."
+            f"there is no head for the action space {action_space!r}; "
+            "it must be Discrete, MultiDiscrete or a Box of floats."
         )
     if kind == "categorical":
         raise ShoalError(
@@ -284,13 +285,13 @@ def _apply_mask(distribution: Any, action_mask: Array | None) -> Any:
 def _reject_mask(head: nnx.Module, action_mask: Array | None) -> None:
     if action_mask is not None:
         raise ShoalError(
-            f"action_mask of shape {action_mask.shape} was given to a {type(head).__name__}, which has no "
-            "legal actions to choose among; an environment with a Box action space must leave it None."
+            f"action_mask of shape {action_mask.shape} was given to a {type(head).__name__}, which takes "
+            "no mask; an environment with a Box action space must leave it None."
         )
 
 
 def _check_std(initial_std: float, minimum_std: float) -> None:
-    # A traced initial_std (it may be data of a config) is left to the config's own validation.
+    # A traced initial_std (it may be data of a config) is checked by the validation of the config.
     if minimum_std < 0:
         raise ShoalError(f"minimum_std={minimum_std} must be 0 or more.")
     if not isinstance(initial_std, jax.core.Tracer) and not initial_std > minimum_std:

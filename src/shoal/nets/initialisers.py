@@ -15,17 +15,16 @@ Array = jax.Array
 
 
 def orthogonal(key: Array, shape: tuple[int, ...], scale: float | Array = 1.0) -> Array:
-    """A random orthogonal matrix, uniform among all of them (Haar-distributed), times `scale`.
+    """Draw an orthogonal matrix, uniform among all of them (Haar-distributed), times `scale`.
 
-    With more rows than columns the columns are orthonormal, otherwise the rows are. It is a product
-    of Householder reflections along normal vectors (Stewart's algorithm), which needs neither a
-    factorisation nor LAPACK: batched LAPACK calls from several threads of the CPU backend can block
-    each other for good, so this one may be mapped over keys where `jax.nn.initializers.orthogonal`
-    may not.
+    With more rows than columns the columns are orthonormal, otherwise the rows are. The matrix is a
+    product of Householder reflections along normal vectors (Stewart's algorithm), which needs no
+    factorisation and no LAPACK. Batched LAPACK calls from several threads of the CPU backend can
+    deadlock: this function can be mapped over keys, but `jax.nn.initializers.orthogonal` cannot.
 
     Args:
       key: a JAX key.
-      shape: at least two axes; those after the first are taken together, `[out, in...]`.
+      shape: at least two axes, `[out, in...]`; those after the first are flattened.
       scale: multiplies the matrix; sqrt(2) is usual before tanh and ReLU.
 
     Returns:
@@ -41,10 +40,10 @@ def orthogonal(key: Array, shape: tuple[int, ...], scale: float | Array = 1.0) -
 
 
 def orthogonals(key: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
-    """Independent `orthogonal` matrices, one of each shape, in one loop for all of similar size.
+    """Draw independent `orthogonal` matrices, one of each shape, in one loop for all of similar size.
 
-    A program that initialises a network is mostly compilation: padding its kernels to one size and
-    drawing them together compiles about 1.5 times faster than one loop for each.
+    Most of the time of initialising a network is compilation: kernels that are padded to one size and
+    drawn together compile about 1.5 times faster than one loop for each.
 
     Raises:
       ShoalError: a shape of fewer than two axes, or with an empty one.
@@ -52,7 +51,9 @@ def orthogonals(key: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
     return _orthogonals(key, tuple(tuple(shape) for shape in shapes))
 
 
-@functools.partial(jax.jit, static_argnames="shapes")  # so that eager construction compiles once, too
+@functools.partial(
+    jax.jit, static_argnames="shapes"
+)  # so that construction outside of `jit` compiles once, too
 def _orthogonals(key: Array, shapes: tuple[tuple[int, ...], ...]) -> list[Array]:
     groups: dict[tuple[int, int], list[int]] = {}
     for index, shape in enumerate(shapes):
@@ -62,7 +63,7 @@ def _orthogonals(key: Array, shapes: tuple[tuple[int, ...], ...]) -> list[Array]
         sides = [_sides(shapes[index]) for index in members]
         longest, widest = (max(side) for side in zip(*sides, strict=True))
         rows, columns = (np.asarray(side)[:, None, None] for side in zip(*sides, strict=True))
-        # Of JAX, since an array of NumPy would be made while the program is traced, however large it is.
+        # By `jnp`, since NumPy would allocate this array while the program is traced, and it may be large.
         inside = (jnp.arange(longest)[:, None] < rows) & (jnp.arange(widest) < columns)
         normals = jax.random.normal(group_key, (len(members), longest, widest))
         padded = jax.vmap(_product_of_reflections)(jnp.where(inside, normals, 0.0))
@@ -74,7 +75,7 @@ def _orthogonals(key: Array, shapes: tuple[tuple[int, ...], ...]) -> list[Array]
 
 
 def _sides(shape: tuple[int, ...]) -> tuple[int, int]:
-    """The longer and the shorter side of a kernel seen as a matrix."""
+    """Return the longer and the shorter side of a kernel as a matrix [out, in]."""
     if len(shape) < 2 or min(shape) < 1:
         raise ShoalError(f"shape={shape} of a kernel must have two axes or more, none of them empty.")
     outputs, inputs = shape[0], math.prod(shape[1:])
@@ -82,24 +83,27 @@ def _sides(shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 def _size_class(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Kernels of one class are padded to each other: all small ones, and large ones within a factor 2."""
+    """Return the size class of a kernel: one for all small kernels, and powers of two for large ones."""
     long, short = (max(128, 1 << (side - 1).bit_length()) for side in _sides(shape))
     return long, short
 
 
 def _product_of_reflections(normals: Array) -> Array:
-    """The first k columns of the product of the k reflections that map each normal to its axis.
+    """Compute the first k columns of the product of the k reflections that map each normal to its axis.
 
-    Column j of the n x k `normals` counts from row j on, and its reflection acts on those rows only.
-    QR of a normal matrix would meet just such vectors, one after the other; since each is normal
-    whatever came before, independent draws do as well. A column of zeros (padding) reflects nothing.
+    Column j of the n x k `normals` is used from row j on, and its reflection acts on those rows only.
+    A QR factorisation of a normal matrix reflects along vectors of the same distribution: each is normal
+    for any values of the previous ones, so that independent draws are equivalent. A column of zeros
+    (padding) changes nothing.
     """
     rows, columns = normals.shape
     row, column = jnp.arange(rows)[:, None], jnp.arange(columns)
     normals = jnp.where(row >= column, normals, 0.0)
     norm, pivot = jnp.sqrt(jnp.sum(normals**2, axis=0)), jnp.diagonal(normals)
     sign = jnp.where(pivot >= 0, 1.0, -1.0)
-    reflectors = normals + jnp.where(row == column, sign * norm, 0.0)  # grows, so that nothing cancels
+    reflectors = normals + jnp.where(
+        row == column, sign * norm, 0.0
+    )  # of equal signs, so that nothing cancels
     reflectors = reflectors / jnp.sqrt(
         jnp.maximum(norm * (norm + jnp.abs(pivot)), 1e-30)
     )  # of length sqrt(2)
@@ -109,7 +113,7 @@ def _product_of_reflections(normals: Array) -> Array:
         return product - reflector[:, None] * projection, None
 
     product, _ = jax.lax.scan(reflect, jnp.eye(rows, columns), reflectors.T, reverse=True)
-    return -sign * product  # as QR whose R has a positive diagonal; without it, not uniform
+    return -sign * product  # as in a QR whose R has a positive diagonal; without these signs not uniform
 
 
 def variance_scaling(
@@ -120,7 +124,7 @@ def variance_scaling(
     mode: Literal["fan_in", "fan_out", "fan_avg"] = "fan_in",
     distribution: Literal["normal", "truncated_normal", "uniform"] = "truncated_normal",
 ) -> Array:
-    """Independent weights of variance `scale / fan`.
+    """Draw independent weights of variance `scale / fan`.
 
     `scale=2, mode="fan_in"` is He's initialisation, `scale=1, mode="fan_avg"` Glorot's and
     `scale=1, mode="fan_in"` LeCun's.
@@ -129,9 +133,9 @@ def variance_scaling(
       key: a JAX key.
       shape: at least two axes, `[out, in...]`.
       scale: the variance times the fan.
-      mode: what the fan is: the inputs of an output, the outputs, or the mean of both.
-      distribution: of each weight; the truncated normal ends at two standard deviations and is
-        widened so that its variance is the stated one.
+      mode: the fan: the number of inputs, the number of outputs, or the mean of both.
+      distribution: the distribution of each weight; the truncated normal ends at two standard
+        deviations and is rescaled to the stated variance.
 
     Returns:
       float32, of that shape.
@@ -159,10 +163,10 @@ def variance_scaling(
 
 
 def kernels(key: Array, shapes: Sequence[tuple[int, ...]], initialiser: str = "orthogonal") -> list[Array]:
-    """Independent kernels, one of each shape, by an initialiser's name.
+    """Draw independent kernels, one of each shape, by an initialiser's name.
 
-    The scale of a layer multiplies what comes out of this. With "lecun_normal" and a scale of sqrt(2)
-    that is He's initialisation, with "lecun_uniform" and 1 / sqrt(3) PyTorch's of linear layers.
+    A layer multiplies its kernel by its own scale. With "lecun_normal" and a scale of sqrt(2) this is
+    He's initialisation, with "lecun_uniform" and 1 / sqrt(3) that of PyTorch's linear layers.
 
     Args:
       key: a JAX key.

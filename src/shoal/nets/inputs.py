@@ -1,7 +1,7 @@
-"""What stands at a network's door: arrays, dictionaries of them, and discrete actions as vectors.
+"""Input layers: arrays, dictionaries of arrays, and discrete actions as vectors.
 
-`shoal.nets.encoders.Encoder` makes one vector of an observation of any space; these are for networks that are
-put together by hand.
+`shoal.nets.encoders.Encoder` makes one vector of an observation of any space; these layers are for networks that
+are composed by hand.
 """
 
 import math
@@ -20,12 +20,12 @@ Array = jax.Array
 
 
 class ArrayInput(nnx.Module):
-    """An array as float32, divided by a number, and flattened if one likes.
+    """An array converted to float32, divided by a number and optionally flattened.
 
     Args:
-      shape: of one input; () for a number.
-      divisor: 255 brings the bytes of an image to [0, 1].
-      flatten: to a vector; else the shape stays, as a CNN wants it.
+      shape: the shape of one input; () for a number.
+      divisor: the number; 255 scales the bytes of an image to [0, 1].
+      flatten: whether the array is flattened to a vector; a CNN needs its shape.
 
     Raises:
       ShoalError: a negative length, or a divisor of 0.
@@ -42,11 +42,11 @@ class ArrayInput(nnx.Module):
 
     @property
     def out_features(self) -> int:
-        """Numbers in one input."""
+        """Number of entries of one input."""
         return math.prod(self.shape)
 
     def __call__(self, x: Array) -> Array:
-        """[..., *shape] of any real dtype -> float32 [..., out_features], or of the same shape."""
+        """Convert [..., *shape] of any real dtype to float32 [..., out_features], or of the same shape."""
         x = jnp.asarray(x)
         batch_shape = leading_shape("x", x, self.shape)
         x = x.astype(jnp.float32) / self.divisor
@@ -54,12 +54,12 @@ class ArrayInput(nnx.Module):
 
 
 class OneHotInput(nnx.Module):
-    """A discrete action as one-hot vectors, one for each of its parts.
+    """A discrete action encoded as one-hot vectors, one for each of its parts.
 
-    What is out of range, such as -1 for "no action yet", is all zeros.
+    A value out of range, such as -1 for "no action yet", gives zeros.
 
     Args:
-      sizes: n, or one for each part of a multi-discrete action.
+      sizes: the number of values, or one such number for each part of a multi-discrete action.
 
     Raises:
       ShoalError: a size below 1.
@@ -71,22 +71,22 @@ class OneHotInput(nnx.Module):
 
     @property
     def out_features(self) -> int:
-        """The sizes' sum."""
+        """Sum of the sizes."""
         return sum(self.sizes)
 
     def __call__(self, x: Array) -> Array:
-        """Integers [...] ([..., parts] if sizes are several) -> float32 [..., out_features]."""
+        """Encode integers [...] ([..., parts] if there are several sizes) as float32 [..., out_features]."""
         return one_hots(_columns(x, self.sizes, self.several), self.sizes)
 
 
 class EmbeddingInput(nnx.Module):
-    """A discrete action as a learned vector: a table of them for each of its parts.
+    """A discrete action encoded as learned vectors, from one table for each of its parts.
 
-    What is out of range, such as -1 for "no action yet", is all zeros. The lookup is the product of a one-hot
-    vector and the table: its gradient is a product too, where that of a gather is a scatter.
+    A value out of range, such as -1 for "no action yet", gives zeros. The lookup is the product of a one-hot
+    vector and the table, so that its gradient is a product too; the gradient of a gather would be a scatter.
 
     Args:
-      sizes: n, or one for each part of a multi-discrete action.
+      sizes: the number of values, or one such number for each part of a multi-discrete action.
       features: length of each part's vector.
       scale: standard deviation of the initial entries, which are normal.
       key: a JAX key.
@@ -109,25 +109,25 @@ class EmbeddingInput(nnx.Module):
 
     @property
     def out_features(self) -> int:
-        """Of all parts together."""
+        """Length of the vectors of all parts together."""
         return len(self.sizes) * self.features
 
     def columns(self, x: Array) -> list[Array]:
-        """The integers of each part, [...]."""
+        """Return the integers of each part, [...] each."""
         return _columns(x, self.sizes, self.several)
 
     def __call__(self, x: Array) -> Array:
-        """Integers [...] ([..., parts] if sizes are several) -> float32 [..., out_features]."""
+        """Encode integers [...] ([..., parts] if there are several sizes) as float32 [..., out_features]."""
         tables = zip(self.columns(x), self.sizes, self.tables, strict=True)
         parts = [jax.nn.one_hot(column, n, dtype=jnp.float32) @ table for column, n, table in tables]
         return jnp.concatenate(parts, axis=-1)
 
 
 class DictInput(nnx.Module):
-    """A dictionary of inputs, a torso for each; their features follow each other in name order.
+    """A dictionary of inputs with a torso for each; their features are concatenated in the order of the names.
 
     Args:
-      torsos: by name. Entries of an input that have no torso are left out.
+      torsos: a torso for each name. Entries of an input without a torso are ignored.
 
     Raises:
       ShoalError: no torso.
@@ -141,16 +141,16 @@ class DictInput(nnx.Module):
 
     @property
     def noisy(self) -> bool:
-        """Whether one of the torsos is."""
+        """Whether one of the torsos takes a key for its noise."""
         return any(is_noisy(torso) for torso in self.torsos)
 
     @property
     def out_features(self) -> int:
-        """Of all together."""
+        """Length of the features of all torsos together."""
         return sum(torso.out_features for torso in self.torsos)
 
     def __call__(self, inputs: Mapping[str, Any], key: Array | None = None) -> Array:
-        """A dictionary of inputs with leading axes [...] -> [..., out_features]."""
+        """Encode a dictionary of inputs with leading axes [...] as features [..., out_features]."""
         for name in self.names:
             if name not in inputs:
                 raise ShoalError(
@@ -160,15 +160,15 @@ class DictInput(nnx.Module):
 
 
 class Inputs(nnx.Module):
-    """Several arguments, a torso for each; their features follow each other in the order of the arguments.
+    """Several arguments with a torso for each; their features are concatenated in the order of the arguments.
 
     `Inputs(MLP(...), EmbeddingInput(...))` takes an observation and a previous action.
 
     Args:
-      torsos: one for each argument.
+      torsos: one torso for each argument.
 
     Raises:
-      ShoalError: no torso; in a call, another number of arguments.
+      ShoalError: no torso; in a call, a number of arguments that is not the number of torsos.
     """
 
     def __init__(self, *torsos: Any):
@@ -178,28 +178,28 @@ class Inputs(nnx.Module):
 
     @property
     def noisy(self) -> bool:
-        """Whether one of the torsos is."""
+        """Whether one of the torsos takes a key for its noise."""
         return any(is_noisy(torso) for torso in self.torsos)
 
     @property
     def out_features(self) -> int:
-        """Of all together."""
+        """Length of the features of all torsos together."""
         return sum(torso.out_features for torso in self.torsos)
 
     def __call__(self, *inputs: Any, key: Array | None = None) -> Array:
-        """Inputs with the same leading axes [...] -> [..., out_features]."""
+        """Encode inputs with the same leading axes [...] as features [..., out_features]."""
         if len(inputs) != len(self.torsos):
             raise ShoalError(
-                f"{len(inputs)} inputs were given; they must be {len(self.torsos)}, one a torso."
+                f"{len(inputs)} inputs were given; they must be {len(self.torsos)}, one for each torso."
             )
         return concatenate_features(self.torsos, inputs, key)
 
 
 def leading_shape(name: str, x: Array, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The leading axes of an array whose last ones are `shape`.
+    """Return the leading axes of an array whose last axes are `shape`.
 
     Raises:
-      ShoalError: they are not.
+      ShoalError: the array's last axes are not `shape`.
     """
     split = x.ndim - len(shape)
     if split < 0 or x.shape[split:] != shape:
@@ -215,7 +215,7 @@ def _check_sizes(owner: str, sizes: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def one_hots(columns: Sequence[Array], sizes: Sequence[int]) -> Array:
-    """Integers [...] of so many values each -> their one-hot vectors one after the other, float32 [..., sum(sizes)]."""
+    """Encode integers [...] as concatenated one-hot vectors of these sizes, float32 [..., sum(sizes)]."""
     parts = [jax.nn.one_hot(column, n, dtype=jnp.float32) for column, n in zip(columns, sizes, strict=True)]
     return jnp.concatenate(parts, axis=-1)
 
@@ -239,7 +239,7 @@ def action_features(space: Space, raw: Array) -> Array:
 def _columns(x: Array, sizes: tuple[int, ...], several: bool) -> list[Array]:
     x = jnp.asarray(x)
     if not jnp.issubdtype(x.dtype, jnp.integer):
-        raise ShoalError(f"x is {x.dtype}; what becomes one-hot or is embedded must be integers.")
+        raise ShoalError(f"x is {x.dtype}; one-hot vectors and embeddings need integers.")
     if not several:
         return [x]
     leading_shape("x", x, (len(sizes),))

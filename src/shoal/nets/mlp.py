@@ -1,9 +1,9 @@
-"""Multi-layer perceptrons that compute feature-major, `[features, batch]`, between their own doors.
+"""Multi-layer perceptrons that compute on `[features, batch]` internally.
 
-A handful of rows, as few environments act on, goes through the same layers row by row instead.
+Few rows, such as the observations of few environments, are computed row by row instead.
 
-Parameters are plain arrays, marked by `nnx.data`: a bare array that is assigned while tracing would
-not be recognised as one, and an `nnx.Param` adds a level to each path and work to each flattening.
+Parameters are plain arrays, marked by `nnx.data`: NNX would not recognise a bare array that is assigned
+while tracing, and an `nnx.Param` adds a level to each path and work to each flattening.
 """
 
 import math
@@ -31,11 +31,11 @@ class Dense(nnx.Module):
         self.bias = nnx.data(jnp.zeros(kernel.shape[0], jnp.float32))
 
     def __call__(self, x: Array) -> Array:
-        """[in, batch] -> [out, batch]."""
+        """Compute the layer, [in, batch] -> [out, batch]."""
         return product(self.kernel, x) + self.bias[:, None]
 
     def row_major(self, x: Array) -> Array:
-        """The same for rows, [batch, in] -> [batch, out]: few of them, or any number in the plain form."""
+        """Compute the layer for rows, [batch, in] -> [batch, out]: for few, or in the plain form for any number."""
         return affine_of_few_rows(self.kernel, self.bias, x)
 
 
@@ -43,7 +43,7 @@ MAX_ROW_MAJOR_ROWS = 32  # rows up to which `row_major` is faster on a CPU
 
 
 class LayerNorm(nnx.Module):
-    """Normalises the features of each element of a feature-major batch, then scales and shifts them.
+    """Normalisation of the features of each element of a feature-major batch, with learned scale and bias.
 
     Source: Ba et al. 2016, "Layer Normalization".
     """
@@ -53,23 +53,23 @@ class LayerNorm(nnx.Module):
         self.bias = nnx.data(jnp.zeros(num_features, jnp.float32))
 
     def __call__(self, x: Array) -> Array:
-        """[features, batch] -> [features, batch]."""
+        """Normalise [features, batch] -> [features, batch]."""
         centred = x - jnp.mean(x, axis=0)
         variance = jnp.mean(centred**2, axis=0)
         return self.scale[:, None] * centred * jax.lax.rsqrt(variance + 1e-6) + self.bias[:, None]
 
     def row_major(self, x: Array) -> Array:
-        """[batch, features] -> [batch, features]."""
+        """Normalise [batch, features] -> [batch, features]."""
         return self(x.T).T
 
 
 class MLP(nnx.Module):
     """Dense layers with an activation after each, and a plain last one if `out_features` is given.
 
-    Without `out_features` it is a torso; with it, a torso and the projection for a head in one. Inside,
-    the batch is the last axis, which a CPU likes better, above all in the gradient of the weights: value
+    Without `out_features` it is a torso; with it, a torso and the projection for a head in one. Internally
+    the batch is the last axis, which is faster on a CPU, most of all for the gradient of the weights: value
     and gradient of a 4-64-64-2 network take 1.1 to 1.3 times less than with `x @ kernel` at 2,048 and
-    8,192 rows. Outside, features are last as everywhere.
+    8,192 rows. Inputs and outputs have the features last, as everywhere.
 
     Args:
       in_features: length of the input vector.
@@ -77,9 +77,9 @@ class MLP(nnx.Module):
       out_features: width of the plain last layer, or None for none.
       activation: a name in `shoal.nets.activations.ACTIVATIONS`.
       layer_norm: normalise each hidden layer before its activation.
-      scale: of the initial weights of the hidden layers.
-      out_scale: the same for the plain last layer. Biases begin at zero.
-      initialiser: of all weights; a name in `shoal.nets.initialisers.INITIALISERS`.
+      scale: scale of the initial weights of the hidden layers.
+      out_scale: the same for the plain last layer. Biases are initially zero.
+      initialiser: initialiser of all weights; a name in `shoal.nets.initialisers.INITIALISERS`.
       key: a JAX key.
 
     Raises:
@@ -121,11 +121,11 @@ class MLP(nnx.Module):
         self.projection = nnx.List([Dense(out_scale * kernel) for kernel in kernels[len(sizes) :]])
 
     def __call__(self, x: Array) -> Array:
-        """[..., in_features] -> [..., out_features]."""
+        """Compute the output, [..., in_features] -> [..., out_features]."""
         return self.with_features(x)[0]
 
     def with_features(self, x: Array) -> tuple[Array, Array]:
-        """The output and the last hidden layer: [..., in_features] -> [..., out], [..., num_features]."""
+        """Compute the output and the last hidden layer, [..., in_features] -> [..., out], [..., num_features]."""
         if x.shape[-1:] != (self.in_features,):
             raise ShoalError(
                 f"x of shape {x.shape} must end in the MLP's in_features={self.in_features}, "
@@ -133,7 +133,7 @@ class MLP(nnx.Module):
             )
         batch_shape = x.shape[:-1]
         rows = x.reshape(math.prod(batch_shape), self.in_features)
-        is_few = 1 < len(rows) <= MAX_ROW_MAJOR_ROWS  # a single row is mostly one of many, under `vmap`
+        is_few = 1 < len(rows) <= MAX_ROW_MAJOR_ROWS  # a single row is usually one of many under `vmap`
         if USE_PLAIN or is_few:
             out, features = self._layers(rows, Dense.row_major, LayerNorm.row_major)
             return out.reshape(*batch_shape, self.out_features), features.reshape(
@@ -143,7 +143,7 @@ class MLP(nnx.Module):
         return _batch_major(out, batch_shape), _batch_major(features, batch_shape)
 
     def _layers(self, x: Array, dense: Callable, norm: Callable) -> tuple[Array, Array]:
-        """The output and the last hidden layer, features where `dense` and `norm` have them."""
+        """Compute the output and the last hidden layer, with the axes in the order of `dense` and `norm`."""
         activate = activation_named(self.activation)
         for index, layer in enumerate(self.layers):
             x = dense(layer, x)
@@ -157,9 +157,9 @@ class MLP(nnx.Module):
 
 
 def _batch_major(x: Array, batch_shape: tuple[int, ...]) -> Array:
-    """[features, batch] -> [*batch_shape, features].
+    """Transpose [features, batch] to [*batch_shape, features].
 
-    It must be materialised before: else XLA folds the transpose into the matrix products on both sides, which brings
-    their slow, row-major form back, and with it nearly all of the gain is lost.
+    The array is materialised first. Otherwise XLA merges the transposition into the matrix products on both sides,
+    which are then computed in their slow row-major form, and nearly all of the gain is lost.
     """
     return materialise(x).T.reshape(*batch_shape, x.shape[0])

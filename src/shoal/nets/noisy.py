@@ -1,4 +1,4 @@
-"""Noisy networks: a multi-layer perceptron whose weights are drawn anew, so that it explores by itself."""
+"""Noisy networks: a multi-layer perceptron with random weights, for exploration."""
 
 import math
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ Array = jax.Array
 
 
 class NoisyMLP(nnx.Module):
-    """An MLP each of whose weights has a learned mean and a learned deviation, with factorised noise.
+    """An MLP with a learned mean and a learned deviation of each weight, and factorised noise.
 
         w = μ + σ ⊙ f(ε_out) f(ε_in)ᵀ,   b = μ_b + σ_b ⊙ f(ε_out),   f(x) = sgn(x) √|x|
 
-    with independent standard normal ε for each layer. The noise is an argument and nothing is stored:
-    the same key gives the same network, `sample` gives that network itself (to act with one draw for many
-    steps), and without a key the means alone are used. One key is one draw for the whole batch; map over
-    keys for a draw of its own for each element.
+    with independent standard normal ε for each layer. The key of the noise is an argument, and nothing is
+    stored: the same key gives the same weights, `sample` returns the MLP with these weights (to act with
+    one draw for many steps), and without a key the weights are their means. One key is one draw for the
+    whole batch; map over keys for an independent draw for each element.
 
     Initially μ is uniform in ±1/√p for a layer of p inputs, its bias included, and σ is `sigma / √p`.
 
@@ -32,8 +32,8 @@ class NoisyMLP(nnx.Module):
       out_features: width of the plain last layer, or None for none.
       activation: a name in `shoal.nets.activations.ACTIVATIONS`.
       layer_norm: normalise each hidden layer before its activation; its parameters are not noisy.
-      sigma: of the initial deviations, 0 or more.
-      scale: of means and deviations of the hidden layers.
+      sigma: scale of the initial deviations, 0 or more.
+      scale: scale of the initial means and deviations of the hidden layers.
       out_scale: the same for the plain last layer.
       key: a JAX key for the initial weights.
 
@@ -42,7 +42,7 @@ class NoisyMLP(nnx.Module):
 
     Attributes:
       mean: an `MLP` of the means.
-      deviations: of each of its layers in order, the plain last one included.
+      deviations: the deviations of each layer in order, the plain last one included.
 
     Source: Fortunato et al. 2018, "Noisy Networks for Exploration", section 3 (b) and 3.2.
     """
@@ -94,11 +94,11 @@ class NoisyMLP(nnx.Module):
         self.out_features = mean.out_features
 
     def __call__(self, x: Array, key: Array | None = None) -> Array:
-        """[..., in_features] -> [..., out_features], at the draw of that key, or of the means if None."""
+        """Compute [..., in_features] -> [..., out_features], with the key's weights, or their means if it is None."""
         return (self.mean if key is None else self.sample(key))(x)
 
     def sample(self, key: Array) -> MLP:
-        """The plain MLP that one draw of the noise makes of this."""
+        """Return a plain MLP with the weights of one draw of the noise."""
         names = _layers(self.mean)
         leaves = named_leaves(self.mean)
         keys = jax.random.split(key, len(names))
@@ -110,7 +110,7 @@ class NoisyMLP(nnx.Module):
 
 
 def factorised_noise(key: Array, shape: tuple[int, int]) -> tuple[Array, Array]:
-    """f(ε) for the outputs, [out], and for the inputs, [in], of a layer: `sgn(ε) √|ε|`, ε standard normal.
+    """Draw f(ε) = `sgn(ε) √|ε|` for the outputs, [out], and the inputs, [in], of a layer; ε is standard normal.
 
     Each has mean 0 and variance E|ε| = √(2/π); the outer product of both is the noise of the weights.
 
@@ -122,6 +122,6 @@ def factorised_noise(key: Array, shape: tuple[int, int]) -> tuple[Array, Array]:
 
 
 def _layers(mlp: MLP) -> list[str]:
-    """The names of the dense layers of an MLP, in their order."""
+    """List the names of the dense layers of an MLP in order."""
     parts = (("layers", mlp.layers), ("projection", mlp.projection))
     return [f"{part}/{index}" for part, layers in parts for index in range(len(layers))]

@@ -1,7 +1,7 @@
-"""Heads for values of actions, of each of n discrete ones or of a continuous one.
+"""Heads for values of actions: of each of n discrete actions, or of a continuous action.
 
-Those for discrete actions have no parameters of their own: `shoal.nets.headed.Headed` (or a `NoisyMLP`) puts a
-layer of the width `num_inputs` before one. Which actions are legal is said where one is chosen:
+Those for discrete actions have no parameters: `shoal.nets.headed.Headed` (or a `NoisyMLP`) puts a layer of width
+`num_inputs` before a head. A mask of legal actions is given to the distribution that selects an action:
 `EpsilonGreedy(values, epsilon, mask)`.
 """
 
@@ -23,16 +23,16 @@ Array = jax.Array
 
 
 def dueling(x: Array, n: int, length: int = 1) -> Array:
-    """Values of actions from the value of the state and the advantages of the actions over each other.
+    """Compute values of actions from the value of the state and the advantages of the actions.
 
         Q(s, a) = V(s) + A(s, a) - mean_a' A(s, a')
 
-    For each atom or quantile by itself, where a value has several.
+    If a value has several atoms or quantiles, the formula applies to each of them.
 
     Args:
-      x: V and then A of one action after the other, [..., (1 + n) length].
-      n: how many actions there are.
-      length: how many numbers make up a value.
+      x: V, then A of each action in order, [..., (1 + n) length].
+      n: the number of actions.
+      length: the number of atoms or quantiles of a value, or 1.
 
     Returns:
       Q, [..., n, length].
@@ -46,7 +46,7 @@ def dueling(x: Array, n: int, length: int = 1) -> Array:
 
 
 class QHead(nnx.Module):
-    """A value for each of n actions: the numbers that come in.
+    """A value for each of n actions, which are the inputs.
 
     Source: Mnih et al. 2015, "Human-Level Control through Deep Reinforcement Learning".
     """
@@ -56,16 +56,16 @@ class QHead(nnx.Module):
         self.num_inputs = n
 
     def __call__(self, x: Array) -> Array:
-        """[..., n] -> Q, [..., n]."""
+        """Return the input, which is Q, [..., n]."""
         leading_shape("x", x, (self.num_inputs,))
         return x
 
 
 class DuelingQHead(nnx.Module):
-    """A value for each of n actions, see `dueling`.
+    """A value for each of n actions, computed by `dueling`.
 
-    With a layer of its own before the value and before the advantages (`Branches` of two MLPs of one and
-    of n outputs) it is the network of the paper; with one layer for all it has the same form at less cost.
+    With separate layers before the value and before the advantages (`Branches` of two MLPs of one and of n
+    outputs) it is the network of the paper; with one layer for both it has the same form and costs less.
 
     Source: Wang et al. 2016, "Dueling Network Architectures for Deep Reinforcement Learning", eq. 9.
     """
@@ -75,7 +75,7 @@ class DuelingQHead(nnx.Module):
         self.num_inputs = 1 + n
 
     def __call__(self, x: Array) -> Array:
-        """V and n advantages [..., 1 + n] -> Q, [..., n]."""
+        """Compute Q, [..., n], from V and n advantages, [..., 1 + n]."""
         leading_shape("x", x, (self.num_inputs,))
         return dueling(x, self.n)[..., 0]
 
@@ -84,11 +84,11 @@ class DistributionalQHead(DiscreteValuedHead):
     """A distribution over evenly spaced atoms for the return of each of n actions (C51).
 
     Args:
-      n: how many actions there are.
+      n: the number of actions.
       low: the first atom.
-      high: the last one.
-      num_atoms: how many.
-      dueling: the logits are made of those of the state and those of the advantages, as in Rainbow.
+      high: the last atom.
+      num_atoms: the number of atoms.
+      dueling: compute the logits by `dueling` from those of the state and of the advantages, as in Rainbow.
 
     Raises:
       ShoalError: n below 1, `low` not below `high`, fewer than two atoms.
@@ -104,7 +104,7 @@ class DistributionalQHead(DiscreteValuedHead):
         self.num_inputs = (n + dueling) * num_atoms
 
     def __call__(self, x: Array) -> DiscreteValued:
-        """[..., num_inputs] -> DiscreteValued with batch axes [..., n]; its `mean()` is Q, [..., n]."""
+        """Make a DiscreteValued with batch axes [..., n] from [..., num_inputs]; its `mean()` is Q, [..., n]."""
         leading_shape("x", x, (self.num_inputs,))
         if self.dueling:
             x = dueling(x, self.shape[0], len(self.values)).reshape(*x.shape[:-1], -1)
@@ -115,9 +115,9 @@ class QuantileQHead(nnx.Module):
     """Quantiles of the return of each of n actions, at the fractions of `ops.distributional.quantile_fractions`.
 
     Args:
-      n: how many actions there are.
-      num_quantiles: how many quantiles each has; Q is their mean.
-      dueling: quantiles are made of those of the state and those of the advantages.
+      n: the number of actions.
+      num_quantiles: the number of quantiles of each action; Q is their mean.
+      dueling: compute the quantiles by `dueling` from those of the state and of the advantages.
 
     Raises:
       ShoalError: n or `num_quantiles` below 1.
@@ -132,7 +132,7 @@ class QuantileQHead(nnx.Module):
         self.num_inputs = (n + dueling) * num_quantiles
 
     def __call__(self, x: Array) -> Array:
-        """[..., num_inputs] -> quantiles, [..., n, num_quantiles]."""
+        """Compute quantiles, [..., n, num_quantiles], from [..., num_inputs]."""
         leading_shape("x", x, (self.num_inputs,))
         if self.dueling:
             return dueling(x, self.n, self.num_quantiles)
@@ -140,14 +140,14 @@ class QuantileQHead(nnx.Module):
 
 
 class ContinuousQ(nnx.Module):
-    """The value of a continuous action: an MLP upon features and action together, and a head for values.
+    """The value of a continuous action: an MLP on features and action together, and a head for values.
 
     Args:
-      in_features: length of the features (an observation, or what a torso makes of it).
-      action_size: numbers in an action.
-      sizes: activated layers.
-      head: `ScalarValueHead()` if None; another makes a distributional critic.
-      scale: of the initial weights of the last layer.
+      in_features: length of the features (an observation, or the output of a torso).
+      action_size: number of entries of an action.
+      sizes: widths of the activated layers.
+      head: a head for values; None is `ScalarValueHead()`, others make a distributional critic.
+      scale: scale of the initial weights of the last layer.
       activation, layer_norm, hidden_scale, initialiser, key: see `Headed`.
 
     Raises:
@@ -187,7 +187,7 @@ class ContinuousQ(nnx.Module):
         )
 
     def __call__(self, features: Array, action: Array) -> Any:
-        """Features [..., in_features] and actions [..., action_size] -> Q, [...], or what the head makes."""
+        """Compute Q, [...], or the head's output, of features [..., in_features] and actions [..., action_size]."""
         leading_shape("features", features, (self.in_features,))
         leading_shape("action", action, (self.action_size,))
         return self.headed(jnp.concatenate([features, action], axis=-1))

@@ -1,4 +1,4 @@
-"""The residual torso for images of IMPALA."""
+"""The residual torso of IMPALA for images."""
 
 import math
 from collections.abc import Sequence
@@ -26,15 +26,15 @@ class ResidualCNN(nnx.Module):
     All windows are 3 x 3 with padding, so that a convolution keeps the size and a stack halves it.
 
     Args:
-      in_shape: of one image: (height, width, channels), or (channels, height, width) with `channels_first`.
-      channels: how many the convolutions of each stack have.
+      in_shape: the shape of one image: (height, width, channels), or (channels, height, width) with `channels_first`.
+      channels: the number of channels of the convolutions of each stack.
       blocks: residual blocks in each stack; 0 or more.
-      channels_first: in which order the axes of an image are.
-      sizes: activated layers of the MLP; may be empty.
+      channels_first: whether the axes of an image are (channels, height, width).
+      sizes: widths of the activated layers of the MLP; may be empty.
       out_features: width of a plain last layer, or None for none.
       activation: f, a name in `shoal.nets.activations.ACTIVATIONS`.
-      scale: of the initial weights of all but the plain last layer.
-      out_scale: of that. Biases begin at zero.
+      scale: scale of the initial weights of all but the plain last layer.
+      out_scale: scale of the initial weights of the plain last layer. Biases are initially zero.
       initialiser: a name in `shoal.nets.initialisers.INITIALISERS`.
       key: a JAX key.
 
@@ -64,8 +64,8 @@ class ResidualCNN(nnx.Module):
         height, width, inputs = image_shape("ResidualCNN", in_shape, channels_first)
         if blocks < 0 or any(not isinstance(count, int) or count < 1 for count in channels):
             raise ShoalError(
-                f"channels={tuple(channels)} and blocks={blocks} of a ResidualCNN must be integers, at least "
-                "1 each, and 0 or more."
+                f"channels={tuple(channels)} and blocks={blocks} of a ResidualCNN must be integers: each "
+                "of channels at least 1, and blocks at least 0."
             )
         shapes: list[tuple[int, ...]] = []
         for count in channels:
@@ -95,11 +95,11 @@ class ResidualCNN(nnx.Module):
 
     @property
     def out_features(self) -> int:
-        """Of the MLP."""
+        """Length of the features of the MLP."""
         return self.mlp.out_features
 
     def __call__(self, x: Array) -> Array:
-        """[..., *in_shape] of any real dtype -> [..., out_features]."""
+        """Compute features, [..., *in_shape] of any real dtype -> [..., out_features]."""
         x, batch_shape = to_images(x, self.in_shape, self.channels_first)
         activate = activation_named(self.activation)
         each = 1 + 2 * self.blocks

@@ -1,4 +1,4 @@
-"""Target networks: slow copies of a network that a loss may hold on to."""
+"""Target networks: slowly updated copies of a network, from which a loss computes its targets."""
 
 import jax
 import jax.numpy as jnp
@@ -12,26 +12,26 @@ Array = jax.Array
 
 
 def make_target(network: PyTree) -> PyTree:
-    """A target network to begin with: equal to the network, in arrays of its own.
+    """Return a first target network: a copy of the network in arrays of its own.
 
-    A learner that held the same arrays twice could not be donated to a compiled function.
+    A learner that contains the same array twice cannot be donated to a compiled function.
     """
     return jax.tree.map(jnp.copy, network)
 
 
 def polyak(target: PyTree, network: PyTree, tau: Array | float) -> PyTree:
-    """The target moved a part of the way: `θ' ← τ θ + (1 - τ) θ'`.
+    """Move the target towards the network: `θ' ← τ θ + (1 - τ) θ'`.
 
     Args:
       target: θ'.
       network: θ, of the same structure and shapes.
-      tau: τ, from 0 (the target stays) to 1 (it becomes the network); 0.005 is usual.
+      tau: τ, from 0 (the target does not change) to 1 (it becomes the network); 0.005 is usual.
 
     Raises:
       ShoalError: the two differ in structure or shapes, or τ is outside of 0 to 1.
 
     Source: Polyak and Juditsky 1992, "Acceleration of Stochastic Approximation by Averaging"; Lillicrap
-    et al. 2016, "Continuous Control with Deep Reinforcement Learning", algorithm 1, as targets.
+    et al. 2016, "Continuous Control with Deep Reinforcement Learning", algorithm 1, for target networks.
     """
     _check_alike(target, network)
     if not isinstance(tau, jax.core.Tracer) and not 0.0 <= float(tau) <= 1.0:
@@ -40,13 +40,13 @@ def polyak(target: PyTree, network: PyTree, tau: Array | float) -> PyTree:
 
 
 def periodic(target: PyTree, network: PyTree, step: Array | int, period: Array | int) -> PyTree:
-    """The network where `step` is a multiple of the period, else the target as it was.
+    """Return the network if `step` is a multiple of the period, else the target.
 
     Args:
       target: θ'.
       network: θ, of the same structure and shapes.
-      step: how many updates the network has had, an integer scalar.
-      period: updates from one copy to the next, 1 or more.
+      step: the number of updates of the network so far, an integer scalar.
+      period: the number of updates between two copies, 1 or more.
 
     Raises:
       ShoalError: the two differ in structure or shapes, or the period is below 1.
@@ -64,10 +64,12 @@ def _check_alike(target: PyTree, network: PyTree) -> None:
     if jax.tree.structure(target) != jax.tree.structure(network):  # type: ignore[operator]
         unmatched = sorted(theirs.keys() ^ ours.keys())
         example = f", such as {unmatched[0]!r}" if unmatched else ""
-        raise ShoalError(f"target and network must be alike, but their structures differ{example}.")
+        raise ShoalError(
+            f"target and network must be equal in structure, but their structures differ{example}."
+        )
     for name, leaf in ours.items():
         if jnp.shape(leaf) != jnp.shape(theirs[name]):
             raise ShoalError(
-                f"target and network must be alike, but {name!r} has shape {jnp.shape(theirs[name])} in the "
-                f"target and {jnp.shape(leaf)} in the network."
+                f"target and network must be equal in shape, but {name!r} has shape {jnp.shape(theirs[name])} in "
+                f"the target and {jnp.shape(leaf)} in the network."
             )

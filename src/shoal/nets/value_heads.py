@@ -1,7 +1,7 @@
 """Heads for values of states: a number, or a distribution over numbers.
 
-Like the heads of policies they say how many numbers they need (`num_inputs`) and have no parameters of their
-own: `shoal.nets.headed.Headed` puts a layer of the right width before one.
+Like the heads of policies they have the number of their inputs (`num_inputs`) and no parameters:
+`shoal.nets.headed.Headed` puts a layer of this width before a head.
 """
 
 import math
@@ -19,27 +19,27 @@ Array = jax.Array
 
 
 class ScalarValueHead(nnx.Module):
-    """A value as the one number that comes in."""
+    """A value, which is the only input."""
 
     num_inputs = 1
 
     def __call__(self, x: Array) -> Array:
-        """[..., 1] -> [...]."""
+        """Remove the last axis, [..., 1] -> [...]."""
         return x[..., 0]
 
 
 class DiscreteValuedHead(nnx.Module):
-    """Numbers each of which is one of the same atoms; the inputs are the logits.
+    """Categorical distributions over the same atoms, one for each predicted number; the inputs are the logits.
 
     Args:
       values: the atoms, ascending.
-      shape: of the numbers that are predicted together; () for one.
+      shape: the shape of the numbers that are predicted together; () for one.
 
     Raises:
       ShoalError: fewer than two atoms, or atoms that do not ascend or are not finite.
 
     Attributes:
-      atoms: as an array, [n]: what the losses of `shoal.ops.distributional` ask for.
+      atoms: the atoms as an array, [n], an argument of the losses of `shoal.ops.distributional`.
 
     Source: Bellemare et al. 2017, "A Distributional Perspective on Reinforcement Learning", section 4.
     """
@@ -57,13 +57,13 @@ class DiscreteValuedHead(nnx.Module):
 
     @property
     def atoms(self) -> Array:
-        """The values that each number may have, [n]."""
+        """Values that each number may have, [n]."""
         return jnp.asarray(self.values, jnp.float32)
 
     def __call__(self, x: Array) -> DiscreteValued:
-        """[..., num_inputs] -> DiscreteValued with batch axes [..., *shape]; its `mean()` is the estimate.
+        """Make a DiscreteValued with batch axes [..., *shape] from [..., num_inputs]; its `mean()` is the estimate.
 
-        Its atoms have the shape of its logits, so that it may be sliced, stacked and mapped over.
+        Its atoms have the shape of its logits, so that it can be sliced, stacked and mapped over.
         """
         logits = x.reshape(*x.shape[:-1], *self.shape, len(self.values))
         return DiscreteValued(logits, jnp.broadcast_to(self.atoms, logits.shape))
@@ -75,14 +75,14 @@ class CategoricalValueHead(DiscreteValuedHead):
     Args:
       low: the first atom.
       high: the last one.
-      num_atoms: how many.
+      num_atoms: the number of atoms.
 
     Raises:
       ShoalError: `low` is not below `high`, or there are fewer than two atoms.
 
     Source: Bellemare et al. 2017, "A Distributional Perspective on Reinforcement Learning", section 4;
     Farebrother et al. 2024, "Stop Regressing: Training Value Functions via Classification for Scalable Deep
-    RL", for values that are learned so.
+    RL", for values that are trained as classification.
     """
 
     def __init__(self, low: float, high: float, num_atoms: int = 51):
@@ -90,7 +90,7 @@ class CategoricalValueHead(DiscreteValuedHead):
 
 
 def even_atoms(owner: str, low: float, high: float, num_atoms: int) -> list[float]:
-    """Numbers from `low` to `high` at equal distances.
+    """Return numbers from `low` to `high` at equal distances.
 
     Raises:
       ShoalError: `low` is not below `high`, one is not finite, or there are fewer than two atoms.

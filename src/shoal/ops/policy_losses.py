@@ -175,7 +175,7 @@ def kl_k3(log_ratio: Array) -> Array:
     Source: Schulman 2020, "Approximating KL Divergence".
     """
     _check(log_ratio=log_ratio)
-    # exp(x) - 1 - x loses its digits near 0, where PPO lives: there x² (1/2! + x/3! + x²/4! + ...) is exact.
+    # exp(x) - 1 - x loses its digits near 0, where PPO's log-ratios are: x² (1/2! + x/3! + x²/4! + ...) is exact there.
     log_ratio = _clip_log_ratio(log_ratio)
     is_small = jnp.abs(log_ratio) < 0.3
     small = jnp.where(is_small, log_ratio, 0.0)

@@ -114,7 +114,7 @@ class RunningMoments(NamedTuple):
     their moments, and are passed through wherever samples are.
     """
 
-    count: Array  # type: ignore[assignment]  # sum of weights; a tuple's own count is of no use here
+    count: Array  # type: ignore[assignment]  # sum of weights; it replaces the method of tuples
     mean: PyTree  # float32, of the example's shapes
     variance: PyTree  # of the same structure; biased (divided by the count)
     residual: tuple[Array, PyTree, PyTree]  # the rounding errors of count, mean and variance

@@ -58,7 +58,7 @@ def max_devices() -> int:
 
 
 def devices_note(devices: int) -> str:
-    """What is worth knowing of a number of devices of a CPU: that they are more than its cores; "" if they are not."""
+    """Return a note if a CPU has more devices than cores that this process may use, else an empty string."""
     if devices <= cores() or not backend.is_cpu():
         return ""
     return f"devices={devices} is more than the {cores()} cores that this process may use, which they share"

@@ -140,7 +140,7 @@ def group_key(key: Array, settings: Settings) -> Array:
 
 
 def clock_of(run: Run) -> Clock:
-    """How far a run is."""
+    """Return the clock of a run."""
     settings = run.settings
     return Clock(
         updates=run.updates,
@@ -150,7 +150,7 @@ def clock_of(run: Run) -> Clock:
 
 
 def policy_of(run: Run) -> Policy:
-    """What acting needs of the learner of one run."""
+    """Return the policy of one run: the part of its learner that acting needs."""
     return run.config.algorithm(spec_of(run.environment)).policy(run.learner, clock_of(run))
 
 

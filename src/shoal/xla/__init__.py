@@ -1,1 +1,1 @@
-"""Expressions in the form that XLA compiles to a fast program, each beside its plain form."""
+"""Expressions in forms that XLA compiles to fast programs, each with its plain form."""

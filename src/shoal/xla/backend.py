@@ -1,4 +1,4 @@
-"""The backend that programs are compiled for, and functions that differ by it."""
+"""The backend for which programs are compiled, and functions that depend on it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,18 +9,18 @@ from shoal.xla.plain import USE_PLAIN
 
 
 def is_cpu() -> bool:
-    """Whether programs are compiled for the CPU, the backend that most of the fast forms are for.
+    """Report whether programs are compiled for the CPU, for which most of the fast forms are made.
 
-    It starts the backend. A program that may be compiled for another one asks by `by_platform` instead.
+    This starts the backend. Use `by_platform` in a program that may be compiled for another backend.
     """
     return jax.default_backend() == "cpu"
 
 
 def by_platform(*arguments: Any, cpu: Callable, default: Callable) -> Any:
-    """Compute `default(*arguments)`, on the CPU by `cpu(*arguments)`.
+    """Compute `cpu(*arguments)` on a CPU, and `default(*arguments)` on other platforms.
 
-    The platform is that which the program is lowered for. Both functions return the same; the loops with an unknown
-    number of turns that are fast on a CPU make an accelerator wait for the host.
+    The platform is the one for which the program is lowered. Both functions return the same values. Loops with an
+    unknown number of iterations are fast on a CPU, but make an accelerator wait for the host.
     """
     if USE_PLAIN:
         return by_platform_plain(*arguments, cpu=cpu, default=default)

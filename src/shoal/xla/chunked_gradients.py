@@ -1,4 +1,4 @@
-"""The gradient of a sum over rows, a chunk of rows at a time."""
+"""Gradients of a sum over rows, computed for one chunk of rows after the other."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,26 +15,27 @@ Loss = Callable[[PyTree, PyTree], tuple[jax.Array, PyTree]]
 def chunked_gradient(
     loss: Loss, merge: Callable[[PyTree], PyTree], parts: PyTree, rows: PyTree, num_chunks: int
 ) -> tuple[PyTree, PyTree]:
-    """Take the gradient of a loss that is a sum over rows, by the parts that a network is merged from.
+    """Compute the gradient of a loss that is a sum over rows, with respect to the parts of a network.
 
         jax.grad(lambda parts: loss(merge(parts), rows), has_aux=True)(parts),   within float32's rounding
 
-    XLA computes each layer for all rows before the next layer; with chunks, the activations of so many rows as fit the
-    caches are computed, and their gradient, before those of the next. The network is merged once, not for every chunk.
+    XLA computes each layer for all rows before the next layer. With chunks that fit the caches, the activations of one
+    chunk and their gradient are computed before those of the next. The network is merged once, not for every chunk.
 
-    Gain: chunks brought an update of the reference workload to 45 ms from 49, later smaller ones to 100 from 106 (one
-    device) and 73 from 80 (two, a slower machine); merging once, 0.994 and 0.996 ± 0.006 of the time.
+    Gain: an update of the reference workload took 45 ms with chunks instead of 49, and later, on a slower machine, with
+    smaller chunks 100 ms instead of 106 (one device) and 73 instead of 80 (two devices). Merging the network once took
+    0.994 and 0.996 ± 0.006 of the time.
 
     Args:
-      loss: `loss(network, rows)`, a sum over rows, and further values of each row or summed over rows.
-      merge: from parts to a network.
+      loss: `loss(network, rows)`, returns a sum over rows, and further values of each row or summed over rows.
+      merge: a function from parts to a network.
       parts: floating arrays.
       rows: arrays [N, ...].
       num_chunks: a divisor of N; 1 for all rows at once.
 
     Returns:
-      the gradient, of the shapes of `parts`, and the further values added up over chunks: row k is the sum of the k-th
-      rows of all chunks, so that sums over rows are those of the plain form.
+      the gradient, of the shapes of `parts`, and the further values, summed over chunks: row k is the sum of the k-th
+      rows of all chunks, so that sums over rows equal those of the plain form.
     """
     if USE_PLAIN:
         return chunked_gradient_plain(loss, merge, parts, rows, num_chunks)
@@ -57,5 +58,5 @@ def chunked_gradient(
 def chunked_gradient_plain(
     loss: Loss, merge: Callable[[PyTree], PyTree], parts: PyTree, rows: PyTree, num_chunks: int
 ) -> tuple[PyTree, PyTree]:
-    """The gradient of all rows at once, whatever `num_chunks`: the plain form of `chunked_gradient`."""
+    """Compute the gradient of all rows at once, for any `num_chunks`: the plain form of `chunked_gradient`."""
     return jax.grad(lambda parts: loss(merge(parts), rows), has_aux=True)(parts)

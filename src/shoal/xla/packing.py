@@ -1,4 +1,4 @@
-"""Several arrays as one vector."""
+"""Packing of several arrays into one vector."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,23 +10,23 @@ from shoal.xla.plain import USE_PLAIN
 
 PyTree = Any
 
-# Numbers of a leaf, from which it is worth more not to be copied into a vector and out of it.
+# Size of a leaf from which it is faster not to copy it into a vector and out of it.
 MIN_UNPACKED_SIZE = 65_536
 
 
 def pack(leaves: tuple) -> tuple[Any, Callable[[Any], tuple]]:
-    """Join small arrays to one vector, with large ones beside it.
+    """Pack small arrays into one vector, and keep large arrays beside it.
 
         packed, unpack = leaves, lambda packed: packed
 
-    Whatever treats each number by itself gives the same bits for the vector; a norm, whose sum has another order, is
-    the same within float32's rounding. XLA compiles a step of Adam on a dozen small arrays to as many kernels, which
-    cost several times one on a vector.
+    An elementwise function gives the same bits for the vector. A norm, whose sum has another order, is the same within
+    float32's rounding. XLA compiles a step of Adam on a dozen small arrays to as many kernels, which cost several times
+    as much as one kernel on a vector.
 
-    Gain: the optimiser's steps of an update of 4 x 128 steps took 0.1 ms for 0.9.
+    Gain: the optimiser's steps in an update of 4 x 128 steps took 0.1 ms instead of 0.9.
 
     Returns:
-      the vector, or a tuple of it and the large arrays, if there are any; and the function from that to the arrays.
+      the vector, or a tuple of it and the large arrays, if there are any; and the function that unpacks it.
     """
     if USE_PLAIN:
         return pack_plain(leaves)
@@ -45,7 +45,7 @@ def pack(leaves: tuple) -> tuple[Any, Callable[[Any], tuple]]:
 
 
 def pack_plain(leaves: tuple) -> tuple[tuple, Callable[[tuple], tuple]]:
-    """The arrays as they are: the plain form of `pack`."""
+    """Return the arrays: the plain form of `pack`."""
     return leaves, lambda leaves: leaves
 
 
@@ -54,10 +54,11 @@ def sum_over_devices(axis: tuple[str, ...], tree: PyTree) -> PyTree:
 
         jax.lax.psum(tree, axis),   bit for bit
 
-    Small arrays are sent as one vector, so that the devices wait for each other once; XLA on the CPU would let
-    them wait for each array.
+    Small arrays are sent as one vector, so that the devices synchronise once; XLA on the CPU would synchronise them
+    for each array.
 
-    Gain: with the statistics of all minibatches taken ahead, two devices made 923 thousand steps/s for 798.
+    Gain: with the statistics of all minibatches computed in advance, two devices made 923 thousand steps/s instead of
+    798.
     """
     if USE_PLAIN:
         return sum_over_devices_plain(axis, tree)
@@ -67,5 +68,5 @@ def sum_over_devices(axis: tuple[str, ...], tree: PyTree) -> PyTree:
 
 
 def sum_over_devices_plain(axis: tuple[str, ...], tree: PyTree) -> PyTree:
-    """`jax.lax.psum(tree, axis)`: the plain form of `sum_over_devices`."""
+    """Compute `jax.lax.psum(tree, axis)`: the plain form of `sum_over_devices`."""
     return jax.lax.psum(tree, axis)

@@ -8,34 +8,33 @@ from shoal.xla.plain import USE_PLAIN
 
 Array = jax.Array
 
-MAX_SINGLE_ROW_PRODUCTS = 16  # rows up to which products of single rows are faster than one of all
-MAX_SINGLE_ROW_SIZE = (
-    2**16
-)  # multiplications up to which they are: 16 rows of a 64 x 64 kernel, or 4 of 128 x 128
-MAX_SUMMED_INPUTS = 8  # inputs up to which a sum over them is faster than a product
-# Rows of a kernel up to which as many products with a vector, or sums, are faster than one with a matrix.
+MAX_SINGLE_ROW_PRODUCTS = 16  # number of rows up to which a product for each row is faster than one for all
+# Multiplications up to which a product for each row is faster: 16 rows of a 64 x 64 kernel, or 4 of 128 x 128.
+MAX_SINGLE_ROW_SIZE = 2**16
+MAX_SUMMED_INPUTS = 8  # number of inputs up to which a sum over them is faster than a product
+# Number of outputs up to which a product with a vector, or a sum, for each is faster than one product with a matrix.
 MAX_SUMMED_OUTPUTS = 4
 
 
 def product(kernel: Array, x: Array) -> Array:
-    """Multiply a kernel with a feature-major batch; the gradient is as fast on a CPU as the product.
+    """Multiply a kernel with a feature-major batch; on a CPU the gradient is as fast as the product.
 
         kernel @ x,   [out, in] and [in, batch] -> [out, batch]
 
-    The gradient by x is a product with the transposed kernel. Left to itself, XLA reads the kernel the wrong way round,
-    by a routine that takes up to twice as long and uses a second core badly; a small copy that is really transposed
-    costs nothing beside that. With few outputs the kernel's gradient is a product with a vector for each.
+    The gradient with respect to x is a product with the transposed kernel. By default XLA reads the kernel in the wrong
+    order, by a routine that takes up to twice as long and uses a second core badly. The cost of a transposed copy of
+    the kernel is negligible in comparison. With few outputs the kernel's gradient is a product with a vector for each.
 
     There is no forward-mode derivative. Values are bit-equal to the plain form, gradients within float32's rounding.
 
-    Gain: an update of the reference workload took 73 ms for 90 on one device and 66 for 70 on two; the gradient of a
-    head of one output 19 µs for 102 (one core, 4,096 rows).
+    Gain: an update of the reference workload took 73 ms instead of 90 on one device and 66 instead of 70 on two; the
+    gradient of a head of one output took 19 µs instead of 102 (one core, 4,096 rows).
     """
     return product_plain(kernel, x) if USE_PLAIN else _product(kernel, x)
 
 
 def product_plain(kernel: Array, x: Array) -> Array:
-    """`kernel @ x`: the plain form of `product`."""
+    """Compute `kernel @ x`: the plain form of `product`."""
     return kernel @ x
 
 
@@ -51,9 +50,8 @@ def _product_forward(kernel: Array, x: Array) -> tuple[Array, tuple[Array, Array
 def _product_backward(residuals: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
     kernel, x = residuals
     if kernel.shape[0] <= MAX_SUMMED_OUTPUTS:
-        gradient = materialise(
-            gradient
-        )  # or XLA computes the whole gradient of a loss again for each feature
+        # Otherwise XLA computes the whole gradient of a loss again for each feature.
+        gradient = materialise(gradient)
         kernel_gradient = jnp.stack([x @ row for row in gradient])
     else:
         kernel_gradient = gradient @ x.T
@@ -64,22 +62,23 @@ _product.defvjp(_product_forward, _product_backward)
 
 
 def affine_of_few_rows(kernel: Array, bias: Array, x: Array) -> Array:
-    """Multiply a handful of rows with a kernel and add a bias, without a call of a matrix library where that is slow.
+    """Multiply a few rows with a kernel and add a bias, without a matrix library where calling it is slow.
 
         x @ kernel.T + bias,   [batch, in] and [out, in] -> [batch, out]
 
-    To call a matrix library takes longer than such a product, and a loop over steps that calls one cannot be compiled
-    as one kernel (`shoal.runtime.machine`). Layers of few inputs or few outputs are sums, and small ones products of
-    single rows: XLA compiles both by itself. Equal to the plain form within float32's rounding.
+    A call of a matrix library takes longer than such a product, and a loop over steps that calls one cannot be compiled
+    as one kernel (`shoal.runtime.machine`). Layers of few inputs or few outputs are computed as sums, and small layers
+    as a product for each row: XLA compiles both without a library. Equal to the plain form within float32's rounding.
 
-    Gain: an update of 4 x 128 steps took 2.39 ms for 2.58; with one kernel for the rollout 2.21 ms for 2.47.
+    Gain: an update of 4 x 128 steps took 2.39 ms instead of 2.58; with one kernel for the rollout 2.21 ms instead of
+    2.47.
     """
     if USE_PLAIN:
         return affine_of_few_rows_plain(kernel, bias, x)
     outputs, inputs = kernel.shape
     if outputs <= MAX_SUMMED_OUTPUTS:
         return jnp.sum(x[:, None] * kernel, axis=-1) + bias
-    transposed = materialise(kernel.T)  # or it is transposed again at each turn of a loop over steps
+    transposed = materialise(kernel.T)  # else it is transposed again at each step of a loop
     if inputs <= MAX_SUMMED_INPUTS:
         return sum((x[:, i, None] * transposed[i] for i in range(inputs)), start=bias)
     if len(x) <= MAX_SINGLE_ROW_PRODUCTS and len(x) * kernel.size <= MAX_SINGLE_ROW_SIZE:
@@ -88,5 +87,5 @@ def affine_of_few_rows(kernel: Array, bias: Array, x: Array) -> Array:
 
 
 def affine_of_few_rows_plain(kernel: Array, bias: Array, x: Array) -> Array:
-    """`x @ kernel.T + bias`: the plain form of `affine_of_few_rows`."""
+    """Compute `x @ kernel.T + bias`: the plain form of `affine_of_few_rows`."""
     return x @ kernel.T + bias

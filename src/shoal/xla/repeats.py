@@ -14,23 +14,24 @@ Array = jax.Array
 PyTree = Any
 Function = Callable[[PyTree, PyTree], Array]
 
-SIZE_DIVISORS = (4, 2)  # a quarter of the rows, or a half, is computed in place of all
-MIN_ROWS = 16  # rows for which it is worth looking
+SIZE_DIVISORS = (4, 2)  # a quarter or a half of the rows is computed instead of all
+MIN_ROWS = 16  # number of rows from which the search for equal rows is worth its time
 
 
 class DistinctRows(NamedTuple):
-    """Which of N rows differ."""
+    """Groups of equal rows among N rows."""
 
-    representatives: Array  # one of each kind, [N]; the first `num_distinct` of these count
-    inverse: Array  # of every row, [N]: rows[representatives[inverse[i]]] equals row i
-    num_distinct: Array  # how many there are
+    representatives: Array  # index of one row of each group, [N]; only the first `num_distinct` are used
+    inverse: Array  # group of each row, [N]: rows[representatives[inverse[i]]] equals row i
+    num_distinct: Array  # number of groups
 
 
 def distinct_rows(tree: PyTree) -> DistinctRows:
-    """Tell the rows of integer arrays [N, ...] apart.
+    """Find groups of equal rows in integer arrays [N, ...].
 
-    They are sorted by a hash, and neighbours compared: rows of the same kind are always equal. Equal rows are of the
-    same kind unless others with their very hash (one of 2^32) come between them, which costs time and nothing else.
+    Rows are sorted by a hash, and neighbours are compared, so that the rows of a group are always equal. Equal rows are
+    in the same group, unless different rows with the same hash (one of 2^32) are sorted between them: this costs time,
+    but the results remain correct.
     """
     leaves = jax.tree.leaves(tree)
     size = leaves[0].shape[0]
@@ -45,19 +46,21 @@ def distinct_rows(tree: PyTree) -> DistinctRows:
 
 
 def apply_to_distinct(function: Function, parameters: PyTree, rows: PyTree) -> Array:
-    """Apply a function to rows, once for each kind of row where there are few kinds.
+    """Apply a function to rows, once for each group of equal rows if there are few groups.
 
         function(parameters, rows),   within float32's rounding
 
-    In small worlds much is seen again and again: many actions change nothing that the agent sees, and a small room has
-    few views. If the kinds fill at most a quarter of the rows, the function runs over a quarter of them, or else a
-    half, or all. Its gradient sums what rows of a kind are to pass back, and computes the function again for them in
-    place of keeping what it has computed. No compiler knows which rows are equal. There is no forward-mode derivative.
+    In small worlds many observations are equal: many actions do not change the observation, and a small room has few
+    different views. If there are at most N / 4 groups, the function is computed for N / 4 rows, otherwise for N / 2
+    rows or for all. Its gradient sums the gradients of equal rows, and computes the function again for one row of each
+    group instead of storing intermediate results. A compiler cannot know which rows are equal. There is no
+    forward-mode derivative.
 
-    Gain: one of five things that recurrent PPO on MiniGrid-Empty-6x6 rests on, 8.75 times the speed of its peer.
+    Gain: one of five reasons why recurrent PPO on MiniGrid-Empty-6x6 has 8.75 times the speed of its peer.
 
     Args:
-      function: one of a module, of parameters and rows [N, ...] -> [N, F], each of which depends on its own row alone.
+      function: a function at module level of parameters and rows [N, ...] -> [N, F], where each output row depends on
+        its own input row alone.
       parameters: floating arrays.
       rows: integer arrays [N, ...].
     """
@@ -66,7 +69,7 @@ def apply_to_distinct(function: Function, parameters: PyTree, rows: PyTree) -> A
 
 
 def apply_to_distinct_plain(function: Function, parameters: PyTree, rows: PyTree) -> Array:
-    """`function(parameters, rows)`: the plain form of `apply_to_distinct`."""
+    """Compute `function(parameters, rows)`: the plain form of `apply_to_distinct`."""
     return function(parameters, rows)
 
 
@@ -115,7 +118,7 @@ def _sizes(groups: DistinctRows) -> list[int]:
 
 
 def _branch_index(groups: DistinctRows) -> Array:
-    """The smallest size that holds all kinds."""
+    """Return the index of the smallest size that holds all groups."""
     return sum((groups.num_distinct > size for size in _sizes(groups)), jnp.int32(0))
 
 

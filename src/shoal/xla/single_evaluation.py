@@ -1,7 +1,7 @@
 """Values and gradients that XLA computes once, and not again in every operation that reads them.
 
-XLA on the CPU fuses what is cheap into all that read it. Its barriers are gone by the time it fuses, but it does not
-look into a branch of a conditional that it cannot decide.
+XLA on the CPU fuses cheap operations into all operations that read them. It removes optimisation barriers before it
+fuses, but it does not fuse across a conditional whose condition it does not know.
 """
 
 from collections.abc import Callable
@@ -19,14 +19,14 @@ PyTree = Any
 
 
 def compute_once(always_true: Array, function: Callable[..., Any], *arguments: PyTree) -> Any:
-    """Call a function whose result XLA does not compute again in each operation that reads it.
+    """Call a function, and keep XLA from computing its result again in each operation that reads it.
 
         function(*arguments),   bit for bit
 
     Args:
-      always_true: booleans that are True, but not known to be while compiling, [N]; where they are False, the result is
-        zeros.
-      function: of the arguments.
+      always_true: booleans that are True, which the compiler does not know, [N]; if they were False, the result would
+        be zeros.
+      function: a function of the arguments.
       *arguments: any trees.
     """
     if USE_PLAIN:
@@ -40,14 +40,16 @@ def compute_once(always_true: Array, function: Callable[..., Any], *arguments: P
 
 
 def compute_once_plain(always_true: Array, function: Callable[..., Any], *arguments: PyTree) -> Any:
-    """`function(*arguments)`: the plain form of `compute_once`."""
+    """Compute `function(*arguments)`: the plain form of `compute_once`."""
     return function(*arguments)
 
 
 def compute_once_in_batch(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a function of one environment that takes `always_true` first; in a batch it is as `compute_once` says.
+    """Make a function of one environment, with `always_true` before its arguments, that a batch computes once.
 
-    lambda always_true, *arguments: function(*arguments),   bit for bit
+        lambda always_true, *arguments: function(*arguments),   bit for bit
+
+    A batch calls the function by `compute_once`.
     """
 
     def for_one(always_true: Array, *arguments: PyTree) -> PyTree:
@@ -60,20 +62,20 @@ def compute_once_in_batch(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def compute_gradient_once(tree: PyTree, always_true: Array) -> PyTree:
-    """The same arrays, whose gradient XLA on the CPU computes once.
+    """Keep XLA on the CPU from computing the gradient of arrays several times; their values do not change.
 
         tree,   bit for bit; gradients within float32's rounding
 
-    XLA fuses the last operations of a loss's gradient into whatever reads them: into each of the 64 rows of the
-    layer below, for one. On accelerators, which would wait for the condition, nothing is done. There is no forward-mode
-    derivative.
+    XLA fuses the last operations of a loss's gradient into all operations that read them, for example into each of the
+    64 rows of the layer below. On accelerators, which would wait for the condition, this function does nothing. There
+    is no forward-mode derivative.
 
-    Gain: with the loss in a third of the kernels, an update of the reference workload took 0.90 ± 0.01 of the time on
-    one device and 0.98 ± 0.01 on two; half of the former is this.
+    Gain: together with the loss in a third of the kernels, an update of the reference workload took 0.90 ± 0.01 of the
+    time on one device and 0.98 ± 0.01 on two; half of the gain on one device is due to this function.
 
     Args:
       tree: arrays, and leaves of other kinds, which are left as they are.
-      always_true: a boolean that is True, but not known to be while compiling; where it is False the gradient is 0.
+      always_true: a boolean that is True, which the compiler does not know; if it were False, the gradient would be 0.
     """
     if USE_PLAIN or not backend.is_cpu():
         return compute_gradient_once_plain(tree, always_true)
@@ -87,7 +89,7 @@ def compute_gradient_once(tree: PyTree, always_true: Array) -> PyTree:
 
 
 def compute_gradient_once_plain(tree: PyTree, always_true: Array) -> PyTree:
-    """The tree as it is: the plain form of `compute_gradient_once`."""
+    """Return the tree: the plain form of `compute_gradient_once`."""
     return tree
 
 

@@ -1,7 +1,7 @@
 """Changes to few members of a batch, computed on the CPU for those members alone.
 
-The code of an environment describes one; under `vmap` on the CPU these functions see the whole batch.
-Elsewhere, and without `vmap`, they are the plain functions.
+The code of an environment describes one environment. Under `vmap` on the CPU these functions receive the whole
+batch; on other backends, and without `vmap`, they are the plain functions.
 """
 
 from collections.abc import Callable
@@ -17,15 +17,15 @@ from shoal.xla.plain import USE_PLAIN
 Array = jax.Array
 PyTree = Any
 
-# A group has this share of the batch: about twice as many as end in a step where episodes are short (CartPole
-# under random actions: 4%).
+# The size of a group, as a share of the batch: about twice the number of episodes that end in a step if episodes are
+# short (CartPole under random actions: 4%).
 GROUP_SHARE = 1 / 16
 MIN_GROUP_SIZE = 8
-MAX_SINGLE_GROUP = 16  # a batch of at most so many members is one group
+MAX_SINGLE_GROUP = 16  # a batch of at most this size is one group
 
 
 def with_batch_rule(single: Callable, batched: Callable) -> Callable:
-    """Make a function of one member that a batch on the CPU computes by `batched(*arguments)`, with a leading axis.
+    """Make a function of one member that is computed by `batched(*arguments)` under `vmap` on the CPU.
 
     single,   and under vmap jax.vmap(single); bit for bit if `batched` is
     """
@@ -45,19 +45,20 @@ def change_where(
 
         where(condition, change(current, *arguments), current),   within float32's rounding
 
-    A batch on the CPU computes the change of those alone to whom it happens, a group at a time while there are
-    any: under `vmap` a choice is a select, for which XLA computes the change of all. Elsewhere such a loop would wait
-    for the host, and the change of all is computed.
+    A batch on the CPU computes the change only for members whose condition holds, one group of them after the other:
+    under `vmap` a conditional becomes a select, for which XLA computes the change of all members. On other backends
+    such a loop would wait for the host, and the change of all members is computed.
 
-    Gain: with starts drawn only in a step in which an episode ended, and actions drawn ahead, a rollout of 4 x 128
-    steps took 228 µs for 419, of 1,024 x 32 steps 1,073 for 1,595.
+    Gain: with starts drawn only in a step in which an episode ended, and actions drawn in advance, a rollout of
+    4 x 128 steps took 228 µs instead of 419, and one of 1,024 x 32 steps 1,073 instead of 1,595.
 
     Args:
       condition: a boolean.
-      change: of one environment's values to values of the same shapes and dtypes. Values that it closes over must
-        be the same for the whole batch; all others are given as arguments.
+      change: a function from one environment's values to values of the same shapes and dtypes. Values that it closes
+        over must be the same for the whole batch; all others must be arguments.
       current: any values.
       *arguments: further arguments of `change`.
+
     Returns:
       the values, of the shapes and dtypes of `current`.
     """
@@ -85,23 +86,23 @@ def change_where(
 def change_where_plain(
     condition: Array, change: Callable[..., PyTree], current: PyTree, *arguments: PyTree
 ) -> PyTree:
-    """The change of all, and a select: the plain form of `change_where`."""
+    """Compute the change of all members, and select: the plain form of `change_where`."""
     return _where(jnp.asarray(condition), change(current, *arguments), current)
 
 
 def change_in_groups(
     condition: Array, change_group: Callable[[Array, PyTree], PyTree], current: PyTree
 ) -> PyTree:
-    """Change those members of a batch for which a condition holds, a group at a time while there are any.
+    """Change the members of a batch for which a condition holds, one group of them after the other.
 
         where(condition, change_group(arange(N), current), current),   within float32's rounding
 
-    Its plain form computes the change of all N. Gain: as of `change_where`.
+    The plain form computes the change of all N members. Gain: that of `change_where`.
 
     Args:
       condition: [N].
-      change_group: `change_group(group, current)` gives the new values [K, ...] of the members [K]; a group that is not
-        full is filled up with N, whose values are dropped.
+      change_group: `change_group(group, current)` returns the new values [K, ...] of the members with the indices
+        `group`, [K]. A group that is not full is padded with the index N, whose values are dropped.
       current: [N, ...].
     """
     if USE_PLAIN:
@@ -117,9 +118,9 @@ def change_in_groups(
         return remaining.at[group].set(False, mode="drop"), current
 
     def change_all(carry: tuple[Array, PyTree]) -> tuple[Array, PyTree]:
-        """Each at its own place: XLA compiles a rollout of small steps as one kernel, but not with a scatter in it."""
+        """Change all members in place, without a scatter: XLA does not compile a loop with one as a single kernel."""
         remaining, current = carry
-        # It must depend on the carry: what does not, XLA computes at each step, whether anything happens or not.
+        # The group must depend on the carry. Otherwise XLA computes the change at each step, even if it is not needed.
         group = jnp.where(remaining, jnp.arange(size), size)
         return jnp.zeros_like(remaining), _where(remaining, change_group(group, current), current)
 
@@ -130,12 +131,12 @@ def change_in_groups(
 def change_in_groups_plain(
     condition: Array, change_group: Callable[[Array, PyTree], PyTree], current: PyTree
 ) -> PyTree:
-    """The change of all as one group, and a select: the plain form of `change_in_groups`."""
+    """Compute the change of all members as one group, and select: the plain form of `change_in_groups`."""
     return _where(condition, change_group(jnp.arange(condition.shape[0]), current), current)
 
 
 def _by_batch(single: Callable, on_cpu: Callable) -> Callable:
-    """`single`, but under `vmap` on the CPU `on_cpu(size, is_batched, *arguments)`; `is_batched` has their shape."""
+    """Make `single` compute `on_cpu(size, is_batched, *arguments)` under `vmap` on the CPU."""
 
     @custom_vmap
     def dispatch(*arguments: PyTree) -> PyTree:
@@ -158,7 +159,7 @@ def _by_batch(single: Callable, on_cpu: Callable) -> Callable:
 
 
 def _broadcast_to_batch(size: int, is_batched: Any, values: PyTree) -> PyTree:
-    """Every value with the batch's axis."""
+    """Broadcast the values that have no batch axis to the batch."""
 
     def broadcast(x: Array, is_mapped: bool) -> Array:
         return x if is_mapped else jnp.broadcast_to(x, (size, *jnp.shape(x)))

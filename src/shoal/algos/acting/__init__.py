@@ -1,1 +1,1 @@
-"""What acting needs: networks, memories, actions, normalisation."""
+"""Parts of acting: networks, memories, actions, normalisation."""

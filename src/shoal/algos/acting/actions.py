@@ -1,8 +1,8 @@
-"""Between a policy's distribution and the action that the environment is given.
+"""Raw actions of a policy, and their conversion to actions of the environment.
 
-A policy remembers the action as it was sampled (`raw`), and the log-probability is always of that. The
-environment is given the raw action fitted to its space: as it is (discrete), rescaled or clipped (normal),
-squashed (tanh-normal), or stretched from [-1, 1] (beta).
+The update uses the action as it was sampled (`raw`): every log-probability is that of the raw action. The
+environment receives the raw action converted to its space: unchanged (discrete), rescaled or clipped (normal),
+squashed (tanh-normal), or rescaled from [-1, 1] (beta).
 """
 
 from collections.abc import Callable
@@ -16,22 +16,22 @@ from shoal.types import Array
 
 
 def sample(distribution: Any, key: Array) -> Array:
-    """A raw action."""
+    """Sample a raw action."""
     return getattr(distribution, "sample_raw", distribution.sample)(key)
 
 
 def mode(distribution: Any) -> Array:
-    """The raw action that a greedy policy takes."""
+    """Return the raw action that a greedy policy takes."""
     return getattr(distribution, "mode_raw", distribution.mode)()
 
 
 def log_prob(distribution: Any, raw: Array) -> Array:
-    """Log-probability (density) of a raw action."""
+    """Return the log-probability (density) of a raw action."""
     return getattr(distribution, "log_prob_raw", distribution.log_prob)(raw)
 
 
 def entropy(distribution: Any) -> Array:
-    """The entropy, or its estimate where there is no closed form (tanh-normal)."""
+    """Return the entropy, or its estimate where there is no closed form (tanh-normal)."""
     if hasattr(distribution, "entropy_estimate"):
         return distribution.entropy_estimate()
     return distribution.entropy()
@@ -40,19 +40,19 @@ def entropy(distribution: Any) -> Array:
 def sample_correlated(
     distribution: Any, noise: Array, first: Array, key: Array, correlation: Array | float
 ) -> tuple[Array, Array]:
-    """A raw action whose noise follows an AR(1) process within each episode; returns (noise, raw).
+    """Sample a raw action with noise from an AR(1) process within each episode; return (noise, raw).
 
         ε_t = c ε_{t-1} + sqrt(1 - c²) z_t,   z_t ~ N(0, 1);   ε_t = z_t where t begins an episode
 
-    Each ε_t is standard normal by itself, so the marginal distribution of each action, whose log-probability
-    the update uses, is the policy's; only neighbours are correlated. This explores where single steps of
-    white noise cancel out (Hollenstein et al. 2024, "Colored Noise in PPO"; Eberhard et al. 2023).
+    Each ε_t by itself is standard normal. So the marginal distribution of each action is the policy's, and the
+    update uses its log-probability; only consecutive actions are correlated. This helps exploration where
+    white noise averages out (Hollenstein et al. 2024, "Colored Noise in PPO"; Eberhard et al. 2023).
 
     Args:
       distribution: a Normal or TanhNormal with `loc` and `scale`, [N, A].
-      noise: ε of the step before, [N, A].
+      noise: ε of the previous step, [N, A].
       first: whether the step begins an episode, [N].
-      key: randomness of this step.
+      key: a JAX key for this step.
       correlation: c in [0, 1).
     """
     white_noise = jax.random.normal(key, noise.shape)
@@ -62,12 +62,12 @@ def sample_correlated(
 
 
 def action_transform(space: Space, kind: str, scaling: str) -> Callable[[Array], Array]:
-    """The function from raw actions [..., *shape] to those that the environment is given.
+    """Return the function that converts raw actions [..., *shape] to actions of the environment.
 
     Args:
       space: the action space.
-      kind: the policy's distribution by name, "auto" included.
-      scaling: for a normal policy "rescale" (it acts in [-1, 1]) or "clip" (in the action's own units).
+      kind: the name of the policy's distribution, which may be "auto".
+      scaling: for a normal policy "rescale" (raw actions are in [-1, 1]) or "clip" (in the units of the space).
     """
     if not isinstance(space, Box):
         return lambda raw: raw

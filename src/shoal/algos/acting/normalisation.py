@@ -1,4 +1,4 @@
-"""Observations and rewards brought to size by statistics of what has been seen."""
+"""Normalisation of observations and rewards by running statistics."""
 
 from typing import Any
 
@@ -11,14 +11,14 @@ from shoal.types import Array, EnvSpec, Learner, PyTree, TimeStep, without_entri
 
 
 def normalise(moments: statistics.RunningMoments | None, observation: PyTree) -> PyTree:
-    """Observations as the network sees them."""
+    """Normalise observations by running moments; without moments return them unchanged."""
     return observation if moments is None else statistics.normalise(moments, observation)
 
 
 def moments_of_actor(
     moments: statistics.RunningMoments | None, spec: EnvSpec
 ) -> statistics.RunningMoments | None:
-    """The moments of what `act` is given: those of the critic's own observations stay with the learner."""
+    """Return the moments of the observations that `act` receives, without the entries for the critic only."""
     if moments is None or not spec.critic_only:
         return moments
 
@@ -34,9 +34,10 @@ def moments_of_actor(
 def scale_rewards(
     config: Any, axis: tuple[str, ...], learner: Learner, after: TimeStep, weight: Array
 ) -> tuple[Array, Learner]:
-    """Rewards [T, N] over the running standard deviation of the discounted return, if so configured.
+    """Divide rewards [T, N] by the running standard deviation of the discounted return, if `norm_reward` is set.
 
-    The running return of each environment is updated, used, and only then cleared where its episode ended.
+    The discounted return of each environment is updated and enters the statistics, and is only then set to 0 where
+    the episode ended.
     """
     if not config.norm_reward:
         return after.reward, learner

@@ -1,1 +1,1 @@
-"""What learning needs: minibatches, objectives, optimisers, means of metrics."""
+"""Parts of learning: minibatches, objectives, optimisers, means of metrics."""

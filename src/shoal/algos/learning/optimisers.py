@@ -1,4 +1,4 @@
-"""Optimisers by name, with one set of settings for all parameters or one each for actor and critic."""
+"""Optimisers of Optax by name: one for all parameters, or one each for actor and critic."""
 
 import ast
 import dataclasses
@@ -21,7 +21,7 @@ from shoal.xla.packing import pack, pack_plain
 
 @trees.struct
 class OptimizerConfig:
-    """The settings of gradient steps, with one optimiser for all parameters or one each for actor and critic."""
+    """Settings of the gradient steps, with one optimiser for all parameters or one each for actor and critic."""
 
     needs: ClassVar[Table] = {
         "critic_optimizer_args": (Needs("critic_optimizer", other_than=("", None), such_as="adam"),),
@@ -38,14 +38,15 @@ class OptimizerConfig:
     learning_rate: float = parameter(3e-4, above=0.0)
     """Sets the step size of the optimiser (of the actor's, where the critic has its own)."""
     lr_schedule: Literal["constant", "linear", "cosine", "adaptive"] = "constant"
-    """Keeps the step size, lets it fall to 0 linearly or by a cosine, or adapts it to hold the KL at desired_kl."""
+    """Keeps the step size constant, decreases it to 0 linearly or by a cosine, or adapts it to keep the KL at
+    desired_kl."""
     max_grad_norm: float = parameter(0.5, above=0.0, high=math.inf)
-    """Scales the gradient down to this global norm, of actor and critic together unless each has its own; inf never
-    does."""
+    """Scales the gradient down to this global norm, of actor and critic together unless each has its own; inf
+    disables this."""
     optimizer: str = "adam"
-    """Takes this optimiser of Optax, by its name there."""
+    """Takes this optimiser, by its name in Optax."""
     optimizer_args: tuple[str, ...] = ("eps=1e-5",)
-    """Gives the optimiser further arguments, each as name=value."""
+    """Passes further arguments to the optimiser, each as name=value."""
     separate_updates: bool = False
     """Gives the critic an optimiser and a gradient clip of its own; any critic_ setting switches it on."""
     critic_learning_rate: float | None = parameter(None, above=0.0)
@@ -55,7 +56,7 @@ class OptimizerConfig:
     critic_optimizer: str | None = None
     """Takes this optimiser for the critic; None takes the actor's, arguments included."""
     critic_optimizer_args: tuple[str, ...] | None = None
-    """Gives critic_optimizer further arguments, each as name=value; None gives it none."""
+    """Passes further arguments to critic_optimizer, each as name=value; None passes none."""
 
     def with_critic_defaults(self) -> "OptimizerConfig":
         """Give each setting of the critic that is None the value of the actor's."""
@@ -71,22 +72,22 @@ class OptimizerConfig:
         )
 
     def pairs(self) -> list[tuple[Any, Any]]:
-        """The critic's value of each setting, which may be None, and the actor's."""
+        """Return the critic's value of each setting, which may be None, and the actor's."""
         names = ("learning_rate", "max_grad_norm", "optimizer", "optimizer_args")
         return [(getattr(self, f"critic_{name}"), getattr(self, name)) for name in names]
 
     def validate(self) -> None:
-        """Require that both optimisers are there and take their arguments; of a config with the critic's defaults.
+        """Require that both optimisers exist and take their arguments; the critic's defaults must be filled in.
 
         Raises:
-          ShoalError: one of them is not, or does not.
+          ShoalError: an optimiser does not exist, or does not take its arguments.
         """
         optimizer_named(self.optimizer, self.optimizer_args, 0.1)
         optimizer_named(self.critic_optimizer or "", self.critic_optimizer_args or (), 0.1)
 
 
 def schedule_factor(schedule: str, progress: Array) -> Array:
-    """The factor of the learning rate at `progress` in [0, 1] of the run."""
+    """Return the factor of the learning rate at `progress` in [0, 1] of the run."""
     if schedule == "linear":
         return 1.0 - progress
     if schedule == "cosine":
@@ -95,10 +96,10 @@ def schedule_factor(schedule: str, progress: Array) -> Array:
 
 
 def adapt_scale(scale: Array, kl: Array, desired_kl: Array | float) -> Array:
-    """The learning rate's factor after an update that moved the policy by `kl`.
+    """Adapt the learning rate's factor after an update that changed the policy by the KL divergence `kl`.
 
-    Divided by 1.5 beyond twice the desired KL, multiplied by 1.5 below half of it (Rudin et al. 2022, "Learning
-    to Walk in Minutes Using Massively Parallel Deep Reinforcement Learning"), within [0.01, 10].
+    The factor is divided by 1.5 above twice the desired KL, multiplied by 1.5 below half of it (Rudin et al. 2022,
+    "Learning to Walk in Minutes Using Massively Parallel Deep Reinforcement Learning"), and kept within [0.01, 10].
     """
     scale = jnp.where(kl > 2.0 * desired_kl, scale / 1.5, scale)
     scale = jnp.where(kl < 0.5 * desired_kl, scale * 1.5, scale)
@@ -106,7 +107,7 @@ def adapt_scale(scale: Array, kl: Array, desired_kl: Array | float) -> Array:
 
 
 def parse_arguments(texts: tuple[str, ...]) -> dict[str, Any]:
-    """`("eps=1e-5", "nesterov=True")` as a dictionary.
+    """Parse `("eps=1e-5", "nesterov=True")` to a dictionary.
 
     Raises:
       ShoalError: an entry is not name=value with a Python number, string, boolean or None.
@@ -126,7 +127,7 @@ def parse_arguments(texts: tuple[str, ...]) -> dict[str, Any]:
 def optimizer_named(
     name: str, texts: tuple[str, ...], learning_rate: Array | float
 ) -> optax.GradientTransformation:
-    """An optimiser of Optax by its name.
+    """Make an optimiser of Optax by its name.
 
     Raises:
       ShoalError: Optax has no optimiser of that name, or it does not take these arguments.
@@ -144,15 +145,15 @@ def optimizer_named(
 
 
 def gradient_chunk_size(width: int) -> int:
-    """How many rows of a minibatch a gradient is best taken of at once; 0 for all of them.
+    """Return the number of rows of a minibatch whose gradient is computed at once; 0 for all rows.
 
-    On the CPU as many as leave the activations of the layers in the second-level cache: 512 for a device that runs on
-    one thread, whatever its layers' width (a tenth of a whole training step at 64, against 2,048), and 1,024 a thread
-    for one of several, since with fewer they spend their time on handing over to each other; half as many for layers
-    wider than 128 (7% less time at 256). An accelerator wants all at once.
+    On the CPU the layers' activations should fit the second-level cache. A device with one thread takes 512 rows, for
+    layers of any width (against 2,048, this saves a tenth of a training step at width 64). A device with several
+    threads takes 1,024 rows per thread, since with fewer the threads spend their time on synchronisation, and half of
+    that for layers wider than 128 (7% less time at 256). An accelerator takes all rows.
 
     Args:
-      width: of the widest hidden layer.
+      width: the width of the widest hidden layer.
     """
     if not backend.is_cpu():
         return 0
@@ -162,9 +163,9 @@ def gradient_chunk_size(width: int) -> int:
     return (1024 if width <= 128 else 512) * threads
 
 
-Parts = dict[str, Any]  # "actor" and "critic": each one vector, or a tuple of a vector and leaves
+Parts = dict[str, Any]  # "actor" and "critic": each a vector, or a tuple of a vector and large arrays
 
-# Optimisers that treat each number by itself, so that parameters may be one vector (`shoal.xla.packing.pack`).
+# Elementwise optimisers, for which all parameters may be packed into one vector (`shoal.xla.packing.pack`).
 ELEMENTWISE = frozenset(
     {"adabelief", "adadelta", "adagrad", "adam", "adamax", "adamaxw", "adamw", "amsgrad", "lion"}
     | {"nadam", "nadamw", "radam", "rmsprop", "sgd"}
@@ -172,15 +173,15 @@ ELEMENTWISE = frozenset(
 
 
 def build(config: OptimizerConfig, parts: Parts, rate: Array | float) -> optax.GradientTransformation:
-    """The optimiser of a network's parts, its learning rates multiplied by `rate`.
+    """Make the optimiser of a network's parts, with its learning rates multiplied by `rate`.
 
-    Built anew inside each update from the traced learning rate, so that a schedule is data. Its state
-    does not depend on `rate`. With `separate_updates` actor and critic are clipped each for itself.
+    It is made again inside each update from the traced learning rate, so that a schedule is data. Its state
+    does not depend on `rate`. With `separate_updates` the gradients of actor and critic are clipped separately.
 
     Args:
-      config: with the critic's defaults.
-      parts: of `split_parameters`, those of the critic apart or not.
-      rate: the factor of a schedule.
+      config: a config with the critic's defaults filled in.
+      parts: the result of `split_parameters`, with or without a part of the critic.
+      rate: the factor of the schedule.
     """
 
     def build_one(name: Any, texts: Any, learning_rate: Any, max_norm: Any) -> optax.GradientTransformation:
@@ -205,29 +206,29 @@ def build(config: OptimizerConfig, parts: Parts, rate: Array | float) -> optax.G
 
 
 def owner_of(path: tuple) -> str:
-    """Whose a leaf is: the critic's if its path passes through a field named `critic`, else the actor's."""
+    """Return "critic" for a leaf whose path has a field named `critic`, and "actor" for all others."""
     return "critic" if "critic" in trees.path_name(path).split("/") else "actor"
 
 
 def split_parameters(
     config: OptimizerConfig, network: PyTree, *, is_split: bool
 ) -> tuple[Parts, Callable[[Parts], PyTree]]:
-    """A network's parameters by whose they are, and the function that makes a network of them again.
+    """Split a network's parameters into those of actor and critic; return also the function that merges them.
 
-    Each part is one vector where its optimiser is elementwise, beside the leaves that are large, if there are any;
-    else it is a tuple of the leaves as they are.
+    If the optimiser of a part is elementwise, the part is one vector, or a tuple of a vector and the large arrays.
+    Otherwise it is a tuple of the leaves.
 
     Args:
-      config: with the critic's defaults.
-      network: whose leaves are its parameters.
-      is_split: whether the critic's are a part of their own, and not the actor's.
+      config: a config with the critic's defaults filled in.
+      network: a network; all its leaves are parameters.
+      is_split: whether the critic's parameters are a part of their own; otherwise they belong to the actor's part.
     """
     paths, structure = jax.tree_util.tree_flatten_with_path(network)
     owners = [owner_of(path) if is_split else "actor" for path, _ in paths]
     if is_split and "critic" not in owners:
         raise ShoalError(
-            f"the network {type(network).__name__} has no attribute named 'critic', by which separate_updates and "
-            "target_kl tell the critic's parameters from the actor's; name it so, or leave both off."
+            f"the network {type(network).__name__} has no attribute 'critic', by which separate_updates and target_kl "
+            "find the critic's parameters; name it so, or set neither."
         )
     optimizer_names = {"actor": config.optimizer, "critic": config.critic_optimizer}
     parts: Parts = {}
@@ -247,9 +248,9 @@ def split_parameters(
 
 
 def select_active(active: dict[str, Array], new: PyTree, old: PyTree) -> PyTree:
-    """Takes the new leaves of the parts that are active, and keeps the old ones of those that are not.
+    """Select the new leaves of the active parts, and the old leaves of the other parts.
 
-    The parts are found by name along each leaf's path, in parameters and in an optimiser's state alike.
+    The part of a leaf is found by the names in its path, both in parameters and in the state of an optimiser.
     """
     return jax.tree_util.tree_map_with_path(
         lambda path, x, y: jnp.where(active[owner_of(path)], x, y), new, old

@@ -1,7 +1,7 @@
-"""The policy's objective as a choice: functions with one signature, by name.
+"""Surrogate losses of the policy: functions with one signature, by name.
 
-Each takes the config, log π(a) - log μ(a) and the advantage of each row, the pair of distributions (the one that
-acted and the present one), and the coefficient of the KL penalty; it returns the loss of each row.
+Each takes the config, the log-ratio log π(a) - log μ(a) and the advantage of each row, the pair of distributions (μ,
+which acted, and the current π), and the coefficient of the KL penalty. It returns the loss of each row.
 """
 
 from typing import Any
@@ -11,23 +11,23 @@ from shoal.types import Array
 
 
 def clip(config: Any, log_ratio: Array, advantage: Array, pair: tuple, kl_coef: Array) -> Array:
-    """PPO's clipped ratio."""
+    """Compute PPO's loss with a clipped ratio."""
     return policy_losses.clip_surrogate(log_ratio, advantage, config.clip_coef)
 
 
 def penalty(config: Any, log_ratio: Array, advantage: Array, pair: tuple, kl_coef: Array) -> Array:
-    """PPO with a KL penalty, of the distributions themselves and not of a sample."""
+    """Compute PPO's loss with a penalty on the KL of the distributions, which is not estimated from samples."""
     behaviour, current = pair
     return policy_losses.kl_penalty_surrogate(log_ratio, advantage, behaviour.kl(current), kl_coef)
 
 
 def dpo(config: Any, log_ratio: Array, advantage: Array, pair: tuple, kl_coef: Array) -> Array:
-    """Discovered Policy Optimisation's drift."""
+    """Compute the loss of Discovered Policy Optimisation, with its drift term."""
     return policy_losses.dpo_surrogate(log_ratio, advantage, config.dpo_alpha, config.dpo_beta)
 
 
 def policy_gradient(config: Any, log_ratio: Array, advantage: Array, pair: tuple, kl_coef: Array) -> Array:
-    """REINFORCE and A2C: no ratio; the log-probability of acting is a constant."""
+    """Compute the loss of REINFORCE and A2C, without a ratio: log μ(a) is a constant and has no effect."""
     return policy_losses.policy_gradient(log_ratio, advantage)
 
 
