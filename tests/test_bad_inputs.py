@@ -570,7 +570,10 @@ CALLS = {
     "train(progress=None)": (lambda r, p: train(progress=None), "progress=None"),
     "train(start_from=3)": (lambda r, p: train(start_from=3), "start_from=3"),
     "train(start_from=long)": (lambda r, p: train(start_from=LONG), "File name too long"),
-    "train(seeds=[1, 2, 3])": (lambda r, p: train(seeds=[1, 2, 3]), ("seeds=", "whole number", "number of seeds")),
+    "train(seeds=[1, 2, 3])": (
+        lambda r, p: train(seeds=[1, 2, 3]),
+        ("seeds=", "whole number", "number of seeds"),
+    ),
     "train(seeds='ten')": (lambda r, p: train(seeds="ten"), "seeds='ten'"),
     "train(seeds=True)": (lambda r, p: train(seeds=True), "seeds=True"),
     "train(seeds=None)": (lambda r, p: train(seeds=None), "seeds=None"),
