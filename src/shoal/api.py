@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -202,20 +203,21 @@ def run_experiment(
     with reports.Reporter(directory, run, experiment.environment_name, show=progress) as reporter:
         try:
             with limits.report_out_of_memory():
+                absolute = trainer.compile_absolute(compiled_run, 10 * run.eval_episodes)
                 trained = trainer.train_population(compiled_run, run, reporter)
         except BaseException:
             if not reporter.updates_logged:
                 directory.discard()
             raise
-        return _save_results(experiment, directory, reporter, compiled_run, trained, import_seconds)
+        return _save_results(experiment, directory, reporter, trained, absolute, import_seconds)
 
 
 def _save_results(
     experiment: Experiment,
     directory: RunDirectory,
     reporter: reports.Reporter,
-    compiled_run: trainer.CompiledRun,
     trained: trainer.TrainedPopulation,
+    absolute: Future[Callable],
     import_seconds: float,
 ) -> TrainedRun:
     """Save all files of a finished run, the policies first.
@@ -234,7 +236,7 @@ def _save_results(
     seeds = [run.seed + k for k in range(run.seeds)]
     try_to(policy_files.save_best, directory, trained.population, seeds)
     try_to(policy_files.save_last, directory, trained.population, seeds)
-    trained = trainer.with_absolute_metric(compiled_run, trained, 10 * run.eval_episodes)
+    trained = trainer.with_absolute_metric(trained, absolute)
     summary = summarise(experiment, trained, import_seconds)
     try_to(directory.save_summary, summary)
     try_to(reporter.draw_learning_curve, summary)

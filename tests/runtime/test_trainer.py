@@ -47,8 +47,9 @@ def train_population(env, run=RUN, initialise=lambda population: population):
         layout,
         initialise=initialise,
     )
+    absolute = trainer.compile_absolute(compiled_run, 10 * run.eval_episodes)
     result = trainer.train_population(compiled_run, run, recorder)
-    return trainer.with_absolute_metric(compiled_run, result, 10 * run.eval_episodes), recorder.calls
+    return trainer.with_absolute_metric(result, absolute), recorder.calls
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,11 @@
 """Training on the host: compile, run chunks of updates until the budget is spent, and compute the last scores."""
 
+import contextlib
+import os
+import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -18,6 +21,7 @@ from shoal.runtime.run import Run, Settings, start
 from shoal.types import Environment, Mean
 
 Numbers = dict[str, np.ndarray]  # one number per seed
+LOWEST_PRIORITY = 19  # of a thread, as `nice` counts
 
 
 class Listener(Protocol):
@@ -46,6 +50,7 @@ class CompiledRun(NamedTuple):
     population: Run  # every leaf with a leading seed axis
     train: Callable  # (population, number of updates) -> (population, metrics)
     evaluate: Callable  # population -> (population, metrics)
+    shapes: Run  # of the population
     settings: Settings
     layout: populations.Layout
     seconds: float  # of compiling
@@ -113,7 +118,7 @@ def compile_run(
         programs = compiled_start.result(), compiled_train.result(), compiled_evaluate.result()
     population = jax.block_until_ready(programs[0](arguments))
     return CompiledRun(
-        initialise(population), *programs[1:], settings, layout, time.perf_counter() - start_time
+        initialise(population), *programs[1:], shapes, settings, layout, time.perf_counter() - start_time
     )
 
 
@@ -217,27 +222,44 @@ def train_population(compiled_run: CompiledRun, run: RunConfig, listener: Listen
     )
 
 
-def with_absolute_metric(
-    compiled_run: CompiledRun, trained: TrainedPopulation, episodes: int
-) -> TrainedPopulation:
-    """Evaluate the best policies on episodes that were not used to choose them.
+def compile_absolute(compiled_run: CompiledRun, episodes: int) -> Future[Callable]:
+    """Begin to compile the evaluation of the best policies, in a thread that gives way to the training.
 
     Args:
-      compiled_run: the programs that trained the population.
-      trained: the trained population; its buffers are donated.
+      compiled_run: the programs that train the population.
       episodes: of each policy.
+
+    Returns:
+      the program, once it is compiled: population -> (population, metrics).
     """
 
     def evaluate_absolute(run: Run) -> tuple[Run, Any]:
         return run, evaluate_best(run, episodes)
 
+    def compile_program() -> Callable:
+        with contextlib.suppress(AttributeError, OSError):  # Linux gives each thread a priority of its own
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
+        layout = compiled_run.layout
+        program = populations.run_program(evaluate_absolute, compiled_run.settings, layout, grouped=False)
+        return program.lower(compiled_run.shapes).compile(compiler_options(layout))
+
+    with_one_thread = ThreadPoolExecutor(1)
+    program = with_one_thread.submit(compile_program)
+    with_one_thread.shutdown(wait=False)
+    return program
+
+
+def with_absolute_metric(trained: TrainedPopulation, program: Future[Callable]) -> TrainedPopulation:
+    """Evaluate the best policies on episodes that were not used to choose them.
+
+    Args:
+      trained: the trained population; its buffers are donated.
+      program: of `compile_absolute`.
+    """
     start_time = time.perf_counter()
-    program = populations.run_program(
-        evaluate_absolute, compiled_run.settings, compiled_run.layout, grouped=False
-    )
-    compiled = program.lower(trained.population).compile(compiler_options(compiled_run.layout))
+    evaluate_absolute = program.result()
     compile_seconds = time.perf_counter() - start_time
-    population, results = compiled(trained.population)
+    population, results = evaluate_absolute(trained.population)
     results = {name: np.asarray(x) for name, x in jax.device_get(results).items()}
     evaluate_seconds = time.perf_counter() - start_time - compile_seconds
     seconds = trained.seconds
