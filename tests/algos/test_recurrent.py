@@ -494,7 +494,7 @@ def test_a_trained_policy_remembers():
         ({"core": "gru", "core_size": 0}, "core_size=0 is out of bounds"),
         ({"core": "gru", "action_embedding": 4}, "action_embedding=4 needs previous_action=True"),
         ({"core": "gru", "head_sizes": (0,)}, "head_sizes=(0,) is out of bounds"),
-        ({"core": "gru", "latches": 4}, "latches=4 are opened by rewards: previous_reward must be True"),
+        ({"core": "gru", "latches": 4}, "latches=4 open their gates at rewards: previous_reward must be True"),
         ({"core": "rnn", "latches": 4, "previous_reward": True}, "latches=4 need gates, and core='rnn' has none"),
         ({"core": "gru", "latches": 129, "previous_reward": True}, "latches=129 of a core must be between 0 and"),
         (

@@ -119,7 +119,7 @@ class PPOConfig(settings.Nested):
     dpo_beta: float = parameter(0.6, above=0.0)
     """Sets the slope of DPO's drift for negative advantages (surrogate dpo)."""
     target_kl: float = parameter(math.inf, above=0.0, high=math.inf)
-    """Ends the actor's updates for this rollout once a minibatch's approximate KL exceeds this; inf never does."""
+    """Ends the actor's updates for this rollout once a minibatch's approximate KL exceeds this; inf disables this."""
     kl_stop: bool = False
     """Makes the KL stop a part of the program, as a finite target_kl does; for sweeps in which a target_kl is inf."""
     ent_coef: float = parameter(0.0, low=0.0)
@@ -215,7 +215,7 @@ class PPOConfig(settings.Nested):
 
 
 class Shared(NamedTuple):
-    """What PPO learns; the same on every device."""
+    """The learned state of PPO; the same on every device."""
 
     network: PyTree
     optimizer: PyTree
@@ -226,14 +226,14 @@ class Shared(NamedTuple):
 
 
 class ActingPolicy(NamedTuple):
-    """What acting needs: the actor (the whole network where they share a torso) and the normaliser."""
+    """The part of the learner that acting needs: the actor (or a joint network) and the normaliser."""
 
     actor: PyTree
     observation: statistics.RunningMoments | None
 
 
 class Extras(NamedTuple):
-    """What acting remembers of each step for the update."""
+    """The record of each acted step for the update."""
 
     raw_action: (
         Any  # the action as it was sampled, before it was fitted to the action space; () if that is the same
@@ -290,10 +290,10 @@ def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorit
         memory = memories.pack(memories.Memory(carry, previous, noise))
         stored_distribution = distribution if config.surrogate == "penalty" else ()
         log_prob = actions.log_prob(distribution, raw)
-        kept = carry if sequences.keeps_memories(policy.actor) else ()
+        stored = carry if sequences.stores_memories(policy.actor) else ()
         if not isinstance(spec.action_space, spaces.Box):
-            return memory, raw, Extras((), log_prob, stored_distribution, kept)
-        return memory, to_action(raw), Extras(raw, log_prob, stored_distribution, kept)
+            return memory, raw, Extras((), log_prob, stored_distribution, stored)
+        return memory, to_action(raw), Extras(raw, log_prob, stored_distribution, stored)
 
     return Algorithm(init, memory, policy, act, functools.partial(update, config, spec, axis), inherit)
 
@@ -371,7 +371,7 @@ def prepare(
         advantage_loss = advantage
 
     def masked(tree: PyTree) -> PyTree:
-        """What is no transition is replaced before it enters the network: 0 times NaN is NaN in a gradient."""
+        """Replace what is no transition before it enters the network: 0 times NaN is NaN in a gradient."""
         return trees.where(weight > 0, tree, jax.tree.map(jnp.zeros_like, tree))
 
     step_inputs = masked(without_last(inputs))._replace(
@@ -411,7 +411,7 @@ def prepare(
 def replay_rollout(
     config: PPOConfig, spec: EnvSpec, learner: Learner, trajectory: Trajectory
 ) -> tuple[NetworkInputs, Array, PyTree]:
-    """What the network saw at each of T+1 steps, its values [T+1, N], and its memories at the chunks' starts.
+    """Return the network's inputs at each of T+1 steps, its values [T+1, N], and its memories at the chunks' starts.
 
     With the parameters that acted; the last of the memories is from before step T. A network without memory, and a
     critic with one of its own, runs once over all steps; the memories that acting kept are not computed again.
@@ -438,7 +438,7 @@ def without_last(tree: PyTree) -> PyTree:
 
 
 class GradientState(NamedTuple):
-    """What a gradient step changes."""
+    """The state that a gradient step changes."""
 
     parts: optimisers.Parts  # the network's parameters
     optimizer: PyTree

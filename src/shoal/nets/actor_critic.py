@@ -24,7 +24,7 @@ Distribution = Any  # one of shoal.ops.distributions
 
 @runtime_checkable
 class Network(Protocol):
-    """What an algorithm needs of a network; it is built as `Class(spec, key=key)`.
+    """A network as an algorithm uses it; it is built as `Class(spec, key=key)`.
 
     It must be a pytree (an `nnx.Module` is one) whose structure is the same at every construction, and
     pure: no stored random state, nothing assigned in a call. Leading axes are free in both methods.
@@ -117,7 +117,7 @@ class Actor(nnx.Module):
         return self.with_features(observation, action_mask)[0]
 
     def policy(self, observation: PyTree, action_mask: Array | None = None) -> Distribution:
-        """The same as calling it: an actor can stand where a network does, for acting."""
+        """Return the same as a call, so that an actor can replace the network for acting."""
         return self(observation, action_mask)
 
     def features(self, observation: PyTree) -> Array:

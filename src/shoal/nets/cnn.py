@@ -117,7 +117,7 @@ class CNN(nnx.Module):
 
     @property
     def out_features(self) -> int:
-        """Of the MLP."""
+        """The width of the MLP's output."""
         return self.mlp.out_features
 
     def __call__(self, x: Array) -> Array:
@@ -126,7 +126,7 @@ class CNN(nnx.Module):
         return self.after_first_convolution(self.convs[0](x) if self.convs else x, batch_shape)
 
     def after_first_convolution(self, x: Array, batch_shape: tuple[int, ...]) -> Array:
-        """What follows the first convolution: [batch, height, width, channels] -> [*batch_shape, out_features]."""
+        """Apply the layers after the first convolution: [batch, height, width, channels] -> [*batch_shape, out_features]."""
         activate = activation_named(self.activation)
         for index in range(len(self.convs)):
             x = self.convs[index](x) if index else x
@@ -202,7 +202,7 @@ class GridCNN(nnx.Module):
 
     @property
     def out_features(self) -> int:
-        """Of the MLP."""
+        """The width of the MLP's output."""
         return self.cnn.out_features
 
     def __call__(self, x: Array) -> Array:

@@ -138,7 +138,7 @@ def observation_parts(space: Space, path: tuple[str, ...] = (), *, cells: bool =
 def convolutional_torso(
     space: Space, key: Array, layers: EncoderLayers = DEFAULT_LAYERS
 ) -> CNN | GridCNN | None:
-    """What takes an array [height, width, channels] as a picture; None for a space of another kind.
+    """Build the torso for an array [height, width, channels]; None for a space of another kind.
 
     Integers of few values are the cells of a grid, which are embedded; of more values an image, whose
     brightness is divided by its greatest; floats are an image as they are.
@@ -262,7 +262,7 @@ def _entry(space: Any, path: tuple[str, ...]) -> Any:
 
 
 def _num_values(space: Box) -> tuple[int, ...] | None:
-    """How many values each integer of the last axis has; None for other numbers, or more values than a cell has."""
+    """Count the values of each integer of the last axis; None for other numbers, or more values than a cell has."""
     if not space.shape or not np.issubdtype(space.dtype, np.integer) or np.min(space.low) < 0:
         return None
     highest = np.asarray(space.high).reshape(-1, space.shape[-1]).max(axis=0)

@@ -1,4 +1,4 @@
-"""What a policy carries from step to step, and how a network is run over time: with a memory or without.
+"""Carry a policy's memory from step to step, and run its network over time, with a memory or without.
 
 A network without one sees each step by itself. It is the case of empty memories `()`, which hold no arrays, so
 that nothing is computed, stored or shuffled for them.
@@ -20,7 +20,7 @@ from shoal.types import EPISODE_ENDED, Array, EnvSpec, PyTree, TimeStep
 
 
 class Memory(NamedTuple):
-    """What a recurrent policy carries from step to step, [N, ...]; each () where it has none."""
+    """A recurrent policy's memory, [N, ...]; each entry is () where the policy has none."""
 
     carry: PyTree  # of the actor, or of a joint network
     action: PyTree  # the previous one as numbers, zeros for none
@@ -28,19 +28,19 @@ class Memory(NamedTuple):
 
 
 class Local(NamedTuple):
-    """What belongs to each environment, [N, ...], where the critic has a memory of its own."""
+    """The learner's data of each environment, [N, ...], if the critic has a memory of its own."""
 
     discounted: Array  # the running discounted return
     critic: PyTree  # the critic's memory from before the next rollout
 
 
 def is_recurrent(config: Any) -> bool:
-    """Whether a config's network has a memory."""
+    """Report whether a config's network has a memory."""
     return networks.has_memory(config.network)
 
 
 def initial(config: Any, spec: EnvSpec, batch_shape: tuple[int, ...]) -> PyTree:
-    """The memory of a policy that has just begun; () if it has none, and the noise alone if it has only that."""
+    """Make the memory before the first step; () if the policy has none, and the noise alone if it has only that."""
     noise: PyTree = ()
     if config.correlated_noise:
         noise = jnp.zeros((*batch_shape, spaces.zeros(spec.action_space).size))
@@ -53,7 +53,7 @@ def initial(config: Any, spec: EnvSpec, batch_shape: tuple[int, ...]) -> PyTree:
 
 
 def unpack(memory: PyTree) -> Memory:
-    """A policy's memory with all its parts."""
+    """Return a policy's memory with all its parts."""
     return memory if isinstance(memory, Memory) else Memory((), (), memory)
 
 
@@ -63,7 +63,7 @@ def pack(memory: Memory) -> PyTree:
 
 
 def initial_local(config: Any, spec: EnvSpec, num_envs: int) -> Array | Local:
-    """What belongs to each environment before its first step."""
+    """Make the learner's data of each environment before its first step."""
     discounted = jnp.zeros((num_envs,))
     if not is_recurrent(config):
         return discounted
@@ -71,7 +71,7 @@ def initial_local(config: Any, spec: EnvSpec, num_envs: int) -> Array | Local:
 
 
 def unpack_local(local: Array | Local) -> Local:
-    """What belongs to each environment, with all its parts."""
+    """Return the learner's data of each environment, with all its parts."""
     return local if isinstance(local, Local) else Local(local, ())
 
 
@@ -83,7 +83,7 @@ def pack_local(local: Local) -> Array | Local:
 def _initial_memories(
     network: networks.NetworkSettings, spec: EnvSpec, batch_shape: tuple[int, ...]
 ) -> Memories:
-    """The memories of a network's sequences that have just begun; the network is built as shapes only."""
+    """Make a network's memories before the first step; the network is built as shapes only."""
     if not isinstance(network, networks.NetworkConfig):
         shapes = jax.eval_shape(lambda key: network.build(spec, key), jax.random.key(0))
         return sequences.initial(shapes, batch_shape)
@@ -97,7 +97,7 @@ def _initial_memories(
 
 
 def network_inputs(config: Any, timestep: TimeStep, observation: PyTree, previous: PyTree) -> NetworkInputs:
-    """What the network is shown: the observation as normalised, and what else the config names.
+    """Collect the network's inputs: the normalised observation, and what else the config names.
 
     The previous action and the reward of the step that a memory begins with are none: zeros.
     """
@@ -112,7 +112,7 @@ def network_inputs(config: Any, timestep: TimeStep, observation: PyTree, previou
 
 
 def memory_starts(config: Any, timestep: TimeStep) -> Array:
-    """Where the memory is cleared: with the first step, or with that of each episode of a trial too."""
+    """Tell where the memory is cleared: at the first step, or also at that of each episode of a trial."""
     observation = timestep.observation
     if config.memory_lasts == "trial" or not (isinstance(observation, dict) and EPISODE_ENDED in observation):
         return timestep.first

@@ -172,7 +172,7 @@ class NetworkConfig:
         return recurrent(spec, self.core_options(spec), head_sizes=self.head_sizes, **common)
 
     def core_options(self, spec: EnvSpec) -> CoreOptions:
-        """What the network remembers by and is shown."""
+        """Choose the core and its inputs."""
         return CoreOptions(
             self.core,
             self.core_size,
@@ -199,7 +199,7 @@ class NetworkConfig:
         check_latches(self.core, self.core_size, self.latches)
         if self.latches and not self.previous_reward:
             raise ShoalError(
-                f"latches={self.latches} are opened by rewards: previous_reward must be True with them."
+                f"latches={self.latches} open their gates at rewards: previous_reward must be True with them."
             )
         if self.previous_observation and not self.hidden_sizes:
             raise ShoalError(
@@ -289,7 +289,7 @@ def shows(network: NetworkSettings, name: str) -> bool:
 
 
 def _declaring(network: NetworkSettings) -> Any:
-    """What holds a network's declarations: its settings, or its class where it has none."""
+    """Return the object with a network's declarations: its settings, or its class if it has none."""
     return network.imported() if isinstance(network, NetworkClass) else network
 
 

@@ -21,7 +21,7 @@ from shoal.xla.gathering import take_rows_of_each
 
 
 class ChunkStart(NamedTuple):
-    """Where the replay of each chunk starts; () throughout without memory."""
+    """The start of each chunk's replay; all entries are () without memory."""
 
     memory: PyTree = ()  # [C, ...], from before the burn-in where there is one, else before the chunk
     burn_in: PyTree = ()  # the steps before the chunk, [C, B, ...]
@@ -65,7 +65,7 @@ def start_steps(config: Any, num_steps: int) -> tuple[int, ...]:
 
 
 def chunk_starts(config: Any, inputs: NetworkInputs, starts: PyTree) -> ChunkStart:
-    """Where the replay of each chunk starts.
+    """Build the start of each chunk's replay.
 
     Args:
       config: whose `chunk_length` and `burn_in` count.
@@ -110,7 +110,7 @@ def _time_first(x: Array) -> Array:
 
 
 class Minibatch(NamedTuple):
-    """Which rows a gradient step is taken on."""
+    """The rows of one gradient step."""
 
     rows: Array  # their indices, uint32 [size]
     advantage: Array  # of these rows, normalised as configured, [size, ...]

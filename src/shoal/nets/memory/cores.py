@@ -79,7 +79,7 @@ def mgu(projected: Blocks, hidden: Blocks, bias: Array, state: State) -> State:
 
 
 class Cell(NamedTuple):
-    """What tells one kind of core from another."""
+    """The properties of one kind of core."""
 
     gates: int  # blocks of the input projection
     step: Step | None  # of arrays [size, N], the bias [size, 1]; None: parallel over time
@@ -104,7 +104,7 @@ LATCH_GATE_BIAS, LATCH_INPUT_WEIGHT = 5.0, 8.0
 
 
 def initial(kind: str, size: int, layers: int, batch_shape: tuple[int, ...]) -> Carry:
-    """The memory of a core that has just begun: zeros, each [*batch_shape, size]."""
+    """The memory of a core before its first step: zeros, each [*batch_shape, size]."""
     check(kind, size, layers)
     zeros = jnp.zeros((*batch_shape, size), jnp.float32)
     return ((zeros,) * CELLS[kind].states,) * layers
@@ -345,7 +345,7 @@ class RecurrentCore(nnx.Module):
         )
 
     def initial(self, batch_shape: tuple[int, ...] = ()) -> Carry:
-        """The memory of a sequence that has just begun: zeros, each [*batch_shape, size]."""
+        """The memory of a sequence before its first step: zeros, each [*batch_shape, size]."""
         return initial(self.kind, self.out_features, len(self.layers), batch_shape)
 
     def unroll(self, carry: Carry, x: Array, first: Array) -> tuple[Carry, Array, Carry]:
@@ -375,7 +375,7 @@ class RecurrentCore(nnx.Module):
         return self.unroll_projected(carry, self.layers[0].project(x), first)
 
     def unroll_projected(self, carry: Carry, projected: Array, first: Array) -> tuple[Carry, Array, Carry]:
-        """The same for inputs as the first layer projects them, `[gates * size, T * B]` (`Layer.project`)."""
+        """Run over T steps of inputs that the first layer has projected, `[gates * size, T * B]` (`Layer.project`)."""
         steps, *batch_shape = first.shape
         size = math.prod(batch_shape)
         carry = jax.tree.map(lambda part: part.reshape(size, part.shape[-1]), carry)

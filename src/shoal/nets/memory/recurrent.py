@@ -29,7 +29,7 @@ Array = jax.Array
 
 
 class CoreOptions(NamedTuple):
-    """What a network remembers by, and what it is shown beside the observation; static.
+    """The core of a network, and its inputs beside the observation; static.
 
     Attributes:
       kind, size, layers, outputs: of `shoal.nets.memory.cores.RecurrentCore`.
@@ -57,7 +57,7 @@ class CoreOptions(NamedTuple):
 
 
 def initial(core: CoreOptions, width: int, batch_shape: tuple[int, ...]) -> Carry:
-    """The memory of a torso that has just begun: its core's, and the `width` features of the step before if shown."""
+    """The memory of a torso before its first step: its core's, and the `width` features of the step before if shown."""
     carry = cores.initial(core.kind, core.size, core.layers, batch_shape)
     return (*carry, (jnp.zeros((*batch_shape, width)),)) if core.previous else carry
 
@@ -124,7 +124,7 @@ class RecurrentTorso(nnx.Module):
         return after, self._with_query_results(outputs, inputs.observation), before
 
     def initial(self, batch_shape: tuple[int, ...]) -> Carry:
-        """The memory of sequences that have just begun."""
+        """The memory of sequences before their first step."""
         return initial(self.options, self.mlp.out_features, batch_shape)
 
     def features_of(self, after: Carry, observation: PyTree) -> Array:
@@ -159,7 +159,7 @@ class RecurrentTorso(nnx.Module):
         return (*after, (features[-1],)), outputs, (*core_before, (before,))
 
     def _features(self, inputs: NetworkInputs) -> Array:
-        """Of each step, [T, N, mlp.out_features]."""
+        """Compute the features of each step, [T, N, mlp.out_features]."""
         if not self._deduplicates:
             return self.mlp(self.encoder(inputs.observation))
         features = apply_to_distinct(encode_observation, (self.encoder, self.mlp), _flat_observations(inputs))
@@ -171,7 +171,7 @@ class RecurrentTorso(nnx.Module):
         return jnp.concatenate([outputs, *query_results], axis=-1) if query_results else outputs
 
     def _extra_inputs(self, inputs: NetworkInputs) -> list[Array]:
-        """What the core is shown beside the observation, each [T, N, ...]."""
+        """List the core's inputs beside the observation, each [T, N, ...]."""
         parts = []
         if not isinstance(inputs.action, tuple):
             parts.append(self.embedding[0](inputs.action) if self.embedding else inputs.action)
@@ -180,7 +180,7 @@ class RecurrentTorso(nnx.Module):
         return parts + [flag.astype(jnp.float32)[..., None] for flag in flags]
 
     def _project_inputs(self, inputs: NetworkInputs, extra_inputs: list[Array]) -> Array:
-        """What the core's first layer makes of its input, where equal observations are encoded and projected once."""
+        """Project the input by the core's first layer; equal observations are encoded and projected once."""
         layer, width = self.core.layers[0], self.mlp.out_features
         product = apply_to_distinct(
             encode_and_project, (self.encoder, self.mlp, layer.kernel), _flat_observations(inputs)
@@ -204,7 +204,7 @@ def encode_observation(parameters: tuple[Encoder, MLP], observation: PyTree) -> 
 
 
 def encode_and_project(parameters: tuple[Encoder, MLP, Array], observation: PyTree) -> Array:
-    """The same times the first columns of a kernel [F, ...]."""
+    """Multiply encoded observations by the first columns of a kernel [F, ...]."""
     encoder, mlp, kernel = parameters
     features = encode_observation((encoder, mlp), observation)
     # Zeros for the other columns: cut from the kernel, the first would be copied at each step.
@@ -250,12 +250,12 @@ class RecurrentActor(nnx.Module):
         )
 
     @property
-    def keeps_memories(self) -> bool:
+    def stores_memories(self) -> bool:
         """Whether a rollout keeps the memory of each step: a core's is a few vectors."""
         return True
 
     def initial(self, batch_shape: tuple[int, ...]) -> Carry:
-        """The memory of sequences that have just begun."""
+        """The memory of sequences before their first step."""
         return self.torso.initial(batch_shape)
 
     def apply(self, memory: Carry, inputs: NetworkInputs, first: Array) -> tuple[Carry, Distribution]:
@@ -298,7 +298,7 @@ class RecurrentCritic(nnx.Module):
         return self.mlp(features)[..., 0]
 
     def initial(self, batch_shape: tuple[int, ...]) -> Carry:
-        """The memory of sequences that have just begun."""
+        """The memory of sequences before their first step."""
         return self.torso[0].initial(batch_shape)
 
     def apply(self, memory: Carry, inputs: NetworkInputs, first: Array) -> tuple[Carry, Array]:
@@ -306,7 +306,7 @@ class RecurrentCritic(nnx.Module):
         return self.unroll(memory, inputs, first)[:2]
 
     def unroll(self, memory: Carry, inputs: NetworkInputs, first: Array) -> tuple[Carry, Array, Carry]:
-        """The same, and the memories from before each step, [T, N, ...]."""
+        """Return the same as `apply`, and the memories from before each step, [T, N, ...]."""
         after, features, before = self.torso[0].unroll(memory, inputs._replace(first=first))
         return after, self(features), before
 
@@ -373,7 +373,7 @@ class RecurrentActorCritic(nnx.Module):
 
 
 class SharedRecurrentActorCritic(RecurrentActorCritic):
-    """The same with one torso and memory for both: a sequence module by itself, whose critic is layers upon features.
+    """An actor and a critic with one torso and memory: a sequence module by itself, whose critic is layers on features.
 
     `network.actor` holds the torso, and is all that acting needs. The arguments are those of `RecurrentActorCritic`.
     """
@@ -381,7 +381,7 @@ class SharedRecurrentActorCritic(RecurrentActorCritic):
     shared: ClassVar[bool] = True
 
     def initial(self, batch_shape: tuple[int, ...]) -> Carry:
-        """The memory of sequences that have just begun."""
+        """The memory of sequences before their first step."""
         return self.actor.initial(batch_shape)
 
     def apply(

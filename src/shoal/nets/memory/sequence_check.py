@@ -173,7 +173,7 @@ def _differ(x: PyTree, y: PyTree) -> bool:
 
 
 def _rollout(spec: EnvSpec, key: Array, action: bool, reward: bool) -> NetworkInputs:
-    """What a network is shown in some random steps, [STEPS, SEQUENCES, ...]; an episode begins in the midst of them."""
+    """Draw random inputs, [STEPS, SEQUENCES, ...]; an episode begins in the middle of them."""
     keys = jax.random.split(key, 3)
     shape = STEPS, SEQUENCES
     sample = jax.vmap(jax.vmap(spec.observation_space.sample))

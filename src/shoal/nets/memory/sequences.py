@@ -21,7 +21,7 @@ Array = jax.Array
 
 
 class NetworkInputs(NamedTuple):
-    """What a network is shown at each step, with leading axes [T, N] where it has a memory; () for what it is not."""
+    """The inputs of a network at each step, with leading axes [T, N] if it has a memory; () for absent ones."""
 
     observation: PyTree
     action_mask: Array | None = None
@@ -42,7 +42,7 @@ class SequenceModule(Protocol):
 
     Three further members are used where they are there, and save computation; the results are the same:
 
-    - `keeps_memories = True` says that a memory is small enough to be kept for each step of a rollout, so that the
+    - `stores_memories = True` says that a memory is small enough to be stored for each step of a rollout, so that the
       update need not compute it again;
     - `unroll(memory, inputs, first)` is `apply` with a third result: the memories from before each step, [T, N, ...];
     - `values_after(memories, inputs)`, of a joint module that keeps its memories: the values of steps that `memories`
@@ -50,7 +50,7 @@ class SequenceModule(Protocol):
     """
 
     def initial(self, batch_shape: tuple[int, ...]) -> PyTree:
-        """The memory of sequences that have just begun, arrays [*batch_shape, ...]; may not depend on parameters."""
+        """The memory of sequences before their first step, arrays [*batch_shape, ...]; may not depend on parameters."""
         ...
 
     def apply(self, memory: PyTree, inputs: NetworkInputs, first: Array) -> tuple[PyTree, Any]:
@@ -68,7 +68,7 @@ class SequenceModule(Protocol):
 
 
 class Unrolled(NamedTuple):
-    """What a network with memory gives for T steps."""
+    """The outputs of a network with memory for T steps."""
 
     after: Memories  # the memory after the last one, [N, ...]
     distribution: Any  # [T, N]
@@ -81,7 +81,7 @@ def is_joint(network: Any) -> bool:
 
 
 def initial(network: Any, batch_shape: tuple[int, ...]) -> Memories:
-    """The memories of sequences that have just begun; arrays or only shapes serve as the network's parameters."""
+    """The memories of sequences before their first step; arrays or only shapes serve as the network's parameters."""
     if is_joint(network):
         return Memories(network.initial(batch_shape))
     return Memories(network.actor.initial(batch_shape), network.critic.initial(batch_shape))
@@ -105,9 +105,9 @@ def policy_step(actor: Any, memory: PyTree, inputs: NetworkInputs) -> tuple[PyTr
     return memory, jax.tree.map(lambda x: x[0], distribution)
 
 
-def keeps_memories(actor: Any) -> bool:
+def stores_memories(actor: Any) -> bool:
     """Whether the memory after each step that is acted is a part of the rollout."""
-    return getattr(actor, "keeps_memories", False) and not USE_PLAIN
+    return getattr(actor, "stores_memories", False) and not USE_PLAIN
 
 
 def replay(
