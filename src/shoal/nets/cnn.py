@@ -126,7 +126,7 @@ class CNN(nnx.Module):
         return self.after_first_convolution(self.convs[0](x) if self.convs else x, batch_shape)
 
     def after_first_convolution(self, x: Array, batch_shape: tuple[int, ...]) -> Array:
-        """Apply the layers after the first convolution: [batch, height, width, channels] -> [*batch_shape, out_features]."""
+        """Apply all but the first convolution: [batch, height, width, channels] -> [*batch_shape, out_features]."""
         activate = activation_named(self.activation)
         for index in range(len(self.convs)):
             x = self.convs[index](x) if index else x
