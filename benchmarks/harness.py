@@ -34,6 +34,7 @@ class Side(NamedTuple):
     environment: str = ""  # which, where the script knows several
     same_backend: bool = False  # whether a peer is given the flags and compiler options that Shoal sets
     one_thread: bool = True  # with them, one thread for a small workload, as `shoal train` has
+    plain: str = ""  # what SHOAL_PLAIN is: "1" for Shoal's plain forms alone, or the names of some
 
 
 class Comparison(NamedTuple):
@@ -73,6 +74,7 @@ class Worker:
         ]
         command += ["--environment", side.environment] if side.environment else []
         environment = {**os.environ, "PYTHONPATH": str(HERE), "JAX_PLATFORMS": "cpu"}
+        environment |= {"SHOAL_PLAIN": side.plain} if side.plain else {}
         if side.same_backend:
             command.append("--same-backend")
             environment["XLA_FLAGS"] = protocol.BACKEND_FLAGS
@@ -153,13 +155,26 @@ def peer_python(name: str) -> str:
     return str(python)
 
 
-def options(description: str | None, rounds: int = 9, seconds: float = 1.0) -> argparse.Namespace:
-    """The flags of every comparison; limits this process and its workers to the cores asked for."""
+def options(
+    description: str | None, rounds: int = 9, seconds: float = 1.0, only: Sequence[str] = ()
+) -> argparse.Namespace:
+    """The flags of every comparison; limits this process and its workers to the cores asked for.
+
+    Args:
+      description: for the help.
+      rounds: the default.
+      seconds: the default.
+      only: names of which `--only` chooses some; without any there is no such flag.
+    """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--rounds", type=int, default=rounds, help="how often each side is asked")
     parser.add_argument("--seconds", type=float, default=seconds, help="how long each answer takes, about")
     parser.add_argument("--cores", type=int, default=0, help="CPU cores to use; 0 is all")
     parser.add_argument("--json", metavar="FILE", help="write every rate to this file as well")
+    if only:
+        parser.add_argument(
+            "--only", nargs="+", choices=list(only), metavar="NAME", help="compare these alone"
+        )
     parsed = parser.parse_args()
     if parsed.cores:
         os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[: parsed.cores]))

@@ -2,7 +2,7 @@
 
 MiniGrid-Empty-6x6, 256 environments x 16 steps, one epoch of 16 minibatches, whole rollouts of 16 environments in
 each; one encoder and GRU of 256 for actor and critic, a hidden layer of 256 for each. Shoal on one device (all
-cores as threads), and with the environments spread over two host devices.
+cores as threads), and with the environments spread over two host devices; each against its plain forms too.
 """
 
 import sys
@@ -21,7 +21,9 @@ def main() -> None:
     for num_envs, num_steps, devices in WORKLOADS:
         name = "shoal" if devices == 1 else f"shoal, {devices} devices"
         ours = Side(name, sys.executable, "own/recurrent.py", devices, NAME)
-        comparisons.append(compare(f"{num_envs} x {num_steps}", ours, theirs, num_envs, num_steps, parsed))
+        plain = ours._replace(name="shoal, plain forms", plain="1")
+        for side in (theirs, plain):
+            comparisons.append(compare(f"{num_envs} x {num_steps}", ours, side, num_envs, num_steps, parsed))
     report(comparisons, parsed)
 
 

@@ -4,7 +4,8 @@ Four epochs of four minibatches, two 64x64 tanh networks, clip 0.2, without eval
 workload of 1,024 environments x 32 steps and a small one of 4 x 128. Shoal on one device (all cores as
 threads) and, for the reference workload, with the environments spread over two host devices. rejax runs as JAX
 compiles it by default, and once more with the settings that Shoal makes for itself: its flags and compiler options,
-and for the small workload a single thread. Neither workload is meant to solve the task: see `solving.py`.
+and for the small workload a single thread. The last comparison of each workload is with Shoal's own plain forms
+(`SHOAL_PLAIN=1`). Neither workload is meant to solve the task: see `solving.py`.
 """
 
 import sys
@@ -24,7 +25,10 @@ def main() -> None:
         name = "shoal" if devices == 1 else f"shoal, {devices} devices"
         ours = Side(name, sys.executable, "own/training.py", devices)
         sizes = num_envs, num_steps
-        comparisons += [compare(f"{num_envs} x {num_steps}", ours, side, *sizes, parsed) for side in sides]
+        plain = ours._replace(name="shoal, plain forms", plain="1")
+        comparisons += [
+            compare(f"{num_envs} x {num_steps}", ours, side, *sizes, parsed) for side in (*sides, plain)
+        ]
     report(comparisons, parsed)
 
 

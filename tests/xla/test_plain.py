@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import shoal
+from shoal.xla.plain import TRICKS
 
 TESTS = Path(__file__).parents[1]
 
@@ -34,10 +36,36 @@ def run_tests(*arguments, timeout):
     return run_plain("-m", "pytest", "-n0", "-q", "-p", "no:cacheprovider", *arguments, timeout=timeout)
 
 
-@pytest.mark.parametrize(("value", "is_plain"), [("", False), ("0", False), ("1", True)])
-def test_the_switch_is_read_from_the_environment(value, is_plain):
+@pytest.mark.parametrize(("value", "uses_plain_form"), [("", False), ("0", False), ("1", True)])
+def test_the_switch_is_read_from_the_environment(value, uses_plain_form):
     printed = run_plain("-c", "from shoal.xla.plain import USE_PLAIN; print(USE_PLAIN)", SHOAL_PLAIN=value)
-    assert printed.strip() == str(is_plain)
+    assert printed.strip() == str(uses_plain_form)
+
+
+def test_single_tricks_are_named():
+    code = "from shoal.xla import plain; print(plain.USE_PLAIN, *map(plain.uses_plain_form, ('pack', 'product')))"
+    assert run_plain("-c", code, SHOAL_PLAIN="pack, take_rows").split() == ["False", "True", "False"]
+
+
+def test_an_unknown_trick_is_one_sentence():
+    command = [Path(sys.executable).with_name("shoal"), "train", "CartPole-v1"]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "SHOAL_PLAIN": "pak"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "SHOAL_PLAIN names 'pak', which is no trick" in done.stderr
+    assert "did you mean 'pack'?" in done.stderr
+
+
+def test_every_name_is_asked_for_once_or_more():
+    """A name that no module asks for would silently do nothing."""
+    asked = {name for path in SOURCES for name in re.findall(r'uses_plain_form\("(\w+)"\)', path.read_text())}
+    assert asked == set(TRICKS)
 
 
 def functions_of(path):

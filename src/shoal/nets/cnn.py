@@ -26,7 +26,7 @@ from shoal.nets.inputs import EmbeddingInput, leading_shape
 from shoal.nets.mlp import MLP
 from shoal.xla import backend
 from shoal.xla.barriers import materialise
-from shoal.xla.plain import USE_PLAIN
+from shoal.xla.plain import uses_plain_form
 
 Array = jax.Array
 
@@ -212,7 +212,12 @@ class GridCNN(nnx.Module):
         if not self.embeddings:
             return self.cnn(x)
         codes = math.prod(size + 1 for size in self.embeddings[0].sizes)
-        if not USE_PLAIN and self.cnn.convs and codes <= MAX_LOOKUP_CODES and backend.is_cpu():
+        if (
+            not uses_plain_form("look_up_cells")
+            and self.cnn.convs
+            and codes <= MAX_LOOKUP_CODES
+            and backend.is_cpu()
+        ):
             return self.cnn.after_first_convolution(
                 self._first_convolution_by_lookup(x.reshape(-1, *self.in_shape)), batch_shape
             )

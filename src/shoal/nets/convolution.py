@@ -13,7 +13,7 @@ from shoal.errors import ShoalError
 from shoal.nets.inputs import leading_shape
 from shoal.xla import backend
 from shoal.xla.barriers import materialise
-from shoal.xla.plain import USE_PLAIN
+from shoal.xla.plain import uses_plain_form
 
 Array = jax.Array
 Padding = Literal["valid", "same"]
@@ -47,7 +47,7 @@ def convolve(x: Array, kernel: Array, strides: tuple[int, int] = (1, 1), padding
     Returns:
       [batch, height', width', out].
     """
-    if USE_PLAIN:
+    if uses_plain_form("convolve"):
         return convolve_plain(x, kernel, strides, padding)
     if padding == "same":
         x = _pad_same(x, kernel.shape[1:3], strides, 0.0)
@@ -150,7 +150,7 @@ def max_pool(
 
     Gain: 3 x 3 with stride 2 on 32 images of 64 x 64 x 16 took 12 ms instead of 155 with its gradient.
     """
-    if USE_PLAIN:
+    if uses_plain_form("max_pool"):
         return max_pool_plain(x, window, strides, padding)
     if padding == "same":
         x = _pad_same(x, window, strides, -jnp.inf)

@@ -17,7 +17,7 @@ from shoal.errors import ShoalError
 from shoal.nets.activations import activation as activation_named
 from shoal.nets.initialisers import kernels as initial_kernels
 from shoal.xla.barriers import materialise
-from shoal.xla.plain import USE_PLAIN
+from shoal.xla.plain import uses_plain_form
 from shoal.xla.products import affine_of_few_rows, product
 
 Array = jax.Array
@@ -134,7 +134,7 @@ class MLP(nnx.Module):
         batch_shape = x.shape[:-1]
         rows = x.reshape(math.prod(batch_shape), self.in_features)
         is_few = 1 < len(rows) <= MAX_ROW_MAJOR_ROWS  # a single row is usually one of many under `vmap`
-        if USE_PLAIN or is_few:
+        if uses_plain_form("feature_major") or is_few:
             out, features = self._layers(rows, Dense.row_major, LayerNorm.row_major)
             return out.reshape(*batch_shape, self.out_features), features.reshape(
                 *batch_shape, self.num_features

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import jax
 
+from shoal.errors import ShoalError, nearest
 from shoal.hardware import cores
 from shoal.xla import backend
-from shoal.xla.plain import USE_PLAIN
+from shoal.xla.plain import TRICKS, unknown_tricks, uses_plain_form
 
 MAX_DEVICES = (
     32  # of a CPU with fewer cores: each has threads and buffers of its own, and more only wait for cores
@@ -32,14 +33,22 @@ def prepare(devices: int = 0, *, one_thread: bool = False) -> None:
       devices: the number of devices, 0 for the number of cores.
       one_thread: one device whose programs run on one thread, for the rest of the process (`NPROC` has precedence).
         Threads that pass kernels of a microsecond to each other lose more time than they save.
+
+    Raises:
+      ShoalError: `SHOAL_PLAIN` names a trick that does not exist.
     """
+    for name in unknown_tricks():
+        raise ShoalError(
+            f"SHOAL_PLAIN names {name!r}, which is no trick; it may be 1 for all, 0 for none, or names, separated by "
+            f"commas, of {', '.join(TRICKS)}{nearest(name, TRICKS)}."
+        )
     num_devices = 1 if one_thread else devices or cores()
     with contextlib.suppress(RuntimeError):  # a backend is running, with the devices and flags that it has
         for number in (num_devices + 1, num_devices):  # then a change is refused, but the same number is not
             jax.config.update("jax_num_cpu_devices", number)
         flags = os.environ.get("XLA_FLAGS", "").strip()  # read once, when the backend starts
         is_file = flags and not flags.startswith("-")
-        if not USE_PLAIN and not is_file and "xla_backend_extra_options" not in flags:
+        if not uses_plain_form("one_kernel") and not is_file and "xla_backend_extra_options" not in flags:
             os.environ["XLA_FLAGS"] = f"{flags} --xla_backend_extra_options={_ONE_KERNEL_FLAG}".strip()
         if one_thread:
             os.environ.setdefault("NPROC", "1")  # this too is read when the backend starts:

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 
-from shoal.xla.plain import USE_PLAIN
+from shoal.xla.plain import uses_plain_form
 
 
 def is_cpu() -> bool:
@@ -22,7 +22,7 @@ def by_platform(*arguments: Any, cpu: Callable, default: Callable) -> Any:
     The platform is the one for which the program is lowered. Both functions return the same values. Loops with an
     unknown number of iterations are fast on a CPU, but make an accelerator wait for the host.
     """
-    if USE_PLAIN:
+    if uses_plain_form("by_platform"):
         return by_platform_plain(*arguments, cpu=cpu, default=default)
     return jax.lax.platform_dependent(*arguments, cpu=cpu, default=default)
 

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from shoal.xla.plain import USE_PLAIN
+from shoal.xla.plain import uses_plain_form
 
 PyTree = Any
 Loss = Callable[[PyTree, PyTree], tuple[jax.Array, PyTree]]
@@ -37,7 +37,7 @@ def chunked_gradient(
       the gradient, of the shapes of `parts`, and the further values, summed over chunks: row k is the sum of the k-th
       rows of all chunks, so that sums over rows equal those of the plain form.
     """
-    if USE_PLAIN:
+    if uses_plain_form("chunked_gradient"):
         return chunked_gradient_plain(loss, merge, parts, rows, num_chunks)
     network, pull_back = jax.vjp(merge, parts)
     grad = jax.grad(loss, has_aux=True)

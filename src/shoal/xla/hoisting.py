@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
-from shoal.xla.plain import USE_PLAIN
+from shoal.xla.plain import uses_plain_form
 
 Array = jax.Array
 PyTree = Any
@@ -35,7 +35,7 @@ def split_by_key(function: Callable, key: Array, *args: PyTree) -> tuple[Callabl
     Returns:
       `draw(key) -> draws`, which can be mapped over many keys, and `finish(draws, *args)`.
     """
-    if USE_PLAIN:
+    if uses_plain_form("split_by_key"):
         return split_by_key_plain(function, key, *args)
     closed, shape = jax.make_jaxpr(function, return_shape=True)(key, *args)
     jaxpr = closed.jaxpr

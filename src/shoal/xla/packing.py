@@ -6,7 +6,7 @@ from typing import Any
 import jax
 from jax.flatten_util import ravel_pytree
 
-from shoal.xla.plain import USE_PLAIN
+from shoal.xla.plain import uses_plain_form
 
 PyTree = Any
 
@@ -28,7 +28,7 @@ def pack(leaves: tuple) -> tuple[Any, Callable[[Any], tuple]]:
     Returns:
       the vector, or a tuple of it and the large arrays, if there are any; and the function that unpacks it.
     """
-    if USE_PLAIN:
+    if uses_plain_form("pack"):
         return pack_plain(leaves)
     large = [leaf.size >= MIN_UNPACKED_SIZE for leaf in leaves]
     small, restore = ravel_pytree(
@@ -60,7 +60,7 @@ def sum_over_devices(axis: tuple[str, ...], tree: PyTree) -> PyTree:
     Gain: with the statistics of all minibatches computed in advance, two devices made 923 thousand steps/s instead of
     798.
     """
-    if USE_PLAIN:
+    if uses_plain_form("sum_over_devices"):
         return sum_over_devices_plain(axis, tree)
     leaves, structure = jax.tree.flatten(tree)
     packed, restore = pack(tuple(leaves))

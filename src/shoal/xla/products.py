@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from shoal.xla.barriers import materialise
-from shoal.xla.plain import USE_PLAIN
+from shoal.xla.plain import uses_plain_form
 
 Array = jax.Array
 
@@ -30,7 +30,7 @@ def product(kernel: Array, x: Array) -> Array:
     Gain: an update of the reference workload took 73 ms instead of 90 on one device and 66 instead of 70 on two; the
     gradient of a head of one output took 19 µs instead of 102 (one core, 4,096 rows).
     """
-    return product_plain(kernel, x) if USE_PLAIN else _product(kernel, x)
+    return product_plain(kernel, x) if uses_plain_form("product") else _product(kernel, x)
 
 
 def product_plain(kernel: Array, x: Array) -> Array:
@@ -73,7 +73,7 @@ def affine_of_few_rows(kernel: Array, bias: Array, x: Array) -> Array:
     Gain: an update of 4 x 128 steps took 2.39 ms instead of 2.58; with one kernel for the rollout 2.21 ms instead of
     2.47.
     """
-    if USE_PLAIN:
+    if uses_plain_form("affine_of_few_rows"):
         return affine_of_few_rows_plain(kernel, bias, x)
     outputs, inputs = kernel.shape
     if outputs <= MAX_SUMMED_OUTPUTS:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.xla.plain import USE_PLAIN
+from shoal.xla.plain import uses_plain_form
 
 Array = jax.Array
 PyTree = Any
@@ -64,7 +64,7 @@ def apply_to_distinct(function: Function, parameters: PyTree, rows: PyTree) -> A
       parameters: floating arrays.
       rows: integer arrays [N, ...].
     """
-    apply = apply_to_distinct_plain if USE_PLAIN else _apply_to_distinct
+    apply = apply_to_distinct_plain if uses_plain_form("apply_to_distinct") else _apply_to_distinct
     return apply(function, parameters, rows)
 
 

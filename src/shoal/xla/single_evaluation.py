@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from shoal.xla import backend
-from shoal.xla.plain import USE_PLAIN
+from shoal.xla.plain import uses_plain_form
 from shoal.xla.sparse_updates import with_batch_rule
 
 Array = jax.Array
@@ -29,7 +29,7 @@ def compute_once(always_true: Array, function: Callable[..., Any], *arguments: P
       function: a function of the arguments.
       *arguments: any trees.
     """
-    if USE_PLAIN:
+    if uses_plain_form("compute_once"):
         return compute_once_plain(always_true, function, *arguments)
     shapes = jax.eval_shape(function, *arguments)
 
@@ -77,7 +77,7 @@ def compute_gradient_once(tree: PyTree, always_true: Array) -> PyTree:
       tree: arrays, and leaves of other kinds, which are left as they are.
       always_true: a boolean that is True, which the compiler does not know; if it were False, the gradient would be 0.
     """
-    if USE_PLAIN or not backend.is_cpu():
+    if uses_plain_form("compute_gradient_once") or not backend.is_cpu():
         return compute_gradient_once_plain(tree, always_true)
     leaves, structure = jax.tree.flatten(tree)
     floating = [i for i, leaf in enumerate(leaves) if _is_floating(leaf)]

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 
 from shoal.xla.backend import by_platform
-from shoal.xla.plain import USE_PLAIN
+from shoal.xla.plain import uses_plain_form
 
 Array = jax.Array
 PyTree = Any
@@ -29,7 +29,7 @@ def with_batch_rule(single: Callable, batched: Callable) -> Callable:
 
     single,   and under vmap jax.vmap(single); bit for bit if `batched` is
     """
-    if USE_PLAIN:
+    if uses_plain_form("with_batch_rule"):
         return single
 
     def on_cpu(size: int, is_batched: list, *arguments: PyTree) -> PyTree:
@@ -62,7 +62,7 @@ def change_where(
     Returns:
       the values, of the shapes and dtypes of `current`.
     """
-    if USE_PLAIN:
+    if uses_plain_form("change_where"):
         return change_where_plain(condition, change, current, *arguments)
 
     def single(condition: Array, current: PyTree, *arguments: PyTree) -> PyTree:
@@ -105,7 +105,7 @@ def change_in_groups(
         `group`, [K]. A group that is not full is padded with the index N, whose values are dropped.
       current: [N, ...].
     """
-    if USE_PLAIN:
+    if uses_plain_form("change_in_groups"):
         return change_in_groups_plain(condition, change_group, current)
     size = condition.shape[0]
     group_size = max(MIN_GROUP_SIZE, int(size * GROUP_SHARE))

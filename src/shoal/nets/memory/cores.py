@@ -21,7 +21,7 @@ from flax import nnx
 from shoal.errors import ShoalError, nearest
 from shoal.nets.initialisers import orthogonals
 from shoal.xla.barriers import materialise
-from shoal.xla.plain import USE_PLAIN
+from shoal.xla.plain import uses_plain_form
 
 Array = jax.Array
 State = tuple[Array, ...]  # of one layer: the hidden state, and what else the cell keeps; each [..., size]
@@ -151,7 +151,7 @@ def unroll_cell(
     Returns:
       the states after each step, each [T, size, N].
     """
-    unroll = unroll_cell_plain if USE_PLAIN else _unroll_cell
+    unroll = unroll_cell_plain if uses_plain_form("unroll_cell") else _unroll_cell
     return unroll(step, recurrent, bias, state, projected, first)
 
 

@@ -22,7 +22,7 @@ from shoal.nets.memory.sequences import NetworkInputs
 from shoal.nets.mlp import MLP
 from shoal.types import EnvSpec, PyTree, without_entries
 from shoal.xla import backend
-from shoal.xla.plain import USE_PLAIN
+from shoal.xla.plain import uses_plain_form
 from shoal.xla.repeats import apply_to_distinct
 
 Array = jax.Array
@@ -134,7 +134,7 @@ class RecurrentTorso(nnx.Module):
     @property
     def _deduplicates(self) -> bool:
         """Whether equal observations are searched for, to be encoded once."""
-        return not USE_PLAIN and self.encoder.expects_repeats and backend.is_cpu()
+        return not uses_plain_form("project_distinct") and self.encoder.expects_repeats and backend.is_cpu()
 
     def _unroll(
         self, carry: Carry, inputs: NetworkInputs, extra_inputs: list[Array]

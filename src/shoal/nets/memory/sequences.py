@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from shoal.types import PyTree
-from shoal.xla.plain import USE_PLAIN
+from shoal.xla.plain import uses_plain_form
 
 Array = jax.Array
 
@@ -107,7 +107,7 @@ def policy_step(actor: Any, memory: PyTree, inputs: NetworkInputs) -> tuple[PyTr
 
 def stores_memories(actor: Any) -> bool:
     """Whether the memory after each step that is acted is a part of the rollout."""
-    return getattr(actor, "stores_memories", False) and not USE_PLAIN
+    return getattr(actor, "stores_memories", False) and not uses_plain_form("store_memories")
 
 
 def replay(
@@ -162,7 +162,7 @@ def apply_in_parts(
     Returns:
       the outputs [T+1, N, ...], and the memories from before each of `steps`, [len(steps), N, ...].
     """
-    if hasattr(module, "unroll") and not USE_PLAIN:
+    if hasattr(module, "unroll") and not uses_plain_form("unroll_memories"):
         _, outputs, before = module.unroll(memory, inputs, inputs.first)
         return outputs, jax.tree.map(lambda x: x[jnp.asarray(steps)], before)
     bounds = sorted({0, *steps, len(inputs.first)})

@@ -12,7 +12,7 @@ import numpy as np
 
 from shoal.ops import scores
 from shoal.runtime.disk.directory import parameters_sha256
-from shoal.xla.plain import USE_PLAIN
+from shoal.xla.plain import PLAIN, USE_PLAIN
 
 SCHEMA = 1  # counts up when a field changes its meaning
 PACKAGE = Path(__file__).resolve().parents[2]
@@ -61,7 +61,7 @@ def build_summary(
         "versions": versions(),
         "revision": revision(),
         "device": device(),
-        "plain": USE_PLAIN,
+        "plain": USE_PLAIN or list(PLAIN) or False,
         **further,
     }
 
