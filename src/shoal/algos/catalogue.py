@@ -7,7 +7,7 @@ from shoal.errors import ShoalError, nearest
 from shoal.imports import import_object
 
 _algorithms: dict[str, str] = {
-    "ppo": "shoal.algos.ppo:PPOConfig",
+    "ppo": "shoal.algos.ppo_config:PPOConfig",
     "a2c": "shoal.algos.policy_gradient:A2CConfig",
     "reinforce": "shoal.algos.policy_gradient:ReinforceConfig",
 }

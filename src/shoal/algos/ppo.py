@@ -1,35 +1,30 @@
 """Proximal Policy Optimisation (Schulman et al. 2017, arXiv:1707.06347), with or without a recurrent network.
 
-From top to bottom: what can be set, what is learned, how it acts, how a rollout becomes a batch, the loss
-of a minibatch, and the update. What varies (the surrogate, the value loss, the schedule of the
-learning rate, the networks) is a function chosen once by a name in the config; nothing branches on it later.
+From top to bottom: what is learned, how it acts, the update, how a rollout becomes rows with advantages, a gradient
+step, and the loss of a minibatch. The settings are in `ppo_config.py`. What varies (the surrogate, the value loss, the
+schedule of the learning rate, the networks) is a function chosen once by a name in the config; nothing branches on it
+later.
 """
 
-import dataclasses
 import functools
-import math
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from shoal import settings, spaces, trees
-from shoal.algos import checks
+from shoal import spaces, trees
 from shoal.algos.acting import actions, memories, networks
 from shoal.algos.acting.normalisation import moments_of_actor, normalise, scale_rewards
 from shoal.algos.learning import metric_means, minibatches, optimisers, surrogates
 from shoal.algos.learning.minibatches import Minibatch, Rows
-from shoal.algos.learning.optimisers import OptimizerConfig
-from shoal.arguments import LARGEST_INDEX
-from shoal.needs import Needs, Table
+from shoal.algos.ppo_config import PPOConfig
 from shoal.nets.actor_critic import acting_part
 from shoal.nets.inputs import action_features
 from shoal.nets.memory import sequences
 from shoal.nets.memory.sequences import Memories, NetworkInputs
 from shoal.ops import policy_losses, returns, statistics, value_losses
-from shoal.trees import parameter
 from shoal.types import (
     Algorithm,
     Array,
@@ -48,170 +43,6 @@ from shoal.xla.chunked_gradients import chunked_gradient
 from shoal.xla.gathering import take_rows
 from shoal.xla.packing import sum_over_devices
 from shoal.xla.single_evaluation import compute_gradient_once
-
-# The orders of all passes are drawn ahead, and one update should end while somebody waits.
-MAX_EPOCHS = 10_000
-_PENALTY = Needs("surrogate", ("penalty",))
-_CORE = Needs("core", other_than=("none",), such_as="gru")
-
-
-@trees.struct
-class PPOConfig(settings.Nested):
-    """Hyper-parameters of PPO; the names are CleanRL's where it has one. Numbers declared `float` are data."""
-
-    needs: ClassVar[Table] = {
-        "desired_kl": ((Needs("lr_schedule", ("adaptive",)), Needs("adaptive_kl_coef", (True,))),),
-        "clip_coef": (Needs("surrogate", ("clip",)),),
-        "kl_coef": (_PENALTY,),
-        "adaptive_kl_coef": (_PENALTY,),
-        "dpo_alpha": (Needs("surrogate", ("dpo",)),),
-        "dpo_beta": (Needs("surrogate", ("dpo",)),),
-        "vf_clip_coef": (Needs("clip_vloss", (True,)),),
-        **dict.fromkeys(("chunk_length", "burn_in", "memory_lasts"), (_CORE,)),
-        "action_scaling": (
-            Needs("action_space", kinds=("Box",)),
-            Needs("distribution", ("auto", "normal")),
-        ),
-        "noise_correlation": (Needs("correlated_noise", (True,)),),
-    }
-    groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        "most used": ("learning_rate", "gamma", "update_epochs", "num_minibatches", "ent_coef", "norm_obs"),
-        "policy loss": (
-            *("surrogate", "clip_coef", "kl_coef", "adaptive_kl_coef", "desired_kl"),
-            *("dpo_alpha", "dpo_beta", "target_kl", "kl_stop"),
-        ),
-        "value loss and returns": ("gae_lambda", "vf_coef", "clip_vloss", "vf_clip_coef"),
-        "normalisation": ("norm_adv", "norm_reward"),
-        "optimisation": ("gradient_chunk",),
-        "the critic's own optimisation": ("critic_update_epochs",),
-        "network": ("network",),
-        "memory": ("chunk_length", "burn_in", "memory_lasts"),
-        "actions": ("action_scaling", "correlated_noise", "noise_correlation"),
-    }
-
-    optimization: OptimizerConfig = OptimizerConfig()
-    """Holds the settings of gradient steps."""
-    network: networks.NetworkSettings = settings.chosen(
-        networks.NetworkConfig(), networks.choose, networks.name_of
-    )
-    """Takes this network: a class, or a struct of settings with a method build, as module:Name; see docs/networks.md
-    for your own."""
-    desired_kl: float = parameter(0.01, above=0.0)
-    """Sets the KL per update that the adaptive schedule and the adaptive KL coefficient aim at."""
-    gamma: float = parameter(0.99, low=0.0, high=1.0)
-    """Discounts rewards by this factor per step."""
-    gae_lambda: float = parameter(0.95, low=0.0, high=1.0)
-    """Sets the trace decay of generalised advantage estimation; 1 is Monte Carlo, 0 one-step."""
-    update_epochs: int = parameter(4, low=1, high=MAX_EPOCHS)
-    """Passes this many times over each rollout."""
-    num_minibatches: int = parameter(4, low=1)
-    """Makes this many gradient steps per pass; must divide num_envs * num_steps, with a core the number of chunks."""
-    surrogate: Literal["clip", "penalty", "dpo", "policy_gradient"] = "clip"
-    """Chooses the policy's objective: a clip, a KL penalty, Discovered Policy Optimisation, or no ratio at all."""
-    clip_coef: float = parameter(0.2, above=0.0)
-    """Cuts the gradient of a probability ratio further than this from 1 (surrogate clip)."""
-    kl_coef: float = parameter(1.0, low=0.0)
-    """Weights the KL penalty, or sets where its weight starts from if it adapts (surrogate penalty)."""
-    adaptive_kl_coef: bool = True
-    """Doubles the KL coefficient after an update beyond 1.5 desired_kl, halves it below desired_kl / 1.5."""
-    dpo_alpha: float = parameter(2.0, above=0.0)
-    """Sets the slope of DPO's drift for positive advantages (surrogate dpo)."""
-    dpo_beta: float = parameter(0.6, above=0.0)
-    """Sets the slope of DPO's drift for negative advantages (surrogate dpo)."""
-    target_kl: float = parameter(math.inf, above=0.0, high=math.inf)
-    """Ends the actor's updates for this rollout once a minibatch's approximate KL exceeds this; inf disables this."""
-    kl_stop: bool = False
-    """Makes the KL stop a part of the program, as a finite target_kl does; for sweeps in which a target_kl is inf."""
-    ent_coef: float = parameter(0.0, low=0.0)
-    """Weights the entropy bonus."""
-    vf_coef: float = parameter(0.5, low=0.0)
-    """Weights the value loss."""
-    clip_vloss: bool = False
-    """Clips the change of the value as the ratio is clipped."""
-    vf_clip_coef: float = parameter(0.2, above=0.0)
-    """Clips the loss of a value further than this from its old one (clip_vloss)."""
-    norm_adv: Literal["minibatch", "batch", "none"] = "minibatch"
-    """Brings advantages to mean 0 and standard deviation 1 over each minibatch, over the rollout, or not at all."""
-    norm_obs: bool = False
-    """Normalises observations by their running mean and standard deviation, kept with the policy."""
-    norm_reward: bool = False
-    """Divides rewards by the running standard deviation of their discounted return."""
-    critic_update_epochs: int | None = parameter(None, low=1, high=MAX_EPOCHS)
-    """Passes this many times over each rollout with the critic; None takes update_epochs."""
-    chunk_length: int = parameter(0, low=0)
-    """Lets the gradient go back over this many steps, a divisor of num_steps; 0 is the whole rollout."""
-    memory_lasts: Literal["trial", "episode"] = "trial"
-    """Keeps the memory until the trial ends, or clears it with every episode, in trials of several episodes."""
-    burn_in: int = parameter(0, low=0)
-    """Runs this many steps before a chunk, without gradient, to bring its memory up to date with the parameters."""
-    action_scaling: Literal["rescale", "clip"] = "rescale"
-    """Lets a normal policy act in [-1, 1], rescaled to the bounds, or in the action's own units, clipped to them."""
-    correlated_noise: bool = False
-    """Correlates the exploration noise of a continuous policy over time, for tasks of sparse reward."""
-    noise_correlation: float = parameter(0.9, low=0.0, high=1.0)
-    """Sets the correlation of the noise of neighbouring steps (correlated_noise)."""
-    gradient_chunk: int = parameter(-1, low=-1, high=LARGEST_INDEX)
-    """Sums a minibatch's gradient over parts of so many steps, which stay in cache: 0 takes all at once, -1 chooses
-    (512 on one core of a CPU, 1,024 for each of several, half with wide layers; all elsewhere, and with memory).
-    Changes rounding only."""
-
-    def algorithm(self, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorithm:
-        """PPO's functions for an environment; gradients and statistics are reduced over `axis`."""
-        return ppo(self.with_critic_defaults(), spec, axis)
-
-    def resolved(self) -> "PPOConfig":
-        """Makes explicit what is implied: switches that a setting turns on, and what depends on the machine.
-
-        Raises:
-          ShoalError: a setting does not hold a value of its type and within its bounds.
-        """
-        settings.check_fields(self)
-        config = self.with_critic_defaults()
-        separate = self.optimization.separate_updates or self.critic_differs
-        default_chunk = (
-            0
-            if memories.is_recurrent(self)
-            else optimisers.gradient_chunk_size(networks.widest_layer(self.network))
-        )
-        return dataclasses.replace(
-            config,
-            optimization=dataclasses.replace(config.optimization, separate_updates=separate),
-            kl_stop=self.kl_stop or self.target_kl < math.inf,
-            gradient_chunk=self.gradient_chunk if self.gradient_chunk >= 0 else default_chunk,
-        )
-
-    def with_critic_defaults(self) -> "PPOConfig":
-        """Give each setting of the critic's updates that is None the value of the actor's."""
-        epochs = self.update_epochs if self.critic_update_epochs is None else self.critic_update_epochs
-        return dataclasses.replace(
-            self, optimization=self.optimization.with_critic_defaults(), critic_update_epochs=epochs
-        )
-
-    @property
-    def critic_differs(self) -> bool:
-        """Whether a setting of the critic's updates was given; where all are, whether one is not the actor's."""
-        pairs = [*self.optimization.pairs(), (self.critic_update_epochs, self.update_epochs)]
-        if all(critic is not None for critic, _ in pairs):  # as of a config that was resolved before
-            return any(critic != actor for critic, actor in pairs)
-        return any(critic is not None for critic, _ in pairs)
-
-    @property
-    def is_split(self) -> bool:
-        """Whether the critic's parameters are updated apart from the actor's."""
-        return self.optimization.separate_updates or self.kl_stop
-
-    def validate(self, spec: EnvSpec, num_envs: int, num_steps: int) -> None:
-        """Raises one sentence for the first setting that cannot work (`shoal.algos.checks`)."""
-        checks.check_ppo(self.with_critic_defaults(), spec, num_envs, num_steps)
-
-    @staticmethod
-    def upgraded(saved: Mapping[str, Any], schema: int) -> dict[str, Any]:
-        """Translate settings written by an earlier version, where 0 and empty stood for "off" and "the actor's"."""
-        if schema >= 2:
-            return dict(saved)
-        disabled = {"target_kl": math.inf} if saved.get("target_kl") == 0 else {}
-        inherited = [x for x, value in saved.items() if x.startswith("critic_") and value in (0, "", [], ())]
-        return dict(saved) | disabled | dict.fromkeys(inherited)
 
 
 class Shared(NamedTuple):
