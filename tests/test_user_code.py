@@ -292,7 +292,7 @@ ALGORITHMS = {
     "resolved into nothing": ("def resolved(self):\n    pass", "Mine.resolved returns a NoneType"),
     "no algorithm": (
         "def algorithm(self, spec, axis=()):\n    return 1, 2, 3",
-        "Mine.algorithm returns 3 values; it must return a shoal.types.Algorithm of five functions.",
+        "Mine.algorithm returns 3 values; it must return a shoal.types.Algorithm.",
     ),
     "no learner": (
         "def init(self, key, num_envs):\n    return {}",

@@ -402,15 +402,7 @@ def rollout(
     file = None if save is None or save == "" else arguments.path("save", save)
     used_devices = devices_of(devices)
     policy = None if policy is None else policy_of(policy)
-    if policy is not None:
-        environment = environment_for(policy, environment, parameters)
-    elif environment is None:
-        raise ShoalError("no environment was named; give one such as CartPole-v1, or a policy.")
-    else:
-        name = environment if isinstance(environment, str) else ""
-        environment = environment_of(environment, parameters)
-        require_contract(environment, name)
-    environment = trees.as_arrays(environment)
+    environment = trees.as_arrays(_rollout_environment(policy, environment, parameters))
     bytes_each = limits.episode_bytes(environment, policy.config if policy else None)
     limits.check_count("num_envs", num_envs, bytes_each, "environments", used_devices[0])
     if file:
@@ -427,6 +419,24 @@ def rollout(
             greedy=greedy,
             save=file,
         )
+
+
+def _rollout_environment(
+    policy: TrainedPolicy | None, environment: str | Environment | None, parameters: Mapping[str, Any]
+) -> Environment:
+    """Return the environment of a rollout: the one that is named, or that of the policy.
+
+    Raises:
+      ShoalError: neither is given, it breaks the contract, or its spaces are not the policy's.
+    """
+    if policy is not None:
+        return environment_for(policy, environment, parameters)
+    if environment is None:
+        raise ShoalError("no environment was named; give one such as CartPole-v1, or a policy.")
+    name = environment if isinstance(environment, str) else ""
+    environment = environment_of(environment, parameters)
+    require_contract(environment, name)
+    return environment
 
 
 @reports_user_code

@@ -165,9 +165,9 @@ def evaluate_run(
         tell(f"evaluating with the memory cleared for {plot}")
         _plot_trials(Path(plot), results, policies, episodes=episodes, **settings)
     if render:
-        best = max(policies, key=lambda k: np.nan_to_num(results["metrics"][k]["return_mean"], nan=-np.inf))
-        rendered = _draw_best(policies[best], render, episodes=render_episodes, tell=tell, **settings)
-        results["rendered"] = {"seed": best, **rendered}
+        results["rendered"] = _draw_best(
+            policies, results["metrics"], render, episodes=render_episodes, tell=tell, **settings
+        )
     return results
 
 
@@ -332,7 +332,8 @@ def _plot_trials(
 
 
 def _draw_best(
-    policy: TrainedPolicy,
+    policies: Mapping[int, TrainedPolicy],
+    metrics: Mapping[int, Mapping[str, float]],
     path: str | Path,
     environment: Environment,
     tell: Callable[[str], None],
@@ -341,6 +342,9 @@ def _draw_best(
     seed: int,
     greedy: bool,
 ) -> dict[str, Any]:
+    """Draw the policy of the highest mean return; its seed, and its `Rendered`."""
+    best = max(policies, key=lambda k: np.nan_to_num(metrics[k]["return_mean"], nan=-np.inf))
+    policy = policies[best]
     environment = trees.as_arrays(environment_for(policy, environment, {}))
     rendered = _draw_episodes(
         policy,
@@ -349,7 +353,7 @@ def _draw_best(
         tell,
         _check_episode_settings(episodes, MAX_DRAWN_STEPS, seed, greedy),
     )
-    return {**dataclasses.asdict(rendered), "path": str(rendered.path)}
+    return {"seed": best, **dataclasses.asdict(rendered), "path": str(rendered.path)}
 
 
 class _EpisodeSettings(NamedTuple):

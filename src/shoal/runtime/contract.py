@@ -13,7 +13,7 @@ from shoal.types import Algorithm, Array, EnvSpec, Learner, Memory, Metrics, PyT
 
 
 def checked_algorithm(config: Any, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorithm:
-    """The five functions of a config.
+    """Return the functions of a config.
 
     Raises:
       ShoalError: its `algorithm` returns anything else.
@@ -22,7 +22,7 @@ def checked_algorithm(config: Any, spec: EnvSpec, axis: tuple[str, ...] = ()) ->
     if not isinstance(algorithm, Algorithm):
         raise ShoalError(
             f"{type(config).__name__}.algorithm returns {_describe(algorithm)}; it must return a "
-            "shoal.types.Algorithm of five functions."
+            "shoal.types.Algorithm."
         )
     return algorithm
 
