@@ -12,6 +12,8 @@ import numpy as np
 from shoal.errors import ShoalError, nearest
 
 Array = jax.Array
+FANS = ("fan_in", "fan_out", "fan_avg")
+DISTRIBUTIONS = ("normal", "truncated_normal", "uniform")
 
 
 def orthogonal(key: Array, shape: tuple[int, ...], scale: float | Array = 1.0) -> Array:
@@ -146,20 +148,15 @@ def variance_scaling(
     Source: He et al. 2015, "Delving Deep into Rectifiers"; Glorot and Bengio 2010.
     """
     _sides(shape)
-    fan_out, fan_in = shape[0], math.prod(shape[1:])
-    fans = {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}
-    if mode not in fans:
-        raise ShoalError(f"mode={mode!r} of variance_scaling must be one of {', '.join(fans)}.")
-    std = jnp.sqrt(jnp.asarray(scale, jnp.float32) / fans[mode])
-    if distribution == "normal":
-        return std * jax.random.normal(key, shape)
-    if distribution == "truncated_normal":
-        return std / _TRUNCATED_STD * jax.random.truncated_normal(key, -2.0, 2.0, shape)
-    if distribution == "uniform":
-        return std * math.sqrt(3.0) * jax.random.uniform(key, shape, minval=-1.0, maxval=1.0)
-    raise ShoalError(
-        f"distribution={distribution!r} of variance_scaling must be one of normal, truncated_normal, uniform."
-    )
+    if mode not in FANS:
+        raise ShoalError(f"mode={mode!r} of variance_scaling must be one of {', '.join(FANS)}.")
+    if distribution not in DISTRIBUTIONS:
+        raise ShoalError(
+            f"distribution={distribution!r} of variance_scaling must be one of {', '.join(DISTRIBUTIONS)}."
+        )
+    in_axes = tuple(range(1, len(shape)))
+    draw = jax.nn.initializers.variance_scaling(1.0, mode, distribution, in_axis=in_axes, out_axis=0)
+    return jnp.sqrt(jnp.asarray(scale, jnp.float32)) * draw(key, shape, jnp.float32)
 
 
 def kernels(key: Array, shapes: Sequence[tuple[int, ...]], initialiser: str = "orthogonal") -> list[Array]:
@@ -205,5 +202,3 @@ INITIALISERS: dict[str, Callable[..., Array]] = {
     "he_normal": _variance_scaling(2.0, "fan_in", uniform=False),
     "he_uniform": _variance_scaling(2.0, "fan_in", uniform=True),
 }
-
-_TRUNCATED_STD = 0.87962566103423978  # of a standard normal cut at two standard deviations
