@@ -7,8 +7,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -23,11 +22,7 @@ MIN_FRAME_MILLISECONDS = 20  # milliseconds: players slow down a GIF of shorter 
 CAPTION_HEIGHT = 24  # pixels, of the caption below an image
 FONT_SIZE = 13
 CAPTION_COLOUR, TEXT_COLOUR = (24, 26, 32), (214, 218, 226)
-TEXT_LEVELS = 8  # levels of the letters' edges: few, so that the colours of a film fit one palette
-MAX_COLOURS = 256  # of a GIF
-MAX_COLOUR_DIFFERENCE = (
-    16  # levels of 256 by which two colours may differ that share a place of a full palette
-)
+TEXT_LEVELS = 8  # levels of the letters' edges: few, so that the colours of an image fit the palette of a GIF
 
 
 class Frame(NamedTuple):
@@ -70,12 +65,12 @@ def check_writable(path: str | Path) -> Path:
     return path
 
 
-def write_frames(path: Path, frames: Callable[[], Iterable[Frame]], frames_per_second: float) -> int:
+def write_frames(path: Path, frames: Iterable[Frame], frames_per_second: float) -> int:
     """Write frames to a file; it is complete or absent.
 
     Args:
       path: accepted by `check_writable`.
-      frames: makes them, the same ones at every call.
+      frames: at least one.
       frames_per_second: the frame rate.
     Returns:
       the number of frames.
@@ -87,8 +82,8 @@ def write_frames(path: Path, frames: Callable[[], Iterable[Frame]], frames_per_s
             case ".gif":
                 return _write_gif(file, frames, frames_per_second)
             case ".mp4":
-                return _write_mp4(path, file.name, frames(), frames_per_second)
-        _image(add_caption(next(iter(frames())))).save(file, format="PNG")
+                return _write_mp4(path, file.name, frames, frames_per_second)
+        _image(add_caption(next(iter(frames)))).save(file, format="PNG")
         return 1
 
 
@@ -116,74 +111,22 @@ def _image(picture: np.ndarray) -> Any:
     return Image.fromarray(picture)
 
 
-def _write_gif(file: IO[bytes], frames: Callable[[], Iterable[Frame]], frames_per_second: float) -> int:
-    """Write a GIF, with one palette for all images if they have few enough colours, else with one for each."""
-    usual_duration = max(MIN_FRAME_MILLISECONDS, 10 * round(100 / frames_per_second))
-    durations, palette_images = [], PaletteImages()
-    for frame in frames():
-        durations.append(round(1000 * LAST_FRAME_SECONDS) if frame.is_last else usual_duration)
-        palette_images.add(add_caption(frame))
-    images = map(_image, map(add_caption, frames())) if palette_images.overflows else palette_images.images()
-    first = next(images)
-    first.save(file, format="GIF", save_all=True, append_images=images, duration=durations, loop=0)
-    return len(durations)
+def _write_gif(file: IO[bytes], frames: Iterable[Frame], frames_per_second: float) -> int:
+    """Write a GIF; Pillow chooses the palettes, which are exact for images of at most 256 colours."""
+    duration = max(MIN_FRAME_MILLISECONDS, 10 * round(100 / frames_per_second))
+    count = 0
 
-
-class PaletteImages:
-    """Images as indices into a palette of at most 256 colours, compressed.
-
-    New colours, once the palette is full, are replaced by similar ones of the palette.
-
-    Attributes:
-      overflows: whether the images have too many different colours; then they are not stored.
-    """
-
-    def __init__(self) -> None:
-        self.overflows = False
-        self.palette = np.zeros(0, np.int32)
-        self._indices = np.full(1 << 24, -1, np.int16)  # of each colour, 0xRRGGBB, in the palette
-        self._pictures: list[bytes] = []
-        self._shape: tuple[int, ...] = ()
-
-    def add(self, picture: np.ndarray) -> None:
-        """Add an image, uint8 [height, width, 3]."""
-        if self.overflows:
-            return
-        red, green, blue = np.moveaxis(picture.astype(np.int32), -1, 0)
-        colours = red << 16 | green << 8 | blue
-        new = np.unique(colours[self._indices[colours] < 0])
-        if not self._assign_indices(new):
-            self.overflows, self._pictures = True, []
-            return
-        self._shape = colours.shape
-        self._pictures.append(zlib.compress(self._indices[colours].astype(np.uint8).tobytes(), level=1))
-
-    def _assign_indices(self, new: np.ndarray) -> bool:
-        """Assign indices to new colours: a new one each, or in a full palette that of a similar colour."""
-        room = MAX_COLOURS - len(self.palette)
-        self._indices[new[:room]] = len(self.palette) + np.arange(len(new[:room]))
-        self.palette = np.concatenate([self.palette, new[:room]])
-        if len(new) <= room:
-            return True
-        difference = np.abs(split_channels(new[room:])[:, None] - split_channels(self.palette)).max(axis=-1)
-        self._indices[new[room:]] = difference.argmin(axis=1)
-        return bool(difference.min(axis=1).max() <= MAX_COLOUR_DIFFERENCE)
-
-    def images(self) -> Iterator[Any]:
-        """Yield the images as Pillow images with this palette."""
-        from PIL import Image  # noqa: PLC0415
-
-        palette = split_channels(self.palette).astype(np.uint8).tobytes()
-        height, width = self._shape
-        for picture in self._pictures:
-            image = Image.frombytes("P", (width, height), zlib.decompress(picture))
-            image.putpalette(palette)
+    def images() -> Iterator[Any]:
+        nonlocal count
+        for frame in frames:
+            image = _image(add_caption(frame))
+            image.info["duration"] = round(1000 * LAST_FRAME_SECONDS) if frame.is_last else duration
+            count += 1
             yield image
 
-
-def split_channels(colours: np.ndarray) -> np.ndarray:
-    """Split colours 0xRRGGBB [...] into red, green and blue [..., 3]."""
-    return np.stack([colours >> 16, colours >> 8 & 255, colours & 255], axis=-1)
+    film = images()
+    next(film).save(file, format="GIF", save_all=True, append_images=film, loop=0)
+    return count
 
 
 def _write_mp4(path: Path, temporary: str, frames: Iterable[Frame], frames_per_second: float) -> int:

@@ -99,7 +99,7 @@ def draw_episodes(
     path = check_renderable(environment, path, episodes)
     tell(f"playing {episodes} episodes for {path}")
     recorded = record_episodes(environment, config, parameters, key, episodes, max_steps, greedy)
-    frames = functools.partial(_frames, environment, recorded, lambda text: tell(f"{text} for {path}"))
+    frames = _frames(environment, recorded, lambda text: tell(f"{text} for {path}"))
     count = films.write_frames(path, frames, frames_per_second(environment))
     returns = [float(episode.returned[-1]) for episode in recorded]
     return Rendered(path, count, returns, [len(episode.returned) - 1 for episode in recorded])
