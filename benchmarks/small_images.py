@@ -10,8 +10,18 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
-ENCODERS = ("flatten", "cnn")
+ENCODERS = {
+    "flatten": {"encoder": "flatten"},
+    "cnn": {"encoder": "cnn"},
+    "cnn, 32 and 64 channels": {  # as many as for large images
+        "encoder": "cnn",
+        "encoder_channels": (32, 64),
+        "encoder_kernels": (3, 3),
+        "encoder_strides": (1, 1),
+    },
+}
 SIZE = 10
 
 
@@ -53,10 +63,17 @@ def work(encoder: str, steps: int) -> None:
             caught = landed & (state.ball[1] == state.paddle)
             return state, envs.transition(self.observe(state), caught.astype(jnp.float32), terminated=landed)
 
-    sizes = dict(num_envs=64, num_steps=128, num_minibatches=8, update_epochs=4, total_steps=steps, seeds=1)
+    sizes: dict[str, Any] = dict(
+        num_envs=64, num_steps=128, num_minibatches=8, update_epochs=4, total_steps=steps, seeds=1
+    )
     with tempfile.TemporaryDirectory() as directory:
         run = shoal.train(
-            Catch(), encoder=encoder, num_evals=1, progress=False, run_dir=Path(directory) / "run", **sizes
+            Catch(),
+            **ENCODERS[encoder],
+            **sizes,
+            num_evals=1,
+            progress=False,
+            run_dir=Path(directory) / "run",
         )
         keys = ("steps_per_second", "absolute", "seconds")
         print(json.dumps({key: run.summary[key] for key in keys}))
