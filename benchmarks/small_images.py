@@ -19,7 +19,7 @@ ENCODERS = {
         "encoder": "cnn",
         "encoder_channels": (32, 64),
         "encoder_kernels": (3, 3),
-        "encoder_strides": (1, 1),
+        "encoder_strides": (2, 1),
     },
 }
 SIZE = 10
