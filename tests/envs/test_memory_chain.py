@@ -60,6 +60,7 @@ def rollout(length, num_bits, num_envs=16, episodes=3):
 
 
 @pytest.mark.parametrize(("length", "num_bits"), [(1, 1), (2, 3), (3, 1), (32, 1), (7, 20)])
+@pytest.mark.quick("1-1", "2-3", "32-1")
 def test_whole_episodes_follow_bsuites_rules(length, num_bits):
     actions, states, timesteps = rollout(length, num_bits)
     ends = answers = 0

@@ -105,6 +105,7 @@ def test_convolution_has_derivatives_forwards_and_of_second_order():
 
 @pytest.mark.parametrize("size", [6, 40])  # by the patches of the image, and by `lax.conv`
 @pytest.mark.parametrize("padding", ["valid", "same"])
+@pytest.mark.quick("valid-6", "same-40")
 def test_both_forms_of_a_convolution_agree(size, padding):
     """Values and gradients within the rounding of sums of at most 40 x 40 products for each image."""
     keys = jax.random.split(jax.random.key(0), 3)
@@ -152,6 +153,7 @@ def test_max_pool_equals_flaxs_and_passes_the_gradient_to_the_largest():
 
 @pytest.mark.parametrize("padding", ["valid", "same"])
 @pytest.mark.parametrize("channels_first", [False, True])
+@pytest.mark.quick("False-valid", "True-same")
 def test_cnn_equals_flaxs_layers(padding, channels_first):
     shape = (2, 9, 8) if channels_first else (9, 8, 2)
     cnn = CNN(

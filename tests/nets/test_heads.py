@@ -30,6 +30,7 @@ HEADS = {
 
 
 @pytest.mark.parametrize("name", HEADS)
+@pytest.mark.quick("multi_categorical", "normal", "beta")
 def test_shapes_under_jit_vmap_and_scan(name):
     head, dtype, event_shape = HEADS[name]
     x = jax.random.normal(jax.random.key(0), (5, 2, head.num_inputs))
@@ -51,6 +52,7 @@ def test_shapes_under_jit_vmap_and_scan(name):
 
 
 @pytest.mark.parametrize("name", HEADS)
+@pytest.mark.quick("categorical", "state-dependent", "beta")
 def test_gradients_are_finite_at_extreme_inputs(name):
     head, _, _ = HEADS[name]
 

@@ -199,6 +199,9 @@ def test_batches_mapped_and_scanned_are_alike(member):
         assert np.all(said["kl"] >= -1e-6)
 
 
+@pytest.mark.quick(
+    "Categorical", "masked MultiCategorical", "TanhNormal", "DiscreteValued", "Deterministic", "Beta"
+)
 def test_entropy_kl_and_mode_are_those_of_the_samples(member):
     """By Monte Carlo, within five standard errors; nothing that is drawn is impossible or likelier than the mode."""
     d, other = member.make(*member.parameters), other_of(member)

@@ -154,6 +154,7 @@ def test_discovered_policy_optimisation_does_not_cancel():
 
 
 @pytest.mark.parametrize("dtype, highest", [(jnp.float16, 10.0), (jnp.bfloat16, 60.0), (jnp.float32, 60.0)])
+@pytest.mark.quick("bfloat16-60.0", "float32-60.0")
 def test_beyond_the_greatest_ratio_it_stays_and_has_no_gradient(dtype, highest):
     """As the page says; below it the gradient of a bad action is there, however large the ratio."""
     bad, none = jnp.asarray(-1.0, dtype), jnp.zeros((), dtype)

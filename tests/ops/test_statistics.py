@@ -446,6 +446,7 @@ class TestRunning:
 
     @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, jnp.bfloat16])
     @pytest.mark.parametrize("weight", [None, np.ones(50, np.uint8)])
+    @pytest.mark.quick("None-float32", "weight1-float64", "weight1-bfloat16")
     def test_is_float32_where_jax_has_float64_switched_on(self, dtype, weight):
         """Whatever samples and weights are, so that moments may be carried through a scan."""
         with jax.enable_x64(True):

@@ -37,6 +37,7 @@ def test_equals_its_paper_and_reads_nothing_that_does_not_count(loss):
 
 @pytest.mark.parametrize("wrong", [-1, ACTIONS, 99])
 @pytest.mark.parametrize("name", [name for name, loss in LOSSES.items() if "a_tm1" in loss.axes])
+@pytest.mark.quick("q--1", "munchausen-99", "categorical_q-3", "quantile_q--1")
 def test_an_action_that_does_not_exist_is_nan_where_it_counts(name, wrong):
     loss = LOSSES[name]
     made = arguments(loss, 6)

@@ -307,7 +307,7 @@ GOOD = {
 
 
 @pytest.mark.parametrize("name", GOOD)
-@pytest.mark.quick("Everything", "KeyInState", "BudgetThatShows", "CopiesItsState")
+@pytest.mark.quick("Everything", "KeyInState")
 def test_nothing_is_found_in_a_good_environment(name):
     assert check(GOOD[name]()) == []
 
@@ -315,7 +315,7 @@ def test_nothing_is_found_in_a_good_environment(name):
 @pytest.mark.parametrize(
     "name", ["CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Acrobot-v1", "Pendulum-v1"]
 )
-@pytest.mark.quick("CartPole-v1", "Pendulum-v1")
+@pytest.mark.quick("Pendulum-v1")
 def test_nothing_is_found_in_a_classic_environment(name):
     assert check(make(name)) == []
 
@@ -336,7 +336,7 @@ def test_the_keys_of_every_environment_reach_what_is_drawn():
 @pytest.mark.parametrize(
     "name", [name for name, value in vars(probes).items() if hasattr(value, "best_action")]
 )
-@pytest.mark.quick("ConstantReward", "DelayedReward")
+@pytest.mark.quick("DelayedReward")
 def test_a_probe_is_found_only_to_be_as_simple_as_it_is_meant(name):
     env = getattr(probes, name)()
     simple = {finding.rule for finding in check(env)}
@@ -351,7 +351,7 @@ ODD = [None, "text", (), [], {}, 3, 1.5, object(), np.float64(1), np.array("x"),
 
 @pytest.mark.parametrize("field", ["observation", "reward", "discount", "first", "last", "alive", "info"])
 @pytest.mark.parametrize("method", ["reset", "step"])
-@pytest.mark.quick("reset-observation", "step-reward", "step-info")
+@pytest.mark.quick("reset-observation", "step-info")
 def test_odd_values_in_a_timestep_are_findings_and_no_errors(method, field):
     harmless = {
         "alive": [None],

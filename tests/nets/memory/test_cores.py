@@ -85,6 +85,7 @@ def flax_cell(kind, layer):
 
 
 @pytest.mark.parametrize("kind", ["gru", "lstm", "rnn", "mgu"])
+@pytest.mark.quick("lstm", "mgu")
 def test_a_layer_equals_flaxs_cell(kind):
     core = made(kind)
     x, _, key = drawn()
@@ -127,6 +128,7 @@ def numpy_step(kind, layer, x, h, c):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("layers, outputs", [(1, "last"), (3, "last"), (3, "sum")])
+@pytest.mark.quick("1-last-rnn", "3-last-mgu", "3-sum-lstm", "1-last-gru", "3-sum-mingru")
 def test_equals_a_loop_in_numpy_with_resets(kind, layers, outputs):
     """Each sequence, step and layer by itself; memory and what is remembered of it too."""
     core = made(kind, layers=layers, outputs=outputs)
@@ -208,6 +210,7 @@ def test_a_reset_stops_nan_and_the_gradient(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.quick("lstm", "mingru")
 def test_gradients_by_finite_differences(kind):
     core = made(kind, layers=2, outputs="sum")
     x, first, key = drawn(steps=4)
@@ -231,7 +234,7 @@ def test_gradients_are_finite_at_extreme_inputs(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.quick("gru", "mingru")
+@pytest.mark.quick("mingru")
 def test_contract(kind):
     """A pytree of floats, the same structure each time, any batch axes, and vmap over members."""
     cores = [RecurrentCore(IN, SIZE, kind, layers=2, key=jax.random.key(seed)) for seed in (0, 1)]
@@ -307,6 +310,7 @@ def test_the_input_projection_stands_outside_the_loop():
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if CELLS[kind].step])
+@pytest.mark.quick("gru")
 def test_the_gradient_is_that_of_the_plain_loop(kind):
     """Of every parameter, the inputs and the first memory, against JAX's own gradient of a loop over steps."""
     core = made(kind, layers=2, outputs="sum")
@@ -348,6 +352,7 @@ def test_the_gradient_is_that_of_the_plain_loop(kind):
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if CELLS[kind].keep_gates])
+@pytest.mark.quick("lstm", "mingru")
 def test_a_latch_keeps_what_was_when_it_was_opened(kind):
     """Units 0 to 3 of 8 are opened by input 2, at step 3: what comes then stays, and what comes later passes by."""
     options = dict(latches=4, latch_input=2, key=jax.random.key(0))
@@ -401,6 +406,7 @@ def test_bad_input_is_named():
 
 
 @pytest.mark.parametrize("kind", [kind for kind, cell in CELLS.items() if cell.step])
+@pytest.mark.quick("gru", "lstm")
 def test_both_forms_of_unrolling_a_cell_agree(kind):
     """Values bit for bit; gradients within the rounding of sums over steps and sequences."""
     layer = made(kind).layers[0]

@@ -311,6 +311,7 @@ def mutated(content, rng):
 
 
 @pytest.mark.parametrize("protocol", range(6))
+@pytest.mark.quick("0", "5")
 def test_whatever_is_changed_in_a_pickle_it_is_read_or_refused_in_a_sentence(protocol):
     rng = np.random.default_rng(protocol)
     sound = [pickle.dumps(contents(array), protocol) for array in (np.asarray, jnp.asarray)]
