@@ -310,6 +310,7 @@ def test_gradients_are_finite_at_extreme_inputs(name):
 
 
 @pytest.mark.parametrize("name", MEMBERS)
+@pytest.mark.quick("MLP", "NoisyMLP", "GridCNN", "DictInput", "Chain", "ContinuousQ")
 def test_two_constructions_have_equal_structure(name):
     """Each is traced by itself, so that a lambda or another object made in between would show."""
     structures = [

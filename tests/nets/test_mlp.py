@@ -38,6 +38,13 @@ def jittered(mlp, key):
 @pytest.mark.parametrize("sizes, out", [((8, 6), 3), ((8,), None), ((), 2)])
 @pytest.mark.parametrize("batch_shape", [(), (7,), (2, 3), (10, 4)])
 @pytest.mark.parametrize("inputs", [5, 11])
+@pytest.mark.quick(
+    "5-batch_shape0-sizes0-3-False",
+    "5-batch_shape1-sizes1-None-True",
+    "5-batch_shape2-sizes2-2-True",
+    "11-batch_shape2-sizes0-3-True",
+    "11-batch_shape1-sizes2-2-False",
+)
 def test_equals_numpy(layer_norm, sizes, out, batch_shape, inputs):
     mlp = MLP(inputs, sizes, out, layer_norm=layer_norm, key=jax.random.key(0))
     mlp = jittered(mlp, jax.random.key(1))

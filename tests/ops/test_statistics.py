@@ -111,6 +111,7 @@ class TestBatch:
         "dtype", [np.uint8, np.int8, np.int32, bool, np.float16, np.float64, jnp.bfloat16]
     )
     @pytest.mark.parametrize("x64", [False, True])
+    @pytest.mark.quick("False-uint8", "False-float64", "True-bool", "True-bfloat16")
     def test_every_dtype_is_converted_first_and_comes_back_as_float32(self, dtype, x64):
         """The difference of unsigned integers would wrap, and of half floats this large overflow."""
         with jax.enable_x64(x64):

@@ -150,6 +150,7 @@ def test_equals_a_loop_in_numpy_with_resets(kind, layers, outputs):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.quick("gru", "mingru")
 def test_step_by_step_and_by_chunks_equal_the_whole(kind):
     """Acting (T = 1) and replaying from the memory at any step give what one unroll gives."""
     core = made(kind, layers=2)
@@ -168,6 +169,7 @@ def test_step_by_step_and_by_chunks_equal_the_whole(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.quick("lstm", "mingru")
 def test_a_reset_makes_two_sequences_of_one_for_every_pattern(kind):
     """All 2^4 patterns of resets at once: each stretch between resets is as if it were alone."""
     core, steps = made(kind), 4
@@ -188,6 +190,7 @@ def test_a_reset_makes_two_sequences_of_one_for_every_pattern(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.quick("rnn", "mingru")
 def test_a_reset_stops_nan_and_the_gradient(kind):
     core = made(kind)
     x, _, key = drawn()
@@ -222,6 +225,7 @@ def test_gradients_by_finite_differences(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.quick("lstm", "mingru")
 def test_gradients_are_finite_at_extreme_inputs(kind):
     core = made(kind)
     gradient = jax.jit(
