@@ -1,6 +1,7 @@
 """Entropy, KL and log-density of Betas of all sizes, and their gradients, against sixty decimal digits."""
 
 import decimal
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ PARAMETERS = (1e-3, 0.03, 0.5, 1.0, 1.0001, 1.7, 3.99, 4.01, 9.0, 60.0, 1e3, 3e4
 PAIRS = np.asarray([(a, b) for a in PARAMETERS for b in PARAMETERS], np.float32)
 
 
+@functools.cache
 def gamma_functions(x: float) -> tuple[decimal.Decimal, ...]:
     """lnΓ, ψ and ψ' to 40 digits and more: by the recursion up to 60, and Stirling's series there."""
     x = decimal.Decimal(float(x))
