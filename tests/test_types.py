@@ -158,6 +158,7 @@ def test_the_critic_reads_the_state_and_the_actor_does_not(core, tmp_path):
     assert set(policy.parameters.observation.mean) == {"observation"}
     network, first = shared.network, jnp.ones((1, 1), bool)
 
+    @jax.jit
     def outputs(state):
         observation = {"observation": jnp.full((1, 1, 2), 0.1), "state": jnp.full((1, 1, 4), state)}
         if core == "none":

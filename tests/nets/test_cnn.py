@@ -29,6 +29,7 @@ def flax_conv(conv, padding):
     return theirs
 
 
+@jax.jit
 def jittered(module, key):
     """With noise on every parameter, so that biases and norms are not trivial."""
     leaves, structure = jax.tree.flatten(module)

@@ -26,6 +26,7 @@ def in_numpy(mlp, x, layer_norm):
     return x
 
 
+@jax.jit
 def jittered(mlp, key):
     """The network with noise on every parameter, so that biases and norms are not trivial."""
     leaves, structure = jax.tree.flatten(mlp)

@@ -1,29 +1,16 @@
 """Methods of distributions as one compiled program each, and the oracle that warns while it is imported."""
 
-import inspect
 import warnings
 from types import ModuleType
 
-import jax
 import pytest
-
-from shoal.ops import distributions
-
-# A method called eagerly compiles each of its dozens of operations by itself, which is most of these tests' time.
-COMPILED = {
-    (kind, name): jax.jit(method)
-    for kind in (getattr(distributions, name) for name in distributions.__all__)
-    if inspect.isclass(kind)
-    for name, method in vars(kind).items()
-    if inspect.isfunction(method) and not name.startswith("_")
-}
+from compiled_methods import DISTRIBUTIONS, replace
 
 
 @pytest.fixture(autouse=True)
-def compiled_methods(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compiles each method of a distribution as a whole, as every training program does."""
-    for (kind, name), method in COMPILED.items():
-        monkeypatch.setattr(kind, name, method)
+def compiled_methods(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiles each method of a distribution as a whole."""
+    replace(request, monkeypatch, DISTRIBUTIONS)
 
 
 @pytest.fixture(scope="session")
