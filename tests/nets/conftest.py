@@ -20,6 +20,11 @@ MODULES = {
 CALLS = compiled(MODULES, lambda name: name == "__call__")
 
 
+@pytest.fixture
+def eager():
+    """For a test that patches what a call reads while it is traced: a compiled call is traced once."""
+
+
 @pytest.fixture(autouse=True)
 def compiled_calls(request, monkeypatch):
     """Compiles each call as a whole."""

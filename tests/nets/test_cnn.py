@@ -207,6 +207,7 @@ def test_grid_cnn_embeds_each_integer_of_a_cell():
     np.testing.assert_array_equal(grid(x.astype(jnp.uint8)), grid(x))
 
 
+@pytest.mark.usefixtures("eager")
 def test_looking_up_what_cells_contribute_is_embedding_them(monkeypatch):
     """The output and all gradients, of cells out of range too; what cannot be looked up is embedded."""
     network = jittered(GridCNN((4, 5, 2), (6, 3), embedding=3, channels=(4, 5), sizes=(6,), key=KEY), KEY)

@@ -31,7 +31,7 @@ DISTRIBUTIONS = compiled(
 
 
 def replace(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, methods: Methods) -> None:
-    """Replaces methods for one test, unless it patches what they read while they are traced, which is traced once."""
-    if "monkeypatch" not in inspect.signature(request.function).parameters:
+    """Replaces methods for one test, unless it uses the fixture `eager`."""
+    if "eager" not in request.fixturenames:
         for (kind, name), method in methods.items():
             monkeypatch.setattr(kind, name, method)

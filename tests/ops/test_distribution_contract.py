@@ -374,6 +374,7 @@ def test_arguments_that_do_not_fit_are_named(member):
             jax.eval_shape(lambda: member.make(*whole).log_prob(x))
 
 
+@pytest.mark.usefixtures("eager")
 def test_particular_arguments_that_do_not_fit_are_named():
     two, three = jnp.ones((2, 2)), jnp.ones((2, 3))
     both = MultiCategorical((two, three))
