@@ -124,7 +124,7 @@ def test_it_is_pure(config, learn, learned):
     assert any((first[name] != other[name]).any() for name in first)  # seeds begin apart
 
 
-@pytest.mark.quick("ppo with memory", "a user's")
+@pytest.mark.quick("a2c", "a user's")
 def test_numbers_are_data_and_a_stack_of_them_is_a_sweep(config, learn, learned):
     """One program for every value of every float; and mapped over values and keys, each member is its solo run."""
     changed = {name: s.value / 2 or 0.125 for name, s in settings_of(config).items() if s.is_data}
@@ -173,7 +173,7 @@ def test_what_groups_of_environments_share_is_reduced(config):
     check_reduced(ENV, config, Settings(**SMALL | {"groups": 2}), "this one")
 
 
-@pytest.mark.quick("ppo with memory", "a user's")
+@pytest.mark.quick("a2c", "a user's")
 def test_it_trains_in_the_loop(config):
     population, compiled = populate(ENV, config, (0, 1))
     population, _ = compiled.train(population, jnp.int32(2))
