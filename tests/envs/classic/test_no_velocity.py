@@ -19,6 +19,7 @@ STEPS = 250  # beyond Pendulum's time limit
 
 
 @EACH
+@pytest.mark.quick("CartPole-NoVelocity-v1")
 def test_steps_are_gymnasiums_without_the_hidden_entries(name):
     env, (full, seen) = make(name), NAMES[name]
     theirs = gymnasium.make(full, disable_env_checker=True)
