@@ -43,7 +43,7 @@ jax.devices()  # from here on their number is fixed, whatever a test asks for
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     """Marks the cases of a test as full that its mark `quick` does not name; those that it names stay as they are."""
     cases = {}
     for item in items:
@@ -52,8 +52,9 @@ def pytest_collection_modifyitems(items):
         cases.setdefault((item.path, item.originalname, mark.args), set()).add(item.callspec.id)
         if item.callspec.id not in mark.args:
             item.add_marker(pytest.mark.full)
+    asked_by_id = any("[" in argument for argument in config.args)
     for (path, name, named), found in cases.items():
-        if (unknown := set(named) - found) and len(found) > 1:  # one case alone was asked for by its id
+        if (unknown := set(named) - found) and not asked_by_id:
             raise pytest.UsageError(f"{path.name}::{name}: quick names {sorted(unknown)}, of {sorted(found)}")
 
 

@@ -147,6 +147,7 @@ def test_whoever_acts_is_not_shown_what_is_for_the_critic_anywhere(tmp_path):
 
 
 @pytest.mark.parametrize("core", ["none", "gru"])
+@pytest.mark.quick("gru")
 def test_the_critic_reads_the_state_and_the_actor_does_not(core, tmp_path):
     settings = dict(
         core=core, norm_obs=True, num_minibatches=2, hidden_sizes=(8,), progress=False, preset=False
@@ -158,6 +159,7 @@ def test_the_critic_reads_the_state_and_the_actor_does_not(core, tmp_path):
     assert set(policy.parameters.observation.mean) == {"observation"}
     network, first = shared.network, jnp.ones((1, 1), bool)
 
+    @jax.jit
     def outputs(state):
         observation = {"observation": jnp.full((1, 1, 2), 0.1), "state": jnp.full((1, 1, 4), state)}
         if core == "none":

@@ -55,7 +55,7 @@ def rows(shown):
 
 
 @pytest.mark.parametrize("name", PROBES)
-@pytest.mark.quick("delay", "action-and-observation", "continuous-action")
+@pytest.mark.quick("action-and-observation", "continuous-action")
 def test_it_finds_the_known_value_and_the_best_action(name):
     shown, updates, tolerance, settings = PROBES[name]
     env = envs.make(f"probe/{name}")
@@ -84,7 +84,7 @@ def test_a_normalised_reward_leaves_the_best_action():
 @pytest.mark.parametrize(
     "settings, learns", [({"core": "gru"}, True), ({"core": "mingru", "chunk_length": 8}, True), ({}, False)]
 )
-@pytest.mark.quick("settings0-True", "settings2-False")
+@pytest.mark.quick("settings0-True")
 def test_what_was_seen_at_the_start_is_remembered_to_the_end(settings, learns):
     """A bit is shown at the start and asked for four steps later: a coin's toss without memory, sure with it."""
     config = with_settings(

@@ -104,9 +104,10 @@ def test_eval_shows_trials_by_the_index_of_their_episodes():
     assert trial_lines(statistics_by_episode([{"return_mean": 1.0}])) == []
 
 
-def test_eval_tells_what_the_memory_of_a_trial_is_worth(trained, command, capsys, tmp_path):
-    """The episodes by their index, with the memory of the trial and without; nothing of what has no trials."""
-    run, picture = tmp_path / "trials", tmp_path / "trials.png"
+@pytest.fixture(scope="module")
+def remembering(tmp_path_factory):
+    """A run of policies with memory, in trials of two episodes."""
+    run = tmp_path_factory.mktemp("remembering") / "run"
     shoal.train(
         shoal.make("CartPole-v1", trial_episodes=2, max_episode_steps=20),
         seeds=2,
@@ -122,6 +123,12 @@ def test_eval_tells_what_the_memory_of_a_trial_is_worth(trained, command, capsys
         progress=False,
         run_dir=run,
     )
+    return run
+
+
+def test_eval_tells_what_the_memory_of_a_trial_is_worth(trained, remembering, command, capsys, tmp_path):
+    """The episodes by their index, with the memory of the trial and without; nothing of what has no trials."""
+    run, picture = remembering, tmp_path / "trials.png"
     told = {}
     for lasts in ("run", "trial", "episode"):
         assert command("eval", run, "--memory", lasts, "--episodes", "8", "--json") == 0
@@ -169,15 +176,11 @@ def test_eval_draws_episodes_of_the_best_seed(trained, command, capsys, tmp_path
     assert (tmp_path / "again.gif").read_bytes() == (tmp_path / "out.gif").read_bytes()
 
 
-def test_a_policy_with_memory_is_drawn(command, capsys, tmp_path):
-    words = ["MiniGrid-EmptyRandom-5x5", "max_episode_steps=6", "--core", "gru", "--core-size", "4"]
-    flags = ["--hidden-sizes", "8", "--num-envs", "8", "--num-steps", "16", "--no-preset", "--quiet"]
-    short = ["--seeds=1", "--total-steps=128", "--num-evals=1", "--eval-episodes=8"]
-    assert command("train", *words, *flags, *short, "--run-dir", "run") == 0
-    assert command("eval", "run", "--render", "out.gif", "--sampled", "--episodes", "4") == 0
-    assert "3 episodes of seed 0" in capsys.readouterr().out
+def test_a_policy_with_memory_is_drawn(remembering, command, capsys, tmp_path):
+    assert command("eval", remembering, "--render", "out.gif", "--sampled", "--episodes", "4") == 0
+    assert "3 episodes of seed " in capsys.readouterr().out
     with Image.open(tmp_path / "out.gif") as film:
-        assert film.size == (160, 184) and 6 <= film.n_frames <= 21
+        assert film.size == (480, 264) and 6 <= film.n_frames <= 126  # 3 trials of 2 episodes of 20 steps
 
 
 @pytest.mark.parametrize(

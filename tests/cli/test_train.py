@@ -292,12 +292,11 @@ def test_a_run_leaves_its_result_and_its_files(trained):
     assert summary["device"]["count"] == cores()
 
 
-def test_its_config_makes_the_same_run_again(trained, process, tmp_path):
+def test_its_config_makes_the_same_run_again(trained, command, capsys, tmp_path):
     _, path = trained
     again = tmp_path / "again"
-    done = process("train", "--config", path, "--run-dir", again, "--quiet")
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    assert command("train", "--config", path, "--run-dir", again, "--quiet") == 0
+    assert capsys.readouterr().err == ""
     first, second = (RunDirectory.open(x).load_summary() for x in (path, again))
     assert second["parameters_sha256"] == first["parameters_sha256"]
     assert len(set(first["parameters_sha256"])) == 2

@@ -60,6 +60,7 @@ def rollout(length, num_bits, num_envs=16, episodes=3):
 
 
 @pytest.mark.parametrize(("length", "num_bits"), [(1, 1), (2, 3), (3, 1), (32, 1), (7, 20)])
+@pytest.mark.quick("1-1", "2-3", "32-1")
 def test_whole_episodes_follow_bsuites_rules(length, num_bits):
     actions, states, timesteps = rollout(length, num_bits)
     ends = answers = 0
@@ -108,10 +109,14 @@ def test_who_remembers_is_always_right_and_who_does_not_is_right_by_half():
     assert not np.any(last_seen)  # nothing is left of the context
 
 
-def test_the_registered_name_and_the_checker():
+def test_the_registered_name():
     assert make("MemoryChain-v0") == MemoryChain(length=32, num_bits=1)
-    assert check(make("MemoryChain-v0", length=6), keys=4, steps=40) == []
-    assert check(make("MemoryChain-v0", length=4, num_bits=3), keys=8, steps=40) == []
+
+
+@pytest.mark.parametrize(("length", "num_bits"), [(6, 1), (4, 3)])
+@pytest.mark.quick("4-3")
+def test_the_checker_finds_nothing(length, num_bits):
+    assert check(make("MemoryChain-v0", length=length, num_bits=num_bits), keys=8, steps=40) == []
 
 
 @pytest.mark.parametrize("name", ["length", "num_bits"])

@@ -34,6 +34,7 @@ def target(env, after):
 
 
 @pytest.mark.parametrize("name", PROBES)
+@pytest.mark.quick("probe/action-and-observation", "probe/continuous-action", "probe/delay")
 def test_values_of_the_best_policy_satisfy_bellmans_equation(name):
     env = make(name)
     before, after = rollout(env, lambda batch, timestep, key: env.best_action(timestep.observation))
@@ -44,6 +45,7 @@ def test_values_of_the_best_policy_satisfy_bellmans_equation(name):
 
 
 @pytest.mark.parametrize("name", PROBES)
+@pytest.mark.quick("probe/action-and-observation", "probe/continuous-action", "probe/delay")
 def test_no_action_does_better(name):
     env = make(name)
     before, after = rollout(env, lambda batch, timestep, key: batch.sample_actions(timestep, key))

@@ -210,6 +210,18 @@ WRAPPERS = {
 
 
 @pytest.mark.parametrize(("name", "wrapper"), list(itertools.product(one_of_each(), WRAPPERS)))
+@pytest.mark.quick(
+    *(
+        f"{name}-{wrapper}"
+        for name in (
+            "Acrobot-v1",
+            "CartPole-NoVelocity-v1",
+            "MiniGrid-BlockedUnlockPickUp",
+            "probe/continuous-action",
+        )
+        for wrapper in WRAPPERS
+    )
+)
 def test_every_wrapper_of_every_environment_keeps_its_types_and_spaces(name, wrapper):
     env = WRAPPERS[wrapper](make(name))
     batch = Batch(env, 2)

@@ -53,6 +53,7 @@ def observations(space, shape, key):
 
 
 @pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.quick("cartpole", "mixed, mlp_each", "pendulum, gsde, shared")
 def test_contract(name):
     """Both passes agree, leading axes are free, vmap over members works, structures are equal."""
     spec, _ = VARIANTS[name]
@@ -82,6 +83,7 @@ def test_contract(name):
 
 
 @pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.quick("mixed, shared, layer norm", "pendulum, beta, relu")
 def test_gradients_are_finite_at_extreme_observations(name):
     spec, _ = VARIANTS[name]
     network, _ = construct(name)

@@ -29,6 +29,7 @@ def flax_conv(conv, padding):
     return theirs
 
 
+@jax.jit
 def jittered(module, key):
     """With noise on every parameter, so that biases and norms are not trivial."""
     leaves, structure = jax.tree.flatten(module)
@@ -105,6 +106,7 @@ def test_convolution_has_derivatives_forwards_and_of_second_order():
 
 @pytest.mark.parametrize("size", [6, 40])  # by the patches of the image, and by `lax.conv`
 @pytest.mark.parametrize("padding", ["valid", "same"])
+@pytest.mark.quick("valid-6", "same-40")
 def test_both_forms_of_a_convolution_agree(size, padding):
     """Values and gradients within the rounding of sums of at most 40 x 40 products for each image."""
     keys = jax.random.split(jax.random.key(0), 3)
@@ -152,6 +154,7 @@ def test_max_pool_equals_flaxs_and_passes_the_gradient_to_the_largest():
 
 @pytest.mark.parametrize("padding", ["valid", "same"])
 @pytest.mark.parametrize("channels_first", [False, True])
+@pytest.mark.quick("False-valid", "True-same")
 def test_cnn_equals_flaxs_layers(padding, channels_first):
     shape = (2, 9, 8) if channels_first else (9, 8, 2)
     cnn = CNN(
@@ -204,6 +207,7 @@ def test_grid_cnn_embeds_each_integer_of_a_cell():
     np.testing.assert_array_equal(grid(x.astype(jnp.uint8)), grid(x))
 
 
+@pytest.mark.usefixtures("eager")
 def test_the_windows_of_a_grid_may_differ_and_step(monkeypatch):
     network = jittered(
         GridCNN((6, 7, 2), (6, 3), channels=(4, 5), kernels=(3, (1, 2)), strides=(2, (2, 1)), key=KEY), KEY
@@ -219,6 +223,7 @@ def test_the_windows_of_a_grid_may_differ_and_step(monkeypatch):
         np.testing.assert_allclose(network(x), y.reshape(4, -1), rtol=1e-4, atol=2e-5)
 
 
+@pytest.mark.usefixtures("eager")
 def test_looking_up_what_cells_contribute_is_embedding_them(monkeypatch):
     """The output and all gradients, of cells out of range too; what cannot be looked up is embedded."""
     network = jittered(GridCNN((4, 5, 2), (6, 3), embedding=3, channels=(4, 5), sizes=(6,), key=KEY), KEY)

@@ -30,6 +30,7 @@ HEADS = {
 
 
 @pytest.mark.parametrize("name", HEADS)
+@pytest.mark.quick("multi_categorical", "normal", "beta")
 def test_shapes_under_jit_vmap_and_scan(name):
     head, dtype, event_shape = HEADS[name]
     x = jax.random.normal(jax.random.key(0), (5, 2, head.num_inputs))
@@ -51,6 +52,7 @@ def test_shapes_under_jit_vmap_and_scan(name):
 
 
 @pytest.mark.parametrize("name", HEADS)
+@pytest.mark.quick("categorical", "state-dependent", "beta")
 def test_gradients_are_finite_at_extreme_inputs(name):
     head, _, _ = HEADS[name]
 
@@ -123,6 +125,7 @@ def test_beta_is_scipys_with_parameters_of_one_plus_softplus():
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+@pytest.mark.quick("float32", "bfloat16")
 def test_both_parameters_of_beta_are_above_one_wherever_the_inputs_are(dtype):
     """Softplus is 0 to rounding below -16, and below -5 in half precision."""
     x = jnp.asarray([-6e4, -1e3, -88.0, -20.0, -16.0, -8.0, -5.0, 0.0, 5.0, 100.0, 6e4, -6e4], dtype)

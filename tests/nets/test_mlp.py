@@ -26,6 +26,7 @@ def in_numpy(mlp, x, layer_norm):
     return x
 
 
+@jax.jit
 def jittered(mlp, key):
     """The network with noise on every parameter, so that biases and norms are not trivial."""
     leaves, structure = jax.tree.flatten(mlp)
@@ -38,6 +39,13 @@ def jittered(mlp, key):
 @pytest.mark.parametrize("sizes, out", [((8, 6), 3), ((8,), None), ((), 2)])
 @pytest.mark.parametrize("batch_shape", [(), (7,), (2, 3), (10, 4)])
 @pytest.mark.parametrize("inputs", [5, 11])
+@pytest.mark.quick(
+    "5-batch_shape0-sizes0-3-False",
+    "5-batch_shape1-sizes1-None-True",
+    "5-batch_shape2-sizes2-2-True",
+    "11-batch_shape2-sizes0-3-True",
+    "11-batch_shape1-sizes2-2-False",
+)
 def test_equals_numpy(layer_norm, sizes, out, batch_shape, inputs):
     mlp = MLP(inputs, sizes, out, layer_norm=layer_norm, key=jax.random.key(0))
     mlp = jittered(mlp, jax.random.key(1))
@@ -57,6 +65,7 @@ def test_features_are_the_last_hidden_layer():
 
 @pytest.mark.parametrize("rows", [2, 8, 20])  # sums and single rows; the last, products of all rows
 @pytest.mark.parametrize("layer_norm", [False, True])
+@pytest.mark.quick("False-2", "True-8", "True-20")
 def test_few_rows_are_computed_as_many_are(layer_norm, rows):
     mlp = jittered(MLP(5, (64, 8), 2, layer_norm=layer_norm, key=jax.random.key(0)), jax.random.key(1))
     x = jax.random.normal(jax.random.key(2), (40, 5))
@@ -83,6 +92,7 @@ def test_initial_weights_are_of_the_stated_scale():
 
 @pytest.mark.parametrize("layer_norm", [False, True])
 @pytest.mark.parametrize("rows", [6, 40])
+@pytest.mark.quick("6-True", "40-False")
 def test_gradients_by_finite_differences_and_second_ones_both_ways(layer_norm, rows):
     mlp = jittered(MLP(3, (4, 4), 2, layer_norm=layer_norm, key=jax.random.key(0)), jax.random.key(1))
     x = jax.random.normal(jax.random.key(2), (rows, 3))
@@ -96,6 +106,7 @@ def test_gradients_by_finite_differences_and_second_ones_both_ways(layer_norm, r
 @pytest.mark.parametrize("layer_norm", [False, True])
 @pytest.mark.parametrize("activation", ["tanh", "relu", "elu", "silu"])
 @pytest.mark.parametrize("rows", [4, 40])
+@pytest.mark.quick("4-tanh-True", "4-relu-False", "40-elu-True", "40-silu-False")
 def test_gradients_are_finite_at_extreme_and_at_zero_inputs(activation, layer_norm, rows):
     mlp = MLP(3, (8, 8), 2, activation=activation, layer_norm=layer_norm, key=jax.random.key(0))
     gradient = jax.jit(jax.grad(lambda mlp, x: jnp.mean(mlp(x) ** 2), argnums=(0, 1)))

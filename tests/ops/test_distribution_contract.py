@@ -149,15 +149,7 @@ def answers(d: Any, other: Any, x: jax.Array, key: jax.Array) -> dict[str, Any]:
     return said
 
 
-@pytest.mark.quick(
-    "Categorical",
-    "masked MultiCategorical",
-    "EpsilonGreedy",
-    "DiscreteValued",
-    "Normal",
-    "TanhNormal",
-    "Deterministic",
-)
+@pytest.mark.quick("masked MultiCategorical", "EpsilonGreedy", "DiscreteValued", "TanhNormal")
 def test_batches_mapped_and_scanned_are_alike(member):
     """The same answers for a batch, each mapped by itself, and each in a scan; and of the shapes that are promised."""
     d, other, x = (
@@ -199,6 +191,9 @@ def test_batches_mapped_and_scanned_are_alike(member):
         assert np.all(said["kl"] >= -1e-6)
 
 
+@pytest.mark.quick(
+    "Categorical", "masked MultiCategorical", "TanhNormal", "DiscreteValued", "Deterministic", "Beta"
+)
 def test_entropy_kl_and_mode_are_those_of_the_samples(member):
     """By Monte Carlo, within five standard errors; nothing that is drawn is impossible or likelier than the mode."""
     d, other = member.make(*member.parameters), other_of(member)
@@ -229,15 +224,7 @@ def test_entropy_kl_and_mode_are_those_of_the_samples(member):
     np.testing.assert_allclose(zero, 0.0, atol=2e-6)
 
 
-@pytest.mark.quick(
-    "Categorical",
-    "masked MultiCategorical",
-    "EpsilonGreedy",
-    "DiscreteValued",
-    "Normal",
-    "TanhNormal",
-    "Deterministic",
-)
+@pytest.mark.quick("masked MultiCategorical", "EpsilonGreedy", "DiscreteValued", "TanhNormal")
 def test_gradients_are_those_of_finite_differences(member):
     """In float64, which parameters in float64 give."""
     fixed, sampled = member.fixed, member.make(*member.parameters).sample(KEY)
@@ -290,15 +277,7 @@ def rows_of(member: Member) -> tuple[list[np.ndarray], np.ndarray]:
     return arrays, x
 
 
-@pytest.mark.quick(
-    "Categorical",
-    "masked MultiCategorical",
-    "EpsilonGreedy",
-    "DiscreteValued",
-    "Normal",
-    "TanhNormal",
-    "Deterministic",
-)
+@pytest.mark.quick("masked MultiCategorical", "EpsilonGreedy", "DiscreteValued", "TanhNormal")
 def test_nothing_is_nan_or_infinite_at_extremes(member):
     """Of every method its value and its gradient in every parameter and in x, one method at a time."""
     parameters, x = rows_of(member)
@@ -356,15 +335,7 @@ def test_narrow_and_unsigned_numbers_of_actions():
         assert np.isnan(d.log_prob(np.asarray([2**32, -(2**32)]))).all()
 
 
-@pytest.mark.quick(
-    "Categorical",
-    "masked MultiCategorical",
-    "EpsilonGreedy",
-    "DiscreteValued",
-    "Normal",
-    "TanhNormal",
-    "Deterministic",
-)
+@pytest.mark.quick("masked MultiCategorical", "EpsilonGreedy", "DiscreteValued", "TanhNormal")
 def test_narrow_parameters_are_widened_first(member):
     """In bfloat16 as in float32 of the same numbers, so that no digit is lost but those of the parameters."""
     narrow = [jnp.asarray(p, jnp.bfloat16) for p in member.parameters]
@@ -403,6 +374,7 @@ def test_arguments_that_do_not_fit_are_named(member):
             jax.eval_shape(lambda: member.make(*whole).log_prob(x))
 
 
+@pytest.mark.usefixtures("eager")
 def test_particular_arguments_that_do_not_fit_are_named():
     two, three = jnp.ones((2, 2)), jnp.ones((2, 3))
     both = MultiCategorical((two, three))

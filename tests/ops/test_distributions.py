@@ -39,6 +39,7 @@ def many(distribution, count: int = 200_000, seed: int = 0) -> np.ndarray:
 
 class TestCategorical:
     @pytest.mark.parametrize("n", [1, 2, 3, 18, 33, 100])
+    @pytest.mark.quick("1", "3", "100")
     def test_samples_are_distributed_as_they_should(self, n):
         logits = jnp.asarray(RNG.normal(size=n), jnp.float32)
         counts = np.bincount(many(Categorical(logits)), minlength=n)

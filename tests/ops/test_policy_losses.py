@@ -79,6 +79,7 @@ FORMULAS = {
     "k1": (policy_losses.kl_k1, lambda x, a, y: -x),
     "k3": (policy_losses.kl_k3, lambda x, a, y: k3_by_series(x)),
 }
+FORMULAS = {name: (jax.jit(function), oracle) for name, (function, oracle) in FORMULAS.items()}
 
 
 def arity(function) -> int:
@@ -154,6 +155,7 @@ def test_discovered_policy_optimisation_does_not_cancel():
 
 
 @pytest.mark.parametrize("dtype, highest", [(jnp.float16, 10.0), (jnp.bfloat16, 60.0), (jnp.float32, 60.0)])
+@pytest.mark.quick("bfloat16-60.0", "float32-60.0")
 def test_beyond_the_greatest_ratio_it_stays_and_has_no_gradient(dtype, highest):
     """As the page says; below it the gradient of a bad action is there, however large the ratio."""
     bad, none = jnp.asarray(-1.0, dtype), jnp.zeros((), dtype)
@@ -171,6 +173,7 @@ def test_beyond_the_greatest_ratio_it_stays_and_has_no_gradient(dtype, highest):
 
 
 @pytest.mark.parametrize("name", [name for name in FORMULAS if name != "sampled_entropy"])
+@pytest.mark.quick("vtrace", "entropy", "clip", "penalty", "dpo", "k3")
 def test_every_loss_has_its_own_gradient(name):
     function = FORMULAS[name][0]
     with jax.enable_x64(True):
@@ -206,6 +209,7 @@ SURROGATES = {
     "dpo": policy_losses.dpo_surrogate,
     "policy_gradient": policy_losses.policy_gradient,
 }
+SURROGATES = {name: jax.jit(function) for name, function in SURROGATES.items()}
 
 
 @pytest.mark.parametrize("name", SURROGATES)
@@ -223,6 +227,7 @@ def test_the_clip_cuts_the_gradient_on_the_good_side_only():
 
 
 @pytest.mark.parametrize("name", SURROGATES)
+@pytest.mark.quick("clip", "dpo")
 def test_surrogates_are_finite_at_extremes(name):
     log_ratio, advantage = (
         x.ravel()

@@ -16,11 +16,13 @@ from return_streams import CASES, FLOATING, Case, Stream, consistent, episodes, 
 
 from shoal.ops import off_policy, returns, vtrace
 
-BATCH, LENGTHS = 3, (1, 2, 4, 16)  # few, so that each function compiles few times
+BATCH, LENGTHS = 3, (1, 2, 16)  # few, so that each function compiles few times
 KINDS = "oooootcbd0TCB"
 TOLERANCE = {"rtol": 2e-5, "atol": 2e-5}
 
 every = pytest.mark.parametrize("name", CASES)
+FEW = ("gae", "n_step_returns_3", "vtrace", "tree_backup", "general_off_policy_returns_from_action_values")
+few = pytest.mark.quick(*FEW)  # which differ in what they read
 
 
 @functools.cache
@@ -94,6 +96,7 @@ def test_ratios_from_1e_6_to_1e6_in_streams_of_one_and_two(name, kinds):
 
 @every
 @pytest.mark.parametrize("end", "tcbTCB")
+@pytest.mark.quick(*(f"{end}-{name}" for end in "tcbTCB" for name in FEW))
 def test_two_episodes_in_one_stream_equal_the_two_apart(name, end):
     """Whether the world resets in the same step (lower case) or spends a step on it, that of weight 0."""
     first, second = "ooo" + end, "o" * 4
@@ -107,6 +110,7 @@ def test_two_episodes_in_one_stream_equal_the_two_apart(name, end):
 
 
 @every
+@few
 def test_an_episode_that_diverges_leaves_the_one_before_alone(name):
     s = stream(4, "ooocoooo")
     wild = {
@@ -121,6 +125,7 @@ def test_an_episode_that_diverges_leaves_the_one_before_alone(name):
 
 
 @every
+@few
 def test_gradients_are_finite_and_nothing_reaches_what_is_not_read(name):
     s = stream(5, "ooTooocoooCo0btoooBodooo")
     masks, gradients = may_be_read(s), gradient(name, False)(floating(s), s)
@@ -133,6 +138,7 @@ def test_gradients_are_finite_and_nothing_reaches_what_is_not_read(name):
 
 
 @every
+@few
 def test_targets_are_constants_unless_they_are_asked_to_carry_gradients(name):
     s = stream(6, "oocoooTo")
     open_ = jax.jit(functools.partial(CASES[name], stop_target_gradients=False))
@@ -147,6 +153,7 @@ def test_targets_are_constants_unless_they_are_asked_to_carry_gradients(name):
 
 
 @every
+@few
 def test_gradients_equal_differences(name):
     """In float64, with one factor on all discounts: at a termination there is no discount to differentiate by."""
     case = CASES[name]
@@ -168,6 +175,7 @@ def test_gradients_equal_differences(name):
 
 
 @every
+@few
 def test_dtypes(name):
     case, s = CASES[name], stream(8, "oocooToo", poison=False)
     whole = s._replace(r_t=np.arange(8, dtype=np.int32), w_tm1=s.w_tm1 > 0)
@@ -186,6 +194,7 @@ def test_dtypes(name):
 
 
 @every
+@few
 def test_disagreement_is_named(name):
     case, s = CASES[name], stream(9, "oooo", poison=False)
     public = {field: argument for argument, field in case.renamed.items()}
@@ -207,6 +216,7 @@ def as_number(case: Case, s: Stream, lambda_: float) -> list[np.ndarray]:
 
 
 @every
+@few
 def test_a_number_counts_for_every_step_and_no_weights_count_all(name):
     s = stream(10, "oocootoo")
     spread = s._replace(lambda_=np.full(8, 0.7, np.float32))
@@ -219,6 +229,7 @@ def test_a_number_counts_for_every_step_and_no_weights_count_all(name):
 
 
 @every
+@few
 def test_a_stream_of_length_0(name):
     s = Stream(*(x[:0] for x in stream(0, "oo")))
     assert all(result.shape == (0,) for result in CASES[name](s))

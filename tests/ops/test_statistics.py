@@ -111,6 +111,7 @@ class TestBatch:
         "dtype", [np.uint8, np.int8, np.int32, bool, np.float16, np.float64, jnp.bfloat16]
     )
     @pytest.mark.parametrize("x64", [False, True])
+    @pytest.mark.quick("False-uint8", "False-float64", "True-bool", "True-bfloat16")
     def test_every_dtype_is_converted_first_and_comes_back_as_float32(self, dtype, x64):
         """The difference of unsigned integers would wrap, and of half floats this large overflow."""
         with jax.enable_x64(x64):
@@ -446,6 +447,7 @@ class TestRunning:
 
     @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, jnp.bfloat16])
     @pytest.mark.parametrize("weight", [None, np.ones(50, np.uint8)])
+    @pytest.mark.quick("None-float32", "weight1-float64", "weight1-bfloat16")
     def test_is_float32_where_jax_has_float64_switched_on(self, dtype, weight):
         """Whatever samples and weights are, so that moments may be carried through a scan."""
         with jax.enable_x64(True):

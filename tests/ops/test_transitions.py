@@ -37,6 +37,7 @@ def test_equals_its_paper_and_reads_nothing_that_does_not_count(loss):
 
 @pytest.mark.parametrize("wrong", [-1, ACTIONS, 99])
 @pytest.mark.parametrize("name", [name for name, loss in LOSSES.items() if "a_tm1" in loss.axes])
+@pytest.mark.quick("q--1", "munchausen-99", "categorical_q-3", "quantile_q--1")
 def test_an_action_that_does_not_exist_is_nan_where_it_counts(name, wrong):
     loss = LOSSES[name]
     made = arguments(loss, 6)
@@ -80,6 +81,7 @@ def test_targets_are_constants_unless_asked_otherwise(loss):
             assert bool(np.any(slope != 0)) == (name in loss.predictions), name
 
 
+@pytest.mark.quick("td", "munchausen", "categorical_double_q", "quantile_q")
 def test_one_transition_a_batch_and_a_stream_are_alike(loss):
     """Two episodes with the step between them give what each gives alone; so does each transition alone."""
     made = arguments(loss, 2, (7,))
@@ -102,6 +104,7 @@ def test_one_transition_a_batch_and_a_stream_are_alike(loss):
     np.testing.assert_allclose(np.delete(mapped, 3), np.delete(whole, 3), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.quick("td", "munchausen", "categorical_double_q", "quantile_q")
 def test_rewards_and_weights_may_be_integers_and_the_rest_keeps_its_dtype(loss):
     made = arguments(loss, 3)
     made["r_t"] = np.round(3 * made["r_t"])
@@ -137,6 +140,7 @@ def test_arguments_that_do_not_fit_are_named(loss):
         jax.eval_shape(lambda arrays: loss.function(**arrays, w_tm1=np.ones(4)), made)
 
 
+@pytest.mark.quick("td", "munchausen", "categorical_double_q", "quantile_q")
 def test_finite_at_extremes(loss):
     """Values, logits and rewards of ±1e4."""
     made = arguments(loss, 5)

@@ -54,7 +54,8 @@ def real_bytes(tree):
 def test_the_bound_is_the_bytes_of_a_real_run_and_at_most_those_of_a_real_rollout(overrides):
     decided, settings, _ = placed(**overrides)
     arguments = jax.tree.map(jax.numpy.asarray, (decided.environment, decided.config))
-    run = start(jax.random.key(0), *map(api.trees.as_arrays, arguments), settings)
+    arguments = jax.random.key(0), *map(api.trees.as_arrays, arguments)
+    run = jax.jit(lambda *arguments: start(*arguments, settings))(*arguments)
     shapes = trainer.member_shapes(decided.environment, decided.config, settings)
     sizes = sizes_of(decided.run, settings)
     parts = limits.needed_bytes(sizes, limits.unit_bytes(shapes, sizes), ONE)
@@ -62,16 +63,15 @@ def test_the_bound_is_the_bytes_of_a_real_run_and_at_most_those_of_a_real_rollou
     own = (run.state.env, run.state.last, run.timestep, run.memory, run.episodes, run.learner.local)
     assert parts["environments"] == 2 * real_bytes(own)
     assert parts["pool of starts"] == 2 * real_bytes(run.state.pool)
-    algorithm = run.config.algorithm(spec_of(run.environment))
-    rollout_state = RolloutState(run.state, run.timestep, run.memory, run.episodes, no_ended_episodes())
-    _, trajectory = rollout(
-        batch_of(run.environment, settings),
-        algorithm,
-        algorithm.policy(run.learner, Clock.zero()),
-        rollout_state,
-        run.key,
-        16,
-    )
+
+    @jax.jit
+    def rolled_out(run):
+        algorithm = run.config.algorithm(spec_of(run.environment))
+        state = RolloutState(run.state, run.timestep, run.memory, run.episodes, no_ended_episodes())
+        policy = algorithm.policy(run.learner, Clock.zero())
+        return rollout(batch_of(run.environment, settings), algorithm, policy, state, run.key, 16)[1]
+
+    trajectory = rolled_out(run)
     # Of one seed, since the other's rollout comes later; observation, reward, discount and `last` of each step.
     assert parts["rollout"] == 16 * 4 * (4 * 4 + 4 + 4 + 1)
     assert parts["rollout"] < real_bytes(trajectory)

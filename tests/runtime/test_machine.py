@@ -87,6 +87,7 @@ MY_LIMIT = "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=
 
 
 @pytest.mark.parametrize("own,answer", [("", "True"), (MY_LIMIT, "False"), ("file", "False")])
+@pytest.mark.quick("-True", "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=10-False")
 def test_a_fresh_process_compiles_a_small_loop_as_one_kernel(own, answer, tmp_path):
     if own == "file":
         own = str(tmp_path / "flags")

@@ -106,7 +106,7 @@ REMEMBERING = {
 
 
 @pytest.mark.parametrize("settings", [{}, NORMALISED, REMEMBERING])
-@pytest.mark.quick("settings0", "settings2")
+@pytest.mark.quick("settings2")
 def test_the_number_of_groups_does_not_change_the_mathematics(settings, monkeypatch):
     """One trajectory, whole or split over two groups; with one minibatch there is no shuffle to differ."""
     if settings is REMEMBERING:  # its larger arrays are summed each by itself

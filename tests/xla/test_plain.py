@@ -133,14 +133,18 @@ def test_both_forms_of_everything_learn_the_same(tmp_path, environment):
         np.testing.assert_allclose(found["0"][name], found["1"][name], rtol=1e-3, atol=1e-4, err_msg=name)
 
 
-def test_the_contracts_hold_in_the_plain_form():
-    run_tests(
-        "tests/algos/test_contract.py::test_an_update_learns_something_finite[a2c]",
-        "tests/algos/test_contract.py::test_an_update_learns_something_finite[ppo with memory]",
-        "tests/nets/memory/test_cores.py::test_a_layer_equals_flaxs_cell[lstm]",
-        "tests/envs/test_batch.py::test_rollout_equals_a_loop_over_single_environments[fresh-8]",
-        timeout=240,
-    )
+CONTRACTS = {
+    "update": "tests/algos/test_contract.py::test_an_update_learns_something_finite[a2c]",
+    "replay": "tests/algos/test_contract.py::test_an_update_learns_something_finite[ppo with memory]",
+    "core": "tests/nets/memory/test_cores.py::test_a_layer_equals_flaxs_cell[lstm]",
+    "batch": "tests/envs/test_batch.py::test_rollout_equals_a_loop_over_single_environments[fresh-8]",
+}
+
+
+@pytest.mark.parametrize("names", [("core", "batch"), ("update", "replay")], ids="-".join)
+@pytest.mark.quick("core-batch")
+def test_the_contracts_hold_in_the_plain_form(names):
+    run_tests(*(CONTRACTS[name] for name in names), timeout=240)
 
 
 @pytest.mark.full

@@ -37,6 +37,7 @@ def test_a_product_and_its_gradient_are_those_of_the_plain_form(outputs):
     [(2, 64, 8), (64, 4, 8), (64, 64, 16), (64, 64, 17), (128, 128, 8)],
     ids=["few outputs", "few inputs", "single rows", "many rows", "large"],
 )
+@pytest.mark.quick("few outputs", "single rows", "many rows")
 def test_few_rows_give_what_the_plain_form_gives(outputs, inputs, rows):
     """Values and gradients within the rounding of sums of at most 128 products."""
     kernel, x, weights, bias = drawn(outputs, inputs, rows)

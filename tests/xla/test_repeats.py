@@ -55,6 +55,7 @@ def function(parameters, rows):
 
 
 @pytest.mark.parametrize("kinds, computed", [(1, 16), (16, 16), (17, 32), (32, 32), (33, 64), (64, 64)])
+@pytest.mark.quick("1-16", "33-64")
 def test_results_and_gradients_are_those_of_every_row(kinds, computed):
     tree = rows(kinds)
     keys = jax.random.split(jax.random.key(1), 3)
@@ -86,6 +87,7 @@ def test_a_few_rows_are_computed_as_they_are():
 
 
 @pytest.mark.parametrize("beside, encoder", [(True, "cnn"), (False, "one_hot")])
+@pytest.mark.quick("False-one_hot")
 def test_a_torso_gives_what_it_would_give_row_by_row(monkeypatch, beside, encoder):
     """Features, memories and gradients, of a network that sees a grid and a direction; some rows are equal."""
     spec = EnvSpec(Dict({"direction": Discrete(4), "view": GRID}), Discrete(3))

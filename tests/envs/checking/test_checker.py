@@ -27,12 +27,22 @@ from shoal.envs.checking.checker import RULES, Finding, check, report
 from shoal.errors import ShoalError
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
 
+# Found as another is, though the checker gives the rest up for another reason or at another moment.
+ALIKE = (
+    "SleepsInACallback",
+    "LoopsInStep",
+    "MutatesItself",
+    "GlobalCounter",
+    "PythonRandomInJit",
+    "NumpyRandom",
+)
+
 
 def repeats_a_rule(name):
     """Whether an environment that is run, and not refused at sight, breaks a rule that one before it breaks."""
     rules = CASES[name].rules
     first = next(other for other, case in CASES.items() if case.rules == rules)
-    return name == "SleepsInACallback" or ("not-checked" not in rules and name != first)
+    return name in ALIKE or ("not-checked" not in rules and name != first)
 
 
 @pytest.mark.parametrize(
@@ -307,7 +317,7 @@ GOOD = {
 
 
 @pytest.mark.parametrize("name", GOOD)
-@pytest.mark.quick("Everything", "KeyInState", "BudgetThatShows", "CopiesItsState")
+@pytest.mark.quick("Everything", "KeyInState")
 def test_nothing_is_found_in_a_good_environment(name):
     assert check(GOOD[name]()) == []
 
@@ -315,7 +325,7 @@ def test_nothing_is_found_in_a_good_environment(name):
 @pytest.mark.parametrize(
     "name", ["CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Acrobot-v1", "Pendulum-v1"]
 )
-@pytest.mark.quick("CartPole-v1", "Pendulum-v1")
+@pytest.mark.quick("Pendulum-v1")
 def test_nothing_is_found_in_a_classic_environment(name):
     assert check(make(name)) == []
 
@@ -326,17 +336,19 @@ def test_nothing_is_found_in_a_grid_world(name):
     assert check(make(name), keys=4, steps=32) == []
 
 
-def test_the_keys_of_every_environment_reach_what_is_drawn():
-    key = jax.random.key(0)
-    for name in environments():
-        env = make(name)
-        assert list(check_key_flow(env, trace(env, key, lambda doing: None), key)) == [], name
+@pytest.mark.parametrize("name", environments())
+@pytest.mark.quick(
+    "CartPole-v1", "Pendulum-NoVelocity-v1", "MemoryChain-v0", "MiniGrid-DoorKey-5x5", "XLand-MiniGrid-R1-9x9"
+)
+def test_the_keys_of_every_environment_reach_what_is_drawn(name):
+    key, env = jax.random.key(0), make(name)
+    assert list(check_key_flow(env, trace(env, key, lambda doing: None), key)) == []
 
 
 @pytest.mark.parametrize(
     "name", [name for name, value in vars(probes).items() if hasattr(value, "best_action")]
 )
-@pytest.mark.quick("ConstantReward", "DelayedReward")
+@pytest.mark.quick("DelayedReward")
 def test_a_probe_is_found_only_to_be_as_simple_as_it_is_meant(name):
     env = getattr(probes, name)()
     simple = {finding.rule for finding in check(env)}
@@ -351,7 +363,7 @@ ODD = [None, "text", (), [], {}, 3, 1.5, object(), np.float64(1), np.array("x"),
 
 @pytest.mark.parametrize("field", ["observation", "reward", "discount", "first", "last", "alive", "info"])
 @pytest.mark.parametrize("method", ["reset", "step"])
-@pytest.mark.quick("reset-observation", "step-reward", "step-info")
+@pytest.mark.quick("reset-observation", "step-info")
 def test_odd_values_in_a_timestep_are_findings_and_no_errors(method, field):
     harmless = {
         "alive": [None],

@@ -19,6 +19,7 @@ STEPS = 250  # beyond Pendulum's time limit
 
 
 @EACH
+@pytest.mark.quick("CartPole-NoVelocity-v1")
 def test_steps_are_gymnasiums_without_the_hidden_entries(name):
     env, (full, seen) = make(name), NAMES[name]
     theirs = gymnasium.make(full, disable_env_checker=True)
@@ -86,7 +87,7 @@ def test_parameters_and_limit_are_those_of_the_whole_environment(name):
 
 
 @EACH
-@pytest.mark.quick("Pendulum-NoVelocity-v1")
+@pytest.mark.quick("CartPole-NoVelocity-v1")
 def test_the_checker_finds_nothing(name):
     assert check(make(name), keys=4, steps=40) == []
 

@@ -124,6 +124,7 @@ def some_steps(name):
 
 
 @pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.quick("MiniGrid-MemoryS8", "XLand-MiniGrid-R4-13x13")
 def test_an_image_is_the_symbols_tile_for_tile(name):
     world, _, symbols, images = some_steps(name)
     view, size = world.view_size, world.image_tile_size

@@ -85,6 +85,7 @@ def flax_cell(kind, layer):
 
 
 @pytest.mark.parametrize("kind", ["gru", "lstm", "rnn", "mgu"])
+@pytest.mark.quick("lstm", "mgu")
 def test_a_layer_equals_flaxs_cell(kind):
     core = made(kind)
     x, _, key = drawn()
@@ -127,6 +128,7 @@ def numpy_step(kind, layer, x, h, c):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("layers, outputs", [(1, "last"), (3, "last"), (3, "sum")])
+@pytest.mark.quick("1-last-rnn", "3-last-mgu", "3-sum-lstm", "1-last-gru", "3-sum-mingru")
 def test_equals_a_loop_in_numpy_with_resets(kind, layers, outputs):
     """Each sequence, step and layer by itself; memory and what is remembered of it too."""
     core = made(kind, layers=layers, outputs=outputs)
@@ -148,6 +150,7 @@ def test_equals_a_loop_in_numpy_with_resets(kind, layers, outputs):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.quick("gru", "mingru")
 def test_step_by_step_and_by_chunks_equal_the_whole(kind):
     """Acting (T = 1) and replaying from the memory at any step give what one unroll gives."""
     core = made(kind, layers=2)
@@ -166,6 +169,7 @@ def test_step_by_step_and_by_chunks_equal_the_whole(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.quick("lstm", "mingru")
 def test_a_reset_makes_two_sequences_of_one_for_every_pattern(kind):
     """All 2^4 patterns of resets at once: each stretch between resets is as if it were alone."""
     core, steps = made(kind), 4
@@ -186,6 +190,7 @@ def test_a_reset_makes_two_sequences_of_one_for_every_pattern(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.quick("rnn", "mingru")
 def test_a_reset_stops_nan_and_the_gradient(kind):
     core = made(kind)
     x, _, key = drawn()
@@ -208,6 +213,7 @@ def test_a_reset_stops_nan_and_the_gradient(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.quick("lstm", "mingru")
 def test_gradients_by_finite_differences(kind):
     core = made(kind, layers=2, outputs="sum")
     x, first, key = drawn(steps=4)
@@ -219,6 +225,7 @@ def test_gradients_by_finite_differences(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.quick("lstm", "mingru")
 def test_gradients_are_finite_at_extreme_inputs(kind):
     core = made(kind)
     gradient = jax.jit(
@@ -231,7 +238,7 @@ def test_gradients_are_finite_at_extreme_inputs(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.quick("gru", "mingru")
+@pytest.mark.quick("mingru")
 def test_contract(kind):
     """A pytree of floats, the same structure each time, any batch axes, and vmap over members."""
     cores = [RecurrentCore(IN, SIZE, kind, layers=2, key=jax.random.key(seed)) for seed in (0, 1)]
@@ -307,6 +314,7 @@ def test_the_input_projection_stands_outside_the_loop():
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if CELLS[kind].step])
+@pytest.mark.quick("gru")
 def test_the_gradient_is_that_of_the_plain_loop(kind):
     """Of every parameter, the inputs and the first memory, against JAX's own gradient of a loop over steps."""
     core = made(kind, layers=2, outputs="sum")
@@ -348,6 +356,7 @@ def test_the_gradient_is_that_of_the_plain_loop(kind):
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if CELLS[kind].keep_gates])
+@pytest.mark.quick("lstm", "mingru")
 def test_a_latch_keeps_what_was_when_it_was_opened(kind):
     """Units 0 to 3 of 8 are opened by input 2, at step 3: what comes then stays, and what comes later passes by."""
     options = dict(latches=4, latch_input=2, key=jax.random.key(0))
@@ -401,6 +410,7 @@ def test_bad_input_is_named():
 
 
 @pytest.mark.parametrize("kind", [kind for kind, cell in CELLS.items() if cell.step])
+@pytest.mark.quick("gru", "lstm")
 def test_both_forms_of_unrolling_a_cell_agree(kind):
     """Values bit for bit; gradients within the rounding of sums over steps and sequences."""
     layer = made(kind).layers[0]

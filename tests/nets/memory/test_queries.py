@@ -32,6 +32,7 @@ def cells_of(rng, *batch_shape):
 
 
 @pytest.mark.parametrize("batch_shape", [(), (6,), (5, 6)])
+@pytest.mark.quick("batch_shape0", "batch_shape2")
 def test_a_query_finds_the_cells_of_both_kinds(batch_shape):
     cells = cells_of(np.random.default_rng(0), *batch_shape)
     found = asking(3, 1)(jnp.zeros((*batch_shape, 1)), cells)

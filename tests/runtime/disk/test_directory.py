@@ -194,6 +194,7 @@ def test_policies_can_be_saved_where_an_event_loop_runs(run):
 
 
 @pytest.mark.parametrize("moment", ["write_arrays", "write_json", "shutil.rmtree"])
+@pytest.mark.quick("write_arrays", "shutil.rmtree")
 def test_a_kill_while_saving_leaves_the_old_policy_or_the_new(run, moment):
     """Kills a process at its first, second ... call within a save, and reads what it left."""
     run.save_policy("best", {"w": np.zeros(2)}, {"version": 0})

@@ -260,6 +260,7 @@ def test_nothing_is_put_down_outside(our_step):
 
 
 @pytest.mark.parametrize("cell", [(200, 3), (9, 3), (3, 9), (9, 9)])
+@pytest.mark.quick("cell0", "cell3")
 def test_no_tile_lies_on_a_cell_outside(our_step, cell):
     where = {"place": (4, 4), "direction": 0, "goal": (GoalKind.TILE_ON_POSITION, *WALL, *cell)}
     ours, theirs = one_step(our_step, Action.TURN_LEFT, **where)

@@ -65,6 +65,7 @@ def test_a_file_of_the_original_is_read_as_the_original_reads_it():
 
 @pytest.mark.parametrize("protocol", range(6))
 @pytest.mark.parametrize("array", [np.asarray, np.asfortranarray, jnp.asarray, lambda x: x.astype(np.int64)])
+@pytest.mark.quick("asarray0-0", "asarray0-2", "asfortranarray-4", "asarray1-3", "asarray1-5")
 def test_every_way_to_pickle_an_array_is_read(array, protocol):
     save_bz2_pickle(contents(array), FILE, protocol)
     expected = generate(60, PUBLISHED["small"], seed=2)
@@ -311,6 +312,7 @@ def mutated(content, rng):
 
 
 @pytest.mark.parametrize("protocol", range(6))
+@pytest.mark.quick("2")
 def test_whatever_is_changed_in_a_pickle_it_is_read_or_refused_in_a_sentence(protocol):
     rng = np.random.default_rng(protocol)
     sound = [pickle.dumps(contents(array), protocol) for array in (np.asarray, jnp.asarray)]
