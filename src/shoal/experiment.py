@@ -123,8 +123,12 @@ def _check_effects(
     overrides: Mapping[str, Any], environment: Environment, run: RunConfig, config: Any
 ) -> None:
     """Raise ShoalError for a setting that the caller gave and that has no effect with the others."""
-    values = {"action_space": environment.action_space, "observation_space": environment.observation_space}
+    values: dict[str, Any] = {
+        "action_space": environment.action_space,
+        "observation_space": environment.observation_space,
+    }
     values |= settings.flat(run) | settings.flat(config)
+    values["has_memory"] = bool(getattr(getattr(config, "network", None), "has_memory", False))
     check_needs(overrides, values, {**run.needs, **settings.needs_of(config)})
 
 

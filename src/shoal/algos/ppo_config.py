@@ -18,7 +18,8 @@ from shoal.types import Algorithm, EnvSpec
 # The orders of all passes are drawn ahead, and one update should end while somebody waits.
 MAX_EPOCHS = 10_000
 _PENALTY = Needs("surrogate", ("penalty",))
-_CORE = Needs("core", other_than=("none",), such_as="gru")
+_CORE = Needs("core", other_than=("none",), such_as="gru")  # of Shoal's own network
+_MEMORY = Needs("has_memory", (True,))  # of another
 
 
 @trees.struct
@@ -33,7 +34,7 @@ class PPOConfig(settings.Nested):
         "dpo_alpha": (Needs("surrogate", ("dpo",)),),
         "dpo_beta": (Needs("surrogate", ("dpo",)),),
         "vf_clip_coef": (Needs("clip_vloss", (True,)),),
-        **dict.fromkeys(("chunk_length", "burn_in", "memory_lasts"), (_CORE,)),
+        **dict.fromkeys(("chunk_length", "burn_in", "memory_lasts"), (_CORE, _MEMORY)),
         "action_scaling": (
             Needs("action_space", kinds=("Box",)),
             Needs("distribution", ("auto", "normal")),

@@ -334,3 +334,23 @@ def test_shoals_own_networks_pass(core, shared):
         first_flag=True,
     )
     check_network(networks._Builder(config), SPEC)
+
+
+def test_chunks_need_a_memory(tmp_path):
+    """Of a network of one's own too; what a preset says of chunks is left without effect."""
+
+    class Forgets(nnx.Module):
+        def __init__(self, spec, *, key):
+            self.mlp = MLP(2, (), 2, key=key)
+
+        def policy(self, observation, action_mask=None):
+            return Categorical(self.mlp(observation))
+
+        def value(self, observation):
+            return self.mlp(observation)[..., 0]
+
+    with pytest.raises(
+        ShoalError, match="chunk_length=4 has no effect with has_memory=False; it needs has_memory=True"
+    ):
+        shoal.train("CartPole-NoVelocity-v1", network=Forgets, chunk_length=4, run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -136,6 +136,11 @@ class NetworkConfig:
     """Starts a continuous policy with this standard deviation; static, since it shapes the network."""
 
     @property
+    def has_memory(self) -> bool:
+        """Whether the network carries a memory from step to step."""
+        return self.core != "none"
+
+    @property
     def looks(self) -> bool:
         """Whether the memory looks for things among the cells of a grid."""
         return self.core != "none" and self.queries > 0
@@ -231,6 +236,21 @@ class NetworkClass:
         """
         return _imported(self.network_class)
 
+    @property
+    def has_memory(self) -> bool:
+        """Whether the class declares that its networks have a memory."""
+        return bool(getattr(self.imported(), "has_memory", False))
+
+    @property
+    def previous_action(self) -> bool:
+        """Whether a network with memory is shown the previous action."""
+        return bool(getattr(self.imported(), "previous_action", True))
+
+    @property
+    def previous_reward(self) -> bool:
+        """Whether a network with memory is shown the previous reward."""
+        return bool(getattr(self.imported(), "previous_reward", True))
+
     def build(self, spec: EnvSpec, key: Array) -> PyTree:
         """A new network of the class."""
         return self.imported()(spec, key=key)
@@ -277,20 +297,13 @@ def name_of(network: Any) -> Any:
 
 
 def has_memory(network: NetworkSettings) -> bool:
-    """Whether a network remembers from step to step: Shoal's own with a core, another where it declares so."""
-    if isinstance(network, NetworkConfig):
-        return network.core != "none"
-    return bool(getattr(_declaring(network), "has_memory", False))
+    """Report whether a network carries a memory: Shoal's own with a core, another if it declares so."""
+    return bool(getattr(network, "has_memory", False))
 
 
 def shows(network: NetworkSettings, name: str) -> bool:
-    """Whether a network with memory is shown the `previous_action` or the `previous_reward`; by default it is."""
-    return bool(getattr(_declaring(network), name, True))
-
-
-def _declaring(network: NetworkSettings) -> Any:
-    """Return the object with a network's declarations: its settings, or its class if it has none."""
-    return network.imported() if isinstance(network, NetworkClass) else network
+    """Report whether a network with memory is shown the `previous_action` or the `previous_reward`; the default."""
+    return bool(getattr(network, name, True))
 
 
 def widest_layer(network: NetworkSettings) -> int:
