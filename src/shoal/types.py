@@ -197,7 +197,7 @@ def transitions(trajectory: Trajectory) -> Transitions:
     after = jax.tree.map(lambda x: x[1:], trajectory.timesteps)
     is_transition = ~trajectory.timesteps.last[:-1]
     return Transitions(
-        weight=is_transition.astype(jnp.float32),
+        weight=jnp.where(trajectory.timesteps.last[:-1], 0.0, 1.0),
         discount=after.discount,
         terminated=is_transition & after.terminated,
         truncated=is_transition & after.truncated,

@@ -200,7 +200,7 @@ def everything(config, spec, key):
     """What acting gave, and what the update's own functions make of it at each chunk length."""
     learner, trajectory, values = acted(config, spec, key)
     network, found = learner.shared.network, {}
-    _, replayed_values, _ = ppo.replay_rollout(config, spec, learner, trajectory)
+    replayed_values = ppo.replay_rollout(config, spec, learner, trajectory)[1].value
     for length, burn_in in CHUNKS:
         chosen = dataclasses.replace(config, chunk_length=length, burn_in=burn_in)
         rows, prepared, _ = ppo.prepare(chosen, spec, (), learner, trajectory)
@@ -302,11 +302,11 @@ def test_the_critics_memory_goes_on_with_the_next_rollout():
             return Trajectory(steps, *cut, memory)
 
         each_step = dataclasses.replace(config, chunk_length=1)
-        _, _, before = ppo.replay_rollout(each_step, DISCRETE, learner, trajectory)
+        before = ppo.replay_rollout(each_step, DISCRETE, learner, trajectory)[1].starts
         _, second, _ = ppo.prepare(config, DISCRETE, (), learner, part(0, 4, trajectory.memory))
         carry = jax.tree.map(lambda x: x[4], before.actor)
         rest = part(4, 6, memories.Memory(carry, (), ()))
-        return values[4:], ppo.replay_rollout(config, DISCRETE, second, rest)[1]
+        return values[4:], ppo.replay_rollout(config, DISCRETE, second, rest)[1].value
 
     np.testing.assert_allclose(*both(jax.random.key(3)), atol=1e-5)
 
@@ -337,7 +337,8 @@ def test_the_gradient_is_that_of_stepping_through_each_chunk():
         parts, merge = optimisers.split_parameters(chosen.optimization, moved, is_split=chosen.is_split)
         summed = ppo.summed_gradient(chosen, merge, rows, jnp.float32(1), parts, jnp.asarray(True))[0]
 
-        inputs, _, before = ppo.replay_rollout(chosen, DISCRETE, learner, trajectory)
+        inputs, replayed = ppo.replay_rollout(chosen, DISCRETE, learner, trajectory)
+        before = replayed.starts
         whole, _, _ = ppo.prepare(
             dataclasses.replace(config, chunk_length=0), DISCRETE, (), learner, trajectory
         )
@@ -373,7 +374,8 @@ def test_burning_in_is_running_over_the_steps_before():
         learner, trajectory, _ = acted(config, DISCRETE, key)
         network = noisy(learner.shared.network, jax.random.key(9))
         rows, _, _ = ppo.prepare(config, DISCRETE, (), learner, trajectory)
-        inputs, _, before = ppo.replay_rollout(config, DISCRETE, learner, trajectory)
+        inputs, replayed = ppo.replay_rollout(config, DISCRETE, learner, trajectory)
+        before = replayed.starts
         fresh = sequences.unroll(
             network, jax.tree.map(lambda x: x[1], before), jax.tree.map(lambda x: x[1:6], inputs)
         ).value[2:]

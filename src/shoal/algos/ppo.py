@@ -192,7 +192,8 @@ def prepare(
     weight, discount = steps.weight, config.gamma * steps.discount
     reward, learner = scale_rewards(config, axis, learner, after, weight)
 
-    inputs, value, starts = replay_rollout(config, spec, learner, trajectory)
+    inputs, replayed = replay_rollout(config, spec, learner, trajectory)
+    value = replayed.value
     gae = jax.vmap(returns.gae, in_axes=(1, 1, 1, 1, 1, None, 1), out_axes=1)
     advantage = gae(reward, discount, after.last, value[:-1], value[1:], config.gae_lambda, weight)
     target = advantage + value[:-1]
@@ -228,23 +229,21 @@ def prepare(
         **metric_means.moment_metrics("value", value[:-1], weight, axis),
         **metric_means.moment_metrics("advantage", advantage, weight, axis),
     }
-    if starts:
-        local = memories.unpack_local(learner.local)._replace(
-            critic=jax.tree.map(lambda x: x[-1], starts.critic)
-        )
+    if jax.tree.leaves(replayed.critic):
+        local = memories.unpack_local(learner.local)._replace(critic=replayed.critic)
         learner = learner._replace(local=memories.pack_local(local))
     rows = minibatches.to_rows(config, rows)._replace(
-        start=minibatches.chunk_starts(config, step_inputs, without_last(starts))
+        start=minibatches.chunk_starts(config, step_inputs, replayed.starts)
     )
     return rows, learner, metrics
 
 
 def replay_rollout(
     config: PPOConfig, spec: EnvSpec, learner: Learner, trajectory: Trajectory
-) -> tuple[NetworkInputs, Array, PyTree]:
-    """Return the network's inputs at each of T+1 steps, its values [T+1, N], and its memories at the chunks' starts.
+) -> tuple[NetworkInputs, sequences.Replayed]:
+    """Return the network's inputs at each of T+1 steps, its values, and its memories at the chunks' starts.
 
-    With the parameters that acted; the last of the memories is from before step T. A network without memory, and a
+    With the parameters that acted. A network without memory, and a
     critic with one of its own, runs once over all steps; the memories that acting kept are not computed again.
     """
     memory = memories.unpack(trajectory.memory)
@@ -252,9 +251,9 @@ def replay_rollout(
     previous = memories.previous_actions(spec, memory.action, raw_actions(trajectory))
     inputs = memories.network_inputs(config, trajectory.timesteps, observation, previous)
     carries = Memories(memory.carry, memories.unpack_local(learner.local).critic)
-    num_steps = len(trajectory.actions)
-    steps = (*minibatches.start_steps(config, num_steps), num_steps)
-    return inputs, *memories.values(learner.shared.network, carries, trajectory.extras.memory, inputs, steps)
+    steps = minibatches.start_steps(config, len(trajectory.actions))
+    network, after = learner.shared.network, trajectory.extras.memory
+    return inputs, memories.replay(network, carries, after, inputs, steps)
 
 
 def raw_actions(trajectory: Trajectory) -> Array:
@@ -264,7 +263,7 @@ def raw_actions(trajectory: Trajectory) -> Array:
 
 
 def without_last(tree: PyTree) -> PyTree:
-    """All but the last entry: of T+1 time-steps those that an action was taken at."""
+    """The entries of T+1 time-steps that an action was taken at: all but the last."""
     return jax.tree.map(lambda x: x[:-1], tree)
 
 

@@ -133,18 +133,18 @@ def policy_step(actor: PyTree, carry: PyTree, inputs: NetworkInputs) -> tuple[Py
     return sequences.policy_step(actor, carry, inputs)
 
 
-def values(
+def replay(
     network: PyTree, carries: Memories, after: PyTree, inputs: NetworkInputs, steps: Sequence[int]
-) -> tuple[Array, PyTree]:
-    """The values of T+1 steps, [T+1, N], and the memories from before some of them; () for none.
+) -> sequences.Replayed:
+    """Compute the values of T+1 steps, [T+1, N], and the memories from before some of them; () without memory.
 
     Args:
       network: whose parameters acted.
       carries: from before the first step.
       after: the actor's memories from after each of the T steps that it acted at, or () (`sequences.replay`).
       inputs: at all T+1 steps.
-      steps: numbers of those whose memories are asked for, the last of which is T.
+      steps: numbers of those whose memories are asked for.
     """
     if isinstance(inputs.first, tuple):
-        return network.value(inputs.observation), ()
+        return sequences.Replayed(network.value(inputs.observation), Memories(()), ())
     return sequences.replay(network, carries, after, inputs, steps)

@@ -392,5 +392,16 @@ class SharedRecurrentActorCritic(RecurrentActorCritic):
         return memory, (self.actor.distribution(features, inputs.action_mask), self.critic(features))
 
     def values_after(self, memories: Carry, inputs: NetworkInputs) -> Array:
-        """The values of steps that `memories` are from after: no more than the critic's layers; any leading axes."""
-        return self.critic(self.actor.torso.features_of(memories, inputs.observation))
+        """Compute the values of T+1 steps from the memories after T of them: no more than the layers after the core.
+
+        Args:
+          memories: from after each of the first T steps, [T, N, ...].
+          inputs: [T+1, N, ...]; only the last is run.
+        """
+        last_memory, last_inputs = (
+            jax.tree.map(lambda x: x[-1], memories),
+            jax.tree.map(lambda x: x[-1:], inputs),
+        )
+        _, last_features = self.actor.features(last_memory, last_inputs, last_inputs.first)
+        earlier = self.actor.torso.features_of(memories, jax.tree.map(lambda x: x[:-1], inputs.observation))
+        return self.critic(jnp.concatenate([earlier, last_features]))

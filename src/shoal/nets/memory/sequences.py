@@ -45,8 +45,8 @@ class SequenceModule(Protocol):
     - `stores_memories = True` says that a memory is small enough to be stored for each step of a rollout, so that the
       update need not compute it again;
     - `unroll(memory, inputs, first)` is `apply` with a third result: the memories from before each step, [T, N, ...];
-    - `values_after(memories, inputs)`, of a joint module that keeps its memories: the values of steps that `memories`
-      are from after, any leading axes.
+    - `values_after(memories, inputs)`, of a joint module that stores its memories: the values of T+1 steps, where
+      `memories` are from after each of the first T.
     """
 
     def initial(self, batch_shape: tuple[int, ...]) -> PyTree:
@@ -110,48 +110,46 @@ def stores_memories(actor: Any) -> bool:
     return getattr(actor, "stores_memories", False) and not uses_plain_form("store_memories")
 
 
+class Replayed(NamedTuple):
+    """The outputs of `replay`."""
+
+    value: Array  # [T+1, N]
+    starts: Memories  # from before each of the steps that were asked for, [S, N, ...]
+    critic: PyTree  # the critic's memory from before step T, [N, ...]
+
+
 def replay(
     network: Any, memories: Memories, after: PyTree, inputs: NetworkInputs, steps: Sequence[int]
-) -> tuple[Array, Memories]:
-    """The values of T+1 steps, and the memories from before some of them, with the parameters that acted.
+) -> Replayed:
+    """Compute the values of T+1 steps, and the memories from before some of them, with the parameters that acted.
 
     Args:
       network: the network.
       memories: from before the first step, [N, ...].
       after: the actor's from after each of the first T steps, [T, N, ...]; () where it does not keep them.
       inputs: [T+1, N, ...].
-      steps: numbers of steps in ascending order, repeated ones included; the last is T.
-
-    Returns:
-      the values [T+1, N], and the memories from before each of `steps`, [len(steps), N, ...].
+      steps: numbers of steps in ascending order, repeated ones included.
     """
-    kept = jax.tree.leaves(after)
-    before = jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), memories.actor, after) if kept else ()
-    index = jnp.asarray(steps)
-    at_steps = jax.tree.map(lambda x: x[index], before)
+    stored = jax.tree.leaves(after)
+    before = (
+        jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), memories.actor, after) if stored else ()
+    )
+    actor = jax.tree.map(lambda x: x[jnp.asarray(steps)], before)
     if is_joint(network):
-        if kept and hasattr(network, "values_after"):
-            return _values_after(network, after, inputs), Memories(at_steps)
-        (_, value), at_steps = apply_in_parts(network, memories.actor, inputs, steps)
-        return value, Memories(at_steps)
-    if not kept:
-        _, at_steps = apply_in_parts(network.actor, memories.actor, inputs, steps)
-    value, critic_at_steps = apply_in_parts(network.critic, memories.critic, inputs, steps)
-    return value, Memories(at_steps, critic_at_steps)
-
-
-def _values_after(network: Any, after: PyTree, inputs: NetworkInputs) -> Array:
-    """The values of T+1 steps, where the memories from after T of them are known: only the last is run."""
-    last_memory, last_inputs = jax.tree.map(lambda x: x[-1], after), jax.tree.map(lambda x: x[-1:], inputs)
-    _, (_, last) = network.apply(last_memory, last_inputs, last_inputs.first)
-    earlier = network.values_after(after, jax.tree.map(lambda x: x[:-1], inputs))
-    return jnp.concatenate([earlier, last])
+        if stored and hasattr(network, "values_after"):
+            return Replayed(network.values_after(after, inputs), Memories(actor), ())
+        (_, value), actor, _ = apply_in_parts(network, memories.actor, inputs, steps)
+        return Replayed(value, Memories(actor), ())
+    if not stored:
+        _, actor, _ = apply_in_parts(network.actor, memories.actor, inputs, steps)
+    value, critic, last = apply_in_parts(network.critic, memories.critic, inputs, steps)
+    return Replayed(value, Memories(actor, critic), last)
 
 
 def apply_in_parts(
     module: Any, memory: PyTree, inputs: NetworkInputs, steps: Sequence[int]
-) -> tuple[Any, PyTree]:
-    """The outputs of T+1 steps, and the memories from before some of them.
+) -> tuple[Any, PyTree, PyTree]:
+    """Compute the outputs of T+1 steps, and the memories from before some of them.
 
     Args:
       module: a sequence module.
@@ -160,12 +158,16 @@ def apply_in_parts(
       steps: numbers of steps in ascending order, of at most T.
 
     Returns:
-      the outputs [T+1, N, ...], and the memories from before each of `steps`, [len(steps), N, ...].
+      the outputs [T+1, N, ...]; the memories from before each of `steps`, [len(steps), N, ...]; and that from before
+      step T, [N, ...].
     """
     if hasattr(module, "unroll") and not uses_plain_form("unroll_memories"):
         _, outputs, before = module.unroll(memory, inputs, inputs.first)
-        return outputs, jax.tree.map(lambda x: x[jnp.asarray(steps)], before)
-    bounds = sorted({0, *steps, len(inputs.first)})
+        chosen = jax.tree.map(lambda x: x[jnp.asarray(steps)], before)
+        return outputs, chosen, jax.tree.map(lambda x: x[-1], before)
+    last = len(inputs.first) - 1
+    bounds = sorted({0, *steps, last, last + 1})
+    places = {step: i for i, step in enumerate(bounds)}
     memories, outputs = [], []
     while len(bounds) > 1:
         length = bounds[1] - bounds[0]
@@ -183,8 +185,7 @@ def apply_in_parts(
         memories.append(before)
         outputs.append(jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), output))
         bounds = bounds[count:]
-    places = {step: i for i, step in enumerate(sorted({0, *steps}))}
     before = jax.tree.map(lambda *parts: jnp.concatenate(parts), *memories)
     index = jnp.asarray([places[step] for step in steps])
     joined = jax.tree.map(lambda *parts: jnp.concatenate(parts), *outputs)
-    return joined, jax.tree.map(lambda x: x[index], before)
+    return joined, jax.tree.map(lambda x: x[index], before), jax.tree.map(lambda x: x[places[last]], before)
