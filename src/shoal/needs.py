@@ -21,7 +21,8 @@ class Needs:
 
     Classes and functions count by their `module:Name`.
     Attributes:
-      name: the other setting's name, or `action_space` or `observation_space`, the environment's.
+      name: the other setting's name; `action_space` or `observation_space`, the environment's; or `has_memory`, what a
+        network of the caller's own declares.
       values: it must have one of these values.
       kinds: it must be an instance of one of these classes, by their names.
       other_than: it must have any value but these.
@@ -59,7 +60,7 @@ def check_needs(changed: Iterable[str], values: Mapping[str, Any], table: Table)
 
     Args:
       changed: the names of the settings that the caller gave; others may be without effect.
-      values: every setting by its name, and the environment's spaces.
+      values: every setting by its name, the environment's spaces, and what a network of the caller's own declares.
       table: the conditions of the settings.
     Raises:
       ShoalError: the first setting without effect; the sentence says what it needs.
