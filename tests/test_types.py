@@ -77,10 +77,10 @@ class Timed(BanditConfig):
 
 
 def two_updates(groups):
-    settings = Settings(num_envs=4, num_steps=3, total_updates=8, groups=groups)
+    settings = Settings(num_envs=4, num_steps=3, groups=groups)
 
     def train(_):
-        run = start(jax.random.key(0), trees.as_arrays(Halves()), trees.as_arrays(Timed()), settings)
+        run = start(jax.random.key(0), trees.as_arrays(Halves()), trees.as_arrays(Timed()), 8, settings)
         run, _ = update_once(run)
         run, metrics = update_once(run)
         return run, metrics

@@ -58,17 +58,17 @@ def population(
     layout = populations.lay_out(jax.devices()[: run.devices], run.seeds, run.env_groups)
     keys = jnp.stack([jax.random.key(run.seed)])
     environments, configs = (trainer.stack_members(tree, run.seeds) for tree in (environment, config))
-    start = trainer.compile_run(keys, environments, configs, settings, layout).population
+    start = trainer.compile_run(keys, environments, configs, updates, settings, layout).population
     return start, settings, layout
 
 
 def training(make: Callable[[], Environment], config: PPOConfig, sizes: Namespace, updates: int) -> Program:
     """A loop of so many updates a call, as `shoal.train` makes between two log points."""
     run, settings, layout = population(make, config, sizes)
-    count = jnp.int32(updates)
-    advance = compiled(populations.run_program(train, settings, layout), layout, run, count)
+    arguments = jnp.int32(updates), jnp.bool_(True)
+    advance = compiled(populations.run_program(train, settings, layout), layout, run, *arguments)
     jax.block_until_ready(run)
-    return Program(lambda run: advance(run, count), run, updates * sizes.num_envs * sizes.num_steps)
+    return Program(lambda run: advance(run, *arguments), run, updates * sizes.num_envs * sizes.num_steps)
 
 
 def compiled(program, layout: populations.Layout, *arguments):

@@ -10,8 +10,8 @@ from shoal_ppo import compiled, population, ppo
 from shoal import envs
 from shoal.runtime import population as populations
 from shoal.runtime.evaluation import evaluate_policy
-from shoal.runtime.loop import train
-from shoal.runtime.run import Run, start
+from shoal.runtime.loop import start_training, train
+from shoal.runtime.run import Run
 from shoal.runtime.trainer import stack_members
 from shoal.types import Clock, spec_of
 
@@ -22,10 +22,14 @@ def build(sizes: Namespace) -> Solver:
     updates, epochs = settings.pop("updates_per_evaluation"), settings.pop("num_epochs")
     config = ppo(update_epochs=epochs, **settings)
     run, static, layout = population(lambda: envs.make("CartPole-v1"), config, sizes)
-    count = jnp.int32(updates)
-    advance = compiled(populations.run_program(train, static, layout), layout, run, count)
-    begin = populations.start_program(start, static, layout)
-    stacks = stack_members(envs.make("CartPole-v1"), 1), stack_members(config.resolved(), 1)
+    arguments = jnp.int32(updates), jnp.bool_(True)
+    advance = compiled(populations.run_program(train, static, layout), layout, run, *arguments)
+    begin = populations.start_program(start_training, static, layout)
+    stacks = (
+        stack_members(envs.make("CartPole-v1"), 1),
+        stack_members(config.resolved(), 1),
+        run.total_updates,
+    )
 
     @jax.jit
     def score(run: Run, key: jax.Array) -> jax.Array:
@@ -39,7 +43,7 @@ def build(sizes: Namespace) -> Solver:
 
     return Solver(
         start=lambda seed: begin((jnp.stack([jax.random.key(seed)]), *stacks)),
-        advance=lambda run: advance(run, count)[0],
+        advance=lambda run: advance(run, *arguments)[0],
         score=lambda run, number: float(score(run, jax.random.key(number))),
         steps=updates * sizes.num_envs * sizes.num_steps,
     )

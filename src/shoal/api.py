@@ -191,6 +191,7 @@ def run_experiment(
             trainer.seed_keys(run),
             trainer.stack_members(experiment.environment, run.seeds),
             trainer.stack_members(experiment.config, run.seeds),
+            run.total_updates,
             settings,
             layout,
             check=lambda shapes: RunDirectory.check(run.run_dir or None, policy_files.check_storable(shapes)),
@@ -217,7 +218,7 @@ def _save_results(
     directory: RunDirectory,
     reporter: reports.Reporter,
     trained: trainer.TrainedPopulation,
-    absolute: Future[Callable],
+    absolute: Future[trainer.EvaluationPrograms],
     import_seconds: float,
 ) -> TrainedRun:
     """Save all files of a finished run, the policies first.

@@ -246,6 +246,9 @@ class Mean(NamedTuple):
 
 
 Metrics = Mapping[str, Mean]
+Checks = Mapping[
+    str, Array
+]  # by the name of a quantity, whether it is not finite, scalars: the run then stops
 
 
 class Algorithm(NamedTuple):
@@ -256,8 +259,8 @@ class Algorithm(NamedTuple):
     policy: Callable[[Learner, Clock], Policy]
     act: Callable[..., tuple[Memory, PyTree, PyTree]]
     # act: (policy, memory, timestep, key, *, greedy) -> (Memory, Action, Extras)
-    update: Callable[..., tuple[Learner, Metrics]]
-    # update: (learner, trajectory, keys, clock) -> (Learner, Metrics)
+    update: Callable[..., tuple[Learner, Metrics] | tuple[Learner, Metrics, Checks]]
+    # update: (learner, trajectory, keys, clock) -> (Learner, Metrics), or with Checks as a third
     inherit: Callable[..., Learner] | None = None
     # inherit: (learner, saved) -> Learner: a new learner with what another run had learned. `saved` maps the names
     # of the leaves of that run's `learner.shared` to arrays. None: the algorithm cannot start from another run.

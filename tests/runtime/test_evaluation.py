@@ -278,16 +278,17 @@ def test_evaluating_the_best_policy_again_gives_its_score(improved):
 def test_the_absolute_metric_has_keys_of_its_own(improved):
     """Equal policies are scored on other episodes than those that chose them."""
     population, _ = improved
-    absolute = jax.jit(evaluation.evaluate_best, static_argnums=1)
+    absolute = jax.jit(evaluation.evaluate, static_argnums=1)
     results = []
     for k in range(2):
         run = jax.tree.map(lambda x, k=k: x[k], population)
         run = dataclasses.replace(
             run, environment=dataclasses.replace(run.environment, bonus=jnp.float32(1.0))
         )
-        metrics = absolute(run, EPISODES)
+        subject = evaluation.Subject(best=True, episodes=EPISODES)
+        _, metrics = absolute(run, subject)
         assert float(metrics["return_mean"]) != float(run.best.score)
-        assert_equal(metrics, absolute(run, EPISODES))
+        assert_equal(metrics, absolute(run, subject)[1])
         results.append(values(metrics))
     assert results[0]["return_mean"] != results[1]["return_mean"]  # each seed has its own
 

@@ -55,7 +55,7 @@ def test_the_bound_is_the_bytes_of_a_real_run_and_at_most_those_of_a_real_rollou
     decided, settings, _ = placed(**overrides)
     arguments = jax.tree.map(jax.numpy.asarray, (decided.environment, decided.config))
     arguments = jax.random.key(0), *map(api.trees.as_arrays, arguments)
-    run = jax.jit(lambda *arguments: start(*arguments, settings))(*arguments)
+    run = jax.jit(lambda *arguments: start(*arguments, 1, settings))(*arguments)
     shapes = trainer.member_shapes(decided.environment, decided.config, settings)
     sizes = sizes_of(decided.run, settings)
     parts = limits.needed_bytes(sizes, limits.unit_bytes(shapes, sizes), ONE)

@@ -43,6 +43,7 @@ def train_population(env, run=RUN, initialise=lambda population: population):
         trainer.seed_keys(run),
         trainer.stack_members(env, run.seeds),
         trainer.stack_members(BanditConfig(), run.seeds),
+        run.total_updates,
         trainer.settings_of(run, 1, run.score, None),
         layout,
         initialise=initialise,
@@ -138,11 +139,7 @@ def test_settings_are_the_runs():
         5,
         "pool",
     )
-    assert (settings.eval_mode, settings.eval_max_steps, settings.total_updates) == (
-        "both",
-        7,
-        run.total_updates,
-    )
+    assert (settings.eval_mode, settings.eval_max_steps) == ("both", 7)
     assert trainer.settings_of(RunConfig(), 1, "return_mean", None).pool_size == 0
 
 

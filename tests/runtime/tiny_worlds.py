@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from shoal import envs, trees
 from shoal.runtime import population as populations
 from shoal.runtime.evaluation import evaluate
-from shoal.runtime.loop import train
-from shoal.runtime.run import Settings, start
+from shoal.runtime.loop import start_training, train
+from shoal.runtime.run import Settings
 from shoal.runtime.trainer import stack_members
 from shoal.spaces import Box, Discrete
 from shoal.types import Environment, restart, transition
@@ -86,7 +86,7 @@ class Sized(envs.Wrapper):
     limit: float = envs.parameter(default=float("inf"), low=-float("inf"), high=float("inf"))
 
 
-SMALL = {"num_envs": 4, "num_steps": 8, "total_updates": 10, "eval_episodes": 4, "eval_max_steps": 50}
+SMALL = {"num_envs": 4, "num_steps": 8, "eval_episodes": 4, "eval_max_steps": 50}
 
 
 class Programs(NamedTuple):
@@ -100,19 +100,20 @@ class Programs(NamedTuple):
 @functools.cache
 def programs(settings, layout):
     return Programs(
-        populations.start_program(start, settings, layout),
+        populations.start_program(start_training, settings, layout),
         populations.run_program(train, settings, layout),
         populations.run_program(evaluate, settings, layout, grouped=False),
     )
 
 
-def populate(env, config, seeds=(0,), *, devices=1, mapped_by="map", **settings):
+def populate(env, config, seeds=(0,), *, devices=1, mapped_by="map", total_updates=10, **settings):
     """A population of the given seeds, and its programs (the same ones for the same sizes)."""
     chosen = Settings(**SMALL | settings)
     layout = populations.lay_out(jax.devices()[:devices], len(seeds), chosen.groups, mapped_by)
     compiled = programs(chosen, layout)
     keys = jnp.stack([jax.random.key(seed) for seed in seeds])
     arguments = keys, stack_members(env, len(seeds)), stack_members(config, len(seeds))
+    arguments = *arguments, jnp.full(len(seeds), total_updates, jnp.int32)
     return compiled.start(arguments), compiled
 
 

@@ -28,6 +28,7 @@ from shoal.ops import policy_losses, returns, statistics, value_losses
 from shoal.types import (
     Algorithm,
     Array,
+    Checks,
     Clock,
     EnvSpec,
     Keys,
@@ -147,7 +148,7 @@ def update(
     trajectory: Trajectory,
     keys: Keys,
     clock: Clock,
-) -> tuple[Learner, Metrics]:
+) -> tuple[Learner, Metrics, Checks]:
     """PPO's update: the rollout as rows with advantages, then epochs of gradient steps on minibatches of them."""
     rows, prepared, metrics = prepare(config, spec, axis, learner, trajectory)
     shared = prepared.shared
@@ -175,7 +176,12 @@ def update(
         "learning_rate": metric_means.scalar_mean(config.optimization.learning_rate * rate),
         "kl_coef": metric_means.scalar_mean(shared.kl_coef),
     }
-    return Learner(adapt_coefficients(config, shared, kl), prepared.local), metrics
+    checks = {
+        "advantages": ~jnp.isfinite(metrics["advantage_mean"].total),
+        "loss": ~jnp.all(jnp.isfinite(steps["policy_loss"] + steps["value_loss"] + steps["entropy"])),
+        "gradient": ~jnp.all(jnp.isfinite(steps["grad_norm"])),
+    }
+    return Learner(adapt_coefficients(config, shared, kl), prepared.local), metrics, checks
 
 
 def prepare(

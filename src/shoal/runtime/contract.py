@@ -1,6 +1,6 @@
 """The runtime's requirements of an algorithm's functions, checked while they are traced."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -66,17 +66,23 @@ def checked_act(
     return result  # type: ignore[return-value]
 
 
-def checked_update(algorithm: Algorithm, result: Any, learner: Learner) -> tuple[Learner, Metrics]:
-    """Return the learner and the metrics that `update` returned; `checked_means` checks the metrics.
+def checked_update(
+    algorithm: Algorithm, result: Any, learner: Learner
+) -> tuple[Learner, Metrics, Mapping[str, Any]]:
+    """Return the learner, the metrics and the checks that `update` returned, none where it has no checks.
+
+    `metrics.py` looks at what the metrics and checks hold.
 
     Raises:
       ShoalError: it returned something else, or a learner of another structure.
     """
     name = _function_name(algorithm.update, "update")
-    if not isinstance(result, tuple) or len(result) != 2 or isinstance(result, Learner):
-        raise ShoalError(f"{name} returns {_describe(result)}; it must return (learner, metrics).")
+    if not isinstance(result, tuple) or len(result) not in (2, 3) or isinstance(result, Learner):
+        raise ShoalError(
+            f"{name} returns {_describe(result)}; it must return (learner, metrics) or (learner, metrics, checks)."
+        )
     require_same_structure(name, "learner", result[0], learner)
-    return result  # type: ignore[return-value]
+    return (*result, {}) if len(result) == 2 else result  # type: ignore[return-value]
 
 
 def require_same_structure(name: str, what: str, after: PyTree, before: PyTree) -> None:

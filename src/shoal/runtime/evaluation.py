@@ -6,7 +6,7 @@ end are counted.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -54,16 +54,35 @@ def play_episodes(
     greedy: bool,
 ) -> EpisodeResults:
     """Play one episode in each of `episodes` environments, for at most `max_steps` steps."""
+    evaluation = start_episodes(environment, algorithm, key, episodes)
+    evaluation = continue_episodes(environment, algorithm, policy, evaluation, max_steps, greedy)
+    return finished_results(environment, evaluation)
 
-    def is_running(evaluation: EvaluationState) -> Array:
-        return (evaluation.step < max_steps) & ~jnp.all(evaluation.timestep.last)
+
+def continue_episodes(
+    environment: Environment,
+    algorithm: Algorithm,
+    policy: Policy,
+    evaluation: EvaluationState,
+    until: Array | int,
+    greedy: bool,
+) -> EvaluationState:
+    """Play running episodes until all have ended or `until` steps of each have been made."""
 
     def body(evaluation: EvaluationState) -> EvaluationState:
         return step_episodes(environment, algorithm, policy, evaluation, greedy)
 
-    results = jax.lax.while_loop(
-        is_running, body, start_episodes(environment, algorithm, key, episodes)
-    ).results
+    return jax.lax.while_loop(lambda x: is_running(x, until), body, evaluation)
+
+
+def is_running(evaluation: EvaluationState, until: Array | int) -> Array:
+    """Report whether an episode has not ended after fewer than `until` steps."""
+    return (evaluation.step < until) & ~jnp.all(evaluation.timestep.last)
+
+
+def finished_results(environment: Environment, evaluation: EvaluationState) -> EpisodeResults:
+    """Return the results of episodes that have ended, with the environment's own metrics reduced."""
+    results = evaluation.results
     info = summaries.finalise(results.info, environment.info_summaries, results.length)
     return results._replace(info=info)
 
@@ -148,6 +167,9 @@ def _summarise_info(name: str, x: Array) -> dict[str, Array]:
     return metrics
 
 
+MODES = {"greedy": (True,), "sampled": (False,), "both": (True, False)}  # whether each part is greedy
+
+
 def evaluate_policy(
     environment: Environment,
     algorithm: Algorithm,
@@ -157,10 +179,8 @@ def evaluate_policy(
     episodes: int,
 ) -> dict[str, Array]:
     """Compute the metrics of a policy: greedy, sampled, or both (then the latter begin with `sampled_`)."""
-    all_metrics: dict[str, Array] = {}
-    modes = {"greedy": (True,), "sampled": (False,), "both": (True, False)}[settings.eval_mode]
-    for greedy in modes:
-        results = play_episodes(
+    results = [
+        play_episodes(
             environment,
             algorithm,
             policy,
@@ -169,25 +189,89 @@ def evaluate_policy(
             max_steps=settings.eval_max_steps,
             greedy=greedy,
         )
-        metrics = summarise_episodes(results)
+        for greedy in MODES[settings.eval_mode]
+    ]
+    return metrics_of_modes(results, settings)
+
+
+def metrics_of_modes(results: Sequence[EpisodeResults], settings: Settings) -> dict[str, Array]:
+    """Compute the metrics of an evaluation from the episodes of each of its modes."""
+    all_metrics: dict[str, Array] = {}
+    for index, result in enumerate(results):
+        metrics = summarise_episodes(result)
         if settings.eval_metrics is not None:
-            metrics |= checked_numbers("eval_metrics", settings.eval_metrics(results), metrics)
-        prefix = "sampled_" if greedy is not modes[0] else ""
+            metrics |= checked_numbers("eval_metrics", settings.eval_metrics(result), metrics)
+        prefix = "sampled_" if index else ""
         all_metrics |= {f"{prefix}{name}": x for name, x in metrics.items()}
     return all_metrics
 
 
-def evaluate(run: Run) -> tuple[Run, dict[str, Array]]:
-    """Evaluate a run's policy, and store it if it is the best so far (see `is_better`)."""
+class Subject(NamedTuple):
+    """Which policy of a run is evaluated, and on how many episodes.
+
+    The best policy so far is evaluated again on episodes that were not used to choose it: the absolute metric of
+    Gorsane et al. 2022, "Towards a Standardised Performance Evaluation Protocol for Cooperative MARL".
+    """
+
+    best: bool  # the best policy so far, else the current one
+    episodes: int
+
+    def policy(self, run: Run) -> Policy:
+        """Return the policy."""
+        return run.best.policy if self.best else policy_of(run)
+
+    def key(self, run: Run) -> Array:
+        """Return the key of the episodes."""
+        if self.best:
+            return stream_key(run.key, Stream.ABSOLUTE, 0)
+        return stream_key(run.key, Stream.EVALUATION, run.updates)
+
+
+def begin_evaluation(run: Run, subject: Subject) -> tuple[EvaluationState, ...]:
+    """Start the episodes of each mode of an evaluation."""
+    algorithm = run.config.algorithm(spec_of(run.environment))
+    key = subject.key(run)
+    return tuple(
+        start_episodes(run.environment, algorithm, jax.random.fold_in(key, int(greedy)), subject.episodes)
+        for greedy in MODES[run.settings.eval_mode]
+    )
+
+
+def continue_evaluation(
+    run: Run, num_steps: Array | int, subject: Subject
+) -> tuple[Run, tuple[dict[str, Array], Array]]:
+    """Make at most `num_steps` further steps in the episodes of `run.evaluation`, so that the host is never away long.
+
+    Returns:
+      the run, whose best policy is replaced at the end of an evaluation of the current policy that is better; and
+      the metrics, which are valid at the end, and whether it is reached.
+    """
     settings = run.settings
     algorithm = run.config.algorithm(spec_of(run.environment))
-    policy = policy_of(run)
-    key = stream_key(run.key, Stream.EVALUATION, run.updates)
-    metrics = evaluate_policy(run.environment, algorithm, policy, key, settings, settings.eval_episodes)
+    policy, is_done = subject.policy(run), jnp.bool_(True)
+    evaluations = []
+    for greedy, evaluation in zip(MODES[settings.eval_mode], run.evaluation, strict=True):
+        until = jnp.minimum(evaluation.step + num_steps, settings.eval_max_steps)
+        evaluation = continue_episodes(run.environment, algorithm, policy, evaluation, until, greedy)
+        is_done &= ~is_running(evaluation, settings.eval_max_steps)
+        evaluations.append(evaluation)
+    results = [finished_results(run.environment, evaluation) for evaluation in evaluations]
+    metrics = metrics_of_modes(results, settings)
+    run = dataclasses.replace(run, evaluation=tuple(evaluations))
+    if subject.best:
+        return run, (metrics, is_done)
     score = jnp.asarray(score_of(settings.score, metrics), jnp.float32)
     candidate = Best(policy, score, run.updates)
-    best = trees.where(is_better(score, run.best.score), candidate, run.best)
-    return dataclasses.replace(run, best=best), {**metrics, "score": score}
+    best = trees.where(is_done & is_better(score, run.best.score), candidate, run.best)
+    return dataclasses.replace(run, best=best), ({**metrics, "score": score}, is_done)
+
+
+def evaluate(run: Run, subject: Subject | None = None) -> tuple[Run, dict[str, Array]]:
+    """Evaluate a run's policy as a whole; the current one is stored if it is the best so far (see `is_better`)."""
+    subject = Subject(best=False, episodes=run.settings.eval_episodes) if subject is None else subject
+    run = dataclasses.replace(run, evaluation=begin_evaluation(run, subject))
+    run, (metrics, _) = continue_evaluation(run, run.settings.eval_max_steps, subject)
+    return dataclasses.replace(run, evaluation=()), metrics
 
 
 def is_better(score: Array, best: Array) -> Array:
@@ -215,17 +299,6 @@ def score_of(score: str | Callable, metrics: dict[str, Array]) -> Array:
     if score not in metrics:
         raise ShoalError(f"score={score!r} is no metric of an evaluation{nearest(score, metrics)}.")
     return metrics[score]
-
-
-def evaluate_best(run: Run, episodes: int) -> dict[str, Array]:
-    """Compute the absolute metric: evaluate the best policy again, with episodes that were not used to choose it.
-
-    Source: Gorsane et al. 2022, "Towards a Standardised Performance Evaluation Protocol for
-    Cooperative MARL".
-    """
-    algorithm = run.config.algorithm(spec_of(run.environment))
-    key = stream_key(run.key, Stream.ABSOLUTE, 0)
-    return evaluate_policy(run.environment, algorithm, run.best.policy, key, run.settings, episodes)
 
 
 def _describe(value: Any) -> str:

@@ -29,7 +29,7 @@ def check_reduced(environment: Environment, config: Any, settings: Settings, alg
     """
 
     def trace_group(environment: Environment, config: Any, _: jax.Array) -> None:
-        run = start(jax.random.key(0), environment, config, settings)
+        run = start(jax.random.key(0), environment, config, 1, settings)
         inspect({"shared": run.learner.shared}, "init")
         run, metrics = update_once(run)
         inspect({"shared": run.learner.shared}, "update")

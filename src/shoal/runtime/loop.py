@@ -1,36 +1,71 @@
 """The training loop: K updates of one run as one compiled loop."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from shoal.runtime.contract import checked_update
-from shoal.runtime.metrics import checked_means
+from shoal.runtime.faults import NOWHERE, find_faults, has_fault, locate
+from shoal.runtime.metrics import checked_means, checked_numbers
 from shoal.runtime.rollout import RolloutState, episode_metrics, no_ended_episodes, rollout
-from shoal.runtime.run import Run, Stream, batch_of, clock_of, group_key, stream_key
-from shoal.types import Array, Keys, Metrics, spec_of
+from shoal.runtime.run import Run, Settings, Stream, batch_of, clock_of, group_key, start, stream_key
+from shoal.types import Array, Environment, Keys, Metrics, spec_of
 
 
-def train(run: Run, num_updates: Array | int) -> tuple[Run, Metrics]:
-    """Makes `num_updates` updates; their number is data, so that any number is one program.
+def start_training(
+    key: Array, environment: Environment, config: Any, total_updates: Array | int, settings: Settings
+) -> Run:
+    """Make a new run as `run.start` does, with the sums of its metrics at zero."""
+    run = start(key, environment, config, total_updates, settings)
+    shapes = jax.eval_shape(lambda: update_once(run)[1])
+    return dataclasses.replace(run, metrics=jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
+
+
+def train(run: Run, num_updates: Array | int, begins_interval: Array | bool = True) -> tuple[Run, Metrics]:
+    """Make `num_updates` updates; their number is data, so that any number is one program.
+
+    The sums of the metrics are a part of the run, so that an interval between two log points may be cut into several
+    calls and gives the same numbers. A run with a fault (see `faults`) makes no further update.
+
+    Args:
+      run: from `start_training`.
+      num_updates: the number of updates.
+      begins_interval: whether the sums begin at zero here.
 
     Returns:
-      the run, and the sums of its metrics over these updates.
+      the run, and the sums of its metrics since the interval began.
     """
-    shapes = jax.eval_shape(lambda: update_once(run)[1])
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    end = run.updates + num_updates
 
-    def body(_: Array, carry: tuple[Run, Metrics]) -> tuple[Run, Metrics]:
-        run, metrics = carry
+    def is_running(run: Run) -> Array:
+        return (run.updates < end) & (run.fault == NOWHERE)
+
+    def body(run: Run) -> Run:
+        metrics = run.metrics
         run, new_metrics = update_once(run)
-        return run, jax.tree.map(jnp.add, metrics, new_metrics)
+        return dataclasses.replace(run, metrics=jax.tree.map(jnp.add, metrics, new_metrics))
 
-    return jax.lax.fori_loop(0, num_updates, body, (run, zeros))
+    metrics = jax.tree.map(lambda x: jnp.where(begins_interval, jnp.zeros_like(x), x), run.metrics)
+    run = jax.lax.while_loop(is_running, body, dataclasses.replace(run, metrics=metrics))
+    return run, run.metrics
 
 
 def update_once(run: Run) -> tuple[Run, Metrics]:
-    """One rollout and one update from it."""
+    """Make one rollout and one update from it."""
+    run, metrics, found = _update(run)
+    fault = jnp.where(has_fault(found, run.settings.axis), run.updates, run.fault)
+    return dataclasses.replace(run, fault=fault), metrics
+
+
+def locate_fault(run: Run) -> tuple[Run, dict[str, tuple[Array, Array]]]:
+    """Make one update, and report which of its quantities are not finite, and where (see `faults.locate`)."""
+    run, _, found = _update(run)
+    return run, locate(found, run.settings.axis)
+
+
+def _update(run: Run) -> tuple[Run, Metrics, dict[str, Array]]:
     settings = run.settings
     algorithm = run.config.algorithm(spec_of(run.environment), settings.axis)
     clock = clock_of(run)
@@ -46,7 +81,7 @@ def update_once(run: Run) -> tuple[Run, Metrics]:
     update_key = stream_key(run.key, Stream.UPDATE, run.updates)
     keys = Keys(shared=update_key, local=group_key(update_key, settings))
     result = algorithm.update(run.learner, trajectory, keys, clock)
-    learner, metrics = checked_update(algorithm, result, run.learner)
+    learner, metrics, checks = checked_update(algorithm, result, run.learner)
     run = dataclasses.replace(
         run,
         learner=learner,
@@ -58,4 +93,5 @@ def update_once(run: Run) -> tuple[Run, Metrics]:
     )
     own_metrics = episode_metrics(rollout_state.ended, settings.axis)
     source = f"the update of {type(run.config).__name__}"
-    return run, {**checked_means(source, metrics, own_metrics), **own_metrics}
+    metrics = {**checked_means(source, metrics, own_metrics), **own_metrics}
+    return run, metrics, find_faults(trajectory, learner, checked_numbers(source, checks, metrics))

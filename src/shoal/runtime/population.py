@@ -98,7 +98,7 @@ def partition_specs(settings: Settings) -> Run:
 
 
 def start_program(function: Callable, settings: Settings, layout: Layout) -> Any:
-    """Compile (keys, environments, configs) -> population, each with a leading member axis."""
+    """Compile (keys, environments, configs, numbers of updates) -> population, each with a leading member axis."""
 
     def start(arguments: tuple) -> Run:
         return function(*arguments, settings)
@@ -132,11 +132,20 @@ def start_program(function: Callable, settings: Settings, layout: Layout) -> Any
 def population_shapes(program: Any, arguments: tuple, settings: Settings, layout: Layout) -> Run:
     """Return the shapes, dtypes and placement of a start program's result, without running it, to compile for."""
 
-    def with_sharding(spec: P, part: PyTree) -> PyTree:
-        sharding = NamedSharding(layout.mesh, spec)
-        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), part)
+    shapes = jax.eval_shape(program, arguments)
+    return jax.tree.map(
+        lambda spec, part: _with_placement(part, spec, layout), partition_specs(settings), shapes
+    )
 
-    return jax.tree.map(with_sharding, partition_specs(settings), jax.eval_shape(program, arguments))
+
+def placed_by_members(shapes: PyTree, layout: Layout) -> PyTree:
+    """Return shapes with a leading member axis as those of arrays that are distributed by members."""
+    return _with_placement(shapes, P(MEMBER_AXIS), layout)
+
+
+def _with_placement(shapes: PyTree, spec: P, layout: Layout) -> PyTree:
+    sharding = NamedSharding(layout.mesh, spec)
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), shapes)
 
 
 def run_program(function: Callable, settings: Settings, layout: Layout, *, grouped: bool = True) -> Any:
@@ -159,6 +168,20 @@ def run_program(function: Callable, settings: Settings, layout: Layout, *, group
         )(population, *args)
 
     return jax.jit(sharded, donate_argnums=0)
+
+
+def member_program(function: Callable, settings: Settings, layout: Layout) -> Any:
+    """Compile a function Run -> output for a population; the population stays as it is."""
+    mapped = map_members(function, layout.mapped_by)
+    return jax.jit(
+        jax.shard_map(
+            mapped,
+            mesh=layout.mesh,
+            in_specs=(partition_specs(settings),),
+            out_specs=P(MEMBER_AXIS),
+            check_vma=False,
+        )
+    )
 
 
 def take_member(population: PyTree, index: int) -> PyTree:

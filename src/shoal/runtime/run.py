@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from shoal import trees
 from shoal.envs.batch import Batch
 from shoal.runtime.contract import checked_algorithm, checked_learner
+from shoal.runtime.faults import NOWHERE
 from shoal.types import Array, Clock, Environment, Learner, Policy, spec_of
 
 ENV_AXIS = "env"  # the name of the axis over groups of environments
@@ -36,7 +37,6 @@ class Settings(NamedTuple):
 
     num_envs: int  # of all groups together
     num_steps: int
-    total_updates: int
     groups: int = 1  # the environments are split into so many groups, which a mesh may place on devices
     reset_policy: str = "fresh"
     pool_size: int = 0
@@ -80,17 +80,24 @@ class Run:
     episodes: Any
     key: jax.Array
     updates: jax.Array  # number of updates made
+    total_updates: jax.Array  # data, so that a run can be extended without compiling again
     best: Any
+    metrics: Any  # sums since the last log point; () before `loop.start_training` fills them in
+    fault: jax.Array  # the number of the update in which something was not finite; -1 for none
+    evaluation: Any  # the episodes of a running evaluation; () between evaluations
     settings: Settings = trees.static()
 
 
-def start(key: Array, environment: Environment, config: Any, settings: Settings) -> Run:
+def start(
+    key: Array, environment: Environment, config: Any, total_updates: Array | int, settings: Settings
+) -> Run:
     """Make a new run of one group of environments, before its first update.
 
     Args:
       key: the run's key, from its seed.
       environment: its numbers as arrays.
       config: the algorithm's, its numbers as arrays.
+      total_updates: the number of updates that the run will have made at its end; schedules read it.
       settings: static.
     """
     algorithm = checked_algorithm(config, spec_of(environment), settings.axis)
@@ -107,11 +114,15 @@ def start(key: Array, environment: Environment, config: Any, settings: Settings)
         episodes=Episodes(jnp.zeros(batch.num_envs), jnp.zeros(batch.num_envs)),
         key=key,
         updates=jnp.zeros((), jnp.int32),
+        total_updates=jnp.int32(total_updates),
         best=Best(
             algorithm.policy(learner, Clock.zero()),
             jnp.full((), -jnp.inf, jnp.float32),
             jnp.zeros((), jnp.int32),
         ),
+        metrics=(),
+        fault=jnp.full((), NOWHERE, jnp.int32),
+        evaluation=(),
         settings=settings,
     )
     return jax.tree.map(jnp.asarray, run)
@@ -145,7 +156,7 @@ def clock_of(run: Run) -> Clock:
     return Clock(
         updates=run.updates,
         steps=run.updates.astype(jnp.float32) * (settings.num_envs * settings.num_steps),
-        progress=run.updates / max(settings.total_updates, 1),
+        progress=run.updates / jnp.maximum(run.total_updates, 1),
     )
 
 
@@ -166,6 +177,10 @@ def placement(settings: Settings, local: Any, shared: Any) -> Run:
         episodes=local,
         key=shared,
         updates=shared,
+        total_updates=shared,
         best=shared,
+        metrics=shared,
+        fault=shared,
+        evaluation=shared,
         settings=settings,
     )

@@ -1,6 +1,8 @@
 """Training on the host: compile, run chunks of updates until the budget is spent, and compute the last scores."""
 
+import bisect
 import contextlib
+import dataclasses
 import os
 import threading
 import time
@@ -15,9 +17,10 @@ import numpy as np
 from shoal import trees
 from shoal.runtime import population as populations
 from shoal.runtime.config import RunConfig
-from shoal.runtime.evaluation import evaluate, evaluate_best
-from shoal.runtime.loop import train, update_once
-from shoal.runtime.run import Run, Settings, start
+from shoal.runtime.evaluation import Subject, begin_evaluation, continue_evaluation, evaluate
+from shoal.runtime.loop import start_training, train, update_once
+from shoal.runtime.pieces import Pacer
+from shoal.runtime.run import Run, Settings
 from shoal.types import Environment, Mean
 
 Numbers = dict[str, np.ndarray]  # one number per seed
@@ -44,16 +47,84 @@ class Seconds(NamedTuple):
     evaluate: float
 
 
+class EvaluationPrograms(NamedTuple):
+    """The programs of an evaluation in pieces."""
+
+    begin: Callable  # population -> the episodes of its evaluation
+    advance: (
+        Callable  # (population with episodes, number of steps) -> (population, (metrics, whether it is done))
+    )
+
+
 class CompiledRun(NamedTuple):
-    """A population before its first update, and the programs that train and evaluate it."""
+    """A population before its next update, and the programs that train and evaluate it."""
 
     population: Run  # every leaf with a leading seed axis
-    train: Callable  # (population, number of updates) -> (population, metrics)
-    evaluate: Callable  # population -> (population, metrics)
+    train: Callable  # (population, number of updates, whether an interval begins) -> (population, metrics)
+    evaluation: EvaluationPrograms
     shapes: Run  # of the population
     settings: Settings
     layout: populations.Layout
     seconds: float  # of compiling
+
+
+@dataclasses.dataclass
+class History:
+    """What only the host knows of a run in progress; with the population all that is needed to continue.
+
+    Attributes:
+      updates: made so far.
+      logged: the number of updates at the last log point.
+      logged_seconds: of training, at the last log point.
+      evaluations: (updates, metrics) of each evaluation.
+      seconds: wall time by activity.
+    """
+
+    updates: int = 0
+    logged: int = 0
+    logged_seconds: float = 0.0
+    evaluations: list[tuple[int, Numbers]] = dataclasses.field(default_factory=list)
+    seconds: Seconds = Seconds(0.0, 0.0, 0.0)
+
+    @property
+    def evaluated(self) -> int:
+        """The number of updates at the last evaluation; -1 before the first."""
+        return self.evaluations[-1][0] if self.evaluations else -1
+
+    def spend(self, **seconds: float) -> None:
+        """Add wall time to activities."""
+        spent = {name: getattr(self.seconds, name) + x for name, x in seconds.items()}
+        self.seconds = self.seconds._replace(**spent)
+
+
+class Supervisor(Protocol):
+    """What happens between two pieces of training, such as checkpoints; it may end the run by an exception."""
+
+    def next_stop(self, updates: int) -> int | None:
+        """Return the number of updates, above `updates`, after which a piece must end; None for any."""
+        ...
+
+    def between_pieces(self, population: Run, history: History) -> None:
+        """Act on a population that has been logged and evaluated as far as it goes."""
+        ...
+
+    def wants_to_stop(self) -> bool:
+        """Report whether an evaluation is to be broken off; `between_pieces` is called next."""
+        ...
+
+
+class Unsupervised:
+    """A supervisor that lets a run go on to its end."""
+
+    def next_stop(self, updates: int) -> int | None:
+        """Return None: pieces may end anywhere."""
+
+    def between_pieces(self, population: Run, history: History) -> None:
+        """Do nothing."""
+
+    def wants_to_stop(self) -> bool:
+        """Return False."""
+        return False
 
 
 class TrainedPopulation(NamedTuple):
@@ -83,11 +154,13 @@ def compile_run(
     keys: jax.Array,
     environments: Environment,
     configs: Any,
+    total_updates: int,
     settings: Settings,
     layout: populations.Layout,
     *,
     check: Callable[[Run], None] = accept_any,
     initialise: Callable[[Run], Run] = unchanged,
+    restore: Callable[[Run], Run] | None = None,
 ) -> CompiledRun:
     """Make a population, and the programs that train and evaluate it; all are compiled in parallel.
 
@@ -97,29 +170,52 @@ def compile_run(
       keys: one per member, [members].
       environments: the environment of each member: numbers with a leading member axis.
       configs: the algorithm's config of each member, in the same form.
+      total_updates: the number of updates at the end of the run.
       settings: the static part of the run's configuration.
       layout: the devices, and how members share them.
       check: is given the population's shapes before anything compiles, and raises for one that must not be trained.
       initialise: changes the population before training (to start from given parameters).
+      restore: makes the population of these shapes and placements instead (from a checkpoint).
     """
     start_time = time.perf_counter()
-    arguments = (keys, environments, configs)
-    start_program = populations.start_program(start, settings, layout)
+    arguments = (keys, environments, configs, jnp.full(len(keys), total_updates, jnp.int32))
+    start_program = populations.start_program(start_training, settings, layout)
     train_program = populations.run_program(train, settings, layout)
-    evaluate_program = populations.run_program(evaluate, settings, layout, grouped=False)
     shapes = populations.population_shapes(start_program, arguments, settings, layout)
     check(shapes)
+    options = compiler_options(layout)
     with ThreadPoolExecutor() as pool:  # the longest first
-        compiled_train = pool.submit(
-            train_program.lower(shapes, jnp.int32(1)).compile, compiler_options(layout)
-        )
-        compiled_start = pool.submit(start_program.lower(arguments).compile, compiler_options(layout))
-        compiled_evaluate = pool.submit(evaluate_program.lower(shapes).compile, compiler_options(layout))
-        programs = compiled_start.result(), compiled_train.result(), compiled_evaluate.result()
-    population = jax.block_until_ready(programs[0](arguments))
-    return CompiledRun(
-        initialise(population), *programs[1:], shapes, settings, layout, time.perf_counter() - start_time
-    )
+        train_arguments = shapes, jnp.int32(1), jnp.bool_(True)
+        compiled_train = pool.submit(train_program.lower(*train_arguments).compile, options)
+        subject = Subject(best=False, episodes=settings.eval_episodes)
+        compiled_evaluation = pool.submit(compile_evaluation, shapes, subject, layout)
+        if restore is None:
+            start_compiled = start_program.lower(arguments).compile(options)
+            population = initialise(jax.block_until_ready(start_compiled(arguments)))
+        else:
+            population = restore(shapes)
+        programs = compiled_train.result(), compiled_evaluation.result()
+    return CompiledRun(population, *programs, shapes, settings, layout, time.perf_counter() - start_time)
+
+
+def compile_evaluation(shapes: Run, subject: Subject, layout: populations.Layout) -> EvaluationPrograms:
+    """Compile the programs that evaluate a population in pieces."""
+
+    def begin(run: Run) -> Any:
+        return begin_evaluation(run, subject)
+
+    def advance(run: Run, num_steps: jax.Array) -> tuple[Run, Any]:
+        return continue_evaluation(run, num_steps, subject)
+
+    settings, options = shapes.settings, compiler_options(layout)
+    begin_program = populations.member_program(begin, settings, layout)
+    episodes = populations.placed_by_members(jax.eval_shape(begin_program, shapes), layout)
+    advance_program = populations.run_program(advance, settings, layout, grouped=False)
+    running = dataclasses.replace(shapes, evaluation=episodes)
+    with ThreadPoolExecutor() as pool:
+        compiled_advance = pool.submit(advance_program.lower(running, jnp.int32(1)).compile, options)
+        compiled_begin = pool.submit(begin_program.lower(shapes).compile, options)
+        return EvaluationPrograms(compiled_begin.result(), compiled_advance.result())
 
 
 def compiler_options(layout: populations.Layout) -> dict[str, Any]:
@@ -136,7 +232,6 @@ def settings_of(
     return Settings(
         num_envs=run.num_envs,
         num_steps=run.num_steps,
-        total_updates=run.total_updates,
         groups=groups,
         reset_policy=run.reset,
         pool_size=run.reset_pool if run.reset == "pool" else 0,
@@ -172,7 +267,7 @@ def member_shapes(environment: Environment, config: Any, settings: Settings) -> 
     """Return the shapes of one member of a population before its first update, without computing anything."""
 
     def start_member(environment: Environment, config: Any) -> Run:
-        return start(jax.random.key(0), environment, config, settings._replace(groups=1))
+        return start_training(jax.random.key(0), environment, config, 1, settings._replace(groups=1))
 
     return jax.eval_shape(start_member, trees.as_arrays(environment), trees.as_arrays(config))
 
@@ -188,41 +283,96 @@ def stack_members(tree: Any, members: int) -> Any:
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (members, *x.shape)), trees.as_arrays(tree))
 
 
-def train_population(compiled_run: CompiledRun, run: RunConfig, listener: Listener) -> TrainedPopulation:
+def train_population(
+    compiled_run: CompiledRun,
+    run: RunConfig,
+    listener: Listener,
+    *,
+    history: History | None = None,
+    supervisor: Supervisor | None = None,
+) -> TrainedPopulation:
     """Train a population until its budget is spent.
 
     Args:
       compiled_run: the population and its programs; its buffers are donated.
       run: seeds, budget and points of evaluation.
       listener: receives each log point and evaluation.
+      history: of the run so far; None for a new one.
+      supervisor: acts between two pieces of training; None for nobody.
     """
-    population = compiled_run.population
+    history = History() if history is None else history
+    supervisor = Unsupervised() if supervisor is None else supervisor
+    history.spend(compile=compiled_run.seconds)
     log_points, evaluation_points = run.log_points(), set(run.evaluation_points())
-    train_seconds = evaluate_seconds = 0.0
-    evaluations: list[tuple[int, Numbers]] = []
-    updates_done = 0
-    for point in [0, *log_points]:
-        if point > updates_done:
-            start_time = time.perf_counter()
-            population, metrics = compiled_run.train(population, jnp.int32(point - updates_done))
-            numbers = mean_metrics(metrics)
-            seconds = time.perf_counter() - start_time
-            steps = (point - updates_done) * run.steps_per_update * run.seeds
-            train_seconds, updates_done = train_seconds + seconds, point
-            listener.on_training(point, numbers, train_seconds, steps / seconds)
-        if point in evaluation_points:
-            start_time = time.perf_counter()
-            population, results = compiled_run.evaluate(population)
-            results = {name: np.asarray(x) for name, x in jax.device_get(results).items()}
-            evaluate_seconds += time.perf_counter() - start_time
-            evaluations.append((point, results))
-            listener.on_evaluation(point, results)
-    return TrainedPopulation(
-        population, evaluations, Seconds(compiled_run.seconds, train_seconds, evaluate_seconds), {}
-    )
+    population, pacer, evaluation_pacer = compiled_run.population, Pacer(), Pacer(first=64)
+    while True:
+        if history.updates in log_points and history.logged < history.updates:
+            _report_training(population, run, history, listener)
+        if history.updates in evaluation_points and history.evaluated < history.updates:
+            population, metrics = _evaluate_in_pieces(
+                compiled_run.evaluation, population, history, evaluation_pacer, supervisor
+            )
+            if metrics is not None:
+                history.evaluations.append((history.updates, metrics))
+                listener.on_evaluation(history.updates, metrics)
+        supervisor.between_pieces(population, history)
+        if history.updates >= run.total_updates:
+            return TrainedPopulation(population, history.evaluations, history.seconds, {})
+        stop = log_points[bisect.bisect_right(log_points, history.updates)]  # the last point is the end
+        further_stop = supervisor.next_stop(history.updates)
+        size = pacer.size(min(stop, further_stop or stop) - history.updates)
+        population = _train_piece(compiled_run, population, size, history, pacer)
 
 
-def compile_absolute(compiled_run: CompiledRun, episodes: int) -> Future[Callable]:
+def _train_piece(
+    compiled_run: CompiledRun, population: Run, size: int, history: History, pacer: Pacer
+) -> Run:
+    """Make some updates, and wait for them."""
+    start_time = time.perf_counter()
+    begins_interval = jnp.bool_(history.logged == history.updates)
+    population, _ = compiled_run.train(population, jnp.int32(size), begins_interval)
+    jax.block_until_ready(population)
+    seconds = time.perf_counter() - start_time
+    pacer.measure(size, seconds)
+    history.updates += size
+    history.spend(train=seconds)
+    return population
+
+
+def _report_training(population: Run, run: RunConfig, history: History, listener: Listener) -> None:
+    """Give the listener the metrics since the last log point."""
+    steps = (history.updates - history.logged) * run.steps_per_update * run.seeds
+    seconds = history.seconds.train - history.logged_seconds
+    history.logged, history.logged_seconds = history.updates, history.seconds.train
+    numbers = mean_metrics(population.metrics)
+    listener.on_training(history.updates, numbers, history.seconds.train, steps / seconds)
+
+
+def _evaluate_in_pieces(
+    programs: EvaluationPrograms,
+    population: Run,
+    history: History,
+    pacer: Pacer,
+    supervisor: Supervisor,
+) -> tuple[Run, Numbers | None]:
+    """Evaluate a population; the metrics are None if the evaluation was broken off."""
+    start_time = time.perf_counter()
+    population = dataclasses.replace(population, evaluation=programs.begin(population))
+    while True:
+        size = pacer.size(population.settings.eval_max_steps)
+        piece_time = time.perf_counter()
+        population, (metrics, is_done) = programs.advance(population, jnp.int32(size))
+        is_done = bool(np.all(jax.device_get(is_done)))
+        pacer.measure(size, time.perf_counter() - piece_time)
+        if is_done or supervisor.wants_to_stop():
+            break
+    population = dataclasses.replace(population, evaluation=())
+    numbers = {name: np.asarray(x) for name, x in jax.device_get(metrics).items()}
+    history.spend(evaluate=time.perf_counter() - start_time)
+    return population, numbers if is_done else None
+
+
+def compile_absolute(compiled_run: CompiledRun, episodes: int) -> Future[EvaluationPrograms]:
     """Begin to compile the evaluation of the best policies, in a thread that gives way to the training.
 
     Args:
@@ -230,43 +380,45 @@ def compile_absolute(compiled_run: CompiledRun, episodes: int) -> Future[Callabl
       episodes: of each policy.
 
     Returns:
-      the program, once it is compiled: population -> (population, metrics).
+      the programs, once they are compiled.
     """
 
-    def evaluate_absolute(run: Run) -> tuple[Run, Any]:
-        return run, evaluate_best(run, episodes)
-
-    def compile_program() -> Callable:
+    def compile_programs() -> EvaluationPrograms:
         with contextlib.suppress(AttributeError, OSError):  # Linux gives each thread a priority of its own
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
-        layout = compiled_run.layout
-        program = populations.run_program(evaluate_absolute, compiled_run.settings, layout, grouped=False)
-        return program.lower(compiled_run.shapes).compile(compiler_options(layout))
+        subject = Subject(best=True, episodes=episodes)
+        return compile_evaluation(compiled_run.shapes, subject, compiled_run.layout)
 
     with_one_thread = ThreadPoolExecutor(1)
-    program = with_one_thread.submit(compile_program)
+    programs = with_one_thread.submit(compile_programs)
     with_one_thread.shutdown(wait=False)
-    return program
+    return programs
 
 
-def with_absolute_metric(trained: TrainedPopulation, program: Future[Callable]) -> TrainedPopulation:
+def with_absolute_metric(
+    trained: TrainedPopulation,
+    programs: Future[EvaluationPrograms],
+    supervisor: Supervisor | None = None,
+) -> TrainedPopulation:
     """Evaluate the best policies on episodes that were not used to choose them.
 
     Args:
       trained: the trained population; its buffers are donated.
-      program: of `compile_absolute`.
+      programs: of `compile_absolute`.
+      supervisor: as in `train_population`.
     """
+    supervisor = Unsupervised() if supervisor is None else supervisor
     start_time = time.perf_counter()
-    evaluate_absolute = program.result()
-    compile_seconds = time.perf_counter() - start_time
-    population, results = evaluate_absolute(trained.population)
-    results = {name: np.asarray(x) for name, x in jax.device_get(results).items()}
-    evaluate_seconds = time.perf_counter() - start_time - compile_seconds
-    seconds = trained.seconds
-    seconds = seconds._replace(
-        compile=seconds.compile + compile_seconds, evaluate=seconds.evaluate + evaluate_seconds
+    evaluation = programs.result()
+    history = History(evaluations=trained.evaluations, seconds=trained.seconds)
+    history.spend(compile=time.perf_counter() - start_time)
+    population, results = _evaluate_in_pieces(
+        evaluation, trained.population, history, Pacer(first=64), supervisor
     )
-    return trained._replace(population=population, absolute=results, seconds=seconds)
+    if results is None:
+        supervisor.between_pieces(population, history)
+        raise AssertionError("a supervisor that wants to stop does so between pieces")
+    return trained._replace(population=population, absolute=results, seconds=history.seconds)
 
 
 def mean_metrics(metrics: Mapping[str, Mean]) -> Numbers:

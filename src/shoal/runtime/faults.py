@@ -1,0 +1,82 @@
+"""Numbers that are not finite: noticed in the update in which they appear, and located when it is made again."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from shoal import trees
+from shoal.types import Array, Learner, PyTree, Trajectory, transitions
+
+NOWHERE = -1  # the index of an environment where none is at fault, and the update of a run without fault
+
+
+def find_faults(trajectory: Trajectory, learner: Learner, checks: Mapping[str, Any]) -> dict[str, Array]:
+    """Report which quantities of an update are not finite, by name, in the order in which they are computed.
+
+    Observations count where an action was taken at them in a transition, or a value is bootstrapped from them; rewards
+    and the algorithm's extras where the transition has weight 1. Everything else may hold anything. Extras and
+    parameters may be infinite (the logits of illegal actions are), but not NaN.
+
+    Args:
+      trajectory: of the update.
+      learner: after it.
+      checks: the algorithm's own: whether a quantity is not finite, scalars by name.
+
+    Returns:
+      whether each is at fault: [N] for those of environments, else scalars.
+    """
+    steps = transitions(trajectory)
+    counts = steps.weight > 0
+    bootstraps = counts & (steps.discount > 0)
+    after = jax.tree.map(lambda x: x[1:], trajectory.timesteps)
+    before = jax.tree.map(lambda x: x[:-1], trajectory.timesteps)
+    found: dict[str, Array] = {}
+    for name, x in _floats(before.observation, "observation").items():
+        x_after = _floats(after.observation, "observation")[name]
+        found[name] = _any_step(counts, ~jnp.isfinite(x)) | _any_step(bootstraps, ~jnp.isfinite(x_after))
+    found["reward"] = _any_step(counts, ~jnp.isfinite(after.reward))
+    for name, x in _floats(trajectory.extras, "extras").items():
+        found[name] = _any_step(counts, jnp.isnan(x))
+    found |= {name: jnp.any(jnp.asarray(x)) for name, x in checks.items()}
+    for name, x in _floats(learner.shared, "learner/shared").items():
+        found[name] = jnp.any(jnp.isnan(x))
+    return found
+
+
+def has_fault(found: Mapping[str, Array], axis: tuple[str, ...] = ()) -> Array:
+    """Report whether anything is at fault, in any group of environments."""
+    any_fault = jnp.any(jnp.stack([jnp.any(x) for x in found.values()]))
+    return jax.lax.pmax(any_fault.astype(jnp.int32), axis) > 0 if axis else any_fault
+
+
+def locate(found: Mapping[str, Array], axis: tuple[str, ...] = ()) -> dict[str, tuple[Array, Array]]:
+    """Return of each quantity whether it is at fault, and the first environment in which it is (NOWHERE if in none)."""
+    located = {}
+    for name, x in found.items():
+        index = jnp.int32(NOWHERE)
+        if x.ndim:
+            first = jax.lax.axis_index(axis) * len(x) if axis else 0
+            index = jnp.where(jnp.any(x), first + jnp.argmax(x), jnp.iinfo(jnp.int32).max)
+            index = jax.lax.pmin(index, axis) if axis else index
+            index = jnp.where(index == jnp.iinfo(jnp.int32).max, NOWHERE, index)
+        at_fault = jnp.any(x).astype(jnp.int32)
+        located[name] = (jax.lax.pmax(at_fault, axis) if axis else at_fault, index.astype(jnp.int32))
+    return located
+
+
+def _floats(tree: PyTree, prefix: str) -> dict[str, Array]:
+    """Return the leaves of floating-point numbers by name."""
+    leaves = trees.named_leaves(tree)
+    return {
+        f"{prefix}/{name}" if name else prefix: x
+        for name, x in leaves.items()
+        if jnp.issubdtype(x.dtype, jnp.inexact)
+    }
+
+
+def _any_step(counts: Array, faulty: Array) -> Array:
+    """Reduce [T, N, ...] to [N]: whether anything is faulty at a step that counts."""
+    faulty = jnp.any(faulty, axis=tuple(range(2, faulty.ndim)))
+    return jnp.any(counts & faulty, axis=0)
