@@ -69,7 +69,7 @@ def holding(inner, make):
 
     def update(learner, trajectory, keys, clock):
         bare = Learner(learner.shared.preferences, learner.local)
-        updated, metrics = inner.update(bare, trajectory, keys, clock)
+        updated, metrics, *_ = inner.update(bare, trajectory, keys, clock)
         more = learner.shared.more
         if "one" in more:
             more = more | {"one": jax.random.split(more["one"])[0]}
@@ -142,7 +142,7 @@ class Colliding(BanditConfig):
         inner = bandit(self, spec, axis)
 
         def update(*arguments):
-            learner, metrics = inner.update(*arguments)
+            learner, metrics, *_ = inner.update(*arguments)
             return learner, {**metrics, "episodes": Mean(jnp.ones(()), jnp.ones(()))}
 
         return inner._replace(update=update)
@@ -322,7 +322,7 @@ def favouring(*actions):
                 return learner._replace(shared=Preferences(liked, jnp.zeros(())))
 
             def update(learner, trajectory, keys, clock):
-                _, metrics = inner.update(learner, trajectory, keys, clock)
+                _, metrics, *_ = inner.update(learner, trajectory, keys, clock)
                 shared = learner.shared._replace(baseline=learner.shared.baseline + 1.0)
                 return learner._replace(shared=shared), metrics
 

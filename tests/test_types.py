@@ -61,7 +61,7 @@ class Timed(BanditConfig):
             return memory, action, clock
 
         def update(learner, trajectory, keys, clock):
-            learner, metrics = inner.update(learner, trajectory, keys, clock)
+            learner, metrics, *_ = inner.update(learner, trajectory, keys, clock)
             acted_with = jax.tree.map(lambda x: x.astype(jnp.float32).mean(), trajectory.extras)
             local = jax.random.uniform(keys.local)
             shown = {

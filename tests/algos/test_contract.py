@@ -58,7 +58,7 @@ def learn(config):
             batch, algorithm, algorithm.policy(learner, Clock.zero()), rollout_state, roll_key, NUM_STEPS
         )
         clock = Clock.zero()._replace(progress=jnp.float32(0.25))
-        new, metrics = algorithm.update(learner, trajectory, Keys.of_one_group(update_key), clock)
+        new, metrics, *_ = algorithm.update(learner, trajectory, Keys.of_one_group(update_key), clock)
         return {"before": learner, "after": new, "metrics": metrics, "trajectory": trajectory}
 
     learn.traces = 0

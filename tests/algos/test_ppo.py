@@ -88,7 +88,7 @@ def updated(config, env, learner, trajectory, progress=0.0):
     """The learner after an update, and the update's metrics, compiled."""
     keys = Keys.of_one_group(jax.random.key(1))
     arguments = learner, trajectory, keys, Clock.zero()._replace(progress=jnp.float32(progress))
-    return _updated(trees.as_arrays(config), spec_of(env), *arguments)
+    return _updated(trees.as_arrays(config), spec_of(env), *arguments)[:2]
 
 
 @functools.partial(jax.jit, static_argnums=1)
@@ -154,7 +154,7 @@ def everything(config, env, key):
     _, of_rows = summed_loss(config, prepared.shared.network, batch, jnp.float32(1.0), jnp.asarray(True))
 
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), trajectory.actions)
-    new, metrics = algorithm.update(learner, trajectory, Keys.of_one_group(jax.random.key(1)), Clock.zero())
+    new, metrics, *_ = algorithm.update(learner, trajectory, Keys.of_one_group(jax.random.key(1)), Clock.zero())
     return {
         "learner": learner,
         "trajectory": trajectory,

@@ -32,7 +32,7 @@ class Unreduced(BanditConfig):
             return right.init(jax.random.fold_in(key, jax.lax.axis_index(axis)), num_envs)
 
         def update(learner, trajectory, keys, clock):
-            new, metrics = right.update(learner, trajectory, keys, clock)
+            new, metrics, *_ = right.update(learner, trajectory, keys, clock)
             if self.mistake == "metric":
                 metrics = metrics | {"reward": Mean(trajectory.timesteps.reward.sum(), jnp.ones(()))}
             if self.mistake == "one leaf":

@@ -133,7 +133,7 @@ def test_the_number_of_groups_does_not_change_the_mathematics(settings, monkeypa
 
     @jax.jit
     def both(learner, trajectory, key):
-        whole, metrics = algorithm.update(learner, trajectory, Keys.of_one_group(key), Clock.zero())
+        whole, metrics, *_ = algorithm.update(learner, trajectory, Keys.of_one_group(key), Clock.zero())
         group = config.algorithm(spec_of(env), (ENV_AXIS,))
         parts = trajectory._replace(memory=jax.tree.map(lambda x: split(x, 0), trajectory.memory))
         parts = jax.tree.map(lambda x: split(x, 1), trajectory._replace(memory=()))._replace(
@@ -142,7 +142,7 @@ def test_the_number_of_groups_does_not_change_the_mathematics(settings, monkeypa
         grouped, grouped_metrics = jax.vmap(
             lambda local, part: group.update(
                 Learner(learner.shared, local), part, Keys.of_one_group(key), Clock.zero()
-            ),
+            )[:2],
             axis_name=ENV_AXIS,
         )(jax.tree.map(lambda x: split(x, 0), learner.local), parts)
         return (whole, metrics), (grouped, grouped_metrics)

@@ -84,7 +84,7 @@ class History:
     logged: int = 0
     logged_seconds: float = 0.0
     evaluations: list[tuple[int, Numbers]] = dataclasses.field(default_factory=list)
-    seconds: Seconds = Seconds(0.0, 0.0, 0.0)
+    seconds: Seconds = dataclasses.field(default_factory=lambda: Seconds(0.0, 0.0, 0.0))
 
     @property
     def evaluated(self) -> int:
