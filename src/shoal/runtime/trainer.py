@@ -1,8 +1,5 @@
 """Training on the host: compile, run chunks of updates until the budget is spent, and compute the last scores."""
 
-import contextlib
-import os
-import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal import trees
+from shoal import hardware, trees
 from shoal.runtime import population as populations
 from shoal.runtime.config import RunConfig
 from shoal.runtime.evaluation import evaluate, evaluate_best
@@ -21,7 +18,6 @@ from shoal.runtime.run import Run, Settings, start
 from shoal.types import Environment, Mean
 
 Numbers = dict[str, np.ndarray]  # one number per seed
-LOWEST_PRIORITY = 19  # of a thread, as `nice` counts
 
 
 class Listener(Protocol):
@@ -237,8 +233,7 @@ def compile_absolute(compiled_run: CompiledRun, episodes: int) -> Future[Callabl
         return run, evaluate_best(run, episodes)
 
     def compile_program() -> Callable:
-        with contextlib.suppress(AttributeError, OSError):  # Linux gives each thread a priority of its own
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
+        hardware.lower_priority()
         layout = compiled_run.layout
         program = populations.run_program(evaluate_absolute, compiled_run.settings, layout, grouped=False)
         return program.lower(compiled_run.shapes).compile(compiler_options(layout))
