@@ -67,6 +67,14 @@ def from_numpy(array: np.ndarray, implementation: str | None) -> Any:
     return jax.random.wrap_key_data(jax.numpy.asarray(array), impl=implementation)
 
 
+def describe(converted: Mapping[str, tuple[np.ndarray, str | None]]) -> dict[str, dict[str, Any]]:
+    """Describe results of `to_numpy` by name: `dtype`, `shape`, and of keys the implementation's name as `key`."""
+    return {
+        name: {"dtype": array.dtype.name, "shape": array.shape} | ({"key": key} if key else {})
+        for name, (array, key) in converted.items()
+    }
+
+
 def check_storable(leaves: Mapping[str, Any]) -> None:
     """Require that named leaves can be written and read again.
 
