@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -41,3 +42,26 @@ def test_wide_layers_have_fewer_rows_where_there_are_several_threads(monkeypatch
     monkeypatch.setattr("jax.local_device_count", lambda: 1)
     monkeypatch.setattr(hardware, "threads", lambda: threads)
     assert [optimisers.gradient_chunk_size(width) for width in (64, 128, 256)] == rows
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives each thread a priority of its own")
+def test_a_thread_of_low_priority_leaves_the_others_as_they_are():
+    priorities = {}
+
+    def note(name):
+        priorities[name] = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    def work():
+        hardware.lower_priority()
+        note("lowered")
+        child = threading.Thread(target=lambda: note("started by it"))
+        child.start()
+        child.join()
+
+    note("before")
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    note("after")
+    assert priorities["lowered"] == priorities["started by it"] == hardware.LOWEST_PRIORITY
+    assert priorities["before"] == priorities["after"]

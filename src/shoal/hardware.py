@@ -1,6 +1,11 @@
 """The processor cores and threads that this process may use."""
 
+import contextlib
 import os
+import sys
+import threading
+
+LOWEST_PRIORITY = 19  # of a thread, as `nice` counts
 
 
 def cores() -> int:
@@ -12,3 +17,13 @@ def threads() -> int:
     """Count the threads on which XLA runs programs on the CPU: `NPROC` where it is set, else one per core."""
     number = os.environ.get("NPROC", "")
     return max(1, int(number)) if number.isdecimal() else cores()
+
+
+def lower_priority() -> None:
+    """Give the calling thread, and the threads that it will start, the lowest priority.
+
+    Only Linux gives each thread a priority of its own; elsewhere nothing happens.
+    """
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)

@@ -1,10 +1,7 @@
 """Training on the host: compile, run chunks of updates until the budget is spent, and compute the last scores."""
 
 import bisect
-import contextlib
 import dataclasses
-import os
-import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal import trees
+from shoal import hardware, trees
 from shoal.runtime import population as populations
 from shoal.runtime.config import RunConfig
 from shoal.runtime.evaluation import Subject, begin_evaluation, continue_evaluation, evaluate
@@ -24,7 +21,6 @@ from shoal.runtime.run import Run, Settings
 from shoal.types import Environment, Mean
 
 Numbers = dict[str, np.ndarray]  # one number per seed
-LOWEST_PRIORITY = 19  # of a thread, as `nice` counts
 
 
 class Listener(Protocol):
@@ -384,8 +380,7 @@ def compile_absolute(compiled_run: CompiledRun, episodes: int) -> Future[Evaluat
     """
 
     def compile_programs() -> EvaluationPrograms:
-        with contextlib.suppress(AttributeError, OSError):  # Linux gives each thread a priority of its own
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
+        hardware.lower_priority()
         subject = Subject(best=True, episodes=episodes)
         return compile_evaluation(compiled_run.shapes, subject, compiled_run.layout)
 

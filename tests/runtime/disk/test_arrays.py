@@ -1,6 +1,9 @@
 """What can be saved is known before anything is: every dtype and name is tried against the real format."""
 
+import logging
+import threading
 import types
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -108,3 +111,39 @@ def test_keys_of_a_users_own_implementation_are_not_storable():
         ShoalError, match=r"^'learner/k' cannot be saved: JAX does not find its keys' implementation"
     ):
         arrays.check_storable({"learner/k": key})
+
+
+@pytest.mark.parametrize("first", ["main", "background"])
+def test_what_belongs_to_the_process_is_as_before_once_two_threads_have_written(first):
+    """Orbax is silenced while it runs; a thread that ends later must not put back what it found."""
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def act():
+        begun.set()
+        assert goes_on.wait(60)
+
+    absl = logging.getLogger("absl")
+    filters, disabled = warnings.filters, absl.disabled
+    background = threading.Thread(target=lambda: arrays._run_quietly(act))
+
+    def begin():
+        background.start()
+        assert begun.wait(60)
+        assert not absl.filter(logging.makeLogRecord({}))
+
+    def end():
+        goes_on.set()
+        background.join()
+
+    if first == "background":
+        begin()
+        arrays._run_quietly(lambda: None)
+        end()
+    else:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            arrays._run_quietly(begin)
+        end()
+    assert warnings.filters is filters
+    assert absl.disabled == disabled and absl.filters == []
+    assert absl.filter(logging.makeLogRecord({}))

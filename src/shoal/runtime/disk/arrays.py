@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -64,6 +65,14 @@ def from_numpy(array: np.ndarray, implementation: str | None) -> Any:
     import jax  # noqa: PLC0415
 
     return jax.random.wrap_key_data(jax.numpy.asarray(array), impl=implementation)
+
+
+def describe(converted: Mapping[str, tuple[np.ndarray, str | None]]) -> dict[str, dict[str, Any]]:
+    """Describe results of `to_numpy` by name: `dtype`, `shape`, and of keys the implementation's name as `key`."""
+    return {
+        name: {"dtype": array.dtype.name, "shape": array.shape} | ({"key": key} if key else {})
+        for name, (array, key) in converted.items()
+    }
 
 
 def check_storable(leaves: Mapping[str, Any]) -> None:
@@ -166,8 +175,7 @@ def _run_quietly(action: Callable[[], Any]) -> Any:
       OrbaxError: it failed.
     """
     hook = sys.unraisablehook
-    with _disable_loggers("absl", "asyncio"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with _mute_loggers("absl", "asyncio"), _ignore_warnings():
         sys.unraisablehook = _ignore_closed_loops(hook)
         try:
             result = action()
@@ -184,17 +192,38 @@ def _run_quietly(action: Callable[[], Any]) -> Any:
 
 
 @contextlib.contextmanager
-def _disable_loggers(*names: str) -> Iterator[None]:
-    """Disable output of loggers to stderr, since the raised error says the same."""
+def _mute_loggers(*names: str) -> Iterator[None]:
+    """Reject the output of loggers, since the raised error says the same.
+
+    Several threads may do so at once, and end in any order: each adds and removes a filter of its own.
+    """
+
+    def reject(_: logging.LogRecord) -> bool:
+        return False
+
     loggers = [logging.getLogger(name) for name in names]
-    were_disabled = [logger.disabled for logger in loggers]
     try:
         for logger in loggers:
-            logger.disabled = True
+            logger.addFilter(reject)
         yield
     finally:
-        for logger, was_disabled in zip(loggers, were_disabled, strict=True):
-            logger.disabled = was_disabled
+        for logger in loggers:
+            logger.removeFilter(reject)
+
+
+@contextlib.contextmanager
+def _ignore_warnings() -> Iterator[None]:
+    """Ignore warnings in the main thread.
+
+    Python's filters belong to the whole process: a second thread that ended later would put its own view of them
+    back for good. It leaves them alone.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _ignore_closed_loops(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -25,7 +25,16 @@ import numpy as np
 from shoal.errors import ShoalError, nearest
 from shoal.files import free_bytes, report_os_errors, sync_directory, user_path
 from shoal.runtime.disk import vacancy
-from shoal.runtime.disk.arrays import OrbaxError, from_numpy, is_key, read_arrays, to_numpy, write_arrays
+from shoal.runtime.disk.arrays import (
+    OrbaxError,
+    describe,
+    from_numpy,
+    is_key,
+    read_arrays,
+    to_numpy,
+    write_arrays,
+)
+from shoal.runtime.disk.checksums import folder_sha256
 from shoal.runtime.disk.json_files import json_text, read_json, to_jsonable, to_null, write_json, write_text
 
 CONFIG = "config.json"
@@ -197,11 +206,8 @@ class RunDirectory:
                 sync_directory(directory)
             manifest = {
                 "arrays": version,
-                "files": _checksums(directory / version),
-                "leaves": {
-                    leaf: {"dtype": x.dtype.name, "shape": x.shape} | ({"key": key} if key else {})
-                    for leaf, (x, key) in converted.items()
-                },
+                "files": folder_sha256(directory / version),
+                "leaves": describe(converted),
                 "sha256": parameters_sha256(arrays),
                 "metadata": metadata,
             }
@@ -231,7 +237,7 @@ class RunDirectory:
             folder = directory / Path(manifest["arrays"]).name
             # Checked before Orbax reads: with damaged files its tasks print errors after the first has
             # failed.
-            if "files" in manifest and manifest["files"] != _checksums(folder):
+            if "files" in manifest and manifest["files"] != folder_sha256(folder):
                 raise ValueError("a file is not the one that was saved")
             stored = read_arrays(folder, expected)
             shapes = {leaf: list(array.shape) for leaf, array in stored.items()}
@@ -298,11 +304,3 @@ def _remove_leftovers(directory: Path) -> None:
                 shutil.rmtree(leftover, ignore_errors=True)
         if not current:
             directory.rmdir()
-
-
-def _checksums(path: Path) -> dict[str, str]:
-    """Return the checksum of each file below a directory, by its path within."""
-    files = sorted(file for file in path.rglob("*") if file.is_file())
-    return {
-        file.relative_to(path).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest() for file in files
-    }
