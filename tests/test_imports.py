@@ -14,7 +14,10 @@ import shoal
 ROOT = Path(shoal.__file__).parent
 
 # A room is a module or package directly under shoal; it may import itself and the rooms named here.
-FOR_ALL = {"trees", "arguments", "errors", "files", "hardware", "imports", "needs", "settings", "user_code"}
+FOR_ALL = {
+    *("trees", "arguments", "errors", "files", "hardware", "imports", "interruption", "needs", "settings"),
+    "user_code",
+}
 EVERYTHING = {
     *(
         "algos",
@@ -25,6 +28,7 @@ EVERYTHING = {
         "experiment",
         "files",
         "imports",
+        "interruption",
         "needs",
         "nets",
         "ops",
@@ -45,6 +49,7 @@ MAY_IMPORT = {
     "files": {"errors"},
     "hardware": set(),
     "imports": {"errors", "user_code"},
+    "interruption": set(),
     "needs": {"errors"},
     "settings": {"errors", "needs", "trees"},
     "user_code": {"errors"},
@@ -124,7 +129,7 @@ def test_the_reader_sees_every_form_of_import(source, package, rooms):
     assert rooms_imported(source, package) == rooms
 
 
-@pytest.mark.parametrize("module", ["shoal", "shoal.cli", "shoal.errors"])
+@pytest.mark.parametrize("module", ["shoal", "shoal.cli", "shoal.errors", "shoal.interruption"])
 def test_importing_shoal_is_light(module):
     code = f"import sys, {module}; print([name for name in {HEAVY} if name in sys.modules])"
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -5,6 +5,7 @@ import pytest
 
 from shoal import cli
 from shoal.errors import ShoalError
+from shoal.interruption import Interrupted
 
 
 def test_help_names_every_command_and_imports_nothing_heavy():
@@ -65,6 +66,11 @@ def test_an_unknown_command_names_the_nearest(command, capsys):
     ("error", "status", "sentence"),
     [
         (KeyboardInterrupt(), 130, "shoal: interrupted.\n"),
+        (
+            Interrupted("a"),
+            75,
+            "shoal: interrupted; the run is saved, and `shoal resume a` continues it.\n",
+        ),
         (ShoalError("seeds=0 is too few"), 2, "shoal: seeds=0 is too few.\n"),
         (ShoalError("seeds=0 is too few."), 2, "shoal: seeds=0 is too few.\n"),
         (ShoalError("no 'x'; did you mean 'y'?."), 2, "shoal: no 'x'; did you mean 'y'?\n"),

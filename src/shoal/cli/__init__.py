@@ -1,6 +1,7 @@
 """The command line: `shoal COMMAND ...`. Imports nothing heavy, so that its help is fast."""
 
 import atexit
+import contextlib
 import importlib
 import logging
 import os
@@ -8,6 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 
+from shoal import interruption
 from shoal.errors import ShoalError, UserCodeError, nearest
 from shoal.user_code import is_callback_error
 
@@ -22,6 +24,9 @@ COMMANDS = {
     "grid": ("COMMAND", "draw rulesets for grid worlds, or show them"),
     "envs": ("[ENV]", "list the environments, or the parameters of one"),
 }
+
+# Commands that save when they are interrupted; the others end as Python does.
+SAVING_COMMANDS = ("train", "resume")
 
 HELP = """usage: shoal COMMAND ...
 
@@ -50,10 +55,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
       arguments: the words after `shoal`; None uses the process's.
     Returns:
       the exit status: 0, or 1 for a check that found something, 2 for bad input and for a user's code that fails,
-      130 if interrupted. An error of Shoal's own is raised unchanged, so that the process ends with 1.
+      75 if interrupted and resumable, 130 if interrupted without saving. An error of Shoal's own is raised unchanged,
+      so that the process ends with 1.
     """
     own_process = arguments is None
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    with contextlib.ExitStack() as stack:
+        if own_process and arguments and arguments[0] in SAVING_COMMANDS:
+            stack.enter_context(interruption.handle(command_line=True))  # before any heavy import
+        return _run(arguments, own_process)
+
+
+def _run(arguments: list[str], own_process: bool) -> int:
+    """Run a command, and report an error of the user's in one sentence."""
     for name in CALLBACK_LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
@@ -67,9 +81,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if own_process and is_callback_error(error.__cause__):
             atexit.register(_exit_immediately, 2)
         return 2
+    except interruption.Interrupted as end:
+        if own_process:  # at once: threads that still compile would be waited for
+            interruption.end_process(interruption.RESUMABLE, f"shoal: {end}")
+        interruption.say(f"shoal: {end}")
+        return interruption.RESUMABLE
     except KeyboardInterrupt:
-        print("shoal: interrupted.", file=sys.stderr)
-        return 130
+        interruption.say("shoal: interrupted.")
+        return interruption.INTERRUPTED
     except BrokenPipeError:  # `shoal envs | head -1`: the reader has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
