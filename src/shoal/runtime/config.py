@@ -23,12 +23,20 @@ class RunConfig:
     needs: ClassVar[Table] = {
         "reset_pool": (Needs("reset", ("pool",)),),
         "num_evals": (Needs("eval_every", (-1,)),),
+        "checkpoint_seconds": (Needs("checkpoints", (True,)), Needs("checkpoint_every", (-1,))),
+        "checkpoint_every": (Needs("checkpoints", (True,)),),
+        "checkpoint_evals": (Needs("checkpoints", (True,)),),
+        "keep": (Needs("checkpoints", (True,)),),
     }
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "most used": ("seeds", "seed", "total_steps", "num_envs", "num_steps", "run_dir"),
         "evaluation and logging": (
             *("num_evals", "eval_every", "eval_episodes", "eval_mode", "eval_max_steps"),
             *("score", "eval_metrics", "log_every"),
+        ),
+        "checkpoints": (
+            *("checkpoint_seconds", "checkpoint_every", "keep", "checkpoint_evals", "checkpoints"),
+            *("on_nan", "on_disk_error"),
         ),
         "resets": ("reset", "reset_pool"),
         "devices": ("devices", "env_groups", "members"),
@@ -68,6 +76,20 @@ class RunConfig:
     """Adds the metrics that this module:function computes from the episodes of an evaluation."""
     log_every: int = 0
     """Writes metrics every so many environment steps; 0 writes them forty times per run, and at each evaluation."""
+    checkpoint_seconds: float = 60.0
+    """Writes a checkpoint, from which the run can be resumed, after so many seconds since the last one."""
+    checkpoint_every: int = -1
+    """Writes a checkpoint every so many environment steps, and not by time; -1 writes them by time."""
+    keep: int = 3
+    """Keeps this many of the newest checkpoints, besides the first, the last, and the one of the best evaluation."""
+    checkpoint_evals: bool = False
+    """Writes a checkpoint at each evaluation too, and keeps them all."""
+    checkpoints: bool = True
+    """Writes checkpoints; without them a run cannot be resumed."""
+    on_nan: Literal["stop", "freeze"] = "stop"
+    """Ends the run when a number is not finite (stop), or goes on without the seed that has it (freeze)."""
+    on_disk_error: Literal["continue", "stop"] = "continue"
+    """Trains on when the disk fails, with a warning (continue), or ends the run (stop)."""
     devices: int = 0
     """Uses this many devices of the machine; 0 uses all."""
     env_groups: int = 0
@@ -103,6 +125,7 @@ class RunConfig:
         for name in ("seed", "num_evals", "log_every", "devices", "env_groups"):
             check_at_least(name, getattr(self, name), 0)
         check_at_least("eval_every", self.eval_every, -1)
+        self._check_checkpoints()
         if self.run_dir:
             arguments.path("run_dir", self.run_dir)
         if self.total_updates < 1:
@@ -114,6 +137,8 @@ class RunConfig:
             ("reset", ("fresh", "pool")),
             ("eval_mode", ("greedy", "sampled", "both")),
             ("members", ("auto", "map", "vmap")),
+            ("on_nan", ("stop", "freeze")),
+            ("on_disk_error", ("continue", "stop")),
         ):
             arguments.one_of(name, getattr(self, name), choices)
         groups = max(self.env_groups, 1)
@@ -123,6 +148,25 @@ class RunConfig:
                 f"{math.gcd(groups, self.num_envs)} does."
             )
         self._check_limits()
+
+    def _check_checkpoints(self) -> None:
+        """Raise ShoalError for the first setting of checkpoints that cannot work."""
+        for name in ("checkpoints", "checkpoint_evals"):
+            arguments.boolean(name, getattr(self, name))
+        check_at_least("keep", self.keep, 1)
+        seconds = self.checkpoint_seconds
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+            raise ShoalError(
+                f"checkpoint_seconds={short_repr(seconds)} is not a number of seconds above 0; leave checkpoints "
+                "out by checkpoints=False (--no-checkpoints)."
+            )
+        if self.checkpoint_every != -1:
+            check_at_least("checkpoint_every", self.checkpoint_every, 1)
+            check_at_most("checkpoint_every", self.checkpoint_every, MAX_STEPS)
+        if self.on_nan == "freeze" and not self.checkpoints:
+            raise ShoalError(
+                "on_nan='freeze' goes back to the seed's last checkpoint, and checkpoints=False; leave one of them out."
+            )
 
     def _check_limits(self) -> None:
         """Raise ShoalError for the first size that no machine can hold, or that takes the host too long."""
@@ -148,14 +192,14 @@ class RunConfig:
             )
         for name in ("eval_every", "log_every"):
             every = getattr(self, name)
-            if every > 0 and self.total_updates // self._updates_in(every) > MAX_POINTS:
+            if every > 0 and self.total_updates // self.updates_in(every) > MAX_POINTS:
                 smallest = -(-self.total_updates // MAX_POINTS) * self.steps_per_update
                 raise ShoalError(
                     f"{name}={every} is too small for total_steps={self.total_steps}: there may be at most "
                     f"{MAX_POINTS} such points, which {name}={smallest} gives."
                 )
 
-    def _updates_in(self, steps: int) -> int:
+    def updates_in(self, steps: int) -> int:
         """Return the number of whole updates nearest to a number of environment steps, at least one."""
         return max(1, round(steps / self.steps_per_update))
 
@@ -163,7 +207,7 @@ class RunConfig:
         """List the numbers of updates after which the policy is evaluated: 0, evenly spaced ones, and the last."""
         total = self.total_updates
         if self.eval_every > 0:
-            every = self._updates_in(self.eval_every)
+            every = self.updates_in(self.eval_every)
             points = set(range(0, total + 1, every))
         elif self.eval_every == 0:
             points = set()
@@ -179,7 +223,7 @@ class RunConfig:
         """List the numbers of updates after which metrics are written: as log_every says, and at each evaluation."""
         total = self.total_updates
         if self.log_every > 0:
-            every = self._updates_in(self.log_every)
+            every = self.updates_in(self.log_every)
             points = set(range(every, total + 1, every))
         else:
             points = {round(total * k / 40) for k in range(1, 41)} - {0}

@@ -96,6 +96,10 @@ class History:
 class Supervisor(Protocol):
     """What happens between two pieces of training, such as checkpoints; it may end the run by an exception."""
 
+    def begins(self, activity: str) -> None:
+        """Note what is done from now on: "training" or "evaluating"."""
+        ...
+
     def next_stop(self, updates: int) -> int | None:
         """Return the number of updates, above `updates`, after which a piece must end; None for any."""
         ...
@@ -111,6 +115,9 @@ class Supervisor(Protocol):
 
 class Unsupervised:
     """A supervisor that lets a run go on to its end."""
+
+    def begins(self, activity: str) -> None:
+        """Do nothing."""
 
     def next_stop(self, updates: int) -> int | None:
         """Return None: pieces may end anywhere."""
@@ -317,6 +324,7 @@ def train_population(
         stop = log_points[bisect.bisect_right(log_points, history.updates)]  # the last point is the end
         further_stop = supervisor.next_stop(history.updates)
         size = pacer.size(min(stop, further_stop or stop) - history.updates)
+        supervisor.begins("training")
         population = _train_piece(compiled_run, population, size, history, pacer)
 
 
@@ -352,6 +360,7 @@ def _evaluate_in_pieces(
     supervisor: Supervisor,
 ) -> tuple[Run, Numbers | None]:
     """Evaluate a population; the metrics are None if the evaluation was broken off."""
+    supervisor.begins("evaluating")
     start_time = time.perf_counter()
     population = dataclasses.replace(population, evaluation=programs.begin(population))
     while True:

@@ -121,8 +121,8 @@ def test_missing_files_are_named(run):
 
 
 def test_metrics_are_strict_json_lines(run):
-    run.append_metrics([{"steps": 0, "seed": 0, "loss": np.float32("nan")}, {"steps": 0, "loss": -math.inf}])
-    run.append_metrics([{"steps": jnp.int32(128), "loss": jnp.float32(0.5)}])
+    run.metrics_file().append([{"steps": 0, "seed": 0, "loss": np.float32("nan")}, {"steps": 0, "loss": -math.inf}])
+    run.metrics_file().append([{"steps": jnp.int32(128), "loss": jnp.float32(0.5)}])
 
     def refuse(constant):
         raise AssertionError(f"{constant} is not strict JSON")
@@ -139,11 +139,11 @@ def test_metrics_are_strict_json_lines(run):
 @pytest.mark.parametrize("torn", ['{"steps": 12', "{"])
 def test_a_torn_last_line_is_dropped(run, torn):
     for whole in ([], [{"steps": 1}]):
-        run.append_metrics(whole)
+        run.metrics_file().append(whole)
         with open(run.path / "metrics.jsonl", "a") as file:
             file.write(torn)
         assert run.load_metrics() == whole
-    run.append_metrics([{"steps": 2}])
+    run.metrics_file().append([{"steps": 2}])
     assert run.load_metrics() == [{"steps": 1}, {"steps": 2}]
 
 
@@ -379,7 +379,7 @@ def test_too_little_space_is_told_before_anything_is_written(tmp_path):
 def test_discarding_removes_what_was_made_and_nothing_else(tmp_path):
     (tmp_path / "runs").mkdir()
     created = RunDirectory.create(tmp_path / "runs" / "a" / "b", "x", "y", {})
-    created.append_metrics([{"step": 0}])
+    created.metrics_file().append([{"step": 0}])
     created.save_policy("best", {"w": np.ones(2)}, {})
     created.discard()
     assert list(tmp_path.rglob("*")) == [tmp_path / "runs"]  # it was there before
@@ -460,13 +460,13 @@ FULL = """
     from shoal.runtime.disk.directory import RunDirectory
     run = RunDirectory.open(sys.argv[1])
     rows = [{{"step": k}} for k in range(3)]
-    run.append_metrics(rows)
+    run.metrics_file().append(rows)
     run.save_policy("best", {{"w": np.zeros(20)}}, {{}})
     {limit}
     noise = np.random.default_rng(0).random((20, 50_000))
     for attempt in (
         lambda: run.save_policy("best", {{f"w{{k}}": x for k, x in enumerate(noise)}}, {{}}),
-        lambda: run.append_metrics([{{"numbers": noise[0]}}]),
+        lambda: run.metrics_file().append([{{"numbers": noise[0]}}]),
         lambda: run.save_summary({{"numbers": noise[0]}}),
     ):
         try:

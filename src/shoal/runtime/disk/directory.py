@@ -13,10 +13,9 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +34,10 @@ from shoal.runtime.disk.arrays import (
     write_arrays,
 )
 from shoal.runtime.disk.checksums import folder_sha256
-from shoal.runtime.disk.json_files import json_text, read_json, to_jsonable, to_null, write_json, write_text
+from shoal.runtime.disk.json_files import json_text, read_json, write_json, write_text
+from shoal.runtime.disk.metrics_file import METRICS, Mark, MetricsFile
 
 CONFIG = "config.json"
-METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
 LEARNING_CURVE = "learning_curve.png"
 POLICIES = ("best", "last")
@@ -150,21 +149,9 @@ class RunDirectory:
         """
         return read_json(self.path / SUMMARY)
 
-    def append_metrics(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Append lines to `metrics.jsonl`, one per row; numbers that are not finite become null.
-
-        Raises:
-          ShoalError: they cannot be written; then none of them is.
-        """
-        lines = [json.dumps(to_jsonable(row, not_finite=to_null), allow_nan=False) for row in rows]
-        data = "".join(line + "\n" for line in lines).encode()
-        path = self.path / METRICS
-        with (
-            report_os_errors(f"{path} cannot be written", len(data)),
-            open(path, "ab+", buffering=0) as file,
-        ):
-            _truncate_torn_line(file)
-            _append(file, data)
+    def metrics_file(self, mark: Mark | None = None) -> MetricsFile:
+        """Return `metrics.jsonl` for appending; see `MetricsFile`."""
+        return MetricsFile(self.path, mark)
 
     def load_metrics(self) -> list[dict[str, Any]]:
         """Read `metrics.jsonl`; an incomplete last line, which a crash leaves, is ignored.
@@ -261,31 +248,6 @@ def parameters_sha256(leaves: Mapping[str, Any]) -> str:
         digest.update(f"{name}\0{dtype}\0{np.shape(leaf)}\0".encode())
         digest.update(array.tobytes())
     return digest.hexdigest()
-
-
-def _truncate_torn_line(file: Any) -> None:
-    """Remove an incomplete last line, which a crash left without its newline."""
-    end = file.seek(0, os.SEEK_END)
-    if end == 0:
-        return
-    file.seek(end - 1)
-    if file.read(1) != b"\n":
-        file.seek(0)
-        file.truncate(file.read().rfind(b"\n") + 1)
-    file.seek(0, os.SEEK_END)
-
-
-def _append(file: Any, data: bytes) -> None:
-    """Append bytes to an unbuffered file, or none of them if that fails."""
-    end = file.seek(0, os.SEEK_END)
-    try:
-        written = 0
-        while written < len(data):  # a disk that becomes full accepts a part first
-            written += file.write(data[written:])
-    except OSError:
-        with contextlib.suppress(OSError):
-            file.truncate(end)
-        raise
 
 
 def _next_version(directory: Path) -> str:

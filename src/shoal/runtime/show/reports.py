@@ -9,6 +9,7 @@ from shoal.errors import ShoalError
 from shoal.runtime import machine
 from shoal.runtime.config import RunConfig
 from shoal.runtime.disk.directory import RunDirectory
+from shoal.runtime.disk.metrics_file import Mark
 from shoal.runtime.show.plots import plot_learning_curve
 from shoal.runtime.show.progress import Progress
 from shoal.runtime.trainer import Numbers
@@ -17,8 +18,11 @@ from shoal.runtime.trainer import Numbers
 class Reporter:
     """A listener of the trainer; a context manager, so that the live line is always ended."""
 
-    def __init__(self, directory: RunDirectory, run: RunConfig, title: str, *, show: bool):
+    def __init__(
+        self, directory: RunDirectory, run: RunConfig, title: str, *, show: bool, mark: Mark | None = None
+    ):
         self.directory, self.run, self.title = directory, run, title
+        self.metrics = directory.metrics_file(mark)
         total = run.total_updates * run.steps_per_update
         self.progress = Progress(total, title, seeds=run.seeds, quiet=not show)
         self.evaluations: list[tuple[int, np.ndarray]] = []
@@ -72,13 +76,23 @@ class Reporter:
             for k in range(self.run.seeds)
         ]
         try:
-            self.directory.append_metrics(self.unwritten_rows)
+            self.metrics.append(self.unwritten_rows)
         except ShoalError as error:
             if self.write_error is None:
                 self.progress.note(f"{error} Training goes on.")
             self.write_error = error
         else:
             self.unwritten_rows, self.write_error = [], None
+
+    def flush_to_disk(self) -> None:
+        """Make all rows so far persist, so that a checkpoint may count them; called from another thread.
+
+        Raises:
+          ShoalError: some are not written yet.
+        """
+        if self.write_error is not None:
+            raise self.write_error
+        self.metrics.flush()
 
     def flush(self) -> None:
         """Write the rows that could not be written before.
@@ -87,7 +101,7 @@ class Reporter:
           ShoalError: they still cannot be written.
         """
         if self.unwritten_rows:
-            self.directory.append_metrics(self.unwritten_rows)
+            self.metrics.append(self.unwritten_rows)
             self.unwritten_rows = []
 
     def draw_learning_curve(self, summary: dict[str, Any]) -> None:

@@ -1,0 +1,240 @@
+"""Checkpoints of a run in progress, written between two pieces of training, and the end of a run by a signal."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from shoal import interruption, trees
+from shoal.errors import ShoalError
+from shoal.runtime.config import RunConfig
+from shoal.runtime.disk import records
+from shoal.runtime.disk.arrays import is_key
+from shoal.runtime.disk.checkpoint_writer import Writer
+from shoal.runtime.disk.checkpoints import Checkpoints
+from shoal.runtime.disk.directory import RunDirectory
+from shoal.runtime.run import Run
+from shoal.runtime.show.reports import Reporter
+from shoal.runtime.trainer import History
+from shoal.types import PyTree
+
+# The parts of a Run that are not saved: the directory's config makes them again, or they are empty between evaluations.
+NOT_SAVED = ("environment", "config", "total_updates", "evaluation")
+REST = 30  # the pause between two checkpoints is so many times what the last write took, at least
+ACTIVITIES = {
+    "training": interruption.Phase.TRAINING,
+    "evaluating": interruption.Phase.EVALUATING,
+    "saving": interruption.Phase.SAVING,
+}
+
+
+class DiskStop(ShoalError):
+    """A run was ended since its disk failed (`on_disk_error="stop"`); a checkpoint from before can be resumed."""
+
+
+def saved_leaves(population: PyTree) -> dict[str, Any]:
+    """Return the leaves of a population (or of its shapes) that a checkpoint holds, by name."""
+    leaves = trees.named_leaves(population)
+    return {name: leaf for name, leaf in leaves.items() if name.split("/", 1)[0] not in NOT_SAVED}
+
+
+def copy_to_host(population: Run) -> dict[str, Any]:
+    """Copy the leaves that a checkpoint holds, so that training may go on in their buffers."""
+    leaves = saved_leaves(population)
+    return {
+        name: jax.random.clone(leaf) if is_key(leaf) else np.array(leaf, copy=True)
+        for name, leaf in leaves.items()
+    }
+
+
+def restored(population: Run, leaves: Mapping[str, Any]) -> Run:
+    """Replace the saved parts of a population by the leaves of a checkpoint.
+
+    Args:
+      population: arrays for the parts that are not saved, and shapes with placements for the others.
+      leaves: by name; they have the shapes and dtypes of the population.
+    """
+    templates = trees.named_leaves(population)
+    placed = {
+        name: jax.device_put(leaves[name], leaf.sharding, may_alias=False) if name in leaves else leaf
+        for name, leaf in templates.items()
+    }
+    return jax.block_until_ready(trees.with_named_leaves(population, placed))
+
+
+class Supervisor:
+    """Writes the checkpoints of a run, and ends it when a signal asks for that.
+
+    Args:
+      directory: of the run.
+      run: its settings.
+      reporter: of the run; its rows are written before the checkpoint that counts them.
+      stop: the signals.
+      record: (history, end of the rows) -> the record of a checkpoint.
+      clock: the time in seconds; given by tests.
+    """
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        run: RunConfig,
+        reporter: Reporter,
+        stop: interruption.Interruption,
+        record: Callable[..., dict[str, Any]],
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self.directory, self.run, self.reporter, self.stop = directory, run, reporter, stop
+        self.checkpoints = Checkpoints(directory.path)
+        self._record, self._clock = record, clock
+        self._writer = Writer(self.checkpoints) if run.checkpoints else None
+        self._next_time = -np.inf  # when the next checkpoint by time may be written
+        self._scores = self._recorded_scores()  # by steps, of the checkpoints at evaluations
+        self._considered = max(self._scores, default=-1)  # the steps of the last evaluation that was looked at
+        self._last_steps = max(self.checkpoints.steps(), default=-1)  # of the last checkpoint
+        self._waiting: dict[int, tuple] = {}  # copies of evaluations that are to be written
+        self.failures: list[ShoalError] = []
+        self.begins("saving")
+
+    # ---- what the trainer calls
+
+    def begins(self, activity: str) -> None:
+        """Note what is done from now on: "training", "evaluating" or "saving"."""
+        self.stop.phase(ACTIVITIES[activity] if self.run.checkpoints else interruption.Phase.UNSAVED)
+
+    def next_stop(self, updates: int) -> int | None:
+        """Return the number of updates of the next checkpoint by steps; None where they are written by time."""
+        if self._writer is None or self.run.checkpoint_every == -1:
+            return None
+        every = self.run.updates_in(self.run.checkpoint_every)
+        return (updates // every + 1) * every
+
+    def wants_to_stop(self) -> bool:
+        """Report whether a signal asks the run to end."""
+        return self.stop.requested
+
+    def between_pieces(self, population: Run, history: History) -> None:
+        """Write a checkpoint if one is due, and end the run if a signal asks for it.
+
+        Raises:
+          Interrupted: the run was saved and ends.
+          DiskStop: a checkpoint could not be written, and the run shall end then.
+        """
+        self._report_failures()
+        if self.stop.requested:
+            self.stop.saving()
+            raise self._save_and_interrupt(population, history)
+        if self._writer is None:
+            return
+        steps = history.updates * self.run.steps_per_update
+        if history.evaluated == history.updates and self._considered < steps:
+            self._considered = steps
+            self._keep_evaluation(population, history, steps)
+        if self._waiting and self.run.checkpoint_evals:
+            self._write_waiting()
+        elif self._is_due(history, steps):
+            self._submit(steps, copy_to_host(population), self._record(history, self.reporter.metrics.mark))
+        elif self._waiting and self._clock() >= self._next_time:
+            steps, copied = self._waiting.popitem()
+            self._submit(steps, *copied)
+
+    # ---- what the end of a run calls
+
+    def finish(self, population: Run, history: History) -> None:
+        """Write what waits, and the checkpoint of the end.
+
+        Raises:
+          ShoalError: one of them cannot be written.
+        """
+        if self._writer is None:
+            return
+        self.begins("saving")
+        self._write_waiting()
+        steps = history.updates * self.run.steps_per_update
+        if self._last_steps != steps:
+            self._submit(steps, copy_to_host(population), self._record(history, self.reporter.metrics.mark))
+        self._writer.wait()
+        if failure := self._writer.take_failure():
+            raise failure
+
+    def close(self) -> None:
+        """Let the writer end, without waiting for a disk that hangs."""
+        if self._writer is not None:
+            self._writer.close(timeout=30.0)
+
+    # ---- steps of these
+
+    def _recorded_scores(self) -> dict[int, float]:
+        scores = {}
+        for steps in self.checkpoints.steps():
+            if (iqm := self.checkpoints.info(steps).record.get("iqm")) is not None:
+                scores[steps] = float(iqm)
+        return scores
+
+    def _is_due(self, history: History, steps: int) -> bool:
+        assert self._writer is not None
+        if self._writer.busy or steps == self._last_steps:
+            return False
+        if self._last_steps == -1:
+            return True  # the one before the first update
+        if self._clock() < self._next_time:
+            return False
+        return self.run.checkpoint_every == -1 or self.next_stop(history.updates - 1) == history.updates
+
+    def _keep_evaluation(self, population: Run, history: History, steps: int) -> None:
+        """Copy the run at an evaluation that is the best so far, or at each if all are kept."""
+        record = self._record(history, self.reporter.metrics.mark)
+        best = max(self._scores.values(), default=-np.inf)
+        self._scores[steps] = record["iqm"]
+        if self.run.checkpoint_evals or record["iqm"] > best:
+            if not self.run.checkpoint_evals:
+                self._waiting.clear()
+            if steps != self._last_steps:
+                self._waiting[steps] = copy_to_host(population), record
+
+    def _write_waiting(self) -> None:
+        while self._waiting:
+            steps = min(self._waiting)
+            copied = self._waiting.pop(steps)
+            assert self._writer is not None
+            self._writer.wait()
+            self._submit(steps, *copied)
+
+    def _submit(self, steps: int, leaves: dict[str, Any], record: dict[str, Any]) -> None:
+        """Begin to write a checkpoint, in the background."""
+        assert self._writer is not None
+        self._writer.wait()
+        self._waiting.pop(steps, None)
+        self._last_steps = max(steps, self._last_steps)
+        pause = max(self.run.checkpoint_seconds if self.run.checkpoint_every == -1 else 0.0, 0.0)
+        self._next_time = self._clock() + max(pause, REST * self._writer.last_seconds)
+        self._writer.submit(
+            steps, leaves, record, before=self.reporter.flush_to_disk, after=self._delete_old
+        )
+
+    def _delete_old(self) -> None:
+        """Delete the checkpoints that are not kept; called in the writer's thread."""
+        existing = self.checkpoints.steps()
+        at_evaluations = {steps: self._scores[steps] for steps in existing if steps in self._scores}
+        kept = {0, *existing[-self.run.keep :]}
+        if self.run.checkpoint_evals:
+            kept |= set(at_evaluations)
+        elif at_evaluations:
+            kept.add(max(at_evaluations, key=lambda steps: (at_evaluations[steps], -steps)))
+        self.checkpoints.keep(kept)
+
+    def _report_failures(self) -> None:
+        while self._writer is not None and (failure := self._writer.take_failure()):
+            self.failures.append(failure)
+            if self.run.on_disk_error == "stop":
+                raise DiskStop(f"{failure} The run ends, since on_disk_error='stop'.")
+            self.reporter.progress.note(f"{failure} Training goes on.")
+
+    def _save_and_interrupt(self, population: Run, history: History) -> BaseException:
+        self.begins("saving")
+        try:
+            self.finish(population, history)
+        except ShoalError as error:
+            interruption.say(f"shoal: {error}")
+        return self.stop.saved(self.directory.path)
