@@ -65,7 +65,7 @@ def write_whole_file(
                 file.flush()
                 os.fsync(file.fileno())
             if new:
-                _link_new(temporary, path)
+                link_new(temporary, path)
             else:
                 os.replace(temporary, path)
             sync_directory(path.parent)
@@ -74,19 +74,38 @@ def write_whole_file(
                 temporary.unlink(missing_ok=True)
 
 
-def _link_new(temporary: Path, path: Path) -> None:
-    """Give a file its name, unless a file of that name exists.
+def link_new(temporary: Path, path: Path) -> None:
+    """Give a file its name, unless a file of that name exists; of several processes and hosts, one succeeds.
+
+    The caller removes the temporary name, if it is still there.
 
     Raises:
       FileExistsError: it exists.
+      OSError: it cannot be made.
     """
     try:
         os.link(temporary, path)
-    except FileExistsError:
+    except FileNotFoundError:
         raise
+    except FileExistsError:
+        # Over a network the server's answer may be lost, and the question be asked again, after the link was made.
+        if not _is_same_file(temporary, path):
+            raise
     except OSError:  # a file system without hard links: reserve the name, then write the content
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
-        os.replace(temporary, path)
+        try:
+            os.replace(temporary, path)
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
+
+
+def _is_same_file(first: Path, second: Path) -> bool:
+    """Return whether two names are of one file; links to elsewhere are not followed."""
+    try:
+        return os.path.samestat(first.lstat(), second.lstat())
+    except OSError:
+        return False
 
 
 def sync_directory(path: Path) -> None:

@@ -1,6 +1,7 @@
 """Run directories: names, atomic files, policies that round-trip, and damage told in one sentence."""
 
 import asyncio
+import contextlib
 import errno
 import io
 import json
@@ -22,6 +23,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from shoal.errors import ShoalError
+from shoal.files import link_new
 from shoal.runtime.disk import directory as module
 from shoal.runtime.disk.directory import RunDirectory, parameters_sha256
 
@@ -408,6 +410,35 @@ def test_of_two_processes_one_creates_the_run(tmp_path, monkeypatch, link):
         RunDirectory.create(path, "x", "y", {"first": False})
     assert first.load_config() == {"first": True}
     assert [x.name for x in path.iterdir()] == ["config.json"]
+
+
+def test_a_link_whose_answer_was_lost_is_made(tmp_path, monkeypatch):
+    """A network's disk asks again, and is told that the name exists: by its own first question, or by another."""
+    link = os.link
+
+    def link_and_lose_the_answer(source, target):
+        with contextlib.suppress(FileExistsError):
+            link(source, target)
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+
+    monkeypatch.setattr(os, "link", link_and_lose_the_answer)
+    for name in ("first", "second"):
+        (tmp_path / name).write_text(name)
+    link_new(tmp_path / "first", tmp_path / "taken")
+    with pytest.raises(FileExistsError):
+        link_new(tmp_path / "second", tmp_path / "taken")
+    assert (tmp_path / "taken").read_text() == "first"
+
+
+@pytest.mark.parametrize("link", [os.link, None])
+def test_a_link_of_nothing_leaves_no_empty_file(tmp_path, monkeypatch, link):
+    def unsupported(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", link or unsupported)
+    with pytest.raises(FileNotFoundError):
+        link_new(tmp_path / "absent", tmp_path / "new")
+    assert list(tmp_path.iterdir()) == []
 
 
 # ---- full disks
