@@ -33,6 +33,10 @@ class SavingError(ShoalError):
         self.run = run
 
 
+class ResumableError(ShoalError):
+    """A run was ended by a failure around it, such as a full disk, and can be resumed from its last checkpoint."""
+
+
 class UserCodeError(ShoalError):
     """The user's own code failed; the message says where, and the error itself is its `__cause__`.
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 
 from shoal import interruption
-from shoal.errors import ShoalError, UserCodeError, nearest
+from shoal.errors import ResumableError, ShoalError, UserCodeError, nearest
 from shoal.user_code import is_callback_error
 
 STARTED = time.perf_counter()  # imports after this line count as a run's `seconds.import`
@@ -74,6 +74,9 @@ def _run(arguments: list[str], own_process: bool) -> int:
         status = _dispatch(arguments)
         sys.stdout.flush()  # so that a closed pipe shows here
         return status
+    except ResumableError as error:
+        print(f"shoal: {error}", file=sys.stderr)
+        return interruption.RESUMABLE
     except ShoalError as error:
         print(f"shoal: {error}", file=sys.stderr)
         if isinstance(error, UserCodeError) and error.frames:

@@ -8,10 +8,9 @@ import jax
 import numpy as np
 
 from shoal import interruption, trees
-from shoal.errors import ShoalError
+from shoal.errors import ResumableError, ShoalError
 from shoal.runtime.config import RunConfig
-from shoal.runtime.disk import records
-from shoal.runtime.disk.arrays import is_key
+from shoal.runtime.disk.arrays import from_numpy, is_key, to_numpy
 from shoal.runtime.disk.checkpoint_writer import Writer
 from shoal.runtime.disk.checkpoints import Checkpoints
 from shoal.runtime.disk.directory import RunDirectory
@@ -30,10 +29,6 @@ ACTIVITIES = {
 }
 
 
-class DiskStop(ShoalError):
-    """A run was ended since its disk failed (`on_disk_error="stop"`); a checkpoint from before can be resumed."""
-
-
 def saved_leaves(population: PyTree) -> dict[str, Any]:
     """Return the leaves of a population (or of its shapes) that a checkpoint holds, by name."""
     leaves = trees.named_leaves(population)
@@ -44,9 +39,14 @@ def copy_to_host(population: Run) -> dict[str, Any]:
     """Copy the leaves that a checkpoint holds, so that training may go on in their buffers."""
     leaves = saved_leaves(population)
     return {
-        name: jax.random.clone(leaf) if is_key(leaf) else np.array(leaf, copy=True)
+        name: _copy_of_keys(leaf) if is_key(leaf) else np.array(leaf, copy=True)
         for name, leaf in leaves.items()
     }
+
+
+def _copy_of_keys(keys: jax.Array) -> Any:
+    words, implementation = to_numpy(keys)
+    return from_numpy(np.array(words, copy=True), implementation)
 
 
 def restored(population: Run, leaves: Mapping[str, Any]) -> Run:
@@ -119,7 +119,7 @@ class Supervisor:
 
         Raises:
           Interrupted: the run was saved and ends.
-          DiskStop: a checkpoint could not be written, and the run shall end then.
+          ResumableError: a checkpoint could not be written, and the run shall end then.
         """
         self._report_failures()
         if self.stop.requested:
@@ -228,7 +228,7 @@ class Supervisor:
         while self._writer is not None and (failure := self._writer.take_failure()):
             self.failures.append(failure)
             if self.run.on_disk_error == "stop":
-                raise DiskStop(f"{failure} The run ends, since on_disk_error='stop'.")
+                raise ResumableError(f"{failure} The run ends, since on_disk_error='stop'.")
             self.reporter.progress.note(f"{failure} Training goes on.")
 
     def _save_and_interrupt(self, population: Run, history: History) -> BaseException:

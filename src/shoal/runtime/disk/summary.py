@@ -1,6 +1,8 @@
 """The summary of a run: scores over seeds, speed, checksums, versions and device."""
 
+import contextlib
 import importlib.metadata
+import os
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -10,12 +12,15 @@ from typing import Any
 import jax
 import numpy as np
 
+from shoal.hardware import cores
 from shoal.ops import scores
 from shoal.runtime.disk.directory import parameters_sha256
 from shoal.xla.plain import PLAIN, USE_PLAIN
 
 SCHEMA = 1  # counts up when a field changes its meaning
 PACKAGE = Path(__file__).resolve().parents[2]
+# Settings of JAX that change numbers.
+JAX_SETTINGS = ("jax_enable_x64", "jax_default_prng_impl", "jax_default_matmul_precision", "jax_threefry_partitionable")
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "shoal")
 
 
@@ -139,6 +144,30 @@ def _git(root: Path, *arguments: str) -> str:
         command, capture_output=True, text=True, check=True, timeout=10, stdin=subprocess.DEVNULL
     )
     return output.stdout.strip()
+
+
+def machine_facts(devices: int) -> dict[str, Any]:
+    """Return what the bits of a run depend on, beside its settings: a run that goes on elsewhere may differ."""
+    return {
+        **versions(),
+        "device": jax.devices()[0].device_kind,
+        "cpu": cpu_model(),
+        "devices": devices,
+        "threads": cores(),
+        "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
+        "NPROC": os.environ.get("NPROC", ""),
+        "plain": USE_PLAIN or list(PLAIN) or False,
+        **{name: getattr(jax.config, name) for name in JAX_SETTINGS},
+    }
+
+
+def cpu_model() -> str:
+    """Return the name of the CPU, or of its architecture where there is none."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def device() -> dict[str, Any]:

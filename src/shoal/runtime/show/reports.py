@@ -1,5 +1,6 @@
 """Reports of a run in progress: lines on the terminal, rows in metrics.jsonl, the learning curve."""
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
@@ -19,13 +20,16 @@ class Reporter:
     """A listener of the trainer; a context manager, so that the live line is always ended."""
 
     def __init__(
-        self, directory: RunDirectory, run: RunConfig, title: str, *, show: bool, mark: Mark | None = None
+        self, directory: RunDirectory, run: RunConfig, title: str, *, show: bool, mark: Mark | None = None,
+        evaluations: Sequence[tuple[int, Numbers]] = (),
     ):
         self.directory, self.run, self.title = directory, run, title
         self.metrics = directory.metrics_file(mark)
         total = run.total_updates * run.steps_per_update
         self.progress = Progress(total, title, seeds=run.seeds, quiet=not show)
-        self.evaluations: list[tuple[int, np.ndarray]] = []
+        self.evaluations: list[tuple[int, np.ndarray]] = [
+            (updates * run.steps_per_update, metrics["return_mean"]) for updates, metrics in evaluations
+        ]
         self.updates_logged = 0  # number of updates at the last log point
         self.unwritten_rows: list[dict[str, Any]] = []  # rows that could not be written yet
         self.write_error: ShoalError | None = None  # the reason

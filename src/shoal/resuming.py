@@ -1,0 +1,221 @@
+"""Resumption of a run: what was asked for, what may change, and the checkpoint that it goes on from."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from shoal import settings
+from shoal.errors import ShoalError
+from shoal.experiment import Experiment
+from shoal.runtime.checkpointing import restored, saved_leaves
+from shoal.runtime.config import RunConfig
+from shoal.runtime.disk import records
+from shoal.runtime.disk.checkpoints import Checkpoints
+from shoal.runtime.disk.directory import CONFIG, SUMMARY, RunDirectory
+from shoal.runtime.disk.json_files import to_jsonable, write_json
+from shoal.runtime.disk.metrics_file import METRICS, Mark, find_damage
+from shoal.runtime.run import Run
+from shoal.runtime.trainer import History
+
+# Settings of the run that a resumed one may change, beside the numbers of the algorithm that are data.
+CHANGEABLE = (
+    *("total_steps", "num_evals", "eval_every", "log_every", "checkpoint_seconds", "checkpoint_every"),
+    *("keep", "checkpoint_evals", "on_nan", "on_disk_error"),
+)
+# Settings that name the place of a run, or how it uses the machine.
+NOT_COMPARED = ("run_dir", "devices", "members", "checkpoints")
+
+
+def holds_run(path: str | Path) -> bool:
+    """Report whether a directory holds a run, finished or not."""
+    return bool(path) and (Path(path).expanduser() / CONFIG).is_file()
+
+
+def config_json(experiment: Experiment, asked: Experiment, history: list | None = None) -> dict[str, Any]:
+    """Return the content of `config.json`: the resolved settings, and beside them what was asked for.
+
+    Args:
+      experiment: whose settings are all resolved for the machine.
+      asked: the same before that.
+      history: of the changes of a run that was resumed with other settings.
+    """
+    resolved, before = _as_json(experiment), _as_json(asked)
+    differences = {
+        part: {name: x for name, x in before[part].items() if x != resolved[part].get(name)}
+        for part in ("algorithm", "run")
+    }
+    return resolved | {"asked": differences, "history": history or []}
+
+
+def check_same(path: Path, saved: Mapping[str, Any], asked: Experiment) -> None:
+    """Require that a command asks for the run that a directory holds.
+
+    Raises:
+      ShoalError: it asks for another one; the sentence names the first setting that differs.
+    """
+    now = _as_json(asked)
+    for part in ("environment", "algorithm", "run"):
+        before = dict(saved[part]) | dict(saved.get("asked", {}).get(part, {}))
+        for name in [*before, *(name for name in now[part] if name not in before)]:
+            if name not in ("run_dir",) and before.get(name) != now[part].get(name):
+                raise ShoalError(
+                    f"run directory {str(path)!r} holds another run: {name}={before.get(name)!r} there, and "
+                    f"{now[part].get(name)!r} was asked for; name a new directory, or go on with `shoal resume`."
+                )
+
+
+def is_finished(directory: RunDirectory, run: RunConfig) -> bool:
+    """Report whether a run has reached its end, and its summary was written."""
+    if not (directory.path / SUMMARY).is_file():
+        return False
+    return directory.load_summary().get("steps_per_seed") == run.total_updates * run.steps_per_update
+
+
+def changes(directory: RunDirectory, saved: Mapping[str, Any], experiment: Experiment) -> dict[str, list]:
+    """Return the settings that a resumed run changes, by name, as [old, new].
+
+    Raises:
+      ShoalError: one of them cannot change; the sentence names it.
+    """
+    now = _as_json(experiment)
+    data = {name for name, setting in settings.settings_of(experiment.config).items() if setting.is_data}
+    changed = {}
+    for part in ("algorithm", "run"):
+        for name, new in now[part].items():
+            old = saved[part].get(name, new)
+            if old == new or name in NOT_COMPARED:
+                continue
+            if name not in CHANGEABLE and name not in data:
+                raise ShoalError(
+                    f"{name}={new!r} cannot be changed in a run that goes on (it has {old!r}); start a new run "
+                    f"from its parameters with --from {directory.path}."
+                )
+            changed[name] = [old, new]
+    return changed
+
+
+def identity_of(experiment: Experiment) -> dict[str, Any]:
+    """Return the settings by which a checkpoint is known to be one of this run: all that cannot change."""
+    now = _as_json(experiment)
+    data = {name for name, setting in settings.settings_of(experiment.config).items() if setting.is_data}
+    left_out = {*CHANGEABLE, *NOT_COMPARED, *data}
+    return {
+        "environment": now["environment"],
+        **{
+            part: {name: x for name, x in now[part].items() if name not in left_out}
+            for part in ("algorithm", "run")
+        },
+    }
+
+
+def save_changes(
+    directory: RunDirectory,
+    experiment: Experiment,
+    asked: Experiment,
+    changes: Mapping[str, list],
+    steps: int,
+) -> None:
+    """Write the settings with which a run goes on into its `config.json`, and what changed into the history there."""
+    history = [*directory.load_config().get("history", []), {"step": steps, "changes": dict(changes)}]
+    write_json(directory.path / CONFIG, config_json(experiment, asked, history), not_finite=str)
+
+
+@dataclasses.dataclass
+class Restoration:
+    """The newest checkpoint of a run that is sound and fits; damaged ones are set aside.
+
+    Attributes:
+      directory: of the run.
+      identity: see `identity_of`.
+      note: receives a line about each checkpoint that cannot be used.
+      steps: of the checkpoint that was chosen; -1 before.
+      leaves: its arrays.
+      record: its record.
+    """
+
+    directory: RunDirectory
+    identity: Mapping[str, Any]
+    note: Callable[[str], None]
+    steps: int = -1
+    leaves: dict[str, Any] = dataclasses.field(default_factory=dict)
+    record: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def choose(self, shapes: Run) -> None:
+        """Load the newest checkpoint that is sound, of this run, and of these shapes.
+
+        Raises:
+          ShoalError: there is none, so that going on would lose what was trained.
+        """
+        checkpoints = Checkpoints(self.directory.path)
+        path = self.directory.path / METRICS
+        content = path.read_bytes() if path.is_file() else b""
+        reasons = []
+        for steps in reversed(checkpoints.steps()):
+            reason, is_damaged = checkpoints.problem(steps), True
+            if not reason:
+                reason, is_damaged = self._load(checkpoints, steps, shapes, content)
+            if not reason:
+                return
+            reasons.append(f"at {steps}, {reason}")
+            aside = ""
+            if is_damaged and "newer" not in reason:
+                aside = f"; it is now {checkpoints.set_aside(steps, reason).name}"
+            self.note(f"the checkpoint at {steps} cannot be used: {reason}{aside}")
+        raise ShoalError(
+            f"run directory {str(self.directory.path)!r} has no checkpoint that can be used ({'; '.join(reasons)}); "
+            "it is not started over, since that would lose what it has; name a new directory."
+        )
+
+    def _load(
+        self, checkpoints: Checkpoints, steps: int, shapes: Run, content: bytes
+    ) -> tuple[str, bool]:
+        """Try a checkpoint; return why it cannot be used, and whether it is itself at fault."""
+        record = checkpoints.info(steps).record
+        if reason := _first_difference(record.get("identity", {}), self.identity):
+            return f"it belongs to another run: {reason}", True
+        if reason := find_damage(content, records.mark_of(record)):
+            return f"{METRICS} does not go with it: {reason}", False
+        try:
+            self.leaves, self.record = checkpoints.load(steps, saved_leaves(shapes))
+        except ShoalError as error:
+            return str(error).rstrip("."), True
+        self.steps = steps
+        return "", False
+
+    def place(self, population: Run) -> Run:
+        """Put the leaves that were chosen into a population; they are given up here."""
+        leaves, self.leaves = self.leaves, {}
+        return restored(population, leaves)
+
+    @property
+    def mark(self) -> Mark:
+        """The end of the rows of `metrics.jsonl` that the checkpoint counts."""
+        return records.mark_of(self.record)
+
+    def history(self) -> History:
+        """Return the history of the run up to the checkpoint."""
+        content = (self.directory.path / METRICS).read_bytes() if self.mark.bytes else b""
+        rows = [json.loads(line) for line in content[: self.mark.bytes].splitlines()]
+        return records.to_history(self.record, rows)
+
+
+def machine_differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Name what differs between two machines, or "" ; then a run does not go on bit for bit."""
+    names = [name for name in {**saved, **now} if saved.get(name) != now.get(name)]
+    return ", ".join(f"{name} ({saved.get(name)!r} then, {now.get(name)!r} now)" for name in names)
+
+
+def _first_difference(saved: Mapping[str, Any], expected: Mapping[str, Any]) -> str:
+    for part, names in expected.items():
+        for name, value in names.items():
+            found = saved.get(part, {}).get(name)
+            if found != value:
+                return f"{name} is {found!r}, and {value!r} here"
+    return ""
+
+
+def _as_json(experiment: Experiment) -> dict[str, Any]:
+    """Return the settings of an experiment as `config.json` holds them, after a round trip through JSON."""
+    return json.loads(json.dumps(to_jsonable(experiment.as_json(), not_finite=str)))

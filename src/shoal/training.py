@@ -1,0 +1,479 @@
+"""A run from its settings to its files: preparation, training, checkpoints, resumption and results."""
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from shoal import arguments, interruption, resuming, trees
+from shoal import experiment as experiments
+from shoal.algos import catalogue
+from shoal.errors import SavingError, ShoalError
+from shoal.experiment import Experiment
+from shoal.resuming import Restoration
+from shoal.runtime import finetuning, groups, limits, machine, population, trainer
+from shoal.runtime.acting import TrainedPolicy
+from shoal.runtime.checkpointing import Supervisor
+from shoal.runtime.disk import policy_files, records
+from shoal.runtime.disk.checkpoints import Checkpoints
+from shoal.runtime.disk.directory import RunDirectory
+from shoal.runtime.disk.json_files import to_jsonable
+from shoal.runtime.disk.lock import Lock
+from shoal.runtime.disk.metrics_file import NOTHING, Mark
+from shoal.runtime.disk.summary import build_summary, machine_facts
+from shoal.runtime.run import Run, Settings
+from shoal.runtime.show import reports
+from shoal.trained import load
+from shoal.types import Environment
+from shoal.user_code import reports_user_code
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedRun:
+    """A run that has ended.
+
+    Attributes:
+      path: its directory.
+      summary: the content of `summary.json`.
+      learner: the trained learner, every leaf with a leading seed axis.
+      evaluations: (environment steps, metrics) of each evaluation; a metric is an array, one number per seed.
+      environment: the environment that it was trained in.
+    """
+
+    path: Path
+    summary: Mapping[str, Any]
+    learner: Any
+    evaluations: list[tuple[int, Mapping[str, np.ndarray]]]
+    environment: Environment
+
+    def policy(self, which: str = "best", seed: int | None = None) -> TrainedPolicy:
+        """Load the policy of a seed, as `shoal.load` does."""
+        return load(self.path, which, seed=seed, environment=self.environment)
+
+
+class Call(NamedTuple):
+    """How a run was called for."""
+
+    progress: bool = True  # whether anything is printed
+    import_seconds: float = 0.0  # the duration of the imports, for the summary
+    own_process: bool = False  # whether the process does nothing else: the backend may be set up for this run alone
+
+    def note(self, text: str) -> None:
+        """Write a line to standard error, if anything is printed."""
+        if self.progress:
+            interruption.say(text)
+
+
+class Prepared(NamedTuple):
+    """A run whose settings are decided and can work; nothing has compiled yet."""
+
+    asked: Experiment  # before the machine decided anything
+    experiment: Experiment
+    settings: Settings
+    layout: population.Layout
+
+
+@reports_user_code
+def run_experiment(
+    experiment: Experiment, *, progress: bool = True, import_seconds: float = 0.0, own_process: bool = False
+) -> TrainedRun:
+    """Run an experiment and write its run directory; one that holds this run already is resumed, or read if finished.
+
+    Args:
+      experiment: the result of `decide`.
+      progress: whether anything is printed.
+      import_seconds: the duration of the imports, for the summary.
+      own_process: whether this process does nothing else, so that the backend may be set up for this run alone.
+    Raises:
+      ShoalError: as `train`; then nothing is left on disk.
+      SavingError: the run was trained, but a part of it could not be written.
+      Interrupted: a signal ended the run, which is saved.
+    """
+    experiment.run.validate()
+    call = Call(progress, import_seconds, own_process)
+    with interruption.handle() as stop:
+        stop.phase(interruption.Phase.STARTING)
+        if not resuming.holds_run(experiment.run.run_dir):
+            return _run_new(experiment, stop, call)
+        directory = RunDirectory.open(experiment.run.run_dir)
+        saved = directory.load_config()
+        resuming.check_same(directory.path, saved, experiment)
+        loaded = experiments.decide(
+            experiment.environment, config_file=directory.path, overrides={"run_dir": str(directory.path)}
+        )
+        functions = {"score": experiment.run.score, "eval_metrics": experiment.run.eval_metrics}
+        loaded = dataclasses.replace(
+            experiment, run=dataclasses.replace(loaded.run, **functions), config=loaded.config
+        )
+        if resuming.is_finished(directory, loaded.run):
+            return _finished_run(directory, loaded)
+        return _run_on(directory, loaded, {}, stop, call)
+
+
+@reports_user_code
+def resume_run(
+    path: str | Path,
+    environment: Environment | None,
+    *,
+    functions: Mapping[str, Any],
+    overrides: Mapping[str, Any],
+    call: Call,
+) -> TrainedRun:
+    """Go on with a run from its newest sound checkpoint.
+
+    Args:
+      path: its directory.
+      environment: that it was trained in, where it cannot be made by a name.
+      functions: `score` and `eval_metrics`, where they have no import name.
+      overrides: the settings that change.
+      call: how it was called for.
+    Raises:
+      ShoalError: there is no such run, it is finished, or a setting cannot change.
+    """
+    with interruption.handle() as stop:
+        stop.phase(interruption.Phase.STARTING)
+        directory = RunDirectory.open(path)
+        experiment = experiments.decide(
+            environment, config_file=directory.path, overrides={**overrides, "run_dir": str(directory.path)}
+        )
+        experiment.run.validate()
+        changes = resuming.changes(directory, directory.load_config(), experiment)
+        experiment = dataclasses.replace(
+            experiment, run=dataclasses.replace(experiment.run, **functions)
+        )
+        if resuming.is_finished(directory, experiment.run):
+            steps = experiment.run.total_updates * experiment.run.steps_per_update
+            raise ShoalError(
+                f"run {str(directory.path)!r} is finished, with {steps:,} environment steps; give more total_steps to "
+                "go on (--total-steps)."
+            )
+        return _run_on(directory, experiment, changes, stop, call)
+
+
+def prepare(experiment: Experiment, call: Call, *, resumes: bool = False) -> Prepared:
+    """Decide what depends on the machine, and refuse what cannot work, before anything compiles.
+
+    Args:
+      experiment: the result of `decide`.
+      call: how the run was called for.
+      resumes: whether the devices are as many as there are, if they are fewer than the run had.
+    """
+    run = experiment.run
+    if call.own_process and machine.is_worth_one_thread(run.devices, run.seeds, run.num_envs, run.num_steps):
+        machine.prepare(one_thread=True)
+    if resumes and run.devices > (available := len(devices_of(0))):
+        call.note(f"devices={run.devices} of the run are more than there are; it goes on with {available}.")
+        run = dataclasses.replace(run, devices=available)
+    asked = experiment
+    _, experiment = place(dataclasses.replace(experiment, run=run))
+    experiment.validate()
+    run = experiment.run
+    score = run.score if is_metric_name(run.score) else experiments.load_function("score", run.score)
+    eval_metrics = experiments.load_function("eval_metrics", run.eval_metrics) if run.eval_metrics else None
+    settings = trainer.settings_of(run, run.env_groups, score, eval_metrics)
+    layout = population.lay_out(devices_of(run.devices), run.seeds, run.env_groups, run.members)
+    check_memory(experiment, settings, layout)
+    if not catalogue.is_builtin(experiment.algorithm):
+        trainer.check_algorithm(experiment.environment, experiment.config, settings)
+        if settings.groups > 1:
+            groups.check_reduced(experiment.environment, experiment.config, settings, experiment.algorithm)
+    if score != "return_mean" or eval_metrics:
+        trainer.check_score(experiment.environment, experiment.config, settings)
+    return Prepared(asked, experiment, settings, layout)
+
+
+def compile_prepared(prepared: Prepared, **further: Any) -> trainer.CompiledRun:
+    """Compile a run; `further` are arguments of `trainer.compile_run`."""
+    experiment, run = prepared.experiment, prepared.experiment.run
+    with limits.report_out_of_memory():
+        return trainer.compile_run(
+            trainer.seed_keys(run),
+            trainer.stack_members(experiment.environment, run.seeds),
+            trainer.stack_members(experiment.config, run.seeds),
+            run.total_updates,
+            prepared.settings,
+            prepared.layout,
+            **further,
+        )
+
+
+def _run_new(experiment: Experiment, stop: interruption.Interruption, call: Call) -> TrainedRun:
+    """Run an experiment in a directory of its own, which is made last, so that a refusal leaves nothing behind."""
+    prepared = prepare(experiment, call)
+    experiment, path = prepared.experiment, prepared.experiment.run.run_dir or None
+    initialise = inherit_from(experiment, prepared.settings) if experiment.started_from else trainer.unchanged
+    config = to_jsonable(resuming.config_json(experiment, prepared.asked), not_finite=str)
+    RunDirectory.check(path)
+    compiled_run = compile_prepared(
+        prepared,
+        check=lambda shapes: RunDirectory.check(path, policy_files.check_storable(shapes)),
+        initialise=initialise,
+    )
+    directory = RunDirectory.create(path, experiment.environment_name, experiment.algorithm, config)
+    with Lock(directory.path, call.note):
+        return _run_to_end(prepared, compiled_run, directory, trainer.History(), NOTHING, stop, call)
+
+
+def _run_on(
+    directory: RunDirectory,
+    experiment: Experiment,
+    changes: Mapping[str, list],
+    stop: interruption.Interruption,
+    call: Call,
+) -> TrainedRun:
+    """Go on with a run that has not reached its end; one without any checkpoint begins anew."""
+    with Lock(directory.path, call.note):
+        prepared = prepare(experiment, call, resumes=True)
+        checkpoints = Checkpoints(directory.path)
+        checkpoints.recover()
+        if not checkpoints.steps():
+            if experiment.started_from:
+                initialise = inherit_from(experiment, prepared.settings)
+            else:
+                initialise = trainer.unchanged
+            compiled_run = compile_prepared(prepared, initialise=initialise)
+            return _run_to_end(prepared, compiled_run, directory, trainer.History(), NOTHING, stop, call)
+        restoration = Restoration(directory, resuming.identity_of(prepared.experiment), call.note)
+        compiled_run = compile_prepared(prepared, check=restoration.choose, restore=restoration.place)
+        _note_resumption(prepared, restoration, changes, call)
+        if changes:
+            resuming.save_changes(directory, prepared.experiment, prepared.asked, changes, restoration.steps)
+        history = restoration.history()
+        return _run_to_end(prepared, compiled_run, directory, history, restoration.mark, stop, call)
+
+
+def _note_resumption(
+    prepared: Prepared, restoration: Restoration, changes: Mapping[str, list], call: Call
+) -> None:
+    """Say from where a run goes on, what changes, and whether it goes on bit for bit."""
+    run = prepared.experiment.run
+    changed = "".join(f", {name} {new!r} instead of {old!r}" for name, (old, new) in changes.items())
+    call.note(f"going on from the checkpoint at {restoration.steps:,} environment steps{changed}")
+    if "total_steps" in changes:
+        call.note(
+            f"schedules now end at {run.total_updates * run.steps_per_update:,} steps; the log points and evaluations "
+            "still to come are those of a run of that length, and those that passed stay"
+        )
+    now = machine_facts(prepared.layout.devices)
+    if differences := resuming.machine_differences(restoration.record["machine"], now):
+        call.note(f"this is not where the run began, so that it may not go on bit for bit: {differences}")
+
+
+def _run_to_end(
+    prepared: Prepared,
+    compiled_run: trainer.CompiledRun,
+    directory: RunDirectory,
+    history: trainer.History,
+    mark: Mark,
+    stop: interruption.Interruption,
+    call: Call,
+) -> TrainedRun:
+    """Train a compiled run to its end and save its results.
+
+    Args:
+      prepared: the run.
+      compiled_run: its programs.
+      directory: where it is written.
+      history: of the run so far.
+      mark: the end of the rows of `metrics.jsonl` so far.
+      stop: the signals.
+      call: how it was called for.
+    """
+    experiment, run = prepared.experiment, prepared.experiment.run
+    begins = not history.updates
+    with reports.Reporter(
+        directory, run, experiment.environment_name, show=call.progress, mark=mark, evaluations=history.evaluations
+    ) as reporter:
+        record = functools.partial(
+            records.to_record,
+            identity=resuming.identity_of(experiment),
+            machine=machine_facts(prepared.layout.devices),
+        )
+        with _supervised(directory, run, reporter, stop, record, compiled_run) as supervisor:
+            try:
+                with limits.report_out_of_memory():
+                    absolute = trainer.compile_absolute(compiled_run, 10 * run.eval_episodes)
+                    trained = trainer.train_population(
+                        compiled_run, run, reporter, history=history, supervisor=supervisor
+                    )
+            except interruption.Interrupted:
+                raise
+            except BaseException:
+                if begins and not reporter.updates_logged:
+                    supervisor.close()
+                    directory.discard()
+                raise
+            return _save_results(experiment, directory, reporter, supervisor, trained, history, absolute, call)
+
+
+@contextlib.contextmanager
+def _supervised(*arguments: Any) -> Iterator[Supervisor]:
+    supervisor = Supervisor(*arguments)
+    try:
+        yield supervisor
+    finally:
+        supervisor.close()
+
+
+def _finished_run(directory: RunDirectory, experiment: Experiment) -> TrainedRun:
+    """Read a run that has reached its end; what it learned is as it was saved, and `learner.local` is ()."""
+    leaves, _ = directory.load_policy("last")
+    learner = policy_files.learner_of(leaves, trainer.member_shapes(*_member(experiment)).learner)
+    evaluations = records.evaluations_of(directory.load_metrics())
+    return TrainedRun(
+        directory.path,
+        directory.load_summary(),
+        learner,
+        [(updates * experiment.run.steps_per_update, metrics) for updates, metrics in evaluations],
+        experiment.environment,
+    )
+
+
+def _save_results(
+    experiment: Experiment,
+    directory: RunDirectory,
+    reporter: reports.Reporter,
+    supervisor: Supervisor,
+    trained: trainer.TrainedPopulation,
+    history: trainer.History,
+    absolute: Future[trainer.EvaluationPrograms],
+    call: Call,
+) -> TrainedRun:
+    """Save all files of a finished run, the policies first.
+
+    Raises:
+      SavingError: a part of it cannot be written; the rest is.
+    """
+    run, failures = experiment.run, []
+
+    def try_to(write: Callable[..., None], *what: Any) -> None:
+        try:
+            write(*what)
+        except ShoalError as error:
+            failures.append(str(error))
+
+    seeds = [run.seed + k for k in range(run.seeds)]
+    supervisor.begins("saving")
+    try_to(policy_files.save_best, directory, trained.population, seeds)
+    try_to(policy_files.save_last, directory, trained.population, seeds)
+    try_to(supervisor.finish, trained.population, history)
+    trained = trainer.with_absolute_metric(trained, absolute, supervisor)
+    supervisor.begins("saving")
+    summary = summarise(experiment, trained, call.import_seconds)
+    try_to(directory.save_summary, summary)
+    try_to(reporter.draw_learning_curve, summary)
+    try_to(reporter.flush)
+    trained_run = TrainedRun(
+        directory.path,
+        summary,
+        trained.population.learner,
+        [(updates * run.steps_per_update, metrics) for updates, metrics in trained.evaluations],
+        experiment.environment,
+    )
+    if failures:
+        others = f" (and {len(failures) - 1} more of the run's files)" if len(failures) > 1 else ""
+        raise SavingError(f"{failures[0].rstrip('.')}{others}.", trained_run)
+    return trained_run
+
+
+def check_memory(experiment: Experiment, settings: Settings, layout: population.Layout) -> None:
+    """Require that the least memory of a run is not more than its process may use.
+
+    Raises:
+      ShoalError: it is more; the sentence names the size that needs the most, and the nearest that fits.
+    """
+    run = experiment.run
+    sizes = limits.Sizes(
+        run.seeds, run.num_envs, run.num_steps, run.eval_episodes, settings.pool_size or limits.NO_POOL
+    )
+    limits.check_run(
+        lambda config: trainer.member_shapes(experiment.environment, experiments.resolve(config), settings),
+        experiment.config if experiment.unresolved_config is None else experiment.unresolved_config,
+        sizes,
+        layout,
+    )
+
+
+def place(experiment: Experiment) -> tuple[list[jax.Device], Experiment]:
+    """Decide the settings that depend on the machine: devices, groups of environments, the algorithm's choices.
+
+    Raises:
+      ShoalError: more devices are requested than exist.
+    """
+    run = experiment.run
+    devices = devices_of(run.devices)
+    env_groups = run.env_groups
+    if env_groups == 0:
+        env_groups = machine.default_groups(len(devices), run.seeds, run.num_envs, run.num_steps)
+    run = dataclasses.replace(run, devices=len(devices), env_groups=env_groups)
+    config = experiments.resolve(experiment.config)
+    return devices, dataclasses.replace(
+        experiment, run=run, config=config, unresolved_config=experiment.config
+    )
+
+
+def devices_of(requested: int) -> list[jax.Device]:
+    """Return the requested number of devices, all of them for 0.
+
+    Raises:
+      ShoalError: fewer exist.
+    """
+    requested = arguments.whole_number("devices", requested, 0)
+    machine.prepare(min(requested, machine.max_devices()))
+    available = jax.devices()
+    if requested > len(available):
+        raise ShoalError(
+            f"devices={requested} is more than there are: {len(available)} ({available[0].platform})."
+        )
+    return available[: requested or len(available)]
+
+
+def is_metric_name(score: str | Callable) -> bool:
+    """Report whether a score is the name of a metric, and not a function or its `module:function`."""
+    return isinstance(score, str) and ":" not in score
+
+
+def inherit_from(experiment: Experiment, settings: Settings) -> Callable[[Run], Run]:
+    """Make the function that starts a population from what another run has learned.
+
+    Raises:
+      ShoalError: there is no such run, or its parameters do not fit.
+    """
+    source = experiment.started_from
+    leaves, _ = RunDirectory.open(arguments.path("from", source)).load_policy("last")
+    member = trainer.member_shapes(experiment.environment, experiment.config, settings)
+    finetuning.check_inherit(member, leaves, experiment.algorithm, source)
+    return lambda population: finetuning.inherit(population, leaves, source)
+
+
+def summarise(
+    experiment: Experiment, trained: trainer.TrainedPopulation, import_seconds: float
+) -> dict[str, Any]:
+    """Build the summary of a finished run; its score is the mean return."""
+    run, seconds = experiment.run, trained.seconds
+    steps = run.total_updates * run.steps_per_update
+    best = jax.device_get(trained.population.best.policy)
+    return build_summary(
+        environment=experiment.environment_name,
+        algorithm=experiment.algorithm,
+        seeds=[run.seed + k for k in range(run.seeds)],
+        steps_per_seed=steps,
+        final=trained.final["return_mean"].tolist(),
+        absolute=trained.absolute["return_mean"].tolist(),
+        steps_per_second=steps * run.seeds / seconds.train,
+        seconds={"import": import_seconds, **seconds._asdict()},
+        parameters=[trees.named_leaves(population.take_member(best, k)) for k in range(run.seeds)],
+        evaluation={
+            "mode": run.eval_mode,
+            "episodes": 10 * run.eval_episodes,
+            **{name: x.tolist() for name, x in trained.absolute.items()},
+        },
+    )
+
+
