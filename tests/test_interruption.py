@@ -257,11 +257,13 @@ BROKEN = {
     "read by nobody": """
 interruption.WRITING_SECONDS = 0.2
 os.set_blocking(2, False)
-try:
-    while True:
-        os.write(2, bytes(1000))
-except BlockingIOError:
-    os.set_blocking(2, True)
+for size in (1000, 1):
+    try:
+        while True:
+            os.write(2, bytes(size))
+    except BlockingIOError:
+        pass
+os.set_blocking(2, True)
 """,
 }
 
@@ -436,7 +438,10 @@ def test_a_thread_receives_nothing():
     thread = threading.Thread(target=call)
     thread.start()
     thread.join()
-    with interruption.handle():  # a thread does not take part in what the main thread handles either
+    with interruption.handle() as stop:  # a thread has no part in what the main thread handles either
+        stop.phase(Phase.TRAINING)
+        signal.raise_signal(signal.SIGINT)
+        assert stop.requested
         former, thread = signal.getsignal(signal.SIGINT), threading.Thread(target=call)
         thread.start()
         thread.join()
@@ -478,6 +483,21 @@ def test_everything_is_restored(wakeup):
             assert state() != before
             raise ZeroDivisionError
         assert state() == before
+
+
+def test_handlers_are_restored_though_a_ctrl_c_is_pending(wakeup, monkeypatch):
+    """`signal.signal` handles what is pending before it changes anything."""
+    original, pending = signal.signal, [KeyboardInterrupt]
+
+    def restore(*arguments):
+        if pending:
+            raise pending.pop()
+        return original(*arguments)
+
+    with pytest.raises(KeyboardInterrupt), interruption.handle():
+        monkeypatch.setattr(signal, "signal", restore)
+    assert not pending
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_wakeup_descriptor_that_was_closed_meanwhile_is_none():
