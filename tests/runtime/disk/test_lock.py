@@ -463,6 +463,30 @@ def test_the_slower_of_two_puts_the_lock_of_the_faster_back(run, make, monkeypat
     assert names(run) == [".lock"]
 
 
+def test_a_lock_that_another_has_taken_over_is_not_moved(run, make, monkeypatch, no_turns):
+    """The slower one looks once more before it moves anything."""
+    write_lock(run)
+    faster, slower = make(run), make(run)
+    stale_at, rename, renamed = Lock._stale_at, os.rename, []
+
+    def stale_at_slowly(self, found):
+        result = stale_at(self, found)
+        if self is slower and not renamed:
+            faster.acquire()
+        return result
+
+    def rename_and_say(source, target):
+        renamed.append(target)
+        rename(source, target)
+
+    monkeypatch.setattr(Lock, "_stale_at", stale_at_slowly)
+    monkeypatch.setattr(os, "rename", rename_and_say)
+    with pytest.raises(ShoalError, match="is in use by another call of this process"):
+        slower.acquire()
+    assert [path.name for path in renamed] == [f".lock.{faster._token}.stale"]
+    assert content(run)["token"] == faster._token
+
+
 def test_a_lock_that_is_touched_at_the_last_moment_is_put_back(run, make, monkeypatch, no_turns):
     path = write_lock(run, age=61, host="node7", number=12)
     before_rename(monkeypatch, lambda: touch(path))
@@ -550,6 +574,23 @@ def test_a_lock_that_is_moved_aside_soon_after_a_takeover_is_held(run, make, mon
     assert content(run)["token"] == lock._token
     lock.release()
     assert not (run / ".lock").exists()
+
+
+@posix
+def test_processes_of_a_host_take_turns(run, workers):
+    import fcntl
+
+    write_lock(run)
+    descriptor = os.open(run, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        workers[0].send("acquire", run)
+        assert not select.select([workers[0].process.stdout], [], [], 0.2)[0]
+        assert content(run)["token"] == "theirs"
+    finally:
+        os.close(descriptor)
+    assert workers[0].answer() == "done"
+    assert workers[0].ask("release", run) == "done"
 
 
 @posix
