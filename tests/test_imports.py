@@ -59,8 +59,10 @@ MAY_IMPORT = {
     "envs": {"ops", "types", "spaces", "xla"} | FOR_ALL,
     "algos": {"ops", "nets", "types", "spaces", "xla"} | FOR_ALL,
     "runtime": {"envs", "ops", "types", "spaces", "xla"} | FOR_ALL,
-    "experiment": EVERYTHING - {"api", "experiment", "trained"},
-    "trained": EVERYTHING - {"api", "trained"},
+    "experiment": EVERYTHING - {"api", "experiment", "trained", "resuming", "training"},
+    "trained": EVERYTHING - {"api", "trained", "resuming", "training"},
+    "resuming": EVERYTHING - {"api", "trained", "resuming", "training"},
+    "training": EVERYTHING - {"api", "training"},
     "api": EVERYTHING,
     "cli": {"api"} | FOR_ALL,
     "": {"api"} | FOR_ALL,  # shoal/__init__.py

@@ -2,16 +2,13 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 from shoal import arguments, trees
 from shoal import experiment as experiments
-from shoal.algos import catalogue
 from shoal.envs.base import environment, parameter
 from shoal.envs.checking import checker
 from shoal.envs.checking.check_contract import require_contract
@@ -22,19 +19,16 @@ from shoal.envs.grid.rulesets.generation import GenerationConfig
 from shoal.envs.registry import bounds_of, documentation, environments, make, parameters_of, register
 from shoal.errors import SavingError, ShoalError
 from shoal.experiment import Experiment, decide, defaults
-from shoal.runtime import collecting, finetuning, groups, limits, machine, population, trainer
+from shoal.runtime import collecting, limits, machine
 from shoal.runtime.acting import TrainedPolicy
 from shoal.runtime.collecting import RolloutResult
 from shoal.runtime.config import RunConfig
-from shoal.runtime.disk import policy_files
-from shoal.runtime.disk.directory import RunDirectory
 from shoal.runtime.disk.json_files import to_jsonable
-from shoal.runtime.disk.summary import build_summary
-from shoal.runtime.run import Run, Settings
 from shoal.runtime.show import reports
 from shoal.runtime.show.progress import Activity
 from shoal.runtime.show.recording import Rendered
 from shoal.trained import environment_for, environment_of, evaluate, evaluate_run, load, policy_of, render
+from shoal.training import Call, TrainedRun, check_memory, devices_of, place, resume_run, run_experiment
 from shoal.types import Environment, TimeStep, restart, transition
 from shoal.user_code import reports_user_code
 
@@ -42,6 +36,7 @@ __all__ = [
     "PUBLISHED_RULESETS",
     "Activity",
     "Benchmark",
+    "Call",
     "Environment",
     "Experiment",
     "GenerationConfig",
@@ -54,6 +49,7 @@ __all__ = [
     "TrainedRun",
     "bounds_of",
     "check",
+    "check_memory",
     "decide",
     "defaults",
     "describe_benchmark",
@@ -68,11 +64,14 @@ __all__ = [
     "make",
     "parameter",
     "parameters_of",
+    "place",
     "register",
     "render",
     "report_text",
     "restart",
     "result_text",
+    "resume",
+    "resume_run",
     "rollout",
     "run_experiment",
     "to_jsonable",
@@ -125,6 +124,51 @@ def train(
         overrides=settings,
     )
     return run_experiment(experiment, progress=arguments.boolean("progress", progress))
+
+
+@reports_user_code
+def resume(
+    run: str | Path | TrainedRun,
+    *,
+    environment: Environment | None = None,
+    score: Callable | None = None,
+    eval_metrics: Callable | None = None,
+    progress: bool = True,
+    **settings: Any,
+) -> TrainedRun:
+    """Go on with a run from its newest sound checkpoint; returns when training has ended.
+
+    On the same machine and build its parameters, evaluations and metrics become, bit for bit, those of a run that was
+    never interrupted.
+
+    Args:
+      run: its directory, or what `train` returned.
+      environment: that the run was trained in, where it cannot be made by a name.
+      score: the function that chose the best policy, where it has no import name.
+      eval_metrics: the function that adds metrics to evaluations, where it has no import name.
+      progress: whether anything is printed.
+      **settings: those that change: `total_steps`, to go on from a finished run, numbers of the algorithm that are
+        data (such as its learning rate), and those of checkpoints and log points.
+    Returns:
+      the run, with the evaluations from before.
+    Raises:
+      ShoalError: there is no such run, none of its checkpoints can be used, it is finished, or a setting cannot
+        change.
+      SavingError: as `train`.
+    """
+    if isinstance(run, TrainedRun):
+        environment = run.environment if environment is None else environment
+        run = run.path
+    if environment is not None:
+        environment_of(environment, {})
+    functions = {"score": score, "eval_metrics": eval_metrics}
+    return resume_run(
+        arguments.path("run", run),
+        environment,
+        functions={name: function for name, function in functions.items() if function is not None},
+        overrides=settings,
+        call=Call(progress=arguments.boolean("progress", progress)),
+    )
 
 
 def check_algorithm(algorithm: Any) -> None:

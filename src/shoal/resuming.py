@@ -16,6 +16,7 @@ from shoal.runtime.disk.checkpoints import Checkpoints
 from shoal.runtime.disk.directory import CONFIG, SUMMARY, RunDirectory
 from shoal.runtime.disk.json_files import to_jsonable, write_json
 from shoal.runtime.disk.metrics_file import METRICS, Mark, find_damage
+from shoal.runtime.faults import NOWHERE
 from shoal.runtime.run import Run
 from shoal.runtime.trainer import History
 
@@ -133,6 +134,7 @@ class Restoration:
       steps: of the checkpoint that was chosen; -1 before.
       leaves: its arrays.
       record: its record.
+      frozen: the members that are trained no further.
     """
 
     directory: RunDirectory
@@ -141,6 +143,7 @@ class Restoration:
     steps: int = -1
     leaves: dict[str, Any] = dataclasses.field(default_factory=dict)
     record: dict[str, Any] = dataclasses.field(default_factory=dict)
+    frozen: list[int] = dataclasses.field(default_factory=list)
 
     def choose(self, shapes: Run) -> None:
         """Load the newest checkpoint that is sound, of this run, and of these shapes.
@@ -168,9 +171,7 @@ class Restoration:
             "it is not started over, since that would lose what it has; name a new directory."
         )
 
-    def _load(
-        self, checkpoints: Checkpoints, steps: int, shapes: Run, content: bytes
-    ) -> tuple[str, bool]:
+    def _load(self, checkpoints: Checkpoints, steps: int, shapes: Run, content: bytes) -> tuple[str, bool]:
         """Try a checkpoint; return why it cannot be used, and whether it is itself at fault."""
         record = checkpoints.info(steps).record
         if reason := _first_difference(record.get("identity", {}), self.identity):
@@ -182,6 +183,7 @@ class Restoration:
         except ShoalError as error:
             return str(error).rstrip("."), True
         self.steps = steps
+        self.frozen = [k for k, update in enumerate(self.leaves["fault"]) if update != NOWHERE]
         return "", False
 
     def place(self, population: Run) -> Run:
@@ -198,7 +200,7 @@ class Restoration:
         """Return the history of the run up to the checkpoint."""
         content = (self.directory.path / METRICS).read_bytes() if self.mark.bytes else b""
         rows = [json.loads(line) for line in content[: self.mark.bytes].splitlines()]
-        return records.to_history(self.record, rows)
+        return records.to_history(self.record, rows, self.frozen)
 
 
 def machine_differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:

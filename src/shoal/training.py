@@ -30,7 +30,7 @@ from shoal.runtime.disk.summary import build_summary, machine_facts
 from shoal.runtime.run import Run, Settings
 from shoal.runtime.show import reports
 from shoal.trained import load
-from shoal.types import Environment
+from shoal.types import Environment, Learner
 from shoal.user_code import reports_user_code
 
 
@@ -62,7 +62,9 @@ class Call(NamedTuple):
 
     progress: bool = True  # whether anything is printed
     import_seconds: float = 0.0  # the duration of the imports, for the summary
-    own_process: bool = False  # whether the process does nothing else: the backend may be set up for this run alone
+    own_process: bool = (
+        False  # whether the process does nothing else: the backend may be set up for this run alone
+    )
 
     def note(self, text: str) -> None:
         """Write a line to standard error, if anything is printed."""
@@ -107,10 +109,10 @@ def run_experiment(
         loaded = experiments.decide(
             experiment.environment, config_file=directory.path, overrides={"run_dir": str(directory.path)}
         )
-        functions = {"score": experiment.run.score, "eval_metrics": experiment.run.eval_metrics}
-        loaded = dataclasses.replace(
-            experiment, run=dataclasses.replace(loaded.run, **functions), config=loaded.config
+        run = dataclasses.replace(
+            loaded.run, score=experiment.run.score, eval_metrics=experiment.run.eval_metrics
         )
+        loaded = dataclasses.replace(experiment, run=run, config=loaded.config)
         if resuming.is_finished(directory, loaded.run):
             return _finished_run(directory, loaded)
         return _run_on(directory, loaded, {}, stop, call)
@@ -144,9 +146,7 @@ def resume_run(
         )
         experiment.run.validate()
         changes = resuming.changes(directory, directory.load_config(), experiment)
-        experiment = dataclasses.replace(
-            experiment, run=dataclasses.replace(experiment.run, **functions)
-        )
+        experiment = dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, **functions))
         if resuming.is_finished(directory, experiment.run):
             steps = experiment.run.total_updates * experiment.run.steps_per_update
             raise ShoalError(
@@ -207,7 +207,7 @@ def _run_new(experiment: Experiment, stop: interruption.Interruption, call: Call
     """Run an experiment in a directory of its own, which is made last, so that a refusal leaves nothing behind."""
     prepared = prepare(experiment, call)
     experiment, path = prepared.experiment, prepared.experiment.run.run_dir or None
-    initialise = inherit_from(experiment, prepared.settings) if experiment.started_from else trainer.unchanged
+    initialise = _initialisation(prepared)
     config = to_jsonable(resuming.config_json(experiment, prepared.asked), not_finite=str)
     RunDirectory.check(path)
     compiled_run = compile_prepared(
@@ -218,6 +218,12 @@ def _run_new(experiment: Experiment, stop: interruption.Interruption, call: Call
     directory = RunDirectory.create(path, experiment.environment_name, experiment.algorithm, config)
     with Lock(directory.path, call.note):
         return _run_to_end(prepared, compiled_run, directory, trainer.History(), NOTHING, stop, call)
+
+
+def _initialisation(prepared: Prepared) -> Callable[[Run], Run]:
+    """Return what changes a population before its first update: nothing, or what `from` says."""
+    experiment = prepared.experiment
+    return inherit_from(experiment, prepared.settings) if experiment.started_from else trainer.unchanged
 
 
 def _run_on(
@@ -233,11 +239,7 @@ def _run_on(
         checkpoints = Checkpoints(directory.path)
         checkpoints.recover()
         if not checkpoints.steps():
-            if experiment.started_from:
-                initialise = inherit_from(experiment, prepared.settings)
-            else:
-                initialise = trainer.unchanged
-            compiled_run = compile_prepared(prepared, initialise=initialise)
+            compiled_run = compile_prepared(prepared, initialise=_initialisation(prepared))
             return _run_to_end(prepared, compiled_run, directory, trainer.History(), NOTHING, stop, call)
         restoration = Restoration(directory, resuming.identity_of(prepared.experiment), call.note)
         compiled_run = compile_prepared(prepared, check=restoration.choose, restore=restoration.place)
@@ -288,7 +290,12 @@ def _run_to_end(
     experiment, run = prepared.experiment, prepared.experiment.run
     begins = not history.updates
     with reports.Reporter(
-        directory, run, experiment.environment_name, show=call.progress, mark=mark, evaluations=history.evaluations
+        directory,
+        run,
+        experiment.environment_name,
+        show=call.progress,
+        mark=mark,
+        evaluations=history.evaluations,
     ) as reporter:
         record = functools.partial(
             records.to_record,
@@ -309,7 +316,9 @@ def _run_to_end(
                     supervisor.close()
                     directory.discard()
                 raise
-            return _save_results(experiment, directory, reporter, supervisor, trained, history, absolute, call)
+            return _save_results(
+                experiment, directory, reporter, supervisor, trained, history, absolute, call
+            )
 
 
 @contextlib.contextmanager
@@ -323,8 +332,12 @@ def _supervised(*arguments: Any) -> Iterator[Supervisor]:
 
 def _finished_run(directory: RunDirectory, experiment: Experiment) -> TrainedRun:
     """Read a run that has reached its end; what it learned is as it was saved, and `learner.local` is ()."""
+    prepared = place(experiment)[1]
+    settings = trainer.settings_of(prepared.run, 1, "return_mean", None)
+    template = trainer.member_shapes(experiment.environment, prepared.config, settings).learner
     leaves, _ = directory.load_policy("last")
-    learner = policy_files.learner_of(leaves, trainer.member_shapes(*_member(experiment)).learner)
+    saved = {name.partition("/")[2]: x for name, x in leaves.items() if name.startswith(policy_files.LEARNER)}
+    learner = Learner(trees.with_named_leaves(template.shared, saved), ())
     evaluations = records.evaluations_of(directory.load_metrics())
     return TrainedRun(
         directory.path,
@@ -475,5 +488,3 @@ def summarise(
             **{name: x.tolist() for name, x in trained.absolute.items()},
         },
     )
-
-

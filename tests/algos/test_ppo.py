@@ -154,7 +154,9 @@ def everything(config, env, key):
     _, of_rows = summed_loss(config, prepared.shared.network, batch, jnp.float32(1.0), jnp.asarray(True))
 
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), trajectory.actions)
-    new, metrics, *_ = algorithm.update(learner, trajectory, Keys.of_one_group(jax.random.key(1)), Clock.zero())
+    new, metrics, *_ = algorithm.update(
+        learner, trajectory, Keys.of_one_group(jax.random.key(1)), Clock.zero()
+    )
     return {
         "learner": learner,
         "trajectory": trajectory,

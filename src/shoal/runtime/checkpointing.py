@@ -1,7 +1,7 @@
 """Checkpoints of a run in progress, written between two pieces of training, and the end of a run by a signal."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -9,14 +9,17 @@ import numpy as np
 
 from shoal import interruption, trees
 from shoal.errors import ResumableError, ShoalError
+from shoal.runtime import population as populations
 from shoal.runtime.config import RunConfig
 from shoal.runtime.disk.arrays import from_numpy, is_key, to_numpy
 from shoal.runtime.disk.checkpoint_writer import Writer
 from shoal.runtime.disk.checkpoints import Checkpoints
 from shoal.runtime.disk.directory import RunDirectory
+from shoal.runtime.faults import NOWHERE
+from shoal.runtime.loop import locate_fault
 from shoal.runtime.run import Run
 from shoal.runtime.show.reports import Reporter
-from shoal.runtime.trainer import History
+from shoal.runtime.trainer import CompiledRun, History, compiler_options
 from shoal.types import PyTree
 
 # The parts of a Run that are not saved: the directory's config makes them again, or they are empty between evaluations.
@@ -64,6 +67,33 @@ def restored(population: Run, leaves: Mapping[str, Any]) -> Run:
     return jax.block_until_ready(trees.with_named_leaves(population, placed))
 
 
+def _copy_on_device(x: jax.Array) -> jax.Array:
+    return jax.device_put(x, x.sharding, may_alias=False)
+
+
+def _locate(compiled_run: CompiledRun, population: Run, update: int, member: int) -> str:
+    """Make the updates up to one in which a member has a fault, and name its first quantity that is not finite."""
+    before = update - 1 - int(np.asarray(population.updates)[member])
+    population, _ = compiled_run.train(population, np.int32(before), np.bool_(True))
+    program = populations.run_program(locate_fault, compiled_run.settings, compiled_run.layout)
+    compiled = program.lower(population).compile(compiler_options(compiled_run.layout))
+    located = jax.device_get(compiled(population)[1])
+    for name, (at_fault, index) in located.items():
+        if at_fault[member]:
+            return f"{name} of environment {index[member]}" if index[member] != NOWHERE else name
+    return "something that is finite when the update is made again"
+
+
+def _take_members(members: np.ndarray, saved: Any, current: Any, name: str) -> Any:
+    """Take some members from a checkpoint; their mark of the fault stays, and their sums of metrics are empty."""
+    if name == "fault":
+        return current
+    if is_key(current):
+        return current  # a run's key never changes; those of environments are of no use to a frozen member
+    mask = members.reshape(-1, *[1] * (current.ndim - 1))
+    return np.where(mask, np.zeros_like(current) if name.startswith("metrics/") else saved, current)
+
+
 class Supervisor:
     """Writes the checkpoints of a run, and ends it when a signal asks for that.
 
@@ -73,6 +103,7 @@ class Supervisor:
       reporter: of the run; its rows are written before the checkpoint that counts them.
       stop: the signals.
       record: (history, end of the rows) -> the record of a checkpoint.
+      compiled_run: the programs that train the run.
       clock: the time in seconds; given by tests.
     """
 
@@ -83,15 +114,18 @@ class Supervisor:
         reporter: Reporter,
         stop: interruption.Interruption,
         record: Callable[..., dict[str, Any]],
+        compiled_run: CompiledRun,
         clock: Callable[[], float] = time.monotonic,
     ):
         self.directory, self.run, self.reporter, self.stop = directory, run, reporter, stop
         self.checkpoints = Checkpoints(directory.path)
-        self._record, self._clock = record, clock
+        self._record, self._compiled_run, self._clock = record, compiled_run, clock
         self._writer = Writer(self.checkpoints) if run.checkpoints else None
         self._next_time = -np.inf  # when the next checkpoint by time may be written
         self._scores = self._recorded_scores()  # by steps, of the checkpoints at evaluations
-        self._considered = max(self._scores, default=-1)  # the steps of the last evaluation that was looked at
+        self._considered = max(
+            self._scores, default=-1
+        )  # the steps of the last evaluation that was looked at
         self._last_steps = max(self.checkpoints.steps(), default=-1)  # of the last checkpoint
         self._waiting: dict[int, tuple] = {}  # copies of evaluations that are to be written
         self.failures: list[ShoalError] = []
@@ -139,6 +173,38 @@ class Supervisor:
             steps, copied = self._waiting.popitem()
             self._submit(steps, *copied)
 
+    def handle_faults(self, population: Run, history: History, members: Sequence[int]) -> Run:
+        """End the run, or put members back to their last checkpoint, where they stay.
+
+        The update at fault is made again from the last checkpoint, to say what was not finite, and where.
+
+        Raises:
+          ShoalError: with `on_nan="stop"`; names the seed, the update, the environment, and the first quantity.
+        """
+        faults = np.asarray(population.fault).copy()
+        member = min(members, key=lambda k: (faults[k], k))
+        where = f"seed {self.run.seed + member}"
+        when = f"update {faults[member]} ({faults[member] * self.run.steps_per_update:,} environment steps)"
+        if self._writer is None:
+            raise ShoalError(
+                f"{where}: a number was not finite in {when}; with checkpoints the message says which one."
+            )
+        self._writer.wait()
+        leaves = self._leaves_before(int(faults[list(members)].min()))
+        copied = jax.tree.map(_copy_on_device, population)
+        found = _locate(self._compiled_run, restored(copied, leaves), int(faults[member]), member)
+        sentence = f"{where}: {found} was not finite in {when}"
+        if self.run.on_nan == "stop":
+            raise ShoalError(
+                f"{sentence}; the run ends there, and its last checkpoint is from before (--on-nan freeze goes on "
+                "without the seed)."
+            )
+        self.reporter.progress.note(f"{sentence}; it stays at its last checkpoint, and the others go on.")
+        current = copy_to_host(population)
+        frozen = np.isin(np.arange(len(faults)), members)
+        mixed = {name: _take_members(frozen, leaves[name], x, name) for name, x in current.items()}
+        return restored(population, mixed)
+
     # ---- what the end of a run calls
 
     def finish(self, population: Run, history: History) -> None:
@@ -164,6 +230,14 @@ class Supervisor:
             self._writer.close(timeout=30.0)
 
     # ---- steps of these
+
+    def _leaves_before(self, update: int) -> dict[str, Any]:
+        """Load the newest sound checkpoint from before an update."""
+        last = (update - 1) * self.run.steps_per_update
+        for steps in reversed([steps for steps in self.checkpoints.steps() if steps <= last]):
+            if not self.checkpoints.problem(steps):
+                return self.checkpoints.load(steps)[0]
+        raise ShoalError(f"a number was not finite in update {update}, and no checkpoint is from before.")
 
     def _recorded_scores(self) -> dict[int, float]:
         scores = {}
@@ -209,9 +283,7 @@ class Supervisor:
         self._last_steps = max(steps, self._last_steps)
         pause = max(self.run.checkpoint_seconds if self.run.checkpoint_every == -1 else 0.0, 0.0)
         self._next_time = self._clock() + max(pause, REST * self._writer.last_seconds)
-        self._writer.submit(
-            steps, leaves, record, before=self.reporter.flush_to_disk, after=self._delete_old
-        )
+        self._writer.submit(steps, leaves, record, before=self.reporter.flush_to_disk, after=self._delete_old)
 
     def _delete_old(self) -> None:
         """Delete the checkpoints that are not kept; called in the writer's thread."""

@@ -3,7 +3,7 @@
 import bisect
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
 
@@ -12,9 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal import hardware, trees
+from shoal.errors import ShoalError
 from shoal.runtime import population as populations
 from shoal.runtime.config import RunConfig
 from shoal.runtime.evaluation import Subject, begin_evaluation, continue_evaluation, evaluate
+from shoal.runtime.faults import NOWHERE
 from shoal.runtime.loop import start_training, train, update_once
 from shoal.runtime.pieces import Pacer
 from shoal.runtime.run import Run, Settings
@@ -74,6 +76,7 @@ class History:
       logged_seconds: of training, at the last log point.
       evaluations: (updates, metrics) of each evaluation.
       seconds: wall time by activity.
+      frozen: members that had numbers that were not finite, and are trained no further.
     """
 
     updates: int = 0
@@ -81,6 +84,7 @@ class History:
     logged_seconds: float = 0.0
     evaluations: list[tuple[int, Numbers]] = dataclasses.field(default_factory=list)
     seconds: Seconds = dataclasses.field(default_factory=lambda: Seconds(0.0, 0.0, 0.0))
+    frozen: list[int] = dataclasses.field(default_factory=list)
 
     @property
     def evaluated(self) -> int:
@@ -108,6 +112,10 @@ class Supervisor(Protocol):
         """Act on a population that has been logged and evaluated as far as it goes."""
         ...
 
+    def handle_faults(self, population: Run, history: History, members: Sequence[int]) -> Run:
+        """Return the population to go on with after numbers of some members were not finite, or raise an error."""
+        ...
+
     def wants_to_stop(self) -> bool:
         """Report whether an evaluation is to be broken off; `between_pieces` is called next."""
         ...
@@ -124,6 +132,11 @@ class Unsupervised:
 
     def between_pieces(self, population: Run, history: History) -> None:
         """Do nothing."""
+
+    def handle_faults(self, population: Run, history: History, members: Sequence[int]) -> Run:
+        """Raise ShoalError, with the first member and update."""
+        update = int(np.asarray(population.fault)[members[0]])
+        raise ShoalError(f"something was not finite in update {update} of member {members[0]}.")
 
     def wants_to_stop(self) -> bool:
         """Return False."""
@@ -178,7 +191,8 @@ def compile_run(
       layout: the devices, and how members share them.
       check: is given the population's shapes before anything compiles, and raises for one that must not be trained.
       initialise: changes the population before training (to start from given parameters).
-      restore: makes the population of these shapes and placements instead (from a checkpoint).
+      restore: is given the population's shapes, with arrays for its environments, configs and total, and returns the
+        population (from a checkpoint); `initialise` is not called then.
     """
     start_time = time.perf_counter()
     arguments = (keys, environments, configs, jnp.full(len(keys), total_updates, jnp.int32))
@@ -196,9 +210,19 @@ def compile_run(
             start_compiled = start_program.lower(arguments).compile(options)
             population = initialise(jax.block_until_ready(start_compiled(arguments)))
         else:
-            population = restore(shapes)
+            population = restore(_with_arguments(shapes, *arguments[1:]))
         programs = compiled_train.result(), compiled_evaluation.result()
     return CompiledRun(population, *programs, shapes, settings, layout, time.perf_counter() - start_time)
+
+
+def _with_arguments(shapes: Run, environments: Environment, configs: Any, total_updates: jax.Array) -> Run:
+    """Put what a run is made of into its shapes, as arrays in their places."""
+    parts = {"environment": environments, "config": configs, "total_updates": total_updates}
+    placed = {
+        name: jax.tree.map(lambda x, shape: jax.device_put(x, shape.sharding), part, getattr(shapes, name))
+        for name, part in parts.items()
+    }
+    return dataclasses.replace(shapes, **placed)
 
 
 def compile_evaluation(shapes: Run, subject: Subject, layout: populations.Layout) -> EvaluationPrograms:
@@ -326,6 +350,9 @@ def train_population(
         size = pacer.size(min(stop, further_stop or stop) - history.updates)
         supervisor.begins("training")
         population = _train_piece(compiled_run, population, size, history, pacer)
+        if members := _new_faults(population, history):
+            population = supervisor.handle_faults(population, history, members)
+            history.frozen += members
 
 
 def _train_piece(
@@ -341,6 +368,12 @@ def _train_piece(
     history.updates += size
     history.spend(train=seconds)
     return population
+
+
+def _new_faults(population: Run, history: History) -> list[int]:
+    """List the members that made an update in which something was not finite, and are not frozen yet."""
+    faults = np.asarray(population.fault)
+    return [k for k in range(len(faults)) if faults[k] != NOWHERE and k not in history.frozen]
 
 
 def _report_training(population: Run, run: RunConfig, history: History, listener: Listener) -> None:

@@ -123,7 +123,9 @@ def test_missing_files_are_named(run):
 
 
 def test_metrics_are_strict_json_lines(run):
-    run.metrics_file().append([{"steps": 0, "seed": 0, "loss": np.float32("nan")}, {"steps": 0, "loss": -math.inf}])
+    run.metrics_file().append(
+        [{"steps": 0, "seed": 0, "loss": np.float32("nan")}, {"steps": 0, "loss": -math.inf}]
+    )
     run.metrics_file().append([{"steps": jnp.int32(128), "loss": jnp.float32(0.5)}])
 
     def refuse(constant):

@@ -33,8 +33,10 @@ from shoal.runtime.disk.arrays import (
     to_numpy,
     write_arrays,
 )
+from shoal.runtime.disk.checkpoints import CHECKPOINTS
 from shoal.runtime.disk.checksums import folder_sha256
 from shoal.runtime.disk.json_files import json_text, read_json, write_json, write_text
+from shoal.runtime.disk.lock import LOCK
 from shoal.runtime.disk.metrics_file import METRICS, Mark, MetricsFile
 
 CONFIG = "config.json"
@@ -100,10 +102,10 @@ class RunDirectory:
 
     def discard(self) -> None:
         """Remove the files of a run, and the directories made for it that hold nothing else."""
-        for name in (CONFIG, METRICS, SUMMARY, LEARNING_CURVE):
+        for name in (CONFIG, METRICS, SUMMARY, LEARNING_CURVE, LOCK):
             with contextlib.suppress(OSError):
                 (self.path / name).unlink()
-        for name in POLICIES:
+        for name in (*POLICIES, CHECKPOINTS):
             shutil.rmtree(self.path / name, ignore_errors=True)
         vacancy.remove_empty(self.created_directories)
 

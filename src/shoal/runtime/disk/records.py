@@ -12,7 +12,9 @@ from shoal.runtime.disk.metrics_file import Mark
 from shoal.runtime.trainer import History, Numbers, Seconds
 
 
-def to_record(history: History, mark: Mark, identity: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, Any]:
+def to_record(
+    history: History, mark: Mark, identity: Mapping[str, Any], machine: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the record of a run.
 
     Args:
@@ -48,12 +50,15 @@ def mark_of(record: Mapping[str, Any]) -> Mark:
     return Mark(**record["metrics"])
 
 
-def to_history(record: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> History:
+def to_history(
+    record: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], frozen: Sequence[int] = ()
+) -> History:
     """Make the history of a run again.
 
     Args:
       record: of a checkpoint.
       rows: of `metrics.jsonl`, up to the mark of the record.
+      frozen: members that are trained no further.
     """
     return History(
         updates=record["updates"],
@@ -61,6 +66,7 @@ def to_history(record: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> 
         logged_seconds=record["logged_seconds"],
         evaluations=evaluations_of(rows),
         seconds=Seconds(**record["seconds"]),
+        frozen=list(frozen),
     )
 
 

@@ -20,7 +20,12 @@ from shoal.xla.plain import PLAIN, USE_PLAIN
 SCHEMA = 1  # counts up when a field changes its meaning
 PACKAGE = Path(__file__).resolve().parents[2]
 # Settings of JAX that change numbers.
-JAX_SETTINGS = ("jax_enable_x64", "jax_default_prng_impl", "jax_default_matmul_precision", "jax_threefry_partitionable")
+JAX_SETTINGS = (
+    "jax_enable_x64",
+    "jax_default_prng_impl",
+    "jax_default_matmul_precision",
+    "jax_threefry_partitionable",
+)
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "shoal")
 
 

@@ -20,7 +20,13 @@ class Reporter:
     """A listener of the trainer; a context manager, so that the live line is always ended."""
 
     def __init__(
-        self, directory: RunDirectory, run: RunConfig, title: str, *, show: bool, mark: Mark | None = None,
+        self,
+        directory: RunDirectory,
+        run: RunConfig,
+        title: str,
+        *,
+        show: bool,
+        mark: Mark | None = None,
         evaluations: Sequence[tuple[int, Numbers]] = (),
     ):
         self.directory, self.run, self.title = directory, run, title
