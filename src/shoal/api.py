@@ -96,6 +96,7 @@ def train(
     config: str | Path | None = None,
     preset: bool = True,
     start_from: str | Path = "",
+    from_step: int | str = "",
     progress: bool = True,
     **settings: Any,
 ) -> TrainedRun:
@@ -108,6 +109,7 @@ def train(
       config: a run directory or its `config.json`, whose settings are used.
       preset: whether the tuned settings of the environment are used, where there are any.
       start_from: a run from whose last parameters the seeds start, the k-th from its k-th (fine-tuning).
+      from_step: the checkpoint of that run whose parameters are used instead: its environment steps, "best" or "last".
       progress: whether anything is printed.
       **settings: any setting of `RunConfig` or of the algorithm's config by its name.
     Returns:
@@ -126,6 +128,7 @@ def train(
         config_file=None if config is None else arguments.path("config", config),
         use_preset=arguments.boolean("preset", preset),
         started_from=str(arguments.path("start_from", start_from)) if start_from != "" else "",
+        from_step=str(from_step),
         overrides=settings,
     )
     return run_experiment(experiment, Call(progress=arguments.boolean("progress", progress)))

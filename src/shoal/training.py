@@ -455,7 +455,13 @@ def inherit_from(experiment: Experiment, settings: Settings) -> Callable[[Run], 
       ShoalError: there is no such run, or its parameters do not fit.
     """
     source = experiment.started_from
-    leaves, _ = RunDirectory.open(arguments.path("from", source)).load_policy("last")
+    directory = RunDirectory.open(arguments.path("from", source))
+    if experiment.from_step:
+        checkpoints = Checkpoints(directory.path)
+        leaves, _ = checkpoints.load(records.choose_checkpoint(checkpoints, experiment.from_step))
+        leaves = policy_files.learner_leaves(leaves)
+    else:
+        leaves, _ = directory.load_policy("last")
     member = trainer.member_shapes(experiment.environment, experiment.config, settings)
     finetuning.check_inherit(member, leaves, experiment.algorithm, source)
     return lambda population: finetuning.inherit(population, leaves, source)

@@ -26,7 +26,7 @@ class Choices:
     """The environment, the algorithm, and the origin of the settings."""
 
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        "most used": ("algorithm", "config", "from_", "preset", "quiet")
+        "most used": ("algorithm", "config", "from_", "from_step", "preset", "quiet")
     }
 
     algorithm: str = "ppo"
@@ -37,6 +37,8 @@ class Choices:
     """Uses the tuned settings of ENV, where there are any and no config is given."""
     from_: Annotated[str, tyro.conf.arg(name="from")] = ""
     """Starts the seeds from the last parameters of this run, the k-th from its k-th (fine-tuning)."""
+    from_step: str = ""
+    """Starts from this checkpoint of that run instead: its environment steps, best or last (from)."""
     quiet: bool = False
     """Shows no progress; the result is still printed."""
 
@@ -58,6 +60,7 @@ def main(arguments: Sequence[str]) -> int:
         config_file=choices.config or None,
         use_preset=choices.preset,
         started_from=choices.from_,
+        from_step=choices.from_step,
         overrides=overrides,
     )
     call = api.Call(progress=not choices.quiet, import_seconds=IMPORT_SECONDS, own_process=True)

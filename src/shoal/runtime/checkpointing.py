@@ -78,8 +78,9 @@ def _locate(compiled_run: CompiledRun, population: Run, update: int, member: int
     program = populations.run_program(locate_fault, compiled_run.settings, compiled_run.layout)
     compiled = program.lower(population).compile(compiler_options(compiled_run.layout))
     located = jax.device_get(compiled(population)[1])
-    for name, (at_fault, index) in located.items():
+    for numbered, (at_fault, index) in sorted(located.items()):
         if at_fault[member]:
+            name = f"the {numbered.partition(' ')[2]}"
             return f"{name} of environment {index[member]}" if index[member] != NOWHERE else name
     return "something that is finite when the update is made again"
 
