@@ -23,9 +23,11 @@ from shoal.runtime import collecting, limits, machine
 from shoal.runtime.acting import TrainedPolicy
 from shoal.runtime.collecting import RolloutResult
 from shoal.runtime.config import RunConfig
+from shoal.runtime.disk.checkpoints import Checkpoints
+from shoal.runtime.disk.directory import RunDirectory
 from shoal.runtime.disk.json_files import to_jsonable
 from shoal.runtime.show import reports
-from shoal.runtime.show.progress import Activity
+from shoal.runtime.show.progress import Activity, format_duration
 from shoal.runtime.show.recording import Rendered
 from shoal.trained import environment_for, environment_of, evaluate, evaluate_run, load, policy_of, render
 from shoal.training import Call, TrainedRun, check_memory, devices_of, place, resume_run, run_experiment
@@ -44,12 +46,14 @@ __all__ = [
     "RolloutResult",
     "RunConfig",
     "SavingError",
+    "ShoalError",
     "TimeStep",
     "TrainedPolicy",
     "TrainedRun",
     "bounds_of",
     "check",
     "check_memory",
+    "checkpoints",
     "decide",
     "defaults",
     "describe_benchmark",
@@ -60,6 +64,7 @@ __all__ = [
     "environments",
     "evaluate",
     "evaluate_run",
+    "format_duration",
     "load",
     "make",
     "parameter",
@@ -91,6 +96,7 @@ def train(
     config: str | Path | None = None,
     preset: bool = True,
     start_from: str | Path = "",
+    from_step: int | str = "",
     progress: bool = True,
     **settings: Any,
 ) -> TrainedRun:
@@ -103,6 +109,7 @@ def train(
       config: a run directory or its `config.json`, whose settings are used.
       preset: whether the tuned settings of the environment are used, where there are any.
       start_from: a run from whose last parameters the seeds start, the k-th from its k-th (fine-tuning).
+      from_step: the checkpoint of that run whose parameters are used instead: its environment steps, "best" or "last".
       progress: whether anything is printed.
       **settings: any setting of `RunConfig` or of the algorithm's config by its name.
     Returns:
@@ -121,9 +128,10 @@ def train(
         config_file=None if config is None else arguments.path("config", config),
         use_preset=arguments.boolean("preset", preset),
         started_from=str(arguments.path("start_from", start_from)) if start_from != "" else "",
+        from_step=str(from_step),
         overrides=settings,
     )
-    return run_experiment(experiment, progress=arguments.boolean("progress", progress))
+    return run_experiment(experiment, Call(progress=arguments.boolean("progress", progress)))
 
 
 @reports_user_code
@@ -169,6 +177,34 @@ def resume(
         overrides=settings,
         call=Call(progress=arguments.boolean("progress", progress)),
     )
+
+
+@reports_user_code
+def checkpoints(run: str | Path) -> list[dict[str, Any]]:
+    """List the checkpoints of a run, by environment steps.
+
+    Args:
+      run: its directory.
+    Returns:
+      of each `steps`, `seconds` since it was written, `score` (the interquartile mean over seeds of the evaluation at
+      which it was written, else None), `bytes`, and `problem`: what is damaged, or "".
+    Raises:
+      ShoalError: there is no such run.
+    """
+    stored = Checkpoints(RunDirectory.open(arguments.path("run", run)).path)
+    rows = []
+    for info in map(stored.info, stored.steps()):
+        score = info.record.get("iqm")
+        rows.append(
+            {
+                "steps": info.steps,
+                "seconds": info.seconds,
+                "score": None if score is None else float(score),
+                "bytes": info.bytes,
+                "problem": info.problem,
+            }
+        )
+    return rows
 
 
 def check_algorithm(algorithm: Any) -> None:

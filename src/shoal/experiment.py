@@ -44,6 +44,7 @@ class Experiment:
     config: Any
     run: RunConfig
     started_from: str = ""
+    from_step: str = ""  # of the checkpoint of `started_from` that is used; empty for its last policies
     environment_gaps: Mapping[str, str] = dataclasses.field(default_factory=dict)  # see `Description`
     unresolved_config: Any = (
         None  # the algorithm's, before what it implies was filled in; None is `config` itself
@@ -72,6 +73,7 @@ class Experiment:
             "algorithm": {"name": self.algorithm, **_json_fields(self.config), **dict.fromkeys(unresolved)},
             "run": _json_fields(self.run),
             "from": self.started_from,
+            "from_step": self.from_step,
         }
 
 
@@ -84,6 +86,7 @@ def decide(
     config_file: str | Path | None = None,
     use_preset: bool = True,
     started_from: str = "",
+    from_step: str = "",
     overrides: Mapping[str, Any],
 ) -> Experiment:
     """Decide every setting of a run.
@@ -95,6 +98,7 @@ def decide(
       config_file: a `config.json` to start from, or a run directory that holds one.
       use_preset: whether the environment's preset is used, where there is one and no config file.
       started_from: a run whose parameters are inherited.
+      from_step: the checkpoint of that run: its environment steps, "best" or "last"; empty for its last policies.
       overrides: settings of the run and of the algorithm by name, which have precedence over all others.
     Raises:
       ShoalError: an unknown name, with the nearest one; an override that has no effect with the other settings.
@@ -116,7 +120,11 @@ def decide(
     run = dataclasses.replace(default_run, **run_settings)
     config = settings.with_settings(default_config, **algorithm_settings)
     _check_effects(overrides, environment, run, config)
-    return Experiment(name, parameters, environment, algorithm, config, run, started_from, gaps)
+    if from_step and not started_from:
+        raise ShoalError(f"from_step={from_step!r} has no effect without a run to start from; give that too (from).")
+    return Experiment(
+        name, parameters, environment, algorithm, config, run, started_from, from_step, environment_gaps=gaps
+    )
 
 
 def _check_effects(

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +18,10 @@ from shoal.errors import ShoalError
 from shoal.runtime import limits, machine
 from shoal.runtime.acting import TrainedPolicy
 from shoal.runtime.disk import policy_files
+from shoal.runtime.disk.checkpoints import Checkpoints
 from shoal.runtime.disk.directory import RunDirectory
+from shoal.runtime.disk.json_files import read_number
+from shoal.runtime.disk.records import Choice, choose_checkpoint
 from shoal.runtime.disk.summary import score_statistics, statistics_by_episode
 from shoal.runtime.evaluation import play_episodes, summarise_episodes
 from shoal.runtime.show import plots as pictures
@@ -26,7 +29,7 @@ from shoal.runtime.show import recording
 from shoal.runtime.show.progress import Activity, ignore_text
 from shoal.runtime.show.recording import Rendered
 from shoal.spaces import Dict
-from shoal.types import EPISODE_ENDED, Clock, Environment, spec_of
+from shoal.types import EPISODE_ENDED, Clock, Environment, Learner, spec_of
 from shoal.user_code import reports_user_code
 
 MAX_DRAWN_STEPS = 1000  # most steps of an episode that is drawn
@@ -39,6 +42,8 @@ def load(
     *,
     seed: int | None = None,
     environment: Environment | None = None,
+    checkpoint: int | str | Choice | None = None,
+    parts: Sequence[str] = (),
 ) -> TrainedPolicy:
     """Load a policy from a run directory.
 
@@ -47,15 +52,21 @@ def load(
       which: "best" (by evaluation score) or "last".
       seed: the seed whose policy is loaded; None uses the seed with the highest finite best score.
       environment: that the run was trained in, where it cannot be made by a name (a wrapper of your own).
+      checkpoint: instead of `which`, the checkpoint whose current policy is loaded: its environment steps, "best" or
+        "last", or a function that is given the records of all checkpoints by steps and returns the steps of one; a
+        record has `evaluation`, the metrics of the evaluation there was, a number per seed each, and their `iqm`.
+      parts: the parts of the policy's parameters that are loaded, such as ("actor",); the others are those of a new
+        policy. Empty loads all.
     Raises:
-      ShoalError: there is no such run, policy or seed, it is damaged, or no seed is given and no score is finite.
+      ShoalError: there is no such run, policy, checkpoint, part or seed, it is damaged, or no seed is given and no
+        score is finite.
     """
     directory = RunDirectory.open(arguments.path("run", run))
     which, seed = check_which(which), None if seed is None else arguments.seed("seed", seed)
     if environment is not None:
         environment_of(environment, {})
     experiment = experiments.decide(environment, config_file=directory.path, overrides={})
-    return _load_policy(directory, which, seed, experiment)
+    return _load_policy(_read_policies(directory, which, checkpoint, experiment), seed, experiment, parts)
 
 
 @reports_user_code
@@ -101,6 +112,7 @@ def evaluate_run(
     environment: str | None = None,
     *,
     which: str = "best",
+    checkpoint: int | str | Choice | None = None,
     run_seed: int | None = None,
     episodes: int = 100,
     seed: int = 0,
@@ -118,6 +130,7 @@ def evaluate_run(
       run: the run's directory.
       environment: the environment of the episodes; None uses the run's own.
       which: "best" or "last".
+      checkpoint: as in `load`.
       run_seed: the seed whose policy is evaluated; None evaluates all.
       episodes: of each seed.
       seed: of the episodes, the same ones for each policy.
@@ -150,13 +163,16 @@ def evaluate_run(
     _check_pictures(experiment.environment, plot, render, render_episodes)
     greedy = experiment.run.eval_mode != "sampled" if greedy is None else greedy
     training_experiment = _training_experiment(directory, parameters)
-    policies = _load_policies(directory, check_which(which), run_seed, memory_lasts, training_experiment)
+    stored = _read_policies(directory, check_which(which), checkpoint, training_experiment)
+    policies = _load_policies(stored, run_seed, memory_lasts, training_experiment)
     if render:
         _check_episode_memory(
             "render_episodes", render_episodes, experiment.environment, next(iter(policies.values()))
         )
     settings: dict[str, Any] = dict(environment=experiment.environment, seed=seed, greedy=greedy)
     results: dict[str, Any] = {"environment": experiment.environment_name, "which": which}
+    if stored.checkpoint is not None:
+        results["which"] = f"checkpoint {stored.checkpoint:,}"
     tell(
         f"evaluating {len(policies)} polic{'y' if len(policies) == 1 else 'ies'} on {episodes:,} episodes each"
     )
@@ -235,25 +251,99 @@ def _draw_episodes(
     )
 
 
+class _StoredPolicies(NamedTuple):
+    """The policies of all seeds as they were saved."""
+
+    directory: RunDirectory
+    leaves: Mapping[str, Any]  # by name, each with a leading seed axis
+    seeds: list[int]
+    scores: Sequence[Any]  # of each seed; empty where they are unknown
+    checkpoint: int | None  # its steps; None for the best or the last policies
+
+
+def _read_policies(
+    directory: RunDirectory,
+    which: str,
+    checkpoint: int | str | Choice | None,
+    experiment: experiments.Experiment,
+) -> _StoredPolicies:
+    """Read the policies of all seeds, from `best/` or `last/` or from a checkpoint.
+
+    Raises:
+      ShoalError: there is no such policy or checkpoint, or it is damaged.
+    """
+    if checkpoint is None or checkpoint == "":
+        leaves, metadata = directory.load_policy(which)
+        return _StoredPolicies(directory, leaves, metadata["seeds"], (), None)
+    checkpoints = Checkpoints(directory.path)
+    steps = choose_checkpoint(checkpoints, checkpoint)
+    leaves, record = checkpoints.load(steps)
+    seeds = [experiment.run.seed + k for k in range(experiment.run.seeds)]
+    scores = (record["evaluation"] or {}).get("score", ())
+    return _StoredPolicies(directory, leaves, seeds, scores, steps)
+
+
+def _best_seed(stored: _StoredPolicies) -> int:
+    """Return the seed with the highest finite score.
+
+    Raises:
+      ShoalError: there is none.
+    """
+    if stored.checkpoint is None:
+        return policy_files.best_seed(stored.directory)
+    scores = np.asarray([read_number(x) for x in stored.scores])
+    if not np.isfinite(scores).any():
+        raise ShoalError(
+            f"the checkpoint at {stored.checkpoint} was not written at an evaluation with a finite score, so that no "
+            f"seed is the best; name one: seed={', '.join(map(str, stored.seeds))}."
+        )
+    return stored.seeds[int(np.argmax(np.where(np.isfinite(scores), scores, -np.inf)))]
+
+
 def _load_policy(
-    directory: RunDirectory, which: str, seed: int | None, experiment: experiments.Experiment
+    stored: _StoredPolicies, seed: int | None, experiment: experiments.Experiment, parts: Sequence[str] = ()
 ) -> TrainedPolicy:
     """Load a policy where the run's settings are known; see `load`."""
-    leaves, metadata = directory.load_policy(which)
-    seeds = metadata["seeds"]
-    seed = policy_files.best_seed(directory) if seed is None else seed
-    if seed not in seeds:
-        raise ShoalError(f"seed={seed} is not one of the run's: {', '.join(map(str, seeds))}.")
+    seed = _best_seed(stored) if seed is None else seed
+    if seed not in stored.seeds:
+        raise ShoalError(f"seed={seed} is not one of the run's: {', '.join(map(str, stored.seeds))}.")
     spec, config = spec_of(experiment.environment), trees.as_arrays(experiments.resolve(experiment.config))
+    member = stored.seeds.index(seed)
 
-    def template(config: Any) -> Any:
-        algorithm = config.algorithm(spec)
-        return algorithm.policy(algorithm.init(jax.random.key(0), 1), Clock.zero())
+    def init(config: Any) -> Learner:
+        return config.algorithm(spec).init(jax.random.key(0), experiment.run.num_envs)
 
-    parameters = policy_files.restore(
-        jax.eval_shape(template, config), leaves, policy_files.POLICY, seeds.index(seed)
-    )
+    def policy(config: Any, learner: Learner) -> Any:
+        return config.algorithm(spec).policy(learner, Clock.zero())
+
+    learner = jax.eval_shape(init, config)
+    if stored.checkpoint is None:
+        template = jax.eval_shape(policy, config, learner)
+        parameters = policy_files.restore(template, stored.leaves, policy_files.POLICY, member)
+    else:
+        learner = policy_files.restore(learner, stored.leaves, policy_files.LEARNER, member)
+        parameters = jax.jit(policy)(config, learner)
+    if parts:
+        new = jax.jit(lambda config: policy(config, init(config)))(config)
+        parameters = _take_parts(parameters, new, parts)
     return TrainedPolicy(config, parameters, experiment.environment)
+
+
+def _take_parts(saved: Any, new: Any, parts: Sequence[str]) -> Any:
+    """Replace some parts of new parameters by saved ones.
+
+    Raises:
+      ShoalError: there is no such part.
+    """
+    leaves, names = trees.named_leaves(saved), [parts] if isinstance(parts, str) else list(parts)
+    known = sorted({name.split("/", 1)[0] for name in leaves})
+    for part in names:
+        if part not in known:
+            raise ShoalError(
+                f"parts: there is no {part!r} in the policy's parameters; there are {', '.join(known)}."
+            )
+    taken = {name: x for name, x in leaves.items() if name.split("/", 1)[0] in names}
+    return trees.with_named_leaves(new, trees.named_leaves(new) | taken)
 
 
 def _training_experiment(directory: RunDirectory, parameters: Mapping[str, Any]) -> experiments.Experiment:
@@ -269,15 +359,11 @@ def _training_experiment(directory: RunDirectory, parameters: Mapping[str, Any])
 
 
 def _load_policies(
-    directory: RunDirectory,
-    which: str,
-    seed: int | None,
-    memory_lasts: str | None,
-    experiment: experiments.Experiment,
+    stored: _StoredPolicies, seed: int | None, memory_lasts: str | None, experiment: experiments.Experiment
 ) -> dict[int, TrainedPolicy]:
     """Load the policies of a run by their seeds, or that of one seed."""
-    seeds = directory.load_policy(which)[1]["seeds"] if seed is None else [seed]
-    policies = {k: _load_policy(directory, which, k, experiment) for k in seeds}
+    seeds = stored.seeds if seed is None else [seed]
+    policies = {k: _load_policy(stored, k, experiment) for k in seeds}
     if memory_lasts is None:
         return policies
     return {k: policy.with_memory_lasts(memory_lasts) for k, policy in policies.items()}

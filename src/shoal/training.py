@@ -82,23 +82,19 @@ class Prepared(NamedTuple):
 
 
 @reports_user_code
-def run_experiment(
-    experiment: Experiment, *, progress: bool = True, import_seconds: float = 0.0, own_process: bool = False
-) -> TrainedRun:
+def run_experiment(experiment: Experiment, call: Call | None = None) -> TrainedRun:
     """Run an experiment and write its run directory; one that holds this run already is resumed, or read if finished.
 
     Args:
       experiment: the result of `decide`.
-      progress: whether anything is printed.
-      import_seconds: the duration of the imports, for the summary.
-      own_process: whether this process does nothing else, so that the backend may be set up for this run alone.
+      call: how it was called for; None prints progress.
     Raises:
       ShoalError: as `train`; then nothing is left on disk.
       SavingError: the run was trained, but a part of it could not be written.
       Interrupted: a signal ended the run, which is saved.
     """
     experiment.run.validate()
-    call = Call(progress, import_seconds, own_process)
+    call = Call() if call is None else call
     with interruption.handle() as stop:
         stop.phase(interruption.Phase.STARTING)
         if not resuming.holds_run(experiment.run.run_dir):
@@ -459,7 +455,13 @@ def inherit_from(experiment: Experiment, settings: Settings) -> Callable[[Run], 
       ShoalError: there is no such run, or its parameters do not fit.
     """
     source = experiment.started_from
-    leaves, _ = RunDirectory.open(arguments.path("from", source)).load_policy("last")
+    directory = RunDirectory.open(arguments.path("from", source))
+    if experiment.from_step:
+        checkpoints = Checkpoints(directory.path)
+        leaves, _ = checkpoints.load(records.choose_checkpoint(checkpoints, experiment.from_step))
+        leaves = policy_files.learner_leaves(leaves)
+    else:
+        leaves, _ = directory.load_policy("last")
     member = trainer.member_shapes(experiment.environment, experiment.config, settings)
     finetuning.check_inherit(member, leaves, experiment.algorithm, source)
     return lambda population: finetuning.inherit(population, leaves, source)

@@ -177,7 +177,7 @@ def update(
         "kl_coef": metric_means.scalar_mean(shared.kl_coef),
     }
     checks = {
-        "advantages": ~jnp.isfinite(metrics["advantage_mean"].total),
+        "advantage": ~jnp.isfinite(metrics["advantage_mean"].total),
         "loss": ~jnp.all(jnp.isfinite(steps["policy_loss"] + steps["value_loss"] + steps["entropy"])),
         "gradient": ~jnp.all(jnp.isfinite(steps["grad_norm"])),
     }

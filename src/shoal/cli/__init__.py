@@ -18,6 +18,8 @@ STARTED = time.perf_counter()  # imports after this line count as a run's `secon
 # One module per command, imported when it is called; each has `main(arguments) -> exit status`.
 COMMANDS = {
     "train": ("ENV", "train an agent with several seeds at once"),
+    "resume": ("RUN", "go on with a run from its newest checkpoint"),
+    "checkpoints": ("RUN", "list the checkpoints of a run, and verify them"),
     "eval": ("RUN", "evaluate the policies of a run"),
     "rollout": ("ENV", "step many environments by random actions or a policy"),
     "check": ("ENV", "look for mistakes in an environment"),
@@ -111,7 +113,7 @@ def _dispatch(arguments: list[str]) -> int:
     if arguments[:1] == ["help"] and arguments[1:2] != []:  # `shoal help train`, as other programs accept it
         arguments = [*arguments[1:], "--help"]
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        rows = [f"  {f'{name} {what}':<14}{text}" for name, (what, text) in COMMANDS.items()]
+        rows = [f"  {f'{name} {what}':<17}{text}" for name, (what, text) in COMMANDS.items()]
         print(HELP.format(commands="\n".join(rows)), end="")
         return 0
     name, *rest = arguments

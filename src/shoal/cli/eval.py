@@ -22,6 +22,7 @@ class Settings:
     needs: ClassVar[Table] = {
         "render_episodes": (Needs("render", other_than=("",), such_as="out.gif"),),
         "sampled": (Needs("mode", ("run", "sampled")),),
+        "which": (Needs("checkpoint", ("",)),),
     }
 
     env: tuple[str, ...] = ()
@@ -30,6 +31,8 @@ class Settings:
     """Plays this many episodes with each policy."""
     which: Literal["best", "last"] = "best"
     """Evaluates the policies with the best evaluation score (best), or the last ones (last)."""
+    checkpoint: str = ""
+    """Evaluates the policies of this checkpoint instead: its environment steps, best or last."""
     seed: int = -1
     """Evaluates the policy of this seed; -1 evaluates those of all seeds of the run."""
     mode: Literal["run", "greedy", "sampled"] = "run"
@@ -65,6 +68,7 @@ def main(arguments: Sequence[str]) -> int:
             run,
             environment or None,
             which=settings.which,
+            checkpoint=settings.checkpoint or None,
             run_seed=None if settings.seed < 0 else settings.seed,
             episodes=settings.episodes,
             seed=settings.episode_seed,

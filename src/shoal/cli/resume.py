@@ -1,9 +1,13 @@
 """`shoal resume RUN`: go on with a run from its newest sound checkpoint."""
 
+import dataclasses
 import time
 from collections.abc import Sequence
+from typing import ClassVar
 
+from shoal import api
 from shoal.cli import STARTED, flags
+from shoal.cli.train import parse_settings, print_result
 
 IMPORT_SECONDS = time.perf_counter() - STARTED
 
@@ -11,14 +15,29 @@ COMMAND = "shoal resume RUN"
 DESCRIPTION = (
     "Goes on with a run from its newest sound checkpoint, to the same end, bit for bit on the same machine. Settings "
     "that are given change it: --total-steps, with which a finished run goes on too, numbers of the algorithm such as "
-    "--learning-rate, and those of checkpoints and log points."
+    "--learning-rate, and those of checkpoints, log points and evaluations. The defaults shown are the run's."
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class Choices:
+    """The flags that are no settings of a run."""
+
+    groups: ClassVar[dict[str, tuple[str, ...]]] = {"most used": ("quiet",)}
+
+    quiet: bool = False
+    """Shows no progress; the result is still printed."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Resume a run, and print the result."""
     words = flags.leading_words(arguments)
-    run_dir = words[0] if words else ""
-    if not run_dir and not set(arguments) & set(flags.HELP_FLAGS):
-        flags.require("run", "shoal resume runs/CartPole", run_dir)
-    ...
+    if not words and not set(arguments) & set(flags.HELP_FLAGS):
+        flags.require("run", "shoal resume runs/CartPole-v1-ppo-20260131-093000", "")
+    run = words[0] if words else ""
+    defaults = api.defaults(config_file=run or None)
+    choices, overrides, words = parse_settings(COMMAND, DESCRIPTION, Choices, defaults, arguments)
+    if words != [run]:
+        raise api.ShoalError(f"shoal resume takes one run directory, and was given {' '.join(words)}.")
+    call = api.Call(progress=not choices.quiet, import_seconds=IMPORT_SECONDS, own_process=True)
+    return print_result(lambda: api.resume_run(run, None, functions={}, overrides=overrides, call=call))

@@ -1,8 +1,9 @@
 """`shoal train ENV`: train with several seeds at once, print the result, write a run directory."""
 
 import dataclasses
+import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, ClassVar
 
 import tyro
@@ -25,7 +26,7 @@ class Choices:
     """The environment, the algorithm, and the origin of the settings."""
 
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        "most used": ("algorithm", "config", "from_", "preset", "quiet")
+        "most used": ("algorithm", "config", "from_", "from_step", "preset", "quiet")
     }
 
     algorithm: str = "ppo"
@@ -36,6 +37,8 @@ class Choices:
     """Uses the tuned settings of ENV, where there are any and no config is given."""
     from_: Annotated[str, tyro.conf.arg(name="from")] = ""
     """Starts the seeds from the last parameters of this run, the k-th from its k-th (fine-tuning)."""
+    from_step: str = ""
+    """Starts from this checkpoint of that run instead: its environment steps, best or last (from)."""
     quiet: bool = False
     """Shows no progress; the result is still printed."""
 
@@ -57,16 +60,21 @@ def main(arguments: Sequence[str]) -> int:
         config_file=choices.config or None,
         use_preset=choices.preset,
         started_from=choices.from_,
+        from_step=choices.from_step,
         overrides=overrides,
     )
+    call = api.Call(progress=not choices.quiet, import_seconds=IMPORT_SECONDS, own_process=True)
+    return print_result(lambda: api.run_experiment(experiment, call))
+
+
+def print_result(run: Callable[[], api.TrainedRun]) -> int:
+    """Run to the end, and print the result."""
     try:
-        run = api.run_experiment(
-            experiment, progress=not choices.quiet, import_seconds=IMPORT_SECONDS, own_process=True
-        )
+        trained = run()
     except api.SavingError as error:
         print(api.result_text(dict(error.run.summary), error.run.path))
         raise
-    print(api.result_text(dict(run.summary), run.path))
+    print(api.result_text(dict(trained.summary), trained.path))
     return 0
 
 
@@ -75,28 +83,52 @@ def _parse(arguments: Sequence[str], environment: str) -> tuple[Any, dict[str, A
 
     The defaults, and the existing flags, depend on a few of the flags.
     """
-    config = flags.value_of("--config", arguments)
     network = flags.value_of("--network", arguments)
-    preset = "--no-preset" not in (word.replace("_", "-") for word in arguments)
-    algorithm, run, algorithm_config = api.defaults(
+    defaults = api.defaults(
         environment,
         algorithm=flags.value_of("--algorithm", arguments),
-        config_file=config or None,
-        use_preset=preset,
+        config_file=flags.value_of("--config", arguments) or None,
+        use_preset="--no-preset" not in (word.replace("_", "-") for word in arguments),
         environment_parameters=flags.parse_environment(_assignments(arguments))[1],
         choices={"network": network} if network else {},
     )
+    choices = functools.partial(Choices, defaults[0])
+    return parse_settings(COMMAND, DESCRIPTION, choices, defaults, arguments)
+
+
+def parse_settings(
+    command: str,
+    description: str,
+    choices: Callable[..., Any],
+    defaults: tuple[str, api.RunConfig, Any],
+    arguments: Sequence[str],
+) -> tuple[Any, dict[str, Any], list[str]]:
+    """Read the flags of a command whose flags are the settings of a run and its algorithm, and some of its own.
+
+    Args:
+      command: as `flags.parse` takes it.
+      description: as `flags.parse` takes it.
+      choices: makes the dataclass of the command's own flags.
+      defaults: of `api.defaults`.
+      arguments: the words after the command's name.
+
+    Returns:
+      the command's own flags, the settings that are given by name, and the words that are no flags.
+    """
+    algorithm, run, algorithm_config = defaults
     title = algorithm if algorithm.isidentifier() else "algorithm_settings"
     fields: list[tuple[str, type, Any]] = [
         ("run", api.RunConfig, dataclasses.field(default=run)),
         (title, type(algorithm_config), dataclasses.field(default=algorithm_config)),
     ]
-    default: Any = dataclasses.make_dataclass("Train", fields, bases=(Choices,), frozen=True)(algorithm)
-    choices, words = flags.parse(COMMAND, DESCRIPTION, default, arguments)
+    own = choices()
+    joined = dataclasses.make_dataclass("Flags", fields, bases=(type(own),), frozen=True)
+    default: Any = joined(**{field.name: getattr(own, field.name) for field in dataclasses.fields(own)})
+    parsed, words = flags.parse(command, description, default, arguments)
     # Only the given settings override: settings that follow from others are decided again.
     given_names = flags.given_fields(default, arguments)
-    values = settings.flat(choices.run) | settings.flat(getattr(choices, title))
-    return choices, {name: value for name, value in values.items() if name in given_names}, words
+    values = settings.flat(parsed.run) | settings.flat(getattr(parsed, title))
+    return parsed, {name: value for name, value in values.items() if name in given_names}, words
 
 
 def _assignments(arguments: Sequence[str]) -> list[str]:

@@ -78,8 +78,9 @@ def _locate(compiled_run: CompiledRun, population: Run, update: int, member: int
     program = populations.run_program(locate_fault, compiled_run.settings, compiled_run.layout)
     compiled = program.lower(population).compile(compiler_options(compiled_run.layout))
     located = jax.device_get(compiled(population)[1])
-    for name, (at_fault, index) in located.items():
+    for numbered, (at_fault, index) in sorted(located.items()):
         if at_fault[member]:
+            name = f"the {numbered.partition(' ')[2]}"
             return f"{name} of environment {index[member]}" if index[member] != NOWHERE else name
     return "something that is finite when the update is made again"
 
@@ -121,7 +122,7 @@ class Supervisor:
         self.checkpoints = Checkpoints(directory.path)
         self._record, self._compiled_run, self._clock = record, compiled_run, clock
         self._writer = Writer(self.checkpoints) if run.checkpoints else None
-        self._next_time = -np.inf  # when the next checkpoint by time may be written
+        self._next_time = clock() + self._interval  # when the next checkpoint may be written
         self._scores = self._recorded_scores()  # by steps, of the checkpoints at evaluations
         self._considered = max(
             self._scores, default=-1
@@ -231,6 +232,11 @@ class Supervisor:
 
     # ---- steps of these
 
+    @property
+    def _interval(self) -> float:
+        """Seconds between two checkpoints by time."""
+        return self.run.checkpoint_seconds if self.run.checkpoint_every == -1 else 0.0
+
     def _leaves_before(self, update: int) -> dict[str, Any]:
         """Load the newest sound checkpoint from before an update."""
         last = (update - 1) * self.run.steps_per_update
@@ -281,8 +287,7 @@ class Supervisor:
         self._writer.wait()
         self._waiting.pop(steps, None)
         self._last_steps = max(steps, self._last_steps)
-        pause = max(self.run.checkpoint_seconds if self.run.checkpoint_every == -1 else 0.0, 0.0)
-        self._next_time = self._clock() + max(pause, REST * self._writer.last_seconds)
+        self._next_time = self._clock() + max(self._interval, REST * self._writer.last_seconds)
         self._writer.submit(steps, leaves, record, before=self.reporter.flush_to_disk, after=self._delete_old)
 
     def _delete_old(self) -> None:

@@ -52,9 +52,12 @@ def has_fault(found: Mapping[str, Array], axis: tuple[str, ...] = ()) -> Array:
 
 
 def locate(found: Mapping[str, Array], axis: tuple[str, ...] = ()) -> dict[str, tuple[Array, Array]]:
-    """Return of each quantity whether it is at fault, and the first environment in which it is (NOWHERE if in none)."""
+    """Return of each quantity whether it is at fault, and the first environment in which it is (NOWHERE if in none).
+
+    Their names begin with a number, since a compiled program sorts them.
+    """
     located = {}
-    for name, x in found.items():
+    for number, (name, x) in enumerate(found.items()):
         index = jnp.int32(NOWHERE)
         if x.ndim:
             first = jax.lax.axis_index(axis) * len(x) if axis else 0
@@ -62,7 +65,7 @@ def locate(found: Mapping[str, Array], axis: tuple[str, ...] = ()) -> dict[str, 
             index = jax.lax.pmin(index, axis) if axis else index
             index = jnp.where(index == jnp.iinfo(jnp.int32).max, NOWHERE, index)
         at_fault = jnp.any(x).astype(jnp.int32)
-        located[name] = (jax.lax.pmax(at_fault, axis) if axis else at_fault, index.astype(jnp.int32))
+        located[f"{number:04} {name}"] = (jax.lax.pmax(at_fault, axis) if axis else at_fault, index.astype(jnp.int32))
     return located
 
 

@@ -81,6 +81,16 @@ def _prefixed_leaves(tree: PyTree, prefix: str) -> dict[str, Any]:
     return {f"{prefix}/{name}": leaf for name, leaf in trees.named_leaves(tree).items()}
 
 
+def learner_leaves(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was learned, of the leaves of a checkpoint, by the names that `save_last` gives it."""
+    prefix = f"{LEARNER}/shared/"
+    return {
+        f"{LEARNER}/{name.removeprefix(prefix)}": x
+        for name, x in checkpoint.items()
+        if name.startswith(prefix)
+    }
+
+
 def best_seed(directory: RunDirectory) -> int:
     """Return the seed whose best policy has the highest finite score.
 

@@ -1,15 +1,19 @@
 """The record of a checkpoint: what only the host knows of a run in progress, as JSON."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from shoal.errors import ShoalError
 from shoal.ops import scores
+from shoal.runtime.disk.checkpoints import Checkpoints
 from shoal.runtime.disk.json_files import read_number
 from shoal.runtime.disk.metrics_file import Mark
 from shoal.runtime.trainer import History, Numbers, Seconds
+
+Choice = Callable[[Mapping[int, Mapping[str, Any]]], int]
 
 
 def to_record(
@@ -88,3 +92,40 @@ def evaluations_of(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, Numbers
         )
         for updates, group in sorted(grouped.items())
     ]
+
+
+def choose_checkpoint(checkpoints: Checkpoints, which: int | str | Choice) -> int:
+    """Return the environment steps of a checkpoint.
+
+    Args:
+      checkpoints: of a run.
+      which: the steps; "last", the newest; "best", that of the evaluation with the highest interquartile mean over
+        seeds; or a function that is given all records of sound checkpoints by steps and returns the steps of one.
+
+    Raises:
+      ShoalError: there is none.
+    """
+    if isinstance(which, str) and which.isdigit():
+        which = int(which)
+    if isinstance(which, int) and not isinstance(which, bool):
+        checkpoints.info(which)  # raises where there is none
+        return which
+    found = {steps: info for steps in checkpoints.steps() if not (info := checkpoints.info(steps)).problem}
+    if not found:
+        raise ShoalError(f"run directory {str(checkpoints.run_path)!r} holds no checkpoint that is sound.")
+    if callable(which):
+        chosen = which({steps: info.record for steps, info in found.items()})
+        if chosen not in found:
+            raise ShoalError(f"checkpoint={which!r} returns {chosen!r}, which is not one of {sorted(found)}.")
+        return chosen
+    if which == "last":
+        return max(found)
+    if which != "best":
+        raise ShoalError(f"checkpoint={which!r} is neither a number of environment steps nor best or last.")
+    iqms = {steps: float(x) for steps, info in found.items() if (x := info.record.get("iqm")) is not None}
+    if not iqms:
+        raise ShoalError(
+            f"no checkpoint of run {str(checkpoints.run_path)!r} was written at an evaluation, so that none is the "
+            f"best; name one of {', '.join(map(str, sorted(found)))}."
+        )
+    return max(iqms, key=lambda steps: (iqms[steps], -steps))

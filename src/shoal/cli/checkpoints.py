@@ -1,0 +1,45 @@
+"""`shoal checkpoints RUN`: list the checkpoints of a run, and verify them."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from shoal import api
+from shoal.cli import flags
+
+COMMAND = "shoal checkpoints RUN"
+DESCRIPTION = (
+    "Lists the checkpoints of a run: environment steps, age, score (the interquartile mean over seeds, where it was "
+    "written at an evaluation), size, and whether each byte is as it was written."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The flags of the list."""
+
+    json: bool = False
+    """Prints everything as JSON."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """List the checkpoints; 1 if one is damaged."""
+    settings, words = flags.parse(COMMAND, DESCRIPTION, Settings(), arguments)
+    run = flags.require("run", "shoal checkpoints runs/CartPole-v1-ppo-20260131-093000", "".join(words[:1]))
+    found = api.checkpoints(run)
+    print(json.dumps(found, indent=2) if settings.json else table(found))
+    return 1 if any(row["problem"] for row in found) else 0
+
+
+def table(found: list[dict[str, Any]]) -> str:
+    """Format a line for each checkpoint."""
+    lines = [f"{'steps':>14}{'age':>10}{'score':>10}{'size':>10}  state"]
+    for row in found:
+        score = "" if row["score"] is None else f"{row['score']:.2f}"
+        size = f"{row['bytes'] / 1e6:.1f} MB"
+        lines.append(
+            f"{row['steps']:>14,}{api.format_duration(row['seconds']):>10}{score:>10}{size:>10}  "
+            f"{row['problem'] or 'sound'}"
+        )
+    return "\n".join(lines) if found else "no checkpoints"
