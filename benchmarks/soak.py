@@ -86,8 +86,8 @@ def main() -> int:
     chosen = parser.parse_args()
     share, rest = divmod(chosen.kills, len(killing.VARIANTS))
     rows = [
-        Row(name, (*killing.TINY, *flags), share + (k < rest))
-        for k, (name, flags) in enumerate(killing.VARIANTS.items())
+        Row(name, killing.train(**settings), share + (k < rest))
+        for k, (name, settings) in enumerate(killing.VARIANTS.items())
     ]
     start_time = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:

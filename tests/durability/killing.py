@@ -24,17 +24,22 @@ from shoal.runtime.disk.directory import parameters_sha256
 CHILD = Path(__file__).with_name("child.py")
 SOURCE = Path(__file__).parents[2] / "src"
 LIMIT = 240.0  # seconds that a process may take
-TINY = (
-    *("train", "CartPole-v1", "--no-preset", "--hidden-sizes", "8", "--num-envs", "4", "--num-steps", "16"),
-    *("--num-minibatches", "2", "--update-epochs", "1", "--total-steps", "12800", "--num-evals", "4"),
-    *("--eval-episodes", "4", "--log-every", "640", "--checkpoint-every", "320"),
-)
-VARIANTS = {
-    "feed-forward": ("--seeds", "2", "--devices", "1"),
-    "recurrent": ("--seeds", "1", "--devices", "1", "--core", "gru", "--core-size", "8"),
-    "one seed in two groups": ("--seeds", "1", "--devices", "2", "--env-groups", "2"),
-    "ten seeds": ("--seeds", "10", "--devices", "2"),
+TINY = {
+    **{"hidden_sizes": 8, "num_envs": 4, "num_steps": 16, "num_minibatches": 2, "update_epochs": 1},
+    **{"total_steps": 12800, "num_evals": 4, "eval_episodes": 4, "log_every": 640, "checkpoint_every": 320},
 }
+VARIANTS = {
+    "feed-forward": {"seeds": 2, "devices": 1},
+    "recurrent": {"seeds": 1, "devices": 1, "core": "gru", "core_size": 8},
+    "one seed in two groups": {"seeds": 1, "devices": 2, "env_groups": 2},
+    "ten seeds": {"seeds": 10, "devices": 2},
+}
+
+
+def train(environment: str = "CartPole-v1", **settings: Any) -> list[str]:
+    """Return the arguments of `shoal train` for a run of a tiny network, with further or other settings."""
+    flags = [(f"--{name.replace('_', '-')}", str(x)) for name, x in {**TINY, **settings}.items()]
+    return ["train", environment, "--no-preset", *(word for flag in flags for word in flag)]
 
 
 class Workplace(NamedTuple):

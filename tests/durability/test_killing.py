@@ -8,7 +8,7 @@ import time
 import pytest
 from killing import TINY, VARIANTS, Kill, Workplace, differences, finish, make_reference, outcome_of, run_and_kill, soak
 
-ARGUMENTS = (*TINY, *VARIANTS["feed-forward"])
+ARGUMENTS = train(**VARIANTS["feed-forward"])
 
 
 @pytest.fixture(scope="module")
