@@ -121,7 +121,9 @@ def decide(
     config = settings.with_settings(default_config, **algorithm_settings)
     _check_effects(overrides, environment, run, config)
     if from_step and not started_from:
-        raise ShoalError(f"from_step={from_step!r} has no effect without a run to start from; give that too (from).")
+        raise ShoalError(
+            f"from_step={from_step!r} has no effect without a run to start from; give that too (from)."
+        )
     return Experiment(
         name, parameters, environment, algorithm, config, run, started_from, from_step, environment_gaps=gaps
     )
