@@ -121,7 +121,9 @@ def decide(
     config = settings.with_settings(default_config, **algorithm_settings)
     _check_effects(overrides, environment, run, config)
     if from_step and not started_from:
-        raise ShoalError(f"from_step={from_step!r} has no effect without a run to start from; give that too (from).")
+        raise ShoalError(
+            f"from_step={from_step!r} has no effect without a run to start from; give that too (from)."
+        )
     return Experiment(
         name, parameters, environment, algorithm, config, run, started_from, from_step, environment_gaps=gaps
     )
@@ -288,6 +290,11 @@ def read_config(path: str | Path) -> dict[str, Any]:
     if not isinstance(saved, dict) or not {"environment", "algorithm", "run"} <= set(saved):
         raise ShoalError(
             f"config file {str(path)!r} lacks environment, algorithm or run; is it a config.json?"
+        )
+    if saved.get("schema", 1) > SCHEMA:
+        raise ShoalError(
+            f"config file {str(path)!r} has schema={saved['schema']}, and this version of Shoal reads up to {SCHEMA}; "
+            "use the version that made it, or a newer one."
         )
     return saved
 

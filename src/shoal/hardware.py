@@ -19,11 +19,14 @@ def threads() -> int:
     return max(1, int(number)) if number.isdecimal() else cores()
 
 
-def lower_priority() -> None:
-    """Give the calling thread, and the threads that it will start, the lowest priority.
+def lower_priority(nice: int = LOWEST_PRIORITY) -> None:
+    """Give the calling thread, and the threads that it will start, a lower priority; by default the lowest.
+
+    A thread that runs much Python should not have the lowest: where other processes use the machine, it would hold the
+    interpreter's lock without running.
 
     Only Linux gives each thread a priority of its own; elsewhere nothing happens.
     """
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)

@@ -65,7 +65,10 @@ def locate(found: Mapping[str, Array], axis: tuple[str, ...] = ()) -> dict[str, 
             index = jax.lax.pmin(index, axis) if axis else index
             index = jnp.where(index == jnp.iinfo(jnp.int32).max, NOWHERE, index)
         at_fault = jnp.any(x).astype(jnp.int32)
-        located[f"{number:04} {name}"] = (jax.lax.pmax(at_fault, axis) if axis else at_fault, index.astype(jnp.int32))
+        located[f"{number:04} {name}"] = (
+            jax.lax.pmax(at_fault, axis) if axis else at_fault,
+            index.astype(jnp.int32),
+        )
     return located
 
 

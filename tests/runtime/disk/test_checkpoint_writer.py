@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from shoal.errors import ShoalError
-from shoal.hardware import LOWEST_PRIORITY
 from shoal.runtime.disk import checkpoint_folder
-from shoal.runtime.disk.checkpoint_writer import Writer
+from shoal.runtime.disk.checkpoint_writer import WRITER_PRIORITY, Writer
 from shoal.runtime.disk.checkpoints import Checkpoints
 
 LEAVES = {"w": np.arange(6, dtype=np.float32)}
@@ -159,5 +158,5 @@ def test_the_thread_gives_way_to_all_others(writer):
 
     before, seen = priority(), []
     assert writer.submit(1, LEAVES, {}, before=lambda: seen.append(priority())) and writer.wait(SECONDS)
-    assert seen == [LOWEST_PRIORITY]
+    assert seen == [WRITER_PRIORITY]
     assert priority() == before

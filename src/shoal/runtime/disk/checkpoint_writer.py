@@ -13,6 +13,8 @@ from shoal.errors import ShoalError
 from shoal.runtime.disk.arrays import from_numpy, is_key, to_numpy
 from shoal.runtime.disk.checkpoints import Checkpoints
 
+WRITER_PRIORITY = 5  # as `nice` counts
+
 
 def _nothing() -> None:
     pass
@@ -108,7 +110,7 @@ class Writer:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        hardware.lower_priority()  # threads that Orbax starts from here inherit it
+        hardware.lower_priority(WRITER_PRIORITY)  # threads that Orbax starts from here inherit it
         while (job := self._jobs.get()) is not None:
             start_time = time.perf_counter()
             try:
