@@ -6,7 +6,18 @@ import signal
 import time
 
 import pytest
-from killing import TINY, VARIANTS, Kill, Workplace, differences, finish, make_reference, outcome_of, run_and_kill, soak
+from killing import (
+    TINY,
+    VARIANTS,
+    Kill,
+    Workplace,
+    differences,
+    finish,
+    make_reference,
+    outcome_of,
+    run_and_kill,
+    soak,
+)
 
 ARGUMENTS = train(**VARIANTS["feed-forward"])
 
