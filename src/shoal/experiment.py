@@ -291,6 +291,11 @@ def read_config(path: str | Path) -> dict[str, Any]:
         raise ShoalError(
             f"config file {str(path)!r} lacks environment, algorithm or run; is it a config.json?"
         )
+    if saved.get("schema", 1) > SCHEMA:
+        raise ShoalError(
+            f"config file {str(path)!r} has schema={saved['schema']}, and this version of Shoal reads up to {SCHEMA}; "
+            "use the version that made it, or a newer one."
+        )
     return saved
 
 

@@ -22,7 +22,7 @@ from shoal.runtime.acting import TrainedPolicy
 from shoal.runtime.checkpointing import Supervisor
 from shoal.runtime.disk import policy_files, records
 from shoal.runtime.disk.checkpoints import Checkpoints
-from shoal.runtime.disk.directory import RunDirectory
+from shoal.runtime.disk.directory import SUMMARY, RunDirectory
 from shoal.runtime.disk.json_files import to_jsonable
 from shoal.runtime.disk.lock import Lock
 from shoal.runtime.disk.metrics_file import NOTHING, Mark
@@ -235,6 +235,12 @@ def _run_on(
         checkpoints = Checkpoints(directory.path)
         checkpoints.recover()
         if not checkpoints.steps():
+            if (directory.path / SUMMARY).is_file():
+                raise ShoalError(
+                    f"run {str(directory.path)!r} has ended and holds no checkpoint, so that it cannot go on; start a "
+                    f"new run from its parameters with --from {directory.path}."
+                )
+            call.note(f"run {str(directory.path)!r} has no checkpoint yet, and begins anew")
             compiled_run = compile_prepared(prepared, initialise=_initialisation(prepared))
             return _run_to_end(prepared, compiled_run, directory, trainer.History(), NOTHING, stop, call)
         restoration = Restoration(directory, resuming.identity_of(prepared.experiment), call.note)

@@ -50,6 +50,11 @@ class Reporter:
                 f"total_steps={requested:,} is rounded down to {rounded:,}: "
                 f"{self.run.total_updates:,} updates of {self.run.steps_per_update:,} steps"
             )
+        every = self.run.checkpoint_every
+        if self.run.checkpoints and every > rounded:
+            self.progress.note(
+                f"checkpoint_every={every:,} is longer than the run: it has checkpoints at its start and its end only"
+            )
         return self
 
     def __exit__(
