@@ -114,13 +114,14 @@ def identity_of(experiment: Experiment) -> dict[str, Any]:
 def save_changes(
     directory: RunDirectory,
     experiment: Experiment,
-    asked: Experiment,
     changes: Mapping[str, list],
     steps: int,
 ) -> None:
     """Write the settings with which a run goes on into its `config.json`, and what changed into the history there."""
-    history = [*directory.load_config().get("history", []), {"step": steps, "changes": dict(changes)}]
-    write_json(directory.path / CONFIG, config_json(experiment, asked, history), not_finite=str)
+    saved = directory.load_config()
+    history = [*saved.get("history", []), {"step": steps, "changes": dict(changes)}]
+    config = config_json(experiment, experiment, history) | {"asked": saved.get("asked", {})}
+    write_json(directory.path / CONFIG, config, not_finite=str)
 
 
 @dataclasses.dataclass

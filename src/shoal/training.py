@@ -247,7 +247,7 @@ def _run_on(
         compiled_run = compile_prepared(prepared, check=restoration.choose, restore=restoration.place)
         _note_resumption(prepared, restoration, changes, call)
         if changes:
-            resuming.save_changes(directory, prepared.experiment, prepared.asked, changes, restoration.steps)
+            resuming.save_changes(directory, prepared.experiment, changes, restoration.steps)
         history = restoration.history()
         return _run_to_end(prepared, compiled_run, directory, history, restoration.mark, stop, call)
 

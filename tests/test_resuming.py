@@ -1,0 +1,209 @@
+"""A run that was ended and resumed is the run that was never interrupted, and what may change in it."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from tiny_bandit import BanditConfig
+
+import shoal
+from shoal import interruption, resuming
+from shoal.envs.probes import ActionReward
+from shoal.runtime.checkpointing import Supervisor
+from shoal.runtime.disk.checkpoints import Checkpoints
+from shoal.runtime.disk.directory import RunDirectory
+from shoal.runtime.trainer import Pacer
+
+SMALL = {
+    **{"seeds": 2, "num_envs": 4, "num_steps": 8, "total_steps": 32 * 12, "num_evals": 3, "log_every": 64},
+    **{"eval_episodes": 4, "devices": 1, "progress": False, "checkpoint_every": 96, "keep": 10},
+}
+TIMES = ("seconds", "time", "per_second")
+
+
+def train(path, **settings):
+    return shoal.train(ActionReward(), algorithm=BanditConfig(), run_dir=path, **SMALL | settings)
+
+
+def resume(path, **settings):
+    return shoal.resume(path, environment=ActionReward(), progress=False, **settings)
+
+
+def rows(path):
+    return [
+        {name: x for name, x in row.items() if not any(word in name for word in TIMES)}
+        for row in RunDirectory.open(path).load_metrics()
+    ]
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch):
+    """Pieces of one update, so that a run can be ended anywhere."""
+    monkeypatch.setattr(Pacer, "size", lambda self, left: 1)
+    monkeypatch.setattr("shoal.runtime.checkpointing.REST", 0)
+    monkeypatch.setattr("shoal.experiment.catalogue.config_class", lambda _: BanditConfig)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    path = tmp_path_factory.mktemp("whole") / "run"
+    return train(path)
+
+
+@pytest.fixture
+def ended_at(monkeypatch, tmp_path):
+    """Return a function that ends a run after so many updates by a signal."""
+
+    def end(updates, path=tmp_path / "run", **settings):
+        original = Supervisor.between_pieces
+
+        def between_pieces(self, population, history):
+            if history.updates == updates:
+                self.stop._requested = True
+            original(self, population, history)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Supervisor, "between_pieces", between_pieces)
+            with pytest.raises(interruption.Interrupted, match="shoal resume"):
+                train(path, **settings)
+        return path
+
+    return end
+
+
+def assert_same(run, expected):
+    assert rows(run.path) == rows(expected.path)
+    for name in ("parameters_sha256", "absolute", "final", "evaluation", "steps_per_seed"):
+        assert run.summary[name] == expected.summary[name]
+    assert jax.tree.all(
+        jax.tree.map(lambda x, y: bool((x == y).all()), run.learner.shared, expected.learner.shared)
+    )
+    for (steps, x), (other_steps, y) in zip(run.evaluations, expected.evaluations, strict=True):
+        assert steps == other_steps
+        assert {name: a.tolist() for name, a in x.items()} == {name: a.tolist() for name, a in y.items()}
+
+
+@pytest.mark.parametrize("updates", [0, 1, 5, 8, 12])
+def test_a_run_that_was_ended_goes_on_as_if_it_was_not(whole, ended_at, updates):
+    """Between log points, at one, at an evaluation, and at the end."""
+    path = ended_at(updates)
+    assert not (path / "summary.json").exists()
+    assert Checkpoints(path).steps()[-1] == updates * 32
+    assert_same(resume(path), whole)
+
+
+def test_the_same_call_resumes_and_then_reads_the_result(whole, ended_at):
+    path = ended_at(7)
+    assert_same(train(path), whole)
+    again = train(path)
+    assert_same(again, whole)
+    assert again.summary == json.loads((path / "summary.json").read_text())
+
+
+def test_another_call_is_refused_by_the_name_that_differs(ended_at):
+    path = ended_at(3)
+    before = sorted(path.rglob("*"))
+    with pytest.raises(shoal.ShoalError, match=r"holds another run: num_steps=8 there, and 4 was asked for"):
+        train(path, num_steps=4)
+    assert sorted(path.rglob("*")) == before
+
+
+def test_a_finished_run_goes_on_when_it_is_extended(whole, tmp_path):
+    path = tmp_path / "run"
+    shutil.copytree(whole.path, path)
+    with pytest.raises(
+        shoal.ShoalError, match="is finished, with 384 environment steps; give more total_steps"
+    ):
+        resume(path)
+    run = resume(path, total_steps=32 * 20)
+    assert run.summary["steps_per_seed"] == 640
+    assert rows(path)[: len(rows(whole.path))] == rows(whole.path)
+    steps = [step for step, _ in run.evaluations]
+    assert steps[:4] == [step for step, _ in whole.evaluations]
+    assert steps[-1] == 640
+    assert steps == sorted(set(steps))
+    saved = json.loads((path / "config.json").read_text())
+    assert saved["history"] == [{"step": 384, "changes": {"total_steps": [384, 640]}}]
+    assert saved["run"]["total_steps"] == 640
+    assert_same(shoal.resume(run, total_steps=32 * 21, progress=False), run_of(path))
+
+
+def run_of(path):
+    """The finished run that a directory holds."""
+    return train(path, total_steps=32 * 21)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"num_envs": 8}, r"num_envs=8 cannot be changed in a run that goes on \(it has 4\); .* --from "),
+        ({"seed": 3}, r"seed=3 cannot be changed"),
+        ({"nu_envs": 8}, r"did you mean 'num_envs'"),
+    ],
+)
+def test_what_cannot_change_is_refused(ended_at, settings, sentence):
+    path = ended_at(2)
+    with pytest.raises(shoal.ShoalError, match=sentence):
+        resume(path, **settings)
+    assert not json.loads((path / "config.json").read_text())["history"]
+
+
+def test_a_number_that_is_data_may_change_and_is_recorded(ended_at, whole):
+    path = ended_at(6)
+    run = resume(path, step_size=0.25)
+    assert (run.learner.shared.actions != whole.learner.shared.actions).any()
+    saved = json.loads((path / "config.json").read_text())
+    assert saved["history"] == [{"step": 192, "changes": {"step_size": [0.5, 0.25]}}]
+    assert saved["algorithm"]["step_size"] == 0.25
+
+
+def test_the_newest_sound_checkpoint_is_used_and_a_damaged_one_set_aside(ended_at, whole, capsys):
+    path = ended_at(10)
+    checkpoints = Checkpoints(path)
+    newest, before = checkpoints.steps()[-1], checkpoints.steps()[-2]
+    (path / "checkpoints" / str(newest) / "record.json").write_text("{}")
+    run = shoal.resume(path, environment=ActionReward())
+    assert f"the checkpoint at {newest} cannot be used: " in capsys.readouterr().err
+    assert (path / "checkpoints" / f"{newest}.damaged").is_dir()
+    assert before in Checkpoints(path).steps()
+    assert_same(run, whole)
+
+
+def test_without_a_sound_checkpoint_nothing_is_started_over(ended_at):
+    path = ended_at(5)
+    for steps in Checkpoints(path).steps():
+        (path / "checkpoints" / str(steps) / "manifest.json").unlink()
+    content = (path / "metrics.jsonl").read_bytes()
+    with pytest.raises(shoal.ShoalError, match=r"no checkpoint that can be used \(.*it is not started over"):
+        resume(path)
+    assert (path / "metrics.jsonl").read_bytes() == content
+
+
+def test_a_run_without_any_checkpoint_begins_anew(whole, ended_at):
+    path = ended_at(5)
+    shutil.rmtree(path / "checkpoints")
+    assert_same(resume(path), whole)
+
+
+def test_policies_come_from_checkpoints(whole):
+    steps = Checkpoints(whole.path).steps()
+    last = shoal.load(whole.path, "last", seed=1, environment=ActionReward())
+    newest = shoal.load(whole.path, seed=1, environment=ActionReward(), checkpoint="last")
+    np.testing.assert_array_equal(last.parameters, newest.parameters)
+    first = shoal.load(
+        whole.path, seed=1, environment=ActionReward(), checkpoint=lambda records: min(records)
+    )
+    assert (np.asarray(first.parameters) != np.asarray(last.parameters)).any()
+    with pytest.raises(shoal.ShoalError, match=rf"there is no checkpoint at 5; the nearest is {steps[0]}"):
+        shoal.load(whole.path, environment=ActionReward(), checkpoint=5)
+    with pytest.raises(shoal.ShoalError, match="neither a number of environment steps nor best or last"):
+        shoal.load(whole.path, environment=ActionReward(), checkpoint="newest")
+
+
+def test_a_difference_of_machines_is_named():
+    before = {"jax": "0.10.2", "cpu": "a", "gone": 1}
+    assert resuming.machine_differences(before, before) == ""
+    told = resuming.machine_differences(before, {"jax": "0.12.0", "cpu": "a"})
+    assert told == "jax ('0.10.2' then, '0.12.0' now), gone (1 then, None now)"
