@@ -31,7 +31,7 @@ INSTALL = $(UV) pip install --quiet --python $(BIN)/python
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-full test-slow lint format bench clean
+.PHONY: help train test test-full test-slow lint format bench soak clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -59,6 +59,9 @@ format: $(VENV)/.installed-test ## rewrite the code in the project's style
 
 bench: $(VENV)/.installed ## measure the speed of environments, rollouts and training
 	$(BIN)/python -m benchmarks $(ARGS)
+
+soak: $(VENV)/.installed ## kill training processes 100 times, and compare what they end with
+	$(BIN)/python benchmarks/soak.py --kills 100 $(ARGS)
 
 clean: ## remove the virtual environment and all caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

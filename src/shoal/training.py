@@ -240,6 +240,11 @@ def _run_on(
                     f"run {str(directory.path)!r} has ended and holds no checkpoint, so that it cannot go on; start a "
                     f"new run from its parameters with --from {directory.path}."
                 )
+            if damaged := checkpoints.names_set_aside():
+                raise ShoalError(
+                    f"run directory {str(directory.path)!r} has no checkpoint but damaged ones ({', '.join(damaged)}); "
+                    "it is not started over, since that would lose what it has; name a new directory."
+                )
             call.note(f"run {str(directory.path)!r} has no checkpoint yet, and begins anew")
             compiled_run = compile_prepared(prepared, initialise=_initialisation(prepared))
             return _run_to_end(prepared, compiled_run, directory, trainer.History(), NOTHING, stop, call)

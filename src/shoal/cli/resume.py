@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     if not words and not set(arguments) & set(flags.HELP_FLAGS):
         flags.require("run", "shoal resume runs/CartPole-v1-ppo-20260131-093000", "")
     run = words[0] if words else ""
-    defaults = api.defaults(config_file=run or None)
+    defaults = api.defaults(config_file=api.RunDirectory.open(run).path if run else None)
     choices, overrides, words = parse_settings(COMMAND, DESCRIPTION, Choices, defaults, arguments)
     if words != [run]:
         raise api.ShoalError(f"shoal resume takes one run directory, and was given {' '.join(words)}.")

@@ -28,6 +28,7 @@ from shoal.runtime.disk.checkpoint_folder import DamageError
 from shoal.runtime.disk.json_files import json_text
 
 CHECKPOINTS = "checkpoints"
+SET_ASIDE = re.compile(r"[0-9]+\.damaged(-[0-9]+)?")
 HIDDEN = re.compile(r"\.([0-9]+)\.(tmp|old|deleted)")
 
 
@@ -72,6 +73,14 @@ class Checkpoints:
           ShoalError: they cannot be listed.
         """
         return sorted(int(name) for name in self._names() if name == _canonical(name))
+
+    def names_set_aside(self) -> list[str]:
+        """List the folders of damaged checkpoints that `set_aside` has renamed.
+
+        Raises:
+          ShoalError: they cannot be listed.
+        """
+        return sorted(name for name in self._names() if SET_ASIDE.fullmatch(name))
 
     def problem(self, steps: int) -> str:
         """Verify a checkpoint, byte for byte, before anything in it is read for its content.

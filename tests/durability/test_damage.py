@@ -1,0 +1,359 @@
+"""Damage to a run directory: each kind is named, the newest checkpoint that can be used is used, nothing is lost."""
+
+import contextlib
+import hashlib
+import json
+import re
+import shutil
+
+import pytest
+from tiny_bandit import BanditConfig
+
+import shoal
+from shoal.cli import main
+from shoal.envs.probes import ActionReward
+from shoal.runtime import trainer
+from shoal.runtime.disk import checkpoint_folder
+from shoal.runtime.disk.checkpoints import Checkpoints
+from shoal.runtime.disk.directory import RunDirectory
+from shoal.runtime.trainer import Pacer
+
+SETTINGS = {
+    **{"seeds": 2, "num_envs": 4, "num_steps": 8, "total_steps": 32 * 12, "num_evals": 3, "log_every": 64},
+    **{"eval_episodes": 4, "devices": 1, "progress": False, "checkpoint_every": 64, "keep": 10},
+}
+ALL = [64 * k for k in range(7)]
+
+
+def train(path, **settings):
+    return shoal.train(ActionReward(), algorithm=BanditConfig(), run_dir=path, **SETTINGS | settings)
+
+
+def resume(path, **settings):
+    return shoal.resume(path, environment=ActionReward(), **settings)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_pieces():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Pacer, "size", lambda self, left: 1)
+        patch.setattr("shoal.runtime.checkpointing.REST", 0)
+        patch.setattr("shoal.runtime.checkpointing.Supervisor._submit", _submit_and_wait())
+        patch.setattr("shoal.experiment.catalogue.config_class", lambda _: BanditConfig)
+        yield
+
+
+def _submit_and_wait():
+    """A checkpoint at each point, however slow the disk is."""
+    from shoal.runtime.checkpointing import Supervisor
+
+    submit = Supervisor._submit
+
+    def called(self, *arguments):
+        submit(self, *arguments)
+        self._writer.wait()
+
+    return called
+
+
+@pytest.fixture(scope="module")
+def whole(small_pieces, tmp_path_factory):
+    """A run that nobody damaged, and the shapes of its population."""
+    shapes = []
+    original = trainer.compile_run
+
+    def compile_run(*arguments, **keywords):
+        compiled = original(*arguments, **keywords)
+        shapes.append(compiled.shapes)
+        return compiled
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "compile_run", compile_run)
+        run = train(tmp_path_factory.mktemp("whole") / "run")
+    assert Checkpoints(run.path).steps() == ALL
+    return run, shapes[0]
+
+
+@pytest.fixture(scope="module")
+def another(small_pieces, tmp_path_factory):
+    """A run of another seed, whose checkpoints have the same leaves."""
+    return train(tmp_path_factory.mktemp("another") / "run", seed=7).path
+
+
+@pytest.fixture
+def path(whole, tmp_path):
+    """A copy of the run as it was after the checkpoint at 320: unfinished."""
+    path = tmp_path / "run"
+    shutil.copytree(whole[0].path, path)
+    (path / "summary.json").unlink()
+    for name in ("best", "last", "checkpoints/384"):
+        shutil.rmtree(path / name)
+    return path
+
+
+class ChosenError(shoal.ShoalError):
+    """The checkpoint was chosen; nothing needs to be compiled to see that."""
+
+
+@contextlib.contextmanager
+def only_choosing(shapes):
+    """Let a run choose its checkpoint, and end there."""
+
+    def compile_run(*_, check=trainer.accept_any, restore=None, **__):
+        check(shapes)
+        raise ChosenError(check.__self__.steps if restore is not None else None)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "compile_run", compile_run)
+        yield
+
+
+def rows(path):
+    return [
+        {name: x for name, x in row.items() if not any(word in name for word in ("seconds", "per_second"))}
+        for row in RunDirectory.open(path).load_metrics()
+    ]
+
+
+def assert_same(run, whole):
+    assert rows(run.path) == rows(whole.path)
+    for name in ("parameters_sha256", "absolute", "final", "evaluation", "steps_per_seed"):
+        assert run.summary[name] == whole.summary[name]
+    for which in ("best", "last"):
+        files = (directory / which / "policy.json" for directory in (run.path, whole.path))
+        first, second = (json.loads(file.read_text())["sha256"] for file in files)
+        assert first == second
+
+
+def files_of(folder):
+    """The content of all files below a folder, so that nothing of it can be lost unseen."""
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def array_file(folder):
+    """The largest file of the arrays."""
+    return max((file for file in (folder / "arrays").rglob("*") if file.is_file()), key=lambda file: file.stat().st_size)
+
+
+def change_manifest(folder, **entries):
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest.pop("sha256")
+    (folder / "manifest.json").write_text(checkpoint_folder.manifest_text(manifest | entries))
+
+
+def edit_record(folder, change):
+    """Change a record and make the manifest fit, as another program would that writes checkpoints."""
+    record = json.loads((folder / "record.json").read_text())
+    change(record)
+    (folder / "record.json").write_text(json.dumps(record))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    data = (folder / "record.json").read_bytes()
+    manifest["files"]["record.json"] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    change_manifest(folder, files=manifest["files"])
+
+
+def flip(file):
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(bytes(data))
+
+
+def truncate(file):
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def copied_from(folder, other):
+    shutil.rmtree(folder)
+    shutil.copytree(other, folder)
+
+
+def with_another_leaf_shape(folder):
+    leaves = json.loads((folder / "manifest.json").read_text())["leaves"]
+    name = next(name for name, leaf in leaves.items() if leaf["shape"] == [2, 4])
+    leaves[name] = {**leaves[name], "shape": [2, 5]}
+    change_manifest(folder, leaves=leaves)
+
+
+def without_a_leaf(folder):
+    leaves = json.loads((folder / "manifest.json").read_text())["leaves"]
+    leaves.pop("updates")
+    change_manifest(folder, leaves=leaves)
+
+
+def with_another_dtype(folder):
+    leaves = json.loads((folder / "manifest.json").read_text())["leaves"]
+    leaves["updates"] = {**leaves["updates"], "dtype": "int64"}
+    change_manifest(folder, leaves=leaves)
+
+
+def keep_half(folder):
+    for file in sorted(folder.rglob("*"))[::2]:
+        if file.is_file():
+            file.unlink()
+
+
+# name of the damage -> (what is done to the folder of the newest checkpoint, given another run's; what is said of it)
+DAMAGE = {
+    "arrays truncated": (lambda f, o: truncate(array_file(f)), "is truncated to"),
+    "arrays flipped": (lambda f, o: flip(array_file(f)), "was altered"),
+    "arrays emptied": (lambda f, o: array_file(f).write_bytes(b""), "is empty"),
+    "arrays missing": (lambda f, o: array_file(f).unlink(), "is missing"),
+    "arrays swapped": (lambda f, o: copied_from(f / "arrays", o / "arrays"), "is missing"),
+    "record truncated": (lambda f, o: truncate(f / "record.json"), "'record.json' is truncated"),
+    "record flipped": (lambda f, o: flip(f / "record.json"), "'record.json' was altered"),
+    "record emptied": (lambda f, o: (f / "record.json").write_bytes(b""), "'record.json' is empty"),
+    "record missing": (lambda f, o: (f / "record.json").unlink(), "'record.json' is missing"),
+    "record swapped": (lambda f, o: shutil.copy(o / "record.json", f / "record.json"), "'record.json'"),
+    "manifest truncated": (lambda f, o: (f / "manifest.json").write_bytes(b'{"schema'), "is not JSON"),
+    "manifest flipped": (lambda f, o: flip(f / "manifest.json"), "manifest.json"),
+    "manifest emptied": (lambda f, o: (f / "manifest.json").write_bytes(b""), "its manifest.json is empty"),
+    "manifest missing": (lambda f, o: (f / "manifest.json").unlink(), "it has no manifest.json"),
+    "manifest of an older one": (
+        lambda f, o: shutil.copy(f.parent / "256" / "manifest.json", f / "manifest.json"),
+        "its manifest.json is that of the checkpoint at 256",
+    ),
+    "an older one renamed": (lambda f, o: copied_from(f, f.parent / "256"), "is that of the checkpoint at 256"),
+    "half deleted": (lambda f, o: keep_half(f), "missing|no manifest"),
+    "empty folder": (lambda f, o: [shutil.rmtree(f), f.mkdir()], "it is empty"),
+    "a file in its place": (lambda f, o: [shutil.rmtree(f), f.write_text("")], "it is a file, not a folder"),
+    "a file more": (lambda f, o: (f / "notes.txt").write_text("x"), "'notes.txt' is not one of its files"),
+    "of another run": (lambda f, o: copied_from(f, o), "it belongs to another run: seed is 7, and 0 here"),
+    "of another algorithm's settings": (
+        lambda f, o: edit_record(f, lambda record: record["identity"]["run"].update(num_steps=16)),
+        "it belongs to another run: num_steps is 16, and 8 here",
+    ),
+    "of another environment": (
+        lambda f, o: edit_record(f, lambda record: record["identity"]["environment"].update(name="Other")),
+        "it belongs to another run: name is 'Other'",
+    ),
+    "wrong shape": (lambda f, o: with_another_leaf_shape(f), r"of shape \(2, 5\), and \(2, 4\) is expected"),
+    "wrong dtype": (lambda f, o: with_another_dtype(f), "'updates' of dtype int64, and int32 is expected"),
+    "missing leaf": (lambda f, o: without_a_leaf(f), "it has no 'updates'"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+@pytest.mark.quick("arrays flipped", "record swapped", "manifest of an older one", "of another run", "wrong dtype")
+def test_a_damaged_checkpoint_is_named_and_set_aside_and_the_one_before_is_used(
+    kind, path, another, whole, capsys
+):
+    damage, sentence = DAMAGE[kind]
+    folder = path / "checkpoints" / "320"
+    damage(folder, another / "checkpoints" / "320")
+    damaged = files_of(folder)
+    with only_choosing(whole[1]), pytest.raises(ChosenError, match=r"^256\b"):
+        resume(path)
+    lines = [line for line in capsys.readouterr().err.splitlines() if "cannot be used" in line]
+    assert len(lines) == 1
+    assert lines[0].startswith("the checkpoint at 320 cannot be used: ")
+    assert re.search(sentence, lines[0]), lines[0]
+    assert lines[0].endswith("; it is now 320.damaged")
+    assert files_of(path / "checkpoints" / "320.damaged") == damaged
+    assert Checkpoints(path).steps() == ALL[:-2]
+
+
+def test_a_checkpoint_of_a_newer_version_stays_where_it_is(path, whole, capsys):
+    folder = path / "checkpoints" / "320"
+    change_manifest(folder, schema=checkpoint_folder.SCHEMA + 1)
+    before = files_of(folder)
+    with only_choosing(whole[1]), pytest.raises(ChosenError, match=r"^256\b"):
+        resume(path)
+    assert "its schema is 2, of a newer version of Shoal" in capsys.readouterr().err
+    assert files_of(folder) == before
+
+
+def test_several_damaged_ones_change_nothing_in_the_result(path, another, whole):
+    """The newest three are of three kinds; the run goes on from the fourth, to the same end."""
+    truncate(array_file(path / "checkpoints" / "320"))
+    copied_from(path / "checkpoints" / "256", another / "checkpoints" / "256")
+    (path / "checkpoints" / "192" / "manifest.json").unlink()
+    run = resume(path, progress=False)
+    assert_same(run, whole[0])
+    assert Checkpoints(path).steps() == ALL
+    aside = {folder.name for folder in (path / "checkpoints").iterdir() if "damaged" in folder.name}
+    assert {name for name in aside if not name.endswith(".txt")} == {"320.damaged", "256.damaged", "192.damaged"}
+
+
+@pytest.mark.parametrize("kind", ["shorter", "altered", "missing", "torn"])
+def test_metrics_that_are_not_those_that_were_written(kind, path, whole, capsys):
+    """A checkpoint that counts rows which are gone is not used, nor set aside: one from before them is."""
+    metrics = path / "metrics.jsonl"
+    lines = metrics.read_bytes().splitlines(keepends=True)
+    marks = {
+        steps: Checkpoints(path).info(steps).record["metrics"]["bytes"] for steps in Checkpoints(path).steps()
+    }
+    if kind == "shorter":
+        metrics.write_bytes(metrics.read_bytes()[: marks[192]])
+    elif kind == "torn":
+        metrics.write_bytes(metrics.read_bytes()[: marks[192] + 10])
+    elif kind == "altered":
+        data = bytearray(metrics.read_bytes())
+        data[marks[192] + 5] ^= 1
+        metrics.write_bytes(bytes(data))
+    else:
+        metrics.unlink()
+    assert len(lines) == len(rows(whole[0].path))
+    expected = max(steps for steps in marks if marks[steps] <= marks[192]) if kind != "missing" else None
+    if expected is None:
+        with only_choosing(whole[1]), pytest.raises(shoal.ShoalError, match="metrics.jsonl does not go with it"):
+            resume(path)
+    else:
+        with only_choosing(whole[1]), pytest.raises(ChosenError, match=rf"^{expected}\b"):
+            resume(path)
+    assert "metrics.jsonl does not go with it" in capsys.readouterr().err
+    assert Checkpoints(path).steps() == ALL[:-1]
+
+
+def test_shorter_metrics_are_written_again(path, whole):
+    metrics = path / "metrics.jsonl"
+    mark = Checkpoints(path).info(192).record["metrics"]["bytes"]
+    metrics.write_bytes(metrics.read_bytes()[: mark + 10])
+    assert_same(resume(path, progress=False), whole[0])
+
+
+def test_if_all_are_damaged_nothing_is_started_over_or_deleted(path, whole):
+    for steps in ALL[:-1]:
+        flip(path / "checkpoints" / str(steps) / "record.json")
+    before = files_of(path)
+    for start in (resume, train):
+        with only_choosing(whole[1]), pytest.raises(shoal.ShoalError, match="it is not started over") as error:
+            start(path)
+        assert "\n" not in str(error.value)
+    kept = set(files_of(path).values())
+    assert set(before.values()) <= kept
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "value", "sentence"),
+    [
+        ("run", "num_envs", 8, "it belongs to another run: num_envs is 4, and 8 here"),
+        ("run", "seeds", 3, "it belongs to another run: seeds is 2, and 3 here"),
+        ("run", "seed", 1, "it belongs to another run: seed is 0, and 1 here"),
+    ],
+)
+def test_a_config_that_was_edited_does_not_go_with_the_checkpoints(path, whole, part, name, value, sentence):
+    config = json.loads((path / "config.json").read_text())
+    config[part][name] = value
+    (path / "config.json").write_text(json.dumps(config))
+    before = files_of(path / "checkpoints")
+    with only_choosing(whole[1]), pytest.raises(shoal.ShoalError, match=sentence):
+        resume(path)
+    assert set(before.values()) <= set(files_of(path / "checkpoints").values())
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"run": 3}', b"\xff\xfe"])
+def test_a_config_that_is_damaged_is_refused_in_one_sentence(path, content, whole):
+    (path / "config.json").write_bytes(content)
+    before = files_of(path)
+    with only_choosing(whole[1]), pytest.raises(shoal.ShoalError) as error:
+        resume(path)
+    assert "config.json" in str(error.value)
+    assert "\n" not in str(error.value)
+    assert files_of(path) == before
+
+
+def test_the_command_says_so_and_ends_with_2(path, capsys):
+    assert main(["resume", str(path.parent)]) == 2
+    assert "is not a run directory: it has no config.json" in capsys.readouterr().err
+    assert main(["resume", str(path / "nowhere")]) == 2
+    assert "there is no run directory" in capsys.readouterr().err

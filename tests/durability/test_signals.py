@@ -1,0 +1,252 @@
+"""Real signals to real `shoal train` processes, in each phase; two processes on one directory."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from killing import Workplace, names_in, train
+
+from shoal.runtime.disk.checkpoints import Checkpoints
+
+RUN = "import sys; from shoal.cli import main; sys.exit(main())"
+COMMAND = (sys.executable, "-c", RUN)
+ENDLESS = train(seeds=1, devices=1, total_steps=50_000_000, num_evals=0)
+EVALUATES = train("Pendulum-v1", seeds=1, devices=1, eval_episodes=200_000)
+ENDS = train(seeds=1, devices=1)
+RESUMABLE, INTERRUPTED, REFUSED = 75, 130, 2
+LIMIT_SECONDS = 30.0  # from a signal to the end of the process
+ANSWER_SECONDS = 5.0  # to the first line; it takes one on a machine that does nothing else
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("signals")
+    return Workplace(folder, folder / "cache")
+
+
+@pytest.fixture
+def start(place):
+    """Starts commands, and ends those that a failed test leaves."""
+    commands = []
+
+    def start(*arguments, **environment):
+        commands.append(Command(place, *arguments, **environment))
+        return commands[-1]
+
+    yield start
+    for command in commands:
+        command.close()
+
+
+class Command:
+    """A process of the command, whose standard error is read line by line as it comes."""
+
+    def __init__(self, place, arguments, run_path, command=COMMAND, **environment):
+        self.run_path = run_path
+        self.lines, self.times = [], []
+        self.process = subprocess.Popen(
+            [*command, *arguments, "--run-dir", str(run_path)],
+            cwd=place.folder,
+            env=place.environment() | environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.reader = threading.Thread(target=self.read)
+        self.reader.start()
+
+    def read(self):
+        for line in self.process.stderr:
+            self.lines.append(line)
+            self.times.append(time.monotonic())
+
+    def wait_until(self, is_so, limit=90.0):
+        deadline = time.monotonic() + limit
+        while not is_so():
+            assert self.process.poll() is None, "".join(self.lines[-30:])
+            assert time.monotonic() < deadline, "".join(self.lines[-30:])
+            time.sleep(0.01)
+
+    def find(self, pattern):
+        return next((k for k, line in enumerate(self.lines) if re.search(pattern, line)), None)
+
+    def wait_for(self, pattern):
+        self.wait_until(lambda: self.find(pattern) is not None)
+
+    def signal(self, number):
+        self.signalled = time.monotonic()
+        self.process.send_signal(number)
+
+    def end(self, what, limit=LIMIT_SECONDS):
+        """Wait for the end, print how long it took since the signal, and return the status."""
+        status = self.process.wait(120)
+        seconds = time.monotonic() - self.signalled
+        self.close()
+        answer = self.find("shoal: interrupted")
+        answered = self.times[answer] - self.signalled if answer is not None else float("nan")
+        print(f"\n{what}: answered after {answered:.2f} s, ended with {status} after {seconds:.2f} s", flush=True)
+        assert seconds < limit
+        if answer is not None:
+            assert answered < ANSWER_SECONDS
+        return status
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self.reader.join()
+        self.process.stderr.close()
+
+
+def rows(run_path):
+    path = run_path / "metrics.jsonl"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def checkpoint_steps(run_path):
+    return sorted(int(name) for name in names_in(run_path / "checkpoints") if name.isdigit())
+
+
+def is_training(command, since=-1):
+    return lambda: any('"train"' in line and json.loads(line)["step"] > since for line in rows(command.run_path)[-1:])
+
+
+def assert_resumable(run_path):
+    checkpoints = Checkpoints(run_path)
+    assert checkpoints.steps()
+    assert all(checkpoints.problem(steps) == "" for steps in checkpoints.steps())
+    assert not (run_path / "summary.json").exists()
+    assert not (run_path / ".lock").exists()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_while_importing(place, start, number):
+    command = start(ENDLESS, place.folder / f"importing-{number}", (sys.executable, "-X", "importtime", "-c", RUN))
+    command.wait_for(r"\| +jaxlib\._jax")
+    command.signal(number)
+    assert command.end(f"importing, {number.name}", limit=5) == RESUMABLE
+    assert command.find("compil") is not None
+    assert not command.run_path.exists()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_while_compiling(place, start, number):
+    run_path = place.folder / f"compiling-{number}"
+    command = start(ENDLESS, run_path, SHOAL_CACHE="0", JAX_LOG_COMPILES="1")
+    command.wait_for(r"MLIR module conversion jit\(map_population")
+    command.signal(number)
+    assert command.end(f"compiling, {number.name}", limit=5) == RESUMABLE
+    assert not command.run_path.exists()
+
+
+def test_while_training_beside_a_second_process_and_then_on_another_host(place, start):
+    """SIGTERM saves; meanwhile the directory is refused to others, and afterwards an old lock does not hold it up."""
+    run_path = place.folder / "training"
+    command = start(ENDLESS, run_path)
+    command.wait_until(is_training(command))
+    second = start(ENDLESS, run_path)
+    second.signalled = time.monotonic()
+    assert second.end("the second process", limit=120) == REFUSED
+    refusals = [line for line in second.lines if line.startswith("shoal:")]
+    assert len(refusals) == 1
+    assert f"is in use by process {command.process.pid} of host" in refusals[0]
+    assert (run_path / ".lock").exists()
+    command.wait_until(is_training(command, since=json.loads(rows(run_path)[-1])["step"]))
+    command.signal(signal.SIGTERM)
+    assert command.end("training, SIGTERM") == RESUMABLE
+    assert_resumable(run_path)
+
+    saved = checkpoint_steps(run_path)[-1]
+    lock = run_path / ".lock"
+    other = {"host": "node7", "boot": "another", "process": 12, "start": "1", "token": "0" * 32}
+    lock.write_text(json.dumps(other))
+    os.utime(lock, (time.time() - 3600, time.time() - 3600))
+    again = start(ENDLESS, run_path)
+    again.wait_until(is_training(again, since=saved))
+    assert again.find(f"going on from the checkpoint at {saved:,} environment steps") is not None
+    again.signal(signal.SIGINT)
+    assert again.end("training, Ctrl-C") == RESUMABLE
+    assert_resumable(run_path)
+    assert checkpoint_steps(run_path)[-1] > saved
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_while_evaluating(place, start, number):
+    run_path = place.folder / f"evaluating-{number}"
+    command = start(EVALUATES, run_path)
+    command.wait_until(lambda: (run_path / ".lock").exists())
+    time.sleep(1.0)
+    command.signal(number)
+    assert command.end(f"evaluating, {number.name}") == RESUMABLE
+    assert command.find("finishing the current piece of the evaluation") is not None
+    assert_resumable(run_path)
+    assert rows(run_path) == []  # the evaluation is begun anew
+
+
+SLOW = """
+import sys, time
+from shoal.cli import main
+from shoal.runtime.disk import checkpoint_folder
+write = checkpoint_folder.write_arrays
+def slow(*arguments):
+    if str(arguments[0]).find("/.0.tmp/") == -1:
+        time.sleep({seconds})
+    write(*arguments)
+checkpoint_folder.write_arrays = slow
+sys.exit(main())
+"""
+
+
+def slow_disk(seconds):
+    return (sys.executable, "-c", SLOW.format(seconds=seconds))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_while_saving(place, start, number):
+    """The last checkpoint of a run is written slowly; the scores of the end are then left to the next process."""
+    run_path = place.folder / f"saving-{number}"
+    command = start(ENDS, run_path, slow_disk(4))
+    command.wait_until(lambda: (run_path / "last" / "policy.json").exists())
+    command.signal(number)
+    assert command.end(f"saving, {number.name}") == RESUMABLE
+    assert command.find("finishing what is being written") is not None
+    assert_resumable(run_path)
+    assert checkpoint_steps(run_path)[-1] == 12800
+
+
+@pytest.mark.full
+def test_a_second_ctrl_c_ends_at_once_and_harms_nothing(place, start):
+    run_path = place.folder / "second"
+    command = start(ENDLESS, run_path, slow_disk(60))
+    command.wait_until(is_training(command))
+    command.signal(signal.SIGINT)
+    command.wait_for("Ctrl-C again ends at once")
+    time.sleep(0.3)
+    command.signal(signal.SIGINT)
+    assert command.end("second Ctrl-C", limit=5) == INTERRUPTED
+    checkpoints = Checkpoints(run_path)
+    assert checkpoints.steps() == [0]
+    assert checkpoints.problem(0) == ""
+
+
+@pytest.mark.full
+def test_a_disk_that_hangs_does_not_keep_the_process(place, start):
+    run_path = place.folder / "hangs"
+    command = start(ENDLESS, run_path, slow_disk(600))
+    command.wait_until(is_training(command))
+    command.signal(signal.SIGTERM)
+    assert command.end("a disk that hangs") == RESUMABLE
+    assert command.find("saving has not ended in 22 seconds") is not None
+    assert Checkpoints(run_path).problem(0) == ""
+    shutil.rmtree(run_path)
