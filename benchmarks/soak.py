@@ -59,7 +59,15 @@ def make_round(row: Row, folder: Path, seed: int) -> None:
 
 def table(rows: Sequence[Row]) -> str:
     """Return the counts as a table in Markdown."""
-    heading = ("variant", "kills", *KINDS, "before the first checkpoint", "resumed", "runs compared", "differences")
+    heading = (
+        "variant",
+        "kills",
+        *KINDS,
+        "before the first checkpoint",
+        "resumed",
+        "runs compared",
+        "differences",
+    )
     lines = [heading, ["---"] * len(heading)]
     total: collections.Counter = collections.Counter()
     for row in rows:

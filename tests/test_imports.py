@@ -34,6 +34,8 @@ EVERYTHING = {
         "ops",
         "presets",
         "resuming",
+        "training",
+        "resuming",
         "runtime",
         "settings",
         "spaces",

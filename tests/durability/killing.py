@@ -63,7 +63,9 @@ class Workplace(NamedTuple):
 
     def environment(self) -> dict[str, str]:
         """Return the environment variables of a process."""
-        variables = {name: x for name, x in os.environ.items() if name not in ("SHOAL_CACHE", "KILL_AT", "COUNT_TO")}
+        variables = {
+            name: x for name, x in os.environ.items() if name not in ("SHOAL_CACHE", "KILL_AT", "COUNT_TO")
+        }
         return variables | {"XDG_CACHE_HOME": str(self.cache), "PYTHONPATH": str(SOURCE)}
 
 
@@ -86,7 +88,11 @@ def rows_of(run_path: Path) -> list[dict[str, Any]]:
     text = (run_path / "metrics.jsonl").read_text()
     assert text.endswith("\n"), "metrics.jsonl ends with a torn line"
     return [
-        {name: x for name, x in json.loads(line).items() if "seconds" not in name and "per_second" not in name}
+        {
+            name: x
+            for name, x in json.loads(line).items()
+            if "seconds" not in name and "per_second" not in name
+        }
         for line in text.splitlines()
     ]
 
@@ -99,7 +105,10 @@ def outcome_of(run_path: Path) -> dict[str, Any]:
     leaves, record = checkpoints.load(end)
     return {
         **{name: summary[name] for name in ("parameters_sha256", "absolute", "final", "steps_per_seed")},
-        **{f"{which} policy": json.loads((run_path / which / "policy.json").read_text())["sha256"] for which in ("best", "last")},
+        **{
+            f"{which} policy": json.loads((run_path / which / "policy.json").read_text())["sha256"]
+            for which in ("best", "last")
+        },
         "last checkpoint": end,
         "its leaves": parameters_sha256(leaves),
         "its evaluation": record["evaluation"],
@@ -109,7 +118,11 @@ def outcome_of(run_path: Path) -> dict[str, Any]:
 
 def differences(expected: dict[str, Any], found: dict[str, Any]) -> list[str]:
     """Name what differs between the outcomes of two runs; of the rows, the first that do."""
-    lines = [f"{name}: {found[name]} instead of {x}" for name, x in expected.items() if name != "rows" and found[name] != x]
+    lines = [
+        f"{name}: {found[name]} instead of {x}"
+        for name, x in expected.items()
+        if name != "rows" and found[name] != x
+    ]
     if len(expected["rows"]) != len(found["rows"]):
         lines.append(f"{len(found['rows'])} rows instead of {len(expected['rows'])}")
     for number, (row, other) in enumerate(zip(expected["rows"], found["rows"], strict=False), start=1):
@@ -178,7 +191,9 @@ def names_in(path: Path) -> set[str]:
     return set()
 
 
-def run_and_kill(place: Workplace, arguments: Sequence[str], run_path: Path, kill: Kill) -> tuple[int, str, str]:
+def run_and_kill(
+    place: Workplace, arguments: Sequence[str], run_path: Path, kill: Kill
+) -> tuple[int, str, str]:
     """Start a process, and kill it when that is asked for, unless it ends before."""
     before = names_in(run_path / "checkpoints")
     process = place.start(arguments, run_path, **({"KILL_AT": kill.point} if kill.point else {}))

@@ -132,7 +132,10 @@ def files_of(folder):
 
 def array_file(folder):
     """The largest file of the arrays."""
-    return max((file for file in (folder / "arrays").rglob("*") if file.is_file()), key=lambda file: file.stat().st_size)
+    return max(
+        (file for file in (folder / "arrays").rglob("*") if file.is_file()),
+        key=lambda file: file.stat().st_size,
+    )
 
 
 def change_manifest(folder, **entries):
@@ -212,7 +215,10 @@ DAMAGE = {
         lambda f, o: shutil.copy(f.parent / "256" / "manifest.json", f / "manifest.json"),
         "its manifest.json is that of the checkpoint at 256",
     ),
-    "an older one renamed": (lambda f, o: copied_from(f, f.parent / "256"), "is that of the checkpoint at 256"),
+    "an older one renamed": (
+        lambda f, o: copied_from(f, f.parent / "256"),
+        "is that of the checkpoint at 256",
+    ),
     "half deleted": (lambda f, o: keep_half(f), "missing|no manifest"),
     "empty folder": (lambda f, o: [shutil.rmtree(f), f.mkdir()], "it is empty"),
     "a file in its place": (lambda f, o: [shutil.rmtree(f), f.write_text("")], "it is a file, not a folder"),
@@ -233,7 +239,9 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-@pytest.mark.quick("arrays flipped", "record swapped", "manifest of an older one", "of another run", "wrong dtype")
+@pytest.mark.quick(
+    "arrays flipped", "record swapped", "manifest of an older one", "of another run", "wrong dtype"
+)
 def test_a_damaged_checkpoint_is_named_and_set_aside_and_the_one_before_is_used(
     kind, path, another, whole, capsys
 ):
@@ -271,7 +279,11 @@ def test_several_damaged_ones_change_nothing_in_the_result(path, another, whole)
     assert_same(run, whole[0])
     assert Checkpoints(path).steps() == ALL
     aside = {folder.name for folder in (path / "checkpoints").iterdir() if "damaged" in folder.name}
-    assert {name for name in aside if not name.endswith(".txt")} == {"320.damaged", "256.damaged", "192.damaged"}
+    assert {name for name in aside if not name.endswith(".txt")} == {
+        "320.damaged",
+        "256.damaged",
+        "192.damaged",
+    }
 
 
 @pytest.mark.parametrize("kind", ["shorter", "altered", "missing", "torn"])
@@ -295,7 +307,10 @@ def test_metrics_that_are_not_those_that_were_written(kind, path, whole, capsys)
     assert len(lines) == len(rows(whole[0].path))
     expected = max(steps for steps in marks if marks[steps] <= marks[192]) if kind != "missing" else None
     if expected is None:
-        with only_choosing(whole[1]), pytest.raises(shoal.ShoalError, match="metrics.jsonl does not go with it"):
+        with (
+            only_choosing(whole[1]),
+            pytest.raises(shoal.ShoalError, match="metrics.jsonl does not go with it"),
+        ):
             resume(path)
     else:
         with only_choosing(whole[1]), pytest.raises(ChosenError, match=rf"^{expected}\b"):
@@ -316,7 +331,10 @@ def test_if_all_are_damaged_nothing_is_started_over_or_deleted(path, whole):
         flip(path / "checkpoints" / str(steps) / "record.json")
     before = files_of(path)
     for start in (resume, train):
-        with only_choosing(whole[1]), pytest.raises(shoal.ShoalError, match="it is not started over") as error:
+        with (
+            only_choosing(whole[1]),
+            pytest.raises(shoal.ShoalError, match="it is not started over") as error,
+        ):
             start(path)
         assert "\n" not in str(error.value)
     kept = set(files_of(path).values())

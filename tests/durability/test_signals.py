@@ -91,7 +91,10 @@ class Command:
         self.close()
         answer = self.find("shoal: interrupted")
         answered = self.times[answer] - self.signalled if answer is not None else float("nan")
-        print(f"\n{what}: answered after {answered:.2f} s, ended with {status} after {seconds:.2f} s", flush=True)
+        print(
+            f"\n{what}: answered after {answered:.2f} s, ended with {status} after {seconds:.2f} s",
+            flush=True,
+        )
         assert seconds < limit
         if answer is not None:
             assert answered < ANSWER_SECONDS
@@ -115,7 +118,9 @@ def checkpoint_steps(run_path):
 
 
 def is_training(command, since=-1):
-    return lambda: any('"train"' in line and json.loads(line)["step"] > since for line in rows(command.run_path)[-1:])
+    return lambda: any(
+        '"train"' in line and json.loads(line)["step"] > since for line in rows(command.run_path)[-1:]
+    )
 
 
 def assert_resumable(run_path):
@@ -129,7 +134,9 @@ def assert_resumable(run_path):
 @pytest.mark.full
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_while_importing(place, start, number):
-    command = start(ENDLESS, place.folder / f"importing-{number}", (sys.executable, "-X", "importtime", "-c", RUN))
+    command = start(
+        ENDLESS, place.folder / f"importing-{number}", (sys.executable, "-X", "importtime", "-c", RUN)
+    )
     command.wait_for(r"\| +jaxlib\._jax")
     command.signal(number)
     assert command.end(f"importing, {number.name}", limit=5) == RESUMABLE
