@@ -34,8 +34,6 @@ EVERYTHING = {
         "ops",
         "presets",
         "resuming",
-        "training",
-        "resuming",
         "runtime",
         "settings",
         "spaces",
