@@ -16,6 +16,7 @@ from shoal import api, cli, envs, trees
 from shoal.envs.probes import ActionReward
 from shoal.runtime import trainer
 from shoal.runtime.disk.directory import RunDirectory
+from shoal.runtime.disk.metrics_file import MetricsFile
 from shoal.runtime.show import reports
 from shoal.types import Algorithm, Learner, Mean
 
@@ -209,7 +210,7 @@ def test_a_run_that_fails_before_its_first_update_leaves_nothing(tmp_path, monke
     """One that fails later leaves its config and its metrics."""
     monkeypatch.chdir(tmp_path)
 
-    def train_population(compiled_run, run, reporter):
+    def train_population(compiled_run, run, reporter, **_):
         numbers = {name: np.zeros(run.seeds) for name in ("return_mean", "episode_return")}
         reporter.on_evaluation(0, numbers)
         if updates:
@@ -239,7 +240,7 @@ def failing(monkeypatch, *methods):
 
     with monkeypatch.context() as patch:
         for method in methods:
-            patch.setattr(RunDirectory, method, fail)
+            patch.setattr(MetricsFile if method == "append" else RunDirectory, method, fail)
         yield
 
 
@@ -258,18 +259,18 @@ def test_a_full_disk_costs_only_what_cannot_be_written(tmp_path, monkeypatch, ca
     )
     assert "best policies   IQM" in told.out
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
-        *("config.json", "learning_curve.png", "metrics.jsonl", "summary.json")
+        *("checkpoints", "config.json", "learning_curve.png", "metrics.jsonl", "summary.json")
     ]
 
 
 def test_python_gets_the_run_all_the_same(tmp_path, monkeypatch):
     with (
-        failing(monkeypatch, "save_policy", "append_metrics", "save_summary"),
+        failing(monkeypatch, "save_policy", "append", "save_summary"),
         pytest.raises(shoal.SavingError) as error,
     ):
         train(run_dir=tmp_path / "run")
     run = error.value.run
-    assert "and 3 more of the run's files" in str(error.value)
+    assert "and 4 more of the run's files" in str(error.value)
     assert run.learner.shared.actions.shape == (2, 2)
     assert run.summary["absolute"]["returns"]
     assert [steps for steps, _ in run.evaluations] == [0, 32, 64]
@@ -280,7 +281,7 @@ def test_rows_that_could_not_be_written_are_written_later(tmp_path, monkeypatch,
     run = api.RunConfig(seeds=1, num_envs=4, num_steps=8, total_steps=64)
     numbers = {"return_mean": np.zeros(1), "episode_return": np.zeros(1)}
     with reports.Reporter(directory, run, "x", show=True) as reporter:
-        with failing(monkeypatch, "append_metrics"):
+        with failing(monkeypatch, "append"):
             reporter.on_evaluation(0, numbers)
             reporter.on_training(1, numbers, 1.0, 1.0)
             with pytest.raises(shoal.ShoalError, match="No space"):
@@ -335,7 +336,10 @@ def favouring(*actions):
 def never_finite(tmp_path_factory):
     environment, config = Broken(), favouring(1)()
     path = tmp_path_factory.mktemp("nan") / "run"
-    return train(environment=environment, algorithm=config, run_dir=path, seed=5), environment, config
+    with pytest.MonkeyPatch.context() as patch:  # as if the rewards were finite while it trains
+        patch.setattr("shoal.runtime.loop.has_fault", lambda found, axis=(): jnp.bool_(False))
+        run = train(environment=environment, algorithm=config, run_dir=path, seed=5)
+    return run, environment, config
 
 
 def test_a_run_whose_scores_were_never_finite_is_saved_and_says_so(never_finite):

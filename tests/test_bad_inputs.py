@@ -320,7 +320,7 @@ COMMANDS = {
     f"{GRID} --encoder-channels {'8 ' * 65}": "encoder_channels has 65 numbers, which are too many",
     "train XLand-MiniGrid-R1-9x9 ruleset=nowhere.npz:train": "nowhere.npz",
     "train XLand-MiniGrid-R1-9x9 rooms=R7": "rooms='R7'",
-    "train CartPole-v1 --run-dir {run}": "already holds another run",
+    "train CartPole-v1 --run-dir {run}": "holds another run",
     "train CartPole-v1 --run-dir {run}/config.json": "cannot be written to",
     "train CartPole-v1 --run-dir full": "run directory 'full'",
     "train Acrobot-v1 --from {run}": "from=",

@@ -10,7 +10,7 @@ import pytest
 import shoal
 from shoal import experiment, settings, trees
 from shoal.algos.ppo import PPOConfig
-from shoal.api import to_jsonable
+from shoal.api import RunConfig, to_jsonable
 
 GOLDEN = Path(__file__).parent / "golden"
 RUNS = ("cartpole-mlp", "pendulum-gru")
@@ -42,8 +42,10 @@ def test_the_config_says_what_it_said(run):
     again = json.loads(json.dumps(to_jsonable(decided.as_json(), not_finite=str)))
     again["run"]["run_dir"] = saved["run"]["run_dir"]
     defaults = settings.flat(PPOConfig())
-    for name in again["algorithm"].keys() - saved["algorithm"].keys():  # settings of later versions
-        assert again["algorithm"].pop(name) == defaults[name]
+    defaults |= settings.flat(RunConfig())
+    for part in ("algorithm", "run"):
+        for name in again[part].keys() - saved[part].keys():  # settings of later versions
+            assert again[part].pop(name) == defaults[name]
     assert {part: again[part] for part in ("environment", "algorithm", "run")} == {
         part: saved[part] for part in ("environment", "algorithm", "run")
     }

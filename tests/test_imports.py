@@ -33,11 +33,12 @@ EVERYTHING = {
         "nets",
         "ops",
         "presets",
+        "resuming",
         "runtime",
         "settings",
         "spaces",
     ),
-    *("trained", "trees", "types", "user_code", "xla"),
+    *("trained", "training", "trees", "types", "user_code", "xla"),
 }
 MAY_IMPORT = {
     "errors": set(),

@@ -321,7 +321,7 @@ ALGORITHMS = {
     ),
     "no metrics": (
         "def update(self, learner, trajectory, keys, clock):\n    return learner",
-        "algorithm.update returns a Learner; it must return (learner, metrics).",
+        "algorithm.update returns a Learner; it must return (learner, metrics) or (learner, metrics, checks).",
     ),
     "a metric that is no mean": (
         "def update(self, learner, trajectory, keys, clock):\n    return learner, {'loss': jnp.zeros(())}",

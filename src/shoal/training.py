@@ -100,7 +100,7 @@ def run_experiment(experiment: Experiment, call: Call | None = None) -> TrainedR
         if not resuming.holds_run(experiment.run.run_dir):
             return _run_new(experiment, stop, call)
         directory = RunDirectory.open(experiment.run.run_dir)
-        saved = directory.load_config()
+        saved = experiments.read_config(directory.path)
         resuming.check_same(directory.path, saved, experiment)
         loaded = experiments.decide(
             experiment.environment, config_file=directory.path, overrides={"run_dir": str(directory.path)}
@@ -141,7 +141,7 @@ def resume_run(
             environment, config_file=directory.path, overrides={**overrides, "run_dir": str(directory.path)}
         )
         experiment.run.validate()
-        changes = resuming.changes(directory, directory.load_config(), experiment)
+        changes = resuming.changes(directory, experiments.read_config(directory.path), experiment)
         experiment = dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, **functions))
         if resuming.is_finished(directory, experiment.run):
             steps = experiment.run.total_updates * experiment.run.steps_per_update

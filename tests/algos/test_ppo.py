@@ -510,7 +510,7 @@ def test_an_infinite_kl_bound_is_no_bound_and_a_sweep_may_hold_it():
 
         return jax.lax.map(one, bounds)
 
-    members, metrics = swept(jnp.asarray([math.inf, 1e-7]))
+    members, metrics, _ = swept(jnp.asarray([math.inf, 1e-7]))
     unbounded, bounded = (jax.tree.map(lambda x, k=k: x[k], members.shared.network) for k in range(2))
     assert metrics["actor_updates"].total[0] == metrics["actor_updates"].weight[0]
     assert 0 < metrics["actor_updates"].total[1] < 3

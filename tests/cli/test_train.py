@@ -60,7 +60,7 @@ class Decided(Exception):
 def decide(command, monkeypatch):
     """The experiment that `shoal train ...` would carry out."""
 
-    def stop(experiment, **_):
+    def stop(experiment, *_):
         raise Decided(experiment)
 
     monkeypatch.setattr(api, "run_experiment", stop)
@@ -260,7 +260,8 @@ def test_a_directory_that_holds_another_run(command, capsys, tmp_path):
     (tmp_path / "config.json").write_text("{}")
     assert command("train", "CartPole-v1", "--run-dir", tmp_path) == 2
     assert capsys.readouterr().err == (
-        f"shoal: run directory {str(tmp_path)!r} already holds another run; name a new one.\n"
+        f"shoal: config file {str(tmp_path / 'config.json')!r} lacks environment, algorithm or run; "
+        "is it a config.json?\n"
     )
 
 
@@ -304,6 +305,7 @@ def test_its_config_makes_the_same_run_again(trained, command, capsys, tmp_path)
     configs = [json.loads((x / "config.json").read_text()) for x in (path, again)]
     for config in configs:
         config["run"].pop("run_dir")
+        config.pop("asked")
     assert configs[0] == configs[1]
 
 

@@ -1,23 +1,7 @@
 """Processes that are killed end as if nobody had killed them, and two of them never write one run."""
 
-import json
-import os
-import signal
-import time
-
 import pytest
-from killing import (
-    TINY,
-    VARIANTS,
-    Kill,
-    Workplace,
-    differences,
-    finish,
-    make_reference,
-    outcome_of,
-    run_and_kill,
-    soak,
-)
+from killing import VARIANTS, Workplace, differences, make_reference, soak, train
 
 ARGUMENTS = train(**VARIANTS["feed-forward"])
 

@@ -25,6 +25,7 @@ from hypothesis.extra import numpy as hnp
 from shoal.errors import ShoalError
 from shoal.files import link_new
 from shoal.runtime.disk import directory as module
+from shoal.runtime.disk import metrics_file
 from shoal.runtime.disk.directory import RunDirectory, parameters_sha256
 
 ARRAYS = {
@@ -584,10 +585,10 @@ class AlmostFull(io.FileIO):
 def test_metrics_that_cannot_be_written_are_not_written_in_part(tmp_path):
     path = tmp_path / "metrics"
     with AlmostFull(path, "ab+") as file:
-        module._append(file, b"1234567890\n1234567890\n")
+        metrics_file._append(file, b"1234567890\n1234567890\n")
         assert path.read_bytes() == b"1234567890\n1234567890\n"
         with pytest.raises(OSError, match="No space"):
-            module._append(file, b"abcdefghij\nabcdefghij\n")
+            metrics_file._append(file, b"abcdefghij\nabcdefghij\n")
         assert path.read_bytes() == b"1234567890\n1234567890\n"
 
 

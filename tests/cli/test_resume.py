@@ -1,0 +1,77 @@
+"""`shoal resume` and `shoal checkpoints`: what they print, and what they refuse."""
+
+import json
+import shutil
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def path(trained, tmp_path_factory):
+    """A copy of the run that the tests share, to be changed."""
+    path = tmp_path_factory.mktemp("resume") / "run"
+    shutil.copytree(trained[1], path)
+    return path
+
+
+def test_the_list_has_a_line_for_each_checkpoint(path, command, capsys):
+    assert command("checkpoints", path) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["steps", "age", "score", "size", "state"]
+    assert [line.split()[0] for line in lines[1:]][0] == "0"
+    assert lines[-1].split()[0] == "4096"
+    assert all(line.endswith("sound") for line in lines[1:])
+    assert command("checkpoints", path, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found[-1]["steps"] == 4096
+    assert found[-1]["score"] is not None
+    assert {row["problem"] for row in found} == {""}
+
+
+def test_a_damaged_one_is_named_and_the_status_is_1(path, command, capsys):
+    record = path / "checkpoints" / "0" / "record.json"
+    content = record.read_text()
+    record.write_text(content.replace("0", "1", 1))
+    try:
+        assert command("checkpoints", path) == 1
+    finally:
+        record.write_text(content)
+    assert "record.json" in capsys.readouterr().out.splitlines()[1]
+
+
+def test_a_finished_run_needs_more_steps_and_then_goes_on(path, command, capsys):
+    assert command("resume", path) == 2
+    assert "is finished, with 4,096 environment steps; give more total_steps" in capsys.readouterr().err
+    assert command("resume", path, "--total-steps", "8192", "--quiet") == 0
+    told = capsys.readouterr()
+    assert "2 seeds, 8,192 steps each" in told.out
+    assert told.err == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["{path}/no"], "there is no run directory"),
+        (["{path}", "--num-envs", "8"], "num_envs=8 cannot be changed in a run that goes on (it has 4)"),
+        (["{path}", "--num-env", "8"], "no flag '--num-env'; did you mean '--num-envs'?"),
+        (["{path}", "more"], "takes one run directory, and was given"),
+        (["{path}", "--keep", "0"], "keep=0 is too small: it must be at least 1"),
+        (
+            ["{path}", "--checkpoint-seconds", "0"],
+            "checkpoint_seconds=0.0 is not a number of seconds above 0",
+        ),
+        (["{path}", "--checkpoint-every", "0"], "checkpoint_every=0 is too small"),
+        ([], "no run was named; give one, such as shoal resume"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(path, command, capsys, words, sentence):
+    assert command("resume", *[word.format(path=path) for word in words]) == 2
+    told = capsys.readouterr().err
+    assert sentence in told
+    assert told.count("\n") == 1
+
+
+def test_the_help_shows_the_runs_settings(path, command, capsys):
+    with pytest.raises(SystemExit):
+        command("resume", path, "--help")
+    assert "--total-steps" in capsys.readouterr().out
