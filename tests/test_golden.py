@@ -1,6 +1,7 @@
 """Runs that an earlier version wrote: they load, act as they did, and can be run again and trained on."""
 
 import json
+import shutil
 from pathlib import Path
 
 import jax
@@ -11,6 +12,7 @@ import shoal
 from shoal import experiment, settings, trees
 from shoal.algos.ppo import PPOConfig
 from shoal.api import RunConfig, to_jsonable
+from shoal.runtime.disk.checkpoints import Checkpoints
 
 GOLDEN = Path(__file__).parent / "golden"
 RUNS = ("cartpole-mlp", "pendulum-gru")
@@ -62,3 +64,23 @@ def test_training_starts_from_a_run(run, tmp_path):
         if "actor" in name:
             np.testing.assert_allclose(leaf, last[name], atol=1e-6, err_msg=name)
     assert jax.tree.leaves(more.learner)
+
+
+def test_a_run_that_was_ended_is_loaded_and_goes_on_to_its_end(tmp_path, capsys):
+    """From the checkpoint in its middle, to what it became when it was written; `make_checkpoint.py` made both."""
+    expected = json.loads((GOLDEN / "cartpole-checkpoint" / "expected.json").read_text())
+    path = shutil.copytree(GOLDEN / "cartpole-checkpoint", tmp_path / "run")
+    assert Checkpoints(path).steps() == [256]
+    assert Checkpoints(path).problem(256) == ""
+    for seed, leaves in enumerate(expected["checkpoint"]):
+        policy = shoal.load(path, "last", seed=seed, checkpoint="last")
+        found = {name: np.asarray(x).tolist() for name, x in trees.named_leaves(policy.parameters).items()}
+        assert found == leaves
+    run = shoal.resume(path)
+    assert "going on from the checkpoint at 256 environment steps" in capsys.readouterr().err
+    assert [step for step, _ in run.evaluations] == [0, 256, 512]
+    for seed, leaves in enumerate(expected["end"]):
+        found = trees.named_leaves(shoal.load(path, "last", seed=seed).parameters)
+        assert found.keys() == leaves.keys()
+        for name, leaf in found.items():
+            np.testing.assert_allclose(leaf, leaves[name], rtol=1e-4, atol=1e-5, err_msg=name)
