@@ -213,7 +213,9 @@ def _run_new(experiment: Experiment, stop: interruption.Interruption, call: Call
     )
     directory = RunDirectory.create(path, experiment.environment_name, experiment.algorithm, config)
     with Lock(directory.path, call.note):
-        return _run_to_end(prepared, compiled_run, directory, trainer.History(), NOTHING, stop, call)
+        return _run_to_end(
+            prepared, compiled_run, directory, trainer.History(), NOTHING, stop, call, is_new=True
+        )
 
 
 def _initialisation(prepared: Prepared) -> Callable[[Run], Run]:
@@ -282,6 +284,8 @@ def _run_to_end(
     mark: Mark,
     stop: interruption.Interruption,
     call: Call,
+    *,
+    is_new: bool = False,
 ) -> TrainedRun:
     """Train a compiled run to its end and save its results.
 
@@ -293,9 +297,9 @@ def _run_to_end(
       mark: the end of the rows of `metrics.jsonl` so far.
       stop: the signals.
       call: how it was called for.
+      is_new: whether the directory was made for it just now, and is removed if it fails before anything can be kept.
     """
     experiment, run = prepared.experiment, prepared.experiment.run
-    begins = not history.updates
     with reports.Reporter(
         directory,
         run,
@@ -319,7 +323,8 @@ def _run_to_end(
             except interruption.Interrupted:
                 raise
             except BaseException:
-                if begins and not reporter.updates_logged:
+                has_checkpoint = run.checkpoints and history.updates
+                if is_new and not reporter.updates_logged and not has_checkpoint:
                     supervisor.close()
                     directory.discard()
                 raise

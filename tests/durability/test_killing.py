@@ -1,7 +1,7 @@
 """Processes that are killed end as if nobody had killed them, and two of them never write one run."""
 
 import pytest
-from killing import VARIANTS, Workplace, differences, make_reference, soak
+from killing import VARIANTS, Workplace, differences, make_reference, soak, train
 
 ARGUMENTS = train(**VARIANTS["feed-forward"])
 

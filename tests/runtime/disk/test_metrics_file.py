@@ -2,10 +2,12 @@
 
 import hashlib
 import json
+import threading
 
 import pytest
 
 from shoal.errors import ShoalError
+from shoal.runtime.disk import metrics_file
 from shoal.runtime.disk.metrics_file import METRICS, NOTHING, Mark, MetricsFile, find_damage
 
 
@@ -75,3 +77,21 @@ def test_a_file_that_was_made_shorter_meanwhile_is_not_written_to(tmp_path):
     with pytest.raises(ShoalError, match="has become shorter"):
         metrics.append([{"step": 1}])
     assert (tmp_path / METRICS).read_bytes() == b"{"
+
+
+def test_rows_that_are_being_appended_are_no_leftovers_to_a_flush_in_another_thread(tmp_path, monkeypatch):
+    """The thread that writes checkpoints flushes while the training logs."""
+    metrics = MetricsFile(tmp_path)
+    metrics.append([{"step": 0}])
+    append, flushing = metrics_file._append, []
+
+    def append_and_flush(file, data):
+        append(file, data)
+        flushing.append(threading.Thread(target=metrics.flush))
+        flushing[0].start()
+        flushing[0].join(0.3)  # it waits for the end of this, or would be done by now
+
+    monkeypatch.setattr(metrics_file, "_append", append_and_flush)
+    metrics.append([{"step": 1}])
+    flushing[0].join()
+    assert lines(tmp_path) == [{"step": 0}, {"step": 1}]

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import os
+import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,6 +37,7 @@ class MetricsFile:
 
     def __init__(self, run_path: Path, mark: Mark | None = None):
         self.path = run_path / METRICS
+        self._lock = threading.Lock()  # rows that are being appended must not look like leftovers to `flush`
         content = self._read() if mark is None or mark.bytes else b""
         self._bytes = content.rfind(b"\n") + 1 if mark is None else mark.bytes
         self._digest = hashlib.sha256(content[: self._bytes])
@@ -56,6 +58,7 @@ class MetricsFile:
         lines = [json.dumps(to_jsonable(row, not_finite=to_null), allow_nan=False) for row in rows]
         data = "".join(line + "\n" for line in lines).encode()
         with (
+            self._lock,
             report_os_errors(f"{self.path} cannot be written", len(data)),
             open(self.path, "ab", buffering=0) as file,
         ):
@@ -63,18 +66,19 @@ class MetricsFile:
                 raise ShoalError(f"{self.path} is damaged: it has become shorter than what was written.")
             file.truncate(self._bytes)
             _append(file, data)
-        self._bytes += len(data)
-        self._digest.update(data)
+            self._bytes += len(data)
+            self._digest.update(data)
 
     def flush(self) -> None:
-        """Make the rows so far persist through a power failure, and remove what follows them.
+        """Make the rows so far persist through a power failure, and remove what follows them; for any thread.
 
         Raises:
           ShoalError: that is not possible.
         """
         with report_os_errors(f"{self.path} cannot be written"), open(self.path, "ab") as file:
-            if file.seek(0, os.SEEK_END) > self._bytes:
-                file.truncate(self._bytes)
+            with self._lock:  # not while the disk flushes, which may take long
+                if file.seek(0, os.SEEK_END) > self._bytes:
+                    file.truncate(self._bytes)
             os.fsync(file.fileno())
             sync_directory(self.path.parent)
 

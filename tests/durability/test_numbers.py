@@ -1,0 +1,218 @@
+"""Numbers that are not finite, in whole runs: what is said, what is kept, what the other seeds become."""
+
+import json
+import re
+
+import jax
+import numpy as np
+import pytest
+from broken_worlds import Breaks, BrokenBandit
+from tiny_bandit import BanditConfig
+from tiny_worlds import Halves
+
+import shoal
+from shoal.cli import main
+from shoal.runtime.disk.arrays import is_key
+from shoal.runtime.disk.checkpoints import Checkpoints
+from shoal.runtime.trainer import Pacer
+
+ENVS, STEPS = 4, 8
+SETTINGS = {
+    **{"seeds": 3, "num_envs": ENVS, "num_steps": STEPS, "total_steps": ENVS * STEPS * 150, "num_evals": 2},
+    **{
+        "eval_episodes": 2,
+        "eval_max_steps": 20,
+        "devices": 1,
+        "progress": False,
+        "log_every": 10 * ENVS * STEPS,
+    },
+    **{"checkpoint_every": 16 * ENVS * STEPS, "keep": 100},
+}
+SENTENCE = re.compile(
+    r"seed (?P<seed>\d+): the (?P<what>\S+)(?: of environment (?P<env>\d+))? was not finite in update (?P<update>\d+) "
+    r"\((?P<steps>[\d,]+) environment steps\)"
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def many_pieces(tmp_path_factory):
+    """Pieces of at most seven updates, a checkpoint at each point, and programs that are compiled once."""
+    from jax.experimental.compilation_cache import compilation_cache
+
+    from shoal.runtime.checkpointing import Supervisor
+
+    submit = Supervisor._submit
+
+    def submit_and_wait(self, *arguments):
+        submit(self, *arguments)
+        self._writer.wait()
+
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    former = {name: getattr(jax.config, name) for name in names}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Pacer, "size", lambda self, left: min(left, 7))
+        patch.setattr("shoal.runtime.checkpointing.REST", 0)
+        patch.setattr(Supervisor, "_submit", submit_and_wait)
+        jax.config.update(names[0], str(tmp_path_factory.mktemp("cache")))
+        jax.config.update(names[1], 0.05)
+        compilation_cache.reset_cache()
+        yield
+        for name, value in former.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
+
+
+def train(environment, algorithm, path, **settings):
+    return shoal.train(environment, algorithm=algorithm, run_dir=path, **SETTINGS | settings)
+
+
+def first_breaks(path):
+    """The step at which each world of each seed breaks, as its own state says; [seeds, environments]."""
+    leaves, _ = Checkpoints(path).load(0)
+    found = [x for name, x in leaves.items() if name.startswith("state/") and name.endswith("breaks_at")]
+    assert len(found) == 1
+    return found[0]
+
+
+def expected_fault(breaks_at):
+    """The seed, the environment and the update at fault first, counted from 1, by a double loop."""
+    found = []
+    for seed, steps in enumerate(breaks_at):
+        for environment, step in enumerate(steps):
+            found.append((-(-int(step) // STEPS), seed, environment))
+    return min(found)
+
+
+def assert_checkpoints_are_finite(path, before=None):
+    """Nothing in any checkpoint is NaN, and each is from before the update at fault."""
+    checkpoints = Checkpoints(path)
+    assert checkpoints.steps()
+    for steps in checkpoints.steps():
+        assert checkpoints.problem(steps) == ""
+        assert before is None or steps < before * ENVS * STEPS
+        leaves, _ = checkpoints.load(steps)
+        for name, leaf in leaves.items():
+            is_score = name == "best/score"  # of an evaluation, whose worlds may break too
+            if not is_key(leaf) and leaf.dtype.kind == "f" and not is_score:
+                assert not np.isnan(leaf).any(), (steps, name)
+
+
+@pytest.mark.parametrize("what", ["reward", "observation"])
+def test_a_broken_environment_is_named_with_its_seed_update_and_index(what, tmp_path):
+    path = tmp_path / "run"
+    with pytest.raises(shoal.ShoalError) as error:
+        train(Breaks(**{what: 1.0}), BanditConfig(), path)
+    update, seed, environment = expected_fault(first_breaks(path))
+    found = SENTENCE.match(str(error.value))
+    assert found, error.value
+    assert found["what"] == what
+    assert (int(found["seed"]), int(found["env"]), int(found["update"])) == (seed, environment, update)
+    assert int(found["steps"].replace(",", "")) == update * ENVS * STEPS
+    assert "\n" not in str(error.value)
+    assert_checkpoints_are_finite(path, before=update)
+    assert not (path / "summary.json").exists()
+
+
+def test_a_fault_in_the_first_update_keeps_the_checkpoint_that_is_named(tmp_path):
+    path = tmp_path / "run"
+    with pytest.raises(shoal.ShoalError, match="in update 1 .* its last checkpoint is from before"):
+        train(Breaks(reward=1.0, within=8.0), BanditConfig(), path)
+    assert Checkpoints(path).steps() == [0]
+
+
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [(0, "extras/doubt of environment 2"), (1, "learner/shared/baseline")],
+    ids=["extras", "parameters"],
+)
+def test_what_the_algorithm_breaks_is_named(part, name, tmp_path):
+    path = tmp_path / "run"
+    algorithm = BrokenBandit(breaks_in=40.0, part=float(part), where=2.0)
+    with pytest.raises(shoal.ShoalError) as error:
+        train(Breaks(), algorithm, path, seed=5)
+    assert str(error.value).startswith(
+        f"seed 5: the {name} was not finite in update 41 (1,312 environment steps)"
+    )
+    assert_checkpoints_are_finite(path, before=41)
+
+
+def test_without_checkpoints_the_seed_and_the_update_are_named(tmp_path):
+    settings = {name: x for name, x in SETTINGS.items() if name not in ("checkpoint_every", "keep")}
+    algorithm = BrokenBandit(breaks_in=12.0, part=1.0)
+    with pytest.raises(shoal.ShoalError) as error:
+        shoal.train(Breaks(), algorithm=algorithm, run_dir=tmp_path / "run", checkpoints=False, **settings)
+    assert str(error.value).startswith(
+        "seed 0: a number was not finite in update 13 (416 environment steps); with checkpoints"
+    )
+
+
+def test_the_command_ends_with_2(tmp_path, capsys):
+    flags = [f"--{name.replace('_', '-')}={x}" for name, x in SETTINGS.items() if name != "progress"]
+    arguments = [
+        "train",
+        "broken_worlds:Breaks",
+        "reward=1.0",
+        *flags,
+        "--algorithm",
+        "tiny_bandit:BanditConfig",
+    ]
+    assert main([*arguments, "--run-dir", str(tmp_path / "run"), "--quiet"]) == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("shoal: ")]
+    assert len(lines) == 1
+    update, seed, environment = expected_fault(first_breaks(tmp_path / "run"))
+    assert lines[0].startswith(
+        f"shoal: seed {seed}: the reward of environment {environment} was not finite in update {update} "
+    )
+
+
+def training_rows(path, seed):
+    """The log points of a seed; the worlds of its evaluations break by themselves."""
+    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    found = [
+        {name: x for name, x in row.items() if "seconds" not in name and "per_second" not in name}
+        for row in rows
+        if (row["kind"], row["seed"]) == ("train", seed)
+    ]
+    assert found
+    return found
+
+
+def test_a_frozen_seed_does_not_touch_the_others(tmp_path):
+    """The others end bit for bit as in a world that never breaks; the frozen ones keep what was finite."""
+    settings = {"total_steps": ENVS * STEPS * 20, "seeds": 6, "log_every": ENVS * STEPS * 5}
+    frozen = train(
+        Breaks(reward=1.0, within=600.0), BanditConfig(), tmp_path / "frozen", on_nan="freeze", **settings
+    )
+    clean = train(Breaks(within=600.0), BanditConfig(), tmp_path / "clean", **settings)
+    breaks = (first_breaks(frozen.path) <= 20 * STEPS).any(axis=1)
+    assert breaks.any()
+    assert not breaks.all()
+    for seed in range(6):
+        for name in ("actions", "baseline"):
+            mine, other = (np.asarray(getattr(run.learner.shared, name))[seed] for run in (frozen, clean))
+            assert np.isfinite(mine).all()
+            assert (mine.tobytes() == other.tobytes()) == (not breaks[seed]), (seed, name)
+        if not breaks[seed]:
+            assert training_rows(frozen.path, seed) == training_rows(clean.path, seed)
+        for which in ("last", "best"):
+            policy = shoal.load(frozen.path, which, seed=seed, environment=Breaks())
+            assert all(np.isfinite(x).all() for x in jax.tree.leaves(policy.parameters))
+    assert_checkpoints_are_finite(frozen.path)
+
+
+def test_a_frozen_seed_stays_frozen_when_the_run_goes_on(tmp_path):
+    settings = {"total_steps": ENVS * STEPS * 20, "seeds": 6, "log_every": ENVS * STEPS * 5}
+    run = train(
+        Breaks(reward=1.0, within=600.0), BanditConfig(), tmp_path / "run", on_nan="freeze", **settings
+    )
+    breaks = (first_breaks(run.path) <= 20 * STEPS).any(axis=1)
+    more = shoal.resume(run, total_steps=ENVS * STEPS * 21, progress=False)
+    for seed in np.flatnonzero(breaks):
+        before, after = (np.asarray(r.learner.shared.actions)[seed] for r in (run, more))
+        assert before.tobytes() == after.tobytes()
+
+
+def test_what_has_weight_zero_may_be_nan(tmp_path):
+    """Whoever steps on after the end of an episode of `Halves` gets NaN, which no transition counts."""
+    run = train(Halves(), BanditConfig(), tmp_path / "run", total_steps=ENVS * STEPS * 20, seeds=2)
+    assert np.isfinite(run.summary["absolute"]["returns"]).all()
