@@ -1,5 +1,6 @@
 """A user's modules by `module:Name`: what is found, and every way in which importing one may fail."""
 
+import importlib
 import io
 import sys
 
@@ -234,3 +235,26 @@ def test_a_module_that_calls_shoal_names_its_own_line(module):
 def test_a_name_that_an_earlier_version_wrote_is_found_where_the_class_stands_now(written, now):
     assert import_object(written) is import_object(now)
     assert import_name(import_object(written)) == now
+
+
+@pytest.mark.parametrize("inside", ["evil:Name", "runs.stranger.evil:Name", "runs.stranger:Name"])
+def test_code_inside_of_a_run_directory_is_never_imported(tmp_path, monkeypatch, inside):
+    """From above, from within, and as a package; nothing of it runs."""
+    run = tmp_path / "runs" / "stranger"
+    run.mkdir(parents=True)
+    (run / "config.json").write_text("{}")
+    (run / "metrics.jsonl").touch()
+    for name in ("evil.py", "__init__.py"):
+        (run / name).write_text(
+            f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\nName = 1\n"
+        )
+    monkeypatch.setattr(sys, "path", [str(run if inside.startswith("evil") else tmp_path), *sys.path])
+    with pytest.raises(ShoalError, match=r"lies inside of the run directory .* is never run"):
+        import_object(inside)
+    assert not (tmp_path / "ran").exists()
+    (run / "metrics.jsonl").unlink()  # a folder of a user's own modules may hold a config.json
+    importlib.invalidate_caches()
+    assert import_object(inside) == 1
+    for name in list(sys.modules):
+        if name.split(".")[0] in ("evil", "runs"):
+            del sys.modules[name]

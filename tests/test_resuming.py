@@ -192,9 +192,7 @@ def test_policies_come_from_checkpoints(whole):
     last = shoal.load(whole.path, "last", seed=1, environment=ActionReward())
     newest = shoal.load(whole.path, seed=1, environment=ActionReward(), checkpoint="last")
     np.testing.assert_array_equal(last.parameters, newest.parameters)
-    first = shoal.load(
-        whole.path, seed=1, environment=ActionReward(), checkpoint=lambda records: min(records)
-    )
+    first = shoal.load(whole.path, seed=1, environment=ActionReward(), checkpoint=min)
     assert (np.asarray(first.parameters) != np.asarray(last.parameters)).any()
     with pytest.raises(shoal.ShoalError, match=rf"there is no checkpoint at 5; the nearest is {steps[0]}"):
         shoal.load(whole.path, environment=ActionReward(), checkpoint=5)

@@ -2,6 +2,8 @@
 
 import functools
 import importlib
+import importlib.util
+import sys
 import traceback
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,9 @@ MOVED_MODULES = {
     "shoal.nets.recurrent": "shoal.nets.memory.recurrent",
 }
 MOVED_NAMES = {"shoal.envs.grid.rulesets:Ruleset": "shoal.envs.grid.rulesets.rulesets:Ruleset"}
+
+# A folder with config.json and one of these is a run directory.
+RUN_FILES = ("metrics.jsonl", "summary.json", "checkpoints", "best", "last")
 
 
 def import_object(name: str) -> Any:
@@ -59,6 +64,7 @@ def _import_module(module_name: str, name: str) -> Any:
             f"{name!r} cannot be imported: there is no module {module_name!r}, since a module is named by words "
             f"with dots between{hint}."
         )
+    _refuse_run_directories(module_name, name)
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -72,6 +78,35 @@ def _import_module(module_name: str, name: str) -> Any:
         if module_name.partition(".")[0] == "shoal" and not user_frames(error):
             raise  # a module of Shoal's own
         raise _import_failure(name, error) from error
+
+
+def _refuse_run_directories(module_name: str, name: str) -> None:
+    """Require that a module does not lie inside of a run directory, whose files may be a stranger's.
+
+    Packages are imported one by one, each after it was found to lie elsewhere.
+
+    Raises:
+      ShoalError: it does.
+    """
+    words = module_name.split(".")
+    for number in range(1, len(words) + 1):
+        package = ".".join(words[:number])
+        if package in sys.modules:
+            continue
+        try:
+            spec = importlib.util.find_spec(package)
+        except Exception:  # the import will say it better
+            return
+        if spec is None:
+            return
+        places = [*(spec.submodule_search_locations or ()), *([spec.origin] if spec.has_location else [])]
+        for path in (Path(place).absolute() for place in places if place):
+            for folder in (path, *path.parents):
+                if (folder / "config.json").is_file() and any((folder / x).exists() for x in RUN_FILES):
+                    raise ShoalError(
+                        f"{name!r} cannot be imported: its module lies inside of the run directory {str(folder)!r}, "
+                        "and code of a run directory is never run; move the module elsewhere."
+                    )
 
 
 def _import_failure(name: str, error: BaseException) -> UserCodeError:

@@ -13,7 +13,7 @@ from shoal.runtime.checkpointing import restored, saved_leaves
 from shoal.runtime.config import RunConfig
 from shoal.runtime.disk import records
 from shoal.runtime.disk.checkpoints import Checkpoints
-from shoal.runtime.disk.directory import CONFIG, SUMMARY, RunDirectory
+from shoal.runtime.disk.directory import CONFIG, POLICIES, POLICY, SUMMARY, RunDirectory
 from shoal.runtime.disk.json_files import to_jsonable, write_json
 from shoal.runtime.disk.metrics_file import METRICS, Mark, find_damage
 from shoal.runtime.faults import NOWHERE
@@ -68,8 +68,9 @@ def check_same(path: Path, saved: Mapping[str, Any], asked: Experiment) -> None:
 
 
 def is_finished(directory: RunDirectory, run: RunConfig) -> bool:
-    """Report whether a run has reached its end, and its summary was written."""
-    if not (directory.path / SUMMARY).is_file():
+    """Report whether a run has reached its end, and its policies and its summary were written."""
+    files = [directory.path / SUMMARY, *(directory.path / name / POLICY for name in POLICIES)]
+    if not all(file.is_file() for file in files):
         return False
     return directory.load_summary().get("steps_per_seed") == run.total_updates * run.steps_per_update
 

@@ -388,7 +388,7 @@ def _save_results(
     try_to(policy_files.save_best, directory, trained.population, seeds)
     try_to(policy_files.save_last, directory, trained.population, seeds)
     try_to(supervisor.finish, trained.population, history)
-    trained = trainer.with_absolute_metric(trained, absolute, supervisor)
+    trained = trainer.with_absolute_metric(trained, absolute, history, supervisor)
     supervisor.begins("saving")
     summary = summarise(experiment, trained, call.import_seconds)
     try_to(directory.save_summary, summary)

@@ -18,8 +18,8 @@ def test_the_list_has_a_line_for_each_checkpoint(path, command, capsys):
     assert command("checkpoints", path) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["steps", "age", "score", "size", "state"]
-    assert [line.split()[0] for line in lines[1:]][0] == "0"
-    assert lines[-1].split()[0] == "4096"
+    assert lines[1].split()[0] == "0"
+    assert lines[-1].split()[0] == "4,096"
     assert all(line.endswith("sound") for line in lines[1:])
     assert command("checkpoints", path, "--json") == 0
     found = json.loads(capsys.readouterr().out)

@@ -279,7 +279,7 @@ def test_a_directory_that_cannot_be_written(command, capsys, tmp_path):
 def test_a_run_leaves_its_result_and_its_files(trained):
     done, path = trained
     assert {x.name for x in path.iterdir()} == {
-        *("config.json", "metrics.jsonl", "summary.json", "learning_curve.png", "best", "last")
+        *("config.json", "metrics.jsonl", "summary.json", "learning_curve.png", "best", "last", "checkpoints")
     }
     summary = RunDirectory.open(path).load_summary()
     assert f"IQM {summary['absolute']['iqm']:.2f}" in done.stdout

@@ -223,7 +223,7 @@ DAMAGE = {
     "empty folder": (lambda f, o: [shutil.rmtree(f), f.mkdir()], "it is empty"),
     "a file in its place": (lambda f, o: [shutil.rmtree(f), f.write_text("")], "it is a file, not a folder"),
     "a file more": (lambda f, o: (f / "notes.txt").write_text("x"), "'notes.txt' is not one of its files"),
-    "of another run": (lambda f, o: copied_from(f, o), "it belongs to another run: seed is 7, and 0 here"),
+    "of another run": (copied_from, "it belongs to another run: seed is 7, and 0 here"),
     "of another algorithm's settings": (
         lambda f, o: edit_record(f, lambda record: record["identity"]["run"].update(num_steps=16)),
         "it belongs to another run: num_steps is 16, and 8 here",
@@ -309,7 +309,7 @@ def test_metrics_that_are_not_those_that_were_written(kind, path, whole, capsys)
     if expected is None:
         with (
             only_choosing(whole[1]),
-            pytest.raises(shoal.ShoalError, match="metrics.jsonl does not go with it"),
+            pytest.raises(shoal.ShoalError, match=r"metrics\.jsonl does not go with it"),
         ):
             resume(path)
     else:

@@ -115,7 +115,7 @@ def test_a_broken_environment_is_named_with_its_seed_update_and_index(what, tmp_
 
 def test_a_fault_in_the_first_update_keeps_the_checkpoint_that_is_named(tmp_path):
     path = tmp_path / "run"
-    with pytest.raises(shoal.ShoalError, match="in update 1 .* its last checkpoint is from before"):
+    with pytest.raises(shoal.ShoalError, match=r"in update 1 .* its last checkpoint is from before"):
         train(Breaks(reward=1.0, within=8.0), BanditConfig(), path)
     assert Checkpoints(path).steps() == [0]
 

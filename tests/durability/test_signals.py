@@ -191,7 +191,7 @@ def test_while_training_beside_a_second_process_and_then_on_another_host(place, 
 def test_while_evaluating(place, start, number):
     run_path = place.folder / f"evaluating-{number}"
     command = start(EVALUATES, run_path)
-    command.wait_until(lambda: (run_path / ".lock").exists())
+    command.wait_until((run_path / ".lock").exists)
     time.sleep(1.0)
     command.signal(number)
     assert command.end(f"evaluating, {number.name}") == RESUMABLE
@@ -224,7 +224,7 @@ def test_while_saving(place, start, number):
     """The last checkpoint of a run is written slowly; the scores of the end are then left to the next process."""
     run_path = place.folder / f"saving-{number}"
     command = start(ENDS, run_path, slow_disk(4))
-    command.wait_until(lambda: (run_path / "last" / "policy.json").exists())
+    command.wait_until((run_path / "last" / "policy.json").exists)
     command.signal(number)
     assert command.end(f"saving, {number.name}") == RESUMABLE
     assert command.find("finishing what is being written") is not None

@@ -313,5 +313,5 @@ class Supervisor:
         try:
             self.finish(population, history)
         except ShoalError as error:
-            interruption.say(f"shoal: {error}")
+            return ResumableError(f"{error} The run was interrupted; its last checkpoint can be resumed.")
         return self.stop.saved(self.directory.path)

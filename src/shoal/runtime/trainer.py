@@ -435,6 +435,7 @@ def compile_absolute(compiled_run: CompiledRun, episodes: int) -> Future[Evaluat
 def with_absolute_metric(
     trained: TrainedPopulation,
     programs: Future[EvaluationPrograms],
+    history: History | None = None,
     supervisor: Supervisor | None = None,
 ) -> TrainedPopulation:
     """Evaluate the best policies on episodes that were not used to choose them.
@@ -442,12 +443,15 @@ def with_absolute_metric(
     Args:
       trained: the trained population; its buffers are donated.
       programs: of `compile_absolute`.
+      history: of the run, to which the time is added; None for one of its own.
       supervisor: as in `train_population`.
     """
     supervisor = Unsupervised() if supervisor is None else supervisor
     start_time = time.perf_counter()
     evaluation = programs.result()
-    history = History(evaluations=trained.evaluations, seconds=trained.seconds)
+    history = (
+        History(evaluations=trained.evaluations, seconds=trained.seconds) if history is None else history
+    )
     history.spend(compile=time.perf_counter() - start_time)
     population, results = _evaluate_in_pieces(
         evaluation, trained.population, history, Pacer(first=64), supervisor

@@ -32,6 +32,8 @@ STORABLE = frozenset(
 
 SECONDS_TO_SETTLE = 0.2  # seconds after a failure within which nearly all of Orbax's running tasks have ended
 
+_writing = threading.Lock()
+
 
 class OrbaxError(Exception):
     """Orbax cannot write or read; the message is the reason in a few words."""
@@ -142,7 +144,8 @@ def write_arrays(path: Path, leaves: Mapping[str, np.ndarray]) -> None:
         orbax.save(path.absolute(), stored, overwrite=True)
 
     if stored:
-        _run_quietly(write)
+        with _writing:  # two saves at once fail with "File exists", even of different folders
+            _run_quietly(write)
 
 
 def read_arrays(path: Path, expected: Mapping[str, Mapping[str, Any]]) -> dict[str, np.ndarray]:
