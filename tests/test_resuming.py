@@ -11,6 +11,7 @@ from tiny_bandit import BanditConfig
 import shoal
 from shoal import interruption, resuming
 from shoal.envs.probes import ActionReward
+from shoal.errors import ResumableError
 from shoal.runtime.checkpointing import Supervisor
 from shoal.runtime.disk.checkpoints import Checkpoints
 from shoal.runtime.disk.directory import RunDirectory
@@ -205,3 +206,9 @@ def test_a_difference_of_machines_is_named():
     assert resuming.machine_differences(before, before) == ""
     told = resuming.machine_differences(before, {"jax": "0.12.0", "cpu": "a"})
     assert told == "jax ('0.10.2' then, '0.12.0' now), gone (1 then, None now)"
+
+
+def test_a_run_whose_directory_was_taken_over_ends(monkeypatch, tmp_path):
+    monkeypatch.setattr("shoal.runtime.disk.lock.Lock.lost", property(lambda self: True))
+    with pytest.raises(ResumableError, match="was taken over by another process"):
+        train(tmp_path / "run")

@@ -72,6 +72,15 @@ class Call(NamedTuple):
             interruption.say(text)
 
 
+class Place(NamedTuple):
+    """Where a run is written."""
+
+    directory: RunDirectory
+    lock: Lock
+    mark: Mark  # the end of the rows of `metrics.jsonl` so far
+    is_new: bool = False  # made for this run just now, and removed if that fails before anything can be kept
+
+
 class Prepared(NamedTuple):
     """A run whose settings are decided and can work; nothing has compiled yet."""
 
@@ -212,10 +221,9 @@ def _run_new(experiment: Experiment, stop: interruption.Interruption, call: Call
         initialise=initialise,
     )
     directory = RunDirectory.create(path, experiment.environment_name, experiment.algorithm, config)
-    with Lock(directory.path, call.note):
-        return _run_to_end(
-            prepared, compiled_run, directory, trainer.History(), NOTHING, stop, call, is_new=True
-        )
+    with Lock(directory.path, call.note) as lock:
+        location = Place(directory, lock, NOTHING, is_new=True)
+        return _run_to_end(prepared, compiled_run, location, trainer.History(), stop, call)
 
 
 def _initialisation(prepared: Prepared) -> Callable[[Run], Run]:
@@ -232,7 +240,7 @@ def _run_on(
     call: Call,
 ) -> TrainedRun:
     """Go on with a run that has not reached its end; one without any checkpoint begins anew."""
-    with Lock(directory.path, call.note):
+    with Lock(directory.path, call.note) as lock:
         prepared = prepare(experiment, call, resumes=True)
         checkpoints = Checkpoints(directory.path)
         checkpoints.recover()
@@ -249,14 +257,15 @@ def _run_on(
                 )
             call.note(f"run {str(directory.path)!r} has no checkpoint yet, and begins anew")
             compiled_run = compile_prepared(prepared, initialise=_initialisation(prepared))
-            return _run_to_end(prepared, compiled_run, directory, trainer.History(), NOTHING, stop, call)
+            location = Place(directory, lock, NOTHING)
+            return _run_to_end(prepared, compiled_run, location, trainer.History(), stop, call)
         restoration = Restoration(directory, resuming.identity_of(prepared.experiment), call.note)
         compiled_run = compile_prepared(prepared, check=restoration.choose, restore=restoration.place)
         _note_resumption(prepared, restoration, changes, call)
         if changes:
             resuming.save_changes(directory, prepared.experiment, changes, restoration.steps)
-        history = restoration.history()
-        return _run_to_end(prepared, compiled_run, directory, history, restoration.mark, stop, call)
+        location = Place(directory, lock, restoration.mark)
+        return _run_to_end(prepared, compiled_run, location, restoration.history(), stop, call)
 
 
 def _note_resumption(
@@ -279,33 +288,29 @@ def _note_resumption(
 def _run_to_end(
     prepared: Prepared,
     compiled_run: trainer.CompiledRun,
-    directory: RunDirectory,
+    location: Place,
     history: trainer.History,
-    mark: Mark,
     stop: interruption.Interruption,
     call: Call,
-    *,
-    is_new: bool = False,
 ) -> TrainedRun:
     """Train a compiled run to its end and save its results.
 
     Args:
       prepared: the run.
       compiled_run: its programs.
-      directory: where it is written.
+      location: where it is written.
       history: of the run so far.
-      mark: the end of the rows of `metrics.jsonl` so far.
       stop: the signals.
       call: how it was called for.
-      is_new: whether the directory was made for it just now, and is removed if it fails before anything can be kept.
     """
+    directory = location.directory
     experiment, run = prepared.experiment, prepared.experiment.run
     with reports.Reporter(
         directory,
         run,
         experiment.environment_name,
         show=call.progress,
-        mark=mark,
+        mark=location.mark,
         evaluations=history.evaluations,
     ) as reporter:
         record = functools.partial(
@@ -313,7 +318,7 @@ def _run_to_end(
             identity=resuming.identity_of(experiment),
             machine=machine_facts(prepared.layout.devices),
         )
-        with _supervised(directory, run, reporter, stop, record, compiled_run) as supervisor:
+        with _supervised(directory, run, reporter, stop, record, compiled_run, location.lock) as supervisor:
             try:
                 with limits.report_out_of_memory():
                     absolute = trainer.compile_absolute(compiled_run, 10 * run.eval_episodes)
@@ -324,7 +329,7 @@ def _run_to_end(
                 raise
             except BaseException:
                 has_checkpoint = run.checkpoints and history.updates
-                if is_new and not reporter.updates_logged and not has_checkpoint:
+                if location.is_new and not reporter.updates_logged and not has_checkpoint:
                     supervisor.close()
                     directory.discard()
                 raise

@@ -15,6 +15,7 @@ from shoal.runtime.disk.arrays import from_numpy, is_key, to_numpy
 from shoal.runtime.disk.checkpoint_writer import Writer
 from shoal.runtime.disk.checkpoints import Checkpoints
 from shoal.runtime.disk.directory import RunDirectory
+from shoal.runtime.disk.lock import Lock
 from shoal.runtime.faults import NOWHERE
 from shoal.runtime.loop import locate_fault
 from shoal.runtime.run import Run
@@ -105,6 +106,7 @@ class Supervisor:
       stop: the signals.
       record: (history, end of the rows) -> the record of a checkpoint.
       compiled_run: the programs that train the run.
+      lock: of the directory.
       clock: the time in seconds; given by tests.
     """
 
@@ -116,17 +118,16 @@ class Supervisor:
         stop: interruption.Interruption,
         record: Callable[..., dict[str, Any]],
         compiled_run: CompiledRun,
+        lock: Lock,
         clock: Callable[[], float] = time.monotonic,
     ):
         self.directory, self.run, self.reporter, self.stop = directory, run, reporter, stop
         self.checkpoints = Checkpoints(directory.path)
-        self._record, self._compiled_run, self._clock = record, compiled_run, clock
+        self._record, self._compiled_run, self._lock, self._clock = record, compiled_run, lock, clock
         self._writer = Writer(self.checkpoints) if run.checkpoints else None
         self._next_time = clock() + self._interval  # when the next checkpoint may be written
         self._scores = self._recorded_scores()  # by steps, of the checkpoints at evaluations
-        self._considered = max(
-            self._scores, default=-1
-        )  # the steps of the last evaluation that was looked at
+        self._considered = max(self._scores, default=-1)  # the last evaluation that was looked at, in steps
         self._last_steps = max(self.checkpoints.steps(), default=-1)  # of the last checkpoint
         self._waiting: dict[int, tuple] = {}  # copies of evaluations that are to be written
         self.failures: list[ShoalError] = []
@@ -154,9 +155,15 @@ class Supervisor:
 
         Raises:
           Interrupted: the run was saved and ends.
-          ResumableError: a checkpoint could not be written, and the run shall end then.
+          ResumableError: a checkpoint could not be written, and the run shall end then; or another process has taken
+            over the directory.
         """
         self._report_failures()
+        if self._lock.lost:
+            raise ResumableError(
+                f"run directory {str(self.directory.path)!r} was taken over by another process, or its lock was "
+                "removed; this process ends."
+            )
         if self.stop.requested:
             self.stop.saving()
             raise self._save_and_interrupt(population, history)
