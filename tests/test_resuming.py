@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 from tiny_bandit import BanditConfig
+from tiny_worlds import Halves
 
 import shoal
 from shoal import interruption, resuming
@@ -212,3 +213,13 @@ def test_a_run_whose_directory_was_taken_over_ends(monkeypatch, tmp_path):
     monkeypatch.setattr("shoal.runtime.disk.lock.Lock.lost", property(lambda self: True))
     with pytest.raises(ResumableError, match="was taken over by another process"):
         train(tmp_path / "run")
+
+
+def test_the_numbers_of_an_environment_are_held_by_a_checksum():
+    """A table may come from a file, whose name stays when its content changes."""
+
+    def checksum(bonus):
+        experiment = shoal.api.decide(Halves(bonus=bonus), algorithm=BanditConfig(), overrides={})
+        return resuming.identity_of(experiment)["environment"]["sha256"]
+
+    assert checksum(1.0) == checksum(1.0) != checksum(2.0)

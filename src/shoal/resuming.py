@@ -6,14 +6,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from shoal import settings
+import jax
+
+from shoal import settings, trees
 from shoal.errors import ShoalError
 from shoal.experiment import Experiment
 from shoal.runtime.checkpointing import restored, saved_leaves
 from shoal.runtime.config import RunConfig
 from shoal.runtime.disk import records
 from shoal.runtime.disk.checkpoints import Checkpoints
-from shoal.runtime.disk.directory import CONFIG, POLICIES, POLICY, SUMMARY, RunDirectory
+from shoal.runtime.disk.directory import CONFIG, POLICIES, POLICY, SUMMARY, RunDirectory, parameters_sha256
 from shoal.runtime.disk.json_files import to_jsonable, write_json
 from shoal.runtime.disk.metrics_file import METRICS, Mark, find_damage
 from shoal.runtime.faults import NOWHERE
@@ -99,12 +101,17 @@ def changes(directory: RunDirectory, saved: Mapping[str, Any], experiment: Exper
 
 
 def identity_of(experiment: Experiment) -> dict[str, Any]:
-    """Return the settings by which a checkpoint is known to be one of this run: all that cannot change."""
+    """Return the settings by which a checkpoint is known to be one of this run: all that cannot change.
+
+    The numbers of the environment (such as its rulesets, which may come from a file) are in no checkpoint, since they
+    never change; their checksum is.
+    """
+    leaves = trees.named_leaves(trees.as_arrays(experiment.environment))
     now = _as_json(experiment)
     data = {name for name, setting in settings.settings_of(experiment.config).items() if setting.is_data}
     left_out = {*CHANGEABLE, *NOT_COMPARED, *data}
     return {
-        "environment": now["environment"],
+        "environment": now["environment"] | {"sha256": parameters_sha256(jax.device_get(leaves))},
         **{
             part: {name: x for name, x in now[part].items() if name not in left_out}
             for part in ("algorithm", "run")
