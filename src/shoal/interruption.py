@@ -48,7 +48,7 @@ SHOW_CURSOR = "\x1b[?25h"  # a live line of progress has hidden it
 
 
 class Phase(enum.Enum):
-    """What a run is doing; the value is the answer to an interruption."""
+    """The phases of a run; the value of each is the answer to an interruption."""
 
     STARTING = "shoal: interrupted while importing or compiling; there was nothing new to save."
     """Importing and compiling: the process ends at once, with 75."""

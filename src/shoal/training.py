@@ -58,7 +58,7 @@ class TrainedRun:
 
 
 class Call(NamedTuple):
-    """How a run was called for."""
+    """The options of a call that trains."""
 
     progress: bool = True  # whether anything is printed
     import_seconds: float = 0.0  # the duration of the imports, for the summary

@@ -207,7 +207,7 @@ def metrics_of_modes(results: Sequence[EpisodeResults], settings: Settings) -> d
 
 
 class Subject(NamedTuple):
-    """Which policy of a run is evaluated, and on how many episodes.
+    """The policy of a run that is evaluated, and the number of its episodes.
 
     The best policy so far is evaluated again on episodes that were not used to choose it: the absolute metric of
     Gorsane et al. 2022, "Towards a Standardised Performance Evaluation Protocol for Cooperative MARL".

@@ -68,7 +68,7 @@ class CompiledRun(NamedTuple):
 
 @dataclasses.dataclass
 class History:
-    """What only the host knows of a run in progress; with the population all that is needed to continue.
+    """The state of a run in progress that the host alone knows; with the population all that is needed to continue.
 
     Attributes:
       updates: made so far.
@@ -98,7 +98,7 @@ class History:
 
 
 class Supervisor(Protocol):
-    """What happens between two pieces of training, such as checkpoints; it may end the run by an exception."""
+    """Hooks between two pieces of training, for checkpoints and signals; they may end the run by an exception."""
 
     def begins(self, activity: str) -> None:
         """Note what is done from now on: "training" or "evaluating"."""

@@ -34,7 +34,7 @@ HIDDEN = re.compile(r"\.([0-9]+)\.(tmp|old|deleted)")
 
 @dataclasses.dataclass(frozen=True)
 class Info:
-    """What a list of checkpoints shows of one.
+    """The entry of a checkpoint in a list.
 
     Attributes:
       steps: environment steps.
