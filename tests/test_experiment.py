@@ -248,7 +248,7 @@ def test_what_is_written_is_complete():
     """Every setting is there, so that other defaults in a later version change nothing."""
     decided = decide("CartPole-v1", overrides={"seeds": 3})
     saved = json.loads(json.dumps(decided.as_json()))
-    assert set(saved) == {"schema", "environment", "algorithm", "run", "from"}
+    assert set(saved) == {"schema", "environment", "algorithm", "run", "from", "from_step"}
     assert set(saved["run"]) == {field.name for field in dataclasses.fields(RunConfig)}
     assert set(saved["algorithm"]) == {"name", *flat(PPOConfig())}
     decided = dataclasses.replace(decided, config=trees.as_arrays(decided.config))
