@@ -119,8 +119,12 @@ def checkpoint_steps(run_path):
 
 
 def is_training(command, since=-1):
-    return lambda: any(
-        '"train"' in line and json.loads(line)["step"] > since for line in rows(command.run_path)[-1:]
+    """Whether it has reached a log point after `since`, and its first checkpoint is there."""
+    return lambda: (
+        bool(checkpoint_steps(command.run_path))
+        and any(
+            '"train"' in line and json.loads(line)["step"] > since for line in rows(command.run_path)[-1:]
+        )
     )
 
 
