@@ -19,7 +19,7 @@ from typing import Any
 
 INTERVAL_SECONDS = 30.0  # between two checkpoints
 GUARDS = {"4 x 128": (4, 128), "1024 x 32": (1024, 32)}
-CHECKPOINTS = ("CartPole-v1, its preset", "200 MB")
+CHECKPOINTS = ("CartPole-v1, its preset", "118 MB")
 
 
 def preset() -> dict[str, Any]:
@@ -28,7 +28,7 @@ def preset() -> dict[str, Any]:
 
 
 def large() -> dict[str, Any]:
-    """Return the settings of a run of 200 MB: parameters, twice because of the best ones, and Adam's moments."""
+    """Return the settings of a run of 118 MB: parameters, twice because of the best ones, and Adam's moments."""
     sizes = {"seeds": 1, "num_envs": 8, "num_steps": 32, "num_minibatches": 1, "update_epochs": 1}
     return sizes | {"hidden_sizes": (2048, 2048), "shared_torso": False, "preset": False}
 
@@ -95,7 +95,7 @@ def checkpoint(name: str, rounds: int) -> None:
     from shoal.runtime.disk.checkpoint_writer import Writer
     from shoal.runtime.disk.checkpoints import Checkpoints
 
-    _, run = compiled(preset() if name != "200 MB" else large())
+    _, run = compiled(preset() if name != "118 MB" else large())
     population, begins = run.population, jnp.bool_(True)
     with tempfile.TemporaryDirectory() as folder:
         writer = Writer(Checkpoints(Path(folder)))
@@ -164,7 +164,7 @@ def main() -> None:
         return
     print("| case | median | 95% of the median | |\n| --- | --- | --- | --- |", flush=True)
     cases = [("guard", name) for name in GUARDS]
-    cases += [("checkpoint", name) for name in CHECKPOINTS] + [("restoration", "200 MB")]
+    cases += [("checkpoint", name) for name in CHECKPOINTS] + [("restoration", "118 MB")]
     for case in cases:
         command = [sys.executable, __file__, "--rounds", str(arguments.rounds), "--case", *case]
         subprocess.run(command, check=True)
