@@ -15,7 +15,9 @@ from killing import Workplace, names_in, train
 
 from shoal.runtime.disk.checkpoints import Checkpoints
 
-RUN = "import sys; from shoal.cli import main; sys.exit(main())"
+# A background job of a shell script ignores Ctrl-C, and so do the processes that it starts.
+HEED = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+RUN = f"{HEED}; import sys; from shoal.cli import main; sys.exit(main())"
 COMMAND = (sys.executable, "-c", RUN)
 ENDLESS = train(seeds=1, devices=1, total_steps=50_000_000, num_evals=0)
 EVALUATES = train("Pendulum-v1", seeds=1, devices=1, eval_episodes=200_000)
@@ -220,7 +222,7 @@ sys.exit(main())
 
 
 def slow_disk(seconds):
-    return (sys.executable, "-c", SLOW.format(seconds=seconds))
+    return (sys.executable, "-c", HEED + SLOW.format(seconds=seconds))
 
 
 @pytest.mark.full
