@@ -14,7 +14,7 @@ from shoal.experiment import Experiment
 from shoal.runtime.checkpointing import restored, saved_leaves
 from shoal.runtime.config import RunConfig
 from shoal.runtime.disk import records
-from shoal.runtime.disk.checkpoints import Checkpoints
+from shoal.runtime.disk.checkpoints import Checkpoints, Info
 from shoal.runtime.disk.directory import CONFIG, POLICIES, POLICY, SUMMARY, RunDirectory, parameters_sha256
 from shoal.runtime.disk.json_files import to_jsonable, write_json
 from shoal.runtime.disk.metrics_file import METRICS, Mark, find_damage
@@ -36,20 +36,19 @@ def holds_run(path: str | Path) -> bool:
     return bool(path) and (Path(path).expanduser() / CONFIG).is_file()
 
 
-def config_json(experiment: Experiment, asked: Experiment, history: list | None = None) -> dict[str, Any]:
+def config_json(experiment: Experiment, asked: Experiment) -> dict[str, Any]:
     """Return the content of `config.json`: the resolved settings, and beside them what was asked for.
 
     Args:
       experiment: whose settings are all resolved for the machine.
       asked: the same before that.
-      history: of the changes of a run that was resumed with other settings.
     """
     resolved, before = _as_json(experiment), _as_json(asked)
     differences = {
         part: {name: x for name, x in before[part].items() if x != resolved[part].get(name)}
         for part in ("algorithm", "run")
     }
-    return resolved | {"asked": differences, "history": history or []}
+    return resolved | {"asked": differences, "history": []}
 
 
 def check_same(path: Path, saved: Mapping[str, Any], asked: Experiment) -> None:
@@ -62,7 +61,7 @@ def check_same(path: Path, saved: Mapping[str, Any], asked: Experiment) -> None:
     for part in ("environment", "algorithm", "run"):
         before = dict(saved[part]) | dict(saved.get("asked", {}).get(part, {}))
         for name in [*before, *(name for name in now[part] if name not in before)]:
-            if name not in ("run_dir",) and before.get(name) != now[part].get(name):
+            if name != "run_dir" and before.get(name) != now[part].get(name):
                 raise ShoalError(
                     f"run directory {str(path)!r} holds another run: {name}={before.get(name)!r} there, and "
                     f"{now[part].get(name)!r} was asked for; name a new directory, or go on with `shoal resume`."
@@ -83,15 +82,14 @@ def changes(directory: RunDirectory, saved: Mapping[str, Any], experiment: Exper
     Raises:
       ShoalError: one of them cannot change; the sentence names it.
     """
-    now = _as_json(experiment)
-    data = {name for name, setting in settings.settings_of(experiment.config).items() if setting.is_data}
+    now, changeable = _as_json(experiment), _changeable(experiment)
     changed = {}
     for part in ("algorithm", "run"):
         for name, new in now[part].items():
             old = saved[part].get(name, new)
             if old == new or name in NOT_COMPARED:
                 continue
-            if name not in CHANGEABLE and name not in data:
+            if name not in changeable:
                 raise ShoalError(
                     f"{name}={new!r} cannot be changed in a run that goes on (it has {old!r}); start a new run "
                     f"from its parameters with --from {directory.path}."
@@ -108,8 +106,7 @@ def identity_of(experiment: Experiment) -> dict[str, Any]:
     """
     leaves = trees.named_leaves(trees.as_arrays(experiment.environment))
     now = _as_json(experiment)
-    data = {name for name, setting in settings.settings_of(experiment.config).items() if setting.is_data}
-    left_out = {*CHANGEABLE, *NOT_COMPARED, *data}
+    left_out = {*NOT_COMPARED, *_changeable(experiment)}
     return {
         "environment": now["environment"] | {"sha256": parameters_sha256(jax.device_get(leaves))},
         **{
@@ -117,6 +114,12 @@ def identity_of(experiment: Experiment) -> dict[str, Any]:
             for part in ("algorithm", "run")
         },
     }
+
+
+def _changeable(experiment: Experiment) -> set[str]:
+    """Return the names of the settings that a resumed run may change."""
+    own = settings.settings_of(experiment.config)
+    return {*CHANGEABLE, *(name for name, setting in own.items() if setting.is_data)}
 
 
 def save_changes(
@@ -128,7 +131,7 @@ def save_changes(
     """Write the settings with which a run goes on into its `config.json`, and what changed into the history there."""
     saved = directory.load_config()
     history = [*saved.get("history", []), {"step": steps, "changes": dict(changes)}]
-    config = config_json(experiment, experiment, history) | {"asked": saved.get("asked", {})}
+    config = _as_json(experiment) | {"asked": saved.get("asked", {}), "history": history}
     write_json(directory.path / CONFIG, config, not_finite=str)
 
 
@@ -153,6 +156,7 @@ class Restoration:
     leaves: dict[str, Any] = dataclasses.field(default_factory=dict)
     record: dict[str, Any] = dataclasses.field(default_factory=dict)
     frozen: list[int] = dataclasses.field(default_factory=list)
+    _rows: bytes = b""  # of metrics.jsonl, up to the checkpoint's mark
 
     def choose(self, shapes: Run) -> None:
         """Load the newest checkpoint that is sound, of this run, and of these shapes.
@@ -165,14 +169,16 @@ class Restoration:
         content = path.read_bytes() if path.is_file() else b""
         reasons = []
         for steps in reversed(checkpoints.steps()):
-            reason, is_damaged = checkpoints.problem(steps), True
+            info = checkpoints.info(steps)
+            reason, is_damaged = info.problem, not info.is_newer
             if not reason:
-                reason, is_damaged = self._load(checkpoints, steps, shapes, content)
+                reason, is_damaged = self._load(checkpoints, info, shapes, content)
             if not reason:
+                self._rows = content[: self.mark.bytes]
                 return
             reasons.append(f"at {steps}, {reason}")
             aside = ""
-            if is_damaged and "newer" not in reason:
+            if is_damaged:
                 aside = f"; it is now {checkpoints.set_aside(steps, reason).name}"
             self.note(f"the checkpoint at {steps} cannot be used: {reason}{aside}")
         raise ShoalError(
@@ -180,18 +186,17 @@ class Restoration:
             "it is not started over, since that would lose what it has; name a new directory."
         )
 
-    def _load(self, checkpoints: Checkpoints, steps: int, shapes: Run, content: bytes) -> tuple[str, bool]:
-        """Try a checkpoint; return why it cannot be used, and whether it is itself at fault."""
-        record = checkpoints.info(steps).record
-        if reason := _first_difference(record.get("identity", {}), self.identity):
+    def _load(self, checkpoints: Checkpoints, info: Info, shapes: Run, content: bytes) -> tuple[str, bool]:
+        """Try a sound checkpoint; return why it cannot be used, and whether it is itself at fault."""
+        if reason := _first_difference(info.record.get("identity", {}), self.identity):
             return f"it belongs to another run: {reason}", True
-        if reason := find_damage(content, records.mark_of(record)):
+        if reason := find_damage(content, records.mark_of(info.record)):
             return f"{METRICS} does not go with it: {reason}", False
         try:
-            self.leaves, self.record = checkpoints.load(steps, saved_leaves(shapes))
+            self.leaves, self.record = checkpoints.load(info.steps, saved_leaves(shapes))
         except ShoalError as error:
             return str(error).rstrip("."), True
-        self.steps = steps
+        self.steps = info.steps
         self.frozen = [k for k, update in enumerate(self.leaves["fault"]) if update != NOWHERE]
         return "", False
 
@@ -207,8 +212,7 @@ class Restoration:
 
     def history(self) -> History:
         """Return the history of the run up to the checkpoint."""
-        content = (self.directory.path / METRICS).read_bytes() if self.mark.bytes else b""
-        rows = [json.loads(line) for line in content[: self.mark.bytes].splitlines()]
+        rows = [json.loads(line) for line in self._rows.splitlines()]
         return records.to_history(self.record, rows, self.frozen)
 
 

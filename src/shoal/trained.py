@@ -20,7 +20,6 @@ from shoal.runtime.acting import TrainedPolicy
 from shoal.runtime.disk import policy_files
 from shoal.runtime.disk.checkpoints import Checkpoints
 from shoal.runtime.disk.directory import RunDirectory
-from shoal.runtime.disk.json_files import read_number
 from shoal.runtime.disk.records import Choice, choose_checkpoint
 from shoal.runtime.disk.summary import score_statistics, statistics_by_episode
 from shoal.runtime.evaluation import play_episodes, summarise_episodes
@@ -291,13 +290,10 @@ def _best_seed(stored: _StoredPolicies) -> int:
     """
     if stored.checkpoint is None:
         return policy_files.best_seed(stored.directory)
-    scores = np.asarray([read_number(x) for x in stored.scores])
-    if not np.isfinite(scores).any():
-        raise ShoalError(
-            f"the checkpoint at {stored.checkpoint} was not written at an evaluation with a finite score, so that no "
-            f"seed is the best; name one: seed={', '.join(map(str, stored.seeds))}."
-        )
-    return stored.seeds[int(np.argmax(np.where(np.isfinite(scores), scores, -np.inf)))]
+    nothing_finite = (
+        f"the checkpoint at {stored.checkpoint} was not written at an evaluation with a finite score"
+    )
+    return policy_files.seed_with_best_score(stored.seeds, stored.scores, nothing_finite)
 
 
 def _load_policy(

@@ -23,7 +23,6 @@ from shoal.runtime.checkpointing import Supervisor
 from shoal.runtime.disk import policy_files, records
 from shoal.runtime.disk.checkpoints import Checkpoints
 from shoal.runtime.disk.directory import SUMMARY, RunDirectory
-from shoal.runtime.disk.json_files import to_jsonable
 from shoal.runtime.disk.lock import Lock
 from shoal.runtime.disk.metrics_file import NOTHING, Mark
 from shoal.runtime.disk.summary import build_summary, machine_facts
@@ -72,8 +71,8 @@ class Call(NamedTuple):
             interruption.say(text)
 
 
-class Place(NamedTuple):
-    """Where a run is written."""
+class Location(NamedTuple):
+    """The directory that a run is written to, and what this process knows of it."""
 
     directory: RunDirectory
     lock: Lock
@@ -88,6 +87,7 @@ class Prepared(NamedTuple):
     experiment: Experiment
     settings: Settings
     layout: population.Layout
+    identity: Mapping[str, Any]  # see `resuming.identity_of`
 
 
 @reports_user_code
@@ -176,13 +176,13 @@ def prepare(experiment: Experiment, call: Call, *, resumes: bool = False) -> Pre
         call.note(f"devices={run.devices} of the run are more than there are; it goes on with {available}.")
         run = dataclasses.replace(run, devices=available)
     asked = experiment
-    _, experiment = place(dataclasses.replace(experiment, run=run))
+    devices, experiment = place(dataclasses.replace(experiment, run=run))
     experiment.validate()
     run = experiment.run
     score = run.score if is_metric_name(run.score) else experiments.load_function("score", run.score)
     eval_metrics = experiments.load_function("eval_metrics", run.eval_metrics) if run.eval_metrics else None
     settings = trainer.settings_of(run, run.env_groups, score, eval_metrics)
-    layout = population.lay_out(devices_of(run.devices), run.seeds, run.env_groups, run.members)
+    layout = population.lay_out(devices, run.seeds, run.env_groups, run.members)
     check_memory(experiment, settings, layout)
     if not catalogue.is_builtin(experiment.algorithm):
         trainer.check_algorithm(experiment.environment, experiment.config, settings)
@@ -190,7 +190,7 @@ def prepare(experiment: Experiment, call: Call, *, resumes: bool = False) -> Pre
             groups.check_reduced(experiment.environment, experiment.config, settings, experiment.algorithm)
     if score != "return_mean" or eval_metrics:
         trainer.check_score(experiment.environment, experiment.config, settings)
-    return Prepared(asked, experiment, settings, layout)
+    return Prepared(asked, experiment, settings, layout, resuming.identity_of(experiment))
 
 
 def compile_prepared(prepared: Prepared, **further: Any) -> trainer.CompiledRun:
@@ -213,7 +213,7 @@ def _run_new(experiment: Experiment, stop: interruption.Interruption, call: Call
     prepared = prepare(experiment, call)
     experiment, path = prepared.experiment, prepared.experiment.run.run_dir or None
     initialise = _initialisation(prepared)
-    config = to_jsonable(resuming.config_json(experiment, prepared.asked), not_finite=str)
+    config = resuming.config_json(experiment, prepared.asked)
     RunDirectory.check(path)
     compiled_run = compile_prepared(
         prepared,
@@ -222,7 +222,7 @@ def _run_new(experiment: Experiment, stop: interruption.Interruption, call: Call
     )
     directory = RunDirectory.create(path, experiment.environment_name, experiment.algorithm, config)
     with Lock(directory.path, call.note) as lock:
-        location = Place(directory, lock, NOTHING, is_new=True)
+        location = Location(directory, lock, NOTHING, is_new=True)
         return _run_to_end(prepared, compiled_run, location, trainer.History(), stop, call)
 
 
@@ -257,14 +257,14 @@ def _run_on(
                 )
             call.note(f"run {str(directory.path)!r} has no checkpoint yet, and begins anew")
             compiled_run = compile_prepared(prepared, initialise=_initialisation(prepared))
-            location = Place(directory, lock, NOTHING)
+            location = Location(directory, lock, NOTHING)
             return _run_to_end(prepared, compiled_run, location, trainer.History(), stop, call)
-        restoration = Restoration(directory, resuming.identity_of(prepared.experiment), call.note)
+        restoration = Restoration(directory, prepared.identity, call.note)
         compiled_run = compile_prepared(prepared, check=restoration.choose, restore=restoration.place)
         _note_resumption(prepared, restoration, changes, call)
         if changes:
             resuming.save_changes(directory, prepared.experiment, changes, restoration.steps)
-        location = Place(directory, lock, restoration.mark)
+        location = Location(directory, lock, restoration.mark)
         return _run_to_end(prepared, compiled_run, location, restoration.history(), stop, call)
 
 
@@ -288,7 +288,7 @@ def _note_resumption(
 def _run_to_end(
     prepared: Prepared,
     compiled_run: trainer.CompiledRun,
-    location: Place,
+    location: Location,
     history: trainer.History,
     stop: interruption.Interruption,
     call: Call,
@@ -315,7 +315,7 @@ def _run_to_end(
     ) as reporter:
         record = functools.partial(
             records.to_record,
-            identity=resuming.identity_of(experiment),
+            identity=prepared.identity,
             machine=machine_facts(prepared.layout.devices),
         )
         with _supervised(directory, run, reporter, stop, record, compiled_run, location.lock) as supervisor:
@@ -353,7 +353,7 @@ def _finished_run(directory: RunDirectory, experiment: Experiment) -> TrainedRun
     settings = trainer.settings_of(prepared.run, 1, "return_mean", None)
     template = trainer.member_shapes(experiment.environment, prepared.config, settings).learner
     leaves, _ = directory.load_policy("last")
-    saved = {name.partition("/")[2]: x for name, x in leaves.items() if name.startswith(policy_files.LEARNER)}
+    saved = finetuning.learner_leaves(leaves, str(directory.path))
     learner = Learner(trees.with_named_leaves(template.shared, saved), ())
     evaluations = records.evaluations_of(directory.load_metrics())
     return TrainedRun(

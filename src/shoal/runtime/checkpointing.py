@@ -11,7 +11,8 @@ from shoal import interruption, trees
 from shoal.errors import ResumableError, ShoalError
 from shoal.runtime import population as populations
 from shoal.runtime.config import RunConfig
-from shoal.runtime.disk.arrays import from_numpy, is_key, to_numpy
+from shoal.runtime.disk import records
+from shoal.runtime.disk.arrays import copy_of_keys, is_key
 from shoal.runtime.disk.checkpoint_writer import Writer
 from shoal.runtime.disk.checkpoints import Checkpoints
 from shoal.runtime.disk.directory import RunDirectory
@@ -43,14 +44,9 @@ def copy_to_host(population: Run) -> dict[str, Any]:
     """Copy the leaves that a checkpoint holds, so that training may go on in their buffers."""
     leaves = saved_leaves(population)
     return {
-        name: _copy_of_keys(leaf) if is_key(leaf) else np.array(leaf, copy=True)
+        name: copy_of_keys(leaf) if is_key(leaf) else np.array(leaf, copy=True)
         for name, leaf in leaves.items()
     }
-
-
-def _copy_of_keys(keys: jax.Array) -> Any:
-    words, implementation = to_numpy(keys)
-    return from_numpy(np.array(words, copy=True), implementation)
 
 
 def restored(population: Run, leaves: Mapping[str, Any]) -> Run:
@@ -130,7 +126,6 @@ class Supervisor:
         self._considered = max(self._scores, default=-1)  # the last evaluation that was looked at, in steps
         self._last_steps = max(self.checkpoints.steps(), default=-1)  # of the last checkpoint
         self._waiting: dict[int, tuple] = {}  # copies of evaluations that are to be written
-        self.failures: list[ShoalError] = []
         self.begins("saving")
 
     # ---- what the trainer calls
@@ -305,12 +300,11 @@ class Supervisor:
         if self.run.checkpoint_evals:
             kept |= set(at_evaluations)
         elif at_evaluations:
-            kept.add(max(at_evaluations, key=lambda steps: (at_evaluations[steps], -steps)))
+            kept.add(records.best_steps(at_evaluations))
         self.checkpoints.keep(kept)
 
     def _report_failures(self) -> None:
         while self._writer is not None and (failure := self._writer.take_failure()):
-            self.failures.append(failure)
             if self.run.on_disk_error == "stop":
                 raise ResumableError(f"{failure} The run ends, since on_disk_error='stop'.")
             self.reporter.progress.note(f"{failure} Training goes on.")

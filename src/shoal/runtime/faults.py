@@ -30,15 +30,13 @@ def find_faults(trajectory: Trajectory, learner: Learner, checks: Mapping[str, A
     steps = transitions(trajectory)
     counts = steps.weight > 0
     bootstraps = counts & (steps.discount > 0)
-    after = jax.tree.map(lambda x: x[1:], trajectory.timesteps)
-    before = jax.tree.map(lambda x: x[:-1], trajectory.timesteps)
     found: dict[str, Array] = {}
-    for name, x in _floats(before.observation, "observation").items():
-        x_after = _floats(after.observation, "observation")[name]
-        found[name] = _any_step(counts, ~jnp.isfinite(x)) | _any_step(bootstraps, ~jnp.isfinite(x_after))
-    found["reward"] = _any_step(counts, ~jnp.isfinite(after.reward))
+    for name, x in _floats(trajectory.timesteps.observation, "observation").items():
+        faulty = _any_entry(~jnp.isfinite(x))
+        found[name] = _any_step(counts, faulty[:-1]) | _any_step(bootstraps, faulty[1:])
+    found["reward"] = _any_step(counts, ~jnp.isfinite(trajectory.timesteps.reward[1:]))
     for name, x in _floats(trajectory.extras, "extras").items():
-        found[name] = _any_step(counts, jnp.isnan(x))
+        found[name] = _any_step(counts, _any_entry(jnp.isnan(x)))
     found |= {name: jnp.any(jnp.asarray(x)) for name, x in checks.items()}
     for name, x in _floats(learner.shared, "learner/shared").items():
         found[name] = jnp.any(jnp.isnan(x))
@@ -82,7 +80,11 @@ def _floats(tree: PyTree, prefix: str) -> dict[str, Array]:
     }
 
 
+def _any_entry(faulty: Array) -> Array:
+    """Reduce [T, N, ...] to [T, N]."""
+    return jnp.any(faulty, axis=tuple(range(2, faulty.ndim)))
+
+
 def _any_step(counts: Array, faulty: Array) -> Array:
-    """Reduce [T, N, ...] to [N]: whether anything is faulty at a step that counts."""
-    faulty = jnp.any(faulty, axis=tuple(range(2, faulty.ndim)))
+    """Reduce [T, N] to [N]: whether anything is faulty at a step that counts."""
     return jnp.any(counts & faulty, axis=0)

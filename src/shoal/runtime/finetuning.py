@@ -36,8 +36,7 @@ def check_inherit(member: Run, leaves: SavedLeaves, algorithm: str, source: str)
             "function that says what a learner takes over from another run; leave --from out, or add one."
         )
     saved = {
-        name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
-        for name, x in _learner_leaves(leaves, source).items()
+        name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in learner_leaves(leaves, source).items()
     }
     try:
         new = jax.eval_shape(_inherit_learner, member, saved)
@@ -61,7 +60,7 @@ def inherit(population: Run, leaves: SavedLeaves, source: str) -> Run:
     (`check_inherit`).
     """
     members = population.updates.shape[0]
-    saved = {name: x[np.arange(members) % len(x)] for name, x in _learner_leaves(leaves, source).items()}
+    saved = {name: x[np.arange(members) % len(x)] for name, x in learner_leaves(leaves, source).items()}
     learner, policy = jax.vmap(_inherit_with_policy)(population, saved)
     best = population.best._replace(policy=policy)
 
@@ -82,7 +81,7 @@ def _inherit_with_policy(run: Run, saved: Mapping[str, jax.Array]) -> tuple[Lear
     return learner, policy_of(dataclasses.replace(run, learner=learner))
 
 
-def _learner_leaves(leaves: SavedLeaves, source: str) -> dict[str, Any]:
+def learner_leaves(leaves: SavedLeaves, source: str) -> dict[str, Any]:
     """Return the leaves of the learner that a run saved, by their names within `learner.shared`.
 
     Raises:

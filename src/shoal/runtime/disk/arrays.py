@@ -60,6 +60,12 @@ def to_numpy(leaf: Any) -> tuple[np.ndarray, str | None]:
     return np.asarray(jax.random.key_data(leaf)), str(jax.random.key_impl(leaf))
 
 
+def copy_of_keys(keys: Any) -> Any:
+    """Copy typed keys: `jax.device_get` leaves them where they are, in a buffer that the next update may reuse."""
+    words, implementation = to_numpy(keys)
+    return from_numpy(np.array(words), implementation)
+
+
 def from_numpy(array: np.ndarray, implementation: str | None) -> Any:
     """Convert the result of `to_numpy` back."""
     if implementation is None:

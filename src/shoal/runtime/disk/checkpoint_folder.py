@@ -35,6 +35,10 @@ class DamageError(Exception):
     """A folder is not the checkpoint that was written; the message is one clause that names the damage."""
 
 
+class NewerSchemaError(DamageError):
+    """A folder was written by a newer version of Shoal: it may be sound, and must stay as it is."""
+
+
 # ---- writing
 
 
@@ -169,7 +173,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         raise DamageError(f"its {MANIFEST} was altered")
     schema = entries.get("schema")
     if isinstance(schema, int) and schema > SCHEMA:
-        raise DamageError(
+        raise NewerSchemaError(
             f"its schema is {schema}, of a newer version of Shoal, and this one reads schema {SCHEMA}"
         )
     if not _has_entries(entries):

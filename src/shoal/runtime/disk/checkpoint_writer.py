@@ -6,11 +6,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from shoal import hardware
 from shoal.errors import ShoalError
-from shoal.runtime.disk.arrays import from_numpy, is_key, to_numpy
+from shoal.runtime.disk.arrays import copy_of_keys, is_key
 from shoal.runtime.disk.checkpoints import Checkpoints
 
 WRITER_PRIORITY = 5  # as `nice` counts
@@ -81,7 +79,7 @@ class Writer:
         """
         if self.busy or self._closed:
             return False
-        owned = {name: _copy_of_keys(leaf) if is_key(leaf) else leaf for name, leaf in leaves.items()}
+        owned = {name: copy_of_keys(leaf) if is_key(leaf) else leaf for name, leaf in leaves.items()}
         self._idle.clear()
         self._jobs.put(Job(steps, owned, record, before, after))
         return True
@@ -128,12 +126,6 @@ class Writer:
         self._checkpoints.save(job.steps, job.leaves, job.record)
         self.last_steps = job.steps
         job.after()
-
-
-def _copy_of_keys(keys: Any) -> Any:
-    """Copy typed keys: `jax.device_get` leaves them where they are, in a buffer that the next update may reuse."""
-    words, implementation = to_numpy(keys)
-    return from_numpy(np.array(words), implementation)
 
 
 def _as_failure(job: Job, error: Exception) -> ShoalError:

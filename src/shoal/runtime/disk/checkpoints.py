@@ -24,7 +24,7 @@ from shoal.errors import ShoalError
 from shoal.files import free_bytes, report_os_errors, sync_directory
 from shoal.runtime.disk import checkpoint_folder
 from shoal.runtime.disk.arrays import OrbaxError, check_storable, to_numpy
-from shoal.runtime.disk.checkpoint_folder import DamageError
+from shoal.runtime.disk.checkpoint_folder import DamageError, NewerSchemaError
 from shoal.runtime.disk.json_files import json_text
 
 CHECKPOINTS = "checkpoints"
@@ -43,6 +43,7 @@ class Info:
       seconds: since it was written.
       record: what the host saved with it; empty where it is damaged.
       problem: one clause that names the damage; empty where it is sound.
+      is_newer: whether the problem is that a newer version of Shoal wrote it.
     """
 
     steps: int
@@ -51,6 +52,7 @@ class Info:
     seconds: float
     record: dict[str, Any]
     problem: str
+    is_newer: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,14 +106,15 @@ class Checkpoints:
           ShoalError: there is no such checkpoint.
         """
         folder = self._existing(steps)
-        written_time, record, problem = _modified_time(folder), {}, ""
+        written_time, record, problem, is_newer = _modified_time(folder), {}, "", False
         try:
             written_time = checkpoint_folder.verify(folder, steps)["written_time"]
             record = checkpoint_folder.read_record(folder)
         except DamageError as damage:
-            problem = str(damage)
+            problem, is_newer = str(damage), isinstance(damage, NewerSchemaError)
         seconds = max(0.0, time.time() - written_time)
-        return Info(steps, folder, checkpoint_folder.folder_bytes(folder), seconds, record, problem)
+        length = checkpoint_folder.folder_bytes(folder)
+        return Info(steps, folder, length, seconds, record, problem, is_newer)
 
     def load(
         self, steps: int, expected: Mapping[str, Any] | None = None

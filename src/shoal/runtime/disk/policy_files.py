@@ -1,6 +1,6 @@
 """Conversion between a population and its policies on disk."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -98,14 +98,25 @@ def best_seed(directory: RunDirectory) -> int:
       ShoalError: the policies are missing or damaged, or no score was ever finite.
     """
     metadata = directory.load_policy("best")[1]
-    scores = np.array([read_number(score) for score in metadata["scores"]])
-    if not np.isfinite(scores).any():
-        seeds = ", ".join(map(str, metadata["seeds"]))
-        raise ShoalError(
-            f"no score of the run {str(directory.path)!r} was ever finite, so that no seed is the best; "
-            f"name one: seed={seeds}."
-        )
-    return metadata["seeds"][int(np.argmax(np.where(np.isfinite(scores), scores, -np.inf)))]
+    nothing_finite = f"no score of the run {str(directory.path)!r} was ever finite"
+    return seed_with_best_score(metadata["seeds"], metadata["scores"], nothing_finite)
+
+
+def seed_with_best_score(seeds: Sequence[int], scores: Sequence[Any], nothing_finite: str) -> int:
+    """Return the seed with the highest finite score.
+
+    Args:
+      seeds: of a run.
+      scores: of each seed, as JSON holds them; empty where there are none.
+      nothing_finite: a clause for the message.
+    Raises:
+      ShoalError: no score is finite.
+    """
+    values = np.array([read_number(score) for score in scores])
+    if not np.isfinite(values).any():
+        names = ", ".join(map(str, seeds))
+        raise ShoalError(f"{nothing_finite}, so that no seed is the best; name one: seed={names}.")
+    return seeds[int(np.argmax(np.where(np.isfinite(values), values, -np.inf)))]
 
 
 def restore(template: PyTree, leaves: Mapping[str, Any], prefix: str, member: int) -> PyTree:

@@ -49,6 +49,11 @@ def iqm_of(metrics: Numbers) -> float:
     return float(scores.iqm(values)) if np.isfinite(values).all() else -math.inf
 
 
+def best_steps(iqms: Mapping[int, float]) -> int:
+    """Return the steps of the evaluation with the highest interquartile mean, the first of equal ones."""
+    return max(iqms, key=lambda steps: (iqms[steps], -steps))
+
+
 def mark_of(record: Mapping[str, Any]) -> Mark:
     """Return the end of the rows of `metrics.jsonl` that a record holds."""
     return Mark(**record["metrics"])
@@ -128,4 +133,4 @@ def choose_checkpoint(checkpoints: Checkpoints, which: int | str | Choice) -> in
             f"no checkpoint of run {str(checkpoints.run_path)!r} was written at an evaluation, so that none is the "
             f"best; name one of {', '.join(map(str, sorted(found)))}."
         )
-    return max(iqms, key=lambda steps: (iqms[steps], -steps))
+    return best_steps(iqms)
