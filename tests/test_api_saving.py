@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import time
 from typing import NamedTuple
 
 import jax
@@ -240,7 +241,7 @@ def failing(monkeypatch, *methods):
 
     with monkeypatch.context() as patch:
         for method in methods:
-            patch.setattr(MetricsFile if method == "append" else RunDirectory, method, fail)
+            patch.setattr(MetricsFile if method == "write" else RunDirectory, method, fail)
         yield
 
 
@@ -265,7 +266,7 @@ def test_a_full_disk_costs_only_what_cannot_be_written(tmp_path, monkeypatch, ca
 
 def test_python_gets_the_run_all_the_same(tmp_path, monkeypatch):
     with (
-        failing(monkeypatch, "save_policy", "append", "save_summary"),
+        failing(monkeypatch, "save_policy", "write", "save_summary"),
         pytest.raises(shoal.SavingError) as error,
     ):
         train(run_dir=tmp_path / "run")
@@ -276,21 +277,28 @@ def test_python_gets_the_run_all_the_same(tmp_path, monkeypatch):
     assert [steps for steps, _ in run.evaluations] == [0, 32, 64]
 
 
+def wait_for_note(reporter, capsys):
+    """Return what was said once a failure of the thread that writes rows has been."""
+    said, end_time = "", time.monotonic() + 30
+    while not said and time.monotonic() < end_time:
+        reporter.report_failure()
+        said = capsys.readouterr().err
+    return said
+
+
 def test_rows_that_could_not_be_written_are_written_later(tmp_path, monkeypatch, capsys):
     directory = RunDirectory.create(tmp_path / "run", "x", "y", {})
     run = api.RunConfig(seeds=1, num_envs=4, num_steps=8, total_steps=64)
     numbers = {"return_mean": np.zeros(1), "episode_return": np.zeros(1)}
     with reports.Reporter(directory, run, "x", show=True) as reporter:
-        with failing(monkeypatch, "append"):
+        with failing(monkeypatch, "write"):
             reporter.on_evaluation(0, numbers)
             reporter.on_training(1, numbers, 1.0, 1.0)
             with pytest.raises(shoal.ShoalError, match="No space"):
-                reporter.flush()
-        assert (
-            capsys.readouterr().err.count("No space left on device; it takes 8 bytes. Training goes on.") == 1
-        )
+                reporter.metrics.flush()
+            said = wait_for_note(reporter, capsys)
+        assert said.count("No space left on device; it takes 8 bytes. Training goes on.") == 1
         reporter.on_training(2, numbers, 1.0, 1.0)
-        reporter.flush()
     assert [(row["kind"], row["updates"]) for row in directory.load_metrics()] == [
         *(("evaluation", 0), ("train", 1), ("train", 2))
     ]

@@ -137,6 +137,25 @@ def run_of(path):
     return train(path, total_steps=32 * 21)
 
 
+def test_a_run_without_checkpoints_goes_on_from_memory_as_one_with_them_from_the_disk(
+    whole, tmp_path, capsys
+):
+    on_disk = tmp_path / "disk"
+    shutil.copytree(whole.path, on_disk)
+    expected = resume(on_disk, total_steps=32 * 20)
+    run = train(tmp_path / "memory", checkpoints=False)
+    assert whole.finished is None
+    for _ in range(2):  # what was trained is still there after it went on
+        shutil.copytree(run.path, tmp_path / "copy", dirs_exist_ok=True)
+        longer = shoal.resume(run, environment=ActionReward(), total_steps=32 * 20)
+        assert "going on from memory at 384 environment steps, total_steps 640" in capsys.readouterr().err
+        assert_same(longer, expected)
+        shutil.rmtree(run.path)
+        shutil.copytree(tmp_path / "copy", run.path)
+    with pytest.raises(shoal.ShoalError, match="holds no checkpoint, so that it cannot go on"):
+        resume(run.path, total_steps=32 * 20)
+
+
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [

@@ -144,13 +144,13 @@ def resume(
     progress: bool = True,
     **settings: Any,
 ) -> TrainedRun:
-    """Go on with a run from its newest sound checkpoint; returns when training has ended.
+    """Go on with a run from its newest sound checkpoint, or from memory; returns when training has ended.
 
     On the same machine and build its parameters, evaluations and metrics become, bit for bit, those of a run that was
     never interrupted.
 
     Args:
-      run: its directory, or what `train` returned.
+      run: its directory, or what `train` returned; only the latter can go on without checkpoints.
       environment: that the run was trained in, where it cannot be made by a name.
       score: the function that chose the best policy, where it has no import name.
       eval_metrics: the function that adds metrics to evaluations, where it has no import name.
@@ -164,9 +164,10 @@ def resume(
         change.
       SavingError: as `train`.
     """
+    finished = None
     if isinstance(run, TrainedRun):
         environment = run.environment if environment is None else environment
-        run = run.path
+        run, finished = run.path, run.finished
     if environment is not None:
         environment_of(environment, {})
     functions = {"score": score, "eval_metrics": eval_metrics}
@@ -176,6 +177,7 @@ def resume(
         functions={name: function for name, function in functions.items() if function is not None},
         overrides=settings,
         call=Call(progress=arguments.boolean("progress", progress)),
+        finished=finished,
     )
 
 

@@ -4,7 +4,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -210,10 +210,51 @@ class Restoration:
         """The end of the rows of `metrics.jsonl` that the checkpoint counts."""
         return records.mark_of(self.record)
 
+    @property
+    def source(self) -> str:
+        """Where the run goes on from."""
+        return "the checkpoint"
+
+    @property
+    def machine(self) -> Mapping[str, Any]:
+        """The machine that the checkpoint was written on."""
+        return self.record["machine"]
+
     def history(self) -> History:
         """Return the history of the run up to the checkpoint."""
         rows = [json.loads(line) for line in self._rows.splitlines()]
         return records.to_history(self.record, rows, self.frozen)
+
+
+class Finished(NamedTuple):
+    """A finished run as its process holds it, from which it goes on where it has no checkpoints; as a `Restoration`.
+
+    Attributes:
+      steps: environment steps of each seed.
+      population: the run.
+      ended: the history of the run.
+      mark: the end of the rows of `metrics.jsonl`.
+    """
+
+    steps: int
+    population: Run
+    ended: History
+    mark: Mark
+
+    source = "memory"
+    machine = None
+
+    def choose(self, shapes: Run) -> None:
+        """Do nothing; what may change leaves all shapes as they are."""
+
+    def place(self, population: Run) -> Run:
+        """Put copies of the leaves into a population."""
+        return restored(population, saved_leaves(self.population))
+
+    def history(self) -> History:
+        """Return the history of the run, to be continued."""
+        ended = self.ended
+        return dataclasses.replace(ended, evaluations=list(ended.evaluations), frozen=list(ended.frozen))
 
 
 def machine_differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:

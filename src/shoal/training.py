@@ -16,7 +16,7 @@ from shoal import experiment as experiments
 from shoal.algos import catalogue
 from shoal.errors import SavingError, ShoalError
 from shoal.experiment import Experiment
-from shoal.resuming import Restoration
+from shoal.resuming import Finished, Restoration
 from shoal.runtime import finetuning, groups, limits, machine, population, trainer
 from shoal.runtime.acting import TrainedPolicy
 from shoal.runtime.checkpointing import Supervisor
@@ -43,6 +43,7 @@ class TrainedRun:
       learner: the trained learner, every leaf with a leading seed axis.
       evaluations: (environment steps, metrics) of each evaluation; a metric is an array, one number per seed.
       environment: the environment that it was trained in.
+      finished: what `resume` goes on from if the run has no checkpoints; else None.
     """
 
     path: Path
@@ -50,6 +51,7 @@ class TrainedRun:
     learner: Any
     evaluations: list[tuple[int, Mapping[str, np.ndarray]]]
     environment: Environment
+    finished: Finished | None = dataclasses.field(default=None, repr=False)
 
     def policy(self, which: str = "best", seed: int | None = None) -> TrainedPolicy:
         """Load the policy of a seed, as `shoal.load` does."""
@@ -131,6 +133,7 @@ def resume_run(
     functions: Mapping[str, Any],
     overrides: Mapping[str, Any],
     call: Call,
+    finished: Finished | None = None,
 ) -> TrainedRun:
     """Go on with a run from its newest sound checkpoint.
 
@@ -140,6 +143,7 @@ def resume_run(
       functions: `score` and `eval_metrics`, where they have no import name.
       overrides: the settings that change.
       call: how it was called for.
+      finished: the same run in memory, for one without checkpoints.
     Raises:
       ShoalError: there is no such run, it is finished, or a setting cannot change.
     """
@@ -158,7 +162,7 @@ def resume_run(
                 f"run {str(directory.path)!r} is finished, with {steps:,} environment steps; give more total_steps to "
                 "go on (--total-steps)."
             )
-        return _run_on(directory, experiment, changes, stop, call)
+        return _run_on(directory, experiment, changes, stop, call, finished)
 
 
 def prepare(experiment: Experiment, call: Call, *, resumes: bool = False) -> Prepared:
@@ -238,13 +242,14 @@ def _run_on(
     changes: Mapping[str, list],
     stop: interruption.Interruption,
     call: Call,
+    finished: Finished | None = None,
 ) -> TrainedRun:
     """Go on with a run that has not reached its end; one without any checkpoint begins anew."""
     with Lock(directory.path, call.note) as lock:
         prepared = prepare(experiment, call, resumes=True)
         checkpoints = Checkpoints(directory.path)
         checkpoints.recover()
-        if not checkpoints.steps():
+        if not checkpoints.steps() and finished is None:
             if (directory.path / SUMMARY).is_file():
                 raise ShoalError(
                     f"run {str(directory.path)!r} has ended and holds no checkpoint, so that it cannot go on; start a "
@@ -259,7 +264,7 @@ def _run_on(
             compiled_run = compile_prepared(prepared, initialise=_initialisation(prepared))
             location = Location(directory, lock, NOTHING)
             return _run_to_end(prepared, compiled_run, location, trainer.History(), stop, call)
-        restoration = Restoration(directory, prepared.identity, call.note)
+        restoration = finished or Restoration(directory, prepared.identity, interruption.say)
         compiled_run = compile_prepared(prepared, check=restoration.choose, restore=restoration.place)
         _note_resumption(prepared, restoration, changes, call)
         if changes:
@@ -269,19 +274,19 @@ def _run_on(
 
 
 def _note_resumption(
-    prepared: Prepared, restoration: Restoration, changes: Mapping[str, list], call: Call
+    prepared: Prepared, restoration: Restoration | Finished, changes: Mapping[str, list], call: Call
 ) -> None:
     """Say from where a run goes on, what changes, and whether it goes on bit for bit."""
     run = prepared.experiment.run
     changed = "".join(f", {name} {new!r} instead of {old!r}" for name, (old, new) in changes.items())
-    call.note(f"going on from the checkpoint at {restoration.steps:,} environment steps{changed}")
+    call.note(f"going on from {restoration.source} at {restoration.steps:,} environment steps{changed}")
     if "total_steps" in changes:
         call.note(
             f"schedules now end at {run.total_updates * run.steps_per_update:,} steps; the log points and evaluations "
             "still to come are those of a run of that length, and those that passed stay"
         )
     now = machine_facts(prepared.layout.devices)
-    if differences := resuming.machine_differences(restoration.record["machine"], now):
+    if restoration.machine and (differences := resuming.machine_differences(restoration.machine, now)):
         call.note(f"this is not where the run began, so that it may not go on bit for bit: {differences}")
 
 
@@ -331,6 +336,7 @@ def _run_to_end(
                 has_checkpoint = run.checkpoints and history.updates
                 if location.is_new and not reporter.updates_logged and not has_checkpoint:
                     supervisor.close()
+                    reporter.close()
                     directory.discard()
                 raise
             return _save_results(
@@ -398,13 +404,15 @@ def _save_results(
     summary = summarise(experiment, trained, call.import_seconds)
     try_to(directory.save_summary, summary)
     try_to(reporter.draw_learning_curve, summary)
-    try_to(reporter.flush)
+    try_to(reporter.metrics.write)
+    steps, mark = history.updates * run.steps_per_update, reporter.metrics.mark
     trained_run = TrainedRun(
         directory.path,
         summary,
         trained.population.learner,
         [(updates * run.steps_per_update, metrics) for updates, metrics in trained.evaluations],
         experiment.environment,
+        None if run.checkpoints else Finished(steps, trained.population, history, mark),
     )
     if failures:
         others = f" (and {len(failures) - 1} more of the run's files)" if len(failures) > 1 else ""

@@ -290,7 +290,7 @@ class Supervisor:
         self._waiting.pop(steps, None)
         self._last_steps = max(steps, self._last_steps)
         self._next_time = self._clock() + max(self._interval, REST * self._writer.last_seconds)
-        self._writer.submit(steps, leaves, record, before=self.reporter.flush_to_disk, after=self._delete_old)
+        self._writer.submit(steps, leaves, record, before=self.reporter.metrics.flush, after=self._delete_old)
 
     def _delete_old(self) -> None:
         """Delete the checkpoints that are not kept; called in the writer's thread."""
@@ -304,6 +304,7 @@ class Supervisor:
         self.checkpoints.keep(kept)
 
     def _report_failures(self) -> None:
+        self.reporter.report_failure()
         while self._writer is not None and (failure := self._writer.take_failure()):
             if self.run.on_disk_error == "stop":
                 raise ResumableError(f"{failure} The run ends, since on_disk_error='stop'.")

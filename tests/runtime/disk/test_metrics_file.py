@@ -79,6 +79,28 @@ def test_a_file_that_was_made_shorter_meanwhile_is_not_written_to(tmp_path):
     assert (tmp_path / METRICS).read_bytes() == b"{"
 
 
+def test_rows_are_counted_when_they_are_added_and_tried_again_after_a_failure(tmp_path, monkeypatch):
+    metrics = MetricsFile(tmp_path)
+    metrics.append([{"step": 0}])
+    metrics.add([{"step": 1}])
+    added = metrics.mark
+    assert lines(tmp_path) == [{"step": 0}]
+
+    def fail(file, data):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(metrics_file, "_append", fail)
+        for write in (metrics.write, metrics.flush):
+            with pytest.raises(ShoalError, match="No space left on device"):
+                write()
+    assert lines(tmp_path) == [{"step": 0}]
+    metrics.add([{"step": 2}])
+    metrics.flush()
+    assert lines(tmp_path) == [{"step": 0}, {"step": 1}, {"step": 2}]
+    assert MetricsFile(tmp_path, added).mark == added
+
+
 def test_rows_that_are_being_appended_are_no_leftovers_to_a_flush_in_another_thread(tmp_path, monkeypatch):
     """The thread that writes checkpoints flushes while the training logs."""
     metrics = MetricsFile(tmp_path)

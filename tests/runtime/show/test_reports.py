@@ -1,12 +1,16 @@
 """What a run leaves behind while it goes on: rows, lines, the picture, the result."""
 
 import json
+import threading
+import time
 
 import numpy as np
 import pytest
 
 from shoal.runtime.config import RunConfig
+from shoal.runtime.disk import metrics_file
 from shoal.runtime.disk.directory import RunDirectory
+from shoal.runtime.show import reports
 from shoal.runtime.show.reports import Reporter, result_text
 
 RUN = RunConfig(seeds=2, seed=7, num_envs=2, num_steps=5, total_steps=109)
@@ -51,6 +55,35 @@ def test_there_is_a_row_for_each_point_and_seed(directory, told):
     }
     assert (rows[3]["episode_return"], rows[3]["loss"]) == (None, None)  # strict JSON has no NaN
     assert rows[-1]["return_mean"] == 100
+
+
+def test_a_disk_that_hangs_holds_up_nobody(directory, monkeypatch):
+    hangs, began = threading.Event(), threading.Event()
+    append = metrics_file._append
+
+    def hang(file, data):
+        began.set()
+        hangs.wait(60)
+        append(file, data)
+
+    monkeypatch.setattr(metrics_file, "_append", hang)
+    monkeypatch.setattr(reports, "CLOSING_SECONDS", 0.1)
+    start_time = time.monotonic()
+    with Reporter(directory, RUN, "CartPole-v1", show=False) as reporter:
+        reporter.on_evaluation(0, numbers(return_mean=[10, 20]))
+        assert began.wait(60)
+        before = reporter.metrics.mark
+        for updates in (4, 10):
+            reporter.on_training(updates, numbers(episode_return=[30, 40]), 1.0, 2000.0)
+        assert (
+            reporter.metrics.mark.bytes > before.bytes > 0
+        )  # what a checkpoint will count once it is written
+        assert directory.load_metrics() == []
+    assert time.monotonic() - start_time < 30
+    hangs.set()
+    reporter.metrics.flush()
+    assert [row["updates"] for row in directory.load_metrics()] == [0, 0, 4, 4, 10, 10]
+    assert reporter.metrics.mark.bytes == (directory.path / "metrics.jsonl").stat().st_size
 
 
 def test_the_rounded_budget_is_told_and_each_log_point_has_a_line(told):

@@ -6,18 +6,23 @@ from typing import Any
 
 import numpy as np
 
-from shoal.errors import ShoalError
 from shoal.runtime import machine
 from shoal.runtime.config import RunConfig
 from shoal.runtime.disk.directory import RunDirectory
-from shoal.runtime.disk.metrics_file import Mark
+from shoal.runtime.disk.metrics_file import Mark, MetricsWriter
 from shoal.runtime.show.plots import plot_learning_curve
 from shoal.runtime.show.progress import Progress
 from shoal.runtime.trainer import Numbers
 
+CLOSING_SECONDS = 5.0  # that the end of a run waits for rows that are being written
+
 
 class Reporter:
-    """A listener of the trainer; a context manager, so that the live line is always ended."""
+    """A listener of the trainer; a context manager, so that the live line is always ended, and all rows are written.
+
+    Rows of metrics.jsonl are written by a thread. If that fails, it is reported once, and the rows are tried again with
+    the next ones: so training continues while a disk is full or hangs for some time.
+    """
 
     def __init__(
         self,
@@ -31,14 +36,13 @@ class Reporter:
     ):
         self.directory, self.run, self.title = directory, run, title
         self.metrics = directory.metrics_file(mark)
+        self._writer = MetricsWriter(self.metrics)
         total = run.total_updates * run.steps_per_update
         self.progress = Progress(total, title, seeds=run.seeds, quiet=not show)
         self.evaluations: list[tuple[int, np.ndarray]] = [
             (updates * run.steps_per_update, metrics["return_mean"]) for updates, metrics in evaluations
         ]
         self.updates_logged = 0  # number of updates at the last log point
-        self.unwritten_rows: list[dict[str, Any]] = []  # rows that could not be written yet
-        self.write_error: ShoalError | None = None  # the reason
 
     def __enter__(self) -> "Reporter":
         self.progress.__enter__()
@@ -60,7 +64,12 @@ class Reporter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
         self.progress.__exit__(kind, error, trace)
+
+    def close(self) -> None:
+        """Let the thread that writes end; one that hangs is left behind."""
+        self._writer.close(CLOSING_SECONDS)
 
     def on_training(self, updates: int, metrics: Numbers, seconds: float, steps_per_second: float) -> None:
         """Write a log point."""
@@ -79,45 +88,20 @@ class Reporter:
         self.evaluations.append((updates * self.run.steps_per_update, metrics["return_mean"]))
 
     def write_rows(self, kind: str, updates: int, metrics: Numbers, further: dict[str, float]) -> None:
-        """Append one row per seed to metrics.jsonl; rows that cannot be written are tried again with the next ones.
-
-        So training continues while a disk is full for some time.
-        """
+        """Append one row per seed to metrics.jsonl."""
+        self.report_failure()
         steps = updates * self.run.steps_per_update
-        self.unwritten_rows += [
+        self._writer.add(
             {"kind": kind, "step": steps, "updates": updates, "seed": self.run.seed + k}
             | {name: float(x[k]) for name, x in metrics.items()}
             | further
             for k in range(self.run.seeds)
-        ]
-        try:
-            self.metrics.append(self.unwritten_rows)
-        except ShoalError as error:
-            if self.write_error is None:
-                self.progress.note(f"{error} Training goes on.")
-            self.write_error = error
-        else:
-            self.unwritten_rows, self.write_error = [], None
+        )
 
-    def flush_to_disk(self) -> None:
-        """Make all rows so far persist, so that a checkpoint may count them; called from another thread.
-
-        Raises:
-          ShoalError: some are not written yet.
-        """
-        if self.write_error is not None:
-            raise self.write_error
-        self.metrics.flush()
-
-    def flush(self) -> None:
-        """Write the rows that could not be written before.
-
-        Raises:
-          ShoalError: they still cannot be written.
-        """
-        if self.unwritten_rows:
-            self.metrics.append(self.unwritten_rows)
-            self.unwritten_rows = []
+    def report_failure(self) -> None:
+        """Say once that rows cannot be written."""
+        if error := self._writer.take_failure():
+            self.progress.note(f"{error} Training goes on.")
 
     def draw_learning_curve(self, summary: dict[str, Any]) -> None:
         """Draw the learning curve."""
