@@ -24,7 +24,11 @@ State = PyTree
 
 
 class TimeStep(NamedTuple):
-    """The data that an agent receives at one step; see the module's docstring for the indices."""
+    """The data that an agent receives at one step; see the module's docstring for the indices.
+
+    With several agents in a world, observation, reward, discount, action mask and `alive` have an axis of agents after
+    the batch axes, and `first` and `last` are of the world. The entry `global_state` of an observation has no such axis.
+    """
 
     observation: PyTree  # o_t
     reward: Array  # r_t, for the step that led here; 0 on a first step
@@ -32,31 +36,45 @@ class TimeStep(NamedTuple):
     first: Array  # True: this observation begins an episode
     last: Array  # True: this observation ends one (terminated or truncated)
     action_mask: Array | None = None  # legal actions, where the environment has them
-    alive: Array | None = None  # several agents: who takes part; None means all
+    alive: Array | None = None  # several agents: who takes part, and acts on this observation; None means all
     info: Mapping[str, Array] = {}  # metrics of the environment's own; same keys every step
 
     @property
+    def has_agents(self) -> bool:
+        """Whether there is an axis of agents."""
+        return self.reward.ndim > self.last.ndim
+
+    @property
     def terminated(self) -> Array:
-        """True where the episode terminated: nothing follows this state."""
-        return self.last & (self.discount == 0)
+        """True where the episode terminated: nothing follows this state, for no agent of the world."""
+        ended = self.discount == 0
+        return self.last & (~jnp.any(self.discount > 0, axis=-1) if self.has_agents else ended)
 
     @property
     def truncated(self) -> Array:
         """True where the episode was truncated: the state has a value, which is bootstrapped."""
-        return self.last & (self.discount != 0)
+        goes_on = self.discount != 0
+        return self.last & (jnp.any(self.discount > 0, axis=-1) if self.has_agents else goes_on)
 
 
 def restart(
-    observation: PyTree, *, action_mask: Array | None = None, info: Mapping[str, Array] | None = None
+    observation: PyTree,
+    *,
+    num_agents: int = 1,
+    action_mask: Array | None = None,
+    alive: Array | None = None,
+    info: Mapping[str, Array] | None = None,
 ) -> TimeStep:
-    """Make the first time-step of an episode: reward 0, discount 1."""
+    """Make the first time-step of an episode: reward 0, discount 1; of each agent, if there are several."""
+    shape = () if num_agents == 1 else (num_agents,)
     return TimeStep(
         observation=observation,
-        reward=jnp.zeros((), jnp.float32),
-        discount=jnp.ones((), jnp.float32),
+        reward=jnp.zeros(shape, jnp.float32),
+        discount=jnp.ones(shape, jnp.float32),
         first=jnp.asarray(True),
         last=jnp.asarray(False),
         action_mask=action_mask,
+        alive=alive,
         info=dict(info or {}),
     )
 
@@ -68,17 +86,41 @@ def transition(
     terminated: Array | bool = False,
     truncated: Array | bool = False,
     action_mask: Array | None = None,
+    alive: Array | None = None,
     info: Mapping[str, Array] | None = None,
 ) -> TimeStep:
-    """Make the time-step after an action. If it ends both ways, termination has precedence (discount 0)."""
+    """Make the time-step after an action. If it ends both ways, termination has precedence (discount 0).
+
+    Args:
+      observation: of the agent; with several, of each.
+      reward: a number, or one for each of several agents, [A].
+      terminated: whether nothing follows, for the world or for each agent, [A].
+      truncated: whether the world was cut.
+      action_mask: the legal actions.
+      alive: [A], the agents that take part from here on; one that terminates does not, whatever is given. It is needed,
+        here and in `restart`, where an agent may end before its world does.
+      info: metrics of the environment's own.
+    Returns:
+      the time-step; it is `last` if the world was cut or terminated, or no agent is left.
+    """
+    reward = jnp.asarray(reward, jnp.float32)
     terminated, truncated = jnp.asarray(terminated, bool), jnp.asarray(truncated, bool)
+    if not reward.ndim:
+        ended, nobody_left = terminated, terminated
+    elif alive is None:
+        ended = jnp.broadcast_to(terminated, reward.shape)
+        nobody_left = jnp.all(ended)
+    else:
+        alive = alive & ~terminated
+        ended, nobody_left = ~alive, ~jnp.any(alive)
     return TimeStep(
         observation=observation,
-        reward=jnp.asarray(reward, jnp.float32),
-        discount=1.0 - terminated.astype(jnp.float32),
+        reward=reward,
+        discount=1.0 - ended.astype(jnp.float32),
         first=jnp.asarray(False),
-        last=terminated | truncated,
+        last=nobody_left | truncated,
         action_mask=action_mask,
+        alive=alive,
         info=dict(info or {}),
     )
 
@@ -103,6 +145,16 @@ class Environment(Protocol):
     @property
     def num_agents(self) -> int:
         """The number of agents; 1 means that there is no agent axis."""
+        ...
+
+    @property
+    def roles(self) -> tuple[int, ...]:
+        """The role of each agent, a number from 0 on; () if all have the same."""
+        ...
+
+    @property
+    def team_return(self) -> str:
+        """What several agents' returns make together, which is the score: their "sum" or their "mean"."""
         ...
 
     @property
@@ -131,6 +183,7 @@ class EnvSpec(NamedTuple):
     action_space: Space
     num_agents: int = 1
     critic_only: tuple[str, ...] = ()  # entries of the observation that `act` is not given
+    roles: tuple[int, ...] = ()  # of each agent; () if all have the same
 
     @property
     def of_actor(self) -> "EnvSpec":
@@ -143,7 +196,13 @@ class EnvSpec(NamedTuple):
 
 def spec_of(env: Environment) -> EnvSpec:
     """Return an environment's spec."""
-    return EnvSpec(env.observation_space, env.action_space, env.num_agents, getattr(env, "critic_only", ()))
+    return EnvSpec(
+        env.observation_space,
+        env.action_space,
+        env.num_agents,
+        getattr(env, "critic_only", ()),
+        getattr(env, "roles", ()),
+    )
 
 
 def without_entries(observation: PyTree, names: tuple[str, ...]) -> PyTree:

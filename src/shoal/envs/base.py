@@ -30,7 +30,10 @@ __all__ = [
 T = TypeVar("T")
 
 REQUIRED = ("observation_space", "action_space", "reset", "step")
-DEFAULTS: Mapping[str, Any] = {"num_agents": 1, "info_summaries": MappingProxyType({}), "critic_only": ()}
+DEFAULTS: Mapping[str, Any] = {
+    **{"num_agents": 1, "roles": (), "team_return": "sum"},
+    **{"info_summaries": MappingProxyType({}), "critic_only": ()},
+}
 
 
 def _declares(cls: type, name: str) -> bool:
@@ -45,7 +48,8 @@ def environment(cls: type[T]) -> type[T]:
     Fields declared `float` (or `Array`, or another environment) are data: they can be traced, stacked and
     mapped over, and a new value does not compile anything again. Fields of other types are static. Class
     attributes without an annotation, such as `observation_space`, are not fields. If the class does not
-    define them, `num_agents` is 1, and `info_summaries` and `critic_only` are empty.
+    define them, `num_agents` is 1, `team_return` is "sum", and `roles`, `info_summaries` and `critic_only` are
+    empty.
 
     Raises:
       ShoalError: the class lacks a space, `reset` or `step`.
@@ -79,6 +83,16 @@ class Wrapper:
     def num_agents(self) -> int:
         """The number of agents that act in the environment."""
         return self.env.num_agents
+
+    @property
+    def roles(self) -> tuple[int, ...]:
+        """The role of each agent."""
+        return getattr(self.env, "roles", ())
+
+    @property
+    def team_return(self) -> str:
+        """What the agents' returns make together, "sum" or "mean"."""
+        return getattr(self.env, "team_return", "sum")
 
     @property
     def critic_only(self) -> tuple[str, ...]:
