@@ -27,7 +27,7 @@ class TimeStep(NamedTuple):
     """The data that an agent receives at one step; see the module's docstring for the indices.
 
     With several agents in a world, observation, reward, discount, action mask and `alive` have an axis of agents after
-    the batch axes, and `first` and `last` are of the world. The entry `global_state` of an observation has no such axis.
+    the batch axes, and `first` and `last` are of the world. An observation's entry `global_state` has no such axis.
     """
 
     observation: PyTree  # o_t
