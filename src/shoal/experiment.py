@@ -136,6 +136,7 @@ def _check_effects(
     values: dict[str, Any] = {
         "action_space": environment.action_space,
         "observation_space": environment.observation_space,
+        "num_agents": environment.num_agents,
     }
     values |= settings.flat(run) | settings.flat(config)
     values["has_memory"] = bool(getattr(getattr(config, "network", None), "has_memory", False))

@@ -21,8 +21,8 @@ class Needs:
 
     Classes and functions count by their `module:Name`.
     Attributes:
-      name: the other setting's name; `action_space` or `observation_space`, the environment's; or `has_memory`, what a
-        network of the caller's own declares.
+      name: the other setting's name; `action_space`, `observation_space` or `num_agents`, the environment's; or
+        `has_memory`, what a network of the caller's own declares.
       values: it must have one of these values.
       kinds: it must be an instance of one of these classes, by their names.
       other_than: it must have any value but these.

@@ -27,6 +27,7 @@ from shoal.runtime.show import plots as pictures
 from shoal.runtime.show import recording
 from shoal.runtime.show.progress import Activity, ignore_text
 from shoal.runtime.show.recording import Rendered
+from shoal.runtime.team import team_return_of
 from shoal.spaces import Dict
 from shoal.types import EPISODE_ENDED, Clock, Environment, Learner, spec_of
 from shoal.user_code import reports_user_code
@@ -142,8 +143,8 @@ def evaluate_run(
       tell: called repeatedly with a description of the current work.
       **parameters: of the environment; those not given are the run's own.
     Returns:
-      `environment`, `which`, `mode`, `memory` (its duration) and `episodes`; `metrics`, of each seed by name
-      (see `evaluate`); `iqm` of the seeds' mean returns and its 95% `interval`; `by_episode`, of trials (see
+      `environment`, `which`, `mode`, `memory` (its duration), `episodes` and, of several agents, `team_return`;
+      `metrics`, of each seed by name (see `evaluate`); `iqm` of the seeds' mean returns and its 95% `interval`; `by_episode`, of trials (see
       `shoal.runtime.disk.summary.statistics_by_episode`); `rendered`, the drawn `seed` and its `Rendered`.
     Raises:
       ShoalError: as `load`, `evaluate` and `render`.
@@ -172,6 +173,8 @@ def evaluate_run(
     results: dict[str, Any] = {"environment": experiment.environment_name, "which": which}
     if stored.checkpoint is not None:
         results["which"] = f"checkpoint {stored.checkpoint:,}"
+    if experiment.environment.num_agents > 1:
+        results["team_return"] = team_return_of(experiment.environment)
     tell(
         f"evaluating {len(policies)} polic{'y' if len(policies) == 1 else 'ies'} on {episodes:,} episodes each"
     )

@@ -17,7 +17,7 @@ from shoal.algos import catalogue
 from shoal.errors import SavingError, ShoalError
 from shoal.experiment import Experiment
 from shoal.resuming import Finished, Restoration
-from shoal.runtime import finetuning, groups, limits, machine, population, trainer
+from shoal.runtime import finetuning, groups, limits, machine, population, team, trainer
 from shoal.runtime.acting import TrainedPolicy
 from shoal.runtime.checkpointing import Supervisor
 from shoal.runtime.disk import policy_files, records
@@ -183,6 +183,7 @@ def prepare(experiment: Experiment, call: Call, *, resumes: bool = False) -> Pre
     devices, experiment = place(dataclasses.replace(experiment, run=run))
     experiment.validate()
     run = experiment.run
+    team.team_return_of(experiment.environment)
     score = run.score if is_metric_name(run.score) else experiments.load_function("score", run.score)
     eval_metrics = experiments.load_function("eval_metrics", run.eval_metrics) if run.eval_metrics else None
     settings = trainer.settings_of(run, run.env_groups, score, eval_metrics)
@@ -503,6 +504,13 @@ def summarise(
     run, seconds = experiment.run, trained.seconds
     steps = run.total_updates * run.steps_per_update
     best = jax.device_get(trained.population.best.policy)
+    environment, further = experiment.environment, {}
+    if environment.num_agents > 1:
+        further["agents"] = {
+            "count": environment.num_agents,
+            "team_return": team.team_return_of(environment),
+            "agent_steps_per_seed": steps * environment.num_agents,
+        }
     return build_summary(
         environment=experiment.environment_name,
         algorithm=experiment.algorithm,
@@ -518,4 +526,5 @@ def summarise(
             "episodes": 10 * run.eval_episodes,
             **{name: x.tolist() for name, x in trained.absolute.items()},
         },
+        **further,
     )

@@ -184,14 +184,23 @@ class EnvSpec(NamedTuple):
     num_agents: int = 1
     critic_only: tuple[str, ...] = ()  # entries of the observation that `act` is not given
     roles: tuple[int, ...] = ()  # of each agent; () if all have the same
+    actor_only: tuple[str, ...] = ()  # entries of the observation that the critic is not given
 
     @property
     def of_actor(self) -> "EnvSpec":
         """The spec of what `act` is given: without the entries that are for the critic only."""
-        if not self.critic_only or not isinstance(self.observation_space, Dict):
+        return self._without(self.critic_only)
+
+    @property
+    def of_critic(self) -> "EnvSpec":
+        """The spec of what a critic is given: without the entries that are for the actor only."""
+        return self._without(self.actor_only)
+
+    def _without(self, names: tuple[str, ...]) -> "EnvSpec":
+        if not names or not isinstance(self.observation_space, Dict):
             return self
-        entries = without_entries(dict(self.observation_space.items()), self.critic_only)
-        return self._replace(observation_space=Dict(entries), critic_only=())
+        entries = without_entries(dict(self.observation_space.items()), names)
+        return self._replace(observation_space=Dict(entries), critic_only=(), actor_only=())
 
 
 def spec_of(env: Environment) -> EnvSpec:

@@ -8,6 +8,7 @@ from shoal.imports import import_object
 
 _algorithms: dict[str, str] = {
     "ppo": "shoal.algos.ppo_config:PPOConfig",
+    "mappo": "shoal.algos.agents.mappo:MAPPOConfig",
     "a2c": "shoal.algos.policy_gradient:A2CConfig",
     "reinforce": "shoal.algos.policy_gradient:ReinforceConfig",
 }

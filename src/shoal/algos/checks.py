@@ -61,8 +61,6 @@ def check_ppo(config: Any, spec: EnvSpec, num_envs: int, num_steps: int) -> None
             f"shared_torso=True gives actor and critic the same input, but critic_only={spec.critic_only} is for the "
             "critic only; use separate torsos."
         )
-    if spec.num_agents != 1:
-        raise ShoalError(f"num_agents={spec.num_agents} is not supported by ppo, which trains one agent.")
     if config.norm_obs and is_own and (network.encoder == "one_hot" or network.looks):
         reason = (
             "encoder='one_hot' needs" if network.encoder == "one_hot" else f"queries={network.queries} need"

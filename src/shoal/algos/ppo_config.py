@@ -8,6 +8,8 @@ from typing import Any, ClassVar, Literal
 from shoal import settings, trees
 from shoal.algos import checks
 from shoal.algos.acting import memories, networks
+from shoal.algos.agents.independent import over_agents
+from shoal.algos.agents.settings import AgentsConfig
 from shoal.algos.learning import optimisers
 from shoal.algos.learning.optimisers import OptimizerConfig
 from shoal.arguments import LARGEST_INDEX
@@ -63,6 +65,8 @@ class PPOConfig(settings.Nested):
     )
     """Takes this network: a class, or a struct of settings with a method build, as module:Name; see docs/networks.md
     for your own."""
+    agents: AgentsConfig = AgentsConfig()
+    """Holds the settings of several agents."""
     desired_kl: float = parameter(0.01, above=0.0)
     """Sets the KL per update that the adaptive schedule and the adaptive KL coefficient aim at."""
     gamma: float = parameter(0.99, low=0.0, high=1.0)
@@ -126,7 +130,11 @@ class PPOConfig(settings.Nested):
         """PPO's functions for an environment; gradients and statistics are reduced over `axis`."""
         from shoal.algos.ppo import ppo  # noqa: PLC0415 (it imports this class)
 
-        return ppo(self.with_critic_defaults(), spec, axis)
+        config = self.with_critic_defaults()
+        if spec.num_agents == 1:
+            return ppo(config, spec, axis)
+        view, sets = self.agents.view(spec), self.agents.sets(spec)
+        return over_agents(lambda of_agent: ppo(config, of_agent, axis), view, sets)
 
     def resolved(self) -> "PPOConfig":
         """Makes explicit what is implied: switches that a setting turns on, and what depends on the machine.
@@ -171,7 +179,14 @@ class PPOConfig(settings.Nested):
 
     def validate(self, spec: EnvSpec, num_envs: int, num_steps: int) -> None:
         """Raises one sentence for the first setting that cannot work (`shoal.algos.checks`)."""
-        checks.check_ppo(self.with_critic_defaults(), spec, num_envs, num_steps)
+        config = self.with_critic_defaults()
+        if spec.num_agents == 1:
+            checks.check_ppo(config, spec, num_envs, num_steps)
+            return
+        self.agents.validate(spec)
+        of_agent = self.agents.view(spec).spec_of_agent
+        for agents in self.agents.sets(spec).members:
+            checks.check_ppo(config, of_agent, num_envs * len(agents), num_steps)
 
     @staticmethod
     def upgraded(saved: Mapping[str, Any], schema: int) -> dict[str, Any]:

@@ -103,7 +103,21 @@ def table(results: dict[str, Any]) -> str:
     if len(results["metrics"]) > 1:
         low, high = results["interval"]
         lines.append(f"   IQM{results['iqm']:>11.2f}   [{low:.2f}, {high:.2f}]")
+    lines += agent_lines(results)
     return "\n".join([*lines, *trial_lines(results["by_episode"]), *rendered_lines(results)])
+
+
+def agent_lines(results: dict[str, Any]) -> list[str]:
+    """Format the mean return of each of several agents, and what their returns make together; empty for one agent."""
+    metrics = list(results["metrics"].values())
+    names = [f"return_agent_{i}_mean" for i in range(len(metrics[0]))]
+    means = [sum(x[name] for x in metrics) / len(metrics) for name in names if name in metrics[0]]
+    if not means:
+        return []
+    of_agents = ", ".join(f"{x:.2f}" for x in means)
+    return [
+        f"  a return is the {results['team_return']} over {len(means)} agents, of which each has {of_agents}"
+    ]
 
 
 def rendered_lines(results: dict[str, Any]) -> list[str]:

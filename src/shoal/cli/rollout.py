@@ -84,6 +84,9 @@ def statistics_text(result: api.RolloutResult, title: str) -> str:
             f"  {result.episodes:,} episodes ended: mean return {result.return_mean:.2f}, mean length "
             f"{result.length_mean:.1f}, {result.terminated:.0%} terminated"
         )
+        if result.agent_returns:
+            of_agents = ", ".join(f"{x:.2f}" for x in result.agent_returns)
+            lines.append(f"  mean return of each of {len(result.agent_returns)} agents: {of_agents}")
     else:
         lines.append("  no episode ended")
     if result.path:

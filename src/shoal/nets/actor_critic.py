@@ -244,7 +244,7 @@ class ActorCritic(nnx.Module):
         self.critic: Critic | ValueHead = (
             ValueHead(self.actor.mlp.num_features, out_scale=value_scale, key=critic_key)
             if shared
-            else Critic(spec, sizes=critic_sizes, out_scale=value_scale, key=critic_key, **common)
+            else Critic(spec.of_critic, sizes=critic_sizes, out_scale=value_scale, key=critic_key, **common)
         )
 
     def policy(self, observation: PyTree, action_mask: Array | None = None) -> Distribution:

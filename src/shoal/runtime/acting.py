@@ -87,17 +87,19 @@ class TrainedPolicy:
         first: Any = True,
         *,
         action_mask: Any = None,
+        alive: Any = None,
         key: Array | None = None,
     ) -> tuple[Memory, np.ndarray]:
         """Choose the action for one observation, or for a batch with one leading axis.
 
         Args:
           memory: from `initial_memory` (of the batch's shape) or the previous call.
-          observation: one element of the observation space, or a batch of them; entries for the critic only may be
-            left out.
-          reward: of the step that led here.
+          observation: one element of the observation space, or a batch of them; of several agents, that of each along
+            one more axis. Entries for the critic only may be left out.
+          reward: of the step that led here; of several agents, one number for all or one for each.
           first: whether the observation begins an episode.
-          action_mask: the legal actions, where the environment has masks.
+          action_mask: the legal actions, where the environment has masks; for several agents, of each.
+          alive: which of several agents take part; None for all.
           key: samples an action; without it the policy takes its mode.
         Returns:
           memory and action, batched as the observation is.
@@ -106,7 +108,9 @@ class TrainedPolicy:
             where its space has a bound, or not a value of a Discrete or integer space; the mask allows no action; the
             reward is not finite; the memory is of another policy or another batch; or the key is not a key.
         """
-        spec, space = self.spec, self.spec.of_actor.observation_space
+        spec, agents = self.spec, () if self.spec.num_agents == 1 else (self.spec.num_agents,)
+        space = spec.of_actor.observation_space
+        space = repeated(space, *agents) if agents else space
         observation = as_numbers(without_entries(observation, spec.critic_only), space)
         is_single = batch_axes(observation, space) == 0
         observation = as_arrays(observation, space)
@@ -116,14 +120,16 @@ class TrainedPolicy:
         check_memory(memory, size, self._memory_structure)
         if action_mask is not None:
             batch_shape = () if is_single else (size,)
-            action_mask = as_mask(action_mask, spec.action_space, batch_shape)
+            action_mask = as_mask(action_mask, spec.action_space, (*batch_shape, *agents))
             action_mask = jax.tree.map(lambda x: x[None], action_mask) if is_single else action_mask
         fields: dict[str, Any] = {  # NumPy arrays, which are transferred in one call
-            "reward": as_batch("reward", reward, np.float32, size),
-            "discount": np.ones(size, np.float32),
+            "reward": as_batch("reward", reward, np.float32, size, agents),
+            "discount": np.ones((size, *agents), np.float32),
             "first": as_batch("first", first, bool, size),
             "last": np.zeros(size, bool),
         }
+        if alive is not None:
+            fields["alive"] = as_batch("alive", alive, bool, size, agents)
         timestep = TimeStep(observation=observation, action_mask=action_mask, **fields)
         memory, action = _act(self.config, spec, self.parameters, memory, timestep, as_key(key))
         if is_single:
@@ -208,8 +214,21 @@ def _raise_wrong_value(name: str, array: np.ndarray, is_wrong: np.ndarray, expec
     raise ShoalError(f"{name}{position} is {array[index]:g}; {expected}.")
 
 
-def as_batch(name: str, value: Any, dtype: Any, size: int) -> np.ndarray:
+def repeated(space: Space, count: int) -> Space:
+    """Return the space of as many elements of a space as there are agents, along a first axis."""
+    if isinstance(space, Dict):
+        return Dict({name: repeated(part, count) for name, part in space.items()})
+    if isinstance(space, Box):
+        low, high = (np.broadcast_to(bound, (count, *space.shape)) for bound in (space.low, space.high))
+        return Box(low, high, dtype=space.dtype)
+    highest = np.asarray(space.n if isinstance(space, Discrete) else space.nvec) - 1
+    return Box(0, np.broadcast_to(highest, (count, *highest.shape)), dtype=space.dtype)
+
+
+def as_batch(name: str, value: Any, dtype: Any, size: int, agents: tuple[int, ...] = ()) -> np.ndarray:
     """Return one number per observation of a batch, [size], from one number or from `size` numbers.
+
+    With several agents, `(A,)`, it is [size, A], from one number, or one for each agent, in one or in each environment.
 
     Raises:
       ShoalError: another number of values is given, or one is not finite.
@@ -217,10 +236,11 @@ def as_batch(name: str, value: Any, dtype: Any, size: int) -> np.ndarray:
     try:
         if isinstance(value, str):  # which NumPy would read as a number
             raise TypeError
-        array = np.broadcast_to(np.asarray(value, dtype), (size,))
+        array = np.broadcast_to(np.asarray(value, dtype), (size, *agents))
     except (ValueError, TypeError):
+        shape = " x ".join(map(str, (size, *agents)))
         raise ShoalError(
-            f"{name}={value!r:.100} must be one number, or {size}, one for each observation."
+            f"{name}={value!r:.100} must be one number, or {shape}, one for each observation."
         ) from None
     if not np.isfinite(array).all():
         _raise_wrong_value(name, array, ~np.isfinite(array), "it must be finite")

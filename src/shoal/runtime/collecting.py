@@ -24,6 +24,7 @@ from jax.sharding import PartitionSpec as P
 from shoal import trees
 from shoal.envs.batch import Batch
 from shoal.files import write_whole_file
+from shoal.runtime import team
 from shoal.runtime.rollout import EndedEpisodes, count_episodes, no_ended_episodes
 from shoal.runtime.run import ENV_AXIS, Episodes
 from shoal.types import Array, Environment, Memory, PyTree, TimeStep, for_actor, spec_of
@@ -53,9 +54,10 @@ class RolloutResult:
       num_steps: T, steps of each environment.
       devices: the number of devices that took part.
       episodes: the number of episodes that ended.
-      return_mean: over the episodes that ended; NaN if none did.
+      return_mean: over the episodes that ended, of the team where there are several agents; NaN if none did.
       length_mean: over the same episodes, in steps; NaN if there are none.
       terminated: the share of them that terminated; the others were truncated.
+      agent_returns: the mean return of each of several agents; () for one.
       steps_per_second: environment steps of all environments divided by `seconds`.
       seconds: wall time of the steps (including the copy to the host, where data is saved).
       compile_seconds: wall time of compiling, which is not in `seconds`.
@@ -73,6 +75,7 @@ class RolloutResult:
     steps_per_second: float
     seconds: float
     compile_seconds: float
+    agent_returns: tuple[float, ...] = ()
     data: dict[str, np.ndarray] | None = dataclasses.field(default=None, repr=False)
     path: Path | None = None
 
@@ -152,17 +155,21 @@ def _step_in_chunks(
     record: "Record | None",
 ) -> np.ndarray:
     """Step in chunks that begin at `starts`; return the sums over the episodes that ended, as `EndedEpisodes`."""
-    ended = np.zeros(len(EndedEpisodes._fields))
+    ended: Any = 0.0
     for start in starts:
         stop = min(start + starts.step, num_steps)
         states, chunk_ended, recorded = step(states, key, jnp.int32(start), jnp.int32(stop))
-        ended += [float(np.sum(np.asarray(x, np.float64))) for x in chunk_ended]  # waits for the chunk
+        # Waits for the chunk; the sums of the devices, and of several agents after the others.
+        sums = [np.sum(np.asarray(x, np.float64), axis=0) for x in jax.tree.leaves(chunk_ended)]
+        ended = ended + np.hstack(sums)
         if record is not None:
             record.add(recorded, start, stop)
     return ended
 
 
-def _episode_statistics(episodes: float, returned: float, length: float, terminated: float) -> dict[str, Any]:
+def _episode_statistics(
+    episodes: float, returned: float, length: float, terminated: float, *agents: float
+) -> dict[str, Any]:
     """Compute the statistics of the episodes that ended from their sums; NaN where none has."""
     mean = (lambda x: float(x / episodes)) if episodes else lambda _: math.nan
     return {
@@ -170,6 +177,7 @@ def _episode_statistics(episodes: float, returned: float, length: float, termina
         "return_mean": mean(returned),
         "length_mean": mean(length),
         "terminated": mean(terminated),
+        "agent_returns": tuple(mean(x) for x in agents),
     }
 
 
@@ -182,10 +190,9 @@ def _start(
     def start(environment: Environment, actor: Actor, key: Array) -> EnvironmentStates:
         batch = Batch(environment, num_envs=num_envs // mesh.size)
         state, timestep = batch.reset(jax.random.fold_in(key, RESET), _first_index(batch))
-        zeros = jnp.zeros(batch.num_envs)
-        return EnvironmentStates(
-            state, timestep, _initial_memory(environment, actor, batch.num_envs), Episodes(zeros, zeros)
-        )
+        episodes = Episodes(team.zeros(environment, batch.num_envs), jnp.zeros(batch.num_envs))
+        memory = _initial_memory(environment, actor, batch.num_envs)
+        return EnvironmentStates(state, timestep, memory, episodes)
 
     return jax.shard_map(start, mesh=mesh, in_specs=P(), out_specs=P(ENV_AXIS), check_vma=False)(
         environment, actor, key
@@ -221,7 +228,7 @@ def _advance(
             act_key, env_key = jax.random.split(jax.random.fold_in(jax.random.fold_in(key, STEP), t))
             memory, action = _act(batch, actor, states, act_key, greedy)
             state, timestep = batch.step(states.state, action, env_key, _first_index(batch))
-            episodes, ended = count_episodes(states.episodes, ended, timestep)
+            episodes, ended = count_episodes(batch.env, states.episodes, ended, timestep, states.timestep)
             row = (action, _recorded_fields(timestep)) if rows else ()
             return EnvironmentStates(state, timestep, memory, episodes), ended, row
 
@@ -230,9 +237,10 @@ def _advance(
             states, ended, row = step(states, ended, t)
             return states, ended, jax.tree.map(lambda xs, x: xs.at[t - start].set(x), table, row)
 
-        shapes = jax.eval_shape(step, states, no_ended_episodes(), start)[2]
+        none_ended = no_ended_episodes(environment)
+        shapes = jax.eval_shape(step, states, none_ended, start)[2]
         table = jax.tree.map(lambda x: jnp.zeros((rows, *x.shape), x.dtype), shapes)
-        states, ended, table = jax.lax.fori_loop(start, stop, body, (states, no_ended_episodes(), table))
+        states, ended, table = jax.lax.fori_loop(start, stop, body, (states, none_ended, table))
         return states, jax.tree.map(lambda x: x[None], ended), table
 
     per_env = P(ENV_AXIS)

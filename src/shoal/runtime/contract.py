@@ -55,8 +55,9 @@ def checked_act(
         raise ShoalError(f"{name} returns {_describe(result)}; it must return (memory, action, extras).")
     require_same_structure(name, "memory", result[0], memory)
     space = batch.action_space
-    if isinstance(space, Discrete | MultiDiscrete | Box) and batch.num_agents == 1:
-        shape, expected = getattr(result[1], "shape", None), (batch.num_envs, *space.shape)
+    if isinstance(space, Discrete | MultiDiscrete | Box):
+        agents = () if batch.num_agents == 1 else (batch.num_agents,)
+        shape, expected = getattr(result[1], "shape", None), (batch.num_envs, *agents, *space.shape)
         if shape != expected:
             got = _describe(result[1]) if shape is None else f"actions of shape {shape}"
             raise ShoalError(

@@ -17,6 +17,7 @@ from shoal import trees
 from shoal.envs import summaries
 from shoal.errors import ShoalError, nearest
 from shoal.imports import import_name
+from shoal.runtime import team
 from shoal.runtime.metrics import checked_numbers
 from shoal.runtime.run import Best, Run, Settings, Stream, policy_of, stream_key
 from shoal.types import Algorithm, Array, Environment, Memory, Policy, State, TimeStep, for_actor, spec_of
@@ -25,11 +26,13 @@ from shoal.types import Algorithm, Array, Environment, Memory, Policy, State, Ti
 class EpisodeResults(NamedTuple):
     """The results of N whole episodes, [N] each."""
 
-    returned: Array
+    returned: Array  # of the team, where there are several agents
     length: Array
     terminated: Array
     truncated: Array  # neither terminated nor truncated: the limit of steps was reached first
     info: Mapping[str, Array]  # the environment's own metrics, reduced as it declares
+    agents: Array | tuple[()] = ()  # the returns of several agents, [N, A]; () for one
+    last_reward: Array | tuple[()] = ()  # of several agents, the team's reward in the last step; () for one
 
 
 class EvaluationState(NamedTuple):
@@ -95,13 +98,14 @@ def start_episodes(
     state, timestep = jax.vmap(environment.reset)(jax.random.split(reset_key, episodes))
     zeros = jnp.zeros(episodes)
     info = summaries.initial(timestep.info, environment.info_summaries)
+    of_agents = (team.zeros(environment, episodes), zeros) if environment.num_agents > 1 else ()
     return EvaluationState(
         key=step_key,
         step=jnp.zeros((), jnp.int32),
         timestep=timestep,
         state=state,
         memory=algorithm.memory((episodes,)),
-        results=EpisodeResults(zeros, zeros, zeros > 0, zeros > 0, info),
+        results=EpisodeResults(zeros, zeros, zeros > 0, zeros > 0, info, *of_agents),
     )
 
 
@@ -116,27 +120,36 @@ def step_episodes(
     )
     keys = jax.random.split(env_key, timestep.last.shape[0])
     new_state, new_timestep = jax.vmap(environment.step)(state, action, keys)
-    new_results = add_timestep(results, new_timestep, environment.info_summaries)
+    new_results = add_timestep(environment, results, new_timestep, timestep)
     new = (new_timestep, new_state, new_memory, new_results)
     selected = trees.where(timestep.last, (timestep, state, memory, results), new)
     return EvaluationState(key, step + 1, *selected)
 
 
-def add_timestep(results: EpisodeResults, timestep: TimeStep, declared: Mapping[str, str]) -> EpisodeResults:
-    """Add one time-step to the results."""
+def add_timestep(
+    environment: Environment, results: EpisodeResults, timestep: TimeStep, before: TimeStep
+) -> EpisodeResults:
+    """Add one time-step to the results; `before` is the one that led to it."""
+    declared = environment.info_summaries
+    reward = team.counted_reward(timestep, before)
+    of_team = team.of_team(environment, reward)
     return EpisodeResults(
-        returned=results.returned + timestep.reward,
+        returned=results.returned + of_team,
         length=results.length + 1.0,
         terminated=timestep.terminated,
         truncated=timestep.truncated,
         info=summaries.accumulate(results.info, timestep.info, declared, results.length == 0),
+        agents=results.agents + reward if timestep.has_agents else (),
+        last_reward=of_team if timestep.has_agents else (),
     )
 
 
 def summarise_episodes(results: EpisodeResults) -> dict[str, Array]:
     """Compute the metrics of an evaluation, one number each, from its episodes."""
     metrics: dict[str, Array] = {}
-    for name, x in (("return", results.returned), ("length", results.length)):
+    agents: Any = () if isinstance(results.agents, tuple) else results.agents.T
+    of_agents = [(f"return_agent_{i}", x) for i, x in enumerate(agents)]
+    for name, x in (("return", results.returned), ("length", results.length), *of_agents):
         metrics |= {
             f"{name}_mean": jnp.mean(x),
             f"{name}_median": jnp.median(x),
@@ -144,6 +157,8 @@ def summarise_episodes(results: EpisodeResults) -> dict[str, Array]:
             f"{name}_min": jnp.min(x),
             f"{name}_max": jnp.max(x),
         }
+    if not isinstance(results.last_reward, tuple):
+        metrics["last_reward"] = jnp.mean(results.last_reward)
     metrics["terminated"] = jnp.mean(results.terminated.astype(jnp.float32))
     metrics["truncated"] = jnp.mean(results.truncated.astype(jnp.float32))
     metrics["unfinished"] = jnp.mean((~results.terminated & ~results.truncated).astype(jnp.float32))

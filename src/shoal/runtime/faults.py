@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from shoal import trees
+from shoal.streams import trajectory_of_streams, unfold
 from shoal.types import Array, Learner, PyTree, Trajectory, transitions
 
 NOWHERE = -1  # the index of an environment where none is at fault, and the update of a run without fault
@@ -16,8 +17,8 @@ def find_faults(trajectory: Trajectory, learner: Learner, checks: Mapping[str, A
     """Report which quantities of an update are not finite, by name, in the order in which they are computed.
 
     Observations count where an action was taken at them in a transition, or a value is bootstrapped from them; rewards
-    and the algorithm's extras where the transition has weight 1. Everything else may hold anything. Extras and
-    parameters may be infinite (the logits of illegal actions are), but not NaN.
+    and the algorithm's extras where the transition has weight 1 (for several agents: the world's). Everything else may
+    hold anything. Extras and parameters may be infinite (the logits of illegal actions are), but not NaN.
 
     Args:
       trajectory: of the update.
@@ -27,20 +28,31 @@ def find_faults(trajectory: Trajectory, learner: Learner, checks: Mapping[str, A
     Returns:
       whether each is at fault: [N] for those of environments, else scalars.
     """
-    steps = transitions(trajectory)
-    counts = steps.weight > 0
-    bootstraps = counts & (steps.discount > 0)
-    found: dict[str, Array] = {}
-    for name, x in _floats(trajectory.timesteps.observation, "observation").items():
-        faulty = _any_entry(~jnp.isfinite(x))
-        found[name] = _any_step(counts, faulty[:-1]) | _any_step(bootstraps, faulty[1:])
-    found["reward"] = _any_step(counts, ~jnp.isfinite(trajectory.timesteps.reward[1:]))
+    found = _timestep_faults(trajectory)
+    counts = ~trajectory.timesteps.last[:-1]
     for name, x in _floats(trajectory.extras, "extras").items():
         found[name] = _any_step(counts, _any_entry(jnp.isnan(x)))
     found |= {name: jnp.any(jnp.asarray(x)) for name, x in checks.items()}
     for name, x in _floats(learner.shared, "learner/shared").items():
         found[name] = jnp.any(jnp.isnan(x))
     return found
+
+
+def _timestep_faults(trajectory: Trajectory) -> dict[str, Array]:
+    """Report which observations and rewards are not finite, of each environment, [N]."""
+    alone = trajectory._replace(actions=(), extras=(), memory=())
+    num_agents = trajectory.timesteps.reward.shape[-1] if trajectory.timesteps.has_agents else 0
+    if num_agents:
+        alone = trajectory_of_streams(alone)
+    steps = transitions(alone)
+    counts = steps.weight > 0
+    bootstraps = counts & (steps.discount > 0)
+    found: dict[str, Array] = {}
+    for name, x in _floats(alone.timesteps.observation, "observation").items():
+        faulty = _any_entry(~jnp.isfinite(x))
+        found[name] = _any_step(counts, faulty[:-1]) | _any_step(bootstraps, faulty[1:])
+    found["reward"] = _any_step(counts, ~jnp.isfinite(alone.timesteps.reward[1:]))
+    return {name: jnp.any(unfold(x, num_agents), axis=1) if num_agents else x for name, x in found.items()}
 
 
 def has_fault(found: Mapping[str, Array], axis: tuple[str, ...] = ()) -> Array:

@@ -74,7 +74,7 @@ def _update(run: Run) -> tuple[Run, Metrics, dict[str, Array]]:
         batch_of(run.environment, settings),
         algorithm,
         algorithm.policy(run.learner, clock),
-        RolloutState(run.state, run.timestep, run.memory, run.episodes, no_ended_episodes()),
+        RolloutState(run.state, run.timestep, run.memory, run.episodes, no_ended_episodes(run.environment)),
         rollout_key,
         settings.num_steps,
     )

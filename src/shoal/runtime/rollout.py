@@ -6,11 +6,14 @@ import jax
 import jax.numpy as jnp
 
 from shoal.envs.batch import Batch
+from shoal.runtime import team
 from shoal.runtime.contract import checked_act
 from shoal.runtime.run import Episodes
+from shoal.streams import for_each
 from shoal.types import (
     Algorithm,
     Array,
+    Environment,
     Mean,
     Memory,
     Metrics,
@@ -38,14 +41,16 @@ class EndedEpisodes(NamedTuple):
     """Sums over the episodes that ended, of all environments together."""
 
     episodes: Array
-    returned: Array
+    returned: Array  # of the team, where there are several agents
     length: Array
     terminated: Array
+    agents: Array | tuple[()]  # returns of each of several agents, [A]; () for one
 
 
-def no_ended_episodes() -> EndedEpisodes:
+def no_ended_episodes(environment: Environment) -> EndedEpisodes:
     """Return the sums before any episode has ended."""
-    return EndedEpisodes(*(jnp.zeros(()) for _ in EndedEpisodes._fields))
+    agents = jnp.zeros(environment.num_agents) if environment.num_agents > 1 else ()
+    return EndedEpisodes(*(jnp.zeros(()) for _ in range(4)), agents)
 
 
 def rollout(
@@ -87,7 +92,9 @@ def rollout(
         draws, env_key = randomness
         memory, action, extras = finish(draws, policy, rollout_state.memory, rollout_state.timestep)
         state, timestep = batch.step(rollout_state.state, action, env_key)
-        episodes, ended = count_episodes(rollout_state.episodes, rollout_state.ended, timestep)
+        episodes, ended = count_episodes(
+            batch.env, rollout_state.episodes, rollout_state.ended, timestep, rollout_state.timestep
+        )
         return RolloutState(state, timestep, memory, episodes, ended), (timestep, action, extras)
 
     memory = rollout_state.memory
@@ -100,13 +107,21 @@ def rollout(
 
 
 def count_episodes(
-    episodes: Episodes, ended: EndedEpisodes, timestep: TimeStep
+    environment: Environment, episodes: Episodes, ended: EndedEpisodes, timestep: TimeStep, before: TimeStep
 ) -> tuple[Episodes, EndedEpisodes]:
     """Add a time-step to the running episodes, and those that end with it to the sums.
 
     The step from a last to a first time-step belongs to no episode: it starts the next one at zero.
+
+    Args:
+      environment: of the episodes.
+      episodes: that are running.
+      ended: the sums so far.
+      timestep: of all environments.
+      before: their time-step one step earlier.
     """
-    returned = jnp.where(timestep.first, 0.0, episodes.returned + timestep.reward)
+    first, last = for_each(timestep.first, timestep), for_each(timestep.last, timestep)
+    returned = jnp.where(first, 0.0, episodes.returned + team.counted_reward(timestep, before))
     length = jnp.where(timestep.first, 0.0, episodes.length + 1.0)
 
     def total(x: Array) -> Array:
@@ -114,9 +129,10 @@ def count_episodes(
 
     ended = EndedEpisodes(
         episodes=ended.episodes + total(jnp.ones_like(length)),
-        returned=ended.returned + total(returned),
+        returned=ended.returned + total(team.of_team(environment, returned)),
         length=ended.length + total(length),
-        terminated=ended.terminated + total((timestep.discount == 0).astype(jnp.float32)),
+        terminated=ended.terminated + total(timestep.terminated.astype(jnp.float32)),
+        agents=ended.agents + jnp.sum(jnp.where(last, returned, 0.0), axis=0) if timestep.has_agents else (),
     )
     return Episodes(returned, length), ended
 
@@ -125,7 +141,10 @@ def episode_metrics(ended: EndedEpisodes, axis: tuple[str, ...] = ()) -> Metrics
     """Convert the sums of ended episodes to metrics, over all groups together."""
     if axis:
         ended = jax.lax.psum(ended, axis)
-    return {
+    of_agents = {
+        f"episode_return_agent_{i}": Mean(x, ended.episodes) for i, x in enumerate(tuple(ended.agents))
+    }
+    return of_agents | {
         "episode_return": Mean(ended.returned, ended.episodes),
         "episode_length": Mean(ended.length, ended.episodes),
         "episode_terminated": Mean(ended.terminated, ended.episodes),

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from shoal import trees
 from shoal.envs.batch import Batch
+from shoal.runtime import team
 from shoal.runtime.contract import checked_algorithm, checked_learner
 from shoal.runtime.faults import NOWHERE
 from shoal.types import Array, Clock, Environment, Learner, Policy, spec_of
@@ -53,10 +54,10 @@ class Settings(NamedTuple):
 
 
 class Episodes(NamedTuple):
-    """Running return and length of each environment's current episode, [N]."""
+    """Running return and length of each environment's current episode."""
 
-    returned: Array
-    length: Array
+    returned: Array  # [N], or of each of several agents, [N, A]
+    length: Array  # [N]
 
 
 class Best(NamedTuple):
@@ -111,7 +112,7 @@ def start(
         state=state,
         timestep=timestep,
         memory=algorithm.memory((batch.num_envs,)),
-        episodes=Episodes(jnp.zeros(batch.num_envs), jnp.zeros(batch.num_envs)),
+        episodes=Episodes(team.zeros(environment, batch.num_envs), jnp.zeros(batch.num_envs)),
         key=key,
         updates=jnp.zeros((), jnp.int32),
         total_updates=jnp.int32(total_updates),

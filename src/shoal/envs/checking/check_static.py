@@ -42,6 +42,18 @@ def check_protocol(env: Any) -> Iterator[Finding]:
     agents = getattr(env, "num_agents", 1)
     if isinstance(agents, bool) or not isinstance(agents, int | np.integer) or agents < 1:
         yield Finding("protocol", f"num_agents is {agents!r}; a positive int would be right")
+    elif agents > 1:
+        yield from _check_team(env, agents)
+
+
+def _check_team(env: Any, agents: int) -> Iterator[Finding]:
+    """Check what is declared of several agents: their roles, and what their returns make together."""
+    team_return, roles = getattr(env, "team_return", "sum"), getattr(env, "roles", ())
+    if team_return not in ("sum", "mean"):
+        yield Finding("protocol", f"team_return is {team_return!r}; 'sum' or 'mean' over agents would be right")
+    if not isinstance(roles, tuple) or len(roles) not in (0, agents):
+        right = f"a tuple of {agents} numbers, one for each agent, or () if all have the same"
+        yield Finding("protocol", f"roles is {roles!r}; {right} would be right")
 
 
 def check_summaries(env: Any, info: Mapping[str, Any]) -> Iterator[Finding]:

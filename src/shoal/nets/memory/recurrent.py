@@ -289,7 +289,7 @@ class RecurrentCritic(nnx.Module):
         **torso: Any,
     ):
         torso_key, head_key = jax.random.split(key)
-        self.torso = nnx.List([RecurrentTorso(spec, core, key=torso_key, **torso)] if core else [])
+        self.torso = nnx.List([RecurrentTorso(spec.of_critic, core, key=torso_key, **torso)] if core else [])
         style = {name: torso[name] for name in ("activation", "layer_norm") if name in torso}
         self.mlp = MLP(num_features, head_sizes, 1, out_scale=out_scale, key=head_key, **style)
 

@@ -122,6 +122,7 @@ def result_text(summary: dict[str, Any], path: Any) -> str:
         [
             f"{summary['environment']}, {summary['algorithm']}, {seeds}, "
             f"{summary['steps_per_seed']:,} steps each",
+            *_team_line(summary),
             f"  best policies   IQM {absolute['iqm']:.2f}  [{low:.2f}, {high:.2f}]  "
             f"worst seed {np.min(absolute['returns']):.2f}   ({episodes} new episodes each)",
             f"  last policies   IQM {final['iqm']:.2f}  worst seed {np.min(final['returns']):.2f}",
@@ -131,6 +132,17 @@ def result_text(summary: dict[str, Any], path: Any) -> str:
             f"  {path}",
         ]
     )
+
+
+def _team_line(summary: dict[str, Any]) -> list[str]:
+    """Return a line that says what a score is of several agents; none for one."""
+    agents = summary.get("agents")
+    if not agents:
+        return []
+    return [
+        f"  a return is the {agents['team_return']} over {agents['count']} agents, which made "
+        f"{agents['agent_steps_per_seed']:,} agent-steps with each seed"
+    ]
 
 
 def _not_finite_lines(summary: dict[str, Any]) -> list[str]:

@@ -1,0 +1,1 @@
+"""Several agents: an algorithm for one agent, of which each agent of each world is a stream."""

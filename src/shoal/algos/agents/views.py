@@ -1,0 +1,133 @@
+"""What one of several agents is shown, and what its critic is: a spec of one agent, and time-steps of it."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal.errors import ShoalError
+from shoal.spaces import Box, Dict, Discrete, MultiDiscrete, Space
+from shoal.streams import GLOBAL_STATE, alive_of, observations_of_agents
+from shoal.types import Array, EnvSpec, PyTree, TimeStep, without_entries
+
+OWN = "observation"  # the entry of an agent's own observation, where that is no dictionary
+IDENTITY, EVERYBODY = "agent_id", "everybody"  # entries that are added
+
+
+class View(NamedTuple):
+    """The choice of what an agent and its critic are shown; static.
+
+    Attributes:
+      spec: of the world.
+      agent_id: whether the agent is shown its own number, one-hot.
+      critic_input: "own", "state", "everybody" or "state_and_own".
+    """
+
+    spec: EnvSpec
+    agent_id: bool
+    critic_input: str
+
+    @property
+    def spec_of_agent(self) -> EnvSpec:
+        """The spec of one agent, without an axis of agents."""
+        entries = {name: x for name, x in _entries(self.spec.observation_space).items() if self._shows(name)}
+        critic_only = {name for name in self.spec.critic_only if name in entries}
+        own = [space for name, space in entries.items() if name not in critic_only]
+        if self._has_identity:
+            entries[IDENTITY] = Box(0.0, 1.0, (self.spec.num_agents,))
+            critic_only |= set() if self.agent_id else {IDENTITY}
+        if self.critic_input == "everybody":
+            width = 1 + sum(_num_numbers(space) for space in own)
+            entries[EVERYBODY] = Box(-np.inf, np.inf, (self.spec.num_agents * width,))
+            critic_only.add(EVERYBODY)
+        space = Dict(entries) if self._is_dictionary else entries[OWN]
+        of_world = self.critic_input in ("state", "everybody")
+        actor_only = tuple(name for name in entries if name not in critic_only) if of_world else ()
+        return EnvSpec(space, self.spec.action_space, 1, tuple(sorted(critic_only)), (), actor_only)
+
+    def of_actors(self, timestep: TimeStep) -> TimeStep:
+        """Return the time-step as the agents are shown it, [..., N, A, ...], without what only critics are."""
+        shown = without_entries(dict(_entries(timestep.observation)), self.spec.critic_only)
+        if self.agent_id:
+            shown[IDENTITY] = self._identities(timestep)
+        return timestep._replace(observation=shown if self._is_dictionary else shown[OWN])
+
+    def of_critics(self, timestep: TimeStep) -> TimeStep:
+        """Return the time-step with all that agents and their critics are shown, [..., N, A, ...]."""
+        observation = _entries(observations_of_agents(timestep))
+        shown = {name: x for name, x in observation.items() if self._shows(name)}
+        own = without_entries(shown, self.spec.critic_only)
+        if self._has_identity:
+            shown[IDENTITY] = self._identities(timestep)
+        if self.critic_input == "everybody":
+            shown[EVERYBODY] = _of_everybody(own, self.spec.observation_space, timestep)
+        return timestep._replace(observation=shown if self._is_dictionary else shown[OWN])
+
+    def check(self) -> None:
+        """Require that the world has what the critic is to be shown.
+
+        Raises:
+          ShoalError: it has no global state.
+        """
+        space = self.spec.observation_space
+        if "state" in self.critic_input and GLOBAL_STATE not in _entries(space):
+            raise ShoalError(
+                f"critic_input={self.critic_input!r} shows the critic the state of the world, but observation_space="
+                f"{space} has no entry {GLOBAL_STATE!r}; critic_input='everybody' works."
+            )
+
+    def _shows(self, name: str) -> bool:
+        """Report whether an entry of the environment's observations is shown to anybody."""
+        return name != GLOBAL_STATE or "state" in self.critic_input
+
+    @property
+    def _has_identity(self) -> bool:
+        return self.agent_id or self.critic_input == "state_and_own"
+
+    @property
+    def _is_dictionary(self) -> bool:
+        is_extended = self._has_identity or self.critic_input == "everybody"
+        return is_extended or isinstance(self.spec.observation_space, Dict)
+
+    def _identities(self, timestep: TimeStep) -> Array:
+        num_agents = self.spec.num_agents
+        return jnp.broadcast_to(jnp.eye(num_agents), (*timestep.reward.shape, num_agents))
+
+
+def _entries(observation: Any) -> dict[str, Any]:
+    """Return an observation, or its space, as a dictionary of entries."""
+    return dict(observation) if isinstance(observation, Mapping) else {OWN: observation}
+
+
+def _num_numbers(space: Space) -> int:
+    """Count the numbers that an element becomes for the critic of everybody."""
+    if isinstance(space, Dict):
+        return sum(_num_numbers(part) for part in space.values())
+    sizes = {Discrete: lambda x: x.n, MultiDiscrete: lambda x: sum(x.nvec)}
+    return sizes.get(type(space), lambda x: int(np.prod(x.shape)))(space)
+
+
+def _as_numbers(space: Space, x: PyTree, batch_shape: tuple[int, ...]) -> Array:
+    """Return an element's numbers as a vector, integers of a few values one-hot."""
+    if isinstance(space, Dict):
+        return jnp.concatenate(
+            [_as_numbers(space[name], x[name], batch_shape) for name in space if name in x], -1
+        )
+    if isinstance(space, Discrete):
+        return jax.nn.one_hot(x, space.n)
+    if isinstance(space, MultiDiscrete):
+        return jnp.concatenate([jax.nn.one_hot(x[..., k], n) for k, n in enumerate(space.nvec)], -1)
+    return x.astype(jnp.float32).reshape(*batch_shape, -1)
+
+
+def _of_everybody(own: Mapping[str, PyTree], space: Space, timestep: TimeStep) -> Array:
+    """Join the observations of all agents of a world, each with a flag of presence; those of the absent are zeros."""
+    alive = alive_of(timestep)
+    numbers = _as_numbers(Dict(_entries(space)), own, alive.shape)
+    present = jnp.where(
+        alive[..., None], jnp.concatenate([jnp.ones_like(numbers[..., :1]), numbers], -1), 0.0
+    )
+    together = present.reshape(*alive.shape[:-1], 1, -1)
+    return jnp.broadcast_to(together, (*alive.shape, together.shape[-1]))
