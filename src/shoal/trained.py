@@ -144,8 +144,9 @@ def evaluate_run(
       **parameters: of the environment; those not given are the run's own.
     Returns:
       `environment`, `which`, `mode`, `memory` (its duration), `episodes` and, of several agents, `team_return`;
-      `metrics`, of each seed by name (see `evaluate`); `iqm` of the seeds' mean returns and its 95% `interval`; `by_episode`, of trials (see
-      `shoal.runtime.disk.summary.statistics_by_episode`); `rendered`, the drawn `seed` and its `Rendered`.
+      `metrics`, of each seed by name (see `evaluate`); `iqm` of the seeds' mean returns and its 95% `interval`;
+      `by_episode`, of trials (see `shoal.runtime.disk.summary.statistics_by_episode`); `rendered`, the drawn `seed` and
+      its `Rendered`.
     Raises:
       ShoalError: as `load`, `evaluate` and `render`.
     """

@@ -50,7 +50,9 @@ def _check_team(env: Any, agents: int) -> Iterator[Finding]:
     """Check what is declared of several agents: their roles, and what their returns make together."""
     team_return, roles = getattr(env, "team_return", "sum"), getattr(env, "roles", ())
     if team_return not in ("sum", "mean"):
-        yield Finding("protocol", f"team_return is {team_return!r}; 'sum' or 'mean' over agents would be right")
+        yield Finding(
+            "protocol", f"team_return is {team_return!r}; 'sum' or 'mean' over agents would be right"
+        )
     if not isinstance(roles, tuple) or len(roles) not in (0, agents):
         right = f"a tuple of {agents} numbers, one for each agent, or () if all have the same"
         yield Finding("protocol", f"roles is {roles!r}; {right} would be right")
