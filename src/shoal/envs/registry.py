@@ -340,6 +340,7 @@ for _name, _attribute, _limit in (
     ("probe/delay", "probes:DelayedReward", None),
     ("probe/endless", "probes:Endless", None),
     ("probe/observation", "probes:ObservationReward", None),
+    ("probe/team", "team_probe:TeamProbe", None),
 ):
     register(_name, f"shoal.envs.{_attribute}", max_episode_steps=_limit)
 for _name, _constructor, _parameters in grid_names.entries():

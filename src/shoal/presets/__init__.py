@@ -1,7 +1,7 @@
 """Tuned hyper-parameters per environment, as data: a file per environment, a table per algorithm.
 
-`CartPole-v1.toml` has a table `[ppo]` with entries such as `learning_rate = 1e-3`: flat names, for the
-algorithm's config and the run's alike. A table `[trials.ppo]` is for the environment's trials, where an agent
+`CartPole-v1.toml` (or `mpe/Spread-v0.toml`, in a folder) has a table `[ppo]` with entries such as
+`learning_rate = 1e-3`: flat names, for the algorithm's config and the run's alike. A table `[trials.ppo]` is for the environment's trials, where an agent
 learns within its memory, which wants other settings than single episodes do.
 """
 
@@ -28,7 +28,7 @@ def presets_of(environment: str, *, trials: bool = False) -> dict[str, dict[str,
     """All settings kept for an environment, or for its trials, by algorithm; empty if there are none."""
     if environment not in environments():  # so that a name is never used as a path
         return {}
-    file = importlib.resources.files(__name__).joinpath(environment + SUFFIX)
+    file = importlib.resources.files(__name__).joinpath(*(environment + SUFFIX).split("/"))
     tables = tomllib.loads(file.read_text(encoding="utf-8"))
     trial_tables = tables.pop(TRIALS, {})
     return trial_tables if trials else tables
@@ -40,5 +40,8 @@ def _without_chunks(settings: dict[str, Any]) -> dict[str, Any]:
 
 def environments() -> tuple[str, ...]:
     """The environments that presets are kept for, sorted."""
-    names = [file.name for file in importlib.resources.files(__name__).iterdir()]
+    entries = list(importlib.resources.files(__name__).iterdir())
+    folders = [entry for entry in entries if entry.is_dir() and entry.name != "__pycache__"]
+    names = [entry.name for entry in entries]
+    names += [f"{folder.name}/{file.name}" for folder in folders for file in folder.iterdir()]
     return tuple(sorted(name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX)))

@@ -108,8 +108,8 @@ def collect(
       num_steps: T.
       greedy: whether a policy takes its mode instead of a sample.
       save: an .npz file for the whole data, which then passes through the host's memory. It has T+1
-        `observations`, `rewards`, `discounts`, `first` and `last` (and `action_masks`), and T `actions`, with
-        the axes [T, N, ...]: action t was taken at observation t, and led to reward t+1.
+        `observations`, `rewards`, `discounts`, `first` and `last` (and `action_masks` and `alive`), and T `actions`,
+        with the axes [T, N, ...]: action t was taken at observation t, and led to reward t+1.
     Raises:
       ShoalError: the file cannot be written.
     """
@@ -296,7 +296,8 @@ def _recorded_fields(timestep: TimeStep) -> dict[str, PyTree]:
         "first": timestep.first,
         "last": timestep.last,
     }
-    return fields if timestep.action_mask is None else fields | {"action_masks": timestep.action_mask}
+    further = {"action_masks": timestep.action_mask, "alive": timestep.alive}
+    return fields | {name: x for name, x in further.items() if x is not None}
 
 
 def _recorded_steps_per_call(states: EnvironmentStates, environment: Environment, num_steps: int) -> int:
