@@ -1,4 +1,4 @@
-"""A tiny world of three agents with known values: one that ends early, one that comes back, two roles, a hidden state."""
+"""A tiny world of three agents with known values: one ends early, one comes back; two roles, and a hidden state."""
 
 from typing import NamedTuple
 

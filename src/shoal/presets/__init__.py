@@ -1,8 +1,8 @@
 """Tuned hyper-parameters per environment, as data: a file per environment, a table per algorithm.
 
 `CartPole-v1.toml` (or `mpe/Spread-v0.toml`, in a folder) has a table `[ppo]` with entries such as
-`learning_rate = 1e-3`: flat names, for the algorithm's config and the run's alike. A table `[trials.ppo]` is for the environment's trials, where an agent
-learns within its memory, which wants other settings than single episodes do.
+`learning_rate = 1e-3`: flat names, for the algorithm's config and the run's alike. A table `[trials.ppo]` is for the
+environment's trials, where an agent learns within its memory, which wants other settings than single episodes do.
 """
 
 import importlib.resources
