@@ -67,8 +67,7 @@ def test_a_stream_begins_where_the_one_before_has_ended():
 
 def test_what_nobody_may_read_is_replaced_and_what_is_bootstrapped_from_is_not():
     timesteps = world(12, 4, 2)
-    of_streams = streams.as_streams(timesteps)
-    observation = np.asarray(of_streams.observation).reshape(13, 3, 4, 2)
+    observation = np.asarray(streams.as_streams(timesteps).observation)
     given, alive = np.asarray(timesteps.observation), np.asarray(timesteps.alive)
     np.testing.assert_array_equal(observation[alive], given[alive])
     kept = np.asarray(timesteps.last)[..., None] & (np.asarray(timesteps.discount) == 1)

@@ -14,6 +14,7 @@ from shoal import trees
 from shoal.types import Array, PyTree, TimeStep, Trajectory
 
 GLOBAL_STATE = "global_state"  # the entry of an observation that is of the world, and has no axis of agents
+PRESENT = "present"  # the entry that says who takes part, where a network is shown all agents at once
 
 
 def fold(tree: PyTree, axis: int = 0) -> PyTree:
@@ -61,7 +62,7 @@ def as_streams(timestep: TimeStep, absent: Array | None = None) -> TimeStep:
       absent: who took no part at the step before, [..., N, A]; None for nobody.
 
     Returns:
-      the time-step with axes [..., N A].
+      the time-step, whose fields all have the axes [..., N, A]; see `fold`.
     """
     first, last = for_each(timestep.first, timestep), for_each(timestep.last, timestep)
     observation, mask = observations_of_agents(timestep), timestep.action_mask
@@ -72,18 +73,14 @@ def as_streams(timestep: TimeStep, absent: Array | None = None) -> TimeStep:
         observation = trees.where(is_read, observation, jax.tree.map(jnp.zeros_like, observation))
         mask = trees.where(timestep.alive, mask, jax.tree.map(jnp.ones_like, mask))
         last = last | ~timestep.alive
-    axis = timestep.last.ndim - 1
-    observation, reward, discount, first, last, mask = fold(
-        (observation, timestep.reward, timestep.discount, first, last, mask), axis
-    )
-    return TimeStep(observation, reward, discount, first, last, mask)
+    return TimeStep(observation, timestep.reward, timestep.discount, first, last, mask)
 
 
 def trajectory_of_streams(trajectory: Trajectory, absent: Array | None = None) -> Trajectory:
-    """Return a trajectory [T, N, A, ...] as one of streams, [T, N A, ...].
+    """Return a trajectory whose time-steps are those of streams; see `as_streams`.
 
     Args:
-      trajectory: of N worlds of A agents.
+      trajectory: of N worlds of A agents, [T, N, A, ...].
       absent: who took no part before the first step, [N, A]; None for nobody.
     """
     timesteps = trajectory.timesteps
@@ -91,9 +88,10 @@ def trajectory_of_streams(trajectory: Trajectory, absent: Array | None = None) -
     if timesteps.alive is not None:
         before = jnp.zeros_like(timesteps.alive[0]) if absent is None else absent
         missing = jnp.concatenate([before[None], ~timesteps.alive[:-1]])
-    return Trajectory(
-        as_streams(timesteps, missing),
-        fold(trajectory.actions, 1),
-        fold(trajectory.extras, 1),
-        fold(trajectory.memory),
-    )
+    return trajectory._replace(timesteps=as_streams(timesteps, missing))
+
+
+def fold_trajectory(trajectory: Trajectory) -> Trajectory:
+    """Join the axes of worlds and agents: [T, N, A, ...] to [T, N A, ...], and in the memory [N A, ...]."""
+    timesteps, actions, extras = fold((trajectory.timesteps, trajectory.actions, trajectory.extras), 1)
+    return Trajectory(timesteps, actions, extras, fold(trajectory.memory))

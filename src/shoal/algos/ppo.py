@@ -81,9 +81,10 @@ def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorit
         spec.action_space, networks.distribution_of(config.network), config.action_scaling
     )
 
-    def init(key: Array, num_envs: int) -> Learner:
+    def init(key: Array, num_envs: int | tuple[int, ...]) -> Learner:
         network = config.network.build(spec, key)
         parts, _ = optimisers.split_parameters(config.optimization, network, is_split=config.is_split)
+        batch_shape = (num_envs,) if isinstance(num_envs, int) else num_envs
         example = spaces.zeros(spec.observation_space)
         shared = Shared(
             network=network,
@@ -93,7 +94,7 @@ def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorit
             learning_rate_scale=jnp.ones(()),
             kl_coef=jnp.asarray(config.kl_coef, jnp.float32),
         )
-        return Learner(shared, memories.initial_local(config, spec, num_envs))
+        return Learner(shared, memories.initial_local(config, spec, batch_shape))
 
     def memory(batch_shape: tuple[int, ...]) -> PyTree:
         return memories.initial(config, spec, batch_shape)
@@ -200,7 +201,9 @@ def prepare(
 
     inputs, replayed = replay_rollout(config, spec, learner, trajectory)
     value = replayed.value
-    gae = jax.vmap(returns.gae, in_axes=(1, 1, 1, 1, 1, None, 1), out_axes=1)
+    gae: Callable = returns.gae
+    for _ in range(weight.ndim - 1):
+        gae = jax.vmap(gae, in_axes=(1, 1, 1, 1, 1, None, 1), out_axes=1)
     advantage = gae(reward, discount, after.last, value[:-1], value[1:], config.gae_lambda, weight)
     target = advantage + value[:-1]
     if config.norm_adv == "batch":

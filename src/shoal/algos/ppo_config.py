@@ -133,8 +133,8 @@ class PPOConfig(settings.Nested):
         config = self.with_critic_defaults()
         if spec.num_agents == 1:
             return ppo(config, spec, axis)
-        view, sets = self.agents.view(spec), self.agents.sets(spec)
-        return over_agents(lambda of_agent: ppo(config, of_agent, axis), view, sets)
+        view, sets = self.agents.view(spec, self.is_joint), self.agents.sets(spec)
+        return over_agents(lambda of_agent: ppo(config, of_agent, axis), view, sets, joint=self.is_joint)
 
     def resolved(self) -> "PPOConfig":
         """Makes explicit what is implied: switches that a setting turns on, and what depends on the machine.
@@ -173,6 +173,11 @@ class PPOConfig(settings.Nested):
         return any(critic is not None for critic, _ in pairs)
 
     @property
+    def is_joint(self) -> bool:
+        """Whether the network is shown all agents of a world at once, so that a row is a step of a world."""
+        return networks.sees_all_agents(self.network)
+
+    @property
     def is_split(self) -> bool:
         """Whether the critic's parameters are updated apart from the actor's."""
         return self.optimization.separate_updates or self.kl_stop
@@ -183,10 +188,10 @@ class PPOConfig(settings.Nested):
         if spec.num_agents == 1:
             checks.check_ppo(config, spec, num_envs, num_steps)
             return
-        self.agents.validate(spec)
-        of_agent = self.agents.view(spec).spec_of_agent
+        self.agents.validate(spec, self.is_joint)
+        of_agent = self.agents.view(spec, self.is_joint).spec_of_agent
         for agents in self.agents.sets(spec).members:
-            checks.check_ppo(config, of_agent, num_envs * len(agents), num_steps)
+            checks.check_ppo(config, of_agent, num_envs * (1 if self.is_joint else len(agents)), num_steps)
 
     @staticmethod
     def upgraded(saved: Mapping[str, Any], schema: int) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from shoal.envs import Wrapper, environment
 from shoal.envs.team_probe import ALIVE, STEPS, TeamProbe
 from shoal.errors import ShoalError
 from shoal.runtime.evaluation import play_episodes
-from shoal.settings import with_settings
+from shoal.settings import with_choices, with_settings
 from shoal.spaces import Box, Discrete, MultiDiscrete
 from shoal.types import Clock, Keys, Learner, restart, spec_of, transition
 
@@ -25,7 +25,8 @@ SMALL = {"hidden_sizes": (8,), "num_minibatches": 2, "update_epochs": 2}
 
 
 def config_of(**settings):
-    return with_settings(PPOConfig(), **SMALL | settings).resolved()
+    given = SMALL | settings
+    return with_settings(with_choices(PPOConfig(), given), **given).resolved()
 
 
 def train(env, config, updates=3, num_envs=3, num_steps=8, **settings):
@@ -50,6 +51,7 @@ VARIANTS = {
     "normalised": {"norm_obs": True, "norm_reward": True, "norm_adv": "batch"},
     "state": {"critic_input": "state"},
     "everybody": {"critic_input": "everybody", "agent_id": True},
+    "joint": {"network": "shoal.nets.joint:JointActorCritic", "attention_heads": 2, "norm_reward": True},
     "state and own": {"critic_input": "state_and_own", "core": "lstm", "core_size": 4, "num_minibatches": 1},
 }
 
@@ -64,11 +66,6 @@ def test_what_an_absent_agent_holds_is_never_read(name):
     assert_equal(results[0][1], results[1][1])  # metrics
     assert int(results[1][0].fault[0]) == -1
     assert all(np.isfinite(x).all() for x in values(first).values() if x.dtype == np.float32)
-
-
-def advantages_of_definition(env, config, population, num_steps):
-    """The advantages of a rollout by the definition, agent by agent, with Python's loops."""
-    raise NotImplementedError
 
 
 def test_known_values_are_found_with_the_state_and_not_without():
@@ -103,7 +100,7 @@ def critic_values(network, view):
         timestep = timestep._replace(observation=env._observe(state))
         for step in range(STEPS):
             batch = jax.tree.map(lambda x: x[None], timestep)
-            shown = streams.as_streams(view.of_critics(batch))
+            shown = streams.fold(streams.as_streams(view.of_critics(batch)))
             value = network.value(shown.observation)
             yield from ((agent, step, sign, float(value[agent])) for agent in range(3) if ALIVE[step, agent])
             state, timestep = env.step(state, jnp.asarray([1, 1, 2]), jax.random.key(1))
@@ -216,6 +213,7 @@ def test_advantages_are_those_of_each_agent_by_the_definition():
     of_streams = streams.trajectory_of_streams(
         trajectory._replace(timesteps=view.of_critics(trajectory.timesteps), extras=trajectory.extras[0])
     )
+    of_streams = streams.fold_trajectory(of_streams)
     learner = config.algorithm(spec_of(env)).init(jax.random.key(3), num_envs)
     of_agent = view.spec_of_agent
     inner = Learner(learner.shared, streams.fold(learner.local))

@@ -62,12 +62,12 @@ def pack(memory: Memory) -> PyTree:
     return memory if jax.tree.leaves(memory.carry) else memory.noise
 
 
-def initial_local(config: Any, spec: EnvSpec, num_envs: int) -> Array | Local:
+def initial_local(config: Any, spec: EnvSpec, batch_shape: tuple[int, ...]) -> Array | Local:
     """Make the learner's data of each environment before its first step."""
-    discounted = jnp.zeros((num_envs,))
+    discounted = jnp.zeros(batch_shape)
     if not is_recurrent(config):
         return discounted
-    return pack_local(Local(discounted, _initial_memories(config.network, spec, (num_envs,)).critic))
+    return pack_local(Local(discounted, _initial_memories(config.network, spec, batch_shape).critic))
 
 
 def unpack_local(local: Array | Local) -> Local:

@@ -8,6 +8,7 @@ import dataclasses
 from typing import Any, ClassVar, Literal, Protocol
 
 from shoal import settings, trees
+from shoal.algos.agents.joint import JointNetwork
 from shoal.arguments import LARGEST_INDEX
 from shoal.errors import ShoalError
 from shoal.imports import import_name, import_object
@@ -257,7 +258,10 @@ class NetworkClass:
 
 
 # Names by which Shoal's own networks are chosen, in configs of earlier versions too.
-OWN = {"shoal.nets.actor_critic:ActorCritic": NetworkConfig}
+OWN = {
+    "shoal.nets.actor_critic:ActorCritic": NetworkConfig,
+    "shoal.nets.joint:JointActorCritic": JointNetwork,
+}
 
 
 def choose(network: Any) -> Any:
@@ -299,6 +303,11 @@ def name_of(network: Any) -> Any:
 def has_memory(network: NetworkSettings) -> bool:
     """Report whether a network carries a memory: Shoal's own with a core, another if it declares so."""
     return bool(getattr(network, "has_memory", False))
+
+
+def sees_all_agents(network: NetworkSettings) -> bool:
+    """Report whether a network is shown all agents of a world at once, [..., A]: one that declares so."""
+    return bool(getattr(network, "sees_all_agents", False))
 
 
 def shows(network: NetworkSettings, name: str) -> bool:

@@ -1,7 +1,8 @@
 """Independent learners (de Witt et al. 2020, arXiv:2011.09533): an algorithm for one agent, for each of several.
 
 Each agent of each world is a stream (`shoal.streams`). A set of agents that share parameters is trained as one agent
-in that many more environments; agents or roles with parameters of their own are several such sets.
+in that many more environments; agents or roles with parameters of their own are several such sets. An algorithm whose
+network is shown all agents of a world at once keeps their axis: the batch of one agent, [N], is then [N, A].
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -79,7 +80,9 @@ class Sets(NamedTuple):
         return [key] if self.is_one else [jax.random.fold_in(key, k) for k in range(len(self.members))]
 
 
-def over_agents(make: Callable[[EnvSpec], Algorithm], view: View, sets: Sets) -> Algorithm:
+def over_agents(
+    make: Callable[[EnvSpec], Algorithm], view: View, sets: Sets, *, joint: bool = False
+) -> Algorithm:
     """Make an algorithm for several agents of one for a single agent.
 
     Args:
@@ -87,13 +90,21 @@ def over_agents(make: Callable[[EnvSpec], Algorithm], view: View, sets: Sets) ->
       view: what the agents and their critics are shown.
       sets: the agents that share parameters. What an algorithm computes over its batch, such as the moments of
         advantages, is computed over the agents of a set.
+      joint: whether the algorithm is given the agents of a world along an axis of their own, [N, A]. Its `init` is then
+        given the shape (N, A) in place of N.
     """
     algorithm = make(view.spec_of_agent)
     sizes = [len(agents) for agents in sets.members]
 
+    def fold(tree: PyTree) -> PyTree:
+        return tree if joint else streams.fold(tree)
+
+    def unfold(tree: PyTree, size: int) -> PyTree:
+        return tree if joint else streams.unfold(tree, size)
+
     def init(key: Array, num_envs: int) -> Learner:
         learners = [
-            algorithm.init(own_key, num_envs * size)
+            algorithm.init(own_key, (num_envs, size) if joint else num_envs * size)
             for own_key, size in zip(sets.keys(key), sizes, strict=True)
         ]
         return _joined(learners)
@@ -115,9 +126,9 @@ def over_agents(make: Callable[[EnvSpec], Algorithm], view: View, sets: Sets) ->
         results = []
         arguments = (sets.each(policy), memories, absents, sets.timesteps(view.of_actors(timestep)))
         for part, own, absent, timesteps, own_key in zip(*arguments, sets.keys(key), strict=True):
-            of_streams = streams.as_streams(timesteps, absent)
-            results.append(algorithm.act(part, streams.fold(own), of_streams, own_key, greedy=greedy))
-        unfolded = [streams.unfold(result, size) for result, size in zip(results, sizes, strict=True)]
+            of_streams = fold(streams.as_streams(timesteps, absent))
+            results.append(algorithm.act(part, fold(own), of_streams, own_key, greedy=greedy))
+        unfolded = [unfold(result, size) for result, size in zip(results, sizes, strict=True)]
         memories, actions, extras = zip(*unfolded, strict=True)
         after = Memory(memories, ~streams.alive_of(timestep)) if jax.tree.leaves(memories) else ()
         return after, sets.join(actions, 1), extras
@@ -132,6 +143,7 @@ def over_agents(make: Callable[[EnvSpec], Algorithm], view: View, sets: Sets) ->
         for k, part in enumerate(_split(learner)):
             own = Trajectory(timesteps[k], actions[k], trajectory.extras[k], memories[k])
             of_streams = streams.trajectory_of_streams(own, absents[k])
+            of_streams = of_streams if joint else streams.fold_trajectory(of_streams)
             own_keys = Keys(sets.keys(keys.shared)[k], sets.keys(keys.local)[k])
             result = algorithm.update(part, of_streams, own_keys, clock)
             learners.append(result[0])
@@ -159,10 +171,10 @@ def over_agents(make: Callable[[EnvSpec], Algorithm], view: View, sets: Sets) ->
 
     def _split(learner: Learner) -> list[Learner]:
         shared, local = sets.each(learner.shared), sets.each(learner.local)
-        return [Learner(x, streams.fold(y)) for x, y in zip(shared, local, strict=True)]
+        return [Learner(x, fold(y)) for x, y in zip(shared, local, strict=True)]
 
     def _joined(learners: Sequence[Learner]) -> Learner:
-        local = [streams.unfold(x.local, size) for x, size in zip(learners, sizes, strict=True)]
+        local = [unfold(x.local, size) for x, size in zip(learners, sizes, strict=True)]
         return Learner(sets.all(x.shared for x in learners), sets.all(local))
 
     def _parts(memory: PyTree) -> tuple[Sequence[PyTree], Sequence[Array | None]]:

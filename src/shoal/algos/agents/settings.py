@@ -29,9 +29,9 @@ class AgentsConfig:
     """Shows the critic the agent's own observation, the state of the world, the observations of all agents, or the
     state with the agent's own observation and number."""
 
-    def view(self, spec: EnvSpec) -> View:
-        """Return what the agents of a world and their critics are shown."""
-        return View(spec, self.agent_id, self.critic_input)
+    def view(self, spec: EnvSpec, is_joint: bool = False) -> View:
+        """Return what the agents of a world and their critics are shown, one by one or at once."""
+        return View(spec, self.agent_id, self.critic_input, is_joint)
 
     def sets(self, spec: EnvSpec) -> Sets:
         """Return the agents that share parameters."""
@@ -43,12 +43,17 @@ class AgentsConfig:
         roles = spec.roles or (0,) * spec.num_agents
         return Sets(tuple(tuple(k for k in agents if roles[k] == role) for role in sorted(set(roles))))
 
-    def validate(self, spec: EnvSpec) -> None:
-        """Require that the settings fit the world.
+    def validate(self, spec: EnvSpec, is_joint: bool = False) -> None:
+        """Require that the settings fit the world, and a network that is shown all agents at once.
 
         Raises:
           ShoalError: the roles do not cover all agents, there are none, or the critic is to be shown what is not there.
         """
+        if is_joint and (self.parameters != "shared" or self.critic_input != "own"):
+            raise ShoalError(
+                f"parameters={self.parameters!r} and critic_input={self.critic_input!r} must be 'shared' and 'own' "
+                "with a network that is shown all agents at once."
+            )
         if spec.roles and len(spec.roles) != spec.num_agents:
             raise ShoalError(
                 f"roles={spec.roles} are {len(spec.roles)}, and num_agents={spec.num_agents}; give each agent one."
@@ -58,4 +63,4 @@ class AgentsConfig:
                 f"parameters='role' needs agents of several roles, and roles={spec.roles} of the world are "
                 "not; parameters='agent' gives each agent its own."
             )
-        self.view(spec).check()
+        self.view(spec, is_joint).check()

@@ -9,7 +9,7 @@ import numpy as np
 
 from shoal.errors import ShoalError
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete, Space
-from shoal.streams import GLOBAL_STATE, alive_of, observations_of_agents
+from shoal.streams import GLOBAL_STATE, PRESENT, alive_of, observations_of_agents
 from shoal.types import Array, EnvSpec, PyTree, TimeStep, without_entries
 
 OWN = "observation"  # the entry of an agent's own observation, where that is no dictionary
@@ -23,11 +23,13 @@ class View(NamedTuple):
       spec: of the world.
       agent_id: whether the agent is shown its own number, one-hot.
       critic_input: "own", "state", "everybody" or "state_and_own".
+      says_who_is_present: whether there is an entry that says who takes part.
     """
 
     spec: EnvSpec
     agent_id: bool
     critic_input: str
+    says_who_is_present: bool = False
 
     @property
     def spec_of_agent(self) -> EnvSpec:
@@ -35,6 +37,8 @@ class View(NamedTuple):
         entries = {name: x for name, x in _entries(self.spec.observation_space).items() if self._shows(name)}
         critic_only = {name for name in self.spec.critic_only if name in entries}
         own = [space for name, space in entries.items() if name not in critic_only]
+        if self.says_who_is_present:
+            entries[PRESENT] = Box(0.0, 1.0, (1,))
         if self._has_identity:
             entries[IDENTITY] = Box(0.0, 1.0, (self.spec.num_agents,))
             critic_only |= set() if self.agent_id else {IDENTITY}
@@ -50,6 +54,8 @@ class View(NamedTuple):
     def of_actors(self, timestep: TimeStep) -> TimeStep:
         """Return the time-step as the agents are shown it, [..., N, A, ...], without what only critics are."""
         shown = without_entries(dict(_entries(timestep.observation)), self.spec.critic_only)
+        if self.says_who_is_present:
+            shown[PRESENT] = _presence(timestep)
         if self.agent_id:
             shown[IDENTITY] = self._identities(timestep)
         return timestep._replace(observation=shown if self._is_dictionary else shown[OWN])
@@ -58,7 +64,9 @@ class View(NamedTuple):
         """Return the time-step with all that agents and their critics are shown, [..., N, A, ...]."""
         observation = _entries(observations_of_agents(timestep))
         shown = {name: x for name, x in observation.items() if self._shows(name)}
-        own = without_entries(shown, self.spec.critic_only)
+        own = without_entries(dict(shown), self.spec.critic_only)
+        if self.says_who_is_present:
+            shown[PRESENT] = _presence(timestep)
         if self._has_identity:
             shown[IDENTITY] = self._identities(timestep)
         if self.critic_input == "everybody":
@@ -88,7 +96,7 @@ class View(NamedTuple):
 
     @property
     def _is_dictionary(self) -> bool:
-        is_extended = self._has_identity or self.critic_input == "everybody"
+        is_extended = self._has_identity or self.says_who_is_present or self.critic_input == "everybody"
         return is_extended or isinstance(self.spec.observation_space, Dict)
 
     def _identities(self, timestep: TimeStep) -> Array:
@@ -99,6 +107,10 @@ class View(NamedTuple):
 def _entries(observation: Any) -> dict[str, Any]:
     """Return an observation, or its space, as a dictionary of entries."""
     return dict(observation) if isinstance(observation, Mapping) else {OWN: observation}
+
+
+def _presence(timestep: TimeStep) -> Array:
+    return alive_of(timestep)[..., None].astype(jnp.float32)
 
 
 def _num_numbers(space: Space) -> int:

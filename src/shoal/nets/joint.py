@@ -1,0 +1,99 @@
+"""A network that is shown all agents of a world at once: attention between them, a distribution and a value for each.
+
+The agents are the axis before the last of its observations, [..., A, features]; all have the same parameters, and
+their order means nothing, unless their observations tell it.
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from shoal.nets.encoders import DEFAULT_LAYERS, Encoder, EncoderLayers
+from shoal.nets.heads import head_for
+from shoal.nets.mlp import MLP
+from shoal.streams import PRESENT
+from shoal.types import EnvSpec, PyTree
+
+Array = jax.Array
+
+
+class AgentAttention(nnx.Module):
+    """What each agent is told by the others: one layer of attention with several heads (Vaswani et al. 2017).
+
+    Args:
+      width: of the features of each agent, a multiple of `heads`.
+      heads: their number.
+      key: a JAX key.
+    """
+
+    def __init__(self, width: int, heads: int, *, key: Array):
+        in_key, out_key = jax.random.split(key)
+        self.heads = heads
+        self.projection = MLP(width, (), 3 * width, key=in_key)
+        self.output = MLP(width, (), width, key=out_key)
+
+    def __call__(self, features: Array, present: Array) -> Array:
+        """Features [..., A, width] and who takes part [..., A] -> what each is told, [..., A, width]."""
+        split = self.projection(features).reshape(*features.shape[:-1], self.heads, 3, -1)
+        query, key, value = (split[..., k, :] for k in range(3))
+        logits = jnp.einsum("...ihd,...jhd->...hij", query, key) / math.sqrt(query.shape[-1])
+        logits = jnp.where(present[..., None, None, :], logits, jnp.finfo(logits.dtype).min)
+        told = jnp.einsum("...hij,...jhd->...ihd", jax.nn.softmax(logits, axis=-1), value)
+        return self.output(told.reshape(features.shape))
+
+
+class JointActorCritic(nnx.Module):
+    """A torso for each agent, attention between them, and heads of the policy and the value for each.
+
+    Args:
+      spec: of one agent; its observations have an entry that says who takes part.
+      sizes: hidden layers of the torso, at least one.
+      heads: of the attention; they divide the last of `sizes`.
+      activation: a name in `shoal.nets.activations.ACTIVATIONS`.
+      distribution, encoder, encoder_layers: as of `shoal.nets.actor_critic.Actor`.
+      key: a JAX key.
+    """
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        *,
+        sizes: tuple[int, ...] = (64, 64),
+        heads: int = 4,
+        activation: str = "tanh",
+        distribution: str = "auto",
+        encoder: str = "flatten",
+        encoder_layers: EncoderLayers = DEFAULT_LAYERS,
+        key: Array,
+    ):
+        keys = jax.random.split(key, 5)
+        style: dict[str, Any] = dict(activation=activation)
+        self.encoder = Encoder(spec.observation_space, encoder, encoder_layers, key=keys[0], **style)
+        self.torso = MLP(self.encoder.num_features, sizes, key=keys[1], **style)
+        self.attention = AgentAttention(sizes[-1], heads, key=keys[2])
+        self.head = head_for(spec.action_space, distribution)
+        width = 2 * sizes[-1]
+        self.actor_mlp = MLP(width, sizes[-1:], self.head.num_inputs, out_scale=0.01, key=keys[3], **style)
+        self.critic_mlp = MLP(width, sizes[-1:], 1, key=keys[4], **style)
+
+    def features(self, observation: PyTree) -> Array:
+        """Observations with axes [..., A] -> [..., A, 2 width]: an agent's own features and what it is told."""
+        own = self.torso(self.encoder(observation))
+        present = observation[PRESENT][..., 0] > 0
+        return jnp.concatenate([own, self.attention(own, present)], axis=-1)
+
+    def policy_and_value(self, observation: PyTree, action_mask: Array | None = None) -> tuple[Any, Array]:
+        """Observations with axes [..., A] -> a distribution and a value for each agent, [..., A]."""
+        features = self.features(observation)
+        return self.head(self.actor_mlp(features), action_mask), self.critic_mlp(features)[..., 0]
+
+    def policy(self, observation: PyTree, action_mask: Array | None = None) -> Any:
+        """Observations with axes [..., A] -> a distribution for each agent."""
+        return self.head(self.actor_mlp(self.features(observation)), action_mask)
+
+    def value(self, observation: PyTree) -> Array:
+        """Observations with axes [..., A] -> values [..., A]."""
+        return self.critic_mlp(self.features(observation))[..., 0]
