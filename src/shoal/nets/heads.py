@@ -21,6 +21,7 @@ from shoal.ops.distributions import (
     Deterministic,
     MultiCategorical,
     Normal,
+    Restricted,
     TanhNormal,
     masked,
 )
@@ -114,19 +115,19 @@ class NormalHead(nnx.Module):
             scale = jnp.broadcast_to(jnp.exp(self.log_std), loc.shape)
         return loc, self.minimum_std + scale
 
-    def __call__(self, x: Array, action_mask: Array | None = None) -> Normal:
-        """Make a Normal over [..., size] from [..., num_inputs]."""
-        _reject_mask(self, action_mask)
-        return Normal(*self.loc_and_scale(x))
+    def __call__(self, x: Array, action_mask: Array | None = None) -> Normal | Restricted:
+        """Make a Normal over [..., size] from [..., num_inputs]; with a mask, over the entries where it is true."""
+        return _restrict(Normal(*self.loc_and_scale(x)), action_mask)
 
 
 class TanhNormalHead(NormalHead):
     """A diagonal Normal squashed into [-1, 1] by tanh; its arguments are `NormalHead`'s."""
 
-    def __call__(self, x: Array, action_mask: Array | None = None) -> TanhNormal:  # type: ignore[override]
-        """Make a TanhNormal on [-1, 1], over [..., size], from [..., num_inputs]."""
-        _reject_mask(self, action_mask)
-        return TanhNormal(*self.loc_and_scale(x))
+    def __call__(  # type: ignore[override]
+        self, x: Array, action_mask: Array | None = None
+    ) -> TanhNormal | Restricted:
+        """Make a TanhNormal on [-1, 1] in the same way."""
+        return _restrict(TanhNormal(*self.loc_and_scale(x)), action_mask)
 
 
 class BetaHead(nnx.Module):
@@ -140,13 +141,13 @@ class BetaHead(nnx.Module):
         self.size = size
         self.num_inputs = 2 * size
 
-    def __call__(self, x: Array, action_mask: Array | None = None) -> Beta:
-        """Make a Beta on [-1, 1], over [..., size], from [..., 2 size] of any floating dtype."""
-        _reject_mask(self, action_mask)
+    def __call__(self, x: Array, action_mask: Array | None = None) -> Beta | Restricted:
+        """Make a Beta on [-1, 1], over [..., size], from [..., 2 size] of any floating dtype, in the same way."""
         x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
         # Below -16 softplus is rounded to 0: the parameter is then the least number above 1.
         parameters = jnp.maximum(1.0 + jax.nn.softplus(x), 1.0 + jnp.finfo(x.dtype).eps)
-        return Beta(parameters[..., : self.size], parameters[..., self.size :], low=-1.0, high=1.0)
+        beta = Beta(parameters[..., : self.size], parameters[..., self.size :], low=-1.0, high=1.0)
+        return _restrict(beta, action_mask)
 
 
 class GSDEHead(nnx.Module):
@@ -282,11 +283,16 @@ def _apply_mask(distribution: Any, action_mask: Array | None) -> Any:
     return distribution if action_mask is None else masked(distribution, action_mask)
 
 
+def _restrict(distribution: Any, action_mask: Array | None) -> Any:
+    """Restrict a distribution over the numbers of a Box to those that an agent's role has."""
+    return distribution if action_mask is None else Restricted(distribution, action_mask)
+
+
 def _reject_mask(head: nnx.Module, action_mask: Array | None) -> None:
     if action_mask is not None:
         raise ShoalError(
             f"action_mask of shape {action_mask.shape} was given to a {type(head).__name__}, which takes "
-            "no mask; an environment with a Box action space must leave it None."
+            "no mask."
         )
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from typing import Any
 
 import jax
@@ -120,7 +121,7 @@ class TrainedPolicy:
         check_memory(memory, size, self._memory_structure)
         if action_mask is not None:
             batch_shape = () if is_single else (size,)
-            action_mask = as_mask(action_mask, spec.action_space, (*batch_shape, *agents))
+            action_mask = as_mask(action_mask, spec.action_space, (*batch_shape, *agents), spec.roles)
             action_mask = jax.tree.map(lambda x: x[None], action_mask) if is_single else action_mask
         fields: dict[str, Any] = {  # NumPy arrays, which are transferred in one call
             "reward": as_batch("reward", reward, np.float32, size, agents),
@@ -247,7 +248,20 @@ def as_batch(name: str, value: Any, dtype: Any, size: int, agents: tuple[int, ..
     return array
 
 
-def as_mask(mask: PyTree, space: Space, batch_shape: tuple[int, ...], name: str = "action_mask") -> PyTree:
+def _choices(space: Space) -> tuple[int, ...]:
+    """Return the number of actions in each part of a mask; of a Box that of its numbers."""
+    if isinstance(space, Box):
+        return (math.prod(space.shape),)
+    return (space.n,) if isinstance(space, Discrete) else space.nvec  # type: ignore[union-attr]
+
+
+def as_mask(
+    mask: PyTree,
+    space: Space,
+    batch_shape: tuple[int, ...],
+    roles: tuple[int, ...] = (),
+    name: str = "action_mask",
+) -> PyTree:
     """Convert a mask, given as numbers or lists, to boolean arrays.
 
     Raises:
@@ -257,10 +271,15 @@ def as_mask(mask: PyTree, space: Space, batch_shape: tuple[int, ...], name: str 
     if isinstance(space, Dict):
         if not isinstance(mask, dict) or not set(mask) <= set(space):
             raise ShoalError(f"{name} must be a dictionary with entries among {', '.join(space)}.")
-        return {key: as_mask(part, space[key], batch_shape, f"{name}[{key!r}]") for key, part in mask.items()}
-    if not isinstance(space, Discrete | MultiDiscrete):
+        return {
+            key: as_mask(part, space[key], batch_shape, roles, f"{name}[{key!r}]")
+            for key, part in mask.items()
+        }
+    is_of_roles = isinstance(space, Box) and len(set(roles)) > 1
+    if not isinstance(space, Discrete | MultiDiscrete) and not is_of_roles:
         raise ShoalError(f"{name} was given, but {space} has no single actions to mask; leave it out.")
-    expected = (*batch_shape, space.n if isinstance(space, Discrete) else sum(space.nvec))
+    sizes = _choices(space)
+    expected = (*batch_shape, sum(sizes))
     try:
         array = np.asarray(mask, bool)
     except ValueError as error:  # lists of different lengths
@@ -270,7 +289,6 @@ def as_mask(mask: PyTree, space: Space, batch_shape: tuple[int, ...], name: str 
             f"{name} has shape {array.shape}; for {space} it must be of shape {expected}, one entry an action"
             f"{' and one row an observation' if batch_shape else ''}."
         )
-    sizes = (space.n,) if isinstance(space, Discrete) else space.nvec
     for index, part in enumerate(np.split(array, np.cumsum(sizes)[:-1], axis=-1)):
         if not part.any(-1).all():
             row = f"[{int(np.argmin(part.any(-1)))}]" if batch_shape else ""

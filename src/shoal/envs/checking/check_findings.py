@@ -32,6 +32,7 @@ RULES = {
     "truncation": "a time limit terminates the episode (discount 0) where it should truncate it",
     "termination": "no end has discount 0, although the actions decide when episodes end",
     "action-mask": "the action mask has the wrong shape or dtype, or leaves no action",
+    "alive": "`alive` and the discount of an agent do not agree",
     "agents": "the number of agents is not `num_agents` everywhere",
     "info-changes": "the entries of `info` change between reset and step",
     "info-summary": "`info_summaries` names an unknown reduction or an entry that `info` lacks",

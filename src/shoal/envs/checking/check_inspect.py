@@ -18,11 +18,13 @@ def check_timesteps(env: Any, timesteps: Any, offset: int) -> Iterator[Finding]:
     alive = _alive_agents(env, timesteps)
     for path, space, value in observation_leaves(env.observation_space, timesteps.observation):
         yield from _check_observed(path, space, value, alive, offset)
-    yield from _check_reward(timesteps.reward, offset)
+    yield from _check_reward(timesteps.reward, _acted(alive), offset)
     yield from _check_info(timesteps.info, alive, offset)
-    yield from _check_discount(env, timesteps, offset)
+    yield from _check_discount(env, timesteps, alive, offset)
     if timesteps.action_mask is not None:
-        for path, mask, sizes in mask_parts(env.action_space, timesteps.action_mask):
+        for path, mask, sizes in mask_parts(
+            env.action_space, timesteps.action_mask, getattr(env, "roles", ())
+        ):
             # The mask of a last time-step is not used, since its action is ignored.
             yield from _check_mask(path, mask, sizes, alive & ~_expand_like(timesteps.last, alive), offset)
 
@@ -92,8 +94,13 @@ def _describe_step(index: np.ndarray, offset: int) -> str:
     return f"after {step} random step{'' if step == 1 else 's'}" if step else "after reset"
 
 
-def _check_reward(reward: np.ndarray, offset: int) -> Iterator[Finding]:
-    wrong = ~np.isfinite(reward)
+def _acted(alive: np.ndarray) -> np.ndarray:
+    """Return who took part at the step before, whose rewards and discounts count; before the first who does in it."""
+    return np.concatenate([alive[:, :1], alive[:, :-1]], axis=1)
+
+
+def _check_reward(reward: np.ndarray, acted: np.ndarray, offset: int) -> Iterator[Finding]:
+    wrong = ~np.isfinite(reward) & acted
     if wrong.any():
         yield Finding(
             "not-finite",
@@ -119,9 +126,10 @@ def _check_info(info: Any, alive: np.ndarray, offset: int) -> Iterator[Finding]:
             )
 
 
-def _check_discount(env: Any, timesteps: Any, offset: int) -> Iterator[Finding]:
+def _check_discount(env: Any, timesteps: Any, alive: np.ndarray, offset: int) -> Iterator[Finding]:
     discount, last = timesteps.discount, timesteps.last
-    wrong = (discount != 0) & (discount != 1)
+    acted = _acted(alive)
+    wrong = (discount != 0) & (discount != 1) & acted
     if wrong.any():
         right = "0 where the episode terminated and else 1 would be right (gamma belongs to the algorithm)"
         yield Finding("discount", f"{_describe_first('the discount', discount, wrong, offset)}; {right}")
@@ -131,6 +139,18 @@ def _check_discount(env: Any, timesteps: Any, offset: int) -> Iterator[Finding]:
             when = _describe_step(_earliest_index(wrong), offset)
             right = "with `last` True, or a discount of 1, it would be right"
             yield Finding("discount", f"the discount {when} is 0 although `last` is False; {right}")
+    else:
+        goes_on = ~_expand_like(last, alive)
+        wrong = acted & ~alive & (discount == 1) & goes_on
+        if wrong.any():
+            when = _describe_step(_earliest_index(wrong), offset)
+            right = "0 would be right: a single agent ends for good, and only the world as a whole is cut"
+            yield Finding("alive", f"an agent is no longer alive {when}, and its discount is 1; {right}")
+        wrong = alive & (discount == 0) & goes_on & acted
+        if wrong.any():
+            when = _describe_step(_earliest_index(wrong), offset)
+            right = "`alive` False would be right, or a discount of 1"
+            yield Finding("alive", f"the discount of an agent {when} is 0 although it is alive; {right}")
 
 
 def _check_mask(

@@ -1,5 +1,6 @@
 """Checks that trace the environment without running it: structure, shapes, dtypes, and repeatability."""
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -292,17 +293,22 @@ def observation_leaves(space: Any, tree: Any, path: str = "observation") -> Iter
 
 
 def mask_parts(
-    space: Any, mask: Any, path: str = "action_mask"
+    space: Any, mask: Any, roles: tuple[int, ...] = (), path: str = "action_mask"
 ) -> Iterator[tuple[str, Any, tuple[int, ...]]]:
-    """Yield (path, mask, sizes) for each space that can be masked; no sizes where it cannot be."""
+    """Yield (path, mask, sizes) for each space that can be masked; no sizes where it cannot be.
+
+    The mask of a Box says which of its entries the role of an agent has, where there are several.
+    """
     if isinstance(space, Dict) and isinstance(mask, Mapping):
         for name, part in mask.items():
             inner = f"{path}[{name!r}]"
-            yield from mask_parts(space[name], part, inner) if name in space else [(inner, part, ())]
+            yield from mask_parts(space[name], part, roles, inner) if name in space else [(inner, part, ())]
     elif isinstance(space, Discrete):
         yield path, mask, (space.n,)
     elif isinstance(space, MultiDiscrete):
         yield path, mask, space.nvec
+    elif isinstance(space, Box) and len(set(roles)) > 1:
+        yield path, mask, (math.prod(space.shape),)
     elif isinstance(space, Box | Dict):
         yield path, mask, ()
 
@@ -311,7 +317,7 @@ def _check_mask(env: Any, method: str, mask: Any) -> Iterator[Finding]:
     if mask is None:
         return
     agents = (env.num_agents,) if env.num_agents > 1 else ()
-    for path, part, sizes in mask_parts(env.action_space, mask):
+    for path, part, sizes in mask_parts(env.action_space, mask, getattr(env, "roles", ())):
         name = f"{path} of {method}"
         if not sizes:
             yield Finding("action-mask", f"{name} belongs to no discrete action of {env.action_space}")

@@ -25,6 +25,7 @@ from shoal.ops.distributions.discrete import (
     MultiCategorical,
     masked,
 )
+from shoal.ops.distributions.restricted import Restricted
 
 __all__ = [
     "ILLEGAL",
@@ -35,6 +36,7 @@ __all__ = [
     "EpsilonGreedy",
     "MultiCategorical",
     "Normal",
+    "Restricted",
     "TanhNormal",
     "masked",
 ]
