@@ -19,6 +19,7 @@ from shoal.envs.grid.rulesets.generation import GenerationConfig
 from shoal.envs.registry import bounds_of, documentation, environments, make, parameters_of, register
 from shoal.errors import SavingError, ShoalError
 from shoal.experiment import Experiment, decide, defaults
+from shoal.loading import environment_for, environment_of, load, policy_of
 from shoal.runtime import collecting, limits, machine
 from shoal.runtime.acting import TrainedPolicy
 from shoal.runtime.collecting import RolloutResult
@@ -29,7 +30,7 @@ from shoal.runtime.disk.json_files import to_jsonable
 from shoal.runtime.show import reports
 from shoal.runtime.show.progress import Activity, format_duration
 from shoal.runtime.show.recording import Rendered
-from shoal.trained import environment_for, environment_of, evaluate, evaluate_run, load, policy_of, render
+from shoal.trained import evaluate, evaluate_run, render
 from shoal.training import Call, TrainedRun, check_memory, devices_of, place, resume_run, run_experiment
 from shoal.types import Environment, TimeStep, restart, transition
 from shoal.user_code import reports_user_code

@@ -1,8 +1,8 @@
-"""Trained policies: loading from a run's directory, evaluation, and films."""
+"""What is done with a trained policy: evaluation, and films."""
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,16 +11,19 @@ import numpy as np
 
 from shoal import arguments, trees
 from shoal import experiment as experiments
-from shoal.envs.checking.check_contract import require_contract
-from shoal.envs.parameters import check_parameters
-from shoal.envs.registry import make
 from shoal.errors import ShoalError
+from shoal.loading import (
+    check_which,
+    environment_for,
+    load_policies,
+    policy_of,
+    read_policies,
+    training_experiment,
+)
 from shoal.runtime import limits, machine
 from shoal.runtime.acting import TrainedPolicy
-from shoal.runtime.disk import policy_files
-from shoal.runtime.disk.checkpoints import Checkpoints
 from shoal.runtime.disk.directory import RunDirectory
-from shoal.runtime.disk.records import Choice, choose_checkpoint
+from shoal.runtime.disk.records import Choice
 from shoal.runtime.disk.summary import score_statistics, statistics_by_episode
 from shoal.runtime.evaluation import play_episodes, summarise_episodes
 from shoal.runtime.show import plots as pictures
@@ -29,44 +32,10 @@ from shoal.runtime.show.progress import Activity, ignore_text
 from shoal.runtime.show.recording import Rendered
 from shoal.runtime.team import team_return_of
 from shoal.spaces import Dict
-from shoal.types import EPISODE_ENDED, Clock, Environment, Learner, spec_of
+from shoal.types import EPISODE_ENDED, Environment, spec_of
 from shoal.user_code import reports_user_code
 
 MAX_DRAWN_STEPS = 1000  # most steps of an episode that is drawn
-
-
-@reports_user_code
-def load(
-    run: str | Path,
-    which: str = "best",
-    *,
-    seed: int | None = None,
-    environment: Environment | None = None,
-    checkpoint: int | str | Choice | None = None,
-    parts: Sequence[str] = (),
-) -> TrainedPolicy:
-    """Load a policy from a run directory.
-
-    Args:
-      run: the directory.
-      which: "best" (by evaluation score) or "last".
-      seed: the seed whose policy is loaded; None uses the seed with the highest finite best score.
-      environment: that the run was trained in, where it cannot be made by a name (a wrapper of your own).
-      checkpoint: instead of `which`, the checkpoint whose current policy is loaded: its environment steps, "best" or
-        "last", or a function that is given the records of all checkpoints by steps and returns the steps of one; a
-        record has `evaluation`, the metrics of the evaluation there was, a number per seed each, and their `iqm`.
-      parts: the parts of the policy's parameters that are loaded, such as ("actor",); the others are those of a new
-        policy. Empty loads all.
-    Raises:
-      ShoalError: there is no such run, policy, checkpoint, part or seed, it is damaged, or no seed is given and no
-        score is finite.
-    """
-    directory = RunDirectory.open(arguments.path("run", run))
-    which, seed = check_which(which), None if seed is None else arguments.seed("seed", seed)
-    if environment is not None:
-        environment_of(environment, {})
-    experiment = experiments.decide(environment, config_file=directory.path, overrides={})
-    return _load_policy(_read_policies(directory, which, checkpoint, experiment), seed, experiment, parts)
 
 
 @reports_user_code
@@ -163,9 +132,9 @@ def evaluate_run(
     )
     _check_pictures(experiment.environment, plot, render, render_episodes)
     greedy = experiment.run.eval_mode != "sampled" if greedy is None else greedy
-    training_experiment = _training_experiment(directory, parameters)
-    stored = _read_policies(directory, check_which(which), checkpoint, training_experiment)
-    policies = _load_policies(stored, run_seed, memory_lasts, training_experiment)
+    trained_in = training_experiment(directory, parameters)
+    stored = read_policies(directory, check_which(which), checkpoint, trained_in)
+    policies = load_policies(stored, run_seed, memory_lasts, trained_in)
     if render:
         _check_episode_memory(
             "render_episodes", render_episodes, experiment.environment, next(iter(policies.values()))
@@ -252,121 +221,6 @@ def _draw_episodes(
         greedy=settings.greedy,
         tell=tell,
     )
-
-
-class _StoredPolicies(NamedTuple):
-    """The policies of all seeds as they were saved."""
-
-    directory: RunDirectory
-    leaves: Mapping[str, Any]  # by name, each with a leading seed axis
-    seeds: list[int]
-    scores: Sequence[Any]  # of each seed; empty where they are unknown
-    checkpoint: int | None  # its steps; None for the best or the last policies
-
-
-def _read_policies(
-    directory: RunDirectory,
-    which: str,
-    checkpoint: int | str | Choice | None,
-    experiment: experiments.Experiment,
-) -> _StoredPolicies:
-    """Read the policies of all seeds, from `best/` or `last/` or from a checkpoint.
-
-    Raises:
-      ShoalError: there is no such policy or checkpoint, or it is damaged.
-    """
-    if checkpoint is None or checkpoint == "":
-        leaves, metadata = directory.load_policy(which)
-        return _StoredPolicies(directory, leaves, metadata["seeds"], (), None)
-    checkpoints = Checkpoints(directory.path)
-    steps = choose_checkpoint(checkpoints, checkpoint)
-    leaves, record = checkpoints.load(steps)
-    seeds = [experiment.run.seed + k for k in range(experiment.run.seeds)]
-    scores = (record["evaluation"] or {}).get("score", ())
-    return _StoredPolicies(directory, leaves, seeds, scores, steps)
-
-
-def _best_seed(stored: _StoredPolicies) -> int:
-    """Return the seed with the highest finite score.
-
-    Raises:
-      ShoalError: there is none.
-    """
-    if stored.checkpoint is None:
-        return policy_files.best_seed(stored.directory)
-    nothing_finite = (
-        f"the checkpoint at {stored.checkpoint} was not written at an evaluation with a finite score"
-    )
-    return policy_files.seed_with_best_score(stored.seeds, stored.scores, nothing_finite)
-
-
-def _load_policy(
-    stored: _StoredPolicies, seed: int | None, experiment: experiments.Experiment, parts: Sequence[str] = ()
-) -> TrainedPolicy:
-    """Load a policy where the run's settings are known; see `load`."""
-    seed = _best_seed(stored) if seed is None else seed
-    if seed not in stored.seeds:
-        raise ShoalError(f"seed={seed} is not one of the run's: {', '.join(map(str, stored.seeds))}.")
-    spec, config = spec_of(experiment.environment), trees.as_arrays(experiments.resolve(experiment.config))
-    member = stored.seeds.index(seed)
-
-    def init(config: Any) -> Learner:
-        return config.algorithm(spec).init(jax.random.key(0), experiment.run.num_envs)
-
-    def policy(config: Any, learner: Learner) -> Any:
-        return config.algorithm(spec).policy(learner, Clock.zero())
-
-    learner = jax.eval_shape(init, config)
-    if stored.checkpoint is None:
-        template = jax.eval_shape(policy, config, learner)
-        parameters = policy_files.restore(template, stored.leaves, policy_files.POLICY, member)
-    else:
-        learner = policy_files.restore(learner, stored.leaves, policy_files.LEARNER, member)
-        parameters = jax.jit(policy)(config, learner)
-    if parts:
-        new = jax.jit(lambda config: policy(config, init(config)))(config)
-        parameters = _take_parts(parameters, new, parts)
-    return TrainedPolicy(config, parameters, experiment.environment)
-
-
-def _take_parts(saved: Any, new: Any, parts: Sequence[str]) -> Any:
-    """Replace some parts of new parameters by saved ones.
-
-    Raises:
-      ShoalError: there is no such part.
-    """
-    leaves, names = trees.named_leaves(saved), [parts] if isinstance(parts, str) else list(parts)
-    known = sorted({name.split("/", 1)[0] for name in leaves})
-    for part in names:
-        if part not in known:
-            raise ShoalError(
-                f"parts: there is no {part!r} in the policy's parameters; there are {', '.join(known)}."
-            )
-    taken = {name: x for name, x in leaves.items() if name.split("/", 1)[0] in names}
-    return trees.with_named_leaves(new, trees.named_leaves(new) | taken)
-
-
-def _training_experiment(directory: RunDirectory, parameters: Mapping[str, Any]) -> experiments.Experiment:
-    """Return a run's settings, with other parameters if its environment can no longer be made."""
-    try:
-        return experiments.decide(None, config_file=directory.path, overrides={})
-    except ShoalError:
-        if not parameters:
-            raise
-        return experiments.decide(
-            None, environment_parameters=parameters, config_file=directory.path, overrides={}
-        )
-
-
-def _load_policies(
-    stored: _StoredPolicies, seed: int | None, memory_lasts: str | None, experiment: experiments.Experiment
-) -> dict[int, TrainedPolicy]:
-    """Load the policies of a run by their seeds, or that of one seed."""
-    seeds = stored.seeds if seed is None else [seed]
-    policies = {k: _load_policy(stored, k, experiment) for k in seeds}
-    if memory_lasts is None:
-        return policies
-    return {k: policy.with_memory_lasts(memory_lasts) for k, policy in policies.items()}
 
 
 def _evaluate_each(
@@ -466,62 +320,6 @@ def _check_episode_memory(name: str, episodes: int, environment: Environment, po
     """Raise ShoalError unless so many episodes can be played at once."""
     bytes_each = limits.episode_bytes(environment, policy.config)
     limits.check_count(name, episodes, bytes_each, "environments", jax.devices()[0])
-
-
-def policy_of(policy: TrainedPolicy | str | Path) -> TrainedPolicy:
-    """Return a policy, loaded if a run directory is given.
-
-    Raises:
-      ShoalError: as `load`, or it is neither.
-    """
-    return policy if isinstance(policy, TrainedPolicy) else load(arguments.path("policy", policy))
-
-
-def environment_of(environment: str | Environment, parameters: Mapping[str, Any]) -> Environment:
-    """Make an environment by its name and parameters, or return the given one.
-
-    Raises:
-      ShoalError: there is no such environment or parameter, parameters were given for an environment object, or a
-        parameter is out of its bounds.
-    """
-    if isinstance(environment, str):
-        return make(environment, **parameters)
-    if isinstance(environment, type) or not all(
-        hasattr(environment, x) for x in ("reset", "step", "action_space")
-    ):
-        kind = "a class" if isinstance(environment, type) else f"of type {type(environment).__name__}"
-        raise ShoalError(
-            f"environment={arguments.short_repr(environment)} is {kind}; give an environment, or a name such as "
-            "'CartPole-v1'."
-        )
-    if parameters:
-        raise ShoalError(f"{', '.join(parameters)} cannot be set on an environment that is made already.")
-    check_parameters(environment)
-    return environment
-
-
-def environment_for(
-    policy: TrainedPolicy, environment: str | Environment | None, parameters: Mapping[str, Any]
-) -> Environment:
-    """Return the environment that a policy will act in, its own if none is named.
-
-    Raises:
-      ShoalError: as `environment_of`, or its spaces are not the policy's.
-    """
-    name = environment if isinstance(environment, str) else ""
-    environment = environment_of(policy.environment if environment is None else environment, parameters)
-    require_contract(environment, name)
-    spec = spec_of(environment)
-    if spec != policy.spec:
-        raise ShoalError(f"the environment has {spec} and the policy was trained in {policy.spec}.")
-    return environment
-
-
-def check_which(which: str) -> str:
-    """Raises ShoalError unless `which` names a saved policy."""
-    if not isinstance(which, str) or which not in ("best", "last"):
-        raise ShoalError(f"which={arguments.short_repr(which)} is neither 'best' nor 'last'.")
-    return which
 
 
 @functools.partial(jax.jit, static_argnames=("episodes", "max_steps", "greedy"))

@@ -16,6 +16,7 @@ from shoal import experiment as experiments
 from shoal.algos import catalogue
 from shoal.errors import SavingError, ShoalError
 from shoal.experiment import Experiment
+from shoal.loading import load
 from shoal.resuming import Finished, Restoration
 from shoal.runtime import finetuning, groups, limits, machine, population, team, trainer
 from shoal.runtime.acting import TrainedPolicy
@@ -28,7 +29,6 @@ from shoal.runtime.disk.metrics_file import NOTHING, Mark
 from shoal.runtime.disk.summary import build_summary, machine_facts
 from shoal.runtime.run import Run, Settings
 from shoal.runtime.show import reports
-from shoal.trained import load
 from shoal.types import Environment, Learner
 from shoal.user_code import reports_user_code
 

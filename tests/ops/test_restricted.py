@@ -35,7 +35,9 @@ def test_it_is_the_distribution_of_its_entries(kind):
         entropy = (alone.entropy_estimate if kind is TanhNormal else alone.entropy)()
         np.testing.assert_allclose(restricted.entropy()[row], entropy, rtol=1e-5, atol=1e-6)
         expected = alone.kl(of_row(other, row))
-        np.testing.assert_allclose(restricted.kl(Restricted(other, MASK))[row], expected, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(
+            restricted.kl(Restricted(other, MASK))[row], expected, rtol=1e-4, atol=1e-6
+        )
 
 
 @pytest.mark.parametrize("kind", [Normal, TanhNormal, Beta])
