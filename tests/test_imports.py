@@ -59,7 +59,7 @@ MAY_IMPORT = {
     "types": {"spaces"} | FOR_ALL,
     "streams": {"types"} | FOR_ALL,
     "presets": FOR_ALL,
-    "nets": {"ops", "types", "spaces", "xla"} | FOR_ALL,
+    "nets": {"ops", "streams", "types", "spaces", "xla"} | FOR_ALL,
     "envs": {"ops", "types", "spaces", "xla"} | FOR_ALL,
     "algos": {"ops", "nets", "streams", "types", "spaces", "xla"} | FOR_ALL,
     "runtime": {"envs", "ops", "streams", "types", "spaces", "xla"} | FOR_ALL,
