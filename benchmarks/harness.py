@@ -2,7 +2,8 @@
 
 A machine that is shared drifts by half between minutes, so no rate means anything by itself. Each
 comparison keeps one process alive for each side, asks them in turn for about a second of work, takes the
-ratio within each round, and reports the median of the ratios with the smallest and the largest.
+ratio within each round, and reports the median of the ratios with the smallest and the largest. One process may be
+faster than the next of the same program by a fifth, for as long as it lives: small differences need `--launches`.
 """
 
 import argparse
@@ -118,14 +119,16 @@ class Worker:
 def compare(
     label: str, ours: Side, theirs: Side, num_envs: int, num_steps: int, options: argparse.Namespace
 ) -> Comparison:
-    """Measures two sides in turn, with as many rounds as the options say."""
+    """Measures two sides in turn, with as many launches and rounds of each as the options say."""
     print(f"{label}: {ours.name} and {theirs.name} ...", file=sys.stderr, flush=True)
-    workers = [Worker(side, num_envs, num_steps) for side in (ours, theirs)]
-    try:
-        rates = [[worker.rate(options.seconds) for worker in workers] for _ in range(options.rounds)]
-    finally:
-        for worker in workers:
-            worker.close()
+    rates = []
+    for _ in range(options.launches):
+        workers = [Worker(side, num_envs, num_steps) for side in (ours, theirs)]
+        try:
+            rates += [[worker.rate(options.seconds) for worker in workers] for _ in range(options.rounds)]
+        finally:
+            for worker in workers:
+                worker.close()
     our_rates, their_rates = ([rate[side] for rate in rates] for side in (0, 1))
     return Comparison(label, ours, theirs, our_rates, their_rates, workers[0].start, workers[1].start)
 
@@ -169,6 +172,12 @@ def options(
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--rounds", type=int, default=rounds, help="how often each side is asked")
     parser.add_argument("--seconds", type=float, default=seconds, help="how long each answer takes, about")
+    parser.add_argument(
+        "--launches",
+        type=int,
+        default=1,
+        help="how often both processes are started anew, with so many rounds each",
+    )
     parser.add_argument("--cores", type=int, default=0, help="CPU cores to use; 0 is all")
     parser.add_argument("--json", metavar="FILE", help="write every rate to this file as well")
     if only:
