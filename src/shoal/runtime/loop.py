@@ -1,6 +1,7 @@
 """The training loop: K updates of one run as one compiled loop."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -65,6 +66,7 @@ def locate_fault(run: Run) -> tuple[Run, dict[str, tuple[Array, Array]]]:
     return run, locate(found, run.settings.axis)
 
 
+@functools.partial(jax.jit, inline=True)  # so that it is traced once: for its metrics' shapes, and for the loop
 def _update(run: Run) -> tuple[Run, Metrics, dict[str, Array]]:
     settings = run.settings
     algorithm = run.config.algorithm(spec_of(run.environment), settings.axis)
