@@ -58,14 +58,14 @@ def as_streams(timestep: TimeStep, absent: Array | None = None) -> TimeStep:
     are zeros (unless a value is bootstrapped from them), and all actions are legal.
 
     Args:
-      timestep: with axes [..., N, A].
+      timestep: with axes [..., N, A], which all observations have (`observations_of_agents`).
       absent: who took no part at the step before, [..., N, A]; None for nobody.
 
     Returns:
       the time-step, whose fields all have the axes [..., N, A]; see `fold`.
     """
     first, last = for_each(timestep.first, timestep), for_each(timestep.last, timestep)
-    observation, mask = observations_of_agents(timestep), timestep.action_mask
+    observation, mask = timestep.observation, timestep.action_mask
     if absent is not None:
         first = first | absent
     if timestep.alive is not None:

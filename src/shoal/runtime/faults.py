@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from shoal import trees
-from shoal.streams import fold_trajectory, trajectory_of_streams, unfold
+from shoal.streams import fold_trajectory, observations_of_agents, trajectory_of_streams, unfold
 from shoal.types import Array, Learner, PyTree, Trajectory, transitions
 
 NOWHERE = -1  # the index of an environment where none is at fault, and the update of a run without fault
@@ -43,7 +43,8 @@ def _timestep_faults(trajectory: Trajectory) -> dict[str, Array]:
     alone = trajectory._replace(actions=(), extras=(), memory=())
     num_agents = trajectory.timesteps.reward.shape[-1] if trajectory.timesteps.has_agents else 0
     if num_agents:
-        alone = fold_trajectory(trajectory_of_streams(alone))
+        timesteps = alone.timesteps._replace(observation=observations_of_agents(alone.timesteps))
+        alone = fold_trajectory(trajectory_of_streams(alone._replace(timesteps=timesteps)))
     steps = transitions(alone)
     counts = steps.weight > 0
     bootstraps = counts & (steps.discount > 0)

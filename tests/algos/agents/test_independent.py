@@ -31,9 +31,8 @@ def config_of(**settings):
 
 def train(env, config, updates=3, num_envs=3, num_steps=8, **settings):
     """Train with as many worlds as agents, where mixing up the axes would show no error."""
-    population, compiled = populate(
-        env, config, num_envs=num_envs, num_steps=num_steps, total_updates=50, **settings
-    )
+    sizes = {"num_envs": num_envs, "num_steps": num_steps, "total_updates": updates}
+    population, compiled = populate(env, config, **sizes | settings)
     return compiled.train(population, jnp.int32(updates))
 
 
@@ -110,8 +109,7 @@ def test_each_role_learns_its_action_and_returns_are_kept_of_each_agent():
     config = config_of(learning_rate=0.02, lr_schedule="linear", hidden_sizes=(16,))
     env = TeamProbe()
     run, metrics = train(env, config, updates=60, num_envs=16, num_steps=16)
-    run, results = jax.jit(lambda run: evaluate_first(run, env))(run), None
-    results = run
+    results = jax.jit(lambda run: evaluate_first(run, env))(run)
     counts = ALIVE[:-1].sum(axis=0)  # transitions of each agent: with the sign, 2 each or none
     returned = np.asarray(results.agents)
     signs = np.sign(returned[:, 2] - STEPS)
