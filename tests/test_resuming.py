@@ -143,7 +143,9 @@ def test_a_run_without_checkpoints_goes_on_from_memory_as_one_with_them_from_the
     on_disk = tmp_path / "disk"
     shutil.copytree(whole.path, on_disk)
     expected = resume(on_disk, total_steps=32 * 20)
-    run = train(tmp_path / "memory", checkpoints=False)
+    settings = {name: x for name, x in SMALL.items() if name not in ("checkpoint_every", "keep")}
+    path = tmp_path / "memory"
+    run = shoal.train(ActionReward(), algorithm=BanditConfig(), run_dir=path, checkpoints=False, **settings)
     assert whole.finished is None
     for _ in range(2):  # what was trained is still there after it went on
         shutil.copytree(run.path, tmp_path / "copy", dirs_exist_ok=True)

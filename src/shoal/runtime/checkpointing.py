@@ -126,6 +126,7 @@ class Supervisor:
         self._considered = max(self._scores, default=-1)  # the last evaluation that was looked at, in steps
         self._last_steps = max(self.checkpoints.steps(), default=-1)  # of the last checkpoint
         self._waiting: dict[int, tuple] = {}  # copies of evaluations that are to be written
+        self._first: tuple | None = None  # the copy from before the first update, until that is made
         self.begins("saving")
 
     # ---- what the trainer calls
@@ -165,9 +166,16 @@ class Supervisor:
         if self._writer is None:
             return
         steps = history.updates * self.run.steps_per_update
+        self._write_first()
+        if self._last_steps == -1:
+            # To begin to write takes a second of imports, for which the first update need not wait.
+            self._last_steps = steps
+            self._first = steps, copy_to_host(population), self._record(history, self.reporter.metrics.mark)
         if history.evaluated == history.updates and self._considered < steps:
             self._considered = steps
             self._keep_evaluation(population, history, steps)
+        if self._first is not None:
+            return
         if self._waiting and self.run.checkpoint_evals:
             self._write_waiting()
         elif self._is_due(history, steps):
@@ -192,6 +200,7 @@ class Supervisor:
             raise ShoalError(
                 f"{where}: a number was not finite in {when}; with checkpoints the message says which one."
             )
+        self._write_first()
         self._writer.wait()
         leaves = self._leaves_before(int(faults[list(members)].min()))
         copied = jax.tree.map(_copy_on_device, population)
@@ -219,6 +228,7 @@ class Supervisor:
         if self._writer is None:
             return
         self.begins("saving")
+        self._write_first()
         self._write_waiting()
         steps = history.updates * self.run.steps_per_update
         if self._last_steps != steps:
@@ -258,8 +268,6 @@ class Supervisor:
         assert self._writer is not None
         if self._writer.busy or steps == self._last_steps:
             return False
-        if self._last_steps == -1:
-            return True  # the one before the first update
         if self._clock() < self._next_time:
             return False
         return self.run.checkpoint_every == -1 or self.next_stop(history.updates - 1) == history.updates
@@ -274,6 +282,11 @@ class Supervisor:
                 self._waiting.clear()
             if steps != self._last_steps:
                 self._waiting[steps] = copy_to_host(population), record
+
+    def _write_first(self) -> None:
+        if self._first is not None:
+            first, self._first = self._first, None
+            self._submit(*first)
 
     def _write_waiting(self) -> None:
         while self._waiting:

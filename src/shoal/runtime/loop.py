@@ -1,7 +1,6 @@
 """The training loop: K updates of one run as one compiled loop."""
 
 import dataclasses
-import functools
 from typing import Any
 
 import jax
@@ -14,14 +13,29 @@ from shoal.runtime.rollout import RolloutState, episode_metrics, no_ended_episod
 from shoal.runtime.run import Run, Settings, Stream, batch_of, clock_of, group_key, start, stream_key
 from shoal.types import Array, Environment, Keys, Metrics, spec_of
 
+MAX_KNOWN_SHAPES = 8
+_known_shapes: dict[Any, Metrics] = {}  # tracing takes a third of a second, and a start is traced several times
+
 
 def start_training(
     key: Array, environment: Environment, config: Any, total_updates: Array | int, settings: Settings
 ) -> Run:
     """Make a new run as `run.start` does, with the sums of its metrics at zero."""
     run = start(key, environment, config, total_updates, settings)
-    shapes = jax.eval_shape(lambda: update_once(run)[1])
-    return dataclasses.replace(run, metrics=jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
+    return dataclasses.replace(
+        run, metrics=jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), _metric_shapes(run))
+    )
+
+
+def _metric_shapes(run: Run) -> Metrics:
+    """Trace an update for the shapes of its metrics; those of the last runs of a kind are remembered."""
+    leaves, structure = jax.tree.flatten(run)
+    kind = structure, tuple((x.shape, x.dtype) for x in leaves)
+    if kind not in _known_shapes:
+        if len(_known_shapes) >= MAX_KNOWN_SHAPES:
+            del _known_shapes[next(iter(_known_shapes))]
+        _known_shapes[kind] = jax.eval_shape(lambda: update_once(run)[1])
+    return _known_shapes[kind]
 
 
 def train(run: Run, num_updates: Array | int, begins_interval: Array | bool = True) -> tuple[Run, Metrics]:
@@ -66,7 +80,6 @@ def locate_fault(run: Run) -> tuple[Run, dict[str, tuple[Array, Array]]]:
     return run, locate(found, run.settings.axis)
 
 
-@functools.partial(jax.jit, inline=True)  # so that it is traced once: for its metrics' shapes, and for the loop
 def _update(run: Run) -> tuple[Run, Metrics, dict[str, Array]]:
     settings = run.settings
     algorithm = run.config.algorithm(spec_of(run.environment), settings.axis)

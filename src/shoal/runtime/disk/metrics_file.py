@@ -83,7 +83,8 @@ class MetricsFile:
                     raise ShoalError(f"{self.path} is damaged: it has become shorter than what was written.")
                 if end > start:
                     file.truncate(start)
-                _append(file, data)
+                if data:
+                    _append(file, data)
             with self._lock:
                 self._unwritten = self._unwritten[len(data) :]
 
