@@ -165,10 +165,10 @@ def resume(
         change.
       SavingError: as `train`.
     """
-    finished = None
+    finished = run.finished if isinstance(run, TrainedRun) else None
     if isinstance(run, TrainedRun):
         environment = run.environment if environment is None else environment
-        run, finished = run.path, run.finished
+        run = run.path
     if environment is not None:
         environment_of(environment, {})
     functions = {"score": score, "eval_metrics": eval_metrics}

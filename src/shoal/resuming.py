@@ -241,8 +241,15 @@ class Finished(NamedTuple):
     ended: History
     mark: Mark
 
-    source = "memory"
-    machine = None
+    @property
+    def source(self) -> str:
+        """Where the run goes on from."""
+        return "memory"
+
+    @property
+    def machine(self) -> Mapping[str, Any] | None:
+        """None: the run goes on where it was."""
+        return None
 
     def choose(self, shapes: Run) -> None:
         """Do nothing; what may change leaves all shapes as they are."""

@@ -31,8 +31,8 @@ class EpisodeResults(NamedTuple):
     terminated: Array
     truncated: Array  # neither terminated nor truncated: the limit of steps was reached first
     info: Mapping[str, Array]  # the environment's own metrics, reduced as it declares
-    agents: Array | tuple[()] = ()  # the returns of several agents, [N, A]; () for one
-    last_reward: Array | tuple[()] = ()  # of several agents, the team's reward in the last step; () for one
+    agents: Any = ()  # the returns of several agents, [N, A]; () for one
+    last_reward: Any = ()  # of several agents, the team's reward in the last step; () for one
 
 
 class EvaluationState(NamedTuple):

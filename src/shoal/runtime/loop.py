@@ -14,7 +14,9 @@ from shoal.runtime.run import Run, Settings, Stream, batch_of, clock_of, group_k
 from shoal.types import Array, Environment, Keys, Metrics, spec_of
 
 MAX_KNOWN_SHAPES = 8
-_known_shapes: dict[Any, Metrics] = {}  # tracing takes a third of a second, and a start is traced several times
+_known_shapes: dict[
+    Any, Metrics
+] = {}  # tracing takes a third of a second, and a start is traced several times
 
 
 def start_training(

@@ -44,13 +44,14 @@ class EndedEpisodes(NamedTuple):
     returned: Array  # of the team, where there are several agents
     length: Array
     terminated: Array
-    agents: Array | tuple[()]  # returns of each of several agents, [A]; () for one
+    agents: Any  # returns of each of several agents, [A]; () for one
 
 
 def no_ended_episodes(environment: Environment) -> EndedEpisodes:
     """Return the sums before any episode has ended."""
     agents = jnp.zeros(environment.num_agents) if environment.num_agents > 1 else ()
-    return EndedEpisodes(*(jnp.zeros(()) for _ in range(4)), agents)
+    zero = jnp.zeros(())
+    return EndedEpisodes(zero, zero, zero, zero, agents)
 
 
 def rollout(

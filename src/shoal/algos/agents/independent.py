@@ -95,6 +95,7 @@ def over_agents(
     """
     algorithm = make(view.spec_of_agent)
     sizes = [len(agents) for agents in sets.members]
+    take_over: Any = algorithm.inherit
 
     def fold(tree: PyTree) -> PyTree:
         return tree if joint else streams.fold(tree)
@@ -155,7 +156,7 @@ def over_agents(
 
     def inherit(learner: Learner, saved: Mapping[str, Array]) -> Learner:
         if sets.is_one:
-            return _joined([algorithm.inherit(part, saved) for part in _split(learner)])
+            return _joined([take_over(part, saved) for part in _split(learner)])
         prefixes = {name.split("/", 1)[0] for name in saved}
         if prefixes != {str(k) for k in range(len(sizes))}:
             raise ShoalError(
@@ -167,7 +168,7 @@ def over_agents(
             {name.split("/", 1)[1]: x for name, x in saved.items() if name.startswith(f"{k}/")}
             for k in range(len(sizes))
         ]
-        return _joined([algorithm.inherit(*pair) for pair in zip(_split(learner), parts, strict=True)])
+        return _joined([take_over(*pair) for pair in zip(_split(learner), parts, strict=True)])
 
     def _split(learner: Learner) -> list[Learner]:
         shared, local = sets.each(learner.shared), sets.each(learner.local)

@@ -43,7 +43,7 @@ def check_protocol(env: Any) -> Iterator[Finding]:
     if isinstance(agents, bool) or not isinstance(agents, int | np.integer) or agents < 1:
         yield Finding("protocol", f"num_agents is {agents!r}; a positive int would be right")
     elif agents > 1:
-        yield from _check_team(env, agents)
+        yield from _check_team(env, int(agents))
 
 
 def _check_team(env: Any, agents: int) -> Iterator[Finding]:

@@ -42,7 +42,17 @@ class Restricted(NamedTuple):
         entries = self._entries
         return self._sum(getattr(entries, "log_prob_raw", entries.log_prob)(raw[..., None]))
 
-    sample, mode, log_prob = sample_raw, mode_raw, log_prob_raw
+    def sample(self, key: Array) -> Array:
+        """Return the same as `sample_raw`."""
+        return self.sample_raw(key)
+
+    def mode(self) -> Array:
+        """Return the same as `mode_raw`."""
+        return self.mode_raw()
+
+    def log_prob(self, x: Array) -> Array:
+        """Return the same as `log_prob_raw`."""
+        return self.log_prob_raw(x)
 
     def entropy(self) -> Array:
         """Differential entropy in nats of the entries that there are, [...]; an estimate for a TanhNormal."""
