@@ -2,7 +2,8 @@
 
 Each takes the config, what the transitions give [T, N], the values of all time-steps [T+1, N], and the log-ratio
 log π(a) - log μ(a) of the actions [T, N], where π is the policy of the values' parameters and μ the one that acted;
-None where they are the same. It returns the advantages and the targets of the value, [T, N] each.
+None where they are the same. It returns the advantages and the targets of the value, [T, N] each. In the place of N
+there may be several axes.
 """
 
 import functools
@@ -31,7 +32,7 @@ Estimator = Callable[[Any, ReturnInputs, Array, Array | None], tuple[Array, Arra
 
 def gae(config: Any, inputs: ReturnInputs, value: Array, log_ratio: Array | None) -> tuple[Array, Array]:
     """Compute generalised advantage estimates, and the TD(λ) targets that are these plus the values."""
-    estimate = jax.vmap(returns.gae, in_axes=(1, 1, 1, 1, 1, None, 1), out_axes=1)
+    estimate = _over_streams(returns.gae, (1, 1, 1, 1, 1, None, 1), value)
     advantage = estimate(
         inputs.reward,
         inputs.discount,
@@ -61,18 +62,23 @@ def vtrace(config: Any, inputs: ReturnInputs, value: Array, log_ratio: Array | N
     Source: Espeholt et al. 2018, "IMPALA", section 4; λ as in its remark 2. Schulman et al. 2017, eq. 6 and 7.
     """
     log_ratio = jnp.zeros_like(value[:-1]) if log_ratio is None else log_ratio
-    target_of_stream = functools.partial(
-        vtrace_ops.vtrace_targets, clip_rho=config.rho_clip, clip_c=config.c_clip
-    )
-    in_axes = (1, 1, 1, 1, 1, 1, None, 1)
+    targets = functools.partial(vtrace_ops.vtrace_targets, clip_rho=config.rho_clip, clip_c=config.c_clip)
     given = inputs.reward, inputs.discount, inputs.last, value[:-1], value[1:]
-    target = jax.vmap(target_of_stream, in_axes, out_axes=1)(
-        *given, log_ratio, config.gae_lambda, inputs.weight
-    )
-    advantage = jax.vmap(vtrace_ops.vtrace_advantages, in_axes, out_axes=1)(
+    in_axes = (1, 1, 1, 1, 1, 1, None, 1)
+    target = _over_streams(targets, in_axes, value)(*given, log_ratio, config.gae_lambda, inputs.weight)
+    advantage = _over_streams(vtrace_ops.vtrace_advantages, in_axes, value)(
         *given, target, config.gae_lambda, inputs.weight
     )
     return advantage, target
+
+
+def _over_streams(
+    function: Callable[..., Array], in_axes: tuple[int | None, ...], value: Array
+) -> Callable[..., Array]:
+    """Map a function of one stream over the axes of the values after that of time."""
+    for _ in range(value.ndim - 1):
+        function = jax.vmap(function, in_axes, out_axes=1)
+    return function
 
 
 ESTIMATORS: dict[str, Estimator] = {"gae": gae, "vtrace": vtrace}

@@ -169,7 +169,10 @@ def estimate_in_loss(
       axis: over which statistics are reduced.
       moments: of the value's targets; None without normalisation.
     """
-    time_first = (lambda x: x) if memories.is_recurrent(config) else jnp.transpose
+
+    def time_first(x: Array) -> Array:  # and back
+        return x if memories.is_recurrent(config) else jnp.swapaxes(x, 0, 1)
+
     log_ratio, output = jax.lax.stop_gradient((time_first(log_ratio), time_first(output)))
     returns = jax.tree.map(lambda x: time_first(x)[:-1], batch.returns)
     value = value_normalisation.denormalise(moments, output)
