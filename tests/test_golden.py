@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import shoal
-from shoal import experiment, settings, trees
+from shoal import experiment, resuming, settings, trees
 from shoal.algos.ppo import PPOConfig
 from shoal.api import RunConfig, to_jsonable
+from shoal.errors import ShoalError
 from shoal.runtime.disk.checkpoints import Checkpoints
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -84,3 +85,19 @@ def test_a_run_that_was_ended_is_loaded_and_goes_on_to_its_end(tmp_path, capsys)
         assert found.keys() == leaves.keys()
         for name, leaf in found.items():
             np.testing.assert_allclose(leaf, leaves[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_a_setting_that_the_run_was_written_without_has_its_default_there(tmp_path):
+    """The command that began it goes on with it; another value than the default is refused, and nothing is lost."""
+    path = shutil.copytree(GOLDEN / "cartpole-checkpoint", tmp_path / "run")
+    saved = json.loads((path / "config.json").read_text())
+    assert "recompute" not in saved["algorithm"]
+    sentence = r"recompute='epoch' cannot be changed in a run that goes on \(it has 'never'\)"
+    with pytest.raises(ShoalError, match=sentence):
+        shoal.resume(path, recompute="epoch", progress=False)
+    as_asked = saved["asked"]["algorithm"] | saved["asked"]["run"]  # where the machine decided something
+    resuming.check_same(path, saved, experiment.decide(None, config_file=path, overrides=as_asked))
+    other = experiment.decide(None, config_file=path, overrides=as_asked | {"recompute": "epoch"})
+    with pytest.raises(ShoalError, match="holds another run: recompute='never' there, and 'epoch' was asked"):
+        resuming.check_same(path, saved, other)
+    assert Checkpoints(path).steps() == [256]

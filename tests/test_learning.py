@@ -67,6 +67,12 @@ VARIANTS = {
     "cosine": {"lr_schedule": "cosine"},
     "own_critic": {"critic_learning_rate": 2e-3, "critic_update_epochs": 8, "update_epochs": 4},
     "groups": {"env_groups": 2},
+    "running_values": {"norm_value": "running"},
+    "popart": {"norm_value": "popart", "clip_vloss": True},
+    "popart_shared_torso": {"norm_value": "popart", "shared_torso": True},
+    "recomputed": {"recompute": "epoch"},
+    "vtrace_epochs": {"advantage": "vtrace", "recompute": "epoch"},
+    "vtrace_minibatches": {"advantage": "vtrace", "recompute": "minibatch"},
     "a2c": {
         "algorithm": "a2c",
         "num_envs": 8,

@@ -29,6 +29,7 @@ CHANGEABLE = (
 )
 # Settings that name the place of a run, or how it uses the machine.
 NOT_COMPARED = ("run_dir", "devices", "members", "checkpoints")
+_PLAIN = (bool, int, float, str, tuple)
 
 
 def holds_run(path: str | Path) -> bool:
@@ -57,9 +58,9 @@ def check_same(path: Path, saved: Mapping[str, Any], asked: Experiment) -> None:
     Raises:
       ShoalError: it asks for another one; the sentence names the first setting that differs.
     """
-    now = _as_json(asked)
+    now, defaults = _as_json(asked), defaults_of(asked)
     for part in ("environment", "algorithm", "run"):
-        before = dict(saved[part]) | dict(saved.get("asked", {}).get(part, {}))
+        before = {**defaults.get(part, {}), **saved[part], **saved.get("asked", {}).get(part, {})}
         for name in [*before, *(name for name in now[part] if name not in before)]:
             if name != "run_dir" and before.get(name) != now[part].get(name):
                 raise ShoalError(
@@ -82,11 +83,11 @@ def changes(directory: RunDirectory, saved: Mapping[str, Any], experiment: Exper
     Raises:
       ShoalError: one of them cannot change; the sentence names it.
     """
-    now, changeable = _as_json(experiment), _changeable(experiment)
+    now, changeable, defaults = _as_json(experiment), _changeable(experiment), defaults_of(experiment)
     changed = {}
     for part in ("algorithm", "run"):
         for name, new in now[part].items():
-            old = saved[part].get(name, new)
+            old = saved[part].get(name, defaults[part].get(name, new))
             if old == new or name in NOT_COMPARED:
                 continue
             if name not in changeable:
@@ -116,6 +117,20 @@ def identity_of(experiment: Experiment) -> dict[str, Any]:
     }
 
 
+def defaults_of(experiment: Experiment) -> dict[str, dict[str, Any]]:
+    """Return the defaults of the settings: what a run of an earlier version, which did not have one, was made with."""
+    defaults: dict[str, dict[str, Any]] = {}
+    for part, config in {"algorithm": experiment.config, "run": experiment.run}.items():
+        declared = {
+            name: getattr(x.owner, name)
+            for name, x in settings.settings_of(config).items()
+            if not x.choice and hasattr(x.owner, name)
+        }
+        plain = {name: x for name, x in declared.items() if x is None or isinstance(x, _PLAIN)}
+        defaults[part] = json.loads(json.dumps(to_jsonable(plain, not_finite=str)))
+    return defaults
+
+
 def _changeable(experiment: Experiment) -> set[str]:
     """Return the names of the settings that a resumed run may change."""
     own = settings.settings_of(experiment.config)
@@ -142,6 +157,7 @@ class Restoration:
     Attributes:
       directory: of the run.
       identity: see `identity_of`.
+      defaults: see `defaults_of`.
       note: receives a line about each checkpoint that cannot be used.
       steps: of the checkpoint that was chosen; -1 before.
       leaves: its arrays.
@@ -151,6 +167,7 @@ class Restoration:
 
     directory: RunDirectory
     identity: Mapping[str, Any]
+    defaults: Mapping[str, Any]
     note: Callable[[str], None]
     steps: int = -1
     leaves: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -188,7 +205,8 @@ class Restoration:
 
     def _load(self, checkpoints: Checkpoints, info: Info, shapes: Run, content: bytes) -> tuple[str, bool]:
         """Try a sound checkpoint; return why it cannot be used, and whether it is itself at fault."""
-        if reason := _first_difference(info.record.get("identity", {}), self.identity):
+        saved = info.record.get("identity", {})
+        if reason := _first_difference(saved, self.identity, self.defaults):
             return f"it belongs to another run: {reason}", True
         if reason := find_damage(content, records.mark_of(info.record)):
             return f"{METRICS} does not go with it: {reason}", False
@@ -270,10 +288,13 @@ def machine_differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str
     return ", ".join(f"{name} ({saved.get(name)!r} then, {now.get(name)!r} now)" for name in names)
 
 
-def _first_difference(saved: Mapping[str, Any], expected: Mapping[str, Any]) -> str:
+def _first_difference(
+    saved: Mapping[str, Any], expected: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> str:
     for part, names in expected.items():
+        found_of_part = {**defaults.get(part, {}), **saved.get(part, {})}
         for name, value in names.items():
-            found = saved.get(part, {}).get(name)
+            found = found_of_part.get(name)
             if found != value:
                 return f"{name} is {found!r}, and {value!r} here"
     return ""

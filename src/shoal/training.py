@@ -265,7 +265,9 @@ def _run_on(
             compiled_run = compile_prepared(prepared, initialise=_initialisation(prepared))
             location = Location(directory, lock, NOTHING)
             return _run_to_end(prepared, compiled_run, location, trainer.History(), stop, call)
-        restoration = finished or Restoration(directory, prepared.identity, interruption.say)
+        restoration = finished or Restoration(
+            directory, prepared.identity, resuming.defaults_of(prepared.experiment), interruption.say
+        )
         compiled_run = compile_prepared(prepared, check=restoration.choose, restore=restoration.place)
         _note_resumption(prepared, restoration, changes, call)
         if changes:

@@ -148,7 +148,7 @@ def everything(config, env, key):
     distribution = policy.actor.policy(observation, before.action_mask)
     replayed = actions.log_prob(distribution, ppo.raw_actions(trajectory))
 
-    rows, prepared, _ = ppo.prepare(config, spec_of(env), (), learner, trajectory)
+    rows, prepared, *_ = ppo.prepare(config, spec_of(env), (), learner, trajectory)
     size = NUM_ENVS * NUM_STEPS // config.num_minibatches
     batch = jax.tree.map(lambda x: x[:size], rows)
     _, of_rows = summed_loss(config, prepared.shared.network, batch, jnp.float32(1.0), jnp.asarray(True))
@@ -257,7 +257,7 @@ def test_chunks_of_the_gradient_do_not_change_it():
     env = envs.make("CartPole-v1")
     whole = PPOConfig(gradient_chunk=0).resolved()
     learner, trajectory = experience(whole, env)
-    rows, _, _ = prepared(whole, env, learner, trajectory)
+    rows, *_ = prepared(whole, env, learner, trajectory)
     one = gradient(whole, learner, rows)
     many = gradient(dataclasses.replace(whole, gradient_chunk=32), learner, rows)
     for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(many), strict=True):
@@ -401,7 +401,7 @@ def test_the_normaliser_that_acted_is_the_one_that_learns():
     env = envs.make("CartPole-v1")
     config = with_settings(PPOConfig(), hidden_sizes=(16,), norm_obs=True).resolved()
     learner, trajectory = experience(config, env)
-    rows, after, _ = prepared(config, env, learner, trajectory)
+    rows, after, *_ = prepared(config, env, learner, trajectory)
     raw = trajectory.timesteps.observation[:-1].reshape(-1, 4)
     live = np.asarray(rows.weight) > 0
     np.testing.assert_allclose(
@@ -549,7 +549,7 @@ def test_the_policy_gradient_is_ppo_without_a_ratio(config):
     env = envs.make("CartPole-v1")
     config = with_settings(config, hidden_sizes=(16,)).resolved()
     learner, trajectory = experience(config, env)
-    rows, _, _ = prepared(config, env, learner, trajectory)
+    rows, *_ = prepared(config, env, learner, trajectory)
     gradients = [
         gradient(dataclasses.replace(config, surrogate=name), learner, rows)
         for name in ("policy_gradient", "clip")

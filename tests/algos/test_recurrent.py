@@ -203,7 +203,7 @@ def everything(config, spec, key):
     replayed_values = ppo.replay_rollout(config, spec, learner, trajectory)[1].value
     for length, burn_in in CHUNKS:
         chosen = dataclasses.replace(config, chunk_length=length, burn_in=burn_in)
-        rows, prepared, _ = ppo.prepare(chosen, spec, (), learner, trajectory)
+        rows, prepared, *_ = ppo.prepare(chosen, spec, (), learner, trajectory)
         batch, distribution, value = minibatches.replay(network, rows)
         ratio = actions.log_prob(distribution, batch.raw_action) - batch.log_prob
         _, of_rows = ppo.summed_loss(chosen, network, rows, jnp.float32(1.0), jnp.asarray(True))
@@ -303,7 +303,7 @@ def test_the_critics_memory_goes_on_with_the_next_rollout():
 
         each_step = dataclasses.replace(config, chunk_length=1)
         before = ppo.replay_rollout(each_step, DISCRETE, learner, trajectory)[1].starts
-        _, second, _ = ppo.prepare(config, DISCRETE, (), learner, part(0, 4, trajectory.memory))
+        _, second, *_ = ppo.prepare(config, DISCRETE, (), learner, part(0, 4, trajectory.memory))
         carry = jax.tree.map(lambda x: x[4], before.actor)
         rest = part(4, 6, memories.Memory(carry, (), ()))
         return values[4:], ppo.replay_rollout(config, DISCRETE, second, rest)[1].value
@@ -332,14 +332,14 @@ def test_the_gradient_is_that_of_stepping_through_each_chunk():
     def gradients(key):
         chosen = dataclasses.replace(config, chunk_length=length)
         learner, trajectory, _ = acted(config, DISCRETE, key)
-        rows, _, _ = ppo.prepare(chosen, DISCRETE, (), learner, trajectory)
+        rows, *_ = ppo.prepare(chosen, DISCRETE, (), learner, trajectory)
         moved = noisy(learner.shared.network, jax.random.key(9))
         parts, merge = optimisers.split_parameters(chosen.optimization, moved, is_split=chosen.is_split)
         summed = ppo.summed_gradient(chosen, merge, rows, jnp.float32(1), parts, jnp.asarray(True))[0]
 
         inputs, replayed = ppo.replay_rollout(chosen, DISCRETE, learner, trajectory)
         before = replayed.starts
-        whole, _, _ = ppo.prepare(
+        whole, *_ = ppo.prepare(
             dataclasses.replace(config, chunk_length=0), DISCRETE, (), learner, trajectory
         )
 
@@ -373,7 +373,7 @@ def test_burning_in_is_running_over_the_steps_before():
     def compare(key):
         learner, trajectory, _ = acted(config, DISCRETE, key)
         network = noisy(learner.shared.network, jax.random.key(9))
-        rows, _, _ = ppo.prepare(config, DISCRETE, (), learner, trajectory)
+        rows, *_ = ppo.prepare(config, DISCRETE, (), learner, trajectory)
         inputs, replayed = ppo.replay_rollout(config, DISCRETE, learner, trajectory)
         before = replayed.starts
         fresh = sequences.unroll(
@@ -383,7 +383,7 @@ def test_burning_in_is_running_over_the_steps_before():
             network, jax.tree.map(lambda x: x[0], before), jax.tree.map(lambda x: x[:3], inputs)
         ).value
         plain = dataclasses.replace(config, burn_in=0)
-        stale, _, _ = ppo.prepare(plain, DISCRETE, (), learner, trajectory)
+        stale, *_ = ppo.prepare(plain, DISCRETE, (), learner, trajectory)
         return (
             minibatches.replay(network, rows)[2],
             minibatches.replay(network, stale)[2],

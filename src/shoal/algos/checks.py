@@ -5,6 +5,8 @@ Each error is one sentence: the field, its value, what would be right, and the n
 
 from typing import Any
 
+import numpy as np
+
 from shoal import settings
 from shoal.algos.acting import memories, networks
 from shoal.errors import ShoalError
@@ -69,6 +71,9 @@ def check_ppo(config: Any, spec: EnvSpec, num_envs: int, num_steps: int) -> None
             f"norm_obs=True replaces the integers that {reason} by normalised numbers; set norm_obs=False."
         )
     check_distribution(config, spec)
+    check_estimates(config)
+    check_recomputation(config, num_envs, num_steps)
+    check_value_normalisation(config)
     config.optimization.validate()
     networks.check(network, spec)
 
@@ -89,6 +94,93 @@ def check_chunks(config: Any, num_steps: int) -> None:
         raise ShoalError(
             f"burn_in={config.burn_in} needs steps before a chunk, but a chunk is the whole rollout of {num_steps} "
             f"steps; choose a shorter chunk_length, or burn_in=0."
+        )
+
+
+def check_estimates(config: Any) -> None:
+    """Check that V-trace has ratios to correct with, and clips in the right order.
+
+    Raises:
+      ShoalError: it does not.
+    """
+    if config.advantage != "vtrace":
+        return
+    rho_clips, c_clips = np.broadcast_arrays(config.rho_clip, config.c_clip)  # of each member of a sweep
+    for rho_clip, c_clip in zip(rho_clips.ravel(), c_clips.ravel(), strict=True):
+        if c_clip > rho_clip:
+            raise ShoalError(
+                f"c_clip={c_clip:g} is greater than rho_clip={rho_clip:g}; it must be at most {rho_clip:g}."
+            )
+    if config.surrogate == "policy_gradient":
+        raise ShoalError(
+            "advantage='vtrace' leaves the ratio of an action to the surrogate, and surrogate='policy_gradient' has "
+            "none; choose surrogate='clip', or advantage='gae'."
+        )
+    if config.recompute == "never":
+        raise ShoalError(
+            "advantage='vtrace' has no effect with recompute='never', where every ratio is 1; it needs "
+            "recompute='epoch' or recompute='minibatch'."
+        )
+
+
+def check_recomputation(config: Any, num_envs: int, num_steps: int) -> None:
+    """Check that advantages can be computed again as often as configured, and that it has an effect.
+
+    Raises:
+      ShoalError: the first setting that does not fit.
+    """
+    epochs = max(config.update_epochs, config.critic_update_epochs)
+    if config.recompute == "epoch" and epochs == 1:
+        raise ShoalError(
+            "recompute='epoch' has no effect with update_epochs=1; it needs more epochs, such as update_epochs=4."
+        )
+    if config.recompute != "minibatch":
+        return
+    if epochs * config.num_minibatches == 1:
+        raise ShoalError(
+            "recompute='minibatch' has no effect with update_epochs=1 and num_minibatches=1, one gradient step on each "
+            "rollout; it needs more, such as update_epochs=4."
+        )
+    if memories.is_recurrent(config) and config.chunk_length not in (0, num_steps):
+        raise ShoalError(
+            f"chunk_length={config.chunk_length} cuts the rollout of {num_steps} steps, and recompute='minibatch' "
+            "needs all of them; choose chunk_length=0, or recompute='epoch'."
+        )
+    check_divides(
+        "num_minibatches",
+        config.num_minibatches,
+        "the number of environments, which recompute='minibatch' does not cut, num_envs",
+        num_envs,
+    )
+    if config.norm_adv == "batch":
+        raise ShoalError(
+            "norm_adv='batch' needs the advantages of a whole rollout, and recompute='minibatch' computes those of a "
+            "minibatch; choose norm_adv='minibatch', or recompute='epoch'."
+        )
+    if config.gradient_chunk > 0:
+        raise ShoalError(
+            f"gradient_chunk={config.gradient_chunk} cuts a minibatch, and recompute='minibatch' computes the "
+            "advantages of all of it at once; choose gradient_chunk=0."
+        )
+
+
+def check_value_normalisation(config: Any) -> None:
+    """Check that there is a critic whose values can be normalised as configured.
+
+    Raises:
+      ShoalError: there is none.
+    """
+    if config.norm_value == "none":
+        return
+    if np.all(np.asarray(config.vf_coef) == 0):
+        raise ShoalError(
+            f"norm_value={config.norm_value!r} has no effect with vf_coef=0, where no value is learned; choose a "
+            "vf_coef above 0, or norm_value='none'."
+        )
+    if config.norm_value == "popart" and not isinstance(config.network, networks.NetworkConfig):
+        raise ShoalError(
+            "norm_value='popart' rescales the last layer of the value, which is known of Shoal's own networks only, "
+            f"and network={networks.name_of(config.network)!r} is another; choose norm_value='running'."
         )
 
 

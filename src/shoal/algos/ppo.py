@@ -1,9 +1,9 @@
 """Proximal Policy Optimisation (Schulman et al. 2017, arXiv:1707.06347), with or without a recurrent network.
 
 From top to bottom: what is learned, how it acts, the update, how a rollout becomes rows with advantages, a gradient
-step, and the loss of a minibatch. The settings are in `ppo_config.py`. What varies (the surrogate, the value loss, the
-schedule of the learning rate, the networks) is a function chosen once by a name in the config; nothing branches on it
-later.
+step, and the loss of a minibatch. The settings are in `ppo_config.py`. What varies (the surrogate, the advantages and
+how often they are computed, the value's units, the schedule of the learning rate, the networks) is a function chosen
+once by a name in the config; nothing branches on it later.
 """
 
 import functools
@@ -17,14 +17,24 @@ import optax
 from shoal import spaces, trees
 from shoal.algos.acting import actions, memories, networks
 from shoal.algos.acting.normalisation import moments_of_actor, normalise, scale_rewards
-from shoal.algos.learning import metric_means, minibatches, optimisers, surrogates
+from shoal.algos.learning import (
+    advantages,
+    metric_means,
+    minibatches,
+    optimisers,
+    recomputation,
+    surrogates,
+    value_normalisation,
+)
+from shoal.algos.learning.advantages import ReturnInputs
 from shoal.algos.learning.minibatches import Minibatch, Rows
+from shoal.algos.learning.recomputation import Rollout
 from shoal.algos.ppo_config import PPOConfig
 from shoal.nets.actor_critic import acting_part
 from shoal.nets.inputs import action_features
 from shoal.nets.memory import sequences
-from shoal.nets.memory.sequences import Memories, NetworkInputs
-from shoal.ops import policy_losses, returns, statistics, value_losses
+from shoal.nets.memory.sequences import NetworkInputs
+from shoal.ops import policy_losses, statistics, value_losses
 from shoal.types import (
     Algorithm,
     Array,
@@ -55,6 +65,7 @@ class Shared(NamedTuple):
     reward: statistics.RunningMoments | None  # norm_reward: of the discounted return
     learning_rate_scale: Array  # moved by the adaptive schedule, else 1
     kl_coef: Array  # of the penalty
+    value: statistics.RunningMoments | None = None  # norm_value: of the value's targets
 
 
 class ActingPolicy(NamedTuple):
@@ -93,6 +104,7 @@ def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorit
             reward=statistics.init_moments(jnp.zeros(())) if config.norm_reward else None,
             learning_rate_scale=jnp.ones(()),
             kl_coef=jnp.asarray(config.kl_coef, jnp.float32),
+            value=None if config.norm_value == "none" else statistics.init_moments(jnp.zeros(())),
         )
         return Learner(shared, memories.initial_local(config, spec, batch_shape))
 
@@ -137,7 +149,7 @@ def inherit(learner: Learner, saved: Mapping[str, Array]) -> Learner:
     Raises:
       ShoalError: the networks or the normalisers differ; names the first entry that does.
     """
-    shared = trees.with_saved_parts(learner.shared, saved, ("network", "observation", "reward"))
+    shared = trees.with_saved_parts(learner.shared, saved, ("network", "observation", "reward", "value"))
     return learner._replace(shared=shared)
 
 
@@ -151,24 +163,26 @@ def update(
     clock: Clock,
 ) -> tuple[Learner, Metrics, Checks]:
     """PPO's update: the rollout as rows with advantages, then epochs of gradient steps on minibatches of them."""
-    rows, prepared, metrics = prepare(config, spec, axis, learner, trajectory)
-    shared = prepared.shared
+    rows, prepared, metrics, rollout = prepare(config, spec, axis, learner, trajectory)
+    shared, recompute = prepared.shared, recomputation.RECOMPUTATIONS[config.recompute]
     rate = (
         optimisers.schedule_factor(config.optimization.lr_schedule, clock.progress)
         * shared.learning_rate_scale
     )
     parts, merge = optimisers.split_parameters(config.optimization, shared.network, is_split=config.is_split)
     optimizer = optimisers.build(config.optimization, parts, rate)
+    in_loss = functools.partial(recompute.in_loss, config=config, axis=axis, moments=shared.value)
 
-    def minibatch_step(carry: GradientState, minibatch: Minibatch) -> tuple[GradientState, Array]:
+    def minibatch_step(rows: Rows, carry: GradientState, minibatch: Minibatch) -> tuple[GradientState, Array]:
         batch = take_rows(rows, minibatch.rows)._replace(advantage=minibatch.advantage)
-        gradient = functools.partial(summed_gradient, config, merge, batch, shared.kl_coef)
+        gradient = functools.partial(summed_gradient, config, merge, batch, shared.kl_coef, in_loss=in_loss)
         return gradient_step(config, axis, optimizer, gradient, carry, minibatch)
 
+    def estimate(carry: GradientState) -> tuple[Array, Array]:
+        return recomputation.estimate(config, axis, rollout, shared.value, merge(carry.parts))
+
     start = GradientState(parts, shared.optimizer, stopped=jnp.asarray(False))
-    final, history = jax.lax.scan(
-        minibatch_step, start, minibatches.minibatches(config, axis, rows, keys.local)
-    )
+    final, history = recompute.scan_epochs(config, axis, rows, keys.local, minibatch_step, start, estimate)
     steps = dict(zip(METRICS, history.T, strict=True))
     # How far the policy has moved by the last epoch.
     kl = jnp.mean(steps["approx_kl"][-config.num_minibatches :])
@@ -185,52 +199,38 @@ def update(
     return Learner(adapt_coefficients(config, shared, kl), prepared.local), metrics, checks
 
 
+class Prepared(NamedTuple):
+    """What an update is made from."""
+
+    rows: Rows
+    learner: Learner  # with the rollout's statistics in its normalisers
+    metrics: dict[str, Mean]
+    rollout: Rollout
+
+
 def prepare(
     config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...], learner: Learner, trajectory: Trajectory
-) -> tuple[Rows, Learner, dict[str, Mean]]:
+) -> Prepared:
     """Turns a rollout into rows with advantages and value targets.
 
-    The normaliser that acting used is the one used here; the rollout's own statistics are merged
+    The normaliser of observations that acting used is the one used here; the rollout's own statistics are merged
     into the learner that is returned, for the next rollout.
     """
-    shared, timesteps = learner.shared, trajectory.timesteps
-    before, after = jax.tree.map(lambda x: x[:-1], timesteps), jax.tree.map(lambda x: x[1:], timesteps)
+    before, after = without_last(trajectory.timesteps), jax.tree.map(lambda x: x[1:], trajectory.timesteps)
     steps = transitions(trajectory)
-    weight, discount = steps.weight, config.gamma * steps.discount
+    weight = steps.weight
     reward, learner = scale_rewards(config, axis, learner, after, weight)
 
     inputs, replayed = replay_rollout(config, spec, learner, trajectory)
-    value = replayed.value
-    gae: Callable = returns.gae
-    for _ in range(weight.ndim - 1):
-        gae = jax.vmap(gae, in_axes=(1, 1, 1, 1, 1, None, 1), out_axes=1)
-    advantage = gae(reward, discount, after.last, value[:-1], value[1:], config.gae_lambda, weight)
-    target = advantage + value[:-1]
-    if config.norm_adv == "batch":
-        advantage_loss = statistics.standardise(advantage, weight, axis_name=axis)
-    else:
-        advantage_loss = advantage
-
-    def masked(tree: PyTree) -> PyTree:
-        """Replace what is no transition before it enters the network: 0 times NaN is NaN in a gradient."""
-        return trees.where(weight > 0, tree, jax.tree.map(jnp.zeros_like, tree))
-
-    step_inputs = masked(without_last(inputs))._replace(
-        first=without_last(inputs.first), action_mask=before.action_mask
+    rollout = Rollout(
+        inputs,
+        memories.before_rollout(trajectory.memory, learner.local),
+        raw_actions(trajectory),
+        trajectory.extras.log_prob,
+        ReturnInputs(reward, config.gamma * steps.discount, after.last, weight),
     )
-    rows = Rows(
-        inputs=step_inputs,
-        raw_action=masked(raw_actions(trajectory)),
-        log_prob=masked(trajectory.extras.log_prob),
-        distribution=trajectory.extras.distribution,
-        value=masked(value[:-1]),
-        advantage=advantage_loss,
-        target=masked(target),
-        weight=weight,
-    )
-    if shared.observation is not None:
-        moments = statistics.update_moments(shared.observation, before.observation, weight, axis_name=axis)
-        learner = learner._replace(shared=learner.shared._replace(observation=moments))
+    value = value_normalisation.denormalise(learner.shared.value, replayed.value)
+    advantage, target = advantages.ESTIMATORS[config.advantage](config, rollout.returns, value, None)
     metrics = {
         "explained_variance": metric_means.scalar_mean(
             statistics.explained_variance(target, value[:-1], weight, axis_name=axis)
@@ -238,13 +238,49 @@ def prepare(
         **metric_means.moment_metrics("value", value[:-1], weight, axis),
         **metric_means.moment_metrics("advantage", advantage, weight, axis),
     }
+    advantage = advantages.standardise_over_rollout(config, axis, advantage, weight)
+    normalise_values = value_normalisation.NORMALISATIONS[config.norm_value]
+    shared, output, target = normalise_values(axis, learner.shared, replayed.value[:-1], target, weight)
+    if shared.observation is not None:
+        moments = statistics.update_moments(shared.observation, before.observation, weight, axis_name=axis)
+        shared = shared._replace(observation=moments)
+    local = learner.local
     if jax.tree.leaves(replayed.critic):
-        local = memories.unpack_local(learner.local)._replace(critic=replayed.critic)
-        learner = learner._replace(local=memories.pack_local(local))
-    rows = minibatches.to_rows(config, rows)._replace(
-        start=minibatches.chunk_starts(config, step_inputs, replayed.starts)
+        local = memories.pack_local(memories.unpack_local(local)._replace(critic=replayed.critic))
+    rows = make_rows(config, trajectory, rollout, replayed, output, advantage, target)
+    return Prepared(rows, Learner(shared, local), metrics, rollout)
+
+
+def make_rows(
+    config: PPOConfig,
+    trajectory: Trajectory,
+    rollout: Rollout,
+    replayed: sequences.Replayed,
+    value: Array,
+    advantage: Array,
+    target: Array,
+) -> Rows:
+    """The rows of a rollout; values and targets [T, N] are as the value loss compares them."""
+    weight = rollout.returns.weight
+
+    def masked(tree: PyTree) -> PyTree:
+        """Replace what is no transition before it enters the network: 0 times NaN is NaN in a gradient."""
+        return trees.where(weight > 0, tree, jax.tree.map(jnp.zeros_like, tree))
+
+    inputs = without_last(rollout.inputs)
+    inputs = masked(inputs)._replace(first=inputs.first, action_mask=inputs.action_mask)
+    rows = Rows(
+        inputs=inputs,
+        raw_action=masked(rollout.raw_action),
+        log_prob=masked(rollout.log_prob),
+        distribution=trajectory.extras.distribution,
+        value=masked(value),
+        advantage=advantage,
+        target=masked(target),
+        weight=weight,
     )
-    return rows, learner, metrics
+    rows = recomputation.RECOMPUTATIONS[config.recompute].to_rows(config, rows, rollout)
+    return rows._replace(start=minibatches.chunk_starts(config, inputs, replayed.starts))
 
 
 def replay_rollout(
@@ -259,7 +295,7 @@ def replay_rollout(
     observation = normalise(learner.shared.observation, trajectory.timesteps.observation)
     previous = memories.previous_actions(spec, memory.action, raw_actions(trajectory))
     inputs = memories.network_inputs(config, trajectory.timesteps, observation, previous)
-    carries = Memories(memory.carry, memories.unpack_local(learner.local).critic)
+    carries = memories.before_rollout(trajectory.memory, learner.local)
     steps = minibatches.start_steps(config, len(trajectory.actions))
     network, after = learner.shared.network, trajectory.extras.memory
     return inputs, memories.replay(network, carries, after, inputs, steps)
@@ -302,6 +338,8 @@ METRICS = (
     "actor_updates",
 )
 RowMetrics = tuple[Array, ...]  # the first five of them, each of every row, 0 where it is no transition
+# (a minibatch, its log-ratios, the critic's outputs) -> the minibatch with the advantages and targets of the loss
+InLoss = Callable[[Rows, Array, Array], Rows]
 
 
 def gradient_step(
@@ -345,11 +383,12 @@ def summed_gradient(
     kl_coef: Array,
     parts: optimisers.Parts,
     update_actor: Array,
+    in_loss: InLoss = recomputation.as_given,
 ) -> tuple[optimisers.Parts, Array]:
     """Gradient of the loss and its metrics, summed over the rows of a minibatch."""
 
     def loss(network: PyTree, rows: Rows) -> tuple[Array, RowMetrics]:
-        return summed_loss(config, network, rows, kl_coef, update_actor)
+        return summed_loss(config, network, rows, kl_coef, update_actor, in_loss)
 
     num_chunks = minibatches.num_gradient_parts(batch, config.gradient_chunk)
     gradient, metrics = chunked_gradient(loss, merge, parts, batch, num_chunks)
@@ -357,15 +396,24 @@ def summed_gradient(
 
 
 def summed_loss(
-    config: PPOConfig, network: PyTree, batch: Rows, kl_coef: Array, update_actor: Array
+    config: PPOConfig,
+    network: PyTree,
+    batch: Rows,
+    kl_coef: Array,
+    update_actor: Array,
+    in_loss: InLoss = recomputation.as_given,
 ) -> tuple[Array, RowMetrics]:
-    """PPO's loss, summed over the rows that are transitions, and what it is made of, row by row."""
+    """PPO's loss, summed over the rows that are transitions, and what it is made of, row by row.
+
+    The ratio is always that to the policy that acted, whenever the advantages were computed (`advantages.vtrace`).
+    """
     batch, distribution, value = minibatches.replay(network, batch)
     # A rollout has no weight below 0, which the compiler does not know.
     distribution, value = compute_gradient_once(
         (distribution, value), batch.weight[(0,) * batch.weight.ndim] >= 0
     )
     log_ratio = actions.log_prob(distribution, batch.raw_action) - batch.log_prob
+    batch = in_loss(batch, log_ratio, value)
     entropy = actions.entropy(distribution)
     surrogate = surrogates.SURROGATES[config.surrogate]
     policy_loss = surrogate(config, log_ratio, batch.advantage, (batch.distribution, distribution), kl_coef)

@@ -36,6 +36,7 @@ class PPOConfig(settings.Nested):
         "dpo_alpha": (Needs("surrogate", ("dpo",)),),
         "dpo_beta": (Needs("surrogate", ("dpo",)),),
         "vf_clip_coef": (Needs("clip_vloss", (True,)),),
+        **dict.fromkeys(("rho_clip", "c_clip"), (Needs("advantage", ("vtrace",)),)),
         **dict.fromkeys(("chunk_length", "burn_in", "memory_lasts"), (_CORE, _MEMORY)),
         "action_scaling": (
             Needs("action_space", kinds=("Box",)),
@@ -49,8 +50,11 @@ class PPOConfig(settings.Nested):
             *("surrogate", "clip_coef", "kl_coef", "adaptive_kl_coef", "desired_kl"),
             *("dpo_alpha", "dpo_beta", "target_kl", "kl_stop"),
         ),
-        "value loss and returns": ("gae_lambda", "vf_coef", "clip_vloss", "vf_clip_coef"),
-        "normalisation": ("norm_adv", "norm_reward"),
+        "value loss and returns": (
+            *("gae_lambda", "advantage", "rho_clip", "c_clip", "recompute"),
+            *("vf_coef", "clip_vloss", "vf_clip_coef"),
+        ),
+        "normalisation": ("norm_adv", "norm_value", "norm_reward"),
         "optimisation": ("gradient_chunk",),
         "the critic's own optimisation": ("critic_update_epochs",),
         "network": ("network",),
@@ -72,7 +76,17 @@ class PPOConfig(settings.Nested):
     gamma: float = parameter(0.99, low=0.0, high=1.0)
     """Discounts rewards by this factor per step."""
     gae_lambda: float = parameter(0.95, low=0.0, high=1.0)
-    """Sets the trace decay of generalised advantage estimation; 1 is Monte Carlo, 0 one-step."""
+    """Sets the trace decay of generalised advantage estimation and of V-trace; 1 is Monte Carlo, 0 one-step."""
+    advantage: Literal["gae", "vtrace"] = "gae"
+    """Estimates advantages and the value's targets by generalised advantage estimation, or by V-trace, which corrects
+    them by the ratios of the current policy to the one that acted (recompute epoch or minibatch)."""
+    rho_clip: float = parameter(1.0, above=0.0, high=math.inf)
+    """Cuts V-trace's ratio of a TD error at this, at least c_clip (advantage vtrace)."""
+    c_clip: float = parameter(1.0, above=0.0, high=math.inf)
+    """Cuts V-trace's ratio in the trace at this (advantage vtrace)."""
+    recompute: Literal["never", "epoch", "minibatch"] = "never"
+    """Computes advantages and targets once, again with the current parameters before each further epoch, or within the
+    loss of each minibatch, which then is of whole environments: num_minibatches must divide num_envs."""
     update_epochs: int = parameter(4, low=1, high=MAX_EPOCHS)
     """Passes this many times over each rollout."""
     num_minibatches: int = parameter(4, low=1)
@@ -103,6 +117,9 @@ class PPOConfig(settings.Nested):
     """Clips the loss of a value further than this from its old one (clip_vloss)."""
     norm_adv: Literal["minibatch", "batch", "none"] = "minibatch"
     """Brings advantages to mean 0 and standard deviation 1 over each minibatch, over the rollout, or not at all."""
+    norm_value: Literal["none", "running", "popart"] = "none"
+    """Trains the critic on targets that are normalised by their running mean and standard deviation; popart also
+    rescales its last layer when these change, so that no value changes."""
     norm_obs: bool = False
     """Normalises observations by their running mean and standard deviation, kept with the policy."""
     norm_reward: bool = False
@@ -123,8 +140,8 @@ class PPOConfig(settings.Nested):
     """Sets the correlation of the noise of neighbouring steps (correlated_noise)."""
     gradient_chunk: int = parameter(-1, low=-1, high=LARGEST_INDEX)
     """Sums a minibatch's gradient over parts of so many steps, which stay in cache: 0 takes all at once, -1 chooses
-    (512 on one core of a CPU, 1,024 for each of several, half with wide layers; all elsewhere, and with memory).
-    Changes rounding only."""
+    (512 on one core of a CPU, 1,024 for each of several, half with wide layers; all elsewhere, with memory, and with
+    recompute minibatch). Changes rounding only."""
 
     def algorithm(self, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorithm:
         """PPO's functions for an environment; gradients and statistics are reduced over `axis`."""
@@ -147,7 +164,7 @@ class PPOConfig(settings.Nested):
         separate = self.optimization.separate_updates or self.critic_differs
         default_chunk = (
             0
-            if memories.is_recurrent(self)
+            if memories.is_recurrent(self) or self.recompute == "minibatch"
             else optimisers.gradient_chunk_size(networks.widest_layer(self.network))
         )
         return dataclasses.replace(

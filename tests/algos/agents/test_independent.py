@@ -215,7 +215,7 @@ def test_advantages_are_those_of_each_agent_by_the_definition():
     learner = config.algorithm(spec_of(env)).init(jax.random.key(3), num_envs)
     of_agent = view.spec_of_agent
     inner = Learner(learner.shared, streams.fold(learner.local))
-    rows, _, _ = prepare(config.with_critic_defaults(), of_agent, (), inner, of_streams)
+    rows = prepare(config.with_critic_defaults(), of_agent, (), inner, of_streams).rows
     shape = (num_steps, num_envs, 3)
     advantage, weight = (np.asarray(x).reshape(shape) for x in (rows.advantage, rows.weight))
     value = np.asarray(inner.shared.network.value(of_streams.timesteps.observation)).reshape(

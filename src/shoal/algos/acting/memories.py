@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from shoal import spaces, trees
 from shoal.algos.acting import networks
+from shoal.nets.actor_critic import policy_and_value
 from shoal.nets.inputs import action_features, num_action_features
 from shoal.nets.memory import sequences
 from shoal.nets.memory.recurrent import initial as initial_carry
@@ -148,3 +149,16 @@ def replay(
     if isinstance(inputs.first, tuple):
         return sequences.Replayed(network.value(inputs.observation), Memories(()), ())
     return sequences.replay(network, carries, after, inputs, steps)
+
+
+def unroll(network: PyTree, carries: Memories, inputs: NetworkInputs) -> tuple[Any, Array]:
+    """Compute the distributions and the values of T steps with any parameters, from the memories before the first."""
+    if isinstance(inputs.first, tuple):
+        return policy_and_value(network, inputs.observation, inputs.action_mask)
+    unrolled = sequences.unroll(network, carries, inputs)
+    return unrolled.distribution, unrolled.value
+
+
+def before_rollout(memory: PyTree, local: Array | Local) -> Memories:
+    """Collect a network's memories from before a rollout's first step: the policy's, and a critic's own."""
+    return Memories(unpack(memory).carry, unpack_local(local).critic)

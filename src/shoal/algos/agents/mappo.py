@@ -1,5 +1,7 @@
 """MAPPO: PPO for several agents whose critic is shown more than they are (Yu et al. 2022, arXiv:2103.01955)."""
 
+from typing import Literal
+
 from shoal import trees
 from shoal.algos.agents.settings import AgentsConfig
 from shoal.algos.ppo import PPOConfig
@@ -13,5 +15,7 @@ class MAPPOConfig(PPOConfig):
     """Holds the settings of several agents; the critic is shown the observations of all."""
     update_epochs: int = 10
     """Passes this many times over each rollout; the paper takes 5 to 10."""
+    norm_value: Literal["none", "running", "popart"] = "running"
+    """Lets the critic learn values in units of the running mean and standard deviation of its targets, or not."""
     num_minibatches: int = 1
     """Makes this many gradient steps per pass; the paper takes one."""

@@ -1,9 +1,11 @@
 """From a rollout to minibatches: rows of it, shuffled, by networks that remember in contiguous chunks of time.
 
 A chunk is K steps of one environment with the memory from before the first of them; a network without memory has
-chunks of one step, and no axis for it. Leading axes of rows: [C] without memory, [C, K] with it.
+chunks of one step, and no axis for it. Leading axes of rows: [C] without memory, [C, K] with it. Where advantages are
+computed within the loss, rows are whole streams for every network, [N, T+1] (`shoal.algos.learning.recomputation`).
 """
 
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -35,11 +37,12 @@ class Rows(NamedTuple):
     raw_action: Array
     log_prob: Array
     distribution: PyTree
-    value: Array
-    advantage: Array
-    target: Array
+    value: Array  # the critic's output, as the value loss compares it
+    advantage: PyTree  # an array; () where the loss computes it
+    target: PyTree  # the same, as the value loss compares it
     weight: Array
     start: ChunkStart = ChunkStart()
+    returns: PyTree = ()  # what advantages and targets are computed from, where the loss does that
 
 
 def to_rows(config: Any, tree: PyTree) -> PyTree:
@@ -113,28 +116,40 @@ class Minibatch(NamedTuple):
     """The rows of one gradient step."""
 
     rows: Array  # their indices, uint32 [size]
-    advantage: Array  # of these rows, normalised as configured, [size, ...]
+    advantage: PyTree  # of these rows, normalised as configured, [size, ...]; () where the loss computes it
     weight: Array  # how many of them are transitions, of all devices
     epoch: Array
 
 
 def minibatches(config: Any, axis: tuple[str, ...], rows: Rows, key: Array) -> Minibatch:
-    """The minibatches of all epochs, each epoch in an order of its own, [epochs * num_minibatches, ...].
+    """The minibatches of all epochs, each epoch in an order of its own, [epochs * num_minibatches, ...]."""
+    index = shuffled_rows(config, rows, key)
+    epochs = jnp.repeat(jnp.arange(len(index) // config.num_minibatches), config.num_minibatches)
+    return with_statistics(config, axis, rows, index, epochs)
 
-    Their statistics are taken here for all at once, so that devices need not wait for each other at every step.
-    """
+
+def shuffled_rows(config: Any, rows: Rows, key: Array) -> Array:
+    """The indices of the rows of each minibatch of all epochs, uint32 [epochs * num_minibatches, size]."""
     num_rows = rows.weight.shape[0]
     epochs = max(config.update_epochs, config.critic_update_epochs)
     permutation = jax.vmap(permutations.permutation, in_axes=(0, None))
     index = permutation(jax.random.split(key, epochs), num_rows).astype(jnp.uint32)
-    index = index.reshape(epochs * config.num_minibatches, -1)
+    return index.reshape(epochs * config.num_minibatches, -1)
+
+
+def with_statistics(config: Any, axis: tuple[str, ...], rows: Rows, index: Array, epochs: Array) -> Minibatch:
+    """The minibatches of rows with these indices [K, size], in these epochs [K].
+
+    Their statistics are taken here for all at once, so that devices need not wait for each other at every step.
+    """
     advantage, weight = take_rows_of_each((rows.advantage, rows.weight), index)
     if config.norm_adv == "minibatch":
-        advantage = jax.vmap(lambda x, w: statistics.standardise(x, w, axis_name=axis))(advantage, weight)
+        standardise = jax.vmap(functools.partial(statistics.standardise, axis_name=axis))
+        advantage = jax.tree.map(lambda x: standardise(x, weight), advantage)  # () where the loss computes it
     total = weight.sum(axis=tuple(range(1, weight.ndim)))
     if axis:
         total = jax.lax.psum(total, axis)
-    return Minibatch(index, advantage, total, jnp.repeat(jnp.arange(epochs), config.num_minibatches))
+    return Minibatch(index, advantage, total, epochs)
 
 
 def num_gradient_parts(batch: Rows, rows: int) -> int:

@@ -1,0 +1,91 @@
+"""Advantages and value targets of a rollout: functions with one signature, by name.
+
+Each takes the config, what the transitions give [T, N], the values of all time-steps [T+1, N], and the log-ratio
+log π(a) - log μ(a) of the actions [T, N], where π is the policy of the values' parameters and μ the one that acted;
+None where they are the same. It returns the advantages and the targets of the value, [T, N] each. In the place of N
+there may be several axes.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from shoal.ops import returns, statistics
+from shoal.ops import vtrace as vtrace_ops
+from shoal.types import Array
+
+
+class ReturnInputs(NamedTuple):
+    """What returns are computed from beside values, of each transition, [T, N]."""
+
+    reward: Array  # divided as configured
+    discount: Array  # gamma times the environment's
+    last: Array  # whether the transition led to the end of its episode
+    weight: Array  # 0 where there is no transition
+
+
+Estimator = Callable[[Any, ReturnInputs, Array, Array | None], tuple[Array, Array]]
+
+
+def gae(config: Any, inputs: ReturnInputs, value: Array, log_ratio: Array | None) -> tuple[Array, Array]:
+    """Compute generalised advantage estimates, and the TD(λ) targets that are these plus the values."""
+    estimate = _over_streams(returns.gae, (1, 1, 1, 1, 1, None, 1), value)
+    advantage = estimate(
+        inputs.reward,
+        inputs.discount,
+        inputs.last,
+        value[:-1],
+        value[1:],
+        config.gae_lambda,
+        inputs.weight,
+    )
+    return advantage, advantage + value[:-1]
+
+
+def vtrace(config: Any, inputs: ReturnInputs, value: Array, log_ratio: Array | None) -> tuple[Array, Array]:
+    """Compute V-trace's targets, and its advantages without the ratio of their own action.
+
+        v_t = V_t + ρ_t δ_t + γ_{t+1} λ c_t (v_{t+1} - V_{t+1}),   ρ = min(ρ̄, π/μ),   c = min(c̄, π/μ)
+        A_t = r_{t+1} + γ_{t+1} [(1 - λ) V_{t+1} + λ v_{t+1}] - V_t
+
+    V-trace's policy gradient is ρ_t A_t ∇ log π(a_t): the first factor corrects that a_t was drawn from μ and not from
+    π. PPO's surrogates multiply A_t by π(a_t)/μ(a_t) themselves, whose gradient is (π/μ) A_t ∇ log π(a_t). So their
+    ratio must be to the policy that acted, also where values and ratios were computed again since, and A_t must be
+    without ρ_t: with it, one action would be corrected twice. The ratios of the steps after t, within v_{t+1}, are in
+    no surrogate's ratio and belong to A_t; the target v_t, which no ratio multiplies, keeps ρ_t.
+
+    Where π is μ and no clip is below 1, both are those of `gae`, but for rounding.
+
+    Source: Espeholt et al. 2018, "IMPALA", section 4; λ as in its remark 2. Schulman et al. 2017, eq. 6 and 7.
+    """
+    log_ratio = jnp.zeros_like(value[:-1]) if log_ratio is None else log_ratio
+    targets = functools.partial(vtrace_ops.vtrace_targets, clip_rho=config.rho_clip, clip_c=config.c_clip)
+    given = inputs.reward, inputs.discount, inputs.last, value[:-1], value[1:]
+    in_axes = (1, 1, 1, 1, 1, 1, None, 1)
+    target = _over_streams(targets, in_axes, value)(*given, log_ratio, config.gae_lambda, inputs.weight)
+    advantage = _over_streams(vtrace_ops.vtrace_advantages, in_axes, value)(
+        *given, target, config.gae_lambda, inputs.weight
+    )
+    return advantage, target
+
+
+def _over_streams(
+    function: Callable[..., Array], in_axes: tuple[int | None, ...], value: Array
+) -> Callable[..., Array]:
+    """Map a function of one stream over the axes of the values after that of time."""
+    for _ in range(value.ndim - 1):
+        function = jax.vmap(function, in_axes, out_axes=1)
+    return function
+
+
+ESTIMATORS: dict[str, Estimator] = {"gae": gae, "vtrace": vtrace}
+
+
+def standardise_over_rollout(config: Any, axis: tuple[str, ...], advantage: Array, weight: Array) -> Array:
+    """Bring the advantages of a rollout to mean 0 and standard deviation 1, if `norm_adv` says so."""
+    if config.norm_adv == "batch":
+        return statistics.standardise(advantage, weight, axis_name=axis)
+    return advantage

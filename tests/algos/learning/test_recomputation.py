@@ -1,0 +1,338 @@
+"""Advantages computed again: V-trace through the whole of PPO, for each layout of rows, network and normalisation."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from recomputed_rollouts import ENDS, NETWORKS, SPEC, N, T, acted, made, noisy, plain_vtrace
+from tiny_worlds import Halves, assert_equal, populate
+
+from shoal import trees
+from shoal.algos import ppo
+from shoal.algos.acting import actions, memories
+from shoal.algos.learning import minibatches, optimisers, recomputation
+from shoal.algos.policy_gradient import A2CConfig, ReinforceConfig
+from shoal.algos.ppo import PPOConfig
+from shoal.errors import ShoalError
+from shoal.ops import statistics
+from shoal.settings import with_settings
+from shoal.types import Clock, Keys
+
+WEIGHT = ~ENDS[1][:-1]
+MOVED = jax.random.key(9)
+
+
+def of_all(rows):
+    """An index that takes the rows in their order."""
+    return jnp.arange(rows.weight.shape[0], dtype=jnp.uint32)
+
+
+@jax.jit
+def stale(config, key, unread=0.0):
+    """Estimates of a network that has moved since it acted, and what a plain loop needs for the same."""
+    learner, trajectory = acted(config, key, unread)
+    prepared = ppo.prepare(config, SPEC, (), learner, trajectory)
+    network, rollout = noisy(learner.shared.network, MOVED), prepared.rollout
+    found = recomputation.estimate(config, (), rollout, None, network)
+    whole = dataclasses.replace(config, chunk_length=0)
+    distribution, value = memories.unroll(network, rollout.memories, rollout.inputs)
+    raw = recomputation.extend(rollout.raw_action)
+    log_ratio = actions.log_prob(distribution, raw)[:-1] - rollout.log_prob
+    same = recomputation.estimate(config, (), rollout, None, learner.shared.network)
+    return {
+        "found": found,
+        "same": same,
+        "whole": recomputation.estimate(whole, (), rollout, None, network),
+        "rows": prepared.rows,
+        "plain": (trajectory.timesteps.reward, value, log_ratio),
+    }
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.quick("no memory", "two memories")
+def test_estimates_of_a_network_that_has_moved_are_those_of_a_plain_loop(name):
+    """By V-trace with clips that act on some ratios and not on others; and the ratios make a difference."""
+    config = made(norm_adv="none", rho_clip=1.1, c_clip=0.9, recompute="epoch", **NETWORKS[name])
+    found = stale(trees.as_arrays(config), jax.random.key(0))
+    reward, value, log_ratio = found["plain"]
+    advantage, target = plain_vtrace(config, reward, value, log_ratio)
+    order = minibatches.to_rows(dataclasses.replace(config, chunk_length=0), (advantage, target, WEIGHT))
+    for actual, expected in zip(found["whole"], order[:2], strict=True):
+        np.testing.assert_allclose(actual[order[2]], expected[order[2]], rtol=1e-4, atol=1e-5)
+    ratios = np.exp(log_ratio)[WEIGHT]
+    assert (ratios < 0.9).any() and (ratios > 1.1).any()
+    uncorrected, _ = plain_vtrace(config, reward, value, np.zeros((T, N)))
+    assert np.abs(advantage - uncorrected).max() > 0.05
+
+
+@pytest.mark.parametrize("chunk_length", [0, 2, 8])
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.quick("no memory-0", "two memories-2")
+def test_with_the_parameters_that_acted_nothing_changes(name, chunk_length):
+    """The rows' own advantages and targets, in the same order, chunk by chunk; and those of GAE."""
+    settings = NETWORKS[name] | {"norm_adv": "batch", "recompute": "epoch", "clip_vloss": True}
+    if "core" in settings:
+        settings |= {"chunk_length": chunk_length}
+    config = made(**settings)
+    found = stale(trees.as_arrays(config), jax.random.key(0))
+    by_gae = stale(trees.as_arrays(dataclasses.replace(config, advantage="gae")), jax.random.key(0))
+    given = found["rows"].advantage, found["rows"].target
+    for actual, expected in zip(found["same"], given, strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(given[0], by_gae["rows"].advantage, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(given[1], by_gae["rows"].target, rtol=1e-6, atol=1e-6)
+
+
+@jax.jit
+def gradients(config, key, unread=0.0):
+    """Gradient and metrics of a network that has moved: estimated within the loss, and beforehand for all rows."""
+    learner, trajectory = acted(config, key, unread)
+    streams = ppo.prepare(config, SPEC, (), learner, trajectory)
+    by_epoch = dataclasses.replace(config, recompute="epoch")
+    steps = ppo.prepare(by_epoch, SPEC, (), learner, trajectory)
+    shared = steps.learner.shared
+    parts, merge = optimisers.split_parameters(
+        config.optimization, noisy(shared.network, MOVED), is_split=config.is_split
+    )
+    in_loss = functools.partial(
+        recomputation.estimate_in_loss, config=config, axis=(), moments=streams.learner.shared.value
+    )
+    within = ppo.summed_gradient(
+        config, merge, streams.rows, shared.kl_coef, parts, jnp.asarray(True), in_loss
+    )
+    advantage, target = recomputation.estimate(by_epoch, (), steps.rollout, shared.value, merge(parts))
+    if config.norm_adv == "minibatch":
+        advantage = statistics.standardise(advantage, steps.rows.weight)
+    rows = steps.rows._replace(advantage=advantage, target=target)
+    before = ppo.summed_gradient(by_epoch, merge, rows, shared.kl_coef, parts, jnp.asarray(True))
+    return within, before
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"norm_adv": "none"},
+        {"norm_value": "popart", "clip_vloss": True},
+        {"norm_value": "running", "surrogate": "penalty"},
+    ],
+    ids=["plain", "popart", "running"],
+)
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.quick("no memory-popart", "two memories-plain", "one memory-running")
+def test_the_loss_of_whole_streams_has_the_gradient_of_its_estimates(name, settings):
+    """Targets and advantages are constants in it; cut episodes are bootstrapped from their own last observation."""
+    config = made(recompute="minibatch", **settings, **NETWORKS[name])
+    within, before = gradients(trees.as_arrays(config), jax.random.key(0))
+    for x, y in zip(jax.tree.leaves(within), jax.tree.leaves(before), strict=True):
+        np.testing.assert_allclose(x, y, rtol=2e-3, atol=2e-4)
+
+
+@jax.jit
+def updated(config, key, unread=0.0):
+    learner, trajectory = acted(config, key, unread)
+    keys = Keys.of_one_group(jax.random.key(1))
+    new, metrics, _ = config.algorithm(SPEC).update(learner, trajectory, keys, Clock.zero())
+    return new.shared, metrics
+
+
+def after_update(config, unread=0.0):
+    return updated(trees.as_arrays(config), jax.random.key(0), unread)
+
+
+def difference(first, second):
+    pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
+    return max(float(jnp.abs(x - y).max()) for x, y in pairs)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"core": "gru", "chunk_length": 4, "burn_in": 2, "norm_adv": "batch"},
+        {"norm_value": "running", "norm_reward": True},
+    ],
+    ids=["plain", "chunks", "running"],
+)
+@pytest.mark.quick("chunks")
+def test_one_epoch_is_the_update_without_recomputation(settings):
+    """With several minibatches; and V-trace's is GAE's, where no parameter has changed before."""
+    config = made(update_epochs=1, num_minibatches=2, recompute="epoch", **settings)
+    once = after_update(dataclasses.replace(config, recompute="never"))
+    assert_equal(after_update(config), once)
+    gae = after_update(dataclasses.replace(config, recompute="never", advantage="gae"))
+    assert difference(once, gae) < 1e-5
+    twice = dataclasses.replace(config, update_epochs=2, critic_update_epochs=2)
+    never = dataclasses.replace(twice, recompute="never")
+    assert difference(after_update(twice), after_update(never)) > 1e-5
+
+
+@pytest.mark.parametrize("name", ["no memory", "two memories"])
+@pytest.mark.quick("no memory")
+def test_one_gradient_step_is_the_same_however_often_estimates_are_computed(name):
+    config = made(update_epochs=1, learning_rate=0.01, recompute="minibatch", **NETWORKS[name])
+    once = dataclasses.replace(config, recompute="never")
+    assert difference(after_update(config)[0].network, after_update(once)[0].network) < 1e-4
+    twice = dataclasses.replace(config, update_epochs=2, critic_update_epochs=2)
+    never = dataclasses.replace(twice, recompute="never")
+    assert difference(after_update(twice)[0].network, after_update(never)[0].network) > 1e-3
+
+
+@pytest.mark.parametrize("recompute", ["epoch", "minibatch"])
+@pytest.mark.parametrize(
+    "settings", [{}, {"surrogate": "penalty"}, *({"core": x} for x in ("gru", "mingru"))]
+)
+@pytest.mark.quick("settings0-minibatch", "settings2-epoch", "settings3-minibatch")
+def test_what_is_not_read_may_hold_anything(settings, recompute):
+    """Terminal observations, and the rewards of steps that are no transition."""
+    config = made(recompute=recompute, num_minibatches=2, norm_value="popart", **settings)
+    known, broken = after_update(config), after_update(config, float("nan"))
+    assert jax.tree.all(jax.tree.map(lambda x: np.isfinite(x).all(), known))
+    assert_equal(known, broken)
+
+
+def test_advantages_are_estimated_before_each_epoch_but_the_first_and_normalised_then():
+    """With a stand-in for the network: the state counts gradient steps, and the estimates are made of it."""
+    config = made(num_minibatches=2, update_epochs=3, norm_adv="minibatch")
+    size = 8
+    rows = minibatches.Rows(
+        **dict.fromkeys(("inputs", "raw_action", "log_prob", "distribution", "value"), ()),
+        advantage=jnp.arange(size, dtype=jnp.float32),
+        target=jnp.zeros(size),
+        weight=jnp.ones(size).at[3].set(0.0),
+    )
+
+    def estimate(state):
+        return rows.advantage**2 + state, jnp.full(size, state)
+
+    def step(rows, state, minibatch):
+        target = rows.target[minibatch.rows]
+        return state + 1, jnp.concatenate(
+            [minibatch.advantage, target, minibatch.rows, minibatch.epoch[None]]
+        )
+
+    state, history = jax.jit(
+        lambda: recomputation.scan_with_estimates_of_epochs(
+            config, (), rows, jax.random.key(0), step, jnp.zeros(()), estimate
+        )
+    )()
+    assert state == 6 and history.shape == (6, 13)
+    weight = np.asarray(rows.weight)
+    for k, record in enumerate(np.asarray(history)):
+        advantage, target, index, epoch = record[:4], record[4:8], record[8:12].astype(int), record[12]
+        assert epoch == k // 2
+        assert (target == (2 * epoch if epoch else 0.0)).all()  # the steps made before this epoch
+        raw = np.arange(size) ** 2 + 2 * epoch if epoch else np.arange(size, dtype=float)
+        taken, counts = raw[index], weight[index] > 0
+        expected = (taken - taken[counts].mean()) / taken[counts].std()
+        np.testing.assert_allclose(advantage, np.where(counts, expected, 0.0), rtol=1e-4, atol=1e-5)
+
+
+def test_a_minibatch_of_streams_is_standardised_as_a_whole():
+    config = trees.as_arrays(made(recompute="minibatch", **NETWORKS["no memory"]))
+    learner, trajectory = jax.jit(acted)(config, jax.random.key(0))
+    rows = ppo.prepare(config, SPEC, (), learner, trajectory).rows
+    assert rows.weight.shape == (N, T + 1) and (rows.weight[:, -1] == 0).all()
+    in_loss = functools.partial(recomputation.estimate_in_loss, config=config, axis=(), moments=None)
+    output = jax.random.normal(jax.random.key(1), rows.weight.shape)
+    advantage = np.asarray(in_loss(rows, jnp.zeros_like(output), output).advantage)[
+        np.asarray(rows.weight) > 0
+    ]
+    np.testing.assert_allclose([advantage.mean(), advantage.std()], [0.0, 1.0], atol=1e-5)
+
+
+GROUPED = {
+    "epochs": {"recompute": "epoch", "norm_value": "popart", "norm_adv": "batch", "num_minibatches": 2},
+    "streams": {"recompute": "minibatch", "norm_value": "running", "num_minibatches": 2},
+    "chunks": {"recompute": "epoch", "core": "gru", "chunk_length": 4, "num_minibatches": 2},
+}
+
+
+@pytest.mark.parametrize("name", GROUPED)
+@pytest.mark.quick("streams")
+def test_groups_on_one_device_and_on_two_come_to_the_same(name):
+    found = []
+    for devices in (1, 2):
+        population, programs = populate(Halves(), made(**GROUPED[name]), devices=devices, groups=2)
+        population, metrics = programs.train(population, jnp.int32(3))
+        found.append(jax.device_get((population.learner.shared, metrics)))
+    for x, y in zip(*map(jax.tree.leaves, found), strict=True):
+        assert np.isfinite(x).all()
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
+
+
+REFUSED = [
+    ({"advantage": "vtrace", "recompute": "epoch", "c_clip": 1.5}, "c_clip=1.5 is greater than rho_clip=1;"),
+    ({"advantage": "vtrace"}, "advantage='vtrace' has no effect with recompute='never'"),
+    (
+        {"advantage": "vtrace", "recompute": "epoch", "surrogate": "policy_gradient"},
+        "advantage='vtrace' leaves the ratio of an action to the surrogate",
+    ),
+    ({"recompute": "epoch", "update_epochs": 1}, "recompute='epoch' has no effect with update_epochs=1"),
+    (
+        {"recompute": "minibatch", "update_epochs": 1, "num_minibatches": 1},
+        "recompute='minibatch' has no effect with update_epochs=1 and num_minibatches=1",
+    ),
+    (
+        {"recompute": "minibatch", "num_minibatches": 16, "update_epochs": 1},
+        "num_minibatches=16 does not divide the number of environments, which recompute='minibatch' does not cut, "
+        "num_envs=8; 8 does.",
+    ),
+    ({"recompute": "minibatch", "norm_adv": "batch"}, "norm_adv='batch' needs the advantages of a whole rollout"),
+    ({"recompute": "minibatch", "gradient_chunk": 64}, "gradient_chunk=64 cuts a minibatch"),
+    ({"recompute": "minibatch", "core": "gru", "chunk_length": 4}, "chunk_length=4 cuts the rollout of 16 steps"),
+    ({"recompute": "epochs"}, "did you mean 'epoch'"),
+    ({"rho_clip": 0.0}, "rho_clip=0 is out of bounds: it must be greater than 0"),
+    ({"norm_value": "popart", "network": "shoal.nets.q_heads:ContinuousQ"}, "norm_value='popart' rescales"),
+    ({"norm_value": "running", "vf_coef": 0.0}, "norm_value='running' has no effect with vf_coef=0"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("settings, message", REFUSED)
+def test_bad_settings_are_one_sentence(settings, message):
+    with pytest.raises(ShoalError) as error:
+        with_settings(PPOConfig(), **settings).resolved().validate(SPEC, 8, 16)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("config", [A2CConfig(), ReinforceConfig()])
+@pytest.mark.parametrize("recompute", ["epoch", "minibatch"])
+def test_one_pass_of_the_policy_gradient_has_nothing_to_recompute(config, recompute):
+    with pytest.raises(ShoalError, match=f"recompute='{recompute}' has no effect with update_epochs=1"):
+        dataclasses.replace(config, recompute=recompute).resolved().validate(SPEC, 8, 16)
+
+
+def test_clips_are_compared_for_each_member():
+    clips = {"rho_clip": np.array([2.0, 1.0, 3.0]), "c_clip": np.array([1.0, 1.5, 3.0])}
+    config = with_settings(PPOConfig(), advantage="vtrace", recompute="epoch", **clips).with_critic_defaults()
+    with pytest.raises(ShoalError, match=r"^c_clip=1\.5 is greater than rho_clip=1; it must be at most 1\.$"):
+        ppo_checks(config)
+    ppo_checks(dataclasses.replace(config, rho_clip=np.array([2.0, np.inf, 3.0])))
+    ppo_checks(dataclasses.replace(config, rho_clip=3.0))
+
+
+def ppo_checks(config):
+    from shoal.algos.checks import check_estimates
+
+    check_estimates(config)
+
+
+def test_what_fits_is_accepted():
+    for settings in (
+        {"advantage": "vtrace", "recompute": "epoch", "rho_clip": 2.0, "c_clip": 2.0},
+        {"recompute": "minibatch", "num_minibatches": 8, "norm_adv": "none", "norm_value": "popart"},
+        {
+            "recompute": "minibatch",
+            "core": "gru",
+            "chunk_length": 16,
+            "norm_reward": True,
+            "norm_value": "running",
+        },
+        {"recompute": "epoch", "update_epochs": 1, "critic_update_epochs": 4},
+    ):
+        config = with_settings(PPOConfig(), **settings).resolved()
+        config.validate(SPEC, 8, 16)
+        assert (config.gradient_chunk == 0) == (config.recompute == "minibatch")
