@@ -20,6 +20,9 @@ needs_jaxmarl = pytest.mark.skipif(
     importlib.util.find_spec("jaxmarl") is None, reason=f"JaxMARL is not installed: {worlds.INSTALL}"
 )
 
+# JaxNav writes integers into an array of booleans.
+pytestmark = pytest.mark.filterwarnings("ignore:scatter inputs have incompatible types:FutureWarning")
+
 SPREAD = "jaxmarl/MPE_simple_spread_v3"
 BATTLE = "jaxmarl/HeuristicEnemySMAX"
 
@@ -60,11 +63,10 @@ def check_observations(env, timestep, own):
         shown = shown["observation"]
     rows = conversion.rows_of(own, env._facts.agents)
     for i, row in enumerate(rows):
-        mine = jax.tree.map(lambda x, i=i: np.asarray(x[i] if env.num_agents > 1 else x), shown)
-        for name, own_part in row.items() if isinstance(row, dict) else [(None, row)]:
-            part, rest = np.split(mine if name is None else mine[name], [len(own_part)])
-            np.testing.assert_allclose(part, own_part, rtol=1e-5, atol=1e-6)
-            assert not rest.any()
+        own_row = np.asarray(row)
+        mine, rest = np.split(np.asarray(shown[i] if env.num_agents > 1 else shown), [len(own_row)])
+        np.testing.assert_allclose(mine, own_row, rtol=1e-5, atol=1e-6)
+        assert not rest.any()
 
 
 FAMILIES = {
@@ -83,13 +85,17 @@ FAMILIES = {
     "smax": ("jaxmarl/SMAX", {"scenario": "3m"}),
     "battle": (BATTLE, {"scenario": "3m", "global_state": True}),
     "stalkers": (BATTLE, {"scenario": "2s3z"}),
+    "units-drawn": (BATTLE, {"scenario": "smacv2_5_units", "action_type": "continuous"}),
     "hanabi": ("jaxmarl/hanabi", {}),
     "overcooked": ("jaxmarl/overcooked", {"max_steps": 30}),
-    "overcooked-v2": ("jaxmarl/overcooked_v2", {"max_steps": 30, "layout": "cramped_room"}),
+    "overcooked-v2": (
+        "jaxmarl/overcooked_v2",
+        {"max_steps": 30, "layout": "coord_ring", "random_agent_positions": True},
+    ),
     "coins": ("jaxmarl/coin_game", {}),
     "navigation": ("jaxmarl/jaxnav", {"max_steps": 30}),
-    "storm-2p": ("jaxmarl/storm_2p", {"num_inner_steps": 30}),
-    "storm-np": ("jaxmarl/storm_np", {"num_inner_steps": 30}),
+    "evaporating": ("jaxmarl/jaxnav", {"max_steps": 30, "num_agents": 4, "evaporating": True}),
+    "storm": ("jaxmarl/storm_np", {"num_inner_steps": 30}),
 }
 QUICK = ("spread", "speaker", "battle", "riddle")
 
@@ -157,7 +163,7 @@ def test_a_world_of_one_agent_has_no_axis_of_agents():
 
 @needs_jaxmarl
 def test_box_actions_of_different_widths_are_refused():
-    with pytest.raises(ShoalError, match=r"the actions of the agents .* have no common space"):
+    with pytest.raises(ShoalError, match=r"the actions of the agents .* cannot be padded to one space"):
         make("jaxmarl/MPE_simple_world_comm_v3")
 
 
@@ -223,13 +229,17 @@ def test_the_riddle_terminates_where_someone_tells_and_is_cut_by_its_clock():
 
 @needs_jaxmarl
 @pytest.mark.full
-def test_an_agent_that_has_arrived_or_collided_terminates_and_one_that_is_cut_does_not():
-    env = make("jaxmarl/jaxnav", max_steps=20, num_agents=3)
+@pytest.mark.parametrize("evaporating", [False, True])
+def test_an_agent_that_has_arrived_or_collided_terminates_and_one_that_is_cut_does_not(evaporating):
+    env = make("jaxmarl/jaxnav", max_steps=20, num_agents=3, evaporating=evaporating)
     ends = []
     for seed in range(6):
-        *_, (timestep, state, _) = play(env, 20, seed)
-        finished = np.asarray(state.goal_reached | state.move_term)
-        np.testing.assert_array_equal(np.asarray(timestep.discount) == 0, finished)
+        finished = np.zeros(3, bool)
+        for timestep, state, _ in play(env, 20, seed):
+            finished |= np.asarray(state.goal_reached | state.move_term)
+            ended = finished if evaporating or timestep.last else np.zeros(3, bool)
+            np.testing.assert_array_equal(np.asarray(timestep.discount) == 0, ended)
+            assert (timestep.alive is None) != evaporating
         ends.append(finished)
     assert 0 < np.mean(ends) < 1
 
@@ -305,7 +315,7 @@ def test_wrong_parameters_are_named(name, parameters, sentence):
 @needs_jaxmarl
 def test_a_class_of_ones_own_is_made_by_its_import_name():
     env = make("jaxmarl/jaxmarl.environments:SimpleSpreadMPE", num_agents=2)
-    assert env.num_agents == 2 and env.name == "jaxmarl.environments:SimpleSpreadMPE"
+    assert env.num_agents == 2 and env.world_name == "jaxmarl.environments:SimpleSpreadMPE"
 
 
 @needs_jaxmarl
@@ -335,8 +345,8 @@ def test_unknown_names_and_a_missing_package_are_one_sentence(monkeypatch):
     with pytest.raises(ShoalError) as error:
         worlds.class_of("switch_riddle")
     assert str(error.value) == (
-        "names that begin with 'jaxmarl/' need the package 'jaxmarl', which is not installed; "
-        "\"pip install 'shoal[jaxmarl]'\" would install it."
+        "names that begin with 'jaxmarl/' need the package 'jaxmarl', which is not installed: pip install "
+        "'shoal[jaxmarl]' installs it."
     )
 
 

@@ -55,7 +55,7 @@ class JaxMARL:
     `shoal.envs.jaxmarl.endings` says which ends are terminations and which are truncations.
 
     Attributes:
-      name: JaxMARL's name of it, or `module:Name` of a class with the interface of JaxMARL's `MultiAgentEnv`.
+      world_name: JaxMARL's name of it, or `module:Name` of a class with the interface of JaxMARL's `MultiAgentEnv`.
       arguments: the parameters of its class that are not the default, (name, value) each.
       global_state: whether a critic is shown JaxMARL's world state. The observation is then a dictionary of
         "observation", [A, ...], and "global_state", [S], for the critic only.
@@ -65,7 +65,7 @@ class JaxMARL:
         no world state.
     """
 
-    name: str
+    world_name: str
     arguments: tuple = ()
     global_state: bool = False
     team_return: str = "mean"
@@ -76,14 +76,14 @@ class JaxMARL:
                 f"team_return={self.team_return!r} is not one of {', '.join(TEAM_RETURNS)}"
                 f"{nearest(str(self.team_return), TEAM_RETURNS)}"
             )
-        if self.global_state and self._facts.world_state is None:
+        if self._facts.world_state is None and self.global_state:
             raise ShoalError(
-                f"{worlds.full_name(self.name)} has no world state; global_state=True needs one, as SMAX has"
+                f"{worlds.full_name(self.world_name)} has no world state; global_state=True needs one, as SMAX has"
             )
 
     @property
     def _facts(self) -> Facts:
-        return facts_of(self.name, self.arguments)
+        return facts_of(self.world_name, self.arguments)
 
     @property
     def world(self) -> Any:
@@ -222,8 +222,7 @@ def facts_of(name: str, arguments: worlds.Arguments) -> Facts:
     world = worlds.world_of(name, arguments)
     agents = tuple(world.agents)
     where = worlds.full_name(name)
-    observation, state, observed, info = _trace(world, agents)
-    rows = conversion.rows_of(observation, agents)
+    rows, state, observed, info = _trace(world, agents)
     observations = [
         conversion.space_of(world.observation_space(a), x) for a, x in zip(agents, rows, strict=True)
     ]
@@ -236,8 +235,8 @@ def facts_of(name: str, arguments: worlds.Arguments) -> Facts:
         world=world,
         agents=agents,
         rule=endings.rule_of(world),
-        observation_space=_joined(where, "observations", observations),
-        action_space=_joined(where, "actions", actions),
+        observation_space=_widest(where, "observations", observations),
+        action_space=_widest(where, "actions", actions),
         own_actions=own_actions,
         legal="" if own_actions is None else _legal_method(world, agents, state, own_actions.sum(axis=1)),
         roles=conversion.roles_of(agents, list(zip(observations, actions, strict=True))),
@@ -248,13 +247,13 @@ def facts_of(name: str, arguments: worlds.Arguments) -> Facts:
 
 
 def _trace(world: Any, agents: tuple[Any, ...]) -> tuple[Any, Any, Any, dict[str, Any]]:
-    """Return shapes and dtypes: the observation of a reset, and state, observation and info of a step."""
+    """Return shapes and dtypes: each agent's observation after a reset, and state, observation and info of a step."""
 
     def reset_and_step(key: Array) -> Any:
         first, state = world.reset(key)
         actions = {agent: world.action_space(agent).sample(key) for agent in agents}
         observation, after, _, _, info = world.step_env(key, state, actions)
-        return first, after, observation, _info(world, agents, info, after)
+        return conversion.rows_of(first, agents), after, observation, _info(world, agents, info, after)
 
     with jax.ensure_compile_time_eval():
         key = jax.random.key(0)
@@ -269,18 +268,20 @@ def _info(world: Any, agents: tuple[Any, ...], info: Mapping[str, Any], state: A
     return entries
 
 
-def _joined(where: str, what: str, spaces: list[Space]) -> Space:
-    """Return the widest space of all agents.
+def _widest(where: str, what: str, spaces: list[Space]) -> Space:
+    """Return the space that holds the observations, or the actions, of all agents.
 
     Raises:
       ShoalError: there is none.
     """
-    space = conversion.widest(spaces)
+    lengths = {space.shape for space in spaces if isinstance(space, Box)}
+    space = None if what == "actions" and len(lengths) > 1 else conversion.widest(spaces)
     if space is None:
         different = ", ".join(map(repr, dict.fromkeys(spaces)))
+        hint = " (action_type='Discrete')" * (what == "actions")
         raise ShoalError(
-            f"the {what} of the agents of {where} are {different}, which have no common space; vectors of "
-            "observations and discrete actions are padded"
+            f"the {what} of the agents of {where} are {different}, which cannot be padded to one space; vectors of "
+            f"observations and discrete actions{hint} can"
         )
     return space
 
@@ -289,7 +290,7 @@ def _legal_method(world: Any, agents: tuple[Any, ...], state: Any, sizes: np.nda
     """Return the name of the method for legal actions, "" if there is none for discrete actions of these sizes."""
     method = "get_legal_moves" if hasattr(world, "get_legal_moves") else "get_avail_actions"
     try:
-        legal = conversion.rows_of(jax.eval_shape(getattr(world, method), state), agents)
+        legal = jax.eval_shape(lambda state: conversion.rows_of(getattr(world, method)(state), agents), state)
     except (AttributeError, NotImplementedError):
         return ""
     return method if [x.shape for x in legal] == [(size,) for size in sizes] else ""

@@ -100,7 +100,9 @@ def numeric_info(info: Mapping[str, Any], agents: Sequence[Any]) -> dict[str, Ar
         name: jnp.stack(rows_of(value, agents)) if _is_by_agent(value, agents) else value
         for name, value in info.items()
     }
-    return {name: jnp.asarray(value) for name, value in entries.items() if hasattr(value, "dtype")}
+    return {
+        name: jnp.asarray(value, value.dtype) for name, value in entries.items() if hasattr(value, "dtype")
+    }
 
 
 def _is_by_agent(value: Any, agents: Sequence[Any]) -> bool:

@@ -101,7 +101,6 @@ RULES: Mapping[str, Rule] = {
     "Overcooked": _CLOCK,
     "OvercookedV2": _CLOCK,
     "CoinGame": _CLOCK,
-    "InTheGrid_2p": _CLOCK,
     "InTheMatrix": _CLOCK,
     "SMAX": _BATTLE,
     "EnemySMAX": _BATTLE,

@@ -24,8 +24,11 @@ from shoal.user_code import describe_error
 PREFIX = "jaxmarl/"
 INSTALL = "pip install 'shoal[jaxmarl]'"
 
-# JaxMARL's names and their classes. Not here: `storm`, whose observations have no row for each agent,
-# `LearnedPolicyEnemySMAX`, which needs a policy, and those that need a further package (brax, jaxrobotarium).
+# JaxMARL's names and their classes. Not here are
+#   storm: its observations have no row for each agent,
+#   storm_2p: it takes a tuple of actions, and reads the keys of a dictionary as if they were actions,
+#   LearnedPolicyEnemySMAX: it needs a policy,
+#   and those that need a further package (brax, jaxrobotarium).
 CLASSES = {
     "MPE_simple_v3": "SimpleMPE",
     "MPE_simple_tag_v3": "SimpleTagMPE",
@@ -43,7 +46,6 @@ CLASSES = {
     "switch_riddle": "SwitchRiddle",
     "SMAX": "SMAX",
     "HeuristicEnemySMAX": "HeuristicEnemySMAX",
-    "storm_2p": "InTheGrid_2p",
     "storm_np": "InTheMatrix",
     "hanabi": "Hanabi",
     "overcooked": "Overcooked",
@@ -155,7 +157,7 @@ def _package() -> Any:
         with _undisturbed():
             return importlib.import_module("jaxmarl.environments")
     except ModuleNotFoundError as error:
-        needed = f"the package {error.name!r}, which is not installed; {INSTALL!r} would install it"
+        needed = f"the package {error.name!r}, which is not installed: {INSTALL} installs it"
         raise ShoalError(f"names that begin with {PREFIX!r} need {needed}") from error
 
 
