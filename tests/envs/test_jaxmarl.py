@@ -1,6 +1,9 @@
 """JaxMARL's environments: equal to JaxMARL's own `step_env`, step by step, and what Shoal adds to them."""
 
+import functools
 import importlib.util
+import os
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -25,6 +28,13 @@ pytestmark = pytest.mark.filterwarnings("ignore:scatter inputs have incompatible
 
 SPREAD = "jaxmarl/MPE_simple_spread_v3"
 BATTLE = "jaxmarl/HeuristicEnemySMAX"
+HARMLESS = {"scenario": "3m", "enemy_shoots": False}
+
+
+@functools.cache
+def compiled(env):
+    """The steps of an environment and of JaxMARL's own object."""
+    return jax.jit(env.step), jax.jit(env.world.step_env)
 
 
 def play(env, steps, seed=0, choose=None):
@@ -33,7 +43,7 @@ def play(env, steps, seed=0, choose=None):
     Yields the time-step and JaxMARL's own results after each step.
     """
     world, agents = env.world, env._facts.agents
-    step, own_step = jax.jit(env.step), jax.jit(world.step_env)
+    step, own_step = compiled(env)
     key = jax.random.key(seed)
     state, timestep = env.reset(key)
     own_observation, own_state = world.reset(key)
@@ -97,7 +107,7 @@ FAMILIES = {
     "evaporating": ("jaxmarl/jaxnav", {"max_steps": 30, "num_agents": 4, "evaporating": True}),
     "storm": ("jaxmarl/storm_np", {"num_inner_steps": 30}),
 }
-QUICK = ("spread", "speaker", "battle", "riddle")
+QUICK = ("speaker", "battle", "riddle")
 
 
 @needs_jaxmarl
@@ -110,7 +120,7 @@ def test_steps_are_those_of_jaxmarl(family):
 
 
 @needs_jaxmarl
-@pytest.mark.quick("spread", "battle")
+@pytest.mark.quick("riddle")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_checker_finds_nothing(family):
     name, parameters = FAMILIES[family]
@@ -169,52 +179,37 @@ def test_box_actions_of_different_widths_are_refused():
 
 @needs_jaxmarl
 def test_units_that_die_end_alone_and_do_not_return():
-    """Units walk into a wall, which kills them, one sooner than the others."""
-    env = make(BATTLE, scenario="3m")
-
-    def to_the_wall(state, action):
-        return jnp.asarray([2, 4, 4])  # down, stop, stop: until the first is dead
-
-    dead, alive_then = False, None
-    for timestep, state, dones in play(env, 101, choose=to_the_wall):
-        alive = np.asarray(timestep.alive)
-        np.testing.assert_array_equal(
-            alive, np.asarray(state.state.unit_alive[:3]) & ~bool(timestep.terminated)
-        )
-        np.testing.assert_array_equal(np.asarray(timestep.discount) == 0, ~alive)
-        assert [bool(dones[agent]) for agent in env.agents] == (
-            ~np.asarray(state.state.unit_alive[:3])
-        ).tolist()
-        if alive_then is not None:
-            assert not (alive & ~alive_then).any()
-        if not timestep.last and not alive.all():
-            dead = True
-            mask = np.asarray(timestep.action_mask)[~alive]
-            assert (mask.sum(axis=1) == 1).all() and mask[:, 4].all()  # only to stop
-        alive_then = alive
-    assert dead
+    """One unit walks into a wall, which kills it; the others stop, until the battle is cut."""
+    env = make(BATTLE, **HARMLESS)
+    steps = list(play(env, 101, choose=lambda state, action: jnp.asarray([2, 4, 4])))
+    alive = np.asarray([timestep.alive for timestep, _, _ in steps])
+    own_alive = np.asarray([state.state.unit_alive[:3] for _, state, _ in steps])
+    own_done = np.asarray([[dones[agent] for agent in env.agents] for _, _, dones in steps])
+    np.testing.assert_array_equal(alive, own_alive)
+    np.testing.assert_array_equal(alive, ~own_done)
+    np.testing.assert_array_equal(alive, [timestep.discount for timestep, _, _ in steps])
+    deaths = 1 + np.flatnonzero(np.diff(alive[:, 0]))
+    assert len(deaths) == 1 and alive[:, 1:].all()  # one death, no return
+    for timestep, _, _ in steps[deaths[0] :]:
+        assert timestep.action_mask[0].tolist() == [False] * 4 + [True] + [False] * 3  # only to stop
+        assert not timestep.observation[0].any()
+    last, *_ = steps[-1]
+    assert last.truncated and not last.terminated and float(last.info["won"]) == 0
 
 
 @needs_jaxmarl
-def test_the_battle_is_lost_won_or_cut():
-    def ends(damage, seed=0, **parameters):
-        env = make(BATTLE, scenario="3m", **parameters)
+def test_a_battle_that_is_won_terminates_for_all():
+    env = make(BATTLE, **HARMLESS)
 
-        def shoot(state, action):
-            """Attack the first enemy in range, else go towards them."""
-            legal = np.asarray([env.world.get_avail_actions(state)[agent] for agent in env.agents])
-            return jnp.asarray([5 + int(row[5:].argmax()) if row[5:].any() else 1 for row in legal])
+    def shoot(state, action):
+        """Attack an enemy in range, else go towards them."""
+        legal = np.asarray([env.world.get_avail_actions(state)[agent] for agent in env.agents])
+        return jnp.asarray([5 + int(row[5:].argmax()) if row[5:].any() else 1 for row in legal])
 
-        return [timestep for timestep, _, _ in play(env, 101, seed, shoot)]
-
-    *before, won = ends(1, enemy_shoots=False)
-    assert won.terminated and float(won.info["won"]) == 1 and not won.alive.any()
-    assert not any(bool(timestep.info["won"]) for timestep in before)
+    *before, (won, _, _) = play(env, 101, choose=shoot)
+    assert won.terminated and (won.discount == 0).all() and not won.alive.any()
+    assert float(won.info["won"]) == 1 and not any(float(timestep.info["won"]) for timestep, _, _ in before)
     assert float(won.reward[0]) >= 1  # the bonus
-
-    env = make(BATTLE, scenario="3m", enemy_shoots=False, max_steps=3)
-    *_, (cut, _, _) = play(env, 10, choose=lambda state, action: jnp.full(3, 4))
-    assert cut.truncated and cut.alive.all() and (cut.discount == 1).all() and float(cut.info["won"]) == 0
     assert env.info_summaries["won"] == "max"
 
 
@@ -327,6 +322,17 @@ def test_the_import_leaves_the_standard_streams_alone(capsys):
     assert capsys.readouterr() == ("", "")
 
 
+@needs_jaxmarl
+@pytest.mark.full
+def test_the_devices_of_a_run_are_made_before_jaxmarl_is_imported():
+    program = (
+        f"from shoal.experiment import decide; x = decide({SPREAD!r}, overrides={{'devices': 3}}); "
+        "import jax; assert len(jax.devices()) == 3, jax.devices(); assert x.environment_name in str(x.as_json())"
+    )
+    environment = {**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
+    subprocess.run([sys.executable, "-c", program], check=True, env=environment, timeout=200)
+
+
 def test_unknown_names_and_a_missing_package_are_one_sentence(monkeypatch):
     with pytest.raises(
         ShoalError, match=r"no environment 'jaxmarl/MPE_simple_spred_v3'; did you mean 'MPE_simple_s"
@@ -346,7 +352,7 @@ def test_unknown_names_and_a_missing_package_are_one_sentence(monkeypatch):
         worlds.class_of("switch_riddle")
     assert str(error.value) == (
         "names that begin with 'jaxmarl/' need the package 'jaxmarl', which is not installed: pip install "
-        "'shoal[jaxmarl]' installs it."
+        "'jaxmarl>=0.2.0' installs it."
     )
 
 

@@ -36,9 +36,7 @@ class Facts(NamedTuple):
     rule: endings.Rule
     observation_space: Space  # of one agent, the widest
     action_space: Space
-    own_actions: (
-        np.ndarray | None
-    )  # [A, n]: the actions that an agent has at all; None if they are not discrete
+    own_actions: np.ndarray | None  # [A, n], the actions that an agent has at all; of discrete ones
     legal: str  # the name of the method for legal actions; empty if there is none
     roles: tuple[int, ...]
     state: PyTree  # shapes and dtypes after a step, as are the next two

@@ -22,7 +22,7 @@ from shoal.imports import import_object
 from shoal.user_code import describe_error
 
 PREFIX = "jaxmarl/"
-INSTALL = "pip install 'shoal[jaxmarl]'"
+INSTALL = "pip install 'jaxmarl>=0.2.0'"
 
 # JaxMARL's names and their classes. Not here are
 #   storm: its observations have no row for each agent,
