@@ -80,4 +80,5 @@ $(VENV)/.installed: pyproject.toml | $(BIN)/python
 $(VENV)/.installed-test: pyproject.toml | $(BIN)/python
 	@echo "installing Shoal and what its tests need into $(VENV) (once; it takes a minute or two)"
 	$(INSTALL) --editable '.[test]'
+	$(INSTALL) --no-deps 'jaxmarl>=0.2.0'  # its environments do not use gymnax, which requires jax<0.12
 	@touch $(VENV)/.installed $@

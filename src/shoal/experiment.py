@@ -1,6 +1,7 @@
 """The decision of a run's settings: an environment, an algorithm's config and a run's, from names and overrides.
 
-Nothing here starts a device: how many a process has is settled after the experiment is decided.
+Nothing here starts a device, since how many a process has is settled after the experiment is decided; but an
+environment of another package may do so when it is imported, so that the machine is prepared before.
 
 The order of precedence is: what the caller gives, then a config file (complete), or else the preset of the
 environment, then the defaults of the classes.
@@ -17,7 +18,7 @@ import numpy as np
 
 from shoal import arguments, envs, settings
 from shoal.algos import catalogue
-from shoal.envs import describing
+from shoal.envs import describing, registry
 from shoal.envs.checking.check_contract import require_contract
 from shoal.envs.describing import Description, from_json
 from shoal.envs.parameters import check_parameters
@@ -26,6 +27,7 @@ from shoal.errors import ShoalError
 from shoal.imports import import_name, import_object
 from shoal.needs import check_needs
 from shoal.presets import preset
+from shoal.runtime import machine
 from shoal.runtime.config import RunConfig
 from shoal.types import Environment, spec_of
 from shoal.user_code import reports_user_code
@@ -106,6 +108,10 @@ def decide(
     saved = read_config(config_file) if config_file else {}
     if environment is None and not saved:
         raise ShoalError("no environment was named; give one such as CartPole-v1, or a config file.")
+    named = saved["environment"]["name"] if environment is None else environment
+    if isinstance(named, str) and registry.family_of(named):
+        devices = overrides.get("devices", saved.get("run", {}).get("devices", 0))
+        machine.prepare(min(arguments.whole_number("devices", devices, 0), machine.max_devices()))
     environment, description = _make_environment(environment, environment_parameters or {}, saved)
     name, parameters, gaps = description
     algorithm, default_run, default_config = defaults(

@@ -10,7 +10,8 @@ from shoal.cli import flags
 
 COMMAND = "shoal envs [ENV]"
 DESCRIPTION = (
-    "Lists the environments, or describes one: its spaces and its parameters with their defaults and bounds."
+    "Lists the environments, or describes one: its spaces and its parameters with their defaults and bounds. Those of "
+    "JaxMARL, jaxmarl/NAME, are described, and not listed."
 )
 
 

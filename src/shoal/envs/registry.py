@@ -39,6 +39,10 @@ class Entry:
 
 _entries: dict[str, Entry] = {}
 
+# Environments of other packages: by the prefix of their names, the function that returns the constructor for the rest
+# of a name. They are not listed.
+FAMILIES = {"jaxmarl/": "shoal.envs.jaxmarl.adapter:constructor_of"}
+
 
 def register(
     name: str,
@@ -80,6 +84,11 @@ def register(
 def environments() -> list[str]:
     """List the registered names, sorted."""
     return sorted(_entries)
+
+
+def family_of(name: str) -> str:
+    """Return the prefix of a name of another package's environment; "" if it is none."""
+    return next((prefix for prefix in FAMILIES if name.startswith(prefix) and name not in _entries), "")
 
 
 @reports_user_code
@@ -228,6 +237,8 @@ def _entry(name: str) -> Entry:
     text("name", name, "CartPole-v1")
     if name in _entries:
         return _entries[name]
+    if prefix := family_of(name):
+        return Entry(import_object(FAMILIES[prefix])(name.removeprefix(prefix)))
     if ":" in name:
         return Entry(name)
     raise ShoalError(

@@ -1,0 +1,109 @@
+"""Conversion of JaxMARL's spaces and dictionaries of agents to Shoal's spaces and arrays with an axis of agents."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal.errors import ShoalError
+from shoal.spaces import Box, Dict, Discrete, MultiDiscrete, Space
+from shoal.types import Array, PyTree
+
+
+def space_of(space: Any, element: PyTree = None) -> Space:
+    """Convert one of JaxMARL's spaces.
+
+    Args:
+      space: by its attributes, since classes of other packages have the same.
+      element: the shape of an element that the environment really makes; a space's own shape is not always it.
+    Raises:
+      ShoalError: there is no such space in Shoal.
+    """
+    parts = getattr(space, "spaces", space)
+    if isinstance(parts, Mapping):
+        return Dict({name: space_of(part, element and element[name]) for name, part in parts.items()})
+    if hasattr(space, "n"):
+        return Discrete(int(space.n))
+    if hasattr(space, "num_categories"):
+        return MultiDiscrete(np.asarray(space.num_categories))
+    if not hasattr(space, "low"):
+        raise ShoalError(f"a space of the class {type(space).__name__} has no equal in Shoal")
+    shape = tuple(space.shape) if element is None else element.shape
+    dtype = jax.dtypes.canonicalize_dtype(space.dtype)
+    low, high = np.asarray(space.low), np.asarray(space.high)
+    if jnp.issubdtype(dtype, jnp.integer):
+        limits = jnp.iinfo(dtype)
+        low, high = np.clip(low, limits.min, limits.max), np.clip(high, limits.min, limits.max)
+    return Box(np.broadcast_to(low, shape), np.broadcast_to(high, shape), dtype=dtype)
+
+
+def widest(spaces: Sequence[Space]) -> Space | None:
+    """Return the space that holds the elements of several, padded with zeros; None where there is none.
+
+    Vectors may differ in length, and integers in the number of their values.
+    """
+    first = spaces[0]
+    if all(space == first for space in spaces):
+        return first
+    if all(isinstance(space, Discrete) for space in spaces):
+        return Discrete(max(space.n for space in spaces))  # type: ignore[union-attr]
+    boxes = [space for space in spaces if isinstance(space, Box)]
+    shapes = {box.shape for box in boxes}
+    if len(boxes) < len(spaces) or len({box.dtype for box in boxes}) > 1:
+        return None
+    if len(shapes) > 1 and any(len(shape) != 1 for shape in shapes):
+        return None
+    shape = max(shapes)
+    low = np.min([_padded_bound(box.low, shape) for box in boxes], axis=0)
+    high = np.max([_padded_bound(box.high, shape) for box in boxes], axis=0)
+    return Box(low, high, dtype=boxes[0].dtype)
+
+
+def _padded_bound(bound: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    return bound if bound.shape == shape else np.pad(bound, (0, shape[0] - bound.shape[0]))
+
+
+def stack(space: Space, rows: Sequence[PyTree]) -> PyTree:
+    """Stack the elements of each agent on a first axis, [A, ...], vectors padded with zeros to the space's length."""
+    if isinstance(space, Dict):
+        return {name: stack(part, [row[name] for row in rows]) for name, part in space.items()}
+    return jnp.stack([padded(jnp.asarray(row, space.dtype), space.shape) for row in rows])
+
+
+def padded(row: Array, shape: tuple[int, ...]) -> Array:
+    """Append zeros, or False, to a vector up to a length; what has the shape already stays."""
+    return row if row.shape == shape else jnp.pad(row, (0, shape[0] - row.shape[0]))
+
+
+def rows_of(values: Any, agents: Sequence[Any]) -> list[Any]:
+    """Return the entry of each agent: of a dictionary by agent, or of what has them in order, as some worlds do."""
+    return [values[agent if isinstance(values, Mapping) else i] for i, agent in enumerate(agents)]
+
+
+def roles_of(agents: Sequence[Any], spaces: Sequence[Any]) -> tuple[int, ...]:
+    """Number the kinds of agents: those with equal spaces whose names are equal without their number.
+
+    Returns:
+      the number of each agent, in the order of first appearance; () if all are of one kind.
+    """
+    kinds = [(re.sub(r"_?\d+$", "", str(agent)), space) for agent, space in zip(agents, spaces, strict=True)]
+    numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
+    return tuple(numbers[kind] for kind in kinds) if len(numbers) > 1 else ()
+
+
+def numeric_info(info: Mapping[str, Any], agents: Sequence[Any]) -> dict[str, Array]:
+    """Return the arrays of JaxMARL's `info`; a dictionary by agent becomes one array, [A, ...]."""
+    entries = {
+        name: jnp.stack(rows_of(value, agents)) if _is_by_agent(value, agents) else value
+        for name, value in info.items()
+    }
+    return {
+        name: jnp.asarray(value, value.dtype) for name, value in entries.items() if hasattr(value, "dtype")
+    }
+
+
+def _is_by_agent(value: Any, agents: Sequence[Any]) -> bool:
+    return isinstance(value, Mapping) and set(value) == set(agents)

@@ -1,0 +1,235 @@
+"""JaxMARL's own objects: the classes behind its names, their parameters, and how they are made.
+
+JaxMARL is imported when the first of these is used. Importing it makes arrays, so that JAX starts.
+"""
+
+import contextlib
+import functools
+import importlib
+import inspect
+import io
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal.errors import ShoalError, nearest
+from shoal.imports import import_object
+from shoal.user_code import describe_error
+
+PREFIX = "jaxmarl/"
+INSTALL = "pip install 'jaxmarl>=0.2.0'"
+
+# JaxMARL's names and their classes. Not here are
+#   storm: its observations have no row for each agent,
+#   storm_2p: it takes a tuple of actions, and reads the keys of a dictionary as if they were actions,
+#   LearnedPolicyEnemySMAX: it needs a policy,
+#   and those that need a further package (brax, jaxrobotarium).
+CLASSES = {
+    "MPE_simple_v3": "SimpleMPE",
+    "MPE_simple_tag_v3": "SimpleTagMPE",
+    "MPE_simple_world_comm_v3": "SimpleWorldCommMPE",
+    "MPE_simple_spread_v3": "SimpleSpreadMPE",
+    "MPE_simple_crypto_v3": "SimpleCryptoMPE",
+    "MPE_simple_speaker_listener_v4": "SimpleSpeakerListenerMPE",
+    "MPE_simple_push_v3": "SimplePushMPE",
+    "MPE_simple_adversary_v3": "SimpleAdversaryMPE",
+    "MPE_simple_reference_v3": "SimpleReferenceMPE",
+    "MPE_simple_facmac_v1": "SimpleFacmacMPE",
+    "MPE_simple_facmac_3a_v1": "SimpleFacmacMPE3a",
+    "MPE_simple_facmac_6a_v1": "SimpleFacmacMPE6a",
+    "MPE_simple_facmac_9a_v1": "SimpleFacmacMPE9a",
+    "switch_riddle": "SwitchRiddle",
+    "SMAX": "SMAX",
+    "HeuristicEnemySMAX": "HeuristicEnemySMAX",
+    "storm_np": "InTheMatrix",
+    "hanabi": "Hanabi",
+    "overcooked": "Overcooked",
+    "overcooked_v2": "OvercookedV2",
+    "coin_game": "CoinGame",
+    "jaxnav": "JaxNav",
+}
+# Parameters that JaxMARL's MPE classes pass on to `SimpleMPE` by `**kwargs`.
+OF_SIMPLE_MPE = ("max_steps", "dt")
+
+Arguments = tuple[tuple[str, Any], ...]
+
+
+def full_name(name: str) -> str:
+    """Return the name for `shoal.make`."""
+    return f"{PREFIX}{name}"
+
+
+def check_name(name: str) -> None:
+    """Require that a name is one of JaxMARL's that can be made, or the `module:Name` of a class.
+
+    Raises:
+      ShoalError: it is not.
+    """
+    if name not in CLASSES and ":" not in name:
+        hint = nearest(name, CLASSES)
+        there_are = f"; there are {', '.join(CLASSES)}, and module:Name for a class of your own"
+        raise ShoalError(f"there is no environment {full_name(name)!r}{hint or there_are}")
+
+
+def class_of(name: str) -> Callable[..., Any]:
+    """Return the class, or the function, that makes JaxMARL's object of a name.
+
+    Raises:
+      ShoalError: there is no such name, or JaxMARL is not installed.
+    """
+    check_name(name)
+    package = _package()
+    return import_object(name) if ":" in name else getattr(package, CLASSES[name])
+
+
+def parameters_of(name: str) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a name's class, with those that it passes on by `**kwargs` to a class known here."""
+    constructor = class_of(name)
+    own = inspect.signature(constructor).parameters
+    passed_on: Mapping[str, inspect.Parameter] = {}
+    if any(x.kind is inspect.Parameter.VAR_KEYWORD for x in own.values()):
+        bases = [base.__name__ for base in inspect.getmro(constructor)[1:]]  # type: ignore[arg-type]
+        if "EnemySMAX" in bases:
+            passed_on = inspect.signature(_package().SMAX).parameters
+        elif "SimpleMPE" in bases:
+            of_base = inspect.signature(_package().SimpleMPE).parameters
+            passed_on = {parameter: of_base[parameter] for parameter in OF_SIMPLE_MPE}
+    by_keyword = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return {
+        parameter: declared.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=Any)
+        for parameter, declared in {**passed_on, **own}.items()
+        if declared.kind in by_keyword
+    }
+
+
+def to_arguments(name: str, values: Mapping[str, Any]) -> Arguments:
+    """Convert parameters to static arguments: hashable, in order, without those that have their default value.
+
+    Raises:
+      ShoalError: a value is traced, or cannot be hashed.
+    """
+    known = parameters_of(name)
+    arguments = []
+    for parameter, value in sorted(values.items()):
+        where = f"{full_name(name)}: {parameter}"
+        static_value = _to_static(where, value)
+        default = known[parameter].default if parameter in known else inspect.Parameter.empty
+        with contextlib.suppress(TypeError, ShoalError):  # a default that has no hash is another value
+            if static_value == _to_static(where, default):
+                continue
+        arguments.append((parameter, static_value))
+    return tuple(arguments)
+
+
+@functools.cache
+def world_of(name: str, arguments: Arguments) -> Any:
+    """Make JaxMARL's object of a name, one for each set of arguments, since it is hashed by its identity.
+
+    Raises:
+      ShoalError: it cannot be made with these arguments.
+    """
+    constructor, known = class_of(name), parameters_of(name)
+    values = {}
+    for parameter, value in arguments:
+        default = known[parameter].default if parameter in known else inspect.Parameter.empty
+        values[parameter] = _named_value(name, parameter, _from_static(value, default))
+    try:
+        with _undisturbed():
+            return constructor(**values)
+    except Exception as error:
+        given = ", ".join(f"{parameter}={value!r}" for parameter, value in arguments) or "its defaults"
+        raise ShoalError(f"{full_name(name)} cannot be made with {given}: {describe_error(error)}") from error
+
+
+@functools.cache
+def _package() -> Any:
+    """Import JaxMARL's environments.
+
+    Raises:
+      ShoalError: JaxMARL, or a package that it needs, is not installed.
+    """
+    try:
+        with _undisturbed():
+            return importlib.import_module("jaxmarl.environments")
+    except ModuleNotFoundError as error:
+        needed = f"the package {error.name!r}, which is not installed: {INSTALL} installs it"
+        raise ShoalError(f"names that begin with {PREFIX!r} need {needed}") from error
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Run JaxMARL's code outside of any trace, without its warnings, and without what it prints.
+
+    Its import prints, and replaces both standard streams by those that the process began with.
+    """
+    names = ("stdout", "stderr", "__stdout__", "__stderr__")
+    streams = {name: getattr(sys, name) for name in names}
+    sink = io.StringIO()
+    with jax.ensure_compile_time_eval(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            for name in ("stdout", "__stdout__"):
+                setattr(sys, name, sink)
+            yield
+        finally:
+            for name, stream in streams.items():
+                setattr(sys, name, stream)
+
+
+def _named_value(name: str, parameter: str, value: Any) -> Any:
+    """Return what a text stands for where JaxMARL has a table of values: SMAX's scenarios and Overcooked's layouts.
+
+    Raises:
+      ShoalError: the table lacks the text.
+    """
+    package = _package()
+    tables: dict[str, Callable[[], Mapping[str, Any]]] = {
+        "scenario": lambda: importlib.import_module(package.SMAX.__module__).MAP_NAME_TO_SCENARIO,
+        "layout": lambda: (
+            package.overcooked_layouts if name == "overcooked" else package.overcooked_v2_layouts
+        ),
+    }
+    if not isinstance(value, str) or parameter not in tables or ":" in name:
+        return value
+    table = tables[parameter]()
+    if value not in table:
+        hint = nearest(value, table) or f"; there are {', '.join(table)}"
+        raise ShoalError(f"{full_name(name)}: there is no {parameter} {value!r}{hint}")
+    return table[value]
+
+
+def _to_static(where: str, value: Any) -> Any:
+    """Convert arrays, lists and dictionaries to tuples, so that a value can be hashed."""
+    if isinstance(value, jax.core.Tracer):
+        raise ShoalError(
+            f"{where} is a traced value; JaxMARL's parameters are sizes and rules, which are static"
+        )
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        value = np.asarray(value).tolist()
+    if isinstance(value, Mapping):
+        return tuple((key, _to_static(where, part)) for key, part in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(_to_static(where, part) for part in value)
+    try:
+        hash(value)
+    except TypeError as error:
+        raise ShoalError(
+            f"{where} is of type {type(value).__name__}, which has no hash; a number, a text or a list would be right"
+        ) from error
+    return value
+
+
+def _from_static(value: Any, default: Any) -> Any:
+    """Convert a tuple back to the kind of the parameter's default."""
+    if not isinstance(value, tuple):
+        return value
+    if isinstance(default, jax.Array):
+        return jnp.asarray(value, default.dtype)
+    if isinstance(default, np.ndarray):
+        return np.asarray(value, default.dtype)
+    return type(default)(value) if isinstance(default, dict | list) else value
