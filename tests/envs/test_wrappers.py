@@ -83,6 +83,16 @@ def episode(env, key, steps):
     return jax.tree.map(lambda x, y: jnp.concatenate([x[None], y]), first, rest)
 
 
+@environment
+class PairWithGlobalState(Pair):
+    """Two agents, and a vector of their whole world, which has no axis of agents."""
+
+    observation_space = Dict({"near": Discrete(3), "global_state": Box(0.0, 100.0, (4,))})
+
+    def _look(self, state):
+        return {"near": Pair._look(self, state)["near"], "global_state": jnp.full(4, 1.0) * state}
+
+
 @hypothesis.given(
     limit=st.sampled_from([1, 2, 9, 30]),
     ending=st.sampled_from([0.0, 0.1, 0.5, 1.0]),
@@ -125,6 +135,15 @@ def test_frame_stack_starts_anew_with_each_episode():
         np.testing.assert_array_equal(frames, np.repeat(frames[:, -1:], 3, 1))
         starts += len(frames)
     assert starts == 10
+
+
+def test_frame_stack_knows_that_a_global_state_has_no_agents_axis():
+    env = FrameStack(PairWithGlobalState(), 3)
+    stacked = episode(env, jax.random.key(0), 5).observation
+    assert stacked["near"].shape == (6, 2, 3)
+    assert stacked["global_state"].shape == (6, *env.observation_space["global_state"].shape) == (6, 3, 4)
+    expected = np.maximum(np.arange(6)[:, None] - np.arange(2, -1, -1), 0)
+    np.testing.assert_array_equal(stacked["global_state"][..., 0], expected)
 
 
 def test_frame_stack_and_flatten_keep_the_agents_axis():

@@ -16,6 +16,7 @@ from shoal.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 from shoal.types import PyTree, State
 
 OBSERVATION, STATE = "observation", "state"  # entries where the critic is shown what is hidden
+GLOBAL_STATE = "global_state"  # the entry of the whole world, which has no axis of agents
 
 
 class TimeLimitState(NamedTuple):
@@ -71,7 +72,7 @@ class FrameStack(Wrapper):
 
     An observation of shape [...] becomes [frames, ...] (each entry of a dictionary by itself; for several
     agents the new axis comes after the agents' axis). At the start of an episode the first observation is
-    repeated.
+    repeated. The entry `global_state` has no axis of agents.
 
     Raises:
       ShoalError: when the space is read, if it holds a MultiDiscrete; no space describes a stack of these.
@@ -84,9 +85,10 @@ class FrameStack(Wrapper):
         """The inner space with a new first axis; Discrete becomes MultiDiscrete."""
         return stacked_space(self.env.observation_space, self.frames)
 
-    @property
-    def _axis(self) -> int:
-        return 0 if self.num_agents == 1 else 1
+    def _axis(self, path: tuple) -> int:
+        """Return the axis of the frames of an entry of the observation."""
+        is_global = bool(path) and path[0] == jax.tree_util.DictKey(GLOBAL_STATE)
+        return 0 if self.num_agents == 1 or is_global else 1
 
     def reset(self, key: jax.Array) -> tuple[FrameStackState, TimeStep]:
         """Start a new episode; its first observation is repeated."""
@@ -101,7 +103,9 @@ class FrameStack(Wrapper):
         return self._begin(*again(self.env, state.env, key))
 
     def _begin(self, inner: State, timestep: TimeStep) -> tuple[FrameStackState, TimeStep]:
-        frames = jax.tree.map(lambda x: jnp.stack([x] * self.frames, self._axis), timestep.observation)
+        frames = jax.tree_util.tree_map_with_path(
+            lambda path, x: jnp.stack([x] * self.frames, self._axis(path)), timestep.observation
+        )
         return FrameStackState(inner, frames), timestep._replace(observation=frames)
 
     def step(
@@ -109,12 +113,13 @@ class FrameStack(Wrapper):
     ) -> tuple[FrameStackState, TimeStep]:
         """Make one step; the new observation replaces the oldest one."""
 
-        def push(frames: jax.Array, newest: jax.Array) -> jax.Array:
-            remaining = jax.lax.slice_in_dim(frames, 1, None, axis=self._axis)
-            return jnp.concatenate([remaining, jnp.expand_dims(newest, self._axis)], self._axis)
+        def push(path: tuple, frames: jax.Array, newest: jax.Array) -> jax.Array:
+            axis = self._axis(path)
+            remaining = jax.lax.slice_in_dim(frames, 1, None, axis=axis)
+            return jnp.concatenate([remaining, jnp.expand_dims(newest, axis)], axis)
 
         inner, timestep = self.env.step(state.env, action, key)
-        frames = jax.tree.map(push, state.frames, timestep.observation)
+        frames = jax.tree_util.tree_map_with_path(push, state.frames, timestep.observation)
         return FrameStackState(inner, frames), timestep._replace(observation=frames)
 
 

@@ -3,8 +3,10 @@
 import os
 
 TRICKS = (
+    "add_up",
     "affine_of_few_rows",
     "apply_to_distinct",
+    "batch_last",
     "by_platform",
     "change_in_groups",
     "change_where",

@@ -1,0 +1,1 @@
+"""Particle worlds of several agents, each step equal to that of the package mpe2."""
