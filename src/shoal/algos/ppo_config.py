@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Literal
 from shoal import settings, trees
 from shoal.algos import checks
 from shoal.algos.acting import memories, networks
+from shoal.algos.agents.agents_config import AgentsConfig
 from shoal.algos.agents.independent import over_agents
-from shoal.algos.agents.settings import AgentsConfig
 from shoal.algos.learning import optimisers
 from shoal.algos.learning.optimisers import OptimizerConfig
 from shoal.arguments import LARGEST_INDEX

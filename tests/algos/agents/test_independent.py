@@ -9,8 +9,8 @@ import pytest
 from tiny_worlds import assert_equal, populate, values
 
 from shoal import streams
+from shoal.algos.agents.agents_config import AgentsConfig
 from shoal.algos.agents.independent import Sets
-from shoal.algos.agents.settings import AgentsConfig
 from shoal.algos.ppo import PPOConfig, prepare
 from shoal.envs import Wrapper, environment
 from shoal.envs.team_probe import ALIVE, STEPS, TeamProbe

@@ -8,7 +8,7 @@ import dataclasses
 from typing import Any, ClassVar, Literal, Protocol
 
 from shoal import settings, trees
-from shoal.algos.agents.joint import JointNetwork
+from shoal.algos.agents.joint_network import JointNetwork
 from shoal.arguments import LARGEST_INDEX
 from shoal.errors import ShoalError
 from shoal.imports import import_name, import_object

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from shoal import streams
-from shoal.algos.agents.views import View
+from shoal.algos.agents.agent_views import View
 from shoal.errors import ShoalError
 from shoal.types import (
     Algorithm,

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from shoal import trees
-from shoal.algos.agents.settings import AgentsConfig
+from shoal.algos.agents.agents_config import AgentsConfig
 from shoal.algos.ppo import PPOConfig
 
 

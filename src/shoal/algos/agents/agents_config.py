@@ -3,8 +3,8 @@
 from typing import ClassVar, Literal
 
 from shoal import trees
+from shoal.algos.agents.agent_views import View
 from shoal.algos.agents.independent import Sets
-from shoal.algos.agents.views import View
 from shoal.errors import ShoalError
 from shoal.needs import Needs, Table
 from shoal.types import EnvSpec
