@@ -7,6 +7,7 @@ import pytest
 from tiny_worlds import populate
 
 from shoal import envs
+from shoal.algos.learning.value_normalisation import denormalise
 from shoal.algos.ppo import PPOConfig, normalise
 from shoal.settings import with_settings
 
@@ -45,7 +46,8 @@ def trained(env, updates, **settings):
     def read(population):
         shared = jax.tree.map(lambda x: x[0], population.learner.shared)
         observation = normalise(shared.observation, jnp.asarray(OBSERVATIONS))
-        return shared.network.value(observation), shared.network.policy(observation)
+        value = denormalise(shared.value, shared.network.value(observation))
+        return value, shared.network.policy(observation)
 
     return jax.device_get(read(population))
 
@@ -79,6 +81,27 @@ def test_a_normalised_reward_leaves_the_best_action():
     shown = rows([-1.0, 1.0])
     assert (np.exp(np.asarray(policy.log_prob(jnp.asarray(best))))[shown] > 0.95).all()
     assert np.all(np.abs(value[shown]) < 10)  # without, it would be asked for a thousand
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"norm_value": "running"},
+        {"norm_value": "popart", "shared_torso": True},
+        {"norm_value": "popart", "recompute": "epoch", "advantage": "vtrace"},
+        {"norm_value": "running", "recompute": "minibatch", "advantage": "vtrace", "num_minibatches": 2},
+    ],
+)
+@pytest.mark.quick("settings1", "settings3")
+def test_values_of_a_thousand_are_learned_by_a_critic_of_normalised_ones(settings):
+    """The known values of rewards of a thousand, by the step size of rewards of one; estimated once and again."""
+    env = envs.RewardScale(envs.make("probe/action-and-observation"), 1000.0)
+    value, policy = trained(env, 100, **settings)
+    shown = rows([-1.0, 1.0])
+    known = 1000.0 * np.asarray(env.env.value(OBSERVATIONS, GAMMA))
+    np.testing.assert_allclose(value[shown], known[shown], atol=100.0)
+    best = np.asarray(env.env.best_action(OBSERVATIONS))
+    assert (np.exp(np.asarray(policy.log_prob(jnp.asarray(best))))[shown] > 0.95).all()
 
 
 @pytest.mark.parametrize(

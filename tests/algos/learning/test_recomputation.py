@@ -13,7 +13,8 @@ from tiny_worlds import Halves, assert_equal, populate
 from shoal import trees
 from shoal.algos import ppo
 from shoal.algos.acting import actions, memories
-from shoal.algos.learning import minibatches, optimisers, recomputation
+from shoal.algos.checks import check_estimates
+from shoal.algos.learning import advantages, minibatches, optimisers, recomputation
 from shoal.algos.policy_gradient import A2CConfig, ReinforceConfig
 from shoal.algos.ppo import PPOConfig
 from shoal.errors import ShoalError
@@ -309,15 +310,9 @@ def test_clips_are_compared_for_each_member():
     clips = {"rho_clip": np.array([2.0, 1.0, 3.0]), "c_clip": np.array([1.0, 1.5, 3.0])}
     config = with_settings(PPOConfig(), advantage="vtrace", recompute="epoch", **clips).with_critic_defaults()
     with pytest.raises(ShoalError, match=r"^c_clip=1\.5 is greater than rho_clip=1; it must be at most 1\.$"):
-        ppo_checks(config)
-    ppo_checks(dataclasses.replace(config, rho_clip=np.array([2.0, np.inf, 3.0])))
-    ppo_checks(dataclasses.replace(config, rho_clip=3.0))
-
-
-def ppo_checks(config):
-    from shoal.algos.checks import check_estimates
-
-    check_estimates(config)
+        check_estimates(config)
+    check_estimates(dataclasses.replace(config, rho_clip=np.array([2.0, np.inf, 3.0])))
+    check_estimates(dataclasses.replace(config, rho_clip=3.0))
 
 
 def test_what_fits_is_accepted():
@@ -336,3 +331,18 @@ def test_what_fits_is_accepted():
         config = with_settings(PPOConfig(), **settings).resolved()
         config.validate(SPEC, 8, 16)
         assert (config.gradient_chunk == 0) == (config.recompute == "minibatch")
+
+
+@pytest.mark.parametrize("name", ["gae", "vtrace"])
+def test_streams_may_stand_along_several_axes(name):
+    """As those of worlds and of the agents in each."""
+    config = made(advantage=name)
+    keys = jax.random.split(jax.random.key(0), 3)
+    reward, value, log_ratio = (jax.random.normal(key, (T + 1, 2, 3)) for key in keys)
+    last = jnp.asarray(ENDS[1][1:, :6]).reshape(T, 2, 3)
+    inputs = advantages.ReturnInputs(reward[1:], jnp.full(last.shape, 0.9), last, jnp.ones(last.shape))
+    given = inputs, value, log_ratio[1:]
+    found = advantages.ESTIMATORS[name](config, *given)
+    flat = jax.tree.map(lambda x: x.reshape(len(x), 6), given)
+    for x, y in zip(found, advantages.ESTIMATORS[name](config, *flat), strict=True):
+        np.testing.assert_array_equal(x.reshape(T, 6), y)
