@@ -196,6 +196,9 @@ class Pool:
                 self.normal(self.few_rows, ATOMS), SUPPORT
             ),
             "Normal": lambda: distributions.Normal(self.normal(*vector), self.positive(*vector)),
+            "Restricted": lambda: distributions.Restricted(
+                distributions.Normal(self.normal(*vector), self.positive(*vector)), self.normal(*vector) > 0
+            ),
             "TanhNormal": lambda: distributions.TanhNormal(self.normal(*vector), self.positive(*vector)),
             "Beta": lambda: distributions.Beta(1 + self.positive(*vector), 1 + self.positive(*vector)),
             "Deterministic": lambda: distributions.Deterministic(self.normal(*vector)),

@@ -23,7 +23,11 @@ from shoal.runtime.show import films
 from shoal.types import Array
 
 FILMED_EPISODES = 4
-ARRIVING, CHASING = 0.16, 0.4  # units of time that agents look ahead, the best that were tried
+ARRIVING, CHASING = (
+    0.16,
+    0.4,
+)  # units of time that agents look ahead; these and the next are the best that were tried
+AVOIDANCE, COMFORT = 2.0, 1.2  # weight of keeping apart, and the distance that is kept, in sums of two radii
 MOST_PERMUTED = 5  # agents; with more the assignment is greedy
 
 DIRECTIONS = np.asarray([(0, 0), (-1, 0), (1, 0), (0, -1), (0, 1)], np.float32)  # of `particles.MOVES`
@@ -38,8 +42,10 @@ def random(env: Any, observation: Array, key: Array) -> Array:
     return jax.vmap(env.action_space.sample)(keys, jnp.asarray(mask))
 
 
-def steer(offset: Array, velocity: Array, acceleration: float, env: Any, coasting: float = ARRIVING) -> Array:
-    """The moves [A] after which agents, if they coasted on for a time, would be nearest to their goals.
+def distances_ahead(
+    offset: Array, velocity: Array, acceleration: float, env: Any, coasting: float = ARRIVING
+) -> Array:
+    """How far from its goal each agent would be after each move if it coasted on for a time, [A, 5].
 
     Args:
       offset: the goals as seen from the agents, [A, 2].
@@ -48,9 +54,23 @@ def steer(offset: Array, velocity: Array, acceleration: float, env: Any, coastin
       env: the world.
       coasting: that time; the longer it is, the earlier agents brake.
     """
-    after = (1 - env.damping) * velocity[:, None] + acceleration * env.time_step * DIRECTIONS
-    ahead = env.time_step * velocity[:, None] + coasting * after
-    return jnp.argmin(jnp.linalg.norm(ahead - offset[:, None], axis=-1), axis=1)
+    ahead = env.time_step * velocity[:, None] + coasting * velocities_after(velocity, acceleration, env)
+    return jnp.linalg.norm(ahead - offset[:, None], axis=-1)
+
+
+def velocities_after(velocity: Array, acceleration: float, env: Any) -> Array:
+    """The velocities [A, 2] of agents after each move, [A, 5, 2]."""
+    return (1 - env.damping) * velocity[:, None] + acceleration * env.time_step * DIRECTIONS
+
+
+def nearness(position: Array, velocity: Array, acceleration: float, env: Any) -> Array:
+    """How much closer than is comfortable each agent would be to others two steps after each move, [A, 5]."""
+    after = velocities_after(velocity, acceleration, env)
+    own = position[:, None] + env.time_step * (velocity[:, None] + after)
+    others = position + env.time_step * velocity * (2 - env.damping)
+    distance = jnp.linalg.norm(own[:, :, None] - others, axis=-1)
+    too_near = jnp.maximum(COMFORT * 2 * env.agent_size - distance, 0.0)
+    return jnp.sum(too_near * ~jnp.eye(len(position), dtype=bool)[:, None], axis=-1)
 
 
 def assignment(distance: Array) -> Array:
@@ -74,11 +94,13 @@ def assignment(distance: Array) -> Array:
 
 
 def spread(env: Any, observation: Array, key: Array) -> Array:
-    """Sends each agent to a landmark of its own; the agents' ways are short, and the longest not much longer."""
+    """Sends each agent to a landmark of its own, and keeps the agents apart on their ways."""
     agents = env.num_agents
     landmarks = observation[:, 4 : 4 + 2 * agents].reshape(agents, agents, 2)
     goal = landmarks[jnp.arange(agents), assignment(jnp.linalg.norm(landmarks, axis=-1))]
-    return steer(goal, observation[:, :2], env.acceleration, env)
+    velocity, position = observation[:, :2], observation[:, 2:4]
+    cost = distances_ahead(goal, velocity, env.acceleration, env)
+    return jnp.argmin(cost + AVOIDANCE * nearness(position, velocity, env.acceleration, env), axis=1)
 
 
 def speaker_listener(env: Any, observation: Array, key: Array) -> Array:
@@ -88,7 +110,8 @@ def speaker_listener(env: Any, observation: Array, key: Array) -> Array:
     landmarks, message = heard[2:8].reshape(3, 2), heard[8:11]
     nothing_said = jnp.sum(message) == 0
     goal = jnp.sum(jnp.where(nothing_said, 1 / 3, message)[:, None] * landmarks, axis=0)
-    return jnp.stack([word, steer(goal[None], heard[None, :2], env.acceleration, env)[0]])
+    move = jnp.argmin(distances_ahead(goal[None], heard[None, :2], env.acceleration, env))
+    return jnp.stack([word, move])
 
 
 def tag(env: Any, observation: Array, key: Array) -> Array:
@@ -105,7 +128,8 @@ def tag(env: Any, observation: Array, key: Array) -> Array:
     prey, index = nearest(others[:adversaries, adversaries - 1 :])
     velocities = observation[:adversaries, first + 2 * (agents - 1) :].reshape(adversaries, -1, 2)
     ahead = prey + CHASING * velocities[jnp.arange(adversaries), index]
-    chase = steer(ahead, observation[:adversaries, :2], env.adversary_acceleration, env, CHASING)
+    velocity = observation[:adversaries, :2]
+    chase = jnp.argmin(distances_ahead(ahead, velocity, env.adversary_acceleration, env, CHASING), axis=1)
 
     hunter, _ = nearest(others[adversaries:, :adversaries])
     position = observation[adversaries:, 2:4]

@@ -205,7 +205,7 @@ WORDS = {
     "--seeds 2 --seeds 3": "--seeds",
     "--gamma 0.9 --gamma=0.8": "--gamma",
     "--norm-obs --no-norm-obs": "norm-obs",
-    "--algorithm pop": "there is no algorithm 'pop'; there are a2c, ppo, reinforce; did you mean 'ppo'?",
+    "--algorithm pop": "there is no algorithm 'pop'; there are a2c, mappo, ppo, reinforce; did you mean 'ppo'?",
     "--algorithm sac": "there is no algorithm 'sac'",
     "--algorithm nowhere:Config": "there is no module 'nowhere'",
     "--algorithm json:JSONDecoder": "'json:JSONDecoder' is not an algorithm's config",

@@ -268,7 +268,7 @@ def test_what_is_written_is_complete():
         ({"environment_parameters": {"gravty": 1}}, "no parameter 'gravty'"),
         (
             {"algorithm": "pop"},
-            "there is no algorithm 'pop'; there are a2c, ppo, reinforce; did you mean 'ppo'?",
+            "there is no algorithm 'pop'; there are a2c, mappo, ppo, reinforce; did you mean 'ppo'?",
         ),
         ({"algorithm": "nowhere:Config"}, "there is no module 'nowhere'"),
         ({"algorithm": "tiny_bandit:BanditConfg"}, "did you mean 'BanditConfig'?"),

@@ -178,7 +178,7 @@ def test_the_table_names_settings_and_values_that_there_are(config):
                for x in (e if isinstance(e, tuple) else (e,))]  # fmt: skip
     assert entries
     for name, needs in entries:
-        assert name in fields and needs.name in {*fields, "action_space", "has_memory"}
+        assert name in fields and needs.name in {*fields, "action_space", "has_memory", "num_agents"}
         if typing.get_origin(hints.get(needs.name)) is typing.Literal:
             values = {*needs.values, *needs.other_than, *([needs.such_as] if needs.other_than else [])}
             assert values <= set(typing.get_args(hints[needs.name]))

@@ -636,6 +636,20 @@ class AliveOfOne(Pair):
         return Pair.seen(self, timestep, alive)._replace(alive=alive[:1])
 
 
+@breaks("alive", words=("an agent is no longer alive", "only the world as a whole is cut"))
+@environment
+class AgentIsCut(Pair):
+    def seen(self, timestep, alive):
+        return Pair.seen(self, timestep, alive)._replace(discount=jnp.ones(2))
+
+
+@breaks("alive", words=("the discount of an agent", "is 0 although it is alive"))
+@environment
+class EndedAgentIsAlive(Pair):
+    def seen(self, timestep, alive):
+        return Pair.seen(self, timestep, alive)._replace(alive=jnp.ones(2, bool))
+
+
 # --- Info ---------------------------------------------------------------------------------------
 
 variant(

@@ -9,7 +9,7 @@ from shoal.envs import Batch, environments, make
 from shoal.spaces import Discrete
 
 GAMMA = 0.9
-PROBES = [name for name in environments() if name.startswith("probe/")]
+PROBES = [name for name in environments() if name.startswith("probe/") and name != "probe/team"]
 
 
 def rollout(env, choose, num_envs=16, steps=60):

@@ -247,7 +247,8 @@ def test_every_wrapper_of_every_environment_keeps_its_types_and_spaces(name, wra
     start = jax.eval_shape(batch.reset, jax.random.key(0))
     action = jax.eval_shape(batch.sample_actions, start[1], jax.random.key(0))
     assert jax.eval_shape(batch.step, *(start[0], action, jax.random.key(0))) == start
-    assert start[1].observation.shape == (2, *env.observation_space.shape)
+    agents = () if env.num_agents == 1 else (env.num_agents,)
+    assert start[1].observation.shape == (2, *agents, *env.observation_space.shape)
     assert start[1].observation.dtype == env.observation_space.dtype
     assert env.info_summaries == make(name).info_summaries
 

@@ -165,7 +165,7 @@ def test_deterministic_actions_lie_within_one_unless_free():
         ),
         (
             lambda: DeterministicHead(2)(jnp.zeros(2), jnp.ones(2, bool)),
-            r"action_mask of shape \(2,\) .* None",
+            r"action_mask of shape \(2,\) .* no mask",
         ),
     ],
 )

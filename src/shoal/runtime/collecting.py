@@ -237,7 +237,7 @@ def _advance(
             states, ended, row = step(states, ended, t)
             return states, ended, jax.tree.map(lambda xs, x: xs.at[t - start].set(x), table, row)
 
-        none_ended = no_ended_episodes(environment)
+        none_ended = no_ended_episodes(environment.num_agents)
         shapes = jax.eval_shape(step, states, none_ended, start)[2]
         table = jax.tree.map(lambda x: jnp.zeros((rows, *x.shape), x.dtype), shapes)
         states, ended, table = jax.lax.fori_loop(start, stop, body, (states, none_ended, table))

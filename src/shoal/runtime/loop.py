@@ -91,7 +91,9 @@ def _update(run: Run) -> tuple[Run, Metrics, dict[str, Array]]:
         batch_of(run.environment, settings),
         algorithm,
         algorithm.policy(run.learner, clock),
-        RolloutState(run.state, run.timestep, run.memory, run.episodes, no_ended_episodes(run.environment)),
+        RolloutState(
+            run.state, run.timestep, run.memory, run.episodes, no_ended_episodes(run.environment.num_agents)
+        ),
         rollout_key,
         settings.num_steps,
     )

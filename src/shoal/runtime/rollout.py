@@ -44,12 +44,12 @@ class EndedEpisodes(NamedTuple):
     returned: Array  # of the team, where there are several agents
     length: Array
     terminated: Array
-    agents: Any  # returns of each of several agents, [A]; () for one
+    agents: Any = ()  # returns of each of several agents, [A]; () for one
 
 
-def no_ended_episodes(environment: Environment) -> EndedEpisodes:
+def no_ended_episodes(num_agents: int = 1) -> EndedEpisodes:
     """Return the sums before any episode has ended."""
-    agents = jnp.zeros(environment.num_agents) if environment.num_agents > 1 else ()
+    agents = jnp.zeros(num_agents) if num_agents > 1 else ()
     zero = jnp.zeros(())
     return EndedEpisodes(zero, zero, zero, zero, agents)
 

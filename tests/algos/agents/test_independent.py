@@ -183,7 +183,7 @@ def trajectory_of(env, config, num_envs=3, num_steps=8):
         timestep,
         algorithm.memory((num_envs,)),
         Episodes(jnp.zeros((num_envs, 3)), jnp.zeros(num_envs)),
-        no_ended_episodes(env),
+        no_ended_episodes(3),
     )
     policy = algorithm.policy(learner, Clock.zero())
     return rollout(batch, algorithm, policy, start, jax.random.key(2), num_steps, greedy=True)[1]

@@ -276,10 +276,10 @@ def _widest(where: str, what: str, spaces: list[Space]) -> Space:
     space = None if what == "actions" and len(lengths) > 1 else conversion.widest(spaces)
     if space is None:
         different = ", ".join(map(repr, dict.fromkeys(spaces)))
-        hint = " (action_type='Discrete')" * (what == "actions")
+        remedy = " (action_type='Discrete')" * (what == "actions")
         raise ShoalError(
             f"the {what} of the agents of {where} are {different}, which cannot be padded to one space; vectors of "
-            f"observations and discrete actions{hint} can"
+            f"observations and discrete actions{remedy} can"
         )
     return space
 

@@ -17,7 +17,7 @@ LANDMARK_COLOURS: tuple[Colour, ...] = (RED, GREEN, BLUE)  # by number
 LANDMARK_RADIUS = 0.05
 TRAIL = 0.35  # units of time that a trail goes back
 TRAIL_DISCS = 6
-SPEAKER_RADIUS = 0.075
+AGENT_RADIUS = 0.075  # of speaker and listener
 
 
 class Field:
@@ -52,11 +52,14 @@ class Field:
         self.disc(place, radius, colour)
         self.disc(place, radius - width, BACKGROUND)
 
-    def agent(self, place: np.ndarray, velocity: np.ndarray, radius: float, colour: Colour) -> None:
-        """Paint an agent with its trail, which fades and narrows."""
+    def trail(self, place: np.ndarray, velocity: np.ndarray, radius: float, colour: Colour) -> None:
+        """Paint an agent's trail, which fades and narrows."""
         for i in range(TRAIL_DISCS, 0, -1):
             share = i / (TRAIL_DISCS + 1)
             self.disc(place - velocity * TRAIL * share, radius * (1 - 0.7 * share), _blend(colour, share))
+
+    def agent(self, place: np.ndarray, radius: float, colour: Colour) -> None:
+        """Paint an agent, with a dark edge."""
         self.disc(place, radius, DARK_GREY)
         self.disc(place, radius - 1.5 / self.scale, colour)
 
@@ -83,8 +86,10 @@ def spread(
 ) -> np.ndarray:
     """Draw landmarks, filled where they are covered, and agents, orange where they touch."""
     field = Field((position, size), (landmarks, LANDMARK_RADIUS))
-    for place, speed, is_touching in zip(position, velocity, touches, strict=True):
-        field.agent(place, speed, size, ORANGE if is_touching else BLUE)
+    for place, speed in zip(position, velocity, strict=True):
+        field.trail(place, speed, size, BLUE)
+    for place, is_touching in zip(position, touches, strict=True):
+        field.agent(place, size, ORANGE if is_touching else BLUE)
     for place, is_covered in zip(landmarks, covered, strict=True):
         field.disc(place, 1.6 * LANDMARK_RADIUS, BACKGROUND)
         field.ring(place, 1.4 * LANDMARK_RADIUS, 0.4 * LANDMARK_RADIUS, GREEN if is_covered else DARK_GREY)
@@ -101,13 +106,14 @@ def speaker_listener(
     In the middle of the speaker is the colour of the goal, which it alone sees.
     """
     speaker, listener = position
-    field = Field((position, SPEAKER_RADIUS), (landmarks, LANDMARK_RADIUS))
+    field = Field((position, AGENT_RADIUS), (landmarks, LANDMARK_RADIUS))
     field.ring(landmarks[goal], 2.6 * LANDMARK_RADIUS, 0.5 * LANDMARK_RADIUS, ORANGE)
     for place, colour in zip(landmarks, LANDMARK_COLOURS, strict=True):
         field.disc(place, 1.4 * LANDMARK_RADIUS, colour)
-    field.agent(listener, velocity[1], SPEAKER_RADIUS, LIGHT_GREY)
-    field.disc(speaker, SPEAKER_RADIUS, DARK_GREY)
-    field.disc(speaker, 0.55 * SPEAKER_RADIUS, LANDMARK_COLOURS[int(goal)])
+    field.trail(listener, velocity[1], AGENT_RADIUS, LIGHT_GREY)
+    field.agent(listener, AGENT_RADIUS, LIGHT_GREY)
+    field.disc(speaker, AGENT_RADIUS, DARK_GREY)
+    field.disc(speaker, 0.55 * AGENT_RADIUS, LANDMARK_COLOURS[int(goal)])
     if message >= 0:
         _paint_bubble(field, speaker, int(message) + 1)
     return field.image()
@@ -145,11 +151,14 @@ def tag(
 ) -> np.ndarray:
     """Draw obstacles, adversaries in red, and prey in green, with a ring around each that is caught."""
     field = Field((position, float(sizes.max())), (obstacles, obstacle_size))
+    colours = [GREEN if hunted else RED for hunted in is_prey]
+    for place, speed, size, colour in zip(position, velocity, sizes, colours, strict=True):
+        field.trail(place, speed, float(size), colour)
     for place in obstacles:
         field.disc(place, obstacle_size, LIGHT_GREY)
     num_adversaries = int((~is_prey).sum())
     for place, size in zip(position[num_adversaries:][caught], sizes[num_adversaries:][caught], strict=True):
         field.ring(place, size + 0.09, 0.025, ORANGE)
-    for place, speed, size, hunted in zip(position, velocity, sizes, is_prey, strict=True):
-        field.agent(place, speed, float(size), GREEN if hunted else RED)
+    for place, size, colour in zip(position, sizes, colours, strict=True):
+        field.agent(place, float(size), colour)
     return field.image()
