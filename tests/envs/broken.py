@@ -640,7 +640,7 @@ class AliveOfOne(Pair):
 @environment
 class AgentIsCut(Pair):
     def seen(self, timestep, alive):
-        return Pair.seen(self, timestep, alive)._replace(discount=jnp.ones(2))
+        return Pair.seen(self, timestep, alive)._replace(discount=jnp.full(2, alive.any(), jnp.float32))
 
 
 @breaks("alive", words=("the discount of an agent", "is 0 although it is alive"))

@@ -80,7 +80,7 @@ def test_episode_statistics_are_those_of_a_replay(rolled):
         np.testing.assert_allclose(rollout_state.episodes.returned, [x for x, _ in running])
         np.testing.assert_array_equal(rollout_state.episodes.length, [x for _, x in running])
         expected = EndedEpisodes(len(returns), sum(returns), sum(lengths), sum(terminated))
-        np.testing.assert_allclose(rollout_state.ended, expected)
+        np.testing.assert_allclose(rollout_state.ended[:4], expected[:4])
     assert set(lengths) == {2, 20}
     np.testing.assert_array_equal(np.asarray(lengths) == 2, terminated)
 
