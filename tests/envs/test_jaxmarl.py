@@ -223,7 +223,7 @@ def test_the_riddle_terminates_where_someone_tells_and_is_cut_by_its_clock():
 
 
 @needs_jaxmarl
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("evaporating", [False, True])
 def test_an_agent_that_has_arrived_or_collided_terminates_and_one_that_is_cut_does_not(evaporating):
     env = make("jaxmarl/jaxnav", max_steps=20, num_agents=3, evaporating=evaporating)
@@ -323,7 +323,7 @@ def test_the_import_leaves_the_standard_streams_alone(capsys):
 
 
 @needs_jaxmarl
-@pytest.mark.full
+@pytest.mark.slow
 def test_the_devices_of_a_run_are_made_before_jaxmarl_is_imported():
     program = (
         f"from shoal.experiment import decide; x = decide({SPREAD!r}, overrides={{'devices': 3}}); "

@@ -228,7 +228,11 @@ WRAPPERS = {
 }
 
 
-@pytest.mark.parametrize(("name", "wrapper"), list(itertools.product(one_of_each(), WRAPPERS)))
+# The probe's observations have an entry for critics only, which no vector may hide.
+WRAPPED = [name for name in one_of_each() if name != "probe/team"]
+
+
+@pytest.mark.parametrize(("name", "wrapper"), list(itertools.product(WRAPPED, WRAPPERS)))
 @pytest.mark.quick(
     *(
         f"{name}-{wrapper}"

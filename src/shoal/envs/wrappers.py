@@ -138,14 +138,19 @@ class Flatten(Wrapper):
         Raises:
           ShoalError: some entries of the observation are for the critic only; a vector has no entries.
         """
+        self._check_entries()
+        return flattened_space(self.env.observation_space)
+
+    def _check_entries(self) -> None:
         if names := getattr(self.env, "critic_only", ()):
             raise ShoalError(
                 f"Flatten makes one vector of the observation, of which critic_only={names} is for the critic only; "
                 "flatten the entries in the environment itself, or leave the wrapper out"
             )
-        return flattened_space(self.env.observation_space)
 
     def _flatten(self, timestep: TimeStep) -> TimeStep:
+        self._check_entries()
+
         def flatten_observation(observation: PyTree) -> jax.Array:
             return flatten(self.env.observation_space, observation)
 

@@ -56,7 +56,7 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-@pytest.mark.quick("normalised", "recurrent", "everybody", "roles")
+@pytest.mark.quick("normalised", "recurrent", "roles")
 def test_what_an_absent_agent_holds_is_never_read(name):
     config = config_of(**VARIANTS[name])
     results = [train(TeamProbe(fill=jnp.float32(fill)), config) for fill in (0.0, NAN)]

@@ -85,7 +85,7 @@ def test_the_long_test_has_100_000_steps():
     assert sum(episodes * STEPS for _, _, episodes in WORLDS.values()) > 100_000
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("world", WORLDS)
 def test_many_steps_are_those_of_mpe2(world):
     """In them occurs everything that the rewards speak of."""
