@@ -11,9 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from shoal import trees
-from shoal.types import Array, PyTree, TimeStep, Trajectory
+from shoal.types import GLOBAL_STATE, Array, PyTree, TimeStep, Trajectory
 
-GLOBAL_STATE = "global_state"  # the entry of an observation that is of the world, and has no axis of agents
 PRESENT = "present"  # the entry that says who takes part, where a network is shown all agents at once
 
 

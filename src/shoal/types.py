@@ -18,6 +18,10 @@ EPISODE_ENDED = (
     "episode_ended"  # in the observations of a trial: 1 if the step that led here ended an episode
 )
 
+OBSERVATION = "observation"  # the entry of what an agent observes itself, beside others
+GLOBAL_STATE = "global_state"  # the entry that is of the world, and has no axis of agents
+TEAM_RETURNS = ("mean", "sum")  # what the returns of several agents make together
+
 PyTree = Any
 Array = jax.Array
 State = PyTree
@@ -47,14 +51,17 @@ class TimeStep(NamedTuple):
     @property
     def terminated(self) -> Array:
         """True where the episode terminated: nothing follows this state, for no agent of the world."""
-        ended = self.discount == 0
-        return self.last & (~jnp.any(self.discount > 0, axis=-1) if self.has_agents else ended)
+        return self.last & ~self._goes_on
 
     @property
     def truncated(self) -> Array:
         """True where the episode was truncated: the state has a value, which is bootstrapped."""
-        goes_on = self.discount != 0
-        return self.last & (jnp.any(self.discount > 0, axis=-1) if self.has_agents else goes_on)
+        return self.last & self._goes_on
+
+    @property
+    def _goes_on(self) -> Array:
+        """Whether a value follows, for any agent of the world."""
+        return jnp.any(self.discount > 0, axis=-1) if self.has_agents else self.discount != 0
 
 
 def restart(

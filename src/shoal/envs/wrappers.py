@@ -13,10 +13,9 @@ from shoal.envs.base import TimeStep, Wrapper, again, environment, parameter
 from shoal.envs.registry import MAX_COUNT
 from shoal.errors import ShoalError
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete, Space
-from shoal.types import PyTree, State
+from shoal.types import GLOBAL_STATE, OBSERVATION, PyTree, State
 
-OBSERVATION, STATE = "observation", "state"  # entries where the critic is shown what is hidden
-GLOBAL_STATE = "global_state"  # the entry of the whole world, which has no axis of agents
+STATE = "state"  # the entry where the critic is shown what is hidden
 
 
 class TimeLimitState(NamedTuple):

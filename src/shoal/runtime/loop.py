@@ -1,6 +1,7 @@
 """The training loop: K updates of one run as one compiled loop."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -12,11 +13,6 @@ from shoal.runtime.metrics import checked_means, checked_numbers
 from shoal.runtime.rollout import RolloutState, episode_metrics, no_ended_episodes, rollout
 from shoal.runtime.run import Run, Settings, Stream, batch_of, clock_of, group_key, start, stream_key
 from shoal.types import Array, Environment, Keys, Metrics, spec_of
-
-MAX_KNOWN_SHAPES = 8
-_known_shapes: dict[
-    Any, Metrics
-] = {}  # tracing takes a third of a second, and a start is traced several times
 
 
 def start_training(
@@ -30,14 +26,14 @@ def start_training(
 
 
 def _metric_shapes(run: Run) -> Metrics:
-    """Trace an update for the shapes of its metrics; those of the last runs of a kind are remembered."""
+    """Return the shapes of an update's metrics; those of the last kinds of runs are remembered."""
     leaves, structure = jax.tree.flatten(run)
-    kind = structure, tuple((x.shape, x.dtype) for x in leaves)
-    if kind not in _known_shapes:
-        if len(_known_shapes) >= MAX_KNOWN_SHAPES:
-            del _known_shapes[next(iter(_known_shapes))]
-        _known_shapes[kind] = jax.eval_shape(lambda: update_once(run)[1])
-    return _known_shapes[kind]
+    return _traced_shapes(structure, tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves))
+
+
+@functools.lru_cache(maxsize=8)  # tracing takes a third of a second, and a start is traced several times
+def _traced_shapes(structure: Any, shapes: tuple[jax.ShapeDtypeStruct, ...]) -> Metrics:
+    return jax.eval_shape(update_once, jax.tree.unflatten(structure, shapes))[1]
 
 
 def train(run: Run, num_updates: Array | int, begins_interval: Array | bool = True) -> tuple[Run, Metrics]:

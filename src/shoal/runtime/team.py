@@ -3,9 +3,7 @@
 import jax.numpy as jnp
 
 from shoal.errors import ShoalError, nearest
-from shoal.types import Array, Environment, TimeStep
-
-TEAM_RETURNS = ("sum", "mean")  # what an environment may declare as its `team_return`
+from shoal.types import TEAM_RETURNS, Array, Environment, TimeStep
 
 
 def team_return_of(environment: Environment) -> str:

@@ -3,16 +3,15 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from shoal.errors import ShoalError
-from shoal.spaces import Box, Dict, Discrete, MultiDiscrete, Space
-from shoal.streams import GLOBAL_STATE, PRESENT, alive_of, observations_of_agents
-from shoal.types import Array, EnvSpec, PyTree, TimeStep, without_entries
+from shoal.nets.encoders import observation_parts
+from shoal.spaces import Box, Dict, Space
+from shoal.streams import PRESENT, alive_of, observations_of_agents
+from shoal.types import GLOBAL_STATE, OBSERVATION, Array, EnvSpec, PyTree, TimeStep, without_entries
 
-OWN = "observation"  # the entry of an agent's own observation, where that is no dictionary
 IDENTITY, EVERYBODY = "agent_id", "everybody"  # entries that are added
 
 
@@ -36,17 +35,17 @@ class View(NamedTuple):
         """The spec of one agent, without an axis of agents."""
         entries = {name: x for name, x in _entries(self.spec.observation_space).items() if self._shows(name)}
         critic_only = {name for name in self.spec.critic_only if name in entries}
-        own = [space for name, space in entries.items() if name not in critic_only]
+        own = Dict(without_entries(dict(entries), self.spec.critic_only))
         if self.says_who_is_present:
             entries[PRESENT] = Box(0.0, 1.0, (1,))
         if self._has_identity:
             entries[IDENTITY] = Box(0.0, 1.0, (self.spec.num_agents,))
             critic_only |= set() if self.agent_id else {IDENTITY}
         if self.critic_input == "everybody":
-            width = 1 + sum(_num_numbers(space) for space in own)
+            width = 1 + sum(part.num_features for part in observation_parts(own))
             entries[EVERYBODY] = Box(-np.inf, np.inf, (self.spec.num_agents * width,))
             critic_only.add(EVERYBODY)
-        space = Dict(entries) if self._is_dictionary else entries[OWN]
+        space = Dict(entries) if self._is_dictionary else entries[OBSERVATION]
         of_world = self.critic_input in ("state", "everybody")
         actor_only = tuple(name for name in entries if name not in critic_only) if of_world else ()
         return EnvSpec(space, self.spec.action_space, 1, tuple(sorted(critic_only)), (), actor_only)
@@ -58,7 +57,7 @@ class View(NamedTuple):
             shown[PRESENT] = _presence(timestep)
         if self.agent_id:
             shown[IDENTITY] = self._identities(timestep)
-        return timestep._replace(observation=shown if self._is_dictionary else shown[OWN])
+        return timestep._replace(observation=shown if self._is_dictionary else shown[OBSERVATION])
 
     def of_critics(self, timestep: TimeStep) -> TimeStep:
         """Return the time-step with all that agents and their critics are shown, [..., N, A, ...]."""
@@ -71,7 +70,7 @@ class View(NamedTuple):
             shown[IDENTITY] = self._identities(timestep)
         if self.critic_input == "everybody":
             shown[EVERYBODY] = _of_everybody(own, self.spec.observation_space, timestep)
-        return timestep._replace(observation=shown if self._is_dictionary else shown[OWN])
+        return timestep._replace(observation=shown if self._is_dictionary else shown[OBSERVATION])
 
     def check(self) -> None:
         """Require that the world has what the critic is to be shown.
@@ -106,40 +105,18 @@ class View(NamedTuple):
 
 def _entries(observation: Any) -> dict[str, Any]:
     """Return an observation, or its space, as a dictionary of entries."""
-    return dict(observation) if isinstance(observation, Mapping) else {OWN: observation}
+    return dict(observation) if isinstance(observation, Mapping) else {OBSERVATION: observation}
 
 
 def _presence(timestep: TimeStep) -> Array:
     return alive_of(timestep)[..., None].astype(jnp.float32)
 
 
-def _num_numbers(space: Space) -> int:
-    """Count the numbers that an element becomes for the critic of everybody."""
-    if isinstance(space, Dict):
-        return sum(_num_numbers(part) for part in space.values())
-    sizes = {Discrete: lambda x: x.n, MultiDiscrete: lambda x: sum(x.nvec)}
-    return sizes.get(type(space), lambda x: int(np.prod(x.shape)))(space)
-
-
-def _as_numbers(space: Space, x: PyTree, batch_shape: tuple[int, ...]) -> Array:
-    """Return an element's numbers as a vector, integers of a few values one-hot."""
-    if isinstance(space, Dict):
-        return jnp.concatenate(
-            [_as_numbers(space[name], x[name], batch_shape) for name in space if name in x], -1
-        )
-    if isinstance(space, Discrete):
-        return jax.nn.one_hot(x, space.n)
-    if isinstance(space, MultiDiscrete):
-        return jnp.concatenate([jax.nn.one_hot(x[..., k], n) for k, n in enumerate(space.nvec)], -1)
-    return x.astype(jnp.float32).reshape(*batch_shape, -1)
-
-
 def _of_everybody(own: Mapping[str, PyTree], space: Space, timestep: TimeStep) -> Array:
     """Join the observations of all agents of a world, each with a flag of presence; those of the absent are zeros."""
     alive = alive_of(timestep)
-    numbers = _as_numbers(Dict(_entries(space)), own, alive.shape)
-    present = jnp.where(
-        alive[..., None], jnp.concatenate([jnp.ones_like(numbers[..., :1]), numbers], -1), 0.0
-    )
+    spaces = {name: part for name, part in _entries(space).items() if name in own}
+    numbers = [part.flatten(own) for part in observation_parts(Dict(spaces))]
+    present = jnp.where(alive[..., None], jnp.concatenate([jnp.ones((*alive.shape, 1)), *numbers], -1), 0.0)
     together = present.reshape(*alive.shape[:-1], 1, -1)
     return jnp.broadcast_to(together, (*alive.shape, together.shape[-1]))

@@ -140,13 +140,13 @@ def over_agents(
         memories, absents = _parts(trajectory.memory)
         timesteps = sets.timesteps(view.of_critics(trajectory.timesteps))
         actions = sets.split(trajectory.actions, 2)
+        own_keys = [Keys(*pair) for pair in zip(sets.keys(keys.shared), sets.keys(keys.local), strict=True)]
         learners, metrics, checks = [], [], []
         for k, part in enumerate(_split(learner)):
             own = Trajectory(timesteps[k], actions[k], trajectory.extras[k], memories[k])
             of_streams = streams.trajectory_of_streams(own, absents[k])
             of_streams = of_streams if joint else streams.fold_trajectory(of_streams)
-            own_keys = Keys(sets.keys(keys.shared)[k], sets.keys(keys.local)[k])
-            result = algorithm.update(part, of_streams, own_keys, clock)
+            result = algorithm.update(part, of_streams, own_keys[k], clock)
             learners.append(result[0])
             metrics.append(result[1])
             checks.append(result[2] if len(result) == 3 else {})

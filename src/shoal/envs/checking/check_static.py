@@ -12,6 +12,7 @@ from shoal.envs.summaries import REDUCTIONS
 from shoal.errors import nearest
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
 from shoal.trees import as_arrays, data_fields, is_struct, named_leaves
+from shoal.types import TEAM_RETURNS
 
 _ATTRIBUTES = {
     "observation_space": "a space of shoal.spaces",
@@ -49,7 +50,7 @@ def check_protocol(env: Any) -> Iterator[Finding]:
 def _check_team(env: Any, agents: int) -> Iterator[Finding]:
     """Check what is declared of several agents: their roles, and what their returns make together."""
     team_return, roles = getattr(env, "team_return", "sum"), getattr(env, "roles", ())
-    if team_return not in ("sum", "mean"):
+    if team_return not in TEAM_RETURNS:
         yield Finding(
             "protocol", f"team_return is {team_return!r}; 'sum' or 'mean' over agents would be right"
         )

@@ -14,10 +14,9 @@ from shoal.envs.base import environment, restart, transition
 from shoal.envs.jaxmarl import conversion, endings, worlds
 from shoal.errors import ShoalError, nearest
 from shoal.spaces import Box, Dict, Discrete, Space
-from shoal.types import Array, PyTree, State, TimeStep
+from shoal.types import GLOBAL_STATE, OBSERVATION, TEAM_RETURNS, Array, PyTree, State, TimeStep
 
-TEAM_RETURNS = ("mean", "sum")
-GLOBAL_STATE, OBSERVATION, WORLD_STATE = "global_state", "observation", "world_state"
+WORLD_STATE = "world_state"
 WON = "won"  # entry of `info` of SMAX
 # How entries of JaxMARL's `info` are reduced over an episode; the others keep their last value.
 SUMMARIES = {
