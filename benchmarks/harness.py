@@ -14,9 +14,10 @@ import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import protocol
@@ -162,7 +163,11 @@ def peer_python(name: str) -> str:
 
 
 def options(
-    description: str | None, rounds: int = 9, seconds: float = 1.0, only: Sequence[str] = ()
+    description: str | None,
+    rounds: int = 9,
+    seconds: float = 1.0,
+    only: Sequence[str] = (),
+    switches: Mapping[str, str] = MappingProxyType({}),
 ) -> argparse.Namespace:
     """The flags of every comparison; limits this process and its workers to the cores asked for.
 
@@ -171,6 +176,7 @@ def options(
       rounds: the default.
       seconds: the default.
       only: names of which `--only` chooses some; without any there is no such flag.
+      switches: further flags without a value, and their helps.
     """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--rounds", type=int, default=rounds, help="how often each side is asked")
@@ -187,6 +193,8 @@ def options(
         parser.add_argument(
             "--only", nargs="+", choices=list(only), metavar="NAME", help="compare these alone"
         )
+    for name, help_text in switches.items():
+        parser.add_argument(f"--{name}", action="store_true", help=help_text)
     parsed = parser.parse_args()
     if parsed.cores:
         os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[: parsed.cores]))

@@ -1,8 +1,9 @@
-"""What each trick for the compiler gains: `python benchmarks/tricks.py [--only NAME ...]`.
+"""What each trick for the compiler gains: `python benchmarks/tricks.py [--only NAME ...] [--together]`.
 
 Shoal's PPO with all tricks against the same with one of them in its plain form (`SHOAL_PLAIN=NAME`), alternately, on
 the workloads of `training.py` and `recurrent.py` that use it. A ratio of 1.03 means that an update
-takes 3% longer without the trick.
+takes 3% longer without the trick. With `--together` all that are named take their plain forms at once: several whose
+gains are too small to be measured alone.
 """
 
 import sys
@@ -58,12 +59,13 @@ USED_BY = {
 
 def main() -> None:
     """Compare each trick with its plain form on the workloads that use it, and print the table."""
-    parsed = options(__doc__, rounds=5, only=USED_BY)
+    parsed = options(__doc__, rounds=5, only=USED_BY, switches={"together": "compare the named tricks as one"})
+    names = parsed.only or list(USED_BY)
     comparisons = []
-    for trick in parsed.only or USED_BY:
-        for load in USED_BY[trick]:
+    for tricks in [names] if parsed.together else [[name] for name in names]:
+        for load in dict.fromkeys(load for trick in tricks for load in USED_BY[trick]):
             label = f"{load.num_envs} x {load.num_steps}{', 2 devices' if load.devices == 2 else ''}"
-            sides = load.side("all tricks"), load.side(f"without {trick}", trick)
+            sides = load.side("all tricks"), load.side(f"without {', '.join(tricks)}", ",".join(tricks))
             comparisons.append(compare(label, *sides, load.num_envs, load.num_steps, parsed))
     report(comparisons, parsed)
 
