@@ -1,0 +1,86 @@
+"""Boundaries of a world: along each axis periodic, two walls, a floor alone, or none.
+
+The box has one corner at the origin and sides [D], in m. A boundary of an axis is one of
+
+- "periodic": what leaves at one side enters at the other; distances are those to the nearest image;
+- "walls": a wall at 0 and one at the side's length, with which bodies are in contact as with other bodies;
+- "floor": a wall at 0 alone;
+- "open": nothing.
+
+Of the two walls of an axis a body touches at most one, so that each axis needs one contact, with the nearer wall.
+"""
+
+import jax.numpy as jnp
+
+from shoal.envs.particles.physics.contact_laws import Contact
+from shoal.envs.particles.physics.vectors import velocity_by_spin
+from shoal.types import Array
+
+BOUNDARIES = ("periodic", "walls", "floor", "open")
+
+
+def walled_axes(boundaries: tuple[str, ...]) -> tuple[int, ...]:
+    """Return the axes that have a wall."""
+    return tuple(axis for axis, kind in enumerate(boundaries) if kind in ("walls", "floor"))
+
+
+def nearest_image(offset: Array, box: Array, boundaries: tuple[str, ...]) -> Array:
+    """Return the offsets [D, ...] to the nearest periodic image."""
+    if "periodic" not in boundaries:
+        return offset
+    parts = [
+        x - side * jnp.round(x / side) if kind == "periodic" else x
+        for x, side, kind in zip(offset, box, boundaries, strict=True)
+    ]
+    return jnp.stack(parts)
+
+
+def into_box(position: Array, box: Array, boundaries: tuple[str, ...]) -> Array:
+    """Return positions [D, ...], those along a periodic axis moved into [0, side)."""
+    if "periodic" not in boundaries:
+        return position
+    parts = [
+        x - side * jnp.floor(x / side) if kind == "periodic" else x
+        for x, side, kind in zip(position, box, boundaries, strict=True)
+    ]
+    return jnp.stack(parts)
+
+
+def wall_directions(position: Array, box: Array, boundaries: tuple[str, ...]) -> tuple[Array, Array]:
+    """Return the direction to the nearer wall of each walled axis, [D, W, ...], and its distance, [W, ...]."""
+    directions, distances = [], []
+    for axis in walled_axes(boundaries):
+        x, side = position[axis], box[axis]
+        is_far = (x > side / 2) if boundaries[axis] == "walls" else jnp.zeros(x.shape, bool)
+        sign = jnp.where(is_far, 1.0, -1.0).astype(x.dtype)
+        zero = jnp.zeros_like(sign)
+        directions.append(jnp.stack([sign if i == axis else zero for i in range(len(position))]))
+        distances.append(jnp.where(is_far, side - x, x))
+    return jnp.stack(directions, axis=1), jnp.stack(distances)
+
+
+def wall_contacts(
+    direction: Array, distance: Array, velocity: Array, spin: Array, radius: Array, mass: Array, inertia: Array
+) -> Contact:
+    """Return the contacts of bodies with walls, of shape [W, N, ...].
+
+    The lever arm of the friction is the radius, so that a body that rolls without sliding has the speed ω r.
+
+    Args:
+      direction: to the walls, [D, W, N, ...]; see `wall_directions`.
+      distance: of the centres to the walls, [W, N, ...].
+      velocity: of the bodies, [D, N, ...].
+      spin: their angular velocity, [S, N, ...].
+      radius: [N, ...]; mass and inertia likewise.
+    """
+    shape = distance.shape
+    surface = velocity[:, None] + velocity_by_spin(radius * spin[:, None], direction)
+    return Contact(
+        normal=direction,
+        overlap=radius - distance,
+        velocity=surface,
+        spin=jnp.broadcast_to(spin[:, None], (len(spin), *shape)),
+        mass=jnp.broadcast_to(mass, shape),
+        radius=jnp.broadcast_to(radius, shape),
+        inertia=jnp.broadcast_to(inertia, shape),
+    )

@@ -1,0 +1,343 @@
+"""One step of a world: contacts of particles and walls, and the integrators.
+
+`Rules` are static; everything in `World` and `ParticleState` is data, so that different worlds step under one `vmap`.
+All arrays have the axis of particles behind that of components, [D, N] or [S, N] or [N]; without a cell list any further
+axes may follow (`vectors`). Units are SI, or any other consistent ones.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from shoal.envs.particles.physics import cell_lists, pairs
+from shoal.envs.particles.physics.bodies import (
+    Bodies,
+    Movement,
+    contact_between,
+    lever_arms,
+    map_bodies,
+    slip_between,
+)
+from shoal.envs.particles.physics.boxes import into_box, walled_axes, wall_contacts, wall_directions
+from shoal.envs.particles.physics.cell_lists import CellLayout, NeighbourList
+from shoal.envs.particles.physics.contact_laws import (
+    Contact,
+    Material,
+    Response,
+    Slip,
+    rough_response,
+    smooth_response,
+)
+from shoal.envs.particles.physics.vectors import sum_rows, tangential, torque_of
+from shoal.types import Array
+
+INTEGRATORS = ("euler", "verlet")
+SPIN_COMPONENTS = {2: 1, 3: 3}
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """What is static about a world.
+
+    Attributes:
+      law: "linear" or "hertz".
+      integrator: "euler" (semi-implicit) or "verlet".
+      boundaries: of each axis, see `boxes`; their number is that of the dimensions.
+      rough: whether contacts have sliding and rolling friction; without, no particle ever changes its spin by a contact.
+      layout: of the cell list; None for all pairs.
+    """
+
+    law: str = "linear"
+    integrator: str = "verlet"
+    boundaries: tuple[str, ...] = ("walls", "walls")
+    rough: bool = True
+    layout: CellLayout | None = None
+
+    @property
+    def dimensions(self) -> int:
+        """D, 2 or 3."""
+        return len(self.boundaries)
+
+
+class World(NamedTuple):
+    """What an episode's world consists of; data."""
+
+    radius: Array  # [N], m
+    mass: Array  # [N], kg
+    inertia: Array  # [N], kg m²
+    material: Material
+    box: Array  # sides, [D], m
+    gravity: Array  # acceleration, [D], m/s²
+    drag: Array  # force per velocity, kg/s
+    angular_drag: Array  # torque per angular velocity, kg m²/s
+    time_step: Array  # s
+    skin: Array  # by how much lists of neighbours reach beyond contact, m; unused without a cell list
+
+
+class ParticleState(NamedTuple):
+    """All that changes in a world; positions, velocities, springs and forces are of one time."""
+
+    position: Array  # [D, N], m; along a periodic axis within the box
+    velocity: Array  # [D, N], m/s
+    spin: Array  # angular velocity, [S, N], rad/s
+    force: Array  # by contacts, [D, N], N
+    torque: Array  # by contacts, [S, N], N m
+    springs: Array  # tangential, [D, pairs or neighbours, N], m; of the first particle against the second
+    wall_springs: Array  # [D, walled axes, N], m
+    neighbours: NeighbourList | tuple[()]  # () for all pairs
+
+
+def start(
+    rules: Rules, world: World, position: Array, velocity: Array | None = None, spin: Array | None = None
+) -> ParticleState:
+    """Return the state of particles that begin at a place, with all springs relaxed.
+
+    Args:
+      rules: static.
+      world: its sizes say how many particles there are.
+      position: [D, N], m.
+      velocity: [D, N], m/s; None for rest.
+      spin: [S, N], rad/s; None for none.
+    """
+    dimensions, number = position.shape[:2]
+    still = jnp.zeros((SPIN_COMPONENTS[dimensions], *position.shape[1:]), position.dtype)
+    position = into_box(position, _columns(world.box, position), rules.boundaries)
+    neighbours: NeighbourList | tuple[()] = ()
+    if rules.layout is not None:
+        neighbours = cell_lists.find_neighbours(
+            rules.layout, position, world.radius, world.box, rules.boundaries, world.skin
+        )
+    rows = pairs.num_shifts(number) if rules.layout is None else rules.layout.max_neighbours
+    walls = len(walled_axes(rules.boundaries))
+    state = ParticleState(
+        position,
+        jnp.zeros_like(position) if velocity is None else velocity,
+        still if spin is None else spin,
+        jnp.zeros_like(position),
+        still,
+        _no_springs(position, rows if rules.rough else 0),
+        _no_springs(position, walls if rules.rough else 0),
+        neighbours,
+    )
+    at_rest = Movement(jnp.zeros_like(position), still)
+    return _with_contacts(rules, world, state, at_rest, jnp.zeros_like(world.time_step))
+
+
+def _no_springs(position: Array, rows: int) -> Array:
+    return jnp.zeros((len(position), rows, *position.shape[1:]), position.dtype)
+
+
+def _columns(x: Array, like: Array) -> Array:
+    """Add axes of length 1 behind the first one, [D, ...] to [D, 1, ...], until there are as many as `like` has."""
+    return x.reshape(x.shape[0], *(1,) * (like.ndim - x.ndim), *x.shape[1:])
+
+
+def advance(rules: Rules, world: World, state: ParticleState, force: Array, torque: Array) -> ParticleState:
+    """Make one step of the physics.
+
+    Args:
+      rules: static.
+      world: data.
+      state: at the beginning of the step.
+      force: of the agents, constant during the step, [D, N], N.
+      torque: likewise, [S, N], N m.
+    """
+    step = _euler_step if rules.integrator == "euler" else _verlet_step
+    return step(rules, world, state, force, torque)
+
+
+def advance_many(
+    rules: Rules, world: World, state: ParticleState, force: Array, torque: Array, steps: int
+) -> ParticleState:
+    """Make several steps under the same forces of the agents; see `advance`."""
+
+    def one(state: ParticleState, _: None) -> tuple[ParticleState, None]:
+        return advance(rules, world, state, force, torque), None
+
+    return jax.lax.scan(one, state, None, length=steps)[0]
+
+
+def _euler_step(
+    rules: Rules, world: World, state: ParticleState, force: Array, torque: Array
+) -> ParticleState:
+    """Advance by the semi-implicit Euler method, of order 1.
+
+    v' = v + dt a(x, v, ξ),   x' = x + dt v',   ξ' = ξ + dt u_t(x', v')
+    """
+    dt = world.time_step
+    acceleration, angular = _accelerations(world, state, Movement(state.velocity, state.spin), force, torque)
+    velocity, spin = state.velocity + dt * acceleration, state.spin + dt * angular
+    position = into_box(
+        state.position + dt * velocity, _columns(world.box, state.position), rules.boundaries
+    )
+    moved = state._replace(position=position, velocity=velocity, spin=spin)
+    return _with_contacts(rules, world, moved, Movement(velocity, spin), jnp.zeros_like(dt))
+
+
+def _verlet_step(
+    rules: Rules, world: World, state: ParticleState, force: Array, torque: Array
+) -> ParticleState:
+    """Advance by the velocity-Verlet method, of order 2 while no contact begins, ends or starts to slide.
+
+    v½ = v + dt/2 a,   x' = x + dt v½,   a' = a(x', v + dt a, ξ'),   v' = v½ + dt/2 a'
+
+    The dashpots see the velocity of the same time as the positions, predicted by v + dt a, and the springs are
+    lengthened by the slip in the middle of the step, v½ with the normal of that time. Velocities of half a step with
+    positions of a full one make static friction wrong where particles differ in size.
+
+    Source: Vyas et al. 2024, "Improved velocity-Verlet algorithm for the discrete element method", which finds this
+    error; the remedy here is another one.
+    """
+    dt = world.time_step
+    acceleration, angular = _accelerations(world, state, Movement(state.velocity, state.spin), force, torque)
+    middle = Movement(state.velocity + dt / 2 * acceleration, state.spin + dt / 2 * angular)
+    end = Movement(state.velocity + dt * acceleration, state.spin + dt * angular)
+    position = into_box(
+        state.position + dt * middle.velocity, _columns(world.box, state.position), rules.boundaries
+    )
+    moved = state._replace(position=position, velocity=end.velocity, spin=end.spin)
+    moved = _with_contacts(rules, world, moved, middle, dt / 2)
+    acceleration, angular = _accelerations(world, moved, end, force, torque)
+    return moved._replace(
+        velocity=middle.velocity + dt / 2 * acceleration, spin=middle.spin + dt / 2 * angular
+    )
+
+
+def _accelerations(
+    world: World, state: ParticleState, movement: Movement, force: Array, torque: Array
+) -> tuple[Array, Array]:
+    """Return the acceleration [D, N] and the angular acceleration [S, N] by contacts, agents, drag and gravity."""
+    total = state.force + force - world.drag * movement.velocity
+    total_torque = state.torque + torque - world.angular_drag * movement.spin
+    gravity = _columns(world.gravity, state.position)
+    return total / world.mass + gravity, total_torque / world.inertia
+
+
+def _with_contacts(
+    rules: Rules, world: World, state: ParticleState, movement: Movement, since: Array
+) -> ParticleState:
+    """Compute the forces of all contacts of a state whose positions and velocities are new.
+
+    Args:
+      rules: static.
+      world: data.
+      state: positions and velocities of the new time, springs of one step before.
+      movement: the velocities at a time within the step, by which the springs are lengthened.
+      since: the time from then to the new time.
+    """
+    if rules.layout is not None and isinstance(state.neighbours, NeighbourList):
+        neighbours, springs = cell_lists.update_neighbours(
+            rules.layout,
+            state.neighbours,
+            state.springs,
+            state.position,
+            world.radius,
+            world.box,
+            rules.boundaries,
+            world.skin,
+        )
+        state = state._replace(neighbours=neighbours, springs=springs)
+    bodies = Bodies(state.position, state.velocity, state.spin, world.radius, world.mass, world.inertia)
+    by_walls = _wall_forces(rules, world, state, bodies, movement)
+    of_particles = _pair_forces if rules.layout is None else _neighbour_forces
+    by_particles = of_particles(rules, world, state, bodies, movement, since)
+    force, torque = by_walls.force + by_particles.force, by_walls.torque + by_particles.torque
+    if isinstance(state.neighbours, NeighbourList):
+        is_unknown = jnp.any(state.neighbours.needed > 0)
+        force, torque = jnp.where(is_unknown, jnp.nan, force), jnp.where(is_unknown, jnp.nan, torque)
+    return state._replace(
+        force=force, torque=torque, springs=by_particles.spring, wall_springs=by_walls.spring
+    )
+
+
+def _wall_forces(
+    rules: Rules, world: World, state: ParticleState, bodies: Bodies, movement: Movement
+) -> Response:
+    """Return the force [D, N] and torque [S, N] by the walls, and the springs."""
+    nothing = Response(jnp.zeros_like(state.force), jnp.zeros_like(state.torque), state.wall_springs)
+    if not walled_axes(rules.boundaries):
+        return nothing
+    direction, distance = wall_directions(
+        bodies.position, _columns(world.box, bodies.position), rules.boundaries
+    )
+    of_bodies = (bodies.radius, bodies.mass, bodies.inertia)
+    contact = wall_contacts(direction, distance, bodies.velocity, bodies.spin, *of_bodies)
+    stiffness = world.material.wall_stiffness
+    if not rules.rough:
+        force = smooth_response(rules.law, stiffness, world.material, contact)
+        return nothing._replace(force=sum_rows(force))
+    sliding = wall_contacts(direction, distance, movement.velocity, movement.spin, *of_bodies).velocity
+    slip = Slip(tangential(sliding, direction), world.time_step)
+    response = rough_response(rules.law, stiffness, world.material, contact, slip, state.wall_springs)
+    torque = torque_of(bodies.radius * direction, response.force) + response.torque
+    return Response(sum_rows(response.force), sum_rows(torque), response.spring)
+
+
+def _respond(
+    rules: Rules,
+    world: World,
+    contact: Contact,
+    particles: tuple[Bodies, Bodies],
+    movements: tuple[Movement, Movement],
+    since: Array,
+    springs: Array,
+) -> Response:
+    """Return what contacts of particles do to the first ones, without the torque of the tangential force."""
+    stiffness = world.material.stiffness
+    if not rules.rough:
+        force = smooth_response(rules.law, stiffness, world.material, contact)
+        return Response(force, jnp.zeros_like(contact.spin), springs)
+    box = _columns(world.box, contact.normal)
+    slip = slip_between(*particles, *movements, since, world.time_step, box, rules.boundaries)
+    return rough_response(rules.law, stiffness, world.material, contact, slip, springs)
+
+
+def _pair_forces(
+    rules: Rules, world: World, state: ParticleState, bodies: Bodies, movement: Movement, since: Array
+) -> Response:
+    """Return the force [D, N] and torque [S, N] by all other particles, and the springs of all pairs."""
+    number = state.position.shape[1]
+    if number == 1:
+        return Response(jnp.zeros_like(state.force), jnp.zeros_like(state.torque), state.springs)
+    first, second = map_bodies(bodies, lambda x: x[:, None]), map_bodies(bodies, pairs.of_partners)
+    contact = contact_between(first, second, _columns(world.box, second.position), rules.boundaries)
+    counts = pairs.counted_pairs(number)
+    counts = counts.reshape(counts.shape + (1,) * (contact.overlap.ndim - 2))
+    contact = contact._replace(overlap=jnp.where(counts, contact.overlap, -1.0))
+    movements = Movement(*(x[:, None] for x in movement)), Movement(*map(pairs.of_partners, movement))
+    response = _respond(rules, world, contact, (first, second), movements, since, state.springs)
+    force = pairs.sum_over_pairs(response.force, -response.force)
+    if not rules.rough:
+        return Response(force, jnp.zeros_like(state.torque), state.springs)
+    arm, other_arm = _arms(first, second, contact)
+    moment = torque_of(contact.normal, response.force)
+    torque = pairs.sum_over_pairs(arm * moment + response.torque, other_arm * moment - response.torque)
+    return Response(force, torque, response.spring)
+
+
+def _neighbour_forces(
+    rules: Rules, world: World, state: ParticleState, bodies: Bodies, movement: Movement, since: Array
+) -> Response:
+    """Return the force [D, N] and torque [S, N] by the particles in the lists, and the springs [D, K, N]."""
+    partner = state.neighbours.partner  # type: ignore[union-attr]
+    is_there = partner < state.position.shape[1]
+    index = jnp.where(is_there, partner, 0)
+    first = map_bodies(bodies, lambda x: x[:, None])
+    second = map_bodies(bodies, lambda x: x[:, index])
+    contact = contact_between(first, second, _columns(world.box, second.position), rules.boundaries)
+    contact = contact._replace(overlap=jnp.where(is_there, contact.overlap, -1.0))
+    movements = Movement(*(x[:, None] for x in movement)), Movement(*(x[:, index] for x in movement))
+    response = _respond(rules, world, contact, (first, second), movements, since, state.springs)
+    force = sum_rows(response.force)
+    if not rules.rough:
+        return Response(force, jnp.zeros_like(state.torque), state.springs)
+    arm, _ = _arms(first, second, contact)
+    torque = arm * torque_of(contact.normal, response.force) + response.torque
+    return Response(force, sum_rows(torque), response.spring)
+
+
+def _arms(first: Bodies, second: Bodies, contact: Contact) -> tuple[Array, Array]:
+    """Return the lever arms of both particles, from the distance of their centres."""
+    return lever_arms(first, second, first.radius + second.radius - contact.overlap)
