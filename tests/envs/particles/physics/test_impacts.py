@@ -124,7 +124,8 @@ def test_a_contact_that_sticks_turns_the_surface_round_by_its_tangential_spring(
     result = impacts("linear", found)
     u = found["tangential"] - found["spin"] * found["radius"]
     turned = u * np.cos(np.pi * np.sqrt(3.5 * found["tangential_ratio"]))
-    np.testing.assert_allclose(result["tangential"], found["tangential"] - 2 / 7 * (u - turned), rtol=4e-3)
+    expected = found["tangential"] - 2 / 7 * (u - turned)  # within a step of 400 by which the contact's end is known
+    np.testing.assert_allclose(result["tangential"], expected, atol=1e-3)
     np.testing.assert_allclose(result["energy"], 1, rtol=2e-3)
 
 
@@ -174,8 +175,8 @@ def test_chung_ooi_4_oblique_impact_at_constant_speed(material):
     np.testing.assert_allclose(tangential[slides], expected[slides], rtol=1e-3)
     spin = 2.5 * friction * (1 + e) * 3.9 * np.cos(angle) / 0.0025
     np.testing.assert_allclose(result["spin"][slides], spin[slides], rtol=1e-3)
-    # Where it sticks, friction takes less than its limit, and the ratio is near that of a rigid sphere, 5/7, or below.
-    assert np.all(tangential[:2] > expected[:2]) and np.all((tangential[:2] > 0.5) & (tangential[:2] < 0.9))
+    # Where it sticks, friction takes less than its limit; a surface that is turned round completely would give 3/7.
+    assert np.all(tangential[:2] > expected[:2]) and np.all((tangential[:2] > 3 / 7) & (tangential[:2] < 1))
 
 
 def test_chung_ooi_6_impact_with_a_spin():

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from shoal.envs.particles.physics.vectors import dot, shortened, tangential, turned
+from shoal.envs.particles.physics.vectors import dot, shortened, square_root, tangential, turned
 from shoal.types import Array
 
 LAWS = ("linear", "hertz")
@@ -107,9 +107,9 @@ def normal_force(
     if law == "linear":
         tangent, elastic = jnp.broadcast_to(stiffness, overlap.shape), stiffness * overlap
     else:
-        tangent = 2 * stiffness * _sqrt(contact.radius * overlap)
+        tangent = 2 * stiffness * square_root(contact.radius * overlap)
         elastic = (2 / 3) * tangent * overlap
-    dashpot = DASHPOT_FACTOR[law] * damping_ratio * _sqrt(tangent * contact.mass)
+    dashpot = DASHPOT_FACTOR[law] * damping_ratio * square_root(tangent * contact.mass)
     approach = dot(contact.normal, contact.velocity)
     is_touching = contact.overlap > 0
     force = jnp.where(is_touching, jnp.maximum(elastic + dashpot * approach, 0.0), 0.0)
@@ -163,8 +163,3 @@ def _rolling_torque(material: Material, contact: Contact, normal: Array, duratio
 def kinetic_energy(mass: Array, velocity: Array, inertia: Array, spin: Array) -> Array:
     """Return the kinetic energy of bodies, translation and rotation, in J: [N] of [N], [D, N], [N], [S, N]."""
     return 0.5 * mass * dot(velocity, velocity) + 0.5 * inertia * dot(spin, spin)
-
-
-def _sqrt(x: Array) -> Array:
-    """Return the square root of numbers that are not negative; its gradient at 0 is 0."""
-    return jnp.where(x > 0, jnp.sqrt(jnp.where(x > 0, x, 1.0)), 0.0)

@@ -57,10 +57,11 @@ def _newton(square: Array, target: Array) -> Array:
 def _decrement(square: Array) -> tuple[Array, Array]:
     """Return 2 ψ cot ψ as a function of u = ψ², or 2 χ coth χ of u = -χ², and its derivative by u."""
     is_small = jnp.abs(square) < SERIES_BELOW
-    size = jnp.sqrt(jnp.where(is_small, 1.0, jnp.abs(square)))
+    size = jnp.sqrt(jnp.maximum(jnp.abs(square), SERIES_BELOW / 2))
     closed = size / jnp.where(square > 0, jnp.tan(size), jnp.tanh(size))
     half = jnp.where(is_small, _polynomial(COTANGENT_SERIES, square), closed)
-    closed_slope = (half - half**2) / jnp.where(is_small, 1.0, square) - 1
+    away = jnp.where(square > 0, 1.0, -1.0) * size**2
+    closed_slope = (half - half**2) / away - 1
     derivative = tuple(2 * i * x for i, x in enumerate(COTANGENT_SERIES))[1:]
     return 2 * half, jnp.where(is_small, _polynomial(derivative, square), closed_slope)
 
@@ -75,6 +76,6 @@ def _polynomial(coefficients: tuple[float, ...], x: Array) -> Array:
 def _cosine(square: Array) -> Array:
     """Return cos ψ of ψ², or cosh χ of -χ²."""
     is_small = jnp.abs(square) < SERIES_BELOW
-    size = jnp.sqrt(jnp.where(is_small, 1.0, jnp.abs(square)))
+    size = jnp.sqrt(jnp.maximum(jnp.abs(square), SERIES_BELOW / 2))
     closed = jnp.where(square > 0, jnp.cos(size), jnp.cosh(size))
     return jnp.where(is_small, _polynomial(COSINE_SERIES, square), closed)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from shoal.types import Array
 from shoal.xla.batch_last import add_up
 
+SMALLEST_SQUARE = 1e-30  # below which a length counts as 0
 MAX_TERMS = 32  # of a sum that is written out
 
 
@@ -21,10 +22,20 @@ def dot(a: Array, b: Array) -> Array:
     return total
 
 
+def square_root(x: Array) -> Array:
+    """Return the square root of numbers that are not negative; at 0 it is 1e-15 and its gradient 0.
+
+    The guard is a maximum. Where a condition stands in two places instead, as in `where(x > 0, sqrt(where(x > 0, x, 1)),
+    0)`, a compiler that computes x twice, with and without a fused multiplication and addition, may find one of them
+    true and the other false.
+    """
+    return jnp.sqrt(jnp.maximum(x, SMALLEST_SQUARE))
+
+
 def length(a: Array) -> Array:
-    """Return the length of vectors [D, ...], as [...]; its gradient at the zero vector is 0."""
+    """Return the length of vectors [D, ...], as [...]; for the zero vector it is 0, and so is its gradient."""
     squared = dot(a, a)
-    return jnp.where(squared > 0, jnp.sqrt(jnp.where(squared > 0, squared, 1.0)), 0.0)
+    return jnp.where(squared > 0, square_root(squared), 0.0)
 
 
 def unit(a: Array) -> tuple[Array, Array]:
@@ -40,9 +51,7 @@ def tangential(a: Array, normal: Array) -> Array:
 
 def shortened(a: Array, longest: Array) -> Array:
     """Scale vectors [D, ...] that are longer than `longest` [...] down to it."""
-    squared = dot(a, a)
-    is_too_long = squared > longest**2
-    return a * jnp.where(is_too_long, longest / jnp.sqrt(jnp.where(is_too_long, squared, 1.0)), 1.0)
+    return a * jnp.minimum(longest / square_root(dot(a, a)), 1.0)
 
 
 def turned(a: Array, normal: Array) -> Array:
@@ -55,9 +64,7 @@ def turned(a: Array, normal: Array) -> Array:
     """
     projected = tangential(a, normal)
     before, after = dot(a, a), dot(projected, projected)
-    has_direction = (before > 0) & (after > 0)
-    ratio = jnp.where(has_direction, before, 1.0) / jnp.where(has_direction, after, 1.0)
-    return projected * jnp.sqrt(ratio)
+    return projected * (square_root(before) / square_root(after))
 
 
 def velocity_by_spin(spin: Array, arm: Array) -> Array:

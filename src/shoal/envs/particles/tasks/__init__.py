@@ -1,0 +1,1 @@
+"""Tasks in worlds of particles: agents are discs or spheres that move to targets."""

@@ -1,0 +1,392 @@
+"""What all tasks in worlds of particles have in common: parameters, starts, physics, sensing, rewards and ends."""
+
+import abc
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal.envs.base import TimeStep, environment, parameter, restart, transition
+from shoal.envs.particles.physics import contact_laws, dynamics, pairs, time_steps
+from shoal.envs.particles.physics.bodies import inertia_of
+from shoal.envs.particles.physics.boxes import nearest_image
+from shoal.envs.particles.physics.contact_laws import Material
+from shoal.envs.particles.physics.dynamics import INTEGRATORS, ParticleState, Rules, World
+from shoal.envs.particles.physics.restitution import damping_ratio
+from shoal.envs.particles.physics.vectors import dot, length, shortened, unit
+from shoal.envs.particles.tasks import lidar, placement
+from shoal.envs.particles.tasks.randomisation import Uniform, as_uniform
+from shoal.errors import ShoalError, nearest
+from shoal.spaces import Box, Dict
+from shoal.types import GLOBAL_STATE, OBSERVATION, Array
+from shoal.xla.batch_last import batch_last
+
+TARGETS_APART = 2.5  # radii, the least distance between two targets and between two agents at the start
+NEAR = 3.0  # radii, within which the way to the target is shown exactly
+DRAWN = ("radius", "mass", "stiffness", "restitution", "friction")
+CHOICES = {
+    "law": contact_laws.LAWS,
+    "integrator": INTEGRATORS,
+    "boundary": ("walls", "periodic"),
+    "sensing": ("none", *lidar.KINDS),
+    "reward": ("potential", "jaxdem"),
+}
+# JaxDEM's reward: weights of the change of kinetic energy, of the team's mean, and of being near, and what is near.
+JAXDEM_ENERGY, JAXDEM_TEAM, JAXDEM_NEAR, JAXDEM_NEAR_RADII = 0.1, 0.2, 0.1, 2.5
+
+
+class TaskState(NamedTuple):
+    """A world of agents and their targets; components come before the agents."""
+
+    world: World  # drawn at the start of the episode
+    particles: ParticleState
+    target: Array  # in the plane, [2, A], m
+    held: Array  # decisions for which each agent has been at its target, [A], int32
+
+
+@environment
+class ParticleTask(abc.ABC):
+    """Agents that move to targets of their own.
+
+    Every parameter that is a range [low, high] is drawn anew at the start of every episode, uniformly; radius and mass
+    for each agent. Units are consistent ones, such as SI.
+    """
+
+    radius: Uniform = parameter(default=Uniform(1.0, 1.0), above=0)
+    mass: Uniform = parameter(default=Uniform(1.0, 1.0), above=0)
+    stiffness: Uniform = parameter(default=Uniform(100.0, 100.0), above=0)  # k, or E* with law="hertz"
+    restitution: Uniform = parameter(default=Uniform(0.8, 0.8), above=0, high=1)
+    friction: Uniform = parameter(default=Uniform(0.5, 0.5), low=0)
+    tangential_ratio: float = parameter(default=0.8, above=0)  # of tangential to normal stiffness
+    rolling_friction: float = parameter(default=0.0, low=0)
+    drag: float = parameter(default=0.2, low=0)  # force per velocity
+    gravity: float = parameter(default=9.81, low=0)  # with a floor
+    drive: float = parameter(default=1.0, above=0)  # the largest force, or torque, of an agent
+    time_step: float = parameter(default=0.01, above=0)  # of the physics
+    reach: float = parameter(default=6.0, above=0)  # of the rays
+    gamma: float = parameter(default=0.99, low=0, high=1)  # discount of the algorithm, for the potential
+    work_weight: float = parameter(default=0.05, low=0)  # of the work done in a decision
+    collision_penalty: float = parameter(default=1.0, low=0)  # for the onset of a contact
+    bonus: float = parameter(default=5.0, low=0)  # for staying at the target for ever
+    area_per_agent: float = parameter(default=40.0, above=0, static=True)  # squared radii
+    top_speed: float = parameter(default=10.0, above=0, static=True)  # greatest speed of an impact, for law="hertz"
+    law: str = "linear"
+    integrator: str = "verlet"
+    boundary: str = "walls"
+    rough: bool = False
+    physics_steps: int = parameter(default=10, low=1, high=10)  # for each decision
+    sensing: str = "rays"
+    num_rays: int = parameter(default=16, low=1)
+    hold_decisions: int = parameter(default=5, low=1)
+    reward: str = "potential"
+    team_reward: bool = False
+    global_state: bool = False
+
+    dimensions: ClassVar[int] = 2
+    team_return = "mean"
+    info_summaries: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {"success": "last", "collisions": "sum", "distance": "last"}
+    )
+    frames_per_second = 10
+
+    def __post_init__(self) -> None:
+        """Make ranges of numbers, and refuse what cannot be simulated. Only what a caller gives is read."""
+        for name in DRAWN:
+            object.__setattr__(self, name, as_uniform(name, getattr(self, name)))
+        for name, choices in CHOICES.items():
+            if (value := getattr(self, name)) not in choices:
+                raise ShoalError(f"{name}={value!r} is none of {', '.join(choices)}{nearest(str(value), choices)}.")
+        if self.num_agents > pairs.MAX_ALL_TO_ALL:
+            raise ShoalError(f"num_agents={self.num_agents} is too many: a task has at most {pairs.MAX_ALL_TO_ALL}.")
+        self._cells()
+        self._check_time_step()
+
+    @property
+    @abc.abstractmethod
+    def num_agents(self) -> int:
+        """The number of agents."""
+
+    @property
+    def rules(self) -> Rules:
+        """The static rules of the physics."""
+        return Rules(self.law, self.integrator, self.boundaries, self.rough)
+
+    @property
+    def boundaries(self) -> tuple[str, ...]:
+        """The boundaries of the plane's axes, and the floor of a world in space."""
+        return (self.boundary,) * 2 + ("floor",) * (self.dimensions - 2)
+
+    @property
+    def side_in_radii(self) -> float:
+        """The side of the square box, in (largest) radii."""
+        return math.sqrt(self.area_per_agent * self.num_agents)
+
+    def _cells(self) -> tuple[int, int]:
+        """Return the lattice of starts and targets; refuse more agents than fit."""
+        room = self.side_in_radii - 2
+        if room <= 0:
+            raise ShoalError(f"area_per_agent={self.area_per_agent:g} leaves no room for an agent; give more than 4.")
+        try:
+            return placement.lattice(self.num_agents, (room, room), TARGETS_APART)  # type: ignore[return-value]
+        except ShoalError as error:
+            fit = (math.floor(room / TARGETS_APART) + 1) ** 2
+            raise ShoalError(
+                f"num_agents={self.num_agents} with area_per_agent={self.area_per_agent:g} cannot be placed at distances "
+                f"of {TARGETS_APART:g} radii: {fit} fit into a box of {self.side_in_radii:.3g} radii."
+            ) from error
+
+    def _check_time_step(self) -> None:
+        numbers = (self.time_step, self.mass.low, self.stiffness.high, self.radius.low)
+        if any(isinstance(x, jax.core.Tracer) or not np.all(np.asarray(x) > 0) for x in numbers):
+            return
+        time_step, mass, stiffness, radius = (np.asarray(x, np.float64) for x in numbers)
+        share = 2 if self.num_agents > 1 else 1
+        if self.law == "linear":
+            duration = time_steps.linear_contact_time(stiffness, mass / share)
+            origin = f"stiffness={np.max(stiffness):g}, mass={np.min(mass):g}"
+        else:
+            duration = time_steps.hertz_contact_time(stiffness, mass / share, radius / share, self.top_speed)
+            origin = f"stiffness={np.max(stiffness):g}, mass={np.min(mass):g}, top_speed={self.top_speed:g}"
+        time_steps.check_time_step("time_step", float(np.max(time_step)), float(np.min(duration)), origin)
+
+    @property
+    def observation_size(self) -> int:
+        """The number of entries of an agent's observation."""
+        own = 6 if self.dimensions == 2 else 9
+        return own + (0 if self.sensing == "none" else 3 * self.num_rays)
+
+    @property
+    def observation_space(self) -> Box | Dict:
+        """A vector for each agent, and beside it the rows of all agents that only a critic is shown, if asked for."""
+        own = Box(-np.inf, np.inf, (self.observation_size,))
+        if not self.global_state:
+            return own
+        return Dict({OBSERVATION: own, GLOBAL_STATE: Box(-np.inf, np.inf, (self.num_agents, 8))})
+
+    @property
+    def critic_only(self) -> tuple[str, ...]:
+        """The state of the world, if there is one."""
+        return (GLOBAL_STATE,) if self.global_state else ()
+
+    @property
+    def action_space(self) -> Box:
+        """The force or torque in the plane, as a share of the largest; longer vectors are shortened to length 1."""
+        return Box(-1.0, 1.0, (2,))
+
+    @abc.abstractmethod
+    def driving(self, action: Array) -> tuple[Array, Array]:
+        """Return the force [D, A, ...] and torque [S, A, ...] of actions [2, A, ...] of length 1 or less."""
+
+    def reset(self, key: Array) -> tuple[TaskState, TimeStep]:
+        """Draw the world, the agents' places and the targets."""
+        world_key, place_key, target_key, order_key = jax.random.split(key, 4)
+        world = self._draw_world(world_key)
+        largest = jnp.asarray(self.radius.high, jnp.float32)
+        room, apart = world.box[:2] - 2 * largest, TARGETS_APART * largest
+        place, target = (
+            largest + placement.draw_places(k, self.num_agents, room, self._cells(), apart)
+            for k in (place_key, target_key)
+        )
+        target = target[:, jax.random.permutation(order_key, self.num_agents)]
+        if self.dimensions == 3:
+            sunk = world.mass * world.gravity[2] / world.material.wall_stiffness
+            height = world.radius + (sunk if self.law == "linear" else 0.0)
+            place = jnp.concatenate([place, height[None]])
+        particles = dynamics.start(self.rules, world, place)
+        state = TaskState(world, particles, target, jnp.zeros(self.num_agents, jnp.int32))
+        info = dict.fromkeys(self.info_summaries, jnp.zeros(()))
+        agents = self.num_agents
+        return state, restart(self._shown(observe(self, state), state), num_agents=agents, info=info)
+
+    def _draw_world(self, key: Array) -> World:
+        keys = dict(zip(DRAWN, jax.random.split(key, len(DRAWN)), strict=True))
+        each = (self.num_agents,)
+        radius, mass = self.radius.draw(keys["radius"], each), self.mass.draw(keys["mass"], each)
+        stiffness = self.stiffness.draw(keys["stiffness"])
+        number = lambda x: jnp.asarray(x, jnp.float32)  # noqa: E731
+        material = Material(
+            stiffness,
+            stiffness,
+            damping_ratio(self.restitution.draw(keys["restitution"])),
+            self.friction.draw(keys["friction"]),
+            number(self.tangential_ratio),
+            number(self.rolling_friction),
+        )
+        side = self.side_in_radii * number(self.radius.high)
+        down = jnp.asarray([0.0, 0.0, -1.0][: self.dimensions])
+        return World(
+            radius,
+            mass,
+            inertia_of(mass, radius, self.dimensions),
+            material,
+            jnp.broadcast_to(side, self.dimensions),
+            number(self.gravity) * down,
+            number(self.drag),
+            jnp.zeros(()),
+            number(self.time_step),
+            jnp.zeros(()),
+        )
+
+    def step(self, state: TaskState, action: Array, key: Array) -> tuple[TaskState, TimeStep]:
+        """Drive the agents for one decision; deterministic, the key is not used."""
+        state, own, reward, terminated, info = batch_last(_decide)(self, state, jnp.asarray(action))
+        return state, transition(self._shown(own, state), reward, terminated=terminated, info=info)
+
+    def _shown(self, own: Array, state: TaskState) -> Any:
+        """Return the observation, with the state of the world if a critic is shown it."""
+        if not self.global_state:
+            return own
+        return {OBSERVATION: own, GLOBAL_STATE: self.observe_world(state)}
+
+    def observe_world(self, state: TaskState) -> Array:
+        """Return a row for each agent: place and way to its target in units of the box, velocity, radius, mass, [A, 8]."""
+        place = state.particles.position[:2]
+        side = state.world.box[:2, None]
+        parts = (place / side, way_to_target(self, state) / side, state.particles.velocity[:2])
+        return jnp.concatenate([*parts, state.world.radius[None], state.world.mass[None]]).T
+
+
+def way_to_target(env: ParticleTask, state: TaskState) -> Array:
+    """Return the vector from each agent to its target, [2, A, ...]."""
+    box = state.world.box[:2]
+    box = box.reshape(2, 1, *box.shape[1:])
+    return nearest_image(state.target - state.particles.position[:2], box, env.boundaries[:2])
+
+
+def observe(env: ParticleTask, state: TaskState) -> Array:
+    """Return what each agent is shown, [A, n, ...]; without the axis A, if there is one agent.
+
+    The direction of its target; the way there in units of 3 radii, cut at 1; its velocity; of a sphere its angular
+    velocity. Then of each ray the distance as a share of the range, whether it met a disc, and whether a wall.
+    """
+    particles, world = state.particles, state.world
+    way = way_to_target(env, state)
+    direction, _ = unit(way)
+    parts = [direction, jnp.clip(way / (NEAR * world.radius), -1.0, 1.0), particles.velocity[:2]]
+    if env.dimensions == 3:
+        parts.append(particles.spin)
+    own = [jnp.moveaxis(x, 0, 1) for x in parts]
+    if env.sensing != "none":
+        box, kinds, place = world.box[:2], env.boundaries[:2], particles.position[:2]
+        reach = jnp.asarray(env.reach)
+        if env.sensing == "rays":
+            found = lidar.scan(place, world.radius, box, kinds, env.num_rays, reach)
+        else:
+            found = lidar.scan_bins(place, box, kinds, env.num_rays, reach)
+        own += [found.distance / reach, found.is_disc.astype(way.dtype), found.is_wall.astype(way.dtype)]
+    shown = jnp.concatenate(own, axis=1)
+    return shown[0] if env.num_agents == 1 else shown
+
+
+def _decide(
+    env: ParticleTask, state: TaskState, action: Array
+) -> tuple[TaskState, Array, Array, Array, Mapping[str, Array]]:
+    """Return the state after a decision, the observations, rewards, whether the episode terminated, and `info`."""
+    before = state
+    action = jnp.moveaxis(action[None] if env.num_agents == 1 else action, 1, 0)
+    force, torque = env.driving(shortened(action, jnp.ones_like(action[0])))
+    particles = dynamics.advance_many(
+        env.rules, state.world, state.particles, force, torque, env.physics_steps
+    )
+    state = state._replace(particles=particles)
+    distance = length(way_to_target(env, state))
+    is_there = distance <= state.world.radius
+    held = jnp.where(is_there, state.held + 1, 0)
+    state = state._replace(held=held)
+    terminated = jnp.all(held >= env.hold_decisions, axis=0)
+    collisions = onsets(env, before, state)
+    rewards = potential_reward if env.reward == "potential" else jaxdem_reward
+    reward = rewards(env, before, state, collisions, work_of(env, before, state, force, torque), terminated)
+    if env.team_reward:
+        reward = jnp.broadcast_to(jnp.mean(reward, axis=0), reward.shape)
+    info = {
+        "success": jnp.mean(is_there.astype(jnp.float32), axis=0),
+        "collisions": jnp.mean(collisions, axis=0),
+        "distance": jnp.mean(distance, axis=0),
+    }
+    reward = reward[0] if env.num_agents == 1 else reward
+    return state, observe(env, state), reward, terminated, info
+
+
+def potential_reward(
+    env: ParticleTask, before: TaskState, after: TaskState, collisions: Array, work: Array, terminated: Array
+) -> Array:
+    """Return γ Φ(s') - Φ(s), with Φ the negative distance to the target, minus work and collisions, plus the bonus, [A].
+
+    Φ is 0 where the episode has terminated. The bonus is paid at the rate (1 - γ) bonus while an agent is at its target,
+    and in full at termination, as if it stayed there for ever.
+    """
+    potential = -length(way_to_target(env, before))
+    distance = length(way_to_target(env, after))
+    progress = env.gamma * jnp.where(terminated, 0.0, -distance) - potential
+    is_there = (distance <= after.world.radius).astype(distance.dtype)
+    bonus = env.bonus * jnp.where(terminated, 1.0, (1 - env.gamma) * is_there)
+    return progress - env.work_weight * work - env.collision_penalty * collisions + bonus
+
+
+def jaxdem_reward(
+    env: ParticleTask, before: TaskState, after: TaskState, collisions: Array, work: Array, terminated: Array
+) -> Array:
+    """Return the reward of JaxDEM's MultiNavigator, [A].
+
+    p_i - p_i' - 0.1 (K_i - K_i') + 0.2 mean_j (p_j - p_j') + 0.1 [d_i <= 2.5 r],  p = exp(-2 max(0, d - r / 2)),
+
+    where the dashes are of the time before. Its documentation gives the last term for d <= r, its code as here.
+    """
+    gained = _closeness(env, after) - _closeness(env, before)
+    energy = [_kinetic(x) for x in (before, after)]
+    near = length(way_to_target(env, after)) <= JAXDEM_NEAR_RADII * after.world.radius
+    team = JAXDEM_TEAM * jnp.mean(gained, axis=0)
+    return gained - JAXDEM_ENERGY * (energy[1] - energy[0]) + team + JAXDEM_NEAR * near.astype(gained.dtype)
+
+
+def _closeness(env: ParticleTask, state: TaskState) -> Array:
+    distance = length(way_to_target(env, state))
+    return jnp.exp(-2 * jnp.maximum(distance - state.world.radius / 2, 0.0))
+
+
+def _kinetic(state: TaskState) -> Array:
+    particles, world = state.particles, state.world
+    return contact_laws.kinetic_energy(world.mass, particles.velocity, world.inertia, particles.spin)
+
+
+def work_of(env: ParticleTask, before: TaskState, after: TaskState, force: Array, torque: Array) -> Array:
+    """Return the magnitude of the power of each agent's drive, of the mean velocity of a decision, times its duration, [A]."""
+    duration = after.world.time_step * env.physics_steps
+    velocity = (before.particles.velocity + after.particles.velocity) / 2
+    spin = (before.particles.spin + after.particles.spin) / 2
+    return jnp.abs(dot(force, velocity) + dot(torque, spin)) * duration
+
+
+def touching(env: ParticleTask, state: TaskState) -> tuple[Array, Array]:
+    """Return which pairs of agents touch, [S, A, ...] (`pairs`), and how many walls each agent touches, [A, ...]."""
+    place, radius = state.particles.position, state.world.radius
+    box = state.world.box.reshape(len(place), 1, *state.world.box.shape[1:])
+    walls = jnp.zeros(radius.shape, jnp.float32)
+    if env.boundary == "walls":
+        gap = jnp.minimum(place[:2], box[:2] - place[:2])
+        walls = (gap[0] < radius).astype(jnp.float32) + (gap[1] < radius).astype(jnp.float32)
+    if env.num_agents == 1:
+        return jnp.zeros((0, *radius.shape), bool), walls
+    offset = nearest_image(pairs.of_partners(place) - place[:, None], box[:, None], env.boundaries)
+    reach = radius + pairs.of_partners(radius[None])[0]
+    counts = pairs.counted_pairs(env.num_agents)
+    counts = counts.reshape(counts.shape + (1,) * (reach.ndim - 2))
+    return counts & (dot(offset, offset) < reach**2), walls
+
+
+def onsets(env: ParticleTask, before: TaskState, after: TaskState) -> Array:
+    """Return how many contacts of each agent with others and with walls began in a decision, [A].
+
+    A contact lasts two decisions or more, since a time step is at most a twentieth of it and a decision has ten.
+    """
+    (pairs_before, walls_before), (pairs_after, walls_after) = touching(env, before), touching(env, after)
+    began = jnp.maximum(walls_after - walls_before, 0.0)
+    if env.num_agents == 1:
+        return began
+    new = (pairs_after & ~pairs_before).astype(jnp.float32)[None]
+    return began + pairs.sum_over_pairs(new, new)[0]

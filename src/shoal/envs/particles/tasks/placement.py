@@ -1,0 +1,55 @@
+"""Random places that keep a distance from each other: a random choice of the cells of a lattice, shaken within them."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from shoal.errors import ShoalError
+from shoal.types import Array
+
+SPARE = 2.0  # as many cells as this, for each place, if there is room
+
+
+def lattice(number: int, sides: tuple[float, ...], apart: float) -> tuple[int, ...]:
+    """Return how many cells a lattice has along each axis: enough for `number` places, and more if there is room.
+
+    Args:
+      number: of places.
+      sides: of the region.
+      apart: the distance that is kept.
+    Raises:
+      ShoalError: there is no room for so many.
+    """
+    most = tuple(max(1, math.floor(side / apart * (1 + 1e-6)) + 1) for side in sides)
+    if math.prod(most) < number:
+        raise ShoalError(
+            f"{number} places cannot be found that are {apart:g} apart in a region of "
+            f"{' x '.join(f'{side:g}' for side in sides)}: {math.prod(most)} fit."
+        )
+    size = (math.prod(side + apart for side in sides) / (SPARE * number)) ** (1 / len(sides))
+    wanted = [max(1, math.ceil((side + apart) / size)) for side in sides]
+    cells = [min(x, y) for x, y in zip(wanted, most, strict=True)]
+    while math.prod(cells) < number:
+        axis = max(range(len(sides)), key=lambda i: most[i] - cells[i])
+        cells[axis] += 1
+    return tuple(cells)
+
+
+def draw_places(key: Array, number: int, sides: Array, cells: tuple[int, ...], apart: Array | float) -> Array:
+    """Draw places in a region [0, side] of each axis that are at least `apart` from each other, [D, number].
+
+    Args:
+      key: random.
+      number: of places.
+      sides: of the region, [D].
+      cells: from `lattice`.
+      apart: the distance that is kept.
+    """
+    choice_key, shake_key = jax.random.split(key)
+    chosen = jax.random.permutation(choice_key, math.prod(cells))[:number]
+    index = jnp.stack(jnp.unravel_index(chosen, cells)).astype(jnp.float32)
+    size = (sides + apart) / jnp.asarray(cells, jnp.float32)
+    room = jnp.maximum(size - apart, 0.0)[:, None]
+    shift = jax.random.uniform(shake_key, (len(cells), number)) * room
+    return jnp.minimum(index * size[:, None] + shift, sides[:, None])
