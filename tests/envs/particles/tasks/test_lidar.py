@@ -1,0 +1,85 @@
+"""Rays and bins: known hits, occlusion, grazing, walls, periodic images."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from shoal.envs.particles.tasks import lidar
+
+BOX = jnp.asarray([20.0, 16.0])
+WALLS, PERIODIC = ("walls", "walls"), ("periodic", "periodic")
+RAYS = 8  # one every 45 degrees
+
+
+@jax.jit
+def scans(position, radius):
+    """What all agents sense within 6, by walls and periodic, by rays and by bins."""
+    return {
+        "walls": lidar.scan(position, radius, BOX, WALLS, RAYS, 6.0),
+        "periodic": lidar.scan(position, radius, BOX, PERIODIC, RAYS, 6.0),
+        "bins": lidar.scan_bins(position, BOX, WALLS, RAYS, 6.0),
+    }
+
+
+def sense(places, radius=1.0):
+    position = jnp.asarray(np.transpose(places), jnp.float32)
+    return jax.tree.map(np.asarray, scans(position, jnp.full(len(places), radius)))
+
+
+def test_hits_occlusion_and_grazing():
+    places = [(8, 8), (12, 8), (13.5, 8.5), (8 - 4 * np.sqrt(0.5), 8 + 4 * np.sqrt(0.5)), (5, 7.0001), (9.0001, 3.5)]
+    found = sense(places)["walls"]
+    # East: the nearer of two discs, on its side that faces the agent. South-east, north-east: nothing in range.
+    expected = [3.0, 6.0, 6.0, 3.0, 3.0, 6.0, 6.0, 6.0]
+    # The disc at (5, 7.0001) is grazed by the ray to the west: the ray passes 0.9999 from its centre; the one at
+    # (9.0001, 3.5) is missed by the ray to the south by as little.
+    np.testing.assert_allclose(found.distance[0], expected, atol=2e-2)
+    np.testing.assert_array_equal(found.is_disc[0], [1, 0, 0, 1, 1, 0, 0, 0])
+    assert not found.is_wall[0].any()
+    # The farther disc is hidden from the first agent, and sees it no more than it is seen.
+    assert found.distance[2][4] < 2 and found.is_disc[2][4]
+
+
+def test_walls_are_met_at_their_distance_and_hidden_by_discs():
+    found = sense([(2, 3), (2, 9)])["walls"]
+    diagonal = np.sqrt(2)
+    expected = [6.0, 6.0, 5.0, 2 * diagonal, 2.0, 2 * diagonal, 3.0, 3 * diagonal]
+    np.testing.assert_allclose(found.distance[0], expected, atol=1e-5)
+    np.testing.assert_array_equal(found.is_wall[0], [0, 0, 0, 1, 1, 1, 1, 1])
+    np.testing.assert_array_equal(found.is_disc[0], [0, 0, 1, 0, 0, 0, 0, 0])
+
+
+def test_periodic_images_are_sensed():
+    found = sense([(1, 8), (18, 8)])["periodic"]
+    np.testing.assert_allclose(found.distance[0][4], 2.0, atol=1e-5)  # 3 through the border, minus the radius
+    np.testing.assert_allclose(found.distance[1][0], 2.0, atol=1e-5)
+    assert found.is_disc[0].sum() == 1 and not found.is_wall.any()
+
+
+def test_a_disc_that_overlaps_is_at_no_negative_distance():
+    found = sense([(8, 8), (8.5, 8)])["walls"]
+    assert found.distance[0][0] == 0 and found.is_disc[0][0]
+
+
+def test_bins_show_the_nearest_centre_of_each_angle():
+    found = sense([(8, 8), (12, 8.5), (11, 7), (8, 13)])["bins"]
+    expected = [np.hypot(3, 1), 6.0, 5.0, 6.0, 6.0, 6.0, 6.0, 6.0]
+    np.testing.assert_allclose(found.distance[0], expected, rtol=1e-5)
+    np.testing.assert_array_equal(found.is_disc[0], [1, 0, 1, 0, 0, 0, 0, 0])
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_rays_against_small_steps_along_each_of_them(seed):
+    random = np.random.default_rng(seed)
+    places, radius = random.uniform(1, 15, (5, 2)), 0.8
+    found = sense(places, radius)["walls"]
+    steps = np.linspace(0, 6, 3001)
+    for i, place in enumerate(places):
+        for k, direction in enumerate(lidar.directions(RAYS).T):
+            points = place + steps[:, None] * direction
+            inside = [np.hypot(*(points - x).T) < radius for j, x in enumerate(places) if j != i]
+            outside = ((points < 0) | (points > np.asarray(BOX))).any(1)
+            hit = np.logical_or.reduce([*inside, outside])
+            expected = steps[np.argmax(hit)] if hit.any() else 6.0
+            assert found.distance[i, k] == pytest.approx(expected, abs=5e-2)

@@ -1,0 +1,181 @@
+"""The tasks: starts, rewards, collisions, ends, refusals, randomisation, pictures; and the checker."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from shoal import envs
+from shoal.envs.base import unwrapped
+from shoal.envs.checking.checker import check
+from shoal.envs.particles.tasks.particle_task import observe
+from shoal.errors import ShoalError
+
+NAMES = ("particles/Navigator-v0", "particles/MultiNavigator-v0", "particles/Roller-v0", "particles/MultiRoller-v0")
+
+
+def three(**parameters):
+    """A world of three agents, with few rays and steps."""
+    return unwrapped(envs.make("particles/MultiNavigator-v0", num_agents=3, num_rays=4, **parameters))
+
+
+def placed(env, places, velocity=None, target=None):
+    """A state with the agents at these places [A, 2]."""
+    state, _ = env.reset(jax.random.key(0))
+    position = jnp.asarray(np.transpose(places), jnp.float32)
+    speed = jnp.zeros_like(position) if velocity is None else jnp.asarray(np.transpose(velocity), jnp.float32)
+    particles = state.particles._replace(position=position, velocity=speed)
+    target = state.target if target is None else jnp.asarray(np.transpose(target), jnp.float32)
+    return state._replace(particles=particles, target=target)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.quick("particles/Navigator-v0")
+def test_the_checker_finds_nothing(name):
+    small = {} if "Multi" not in name else {"num_agents": 2, "num_rays": 2}
+    assert check(envs.make(name, physics_steps=2, max_episode_steps=40, **small), ignore=["key-ignored"]) == []
+
+
+STEP = {}
+
+
+def step(env, state, action):
+    """One compiled step for each environment of a structure."""
+    function = STEP.setdefault(jax.tree.structure(env), jax.jit(lambda env, *rest: env.step(*rest, jax.random.key(0))))
+    return function(env, state, jnp.asarray(action, jnp.float32))
+
+
+def test_the_reward_has_a_potential_work_collisions_and_a_bonus():
+    env = three(gamma=0.9, work_weight=0.5, collision_penalty=2.0, bonus=10.0)
+    places = [(3.0, 3.0), (6.0, 6.0), (8.0, 6.0)]
+    velocity = [(0.0, 0.0), (1.0, 0.0), (-1.0, 0.0)]  # the last two touch and meet
+    target = [(3.0, 3.5), (6.0, 9.0), (2.0, 6.0)]
+    before = placed(env, np.add(places, [(0, 0), (-0.05, 0), (0.05, 0)]), velocity, target)
+    after, timestep = step(env, before, np.zeros((3, 2)))
+    old, new = (
+        np.hypot(*(np.transpose(target) - np.asarray(x.particles.position))) for x in (before, after)
+    )
+    bonus = 10.0 * 0.1 * (new <= 1)
+    expected = old - 0.9 * new + bonus - 2.0 * np.array([0, 1, 1])
+    np.testing.assert_allclose(timestep.reward, expected, atol=1e-5)
+    assert float(timestep.info["collisions"]) == pytest.approx(2 / 3)
+    assert float(timestep.info["success"]) == pytest.approx(1 / 3)
+    assert float(timestep.info["distance"]) == pytest.approx(new.mean(), rel=1e-5)
+    _, again = step(env, after, np.zeros((3, 2)))
+    assert float(again.info["collisions"]) == 0  # the contact goes on
+    # A force works along the way that it moves its agent: F v Δt, with the mean of the velocities.
+    pushed, paid = step(env, placed(env, places, None, target), [(1.0, 0.0), (0.0, 0.0), (0.0, 0.0)])
+    shift = np.hypot(*(np.asarray(pushed.particles.position)[:, 0] - np.array(target[0]))) - 0.5
+    work = float(pushed.particles.velocity[0, 0]) / 2 * 0.1
+    assert float(paid.reward[0]) == pytest.approx(0.5 - 0.9 * (0.5 + shift) + 1.0 - 0.5 * work, abs=1e-4)
+
+
+def test_a_world_terminates_when_all_have_held_their_targets():
+    env = three(bonus=10.0, gamma=0.9)
+    places = [(2.0, 2.0), (6.0, 6.0), (9.0, 2.0)]
+    state, held = placed(env, places, target=places), []
+    for _ in range(5):
+        state, timestep = step(env, state, np.zeros((3, 2)))
+        held.append((bool(timestep.last), float(timestep.discount[0])))
+    assert held == [(False, 1.0)] * 4 + [(True, 0.0)]
+    np.testing.assert_allclose(timestep.reward, 10.0, atol=1e-5)  # the potential is 0 after termination
+    state = placed(env, places, target=[places[0], places[1], (2.0, 9.0)])
+    for _ in range(6):
+        state, timestep = step(env, state, np.zeros((3, 2)))
+    assert not timestep.last and float(timestep.info["success"]) == pytest.approx(2 / 3)
+
+
+def test_an_action_is_a_force_of_limited_length():
+    env = unwrapped(envs.make("particles/Navigator-v0", drag=0.0, mass=2.0, drive=3.0))
+    middle = placed(env, [(10.0, 10.0)])
+    for action, direction in (((1.0, 1.0), np.sqrt(0.5)), ((0.5, 0.5), 0.5)):
+        after, _ = step(env, middle, action)
+        speed = 3.0 * direction / 2.0 * 0.1  # force / mass, for ten steps of 0.01
+        np.testing.assert_allclose(np.asarray(after.particles.velocity)[:, 0], speed, rtol=1e-5)
+
+
+def test_jaxdem_reward_and_team_reward():
+    env = three(reward="jaxdem")
+    before = placed(env, [(3, 3), (6, 6), (9, 2)], target=[(3, 4), (6, 9), (2, 9)])
+    after, timestep = step(env, before, [(0, 1.0), (0, 1.0), (0, 0)])
+    distance = [np.hypot(*np.asarray(x.target - x.particles.position)) for x in (before, after)]
+    close = [np.exp(-2 * np.maximum(0, d - 0.5)) for d in distance]
+    energy = 0.5 * (np.asarray(after.particles.velocity) ** 2).sum(0)
+    gained = close[1] - close[0]
+    expected = gained - 0.1 * energy + 0.2 * gained.mean() + 0.1 * (distance[1] <= 2.5)
+    np.testing.assert_allclose(timestep.reward, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "name, parameters, message",
+    [
+        ("MultiNavigator", {"mass": -1.0}, "mass=-1 is out of bounds: it must be greater than 0"),
+        ("MultiNavigator", {"radius": 0.0}, "radius=0 is out of bounds: it must be greater than 0"),
+        ("MultiNavigator", {"restitution": 1.5}, "restitution=1.5 is out of bounds: .* greater than 0 and at most 1"),
+        ("MultiNavigator", {"restitution": 0.0}, "restitution=0 is out of bounds"),
+        ("MultiNavigator", {"num_rays": 0}, "num_rays=0 is out of bounds: it must be at least 1"),
+        ("MultiNavigator", {"time_step": 0.05}, "time_step=0.05 is too long: it must be at most 0.0111, a twentieth"),
+        ("Navigator", {"stiffness": [50, 1e4]}, r"time_step=0.01 is too long: .* \(stiffness=10000, mass=1\)"),
+        ("MultiNavigator", {"area_per_agent": 5.0}, "num_agents=8 with area_per_agent=5 .* 4 fit into a box of 6.32"),
+        ("MultiNavigator", {"mass": [2.0, 1.0]}, r"mass=\[2, 1\] is no range"),
+        ("MultiNavigator", {"sensing": "ray"}, "sensing='ray' is none of none, rays, bins"),
+        ("Roller", {"law": "hertz", "top_speed": 1e9}, "time_step=0.01 is too long: .* top_speed=1e[+]09"),
+    ],
+)
+def test_impossible_parameters_are_refused(name, parameters, message):
+    with pytest.raises(ShoalError, match=message):
+        envs.make(f"particles/{name}-v0", **parameters)
+
+
+def test_ranges_are_drawn_at_every_start():
+    env = three(mass=[0.8, 2.0], radius=[0.5, 1.0], stiffness=[50, 70], friction=0.3)
+    states, _ = jax.vmap(env.reset)(jax.random.split(jax.random.key(0), 50))
+    assert states.world.mass.shape == (50, 3)
+    for drawn, low, high in (
+        (states.world.mass, 0.8, 2.0),
+        (states.world.radius, 0.5, 1.0),
+        (states.world.material.stiffness, 50, 70),
+    ):
+        assert low <= drawn.min() < low + 0.1 * (high - low) and high - 0.1 * (high - low) < drawn.max() <= high
+    np.testing.assert_allclose(states.world.material.friction, 0.3)
+    np.testing.assert_allclose(states.world.box, np.sqrt(120), rtol=1e-6)
+
+
+def test_a_batch_computes_what_one_world_does():
+    env = three(boundary="periodic")
+    states, _ = jax.jit(jax.vmap(env.reset))(jax.random.split(jax.random.key(0), 4))
+    action = jax.random.uniform(jax.random.key(1), (4, 3, 2), minval=-1.0)
+    together, timestep = jax.jit(jax.vmap(lambda s, a: env.step(s, a, jax.random.key(0))))(states, action)
+    for i in range(2):
+        alone, single = step(env, jax.tree.map(lambda x, i=i: x[i], states), action[i])
+        np.testing.assert_allclose(together.particles.position[i], alone.particles.position, atol=1e-5)
+        np.testing.assert_allclose(timestep.observation[i], single.observation, atol=1e-4)
+        np.testing.assert_allclose(timestep.reward[i], single.reward, atol=1e-5)
+
+
+def test_a_torque_rolls_a_sphere():
+    env = unwrapped(envs.make("particles/Roller-v0", drag=0.0, drive=0.7))
+    state = placed_sphere(env)
+    for _ in range(10):
+        state, timestep = step(env, state, (0.0, 1.0))
+    # Torque T about y: without sliding v = ω r and v' = T / (r m (1 + 2/5)) along x.
+    particles = state.particles
+    assert float(particles.velocity[0, 0]) == pytest.approx(0.7 / 1.4 * 1.0, rel=1e-2)
+    assert float(particles.spin[1, 0]) == pytest.approx(float(particles.velocity[0, 0]), rel=2e-2)
+    assert abs(float(particles.velocity[1, 0])) < 1e-5
+    assert timestep.observation.shape == (9,)
+
+
+def placed_sphere(env):
+    state, _ = env.reset(jax.random.key(0))
+    place = state.particles.position.at[:2, 0].set(jnp.asarray([8.0, 10.0]))
+    return state._replace(particles=state.particles._replace(position=place))
+
+
+def test_pictures_and_the_state_of_the_world():
+    env = three(global_state=True)
+    state, timestep = env.reset(jax.random.key(0))
+    assert timestep.observation["global_state"].shape == (3, 8) and env.critic_only == ("global_state",)
+    np.testing.assert_allclose(timestep.observation["observation"], observe(env, state))
+    picture = envs.render(env, state)
+    assert picture.shape == (480, 480, 3) and len(np.unique(picture.reshape(-1, 3), axis=0)) > 20
