@@ -59,7 +59,9 @@ USED_BY = {
 
 def main() -> None:
     """Compare each trick with its plain form on the workloads that use it, and print the table."""
-    parsed = options(__doc__, rounds=5, only=USED_BY, switches={"together": "compare the named tricks as one"})
+    parsed = options(
+        __doc__, rounds=5, only=USED_BY, switches={"together": "compare the named tricks as one"}
+    )
     names = parsed.only or list(USED_BY)
     comparisons = []
     for tricks in [names] if parsed.together else [[name] for name in names]:

@@ -97,7 +97,10 @@ def test_an_overflow_poisons_the_forces_and_says_what_would_be_enough(capacity, 
     assert np.isnan(state.force).all()
     message = cell_lists.overflow_message(listed.layout, state.neighbours.needed)
     needed = int(state.neighbours.needed.max())
-    assert message.startswith(f"{name}={min(capacity, neighbours)} is too few") and f"give {needed} or more" in message
+    assert (
+        message.startswith(f"{name}={min(capacity, neighbours)} is too few")
+        and f"give {needed} or more" in message
+    )
     enough = rules_of(2, *(max(needed, 16) if x < 16 else x for x in (capacity, neighbours)))[1]
     again, _, _ = trajectory(enough, place, velocity, radius, 1)
     assert np.isfinite(again.force).all()
@@ -106,7 +109,9 @@ def test_an_overflow_poisons_the_forces_and_says_what_would_be_enough(capacity, 
 
 def test_impossible_layouts_are_refused():
     kinds = ("periodic", "walls")
-    with pytest.raises(ShoalError, match=r"box\[0\]=4 has room for 2 cells of 1.5 .* so a side of 4.5 or more"):
+    with pytest.raises(
+        ShoalError, match=r"box\[0\]=4 has room for 2 cells of 1.5 .* so a side of 4.5 or more"
+    ):
         cell_layout((4.0, 1.0), kinds, 0.5, 0.5, 4, 8)
     with pytest.raises(ShoalError, match="cell_capacity=0 is too few; give 1 or more"):
         cell_layout((9.0, 9.0), kinds, 0.5, 0.5, 0, 8)

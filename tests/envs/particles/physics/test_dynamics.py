@@ -92,7 +92,9 @@ def cluster(key, integrator, law, steps):
     rules = Rules(law, integrator, FREE)
     keys = jax.random.split(key, 4)
     radius = jax.random.uniform(keys[0], (9,), float, 0.3, 0.6)
-    spheres = world(radius, mass=radius**3, stiffness=200.0, restitution=0.7, friction=0.5, rolling_friction=0.1)
+    spheres = world(
+        radius, mass=radius**3, stiffness=200.0, restitution=0.7, friction=0.5, rolling_friction=0.1
+    )
     lattice = jnp.stack(jnp.meshgrid(*[jnp.arange(3.0)] * 2, jnp.zeros(1))).reshape(3, 9)
     place = lattice + 0.2 * jax.random.normal(keys[1], (3, 9))
     velocity = 1.0 - place + jax.random.normal(keys[2], (3, 9))
@@ -274,7 +276,13 @@ def across_the_border(shift):
     velocity = jnp.asarray([[1.0, 0.0, -1.0], [0.0, 0.3, 0.0], [0.2, 0.0, 0.4]])
     state = dynamics.start(rules, spheres, place + shift[:, None], velocity)
     end, force = run(rules, spheres, state, 600, watch=lambda s: jnp.abs(s.force).max())
-    return end.velocity, end.spin, (end.position - shift[:, None]) % spheres.box[:, None], end.position, force.max()
+    return (
+        end.velocity,
+        end.spin,
+        (end.position - shift[:, None]) % spheres.box[:, None],
+        end.position,
+        force.max(),
+    )
 
 
 def test_periodic_images():

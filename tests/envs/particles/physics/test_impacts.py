@@ -25,7 +25,7 @@ def wall_impact(case, law, integrator="verlet"):
     names = ("mass", "restitution", "friction", "tangential_ratio", "time_step")
     given = {name: case[name] for name in names}
     sphere = world(case["radius"][None], stiffness=1.0, wall_stiffness=case["stiffness"], **given)
-    # Touch-down in the middle of a step: the dashpot sets in at once, and the error is odd in the time since the step began.
+    # Touch-down in the middle of a step: the dashpot sets in at once, with an error that is odd about that time.
     gap = case["normal"] * case["time_step"] / 2
     place = jnp.zeros((3, 1)).at[2].set(case["radius"] + gap)
     velocity = jnp.stack([case["tangential"], 0 * case["normal"], -case["normal"]])[:, None]
@@ -54,7 +54,9 @@ def cases(law, **values):
         "tangential": 0.0,
         "spin": 0.0,
     }
-    found = dict(zip(base | values, np.broadcast_arrays(*map(np.asarray, (base | values).values())), strict=True))
+    found = dict(
+        zip(base | values, np.broadcast_arrays(*map(np.asarray, (base | values).values())), strict=True)
+    )
     if law == "linear":
         duration = linear_contact_time(found["stiffness"], found["mass"])
     else:
@@ -124,14 +126,16 @@ def test_a_contact_that_sticks_turns_the_surface_round_by_its_tangential_spring(
     result = impacts("linear", found)
     u = found["tangential"] - found["spin"] * found["radius"]
     turned = u * np.cos(np.pi * np.sqrt(3.5 * found["tangential_ratio"]))
-    expected = found["tangential"] - 2 / 7 * (u - turned)  # within a step of 400 by which the contact's end is known
+    expected = found["tangential"] - 2 / 7 * (
+        u - turned
+    )  # within a step of 400 by which the contact's end is known
     np.testing.assert_allclose(result["tangential"], expected, atol=1e-3)
     np.testing.assert_allclose(result["energy"], 1, rtol=2e-3)
 
 
-# Chung and Ooi 2011, "Benchmark tests for verifying discrete element modelling codes at particle impact level": material
-# constants of its tests (as the examples of YADE repeat them), against theory: gross sliding where the impact is
-# oblique enough. The plane is rigid.
+# Chung and Ooi 2011, "Benchmark tests for verifying discrete element modelling codes at particle impact level":
+# material constants of its tests (as the examples of YADE repeat them), against theory: gross sliding where the
+# impact is oblique enough. The plane is rigid.
 ALUMINIUM_OXIDE = {"young": 3.8e11, "poisson": 0.23, "density": 4000.0}
 ALUMINIUM_ALLOY = {"young": 7.0e10, "poisson": 0.33, "density": 2700.0}
 CAST_IRON = {"young": 1.0e11, "poisson": 0.25, "density": 7000.0}
@@ -181,7 +185,9 @@ def test_chung_ooi_4_oblique_impact_at_constant_speed(material):
 
 def test_chung_ooi_6_impact_with_a_spin():
     spin = np.array([5.0, 7.0, 10.0, 14.0, 21.0])
-    found = padded("hertz", normal=0.2, spin=-spin, friction=0.4, restitution=0.5, **sphere_of(ALUMINIUM_ALLOY, 0.1))
+    found = padded(
+        "hertz", normal=0.2, spin=-spin, friction=0.4, restitution=0.5, **sphere_of(ALUMINIUM_ALLOY, 0.1)
+    )
     result = {k: x[:5] for k, x in impacts("hertz", found).items()}
     np.testing.assert_allclose(result["tangential"], -0.4 * 1.5 * 0.2, rtol=2e-3)
     np.testing.assert_allclose(result["spin"], -spin + 2.5 * 0.4 * 1.5 * 0.2 / 0.1, rtol=2e-3)
@@ -202,7 +208,12 @@ def pair_impact(case, law):
     state = dynamics.start(rules, spheres, place, velocity, spin)
     end, _ = run(rules, spheres, state, STEPS)
     along = jnp.asarray([-0.8, 0.0, 0.6])  # ω_y x the line of centres has this direction reversed
-    return line @ end.velocity, along @ end.velocity, end.spin[1], energy(spheres, end) / energy(spheres, state)
+    return (
+        line @ end.velocity,
+        along @ end.velocity,
+        end.spin[1],
+        energy(spheres, end) / energy(spheres, state),
+    )
 
 
 @LAW

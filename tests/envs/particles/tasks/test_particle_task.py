@@ -11,7 +11,12 @@ from shoal.envs.checking.checker import check
 from shoal.envs.particles.tasks.particle_task import observe
 from shoal.errors import ShoalError
 
-NAMES = ("particles/Navigator-v0", "particles/MultiNavigator-v0", "particles/Roller-v0", "particles/MultiRoller-v0")
+NAMES = (
+    "particles/Navigator-v0",
+    "particles/MultiNavigator-v0",
+    "particles/Roller-v0",
+    "particles/MultiRoller-v0",
+)
 
 
 def three(**parameters):
@@ -33,7 +38,9 @@ def placed(env, places, velocity=None, target=None):
 @pytest.mark.quick("particles/Navigator-v0")
 def test_the_checker_finds_nothing(name):
     small = {} if "Multi" not in name else {"num_agents": 2, "num_rays": 2}
-    assert check(envs.make(name, physics_steps=2, max_episode_steps=40, **small), ignore=["key-ignored"]) == []
+    assert (
+        check(envs.make(name, physics_steps=2, max_episode_steps=40, **small), ignore=["key-ignored"]) == []
+    )
 
 
 STEP = {}
@@ -41,7 +48,9 @@ STEP = {}
 
 def step(env, state, action):
     """One compiled step for each environment of a structure."""
-    function = STEP.setdefault(jax.tree.structure(env), jax.jit(lambda env, *rest: env.step(*rest, jax.random.key(0))))
+    function = STEP.setdefault(
+        jax.tree.structure(env), jax.jit(lambda env, *rest: env.step(*rest, jax.random.key(0)))
+    )
     return function(env, state, jnp.asarray(action, jnp.float32))
 
 
@@ -52,9 +61,7 @@ def test_the_reward_has_a_potential_work_collisions_and_a_bonus():
     target = [(3.0, 3.5), (6.0, 9.0), (2.0, 6.0)]
     before = placed(env, np.add(places, [(0, 0), (-0.05, 0), (0.05, 0)]), velocity, target)
     after, timestep = step(env, before, np.zeros((3, 2)))
-    old, new = (
-        np.hypot(*(np.transpose(target) - np.asarray(x.particles.position))) for x in (before, after)
-    )
+    old, new = (np.hypot(*(np.transpose(target) - np.asarray(x.particles.position))) for x in (before, after))
     bonus = 10.0 * 0.1 * (new <= 1)
     expected = old - 0.9 * new + bonus - 2.0 * np.array([0, 1, 1])
     np.testing.assert_allclose(timestep.reward, expected, atol=1e-5)
@@ -111,12 +118,28 @@ def test_jaxdem_reward_and_team_reward():
     [
         ("MultiNavigator", {"mass": -1.0}, "mass=-1 is out of bounds: it must be greater than 0"),
         ("MultiNavigator", {"radius": 0.0}, "radius=0 is out of bounds: it must be greater than 0"),
-        ("MultiNavigator", {"restitution": 1.5}, "restitution=1.5 is out of bounds: .* greater than 0 and at most 1"),
+        (
+            "MultiNavigator",
+            {"restitution": 1.5},
+            "restitution=1.5 is out of bounds: .* greater than 0 and at most 1",
+        ),
         ("MultiNavigator", {"restitution": 0.0}, "restitution=0 is out of bounds"),
         ("MultiNavigator", {"num_rays": 0}, "num_rays=0 is out of bounds: it must be at least 1"),
-        ("MultiNavigator", {"time_step": 0.05}, "time_step=0.05 is too long: it must be at most 0.0111, a twentieth"),
-        ("Navigator", {"stiffness": [50, 1e4]}, r"time_step=0.01 is too long: .* \(stiffness=10000, mass=1\)"),
-        ("MultiNavigator", {"area_per_agent": 5.0}, "num_agents=8 with area_per_agent=5 .* 4 fit into a box of 6.32"),
+        (
+            "MultiNavigator",
+            {"time_step": 0.05},
+            "time_step=0.05 is too long: it must be at most 0.0111, a twentieth",
+        ),
+        (
+            "Navigator",
+            {"stiffness": [50, 1e4]},
+            r"time_step=0.01 is too long: .* \(stiffness=10000, mass=1\)",
+        ),
+        (
+            "MultiNavigator",
+            {"area_per_agent": 5.0},
+            "num_agents=8 with area_per_agent=5 .* 4 fit into a box of 6.32",
+        ),
         ("MultiNavigator", {"mass": [2.0, 1.0]}, r"mass=\[2, 1\] is no range"),
         ("MultiNavigator", {"sensing": "ray"}, "sensing='ray' is none of none, rays, bins"),
         ("Roller", {"law": "hertz", "top_speed": 1e9}, "time_step=0.01 is too long: .* top_speed=1e[+]09"),
@@ -136,7 +159,9 @@ def test_ranges_are_drawn_at_every_start():
         (states.world.radius, 0.5, 1.0),
         (states.world.material.stiffness, 50, 70),
     ):
-        assert low <= drawn.min() < low + 0.1 * (high - low) and high - 0.1 * (high - low) < drawn.max() <= high
+        assert (
+            low <= drawn.min() < low + 0.1 * (high - low) and high - 0.1 * (high - low) < drawn.max() <= high
+        )
     np.testing.assert_allclose(states.world.material.friction, 0.3)
     np.testing.assert_allclose(states.world.box, np.sqrt(120), rtol=1e-6)
 

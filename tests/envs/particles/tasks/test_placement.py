@@ -11,11 +11,13 @@ from shoal.envs.particles.tasks.placement import draw_places, lattice
 from shoal.errors import ShoalError
 
 
-@pytest.mark.parametrize("number, sides", [(8, (15.9, 15.9)), (16, (7.5, 7.5)), (1, (5.0, 5.0)), (6, (20.0, 0.5))])
+@pytest.mark.parametrize(
+    "number, sides", [(8, (15.9, 15.9)), (16, (7.5, 7.5)), (1, (5.0, 5.0)), (6, (20.0, 0.5))]
+)
 def test_places_lie_apart_within_the_region(number, sides):
     cells = lattice(number, sides, 2.5)
     draw = functools.partial(draw_places, number=number, sides=jnp.asarray(sides), cells=cells, apart=2.5)
-    places = np.asarray(jax.jit(jax.vmap(lambda key: draw(key)))(jax.random.split(jax.random.key(0), 50)))
+    places = np.asarray(jax.jit(jax.vmap(draw))(jax.random.split(jax.random.key(0), 50)))
     assert places.shape == (50, 2, number) and (places >= 0).all()
     assert (places <= np.asarray(sides, np.float32)[:, None]).all()
     offset = places[:, :, :, None] - places[:, :, None]

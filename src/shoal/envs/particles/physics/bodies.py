@@ -2,8 +2,6 @@
 
 from typing import NamedTuple
 
-import jax.numpy as jnp
-
 from shoal.envs.particles.physics.boxes import nearest_image
 from shoal.envs.particles.physics.contact_laws import Contact, Slip, effective
 from shoal.envs.particles.physics.vectors import tangential, unit, velocity_by_spin

@@ -60,7 +60,13 @@ def wall_directions(position: Array, box: Array, boundaries: tuple[str, ...]) ->
 
 
 def wall_contacts(
-    direction: Array, distance: Array, velocity: Array, spin: Array, radius: Array, mass: Array, inertia: Array
+    direction: Array,
+    distance: Array,
+    velocity: Array,
+    spin: Array,
+    radius: Array,
+    mass: Array,
+    inertia: Array,
 ) -> Contact:
     """Return the contacts of bodies with walls, of shape [W, N, ...].
 

@@ -1,10 +1,10 @@
 """Neighbours of many particles by a cell list of fixed capacity, and the tangential springs of their contacts.
 
 The box is cut into cells whose sides are at least the greatest distance at which two particles are neighbours. A
-particle's neighbours are then in its own cell or in one beside it. The list holds the indices of at most K neighbours of
-each particle, [K, N]; an empty place holds N. It is made again when a particle has moved by half of the `skin` by which
-the list reaches beyond contact, so that no contact is missed in between. Springs belong to a partner's index and move
-with it to its new place in the list.
+particle's neighbours are then in its own cell or in one beside it. The list holds the indices of at most K
+neighbours of each particle, [K, N]; an empty place holds N. It is made again when a particle has moved by half of
+the `skin` by which the list reaches beyond contact, so that no contact is missed in between. Springs belong to a
+partner's index and move with it to its new place in the list.
 
 Nothing is left out in silence: where a cell or a list is too small, `needed` says what capacity would have been enough.
 """
@@ -75,8 +75,9 @@ def cell_layout(
     for axis, (side, number) in enumerate(zip(box, cells, strict=True)):
         if boundaries[axis] == "periodic" and number < MIN_PERIODIC_CELLS:
             raise ShoalError(
-                f"box[{axis}]={side:g} has room for {number} cells of {reach:g} (the largest diameter and skin={skin:g}); "
-                f"a periodic axis needs {MIN_PERIODIC_CELLS}, so a side of {MIN_PERIODIC_CELLS * reach:g} or more."
+                f"box[{axis}]={side:g} has room for {number} cells of {reach:g} (the largest diameter and "
+                f"skin={skin:g}); a periodic axis needs {MIN_PERIODIC_CELLS}, so a side "
+                f"of {MIN_PERIODIC_CELLS * reach:g} or more."
             )
     return CellLayout(cells, cell_capacity, max_neighbours)
 
@@ -135,7 +136,7 @@ def _flat_index(layout: CellLayout, cell: Array) -> Array:
 
 
 def _members(layout: CellLayout, cell: Array) -> tuple[Array, Array]:
-    """Return the particles of each cell, [cells + 1, capacity] (the last row is empty), and the largest number of them."""
+    """Return the particles of each cell, [cells + 1, capacity] (the last row is empty), and their largest number."""
     number = cell.shape[1]
     index = _flat_index(layout, cell)
     order = jnp.argsort(index).astype(jnp.int32)
@@ -205,12 +206,12 @@ def overflow_message(layout: CellLayout, needed: np.ndarray) -> str | None:
     cell, neighbours = (int(x) for x in np.asarray(needed).reshape(-1, 2).max(axis=0))
     if cell:
         return (
-            f"cell_capacity={layout.cell_capacity} is too few: a cell held {cell} particles, so the forces are unknown and "
-            f"were set to NaN; give {cell} or more."
+            f"cell_capacity={layout.cell_capacity} is too few: a cell held {cell} particles, so the forces are "
+            f"unknown and were set to NaN; give {cell} or more."
         )
     if neighbours:
         return (
-            f"max_neighbours={layout.max_neighbours} is too few: a particle had {neighbours} neighbours, so the forces are "
-            f"unknown and were set to NaN; give {neighbours} or more."
+            f"max_neighbours={layout.max_neighbours} is too few: a particle had {neighbours} neighbours, so the "
+            f"forces are unknown and were set to NaN; give {neighbours} or more."
         )
     return None

@@ -1,7 +1,7 @@
 """Contact laws: the force between two bodies that overlap, and on a body that overlaps a wall.
 
-A contact is of a first body (i) against a second one (j), which may be a wall. The normal n points from the first to the
-second, δ is the overlap of the undeformed bodies, and u the velocity of the first body's surface at the contact
+A contact is of a first body (i) against a second one (j), which may be a wall. The normal n points from the first
+to the second, δ is the overlap of the undeformed bodies, and u the velocity of the first body's surface at the contact
 relative to the second's. With the effective mass m*, 1/m* = 1/m_i + 1/m_j, radius R* and moment of inertia I* (those of
 the first body, if the second is a wall):
 
@@ -13,9 +13,9 @@ the first body, if the second is a wall):
 | tangential | -(κ S ξ + √κ c u_t), shortened to μ F; the spring ξ follows dξ/dt = u_t and is shortened to μ F / (κ S) |
 | rolling | a torque of magnitude μ_r R* F against the relative rotation, at most what stops it within a step |
 
-The damping ratio ζ is that of the restitution asked for (`restitution.damping_ratio`). κ = 2 (1 - ν) / (2 - ν) is the ratio
-of tangential to normal stiffness of elastic bodies with Poisson's ratio ν (Mindlin). The rolling friction is the model of
-a constant directional torque, type A of Ai et al.
+The damping ratio ζ is that of the restitution asked for (`restitution.damping_ratio`). κ = 2 (1 - ν) / (2 - ν) is
+the ratio of tangential to normal stiffness of elastic bodies with Poisson's ratio ν (Mindlin). The rolling
+friction is the model of a constant directional torque, type A of Ai et al.
 
 Sources: Cundall and Strack 1979, "A discrete numerical model for granular assemblies"; Tsuji et al. 1992; Di Renzo and
 Di Maio 2004, "Comparison of contact-force models for the simulation of collisions in DEM-based granular flow codes"; Ai
@@ -35,7 +35,7 @@ DASHPOT_FACTOR = {"linear": 2.0, "hertz": 2 * math.sqrt(5 / 6)}
 
 
 class Material(NamedTuple):
-    """What all bodies of a world are made of; scalars."""
+    """Constants of the material of all bodies of a world; scalars."""
 
     stiffness: Array  # between two bodies: k in N/m ("linear"), or the effective modulus E* in Pa ("hertz")
     wall_stiffness: Array  # the same between a body and a wall

@@ -1,8 +1,8 @@
 """One step of a world: contacts of particles and walls, and the integrators.
 
 `Rules` are static; everything in `World` and `ParticleState` is data, so that different worlds step under one `vmap`.
-All arrays have the axis of particles behind that of components, [D, N] or [S, N] or [N]; without a cell list any further
-axes may follow (`vectors`). Units are SI, or any other consistent ones.
+All arrays have the axis of particles behind that of components, [D, N] or [S, N] or [N]; without a cell list any
+further axes may follow (`vectors`). Units are SI, or any other consistent ones.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from shoal.envs.particles.physics.bodies import (
     map_bodies,
     slip_between,
 )
-from shoal.envs.particles.physics.boxes import into_box, walled_axes, wall_contacts, wall_directions
+from shoal.envs.particles.physics.boxes import into_box, wall_contacts, wall_directions, walled_axes
 from shoal.envs.particles.physics.cell_lists import CellLayout, NeighbourList
 from shoal.envs.particles.physics.contact_laws import (
     Contact,
@@ -39,13 +39,14 @@ SPIN_COMPONENTS = {2: 1, 3: 3}
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """What is static about a world.
+    """Static choices of a world.
 
     Attributes:
       law: "linear" or "hertz".
       integrator: "euler" (semi-implicit) or "verlet".
       boundaries: of each axis, see `boxes`; their number is that of the dimensions.
-      rough: whether contacts have sliding and rolling friction; without, no particle ever changes its spin by a contact.
+      rough: whether contacts have sliding and rolling friction; without, no particle ever changes its spin by a
+      contact.
       layout: of the cell list; None for all pairs.
     """
 
@@ -169,9 +170,7 @@ def _euler_step(
     dt = world.time_step
     acceleration, angular = _accelerations(world, state, Movement(state.velocity, state.spin), force, torque)
     velocity, spin = state.velocity + dt * acceleration, state.spin + dt * angular
-    position = into_box(
-        state.position + dt * velocity, _columns(world.box, state.position), rules.boundaries
-    )
+    position = into_box(state.position + dt * velocity, _columns(world.box, state.position), rules.boundaries)
     moved = state._replace(position=position, velocity=velocity, spin=spin)
     return _with_contacts(rules, world, moved, Movement(velocity, spin), jnp.zeros_like(dt))
 

@@ -30,8 +30,8 @@ def counted_pairs(num_particles: int) -> np.ndarray:
 def of_partners(x: Array) -> Array:
     """Return what belongs to the second particle of each pair: [C, N, ...] to [C, S, N, ...].
 
-    `x[:, (i + s) % N]`, by slices alone: the endless repetition of a row of N, cut into rows of N + 1, is shifted by one
-    more in each.
+    `x[:, (i + s) % N]`, by slices alone: the endless repetition of a row of N, cut into rows of N + 1, is shifted
+    by one more in each.
     """
     components, number, rest = x.shape[0], x.shape[1], x.shape[2:]
     shifts = num_shifts(number)

@@ -1,8 +1,8 @@
 """Vectors with their components along the first axis, [D, ...], in two and three dimensions.
 
-All further axes are free: [D] is one vector, [D, N] one for each particle, [D, S, N] one for each contact, and a batch of
-worlds may be the last axis. Angular quantities have S = 1 component in the plane, out of which it points, and S = 3 in
-space. No function has an infinite or undefined gradient, also at zero.
+All further axes are free: [D] is one vector, [D, N] one for each particle, [D, S, N] one for each contact, and a
+batch of worlds may be the last axis. Angular quantities have S = 1 component in the plane, out of which it points,
+and S = 3 in space. No function has an infinite or undefined gradient, also at zero.
 """
 
 import jax.numpy as jnp
@@ -25,9 +25,9 @@ def dot(a: Array, b: Array) -> Array:
 def square_root(x: Array) -> Array:
     """Return the square root of numbers that are not negative; at 0 it is 1e-15 and its gradient 0.
 
-    The guard is a maximum. Where a condition stands in two places instead, as in `where(x > 0, sqrt(where(x > 0, x, 1)),
-    0)`, a compiler that computes x twice, with and without a fused multiplication and addition, may find one of them
-    true and the other false.
+    The guard is a maximum. Where a condition stands in two places instead, as in `where(x > 0, sqrt(where(x > 0,
+    x, 1)), 0)`, a compiler that computes x twice, with and without a fused multiplication and addition, may find
+    one of them true and the other false.
     """
     return jnp.sqrt(jnp.maximum(x, SMALLEST_SQUARE))
 

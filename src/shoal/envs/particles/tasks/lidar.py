@@ -1,7 +1,7 @@
 """Sensing by rays, and by angular bins.
 
-Directions are fixed in space, the k-th of K at the angle 2π k / K from the x axis. Arrays of agents are [A, ...], with the
-components of vectors first, and any further axes may follow.
+Directions are fixed in space, the k-th of K at the angle 2π k / K from the x axis. Arrays of agents are [A, ...],
+with the components of vectors first, and any further axes may follow.
 """
 
 from typing import NamedTuple
@@ -36,7 +36,9 @@ def offsets_to(position: Array, others: Array, box: Array, boundaries: tuple[str
     return nearest_image(offset, box.reshape(2, 1, 1, *box.shape[1:]), boundaries)
 
 
-def disc_distances(offset: Array, radius: Array, is_seen: Array, num_rays: int, reach: Array | float) -> Array:
+def disc_distances(
+    offset: Array, radius: Array, is_seen: Array, num_rays: int, reach: Array | float
+) -> Array:
     """Return the distance at which each ray meets the nearest disc, [A, K, ...]; `reach` where it meets none.
 
     Args:
@@ -47,8 +49,7 @@ def disc_distances(offset: Array, radius: Array, is_seen: Array, num_rays: int, 
       reach: the range.
     """
     rays = [
-        _nearest_on_ray(offset, radius, is_seen, float(x), float(y), reach)
-        for x, y in directions(num_rays).T
+        _nearest_on_ray(offset, radius, is_seen, float(x), float(y), reach) for x, y in directions(num_rays).T
     ]
     return jnp.stack(rays, axis=1)
 
@@ -68,8 +69,10 @@ def _nearest_on_ray(
     return jnp.minimum(nearest, reach)
 
 
-def wall_distances(position: Array, box: Array, boundaries: tuple[str, ...], num_rays: int, reach: Array | float) -> Array:
-    """Return the distance at which each ray meets a wall of the plane's axes, [A, K, ...]; `reach` where it meets none."""
+def wall_distances(
+    position: Array, box: Array, boundaries: tuple[str, ...], num_rays: int, reach: Array | float
+) -> Array:
+    """Return the distance at which each ray meets a wall, [A, K, ...]; `reach` where it meets none."""
     found = []
     for direction in directions(num_rays).T:
         nearest = jnp.broadcast_to(jnp.asarray(reach, position.dtype), position.shape[1:])
@@ -108,7 +111,9 @@ def scan(
     else:
         offset = offsets_to(position, position, box, boundaries)
         discs = disc_distances(offset, radius, _others(agents, offset.ndim - 3), num_rays, reach)
-    return Scan(jnp.minimum(discs, walls), (discs < reach) & (discs <= walls), (walls < reach) & (walls < discs))
+    return Scan(
+        jnp.minimum(discs, walls), (discs < reach) & (discs <= walls), (walls < reach) & (walls < discs)
+    )
 
 
 def centre_bins(offset: Array, is_seen: Array, num_rays: int, reach: Array | float) -> Array:
@@ -133,9 +138,11 @@ def scan_bins(
     walls = wall_distances(position, box, boundaries, num_rays, reach)
     offset = offsets_to(position, position, box, boundaries)
     discs = centre_bins(offset, _others(position.shape[1], offset.ndim - 3), num_rays, reach)
-    return Scan(jnp.minimum(discs, walls), (discs < reach) & (discs <= walls), (walls < reach) & (walls < discs))
+    return Scan(
+        jnp.minimum(discs, walls), (discs < reach) & (discs <= walls), (walls < reach) & (walls < discs)
+    )
 
 
-def _others(agents: int, further_axes: int) -> np.ndarray:
+def _others(agents: int, further_axes: int) -> Array:
     """Return True for every agent and another one, [A, A, 1, ...]."""
-    return ~np.eye(agents, dtype=bool).reshape(agents, agents, *(1,) * further_axes)
+    return ~jnp.eye(agents, dtype=bool).reshape(agents, agents, *(1,) * further_axes)

@@ -1,7 +1,7 @@
 """Images of the tasks from above: agents, their targets, walls, rays and trails, to scale.
 
-An agent and its target have one colour; a target is a ring, filled where its agent is. Rays that hit end in a dot, rays that
-do not are faint. A trail is as long as its agent is fast. Spheres are shaded, with light from the upper left.
+An agent and its target have one colour; a target is a ring, filled where its agent is. Rays that hit end in a dot,
+rays that do not are faint. A trail is as long as its agent is fast. Spheres are shaded, with light from the upper left.
 """
 
 from typing import Any
@@ -74,13 +74,13 @@ class Canvas:
         x, y = (float(p) * self.scale for p in place)
         return x + MARGIN * SMOOTH, (self.side * self.scale - y) + MARGIN * SMOOTH
 
-    def disc(
-        self, place: np.ndarray, radius: float, colour: tuple, edge: tuple | None = None
-    ) -> None:
+    def disc(self, place: np.ndarray, radius: float, colour: tuple, edge: tuple | None = None) -> None:
         """Paint a disc, with an edge if asked for."""
         x, y = self.pixel(place)
         r = float(radius) * self.scale
-        self.pen.ellipse((x - r, y - r, x + r, y + r), fill=colour, outline=edge, width=2 * SMOOTH if edge else 0)
+        self.pen.ellipse(
+            (x - r, y - r, x + r, y + r), fill=colour, outline=edge, width=2 * SMOOTH if edge else 0
+        )
 
     def line(self, start: np.ndarray, end: np.ndarray, colour: tuple) -> None:
         """Paint a thin line."""
@@ -91,13 +91,18 @@ class Canvas:
         left, bottom = self.pixel(np.zeros(2))
         right, top = self.pixel(np.full(2, self.side))
         self.pen.rectangle(
-            (left, top, right, bottom), fill=FLOOR, outline=WALL if has_walls else HIT, width=3 if has_walls else 1
+            (left, top, right, bottom),
+            fill=FLOOR,
+            outline=WALL if has_walls else HIT,
+            width=3 if has_walls else 1,
         )
 
 
 def _paint_rays(canvas: Canvas, env: Any, state: Any, place: np.ndarray, radius: np.ndarray) -> None:
     kinds, reach = env.boundaries[:2], float(env.reach)
-    found = lidar.scan(place.T, radius, np.asarray(state.world.box)[:2], kinds, env.num_rays, reach)
+    found = lidar.scan(
+        state.particles.position[:2], state.world.radius, state.world.box[:2], kinds, env.num_rays, reach
+    )
     distance = np.asarray(found.distance)
     hits = np.asarray(found.is_disc | found.is_wall)
     for i, at in enumerate(place):

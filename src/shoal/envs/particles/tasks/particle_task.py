@@ -73,7 +73,9 @@ class ParticleTask(abc.ABC):
     collision_penalty: float = parameter(default=1.0, low=0)  # for the onset of a contact
     bonus: float = parameter(default=5.0, low=0)  # for staying at the target for ever
     area_per_agent: float = parameter(default=40.0, above=0, static=True)  # squared radii
-    top_speed: float = parameter(default=10.0, above=0, static=True)  # greatest speed of an impact, for law="hertz"
+    top_speed: float = parameter(
+        default=10.0, above=0, static=True
+    )  # greatest speed of an impact, for law="hertz"
     law: str = "linear"
     integrator: str = "verlet"
     boundary: str = "walls"
@@ -99,9 +101,13 @@ class ParticleTask(abc.ABC):
             object.__setattr__(self, name, as_uniform(name, getattr(self, name)))
         for name, choices in CHOICES.items():
             if (value := getattr(self, name)) not in choices:
-                raise ShoalError(f"{name}={value!r} is none of {', '.join(choices)}{nearest(str(value), choices)}.")
+                raise ShoalError(
+                    f"{name}={value!r} is none of {', '.join(choices)}{nearest(str(value), choices)}."
+                )
         if self.num_agents > pairs.MAX_ALL_TO_ALL:
-            raise ShoalError(f"num_agents={self.num_agents} is too many: a task has at most {pairs.MAX_ALL_TO_ALL}.")
+            raise ShoalError(
+                f"num_agents={self.num_agents} is too many: a task has at most {pairs.MAX_ALL_TO_ALL}."
+            )
         self._cells()
         self._check_time_step()
 
@@ -129,14 +135,16 @@ class ParticleTask(abc.ABC):
         """Return the lattice of starts and targets; refuse more agents than fit."""
         room = self.side_in_radii - 2
         if room <= 0:
-            raise ShoalError(f"area_per_agent={self.area_per_agent:g} leaves no room for an agent; give more than 4.")
+            raise ShoalError(
+                f"area_per_agent={self.area_per_agent:g} leaves no room for an agent; give more than 4."
+            )
         try:
             return placement.lattice(self.num_agents, (room, room), TARGETS_APART)  # type: ignore[return-value]
         except ShoalError as error:
             fit = (math.floor(room / TARGETS_APART) + 1) ** 2
             raise ShoalError(
-                f"num_agents={self.num_agents} with area_per_agent={self.area_per_agent:g} cannot be placed at distances "
-                f"of {TARGETS_APART:g} radii: {fit} fit into a box of {self.side_in_radii:.3g} radii."
+                f"num_agents={self.num_agents} with area_per_agent={self.area_per_agent:g} cannot be placed at "
+                f"distances of {TARGETS_APART:g} radii: {fit} fit into a box of {self.side_in_radii:.3g} radii."
             ) from error
 
     def _check_time_step(self) -> None:
@@ -243,7 +251,7 @@ class ParticleTask(abc.ABC):
         return {OBSERVATION: own, GLOBAL_STATE: self.observe_world(state)}
 
     def observe_world(self, state: TaskState) -> Array:
-        """Return a row for each agent: place and way to its target in units of the box, velocity, radius, mass, [A, 8]."""
+        """Return a row for each agent: place and way to its target in box sides, velocity, radius, mass, [A, 8]."""
         place = state.particles.position[:2]
         side = state.world.box[:2, None]
         parts = (place / side, way_to_target(self, state) / side, state.particles.velocity[:2])
@@ -315,10 +323,11 @@ def _decide(
 def potential_reward(
     env: ParticleTask, before: TaskState, after: TaskState, collisions: Array, work: Array, terminated: Array
 ) -> Array:
-    """Return γ Φ(s') - Φ(s), with Φ the negative distance to the target, minus work and collisions, plus the bonus, [A].
+    """Return γ Φ(s') - Φ(s), with Φ the negative distance to the target, minus work and collisions, plus the
+    bonus, [A].
 
-    Φ is 0 where the episode has terminated. The bonus is paid at the rate (1 - γ) bonus while an agent is at its target,
-    and in full at termination, as if it stayed there for ever.
+    Φ is 0 where the episode has terminated. The bonus is paid at the rate (1 - γ) bonus while an agent is at its
+    target, and in full at termination, as if it stayed there for ever.
     """
     potential = -length(way_to_target(env, before))
     distance = length(way_to_target(env, after))
@@ -355,7 +364,7 @@ def _kinetic(state: TaskState) -> Array:
 
 
 def work_of(env: ParticleTask, before: TaskState, after: TaskState, force: Array, torque: Array) -> Array:
-    """Return the magnitude of the power of each agent's drive, of the mean velocity of a decision, times its duration, [A]."""
+    """Return the magnitude of the work of each agent's drive in a decision, at the mean velocity, [A]."""
     duration = after.world.time_step * env.physics_steps
     velocity = (before.particles.velocity + after.particles.velocity) / 2
     spin = (before.particles.spin + after.particles.spin) / 2
@@ -376,7 +385,7 @@ def touching(env: ParticleTask, state: TaskState) -> tuple[Array, Array]:
     reach = radius + pairs.of_partners(radius[None])[0]
     counts = pairs.counted_pairs(env.num_agents)
     counts = counts.reshape(counts.shape + (1,) * (reach.ndim - 2))
-    return counts & (dot(offset, offset) < reach**2), walls
+    return jnp.asarray(counts) & (dot(offset, offset) < reach**2), walls
 
 
 def onsets(env: ParticleTask, before: TaskState, after: TaskState) -> Array:

@@ -31,7 +31,9 @@ def as_uniform(name: str, value: Any) -> Uniform:
     if isinstance(value, tuple | list) and len(value) == 2:
         low, high = value
         if not _is_traced(low, high) and np.any(np.asarray(low) > np.asarray(high)):
-            raise ShoalError(f"{name}=[{low:g}, {high:g}] is no range: the first end must be at most the second.")
+            raise ShoalError(
+                f"{name}=[{low:g}, {high:g}] is no range: the first end must be at most the second."
+            )
         return Uniform(low, high)
     return Uniform(value, value)
 
