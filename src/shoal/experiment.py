@@ -19,6 +19,7 @@ import numpy as np
 from shoal import arguments, envs, settings
 from shoal.algos import catalogue
 from shoal.envs import describing, registry
+from shoal.envs.base import unwrapped
 from shoal.envs.checking.check_contract import require_contract
 from shoal.envs.describing import Description, from_json
 from shoal.envs.parameters import check_parameters
@@ -56,6 +57,7 @@ class Experiment:
         """Raises one sentence for the first setting that cannot work, before anything compiles."""
         self.run.validate()
         require_contract(self.environment, self.environment_name)
+        _check_discount(self.environment, self.config)
         if hasattr(self.config, "validate"):  # an algorithm need not have one
             num_envs = self.run.num_envs // max(self.run.env_groups, 1)
             self.config.validate(spec_of(self.environment), num_envs, self.run.num_steps)
@@ -132,6 +134,18 @@ def decide(
         )
     return Experiment(
         name, parameters, environment, algorithm, config, run, started_from, from_step, environment_gaps=gaps
+    )
+
+
+def _check_discount(environment: Environment, config: Any) -> None:
+    """Raise ShoalError if an environment shapes its rewards with another discount than the algorithm's."""
+    discount = getattr(unwrapped(environment), "shaping_discount", None)
+    gamma = settings.flat(config).get("gamma")
+    if discount is None or gamma is None or np.allclose(discount, gamma, rtol=0, atol=1e-6):
+        return
+    raise ShoalError(
+        f"gamma={float(np.ravel(gamma)[0]):g} differs from {float(np.ravel(discount)[0]):g}, the `gamma` of the "
+        "environment, by which it shapes its rewards; give both the same value."
     )
 
 

@@ -351,6 +351,7 @@ for _name, _attribute, _limit in (
     ("particles/MultiRoller-v0", "particles.tasks.rollers:MultiRoller", 128),
     ("particles/Navigator-v0", "particles.tasks.navigators:Navigator", 128),
     ("particles/Roller-v0", "particles.tasks.rollers:Roller", 128),
+    ("particles/Swarm-v0", "particles.tasks.swarm:Swarm", 128),
     ("probe/action", "probes:ActionReward", None),
     ("probe/action-and-observation", "probes:ActionAndObservationReward", None),
     ("probe/constant", "probes:ConstantReward", None),

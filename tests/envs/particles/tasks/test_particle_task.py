@@ -10,6 +10,7 @@ from shoal.envs.base import unwrapped
 from shoal.envs.checking.checker import check
 from shoal.envs.particles.tasks.particle_task import observe
 from shoal.errors import ShoalError
+from shoal.experiment import decide
 
 NAMES = (
     "particles/Navigator-v0",
@@ -17,6 +18,10 @@ NAMES = (
     "particles/Roller-v0",
     "particles/MultiRoller-v0",
 )
+
+
+def env_has_one_agent(name):
+    return name.split("/")[1] in ("Navigator-v0", "Roller-v0")
 
 
 def three(**parameters):
@@ -37,10 +42,10 @@ def placed(env, places, velocity=None, target=None):
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.quick("particles/Navigator-v0")
 def test_the_checker_finds_nothing(name):
-    small = {} if "Multi" not in name else {"num_agents": 2, "num_rays": 2}
-    assert (
-        check(envs.make(name, physics_steps=2, max_episode_steps=40, **small), ignore=["key-ignored"]) == []
-    )
+    small = {} if env_has_one_agent(name) else {"num_agents": 2, "num_rays": 2}
+    if "Swarm" in name:
+        small["num_targets"] = 1
+    assert check(envs.make(name, physics_steps=2, max_episode_steps=40, **small)) == []
 
 
 STEP = {}
@@ -204,3 +209,45 @@ def test_pictures_and_the_state_of_the_world():
     np.testing.assert_allclose(timestep.observation["observation"], observe(env, state))
     picture = envs.render(env, state)
     assert picture.shape == (480, 480, 3) and len(np.unique(picture.reshape(-1, 3), axis=0)) > 20
+
+
+def test_a_swarm_is_shown_free_and_held_targets_and_paid_once_for_each():
+    env = unwrapped(
+        envs.make("particles/Swarm-v0", num_agents=3, num_targets=2, num_rays=4, gamma=0.9, bonus=7.0)
+    )
+    target = [(3.0, 5.0), (6.0, 5.0)]
+    start = placed(env, [(3.0, 4.5), (6.0, 1.5), (9.0, 5.0)], target=target)
+    state, timestep = step(env, start, np.zeros((3, 2)))
+    assert timestep.observation.shape == (3, 2 + 2 * 4 + 1 + 3 * 4)
+    shown = np.asarray(timestep.observation)[:, :9]
+    reach = float(env.target_reach)
+    # East, north, west, south of each agent: the nearest free target, the nearest held one, and whether it holds one.
+    np.testing.assert_allclose(
+        shown[1], [1, 3.5 / reach, 1, 1, 1, np.hypot(3, 3.5) / reach, 1, 1, 0], atol=1e-5
+    )
+    np.testing.assert_allclose(shown[2], [1, 1, 3 / reach, 1, 1, 1, 6 / reach, 1, 0], atol=1e-5)
+    np.testing.assert_allclose(
+        shown[0], [np.hypot(3, 0.5) / reach, 1, 1, 1, 1, 0.5 / reach, 1, 1, 1], atol=1e-5
+    )
+    np.testing.assert_allclose(timestep.reward, [0.5 * 0.1 + 7.0, 3.5 * 0.1, 3 * 0.1], atol=1e-5)
+    _, again = step(env, state, np.zeros((3, 2)))
+    np.testing.assert_allclose(again.reward, [0.5 * 0.1, 3.5 * 0.1, 3 * 0.1], atol=1e-5)
+    assert float(again.info["success"]) == 0.5 and float(again.info["decisions_below_90"]) == 1
+    both = placed(env, [(3.0, 4.5), (3.0, 8.0), (6.0, 5.0)], target=target)
+    for _ in range(5):
+        both, ended = step(env, both, np.zeros((3, 2)))
+    assert (
+        ended.last
+        and (np.asarray(ended.discount) == 0).all()
+        and float(ended.info["decisions_below_90"]) == 0
+    )
+
+
+def test_a_run_with_another_discount_than_the_potentials_is_refused():
+    name = "particles/Navigator-v0"
+    with pytest.raises(
+        ShoalError, match=r"^gamma=0.9 differs from 0.99, the `gamma` of the environment, by which it"
+    ):
+        decide(name, overrides={"gamma": 0.9}).validate()
+    decide(name, environment_parameters={"gamma": 0.9}, overrides={"gamma": 0.9}).validate()
+    decide(name, environment_parameters={"reward": "jaxdem"}, overrides={"gamma": 0.9}).validate()

@@ -43,16 +43,18 @@ def draw(env: Any, state: Any) -> np.ndarray:
             share = step / (TRAIL_DISCS + 1)
             ghost = _blend(COLOURS[i % len(COLOURS)], 0.55 + 0.4 * share)
             canvas.disc(at - TRAIL_SECONDS * share * v, radius[i] * (1 - 0.6 * share), ghost)
+    own = len(target) == len(place)
     for i, at in enumerate(target):
-        colour = COLOURS[i % len(COLOURS)]
-        canvas.disc(at, radius[i], _blend(colour, 0.55 if held[i] else 0.9), colour)
+        colour = _colour(i, own)
+        canvas.disc(at, radius.max(), _blend(colour, 0.55 if held[i] else 0.9), colour)
     touched = _touched(place, radius)
     for i, at in enumerate(place):
         colour = COLOURS[i % len(COLOURS)]
         canvas.disc(at, radius[i], colour, TOUCHING if touched[i] else None)
         if env.dimensions == 3:
             _paint_sphere(canvas, at, radius[i], colour)
-        canvas.disc(target[i], 0.15 * radius[i], colour)
+    for i, at in enumerate(target):
+        canvas.disc(at, 0.15 * radius.max(), _colour(i, own))
     small = image.resize((SIZE, SIZE), Image.Resampling.BOX)
     return np.asarray(small, np.uint8)
 
@@ -119,6 +121,11 @@ def _paint_sphere(canvas: Canvas, place: np.ndarray, radius: float, colour: tupl
         share = step / 9
         at = place + radius * share * 0.4 * np.array([-1.0, 1.0])
         canvas.disc(at, radius * (1 - share) * 0.95, _blend(colour, 0.75 * share**1.5))
+
+
+def _colour(target: int, is_own: bool) -> tuple:
+    """Return the colour of a target: its agent's, or grey where targets are shared."""
+    return COLOURS[target % len(COLOURS)] if is_own else WALL
 
 
 def _touched(place: np.ndarray, radius: np.ndarray) -> np.ndarray:

@@ -44,8 +44,9 @@ class TaskState(NamedTuple):
 
     world: World  # drawn at the start of the episode
     particles: ParticleState
-    target: Array  # in the plane, [2, A], m
-    held: Array  # decisions for which each agent has been at its target, [A], int32
+    target: Array  # in the plane, [2, M], m; of agents with a target each, M is A
+    held: Array  # decisions for which each target has been held, up to now, [M], int32
+    reached: Array  # whether each target has been held in this episode, [M]
 
 
 @environment
@@ -117,6 +118,11 @@ class ParticleTask(abc.ABC):
         """The number of agents."""
 
     @property
+    def shaping_discount(self) -> Any:
+        """The discount of the reward's potential, which must be the algorithm's; None without a potential."""
+        return self.gamma if self.reward == "potential" else None
+
+    @property
     def rules(self) -> Rules:
         """The static rules of the physics."""
         return Rules(self.law, self.integrator, self.boundaries, self.rough)
@@ -130,6 +136,11 @@ class ParticleTask(abc.ABC):
     def side_in_radii(self) -> float:
         """The side of the square box, in (largest) radii."""
         return math.sqrt(self.area_per_agent * self.num_agents)
+
+    @property
+    def num_targets(self) -> int:
+        """M, the number of targets; the agents', unless they share them."""
+        return self.num_agents
 
     def _cells(self) -> tuple[int, int]:
         """Return the lattice of starts and targets; refuse more agents than fit."""
@@ -164,8 +175,13 @@ class ParticleTask(abc.ABC):
     @property
     def observation_size(self) -> int:
         """The number of entries of an agent's observation."""
-        own = 6 if self.dimensions == 2 else 9
-        return own + (0 if self.sensing == "none" else 3 * self.num_rays)
+        own = 2 if self.dimensions == 2 else 5
+        return own + self.target_entries + (0 if self.sensing == "none" else 3 * self.num_rays)
+
+    @property
+    def target_entries(self) -> int:
+        """The entries of an observation that show targets."""
+        return 4
 
     @property
     def observation_space(self) -> Box | Dict:
@@ -196,16 +212,17 @@ class ParticleTask(abc.ABC):
         largest = jnp.asarray(self.radius.high, jnp.float32)
         room, apart = world.box[:2] - 2 * largest, TARGETS_APART * largest
         place, target = (
-            largest + placement.draw_places(k, self.num_agents, room, self._cells(), apart)
-            for k in (place_key, target_key)
+            largest + placement.draw_places(k, number, room, self._cells(), apart)
+            for k, number in ((place_key, self.num_agents), (target_key, self.num_targets))
         )
-        target = target[:, jax.random.permutation(order_key, self.num_agents)]
+        target = target[:, jax.random.permutation(order_key, self.num_targets)]
         if self.dimensions == 3:
             sunk = world.mass * world.gravity[2] / world.material.wall_stiffness
             height = world.radius + (sunk if self.law == "linear" else 0.0)
             place = jnp.concatenate([place, height[None]])
         particles = dynamics.start(self.rules, world, place)
-        state = TaskState(world, particles, target, jnp.zeros(self.num_agents, jnp.int32))
+        held = jnp.zeros(self.num_targets, jnp.int32)
+        state = TaskState(world, particles, target, held, held > 0)
         info = dict.fromkeys(self.info_summaries, jnp.zeros(()))
         agents = self.num_agents
         return state, restart(self._shown(observe(self, state), state), num_agents=agents, info=info)
@@ -250,6 +267,36 @@ class ParticleTask(abc.ABC):
             return own
         return {OBSERVATION: own, GLOBAL_STATE: self.observe_world(state)}
 
+    def observe_targets(self, state: TaskState) -> Array:
+        """Return the direction of each agent's target, and the way there in units of 3 radii, cut at 1, [4, A, ...]."""
+        way = way_to_target(self, state)
+        return jnp.concatenate([unit(way)[0], jnp.clip(way / (NEAR * state.world.radius), -1.0, 1.0)])
+
+    def is_held(self, state: TaskState) -> Array:
+        """Return which targets are held, [M, ...]: where an agent's centre is within its radius of its own target."""
+        return length(way_to_target(self, state)) <= state.world.radius
+
+    def paid(
+        self, before: TaskState, after: TaskState, collisions: Array, work: Array, terminated: Array
+    ) -> Array:
+        """Return the reward of each agent, [A, ...].
+
+        Args:
+          before: the state before the decision.
+          after: the state after it.
+          collisions: contacts that began, of each agent, [A, ...].
+          work: of each agent's drive, [A, ...].
+          terminated: whether the episode has.
+        """
+        function = potential_reward if self.reward == "potential" else jaxdem_reward
+        return function(self, before, after, collisions, work, terminated)
+
+    def measures(self, state: TaskState) -> dict[str, Array]:
+        """Return the entries of `info` but collisions, [...]."""
+        is_held = self.is_held(state).astype(jnp.float32)
+        distance = length(way_to_target(self, state))
+        return {"success": jnp.mean(is_held, axis=0), "distance": jnp.mean(distance, axis=0)}
+
     def observe_world(self, state: TaskState) -> Array:
         """Return a row for each agent: place and way to its target in box sides, velocity, radius, mass, [A, 8]."""
         place = state.particles.position[:2]
@@ -268,13 +315,11 @@ def way_to_target(env: ParticleTask, state: TaskState) -> Array:
 def observe(env: ParticleTask, state: TaskState) -> Array:
     """Return what each agent is shown, [A, n, ...]; without the axis A, if there is one agent.
 
-    The direction of its target; the way there in units of 3 radii, cut at 1; its velocity; of a sphere its angular
-    velocity. Then of each ray the distance as a share of the range, whether it met a disc, and whether a wall.
+    Its targets; its velocity; of a sphere its angular velocity. Then of each ray the distance as a share of the range,
+    whether it met a disc, and whether a wall.
     """
     particles, world = state.particles, state.world
-    way = way_to_target(env, state)
-    direction, _ = unit(way)
-    parts = [direction, jnp.clip(way / (NEAR * world.radius), -1.0, 1.0), particles.velocity[:2]]
+    parts = [env.observe_targets(state), particles.velocity[:2]]
     if env.dimensions == 3:
         parts.append(particles.spin)
     own = [jnp.moveaxis(x, 0, 1) for x in parts]
@@ -285,7 +330,7 @@ def observe(env: ParticleTask, state: TaskState) -> Array:
             found = lidar.scan(place, world.radius, box, kinds, env.num_rays, reach)
         else:
             found = lidar.scan_bins(place, box, kinds, env.num_rays, reach)
-        own += [found.distance / reach, found.is_disc.astype(way.dtype), found.is_wall.astype(way.dtype)]
+        own += [found.distance / reach, *(x.astype(reach.dtype) for x in (found.is_disc, found.is_wall))]
     shown = jnp.concatenate(own, axis=1)
     return shown[0] if env.num_agents == 1 else shown
 
@@ -301,21 +346,14 @@ def _decide(
         env.rules, state.world, state.particles, force, torque, env.physics_steps
     )
     state = state._replace(particles=particles)
-    distance = length(way_to_target(env, state))
-    is_there = distance <= state.world.radius
-    held = jnp.where(is_there, state.held + 1, 0)
-    state = state._replace(held=held)
-    terminated = jnp.all(held >= env.hold_decisions, axis=0)
+    is_held = env.is_held(state)
+    state = state._replace(held=jnp.where(is_held, state.held + 1, 0), reached=state.reached | is_held)
+    terminated = jnp.all(state.held >= env.hold_decisions, axis=0)
     collisions = onsets(env, before, state)
-    rewards = potential_reward if env.reward == "potential" else jaxdem_reward
-    reward = rewards(env, before, state, collisions, work_of(env, before, state, force, torque), terminated)
+    reward = env.paid(before, state, collisions, work_of(env, before, state, force, torque), terminated)
     if env.team_reward:
         reward = jnp.broadcast_to(jnp.mean(reward, axis=0), reward.shape)
-    info = {
-        "success": jnp.mean(is_there.astype(jnp.float32), axis=0),
-        "collisions": jnp.mean(collisions, axis=0),
-        "distance": jnp.mean(distance, axis=0),
-    }
+    info = {**env.measures(state), "collisions": jnp.mean(collisions, axis=0)}
     reward = reward[0] if env.num_agents == 1 else reward
     return state, observe(env, state), reward, terminated, info
 

@@ -1,0 +1,128 @@
+"""particles/Swarm-v0: many discs share fewer targets."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+
+from shoal.envs.base import environment, parameter
+from shoal.envs.particles.physics.pairs import MAX_ALL_TO_ALL
+from shoal.envs.particles.physics.vectors import length
+from shoal.envs.particles.tasks import lidar, particle_scene
+from shoal.envs.particles.tasks.particle_task import ParticleTask, TaskState
+from shoal.errors import ShoalError
+from shoal.types import Array
+
+MOST_HELD = 0.9  # share of the targets whose holding is timed
+
+
+@environment
+class Swarm(ParticleTask):
+    """More discs than targets: each target is to be held by one of them, and nobody should crowd.
+
+    A target is held by the nearest agent whose centre is within its radius. In each of K angles an agent is shown the
+    nearest free and the nearest held target, then whether it holds one, its velocity, and what its rays meet. It is
+    paid for coming closer to the nearest target that is free or its own, and once for each target that it is the first
+    to hold. The episode terminates when all targets have been held for five decisions.
+    """
+
+    num_agents: int = parameter(default=32, low=2, high=MAX_ALL_TO_ALL)  # type: ignore[assignment]
+    num_targets: int = parameter(default=16, low=1, high=MAX_ALL_TO_ALL)  # type: ignore[assignment]
+    target_reach: float = parameter(default=12.0, above=0)  # up to which targets are shown
+
+    dimensions: ClassVar[int] = 2
+    info_summaries: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {"success": "last", "collisions": "sum", "distance": "last", "decisions_below_90": "sum"}
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse more targets than agents, and the reward for agents with a target each."""
+        if self.num_targets > self.num_agents:
+            raise ShoalError(
+                f"num_targets={self.num_targets} is too many: {self.num_agents} agents can hold at most "
+                f"{self.num_agents}."
+            )
+        if self.reward != "potential":
+            raise ShoalError(f"reward={self.reward!r} needs a target for each agent; 'potential' does not.")
+        super().__post_init__()
+
+    @property
+    def target_entries(self) -> int:
+        """Two channels of K angles, and whether the agent holds a target."""
+        return 2 * self.num_rays + 1
+
+    def driving(self, action: Array) -> tuple[Array, Array]:
+        """Return the force of the actions, and no torque."""
+        return self.drive * action, jnp.zeros_like(action[:1])
+
+    def is_held(self, state: TaskState) -> Array:
+        """Return which targets are held, [M, ...]."""
+        return jnp.any(holders(self, state), axis=0)
+
+    def observe_targets(self, state: TaskState) -> Array:
+        """Return the channels of free and of held targets, and whether each agent holds one, [2 K + 1, A, ...]."""
+        offset, holds = _ways(self, state), holders(self, state)
+        is_held = jnp.broadcast_to(jnp.any(holds, axis=0), holds.shape)
+        reach = jnp.asarray(self.target_reach)
+        channels = [
+            lidar.centre_bins(offset, is_seen, self.num_rays, reach) / reach
+            for is_seen in (~is_held, is_held)
+        ]
+        holding = jnp.any(holds, axis=1).astype(offset.dtype)[:, None]
+        return jnp.moveaxis(jnp.concatenate([*channels, holding], axis=1), 1, 0)
+
+    def observe_world(self, state: TaskState) -> Array:
+        """Return a row for each agent as other tasks do, with the way to its nearest target, [A, 8]."""
+        ways = _ways(self, state)
+        nearest = jnp.argmin(length(ways), axis=1)
+        way = jnp.take_along_axis(ways, nearest[None, :, None], axis=2)[:, :, 0]
+        place, side = state.particles.position[:2], state.world.box[:2, None]
+        parts = (place / side, way / side, state.particles.velocity[:2])
+        return jnp.concatenate([*parts, state.world.radius[None], state.world.mass[None]]).T
+
+    def paid(
+        self, before: TaskState, after: TaskState, collisions: Array, work: Array, terminated: Array
+    ) -> Array:
+        """Return γ Φ(s') - Φ(s), minus work and collisions, plus the bonus for each target held for the first time."""
+        potential = jnp.where(terminated, 0.0, -_to_go(self, after))
+        progress = self.gamma * potential + _to_go(self, before)
+        first = holders(self, after) & ~before.reached
+        bonus = self.bonus * jnp.sum(first.astype(progress.dtype), axis=1)
+        return progress - self.work_weight * work - self.collision_penalty * collisions + bonus
+
+    def measures(self, state: TaskState) -> dict[str, Array]:
+        """Return the share of targets held, the mean way to go, and whether fewer than 0.9 of the targets are held."""
+        share = jnp.mean(self.is_held(state).astype(jnp.float32), axis=0)
+        below = (share < MOST_HELD - 1e-6).astype(jnp.float32)
+        return {
+            "success": share,
+            "distance": jnp.mean(_to_go(self, state), axis=0),
+            "decisions_below_90": below,
+        }
+
+    def render(self, state: TaskState) -> np.ndarray:
+        """Draw agents, targets, rays and trails from above."""
+        return particle_scene.draw(self, state)
+
+
+def _ways(env: Swarm, state: TaskState) -> Array:
+    """Return the vectors from all agents to all targets, [2, A, M, ...]."""
+    place, box = state.particles.position[:2], state.world.box[:2]
+    return lidar.offsets_to(place, state.target, box, env.boundaries[:2])
+
+
+def holders(env: Swarm, state: TaskState) -> Array:
+    """Return which agent holds which target, [A, M, ...]: the nearest one, if it is within its radius."""
+    distance = length(_ways(env, state))
+    nearest = jnp.min(distance, axis=0, keepdims=True)
+    return (distance <= nearest) & (distance <= state.world.radius[:, None])
+
+
+def _to_go(env: Swarm, state: TaskState) -> Array:
+    """Return each agent's distance to the nearest target that is free or its own, at most `target_reach`."""
+    holds = holders(env, state)
+    is_open = ~jnp.any(holds, axis=0) | holds
+    distance = jnp.where(is_open, length(_ways(env, state)), env.target_reach)
+    return jnp.minimum(jnp.min(distance, axis=1), env.target_reach)
