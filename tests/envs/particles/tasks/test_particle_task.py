@@ -12,12 +12,7 @@ from shoal.envs.particles.tasks.particle_task import observe
 from shoal.errors import ShoalError
 from shoal.experiment import decide
 
-NAMES = (
-    "particles/Navigator-v0",
-    "particles/MultiNavigator-v0",
-    "particles/Roller-v0",
-    "particles/MultiRoller-v0",
-)
+NAMES = tuple(f"particles/{x}-v0" for x in ("Navigator", "MultiNavigator", "Roller", "MultiRoller", "Swarm"))
 
 
 def env_has_one_agent(name):
