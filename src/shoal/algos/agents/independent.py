@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from shoal import streams
 from shoal.algos.agents.agent_views import View
@@ -27,6 +28,8 @@ from shoal.types import (
     TimeStep,
     Trajectory,
 )
+
+LATEST = "latest/"  # what the names of what was learned begin with, beside a pool (`opponents.Learned`)
 
 
 class Memory(NamedTuple):
@@ -81,7 +84,12 @@ class Sets(NamedTuple):
 
 
 def over_agents(
-    make: Callable[[EnvSpec], Algorithm], view: View, sets: Sets, *, joint: bool = False
+    make: Callable[[EnvSpec], Algorithm],
+    view: View,
+    sets: Sets,
+    *,
+    joint: bool = False,
+    learns: Callable[[int], np.ndarray] | None = None,
 ) -> Algorithm:
     """Make an algorithm for several agents of one for a single agent.
 
@@ -92,6 +100,7 @@ def over_agents(
         advantages, is computed over the agents of a set.
       joint: whether the algorithm is given the agents of a world along an axis of their own, [N, A]. Its `init` is then
         given the shape (N, A) in place of N.
+      learns: (N) -> which agents of which worlds are learned from, [N, A]; None for all.
     """
     algorithm = make(view.spec_of_agent)
     sizes = [len(agents) for agents in sets.members]
@@ -137,8 +146,11 @@ def over_agents(
     def update(
         learner: Learner, trajectory: Trajectory, keys: Keys, clock: Clock
     ) -> tuple[Learner, Metrics, Checks]:
+        trajectory = trajectory._replace(timesteps=view.of_critics(trajectory.timesteps))
+        if learns is not None:
+            trajectory = _without_others(trajectory, jnp.asarray(learns(trajectory.timesteps.last.shape[1])))
         memories, absents = _parts(trajectory.memory)
-        timesteps = sets.timesteps(view.of_critics(trajectory.timesteps))
+        timesteps = sets.timesteps(trajectory.timesteps)
         actions = sets.split(trajectory.actions, 2)
         own_keys = [Keys(*pair) for pair in zip(sets.keys(keys.shared), sets.keys(keys.local), strict=True)]
         learners, metrics, checks = [], [], []
@@ -155,19 +167,7 @@ def over_agents(
         return _joined(learners), total, found
 
     def inherit(learner: Learner, saved: Mapping[str, Array]) -> Learner:
-        if sets.is_one:
-            return _joined([take_over(part, saved) for part in _split(learner)])
-        prefixes = {name.split("/", 1)[0] for name in saved}
-        if prefixes != {str(k) for k in range(len(sizes))}:
-            raise ShoalError(
-                f"parameters of {len(sizes)} sets of agents cannot be taken over from a run that has "
-                f"{len(prefixes) if all(x.isdigit() for x in prefixes) else 1}; parameters='shared' takes over those "
-                "of any number of agents."
-            )
-        parts = [
-            {name.split("/", 1)[1]: x for name, x in saved.items() if name.startswith(f"{k}/")}
-            for k in range(len(sizes))
-        ]
+        parts = _saved_of_sets(saved, len(sizes))
         return _joined([take_over(*pair) for pair in zip(_split(learner), parts, strict=True)])
 
     def _split(learner: Learner) -> list[Learner]:
@@ -184,3 +184,39 @@ def over_agents(
         return memory.sets, sets.split(memory.absent, 1)
 
     return Algorithm(init, memory, policy, act, update, inherit if algorithm.inherit else None)
+
+
+def _without_others(trajectory: Trajectory, learns: Array) -> Trajectory:
+    """Let agents that are not learned from, [N, A], take no part at any step, after the critics were shown all.
+
+    Their discount is 0, so that no value is bootstrapped from what they observed.
+    """
+    timesteps, memory = trajectory.timesteps, trajectory.memory
+    alive = streams.alive_of(timesteps) & learns
+    discount = jnp.where(learns, timesteps.discount, 0.0)
+    if isinstance(memory, Memory):
+        memory = memory._replace(absent=memory.absent | ~learns)
+    return trajectory._replace(timesteps=timesteps._replace(alive=alive, discount=discount), memory=memory)
+
+
+def _saved_of_sets(saved: Mapping[str, Array], num_sets: int) -> list[Mapping[str, Array]]:
+    """Return the leaves that each set of agents learned in another run, with a pool of past policies or without one.
+
+    Raises:
+      ShoalError: that run has another number of sets.
+    """
+    latest = {name.removeprefix(LATEST): x for name, x in saved.items() if name.startswith(LATEST)}
+    saved = latest or saved
+    if num_sets == 1:
+        return [saved]
+    prefixes = {name.split("/", 1)[0] for name in saved}
+    if prefixes != {str(k) for k in range(num_sets)}:
+        raise ShoalError(
+            f"parameters of {num_sets} sets of agents cannot be taken over from a run that has "
+            f"{len(prefixes) if all(x.isdigit() for x in prefixes) else 1}; parameters='shared' takes over those "
+            "of any number of agents."
+        )
+    return [
+        {name.split("/", 1)[1]: x for name, x in saved.items() if name.startswith(f"{k}/")}
+        for k in range(num_sets)
+    ]
