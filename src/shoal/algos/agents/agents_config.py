@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 from shoal import trees
 from shoal.algos.agents.agent_views import View
 from shoal.algos.agents.independent import Sets, over_agents
-from shoal.algos.agents.opponents import Opponents, against_past
+from shoal.algos.agents.opponents import Opponents, against_past, taking_over_latest
 from shoal.arguments import LARGEST_INDEX
 from shoal.errors import ShoalError
 from shoal.needs import Needs, Table
@@ -55,9 +55,10 @@ class AgentsConfig:
         """Make the algorithm of all agents of a world from that of one; `make` is given the spec of one."""
         view, sets = self.view(spec, is_joint), self.sets(spec)
         if self.opponent == "latest":
-            return over_agents(make, view, sets, joint=is_joint)
+            return taking_over_latest(over_agents(make, view, sets, joint=is_joint))
         opponents = self._opponents(spec)
-        return against_past(over_agents(make, view, sets, learns=opponents.learns), opponents)
+        algorithm = taking_over_latest(over_agents(make, view, sets, learns=opponents.learns))
+        return against_past(algorithm, opponents)
 
     def view(self, spec: EnvSpec, is_joint: bool = False) -> View:
         """Return what the agents of a world and their critics are shown, one by one or at once."""

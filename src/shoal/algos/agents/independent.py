@@ -29,8 +29,6 @@ from shoal.types import (
     Trajectory,
 )
 
-LATEST = "latest/"  # what the names of what was learned begin with, beside a pool (`opponents.Learned`)
-
 
 class Memory(NamedTuple):
     """The memories of all agents, [N, A, ...]; () instead if they have none."""
@@ -77,6 +75,27 @@ class Sets(NamedTuple):
         """Return what is kept for each set, the reverse of `each`."""
         parts = tuple(parts)
         return parts[0] if self.is_one else parts
+
+    def named_parts(self, saved: Mapping[str, Array]) -> list[Mapping[str, Array]]:
+        """Return of saved arrays, by name, those of each set.
+
+        Raises:
+          ShoalError: they are of another number of sets.
+        """
+        if self.is_one:
+            return [saved]
+        numbers = [str(k) for k in range(len(self.members))]
+        prefixes = {name.split("/", 1)[0] for name in saved}
+        if prefixes != set(numbers):
+            raise ShoalError(
+                f"parameters of {len(numbers)} sets of agents cannot be taken over from a run that has "
+                f"{len(prefixes) if all(x.isdigit() for x in prefixes) else 1}; parameters='shared' takes over those "
+                "of any number of agents."
+            )
+        return [
+            {name.removeprefix(f"{k}/"): x for name, x in saved.items() if name.startswith(f"{k}/")}
+            for k in numbers
+        ]
 
     def keys(self, key: Array) -> list[Array]:
         """Return a key for each set."""
@@ -167,7 +186,7 @@ def over_agents(
         return _joined(learners), total, found
 
     def inherit(learner: Learner, saved: Mapping[str, Array]) -> Learner:
-        parts = _saved_of_sets(saved, len(sizes))
+        parts = sets.named_parts(saved)
         return _joined([take_over(*pair) for pair in zip(_split(learner), parts, strict=True)])
 
     def _split(learner: Learner) -> list[Learner]:
@@ -197,26 +216,3 @@ def _without_others(trajectory: Trajectory, learns: Array) -> Trajectory:
     if isinstance(memory, Memory):
         memory = memory._replace(absent=memory.absent | ~learns)
     return trajectory._replace(timesteps=timesteps._replace(alive=alive, discount=discount), memory=memory)
-
-
-def _saved_of_sets(saved: Mapping[str, Array], num_sets: int) -> list[Mapping[str, Array]]:
-    """Return the leaves that each set of agents learned in another run, with a pool of past policies or without one.
-
-    Raises:
-      ShoalError: that run has another number of sets.
-    """
-    latest = {name.removeprefix(LATEST): x for name, x in saved.items() if name.startswith(LATEST)}
-    saved = latest or saved
-    if num_sets == 1:
-        return [saved]
-    prefixes = {name.split("/", 1)[0] for name in saved}
-    if prefixes != {str(k) for k in range(num_sets)}:
-        raise ShoalError(
-            f"parameters of {num_sets} sets of agents cannot be taken over from a run that has "
-            f"{len(prefixes) if all(x.isdigit() for x in prefixes) else 1}; parameters='shared' takes over those "
-            "of any number of agents."
-        )
-    return [
-        {name.split("/", 1)[1]: x for name, x in saved.items() if name.startswith(f"{k}/")}
-        for k in range(num_sets)
-    ]

@@ -140,6 +140,18 @@ def against_past(algorithm: Algorithm, opponents: Opponents) -> Algorithm:
     )
 
 
+def taking_over_latest(algorithm: Algorithm) -> Algorithm:
+    """Let an algorithm start from runs with a pool of past policies too, of which it takes over the latest."""
+    take_over: Any = algorithm.inherit
+
+    def inherit(learner: Learner, saved: Mapping[str, Array]) -> Learner:
+        prefix = "latest/"  # a field of `Learned`
+        latest = {name.removeprefix(prefix): x for name, x in saved.items() if name.startswith(prefix)}
+        return take_over(learner, latest or saved)
+
+    return algorithm if take_over is None else algorithm._replace(inherit=inherit)
+
+
 def _latest(learner: Learner) -> Learner:
     return learner._replace(shared=learner.shared.latest)
 
