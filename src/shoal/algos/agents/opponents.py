@@ -63,7 +63,7 @@ class Opponents(NamedTuple):
 
 
 class Learned(NamedTuple):
-    """What is learned: the sets' own part, and their past."""
+    """The learned state of all sets, and a pool of their past policies."""
 
     latest: PyTree  # what `over_agents` learns
     pool: PyTree  # policies of the past, [size, ...]; the first entries are filled first
