@@ -340,18 +340,22 @@ def test_critics_are_shown_who_acts_by_a_policy_of_the_past():
             seen.append(trajectory.timesteps)
             return algorithm.update(learner, trajectory, keys, clock)
 
-        return algorithm._replace(update=update)
+        return algorithm._replace(memory=jnp.zeros, update=update)
 
     algorithm = over_agents(spy, view, SETS, learns=OPPONENTS.learns)
     all_steps = timesteps(NUM_STEPS + 1, NUM_ENVS)
     all_steps = all_steps._replace(observation={"observation": jnp.ones((NUM_STEPS + 1, NUM_ENVS, 3, 2))})
-    trajectory = Trajectory(all_steps, jnp.zeros((NUM_STEPS, NUM_ENVS, 3)), ((), ()), ())
+    all_steps = all_steps._replace(last=all_steps.last.at[-1].set(True))  # cut, so that the others bootstrap
+    actions, memory = jnp.zeros((NUM_STEPS, NUM_ENVS, 3)), algorithm.memory((NUM_ENVS,))
+    trajectory = Trajectory(all_steps, actions, ((), ()), memory)
     keys = Keys.of_one_group(jax.random.key(0))
     algorithm.update(algorithm.init(jax.random.key(0), NUM_ENVS), trajectory, keys, at(0))
     for timestep, agents in zip(seen, SETS.members, strict=True):
         learns = OPPONENTS.learns(NUM_ENVS)[:, list(agents)].ravel()
         everybody = np.asarray(timestep.observation["everybody"])
         assert (everybody[:, learns] == 1).all()
-        np.testing.assert_array_equal(timestep.last, np.broadcast_to(~learns, timestep.last.shape))
+        assert (everybody[:, ~learns] == 0).all()
+        np.testing.assert_array_equal(timestep.last[:-1], np.broadcast_to(~learns, timestep.last[:-1].shape))
+        np.testing.assert_array_equal(timestep.first[0], ~learns)  # what they remember is cleared
     assert streams.alive_of(all_steps).all()
     assert trees.named_leaves(all_steps.observation).keys() == {"observation"}
