@@ -78,7 +78,7 @@ def _update(run: Run) -> tuple[Run, Metrics, dict[str, Array]]:
     rollout_state, trajectory = rollout(
         batch_of(run.environment, settings),
         algorithm,
-        algorithm.policy(run.learner, clock),
+        (algorithm.behaviour or algorithm.policy)(run.learner, clock),
         RolloutState(
             run.state, run.timestep, run.memory, run.episodes, no_ended_episodes(run.environment.num_agents)
         ),

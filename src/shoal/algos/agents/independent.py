@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from shoal import streams
 from shoal.algos.agents.agent_views import View
@@ -102,7 +103,12 @@ class Sets(NamedTuple):
 
 
 def over_agents(
-    make: Callable[[EnvSpec], Algorithm], view: View, sets: Sets, *, joint: bool = False
+    make: Callable[[EnvSpec], Algorithm],
+    view: View,
+    sets: Sets,
+    *,
+    joint: bool = False,
+    learns: Callable[[int], np.ndarray] | None = None,
 ) -> Algorithm:
     """Make an algorithm for several agents of one for a single agent.
 
@@ -113,6 +119,7 @@ def over_agents(
         advantages, is computed over the agents of a set.
       joint: whether the algorithm is given the agents of a world along an axis of their own, [N, A]. Its `init` is then
         given the shape (N, A) in place of N.
+      learns: (N) -> which agents of which worlds are learned from, [N, A]; None for all.
     """
     algorithm = make(view.spec_of_agent)
     sizes = [len(agents) for agents in sets.members]
@@ -158,8 +165,11 @@ def over_agents(
     def update(
         learner: Learner, trajectory: Trajectory, keys: Keys, clock: Clock
     ) -> tuple[Learner, Metrics, Checks]:
+        trajectory = trajectory._replace(timesteps=view.of_critics(trajectory.timesteps))
+        if learns is not None:
+            trajectory = _without_others(trajectory, jnp.asarray(learns(trajectory.timesteps.last.shape[1])))
         memories, absents = _parts(trajectory.memory)
-        timesteps = sets.timesteps(view.of_critics(trajectory.timesteps))
+        timesteps = sets.timesteps(trajectory.timesteps)
         actions = sets.split(trajectory.actions, 2)
         own_keys = [Keys(*pair) for pair in zip(sets.keys(keys.shared), sets.keys(keys.local), strict=True)]
         learners, metrics, checks = [], [], []
@@ -193,3 +203,16 @@ def over_agents(
         return memory.sets, sets.split(memory.absent, 1)
 
     return Algorithm(init, memory, policy, act, update, inherit if algorithm.inherit else None)
+
+
+def _without_others(trajectory: Trajectory, learns: Array) -> Trajectory:
+    """Let agents that are not learned from, [N, A], take no part at any step, after the critics were shown all.
+
+    Their discount is 0, so that no value is bootstrapped from what they observed.
+    """
+    timesteps, memory = trajectory.timesteps, trajectory.memory
+    alive = streams.alive_of(timesteps) & learns
+    discount = jnp.where(learns, timesteps.discount, 0.0)
+    if isinstance(memory, Memory):
+        memory = memory._replace(absent=memory.absent | ~learns)
+    return trajectory._replace(timesteps=timesteps._replace(alive=alive, discount=discount), memory=memory)
