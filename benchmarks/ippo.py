@@ -17,6 +17,7 @@ from pathlib import Path
 from harness import ENVIRONMENTS, Side, compare_all, options, peer_python, report, with_shoal_settings
 
 WORKLOADS = ((16, 128), (128, 25))  # worlds, steps
+DEVICES = (1, 2)  # of Shoal's, over which the worlds are spread
 CHECKOUT = ENVIRONMENTS / "JaxMARL"
 SCRIPT = CHECKOUT / "baselines" / "IPPO" / "ippo_ff_mpe.py"
 REPOSITORY, COMMIT = "https://github.com/FLAIROx/JaxMARL", "c793d095618c6d3edfb5632802348f57b70a4b94"
@@ -39,9 +40,13 @@ def main() -> None:
     """Compares on each workload and prints the table."""
     parsed = options(__doc__)
     require_script()
-    ours = Side("shoal", sys.executable, "own/ippo.py")
     peer = Side("jaxmarl", peer_python("jaxmarl"), "peers/jaxmarl_ippo.py")
-    report(compare_all(WORKLOADS, ours, with_shoal_settings(peer), parsed), parsed)
+    comparisons = []
+    for devices in DEVICES:
+        name = "shoal" if devices == 1 else f"shoal, {devices} devices"
+        ours = Side(name, sys.executable, "own/ippo.py", devices)
+        comparisons += compare_all(WORKLOADS, ours, with_shoal_settings(peer), parsed)
+    report(comparisons, parsed)
 
 
 if __name__ == "__main__":
