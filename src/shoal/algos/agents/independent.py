@@ -75,6 +75,27 @@ class Sets(NamedTuple):
         parts = tuple(parts)
         return parts[0] if self.is_one else parts
 
+    def named_parts(self, saved: Mapping[str, Array]) -> list[Mapping[str, Array]]:
+        """Return of saved arrays, by name, those of each set.
+
+        Raises:
+          ShoalError: they are of another number of sets.
+        """
+        if self.is_one:
+            return [saved]
+        numbers = [str(k) for k in range(len(self.members))]
+        prefixes = {name.split("/", 1)[0] for name in saved}
+        if prefixes != set(numbers):
+            raise ShoalError(
+                f"parameters of {len(numbers)} sets of agents cannot be taken over from a run that has "
+                f"{len(prefixes) if all(x.isdigit() for x in prefixes) else 1}; parameters='shared' takes over those "
+                "of any number of agents."
+            )
+        return [
+            {name.removeprefix(f"{k}/"): x for name, x in saved.items() if name.startswith(f"{k}/")}
+            for k in numbers
+        ]
+
     def keys(self, key: Array) -> list[Array]:
         """Return a key for each set."""
         return [key] if self.is_one else [jax.random.fold_in(key, k) for k in range(len(self.members))]
@@ -155,19 +176,7 @@ def over_agents(
         return _joined(learners), total, found
 
     def inherit(learner: Learner, saved: Mapping[str, Array]) -> Learner:
-        if sets.is_one:
-            return _joined([take_over(part, saved) for part in _split(learner)])
-        prefixes = {name.split("/", 1)[0] for name in saved}
-        if prefixes != {str(k) for k in range(len(sizes))}:
-            raise ShoalError(
-                f"parameters of {len(sizes)} sets of agents cannot be taken over from a run that has "
-                f"{len(prefixes) if all(x.isdigit() for x in prefixes) else 1}; parameters='shared' takes over those "
-                "of any number of agents."
-            )
-        parts = [
-            {name.split("/", 1)[1]: x for name, x in saved.items() if name.startswith(f"{k}/")}
-            for k in range(len(sizes))
-        ]
+        parts = sets.named_parts(saved)
         return _joined([take_over(*pair) for pair in zip(_split(learner), parts, strict=True)])
 
     def _split(learner: Learner) -> list[Learner]:
