@@ -161,7 +161,7 @@ class Environment(Protocol):
 
     @property
     def team_return(self) -> str:
-        """What several agents' returns make together, which is the score: their "sum" or their "mean"."""
+        """The convention by which several agents' returns make the score: their "sum" or their "mean"."""
         ...
 
     @property

@@ -197,7 +197,7 @@ def update(
 
 
 class Prepared(NamedTuple):
-    """What an update is made from."""
+    """The rows of a rollout, and the state of the learner from which an update starts."""
 
     rows: Rows
     learner: Learner  # with the rollout's statistics in its normalisers

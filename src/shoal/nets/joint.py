@@ -21,7 +21,7 @@ Array = jax.Array
 
 
 class AgentAttention(nnx.Module):
-    """What each agent is told by the others: one layer of attention with several heads (Vaswani et al. 2017).
+    """Messages between the agents: one layer of attention with several heads (Vaswani et al. 2017).
 
     Args:
       width: of the features of each agent, a multiple of `heads`.
