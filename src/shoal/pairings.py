@@ -28,6 +28,7 @@ from shoal.runtime.players import RandomPlayer, ScriptedPlayer, Side, play_pairs
 from shoal.runtime.show.progress import ignore_text
 from shoal.types import Environment, spec_of
 from shoal.user_code import reports_user_code
+from shoal.xla import backend
 
 RANDOM = "random"
 
@@ -99,7 +100,7 @@ def cross_play(
     greedy = mode != "sampled" if greedy is None else arguments.boolean("greedy", greedy)
     sides = [_stacked(side, world) for side in given]
     pairs = len(given[0].players) * len(given[1].players)
-    mapped_by = "map" if jax.default_backend() == "cpu" else "vmap"
+    mapped_by = "map" if backend.is_cpu() else "vmap"
     bytes_each = sum(limits.episode_bytes(world, _config(side.players[0])) for side in given)
     together = pairs if mapped_by == "vmap" else 1
     limits.check_count("episodes", episodes, bytes_each * together, "environments", jax.devices()[0])
