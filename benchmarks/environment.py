@@ -8,7 +8,7 @@ and once more with the flags that Shoal sets for its own backend.
 
 import sys
 
-from harness import Side, compare, options, peer_python, report
+from harness import Side, compare_all, options, peer_python, report, with_shoal_settings
 
 WORKLOADS = (
     (4, 4096),
@@ -21,12 +21,8 @@ def main() -> None:
     """Compares on each workload and prints the table."""
     parsed = options(__doc__)
     ours = Side("shoal", sys.executable, "own/environment.py")
-    peer = peer_python("rejax"), "peers/gymnax_environment.py"
-    sides = (
-        Side("gymnax", *peer),
-        Side("gymnax, Shoal's flags", *peer, same_backend=True, one_thread=False),
-    )
-    report([compare(f"{n} x {t}", ours, side, n, t, parsed) for n, t in WORKLOADS for side in sides], parsed)
+    peer = Side("gymnax", peer_python("rejax"), "peers/gymnax_environment.py")
+    report(compare_all(WORKLOADS, ours, with_shoal_settings(peer, one_thread=False), parsed), parsed)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import protocol
 
 HERE = Path(__file__).resolve().parent
+SOURCE = HERE.parent / "src"  # what is measured, wherever this interpreter's Shoal is installed from
 ENVIRONMENTS = HERE.parent / ".venvs"
 
 
@@ -75,7 +76,8 @@ class Worker:
             str(side.devices),
         ]
         command += ["--environment", side.environment] if side.environment else []
-        environment = {**os.environ, "PYTHONPATH": str(HERE), "JAX_PLATFORMS": "cpu"}
+        modules = os.pathsep.join([str(HERE), str(SOURCE)])
+        environment = {**os.environ, "PYTHONPATH": modules, "JAX_PLATFORMS": "cpu"}
         environment |= {"SHOAL_PLAIN": side.plain} if side.plain else {}
         if side.same_backend:
             command.append("--same-backend")
@@ -135,6 +137,25 @@ def compare(
                 worker.close()
     our_rates, their_rates = ([rate[side] for rate in rates] for side in (0, 1))
     return Comparison(label, ours, theirs, our_rates, their_rates, workers[0].start, workers[1].start)
+
+
+def compare_all(
+    workloads: Iterable[tuple[int, int]], ours: Side, theirs: Sequence[Side], options: argparse.Namespace
+) -> list[Comparison]:
+    """Compares on each workload, of so many environments and steps, with one side after the other."""
+    return [compare(f"{n} x {t}", ours, side, n, t, options) for n, t in workloads for side in theirs]
+
+
+def with_shoal_settings(peer: Side, *, one_thread: bool = True) -> tuple[Side, Side]:
+    """A peer as JAX compiles it by default, and once more with the settings that Shoal makes for itself.
+
+    Args:
+      peer: without them.
+      one_thread: whether a small workload has a single thread then, as in `shoal train`.
+    """
+    return peer, peer._replace(
+        name=f"{peer.name}, Shoal's settings", same_backend=True, one_thread=one_thread
+    )
 
 
 def peer_python(name: str) -> str:

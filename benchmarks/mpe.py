@@ -8,7 +8,7 @@ JaxMARL runs as JAX compiles it by default, and once more with the flags that Sh
 
 import sys
 
-from harness import Side, compare, options, peer_python, report
+from harness import Side, compare_all, options, peer_python, report, with_shoal_settings
 
 WORKLOADS = ((1024, 128),)  # worlds, steps
 
@@ -17,12 +17,8 @@ def main() -> None:
     """Compares on each workload and prints the table."""
     parsed = options(__doc__)
     ours = Side("shoal", sys.executable, "own/mpe.py")
-    peer = peer_python("jaxmarl"), "peers/jaxmarl_mpe.py"
-    sides = (
-        Side("jaxmarl", *peer),
-        Side("jaxmarl, Shoal's flags", *peer, same_backend=True, one_thread=False),
-    )
-    report([compare(f"{n} x {t}", ours, side, n, t, parsed) for n, t in WORKLOADS for side in sides], parsed)
+    peer = Side("jaxmarl", peer_python("jaxmarl"), "peers/jaxmarl_mpe.py")
+    report(compare_all(WORKLOADS, ours, with_shoal_settings(peer, one_thread=False), parsed), parsed)
 
 
 if __name__ == "__main__":

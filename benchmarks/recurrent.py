@@ -7,7 +7,7 @@ cores as threads), and with the environments spread over two host devices; each 
 
 import sys
 
-from harness import Side, compare, options, peer_python, report
+from harness import Side, compare_all, options, peer_python, report
 
 NAME = "MiniGrid-Empty-6x6"
 WORKLOADS = ((256, 16, 1), (256, 16, 2))  # environments, steps, devices of Shoal's
@@ -22,8 +22,7 @@ def main() -> None:
         name = "shoal" if devices == 1 else f"shoal, {devices} devices"
         ours = Side(name, sys.executable, "own/recurrent.py", devices, NAME)
         plain = ours._replace(name="shoal, plain forms", plain="1")
-        for side in (theirs, plain):
-            comparisons.append(compare(f"{num_envs} x {num_steps}", ours, side, num_envs, num_steps, parsed))
+        comparisons += compare_all([(num_envs, num_steps)], ours, [theirs, plain], parsed)
     report(comparisons, parsed)
 
 

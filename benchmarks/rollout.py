@@ -6,7 +6,7 @@ and what else its update needs.
 
 import sys
 
-from harness import Side, compare, options, peer_python, report
+from harness import Side, compare_all, options, peer_python, report
 
 WORKLOADS = ((1024, 32), (4, 4096))  # environments, steps; long enough that calling costs nothing
 
@@ -16,7 +16,7 @@ def main() -> None:
     parsed = options(__doc__)
     ours = Side("shoal", sys.executable, "own/rollout.py")
     theirs = Side("rejax", peer_python("rejax"), "peers/rejax_rollout.py")
-    report([compare(f"{n} x {t}", ours, theirs, n, t, parsed) for n, t in WORKLOADS], parsed)
+    report(compare_all(WORKLOADS, ours, [theirs], parsed), parsed)
 
 
 if __name__ == "__main__":

@@ -139,6 +139,11 @@ def tag(env: Any, observation: Array, key: Array) -> Array:
     return jnp.concatenate([chase, flee])
 
 
+def tag_players(observation: Array, key: Array) -> Array:
+    """Plays both roles of Tag in its default sizes, as an opponent: `shoal eval RUN --against MODULE:tag_players`."""
+    return tag(unwrapped(envs.make("mpe/Tag-v0")), observation, key)
+
+
 SCRIPTED: dict[str, Callable[[Any, Array, Array], Array]] = {
     "mpe/Spread-v0": spread,
     "mpe/SpeakerListener-v0": speaker_listener,

@@ -8,7 +8,7 @@ the evaluations. Each seed is trained on both sides, one after the other; the ra
 import statistics
 import sys
 
-from harness import Side, Worker, conditions, options, peer_python, table
+from harness import Side, Worker, conditions, options, peer_python, table, with_shoal_settings
 from protocol import SOLVED
 
 NUM_ENVS, NUM_STEPS = 1024, 32
@@ -17,12 +17,11 @@ NUM_ENVS, NUM_STEPS = 1024, 32
 def main() -> None:
     """Trains as many seeds on each side as there are rounds, and prints the table."""
     parsed = options(__doc__, rounds=10)
-    peer = peer_python("rejax"), "peers/rejax_solving.py"
+    peer = Side("rejax", peer_python("rejax"), "peers/rejax_solving.py")
     sides = (
         Side("shoal", sys.executable, "own/solving.py"),
         Side("shoal, 2 devices", sys.executable, "own/solving.py", 2),
-        Side("rejax", *peer),
-        Side("rejax, Shoal's settings", *peer, same_backend=True),
+        *with_shoal_settings(peer),
     )
     workers = [Worker(side, NUM_ENVS, NUM_STEPS) for side in sides]
     try:

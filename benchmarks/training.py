@@ -10,7 +10,7 @@ and for the small workload a single thread. The last comparison of each workload
 
 import sys
 
-from harness import Side, compare, options, peer_python, report
+from harness import Side, compare_all, options, peer_python, report, with_shoal_settings
 
 WORKLOADS = ((1024, 32, 1), (1024, 32, 2), (4, 128, 1))  # environments, steps, devices of Shoal's
 
@@ -18,17 +18,13 @@ WORKLOADS = ((1024, 32, 1), (1024, 32, 2), (4, 128, 1))  # environments, steps, 
 def main() -> None:
     """Compares on each workload and prints the table."""
     parsed = options(__doc__)
-    peer = peer_python("rejax"), "peers/rejax_training.py"
-    sides = Side("rejax", *peer), Side("rejax, Shoal's settings", *peer, same_backend=True)
+    sides = with_shoal_settings(Side("rejax", peer_python("rejax"), "peers/rejax_training.py"))
     comparisons = []
     for num_envs, num_steps, devices in WORKLOADS:
         name = "shoal" if devices == 1 else f"shoal, {devices} devices"
         ours = Side(name, sys.executable, "own/training.py", devices)
-        sizes = num_envs, num_steps
         plain = ours._replace(name="shoal, plain forms", plain="1")
-        comparisons += [
-            compare(f"{num_envs} x {num_steps}", ours, side, *sizes, parsed) for side in (*sides, plain)
-        ]
+        comparisons += compare_all([(num_envs, num_steps)], ours, [*sides, plain], parsed)
     report(comparisons, parsed)
 
 

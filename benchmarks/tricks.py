@@ -1,7 +1,7 @@
 """What each trick for the compiler gains: `python benchmarks/tricks.py [--only NAME ...] [--together]`.
 
 Shoal's PPO with all tricks against the same with one of them in its plain form (`SHOAL_PLAIN=NAME`), alternately, on
-the workloads of `training.py` and `recurrent.py` that use it. A ratio of 1.03 means that an update
+the workloads of `training.py`, `recurrent.py` and `grid.py` that use it. A ratio of 1.03 means that an update
 takes 3% longer without the trick. With `--together` all that are named take their plain forms at once: several whose
 gains are too small to be measured alone.
 """
@@ -27,26 +27,22 @@ class Workload(NamedTuple):
 
 
 LARGE = Workload("own/training.py", 1024, 32)
-DEVICES = Workload("own/training.py", 1024, 32, 2)
 SMALL = Workload("own/training.py", 4, 128)
 RECURRENT = Workload("own/recurrent.py", 256, 16, 1, "MiniGrid-Empty-6x6")
+GRID = Workload("own/grid.py", 1024, 64, 1, "XLand-MiniGrid-R4-13x13")
 
 USED_BY = {
     "split_by_key": (SMALL, LARGE),
     "pack": (SMALL, LARGE),
-    "sum_over_devices": (DEVICES,),
     "chunked_gradient": (LARGE,),
-    "take_rows": (LARGE, SMALL),
-    "take_rows_of_each": (LARGE,),
-    "compute_gradient_once": (LARGE,),
-    "compute_once": (RECURRENT,),
+    "compute_once": (RECURRENT, GRID),
     "materialise": (LARGE, RECURRENT),
     "product": (LARGE,),
     "affine_of_few_rows": (SMALL,),
     "change_where": (LARGE, SMALL),
-    "change_in_groups": (LARGE, SMALL),
-    "with_batch_rule": (RECURRENT,),
-    "by_platform": (LARGE, RECURRENT),
+    "change_in_groups": (LARGE, SMALL, GRID),
+    "with_batch_rule": (RECURRENT, GRID),
+    "by_platform": (LARGE, RECURRENT, GRID),
     "apply_to_distinct": (RECURRENT,),
     "feature_major": (LARGE,),
     "unroll_cell": (RECURRENT,),
@@ -66,7 +62,7 @@ def main() -> None:
     comparisons = []
     for tricks in [names] if parsed.together else [[name] for name in names]:
         for load in dict.fromkeys(load for trick in tricks for load in USED_BY[trick]):
-            label = f"{load.num_envs} x {load.num_steps}{', 2 devices' if load.devices == 2 else ''}"
+            label = f"{load.num_envs} x {load.num_steps} {load.environment}"
             sides = load.side("all tricks"), load.side(f"without {', '.join(tricks)}", ",".join(tricks))
             comparisons.append(compare(label, *sides, load.num_envs, load.num_steps, parsed))
     report(comparisons, parsed)

@@ -29,10 +29,11 @@ def run_dir(tmp_path_factory):
 
 def test_the_listing_on_the_page_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (listing,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    listing = "\n".join(re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL))
     names = {"__name__": "listing"}
     exec(compile(listing.replace("40_000", "2_048"), str(PAGE), "exec"), names)
     assert names["actions"].shape == (2,)
+    assert np.shape(names["result"]["returns"][0]["matrix"]) == (1, 1)
     assert names["run"].summary["agents"] == {
         **{"count": 2, "team_return": "mean", "agent_steps_per_seed": 4096},
     }

@@ -45,7 +45,7 @@ def population(
     one_thread = machine.is_worth_one_thread(sizes.devices, 1, sizes.num_envs, sizes.num_steps)
     machine.prepare(sizes.devices, one_thread=one_thread)  # as `shoal train` does, before the backend starts
     environment, config = make(), config.resolved()
-    updates = 1_000_000  # what a schedule would divide by; nothing here is scheduled
+    updates = 1_000_000  # what a schedule divides by: it hardly moves while it is measured
     run = RunConfig(
         seeds=1,
         total_steps=updates * sizes.num_envs * sizes.num_steps,

@@ -20,6 +20,7 @@ from shoal.envs.registry import bounds_of, documentation, environments, make, pa
 from shoal.errors import SavingError, ShoalError
 from shoal.experiment import Experiment, decide, defaults
 from shoal.loading import environment_for, environment_of, load, policy_of
+from shoal.pairings import cross_play
 from shoal.runtime import collecting, limits, machine
 from shoal.runtime.acting import TrainedPolicy
 from shoal.runtime.collecting import RolloutResult
@@ -55,6 +56,7 @@ __all__ = [
     "check",
     "check_memory",
     "checkpoints",
+    "cross_play",
     "decide",
     "defaults",
     "describe_benchmark",

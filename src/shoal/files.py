@@ -51,7 +51,7 @@ def write_whole_file(
     Raises:
       ShoalError: it cannot be written.
     """
-    temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
+    temporary = path.parent / temporary_name(path.name, os.getpid())
     with report_os_errors(f"{path} cannot be written", needed):
         if "\0" in str(path):
             raise OSError(errno.EINVAL, "its name holds a NUL byte")
@@ -72,6 +72,11 @@ def write_whole_file(
         finally:
             with contextlib.suppress(OSError):  # the first failure is the one to report
                 temporary.unlink(missing_ok=True)
+
+
+def temporary_name(name: str, process: int | str) -> str:
+    """Name the file in which a process writes before it has its name; a killed process leaves it behind."""
+    return f".{name}.{process}.tmp"
 
 
 def link_new(temporary: Path, path: Path) -> None:

@@ -230,7 +230,7 @@ class Restoration:
 
     @property
     def source(self) -> str:
-        """Where the run goes on from."""
+        """The name of the state from which the run continues, for a message."""
         return "the checkpoint"
 
     @property
@@ -261,7 +261,7 @@ class Finished(NamedTuple):
 
     @property
     def source(self) -> str:
-        """Where the run goes on from."""
+        """The name of the state in memory from which the run continues, for a message."""
         return "memory"
 
     @property

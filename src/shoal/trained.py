@@ -1,4 +1,4 @@
-"""What is done with a trained policy: evaluation, and films."""
+"""Evaluation and films of trained policies."""
 
 import dataclasses
 import functools

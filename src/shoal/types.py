@@ -161,7 +161,7 @@ class Environment(Protocol):
 
     @property
     def team_return(self) -> str:
-        """What several agents' returns make together, which is the score: their "sum" or their "mean"."""
+        """The convention by which several agents' returns make the score: their "sum" or their "mean"."""
         ...
 
     @property
@@ -339,3 +339,7 @@ class Algorithm(NamedTuple):
     inherit: Callable[..., Learner] | None = None
     # inherit: (learner, saved) -> Learner: a new learner with what another run had learned. `saved` maps the names
     # of the leaves of that run's `learner.shared` to arrays. None: the algorithm cannot start from another run.
+    behaviour: Callable[[Learner, Clock], Policy] | None = None
+    # behaviour: (learner, clock) -> Policy: what acts while transitions are collected, where that is not the policy
+    # that is evaluated and saved, such as opponents of the past, or an epsilon-greedy policy of which only the greedy
+    # part is the result. `act` is given either. None: it is `policy`.

@@ -213,6 +213,10 @@ def test_a_config_is_taken_over_and_overridden(decide, trained):
         (["CartPol-v1"], "there is no environment 'CartPol-v1'; did you mean 'CartPole-v1'?"),
         (["CartPole-v1", "--algorithm", "pop"], "a2c, mappo, ppo, reinforce; did you mean 'ppo'?"),
         (["CartPole-v1", "--learing-rate", "1"], "no flag '--learing-rate'; did you mean '--learning-rate'?"),
+        (
+            ["CartPole-v1", "--network", "shoal.nets.joint:JointActorCritic", "--core", "gru"],
+            "no flag '--core'; it is a setting of the default network, which --network replaces",
+        ),
         (["CartPole-v1", "gravty=1"], "no parameter 'gravty'"),
         (["CartPole-v1", "Acrobot-v1"], "'Acrobot-v1' is one word too many"),
         (

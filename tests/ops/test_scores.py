@@ -73,3 +73,19 @@ def test_bad_input_is_named():
         scores.stratified_bootstrap_interval([])
     with pytest.raises(ValueError, match="confidence=95"):
         scores.stratified_bootstrap_interval([1.0, 2.0], confidence=95)
+
+
+def test_rows_and_columns_are_both_drawn():
+    """A column alone is the bootstrap over the rows; what a row has in common does not average out over columns."""
+    x = np.random.default_rng(0).normal(size=(10, 1))
+    repeated = np.repeat(x, 8, axis=1)
+    widths = [
+        np.subtract(*f(repeated, np.mean))
+        for f in (scores.crossed_bootstrap_interval, scores.stratified_bootstrap_interval)
+    ]
+    assert widths[0] / widths[1] == pytest.approx(np.sqrt(8), rel=0.1)
+    alone = np.subtract(*scores.stratified_bootstrap_interval(x, np.mean))
+    assert widths[0] == pytest.approx(alone, rel=0.05)
+    assert scores.crossed_bootstrap_interval([[3.0]]) == (3.0, 3.0)
+    with pytest.raises(ValueError, match=r"must be \[rows, columns\]"):
+        scores.crossed_bootstrap_interval(x[:, 0])

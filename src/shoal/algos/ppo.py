@@ -51,9 +51,6 @@ from shoal.types import (
     transitions,
 )
 from shoal.xla.chunked_gradients import chunked_gradient
-from shoal.xla.gathering import take_rows
-from shoal.xla.packing import sum_over_devices
-from shoal.xla.single_evaluation import compute_gradient_once
 
 
 class Shared(NamedTuple):
@@ -174,7 +171,7 @@ def update(
     in_loss = functools.partial(recompute.in_loss, config=config, axis=axis, moments=shared.value)
 
     def minibatch_step(rows: Rows, carry: GradientState, minibatch: Minibatch) -> tuple[GradientState, Array]:
-        batch = take_rows(rows, minibatch.rows)._replace(advantage=minibatch.advantage)
+        batch = jax.tree.map(lambda x: x[minibatch.rows], rows)._replace(advantage=minibatch.advantage)
         gradient = functools.partial(summed_gradient, config, merge, batch, shared.kl_coef, in_loss=in_loss)
         return gradient_step(config, axis, optimizer, gradient, carry, minibatch)
 
@@ -200,7 +197,7 @@ def update(
 
 
 class Prepared(NamedTuple):
-    """What an update is made from."""
+    """The rows of a rollout, and the state of the learner from which an update starts."""
 
     rows: Rows
     learner: Learner  # with the rollout's statistics in its normalisers
@@ -355,7 +352,7 @@ def gradient_step(
     update_actor = in_actor_epochs & ~carry.stopped
     sums = gradient_sum(carry.parts, update_actor)
     if axis:
-        sums = sum_over_devices(axis, sums)
+        sums = jax.lax.psum(sums, axis)
     gradient, means = jax.tree.map(lambda x: x / jnp.maximum(minibatch.weight, 1.0), sums)
     updates, opt_state = optimizer.update(gradient, carry.optimizer, carry.parts)
     parts = optax.apply_updates(carry.parts, updates)
@@ -408,10 +405,6 @@ def summed_loss(
     The ratio is always that to the policy that acted, whenever the advantages were computed (`advantages.vtrace`).
     """
     batch, distribution, value = minibatches.replay(network, batch)
-    # A rollout has no weight below 0, which the compiler does not know.
-    distribution, value = compute_gradient_once(
-        (distribution, value), batch.weight[(0,) * batch.weight.ndim] >= 0
-    )
     log_ratio = actions.log_prob(distribution, batch.raw_action) - batch.log_prob
     batch = in_loss(batch, log_ratio, value)
     entropy = actions.entropy(distribution)

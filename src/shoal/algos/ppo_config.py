@@ -9,7 +9,6 @@ from shoal import settings, trees
 from shoal.algos import checks
 from shoal.algos.acting import memories, networks
 from shoal.algos.agents.agents_config import AgentsConfig
-from shoal.algos.agents.independent import over_agents
 from shoal.algos.learning import optimisers
 from shoal.algos.learning.optimisers import OptimizerConfig
 from shoal.arguments import LARGEST_INDEX
@@ -150,8 +149,7 @@ class PPOConfig(settings.Nested):
         config = self.with_critic_defaults()
         if spec.num_agents == 1:
             return ppo(config, spec, axis)
-        view, sets = self.agents.view(spec, self.is_joint), self.agents.sets(spec)
-        return over_agents(lambda of_agent: ppo(config, of_agent, axis), view, sets, joint=self.is_joint)
+        return self.agents.algorithm(lambda of_agent: ppo(config, of_agent, axis), spec, self.is_joint)
 
     def resolved(self) -> "PPOConfig":
         """Makes explicit what is implied: switches that a setting turns on, and what depends on the machine.
@@ -205,7 +203,7 @@ class PPOConfig(settings.Nested):
         if spec.num_agents == 1:
             checks.check_ppo(config, spec, num_envs, num_steps)
             return
-        self.agents.validate(spec, self.is_joint)
+        self.agents.validate(spec, num_envs, self.is_joint)
         of_agent = self.agents.view(spec, self.is_joint).spec_of_agent
         for agents in self.agents.sets(spec).members:
             checks.check_ppo(config, of_agent, num_envs * (1 if self.is_joint else len(agents)), num_steps)

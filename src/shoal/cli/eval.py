@@ -23,6 +23,8 @@ class Settings:
         "render_episodes": (Needs("render", other_than=("",), such_as="out.gif"),),
         "sampled": (Needs("mode", ("run", "sampled")),),
         "which": (Needs("checkpoint", ("",)),),
+        "role": (Needs("against", other_than=("",), such_as="random"),),
+        **dict.fromkeys(("seed", "memory", "render", "plot"), (Needs("against", ("",)),)),
     }
 
     env: tuple[str, ...] = ()
@@ -53,6 +55,11 @@ class Settings:
     """Plots the return of each episode of a trial by its index into this PNG, and for a policy with memory
     also the return with the memory cleared at every episode.
     """
+    against: str = ""
+    """Plays with each policy against each of this run, in a world whose agents have several roles; or against random
+    actions (random), or a function (observation, key) -> action (module:name)."""
+    role: int = 0
+    """Lets the policies of RUN act for the agents of this role, and the others for all others (against)."""
     json: bool = False
     """Prints everything as JSON."""
 
@@ -63,6 +70,8 @@ def main(arguments: Sequence[str]) -> int:
     run = flags.require("run", "shoal eval runs/CartPole-v1-ppo-20260131-093000", "".join(words[:1]))
     environment, parameters = flags.parse_environment([*settings.env, *words[1:]])
     mode = "sampled" if settings.sampled else settings.mode
+    if settings.against:
+        return play_against(run, settings, environment, parameters, mode)
     with api.Activity() as activity:
         results = api.evaluate_run(
             run,
@@ -80,12 +89,35 @@ def main(arguments: Sequence[str]) -> int:
             tell=activity.describe,
             **parameters,
         )
-    print(
-        json.dumps(api.to_jsonable(results, not_finite=lambda _: None), indent=2, allow_nan=False)
-        if settings.json
-        else table(results)
-    )
+    print(as_json(results) if settings.json else table(results))
     return 0
+
+
+def play_against(
+    run: str, settings: Settings, environment: str, parameters: dict[str, Any], mode: str
+) -> int:
+    """Play against others, and print a matrix for each role."""
+    with api.Activity() as activity:
+        results = api.cross_play(
+            run,
+            settings.against,
+            environment or None,
+            role=settings.role,
+            which=settings.which,
+            checkpoint=settings.checkpoint or None,
+            episodes=settings.episodes,
+            seed=settings.episode_seed,
+            greedy=None if mode == "run" else mode == "greedy",
+            tell=activity.describe,
+            **parameters,
+        )
+    print(as_json(results) if settings.json else matrices(results))
+    return 0
+
+
+def as_json(results: dict[str, Any]) -> str:
+    """Format results as strict JSON, in which numbers that are not finite are null."""
+    return json.dumps(api.to_jsonable(results, not_finite=lambda _: None), indent=2, allow_nan=False)
 
 
 def table(results: dict[str, Any]) -> str:
@@ -105,6 +137,27 @@ def table(results: dict[str, Any]) -> str:
         lines.append(f"   IQM{results['iqm']:>11.2f}   [{low:.2f}, {high:.2f}]")
     lines += agent_lines(results)
     return "\n".join([*lines, *trial_lines(results["by_episode"]), *rendered_lines(results)])
+
+
+def matrices(results: dict[str, Any]) -> str:
+    """Format the returns of each role, a line for each seed of the first side and a column for each of the second."""
+    first, second = results["first"], results["second"]
+    lines = [
+        f"{results['environment']}, {results['mode']}, {results['episodes']} episodes of each pair",
+        f"rows: {_side(first)}; columns: {_side(second)}",
+    ]
+    for role, x in results["returns"].items():
+        low, high = x["interval"]
+        lines.append(f"return of role {role}, its agents' mean: IQM {x['iqm']:.2f}   [{low:.2f}, {high:.2f}]")
+        lines.append(f"{'seed':>6}" + "".join(f"{seed:>10}" for seed in second["seeds"]))
+        for seed, row in zip(first["seeds"], x["matrix"], strict=True):
+            lines.append(f"{seed:>6}" + "".join(f"{value:>10.2f}" for value in row))
+    return "\n".join(lines)
+
+
+def _side(side: dict[str, Any]) -> str:
+    which = f" ({side['which']})" if side["which"] else ""
+    return f"{side['name']}{which} as role {' and '.join(map(str, side['roles']))}"
 
 
 def agent_lines(results: dict[str, Any]) -> list[str]:

@@ -107,7 +107,8 @@ def parse(command: str, description: str, default: T, arguments: Sequence[str]) 
         if word.startswith("-"):
             flag = word.partition("=")[0]
             program = " ".join(command.split()[:2])
-            hint = nearest(flag, flag_names(default)) or f"; `{program} --help` lists them"
+            hint = _replaced_choice(flag, default) or nearest(flag, flag_names(default))
+            hint = hint or f"; `{program} --help` lists them"
             raise ShoalError(f"{program} has no flag {flag!r}{hint}.")
     given = {name: getattr(parsed, name) for name in given_names}
     own_names = {field.name for field in dataclasses.fields(default)}  # type: ignore[arg-type]
@@ -150,6 +151,15 @@ def given_fields(config: Any, arguments: Sequence[str]) -> set[str]:
 def _flag_of_word(word: str) -> str:
     """The flag that a word begins with, as it is listed: `--num-envs` for `--num_envs=3`; "" if it is none."""
     return word.partition("=")[0].replace("_", "-") if word.startswith("--") else ""
+
+
+def _replaced_choice(flag: str, default: Any) -> str:
+    """Say that a flag is a setting of what another flag replaced, such as a network's; "" if it is not."""
+    for field in dataclasses.fields(default):
+        config = getattr(default, field.name)
+        if settings.is_nested(config) and flag in flag_names(type(config)()):
+            return "; it is a setting of the default network, which --network replaces"
+    return ""
 
 
 def flag_names(config: Any) -> Iterator[str]:

@@ -91,7 +91,7 @@ class Wrapper:
 
     @property
     def team_return(self) -> str:
-        """What the agents' returns make together, "sum" or "mean"."""
+        """The convention by which the agents' returns make the team's, "sum" or "mean"."""
         return getattr(self.env, "team_return", "sum")
 
     @property

@@ -21,7 +21,7 @@ Array = jax.Array
 
 
 class AgentAttention(nnx.Module):
-    """What each agent is told by the others: one layer of attention with several heads (Vaswani et al. 2017).
+    """Messages between the agents: one layer of attention with several heads (Vaswani et al. 2017).
 
     Args:
       width: of the features of each agent, a multiple of `heads`.
@@ -36,13 +36,13 @@ class AgentAttention(nnx.Module):
         self.output = MLP(width, (), width, key=out_key)
 
     def __call__(self, features: Array, present: Array) -> Array:
-        """Features [..., A, width] and who takes part [..., A] -> what each is told, [..., A, width]."""
+        """Features [..., A, width] and who takes part [..., A] -> the messages that each receives, [..., A, width]."""
         split = self.projection(features).reshape(*features.shape[:-1], self.heads, 3, -1)
         query, key, value = (split[..., k, :] for k in range(3))
         logits = jnp.einsum("...ihd,...jhd->...hij", query, key) / math.sqrt(query.shape[-1])
         logits = jnp.where(present[..., None, None, :], logits, jnp.finfo(logits.dtype).min)
-        told = jnp.einsum("...hij,...jhd->...ihd", jax.nn.softmax(logits, axis=-1), value)
-        return self.output(told.reshape(features.shape))
+        messages = jnp.einsum("...hij,...jhd->...ihd", jax.nn.softmax(logits, axis=-1), value)
+        return self.output(messages.reshape(features.shape))
 
 
 class JointActorCritic(nnx.Module):
@@ -80,7 +80,7 @@ class JointActorCritic(nnx.Module):
         self.critic_mlp = MLP(width, sizes[-1:], 1, key=keys[4], **style)
 
     def features(self, observation: PyTree) -> Array:
-        """Observations with axes [..., A] -> [..., A, 2 width]: an agent's own features and what it is told."""
+        """Observations with axes [..., A] -> [..., A, 2 width]: each agent's features and messages."""
         own = self.torso(self.encoder(observation))
         present = observation[PRESENT][..., 0] > 0
         return jnp.concatenate([own, self.attention(own, present)], axis=-1)

@@ -70,16 +70,69 @@ def stratified_bootstrap_interval(
     scores = np.asarray(scores, np.float64)
     if scores.ndim not in (1, 2) or scores.size == 0:
         raise ValueError(f"scores has shape {list(scores.shape)}; it must be [seeds] or [seeds, tasks].")
+    columns = scores.reshape(len(scores), -1)
+
+    def draw(generator: np.random.Generator, count: int) -> np.ndarray:
+        indices = generator.integers(len(columns), size=(count, *columns.shape))
+        return np.take_along_axis(columns[None], indices, axis=1)
+
+    return _percentiles(draw, columns.size, statistic, confidence, repetitions, seed)
+
+
+def crossed_bootstrap_interval(
+    scores: np.ndarray,
+    statistic: Callable[..., np.ndarray | float] = iqm,
+    confidence: float = 0.95,
+    repetitions: int = 10_000,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """Confidence interval of a statistic of pairs: rows and columns are both drawn with replacement.
+
+    For scores of each of some runs with each of some others, of which those of one run are not independent. With one
+    column it is the bootstrap over the rows.
+
+    Args:
+      scores: one number a pair, [rows, columns].
+      statistic: as of `stratified_bootstrap_interval`.
+      confidence: share of the samples' statistics within the interval, in (0, 1).
+      repetitions: how many samples.
+      seed: of the sampling; the same scores and seed give the same interval.
+
+    Returns:
+      the lower and the upper end.
+
+    Raises:
+      ValueError: `scores` is empty or has other than two axes, or `confidence` is not in (0, 1).
+
+    Source: Owen 2007, "The pigeonhole bootstrap", Annals of Applied Statistics 1(2).
+    """
+    scores = np.asarray(scores, np.float64)
+    if scores.ndim != 2 or scores.size == 0:
+        raise ValueError(f"scores has shape {list(scores.shape)}; it must be [rows, columns].")
+
+    def draw(generator: np.random.Generator, count: int) -> np.ndarray:
+        rows, columns = (generator.integers(size, size=(count, size)) for size in scores.shape)
+        return scores[rows[:, :, None], columns[:, None, :]]
+
+    return _percentiles(draw, scores.size, statistic, confidence, repetitions, seed)
+
+
+def _percentiles(
+    draw: Callable[[np.random.Generator, int], np.ndarray],
+    size: int,
+    statistic: Callable[..., np.ndarray | float],
+    confidence: float,
+    repetitions: int,
+    seed: int,
+) -> tuple[float, float]:
+    """Percentiles of a statistic over samples of `size` scores each, which `draw` makes some at a time."""
     if not 0 < confidence < 1:
         raise ValueError(f"confidence={confidence} must lie between 0 and 1, as 0.95 does.")
     generator = np.random.default_rng(seed)
-    columns = scores.reshape(len(scores), -1)
     values = []
-    per_block = max(1, 1_000_000 // columns.size)  # bounds memory, whatever the number of tasks
+    per_block = max(1, 1_000_000 // size)  # bounds memory, whatever the number of tasks
     for start in range(0, repetitions, per_block):
-        count = min(per_block, repetitions - start)
-        indices = generator.integers(len(columns), size=(count, *columns.shape))
-        sample = np.take_along_axis(columns[None], indices, axis=1)
+        sample = draw(generator, min(per_block, repetitions - start))
         values.append(np.asarray(statistic(sample, axis=(1, 2))))
     tail = (1 - confidence) / 2
     low, high = np.quantile(np.concatenate(values), (tail, 1 - tail))

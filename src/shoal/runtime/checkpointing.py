@@ -26,6 +26,9 @@ from shoal.types import PyTree
 
 # The parts of a Run that are not saved: the directory's config makes them again, or they are empty between evaluations.
 NOT_SAVED = ("environment", "config", "total_updates", "evaluation")
+FIRST_PAUSE = (
+    2.0  # seconds before the first is written: imports for that would delay the first updates and their row
+)
 REST = 30  # the pause between two checkpoints is so many times what the last write took, at least
 ACTIVITIES = {
     "training": interruption.Phase.TRAINING,
@@ -126,7 +129,8 @@ class Supervisor:
         self._considered = max(self._scores, default=-1)  # the last evaluation that was looked at, in steps
         self._last_steps = max(self.checkpoints.steps(), default=-1)  # of the last checkpoint
         self._waiting: dict[int, tuple] = {}  # copies of evaluations that are to be written
-        self._first: tuple | None = None  # the copy from before the first update, until that is made
+        self._first: tuple | None = None  # the copy from before the first update, until it is written
+        self._first_time = self._next_time  # when that is written
         self.begins("saving")
 
     # ---- what the trainer calls
@@ -166,16 +170,16 @@ class Supervisor:
         if self._writer is None:
             return
         steps = history.updates * self.run.steps_per_update
-        self._write_first()
         if self._last_steps == -1:
-            # To begin to write takes a second of imports, for which the first update need not wait.
-            self._last_steps = steps
+            self._last_steps, self._first_time = steps, self._clock() + FIRST_PAUSE
             self._first = steps, copy_to_host(population), self._record(history, self.reporter.metrics.mark)
         if history.evaluated == history.updates and self._considered < steps:
             self._considered = steps
             self._keep_evaluation(population, history, steps)
-        if self._first is not None:
+        is_early = self._first is not None and self._clock() < self._first_time
+        if is_early and not self._waiting and not self._is_due(history, steps):
             return
+        self._write_first()
         if self._waiting and self.run.checkpoint_evals:
             self._write_waiting()
         elif self._is_due(history, steps):

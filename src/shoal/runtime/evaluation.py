@@ -265,9 +265,9 @@ def continue_evaluation(
     algorithm = run.config.algorithm(spec_of(run.environment))
     policy, is_done = subject.policy(run), jnp.bool_(True)
     evaluations = []
-    for greedy, begun in zip(MODES[settings.eval_mode], run.evaluation, strict=True):
-        until = jnp.minimum(begun.step + num_steps, settings.eval_max_steps)
-        evaluation = continue_episodes(run.environment, algorithm, policy, begun, until, greedy)
+    for greedy, running in zip(MODES[settings.eval_mode], run.evaluation, strict=True):
+        until = jnp.minimum(running.step + num_steps, settings.eval_max_steps)
+        evaluation = continue_episodes(run.environment, algorithm, policy, running, until, greedy)
         is_done &= ~is_running(evaluation, settings.eval_max_steps)
         evaluations.append(evaluation)
     results = [finished_results(run.environment, evaluation) for evaluation in evaluations]

@@ -1,7 +1,6 @@
 """The training loop: K updates of one run as one compiled loop."""
 
 import dataclasses
-import functools
 from typing import Any
 
 import jax
@@ -20,20 +19,9 @@ def start_training(
 ) -> Run:
     """Make a new run as `run.start` does, with the sums of its metrics at zero."""
     run = start(key, environment, config, total_updates, settings)
-    return dataclasses.replace(
-        run, metrics=jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), _metric_shapes(run))
-    )
-
-
-def _metric_shapes(run: Run) -> Metrics:
-    """Return the shapes of an update's metrics; those of the last kinds of runs are remembered."""
-    leaves, structure = jax.tree.flatten(run)
-    return _traced_shapes(structure, tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves))
-
-
-@functools.lru_cache(maxsize=8)  # tracing takes a third of a second, and a start is traced several times
-def _traced_shapes(structure: Any, shapes: tuple[jax.ShapeDtypeStruct, ...]) -> Metrics:
-    return jax.eval_shape(update_once, jax.tree.unflatten(structure, shapes))[1]
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), run)
+    metrics = jax.eval_shape(_update_traced_once, shapes)[1]
+    return dataclasses.replace(run, metrics=jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), metrics))
 
 
 def train(run: Run, num_updates: Array | int, begins_interval: Array | bool = True) -> tuple[Run, Metrics]:
@@ -57,7 +45,7 @@ def train(run: Run, num_updates: Array | int, begins_interval: Array | bool = Tr
 
     def body(run: Run) -> Run:
         metrics = run.metrics
-        run, new_metrics = update_once(run)
+        run, new_metrics = _update_traced_once(dataclasses.replace(run, metrics=()))
         return dataclasses.replace(run, metrics=jax.tree.map(jnp.add, metrics, new_metrics))
 
     metrics = jax.tree.map(lambda x: jnp.where(begins_interval, jnp.zeros_like(x), x), run.metrics)
@@ -70,6 +58,10 @@ def update_once(run: Run) -> tuple[Run, Metrics]:
     run, metrics, found = _update(run)
     fault = jnp.where(has_fault(found, run.settings.axis), run.updates, run.fault)
     return dataclasses.replace(run, fault=fault), metrics
+
+
+# Tracing an update takes half a second. The start of a run, its memory bound and its training share one trace.
+_update_traced_once = jax.jit(update_once, inline=True)
 
 
 def locate_fault(run: Run) -> tuple[Run, dict[str, tuple[Array, Array]]]:
@@ -86,7 +78,7 @@ def _update(run: Run) -> tuple[Run, Metrics, dict[str, Array]]:
     rollout_state, trajectory = rollout(
         batch_of(run.environment, settings),
         algorithm,
-        algorithm.policy(run.learner, clock),
+        (algorithm.behaviour or algorithm.policy)(run.learner, clock),
         RolloutState(
             run.state, run.timestep, run.memory, run.episodes, no_ended_episodes(run.environment.num_agents)
         ),

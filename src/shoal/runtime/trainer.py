@@ -19,7 +19,7 @@ from shoal.runtime.evaluation import Subject, begin_evaluation, continue_evaluat
 from shoal.runtime.faults import NOWHERE
 from shoal.runtime.loop import start_training, train, update_once
 from shoal.runtime.pieces import Pacer
-from shoal.runtime.run import Run, Settings
+from shoal.runtime.run import Run, Settings, start
 from shoal.types import Environment, Mean
 
 Numbers = dict[str, np.ndarray]  # one number per seed
@@ -291,10 +291,10 @@ def check_score(environment: Environment, config: Any, settings: Settings) -> No
 
 
 def member_shapes(environment: Environment, config: Any, settings: Settings) -> Run:
-    """Return the shapes of one member of a population before its first update, without computing anything."""
+    """Return the shapes of one member of a population before its first update, without the sums of its metrics."""
 
     def start_member(environment: Environment, config: Any) -> Run:
-        return start_training(jax.random.key(0), environment, config, 1, settings._replace(groups=1))
+        return start(jax.random.key(0), environment, config, 1, settings._replace(groups=1))
 
     return jax.eval_shape(start_member, trees.as_arrays(environment), trees.as_arrays(config))
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import jax
 from jax.flatten_util import ravel_pytree
 
 from shoal.xla.plain import uses_plain_form
@@ -47,26 +46,3 @@ def pack(leaves: tuple) -> tuple[Any, Callable[[Any], tuple]]:
 def pack_plain(leaves: tuple) -> tuple[tuple, Callable[[tuple], tuple]]:
     """Return the arrays: the plain form of `pack`."""
     return leaves, lambda leaves: leaves
-
-
-def sum_over_devices(axis: tuple[str, ...], tree: PyTree) -> PyTree:
-    """Sum arrays over the devices of an axis.
-
-        jax.lax.psum(tree, axis),   bit for bit
-
-    Small arrays are sent as one vector, so that the devices synchronise once; XLA on the CPU would synchronise them
-    for each array.
-
-    Gain: with the statistics of all minibatches computed in advance, two devices made 923 thousand steps/s instead of
-    798.
-    """
-    if uses_plain_form("sum_over_devices"):
-        return sum_over_devices_plain(axis, tree)
-    leaves, structure = jax.tree.flatten(tree)
-    packed, restore = pack(tuple(leaves))
-    return jax.tree.unflatten(structure, restore(jax.lax.psum(packed, axis)))
-
-
-def sum_over_devices_plain(axis: tuple[str, ...], tree: PyTree) -> PyTree:
-    """Compute `jax.lax.psum(tree, axis)`: the plain form of `sum_over_devices`."""
-    return jax.lax.psum(tree, axis)

@@ -1,6 +1,7 @@
 """Several agents trained by PPO: absent agents count for nothing, and each rule of one agent holds for each."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +12,14 @@ from tiny_worlds import assert_equal, populate, values
 from shoal import streams
 from shoal.algos.agents.agents_config import AgentsConfig
 from shoal.algos.agents.independent import Sets
-from shoal.algos.ppo import PPOConfig, prepare
-from shoal.envs import Wrapper, environment
+from shoal.algos.ppo import PPOConfig, ppo, prepare
+from shoal.envs import Wrapper, environment, make
 from shoal.envs.team_probe import ALIVE, STEPS, TeamProbe
 from shoal.errors import ShoalError
+from shoal.runtime import loop, team
 from shoal.runtime.evaluation import play_episodes
+from shoal.runtime.run import Settings
+from shoal.runtime.trainer import member_shapes
 from shoal.settings import with_choices, with_settings
 from shoal.spaces import Box, Discrete, MultiDiscrete
 from shoal.types import Clock, Keys, Learner, restart, spec_of, transition
@@ -352,3 +356,25 @@ def test_sets_split_and_join():
     np.testing.assert_array_equal(parts[0], [[2, 0], [5, 3]])
     np.testing.assert_array_equal(sets.join(parts, 1), x)
     assert dataclasses.is_dataclass(AgentsConfig())
+
+
+def test_one_agent_costs_nothing(monkeypatch):
+    """Its program is the one that PPO and the runtime make where they do not know of several agents."""
+
+    def program():
+        config = config_of()
+        run = member_shapes(make("CartPole-v1"), config, Settings(num_envs=4, num_steps=8))
+        return str(jax.make_jaxpr(functools.partial(loop.update_once))(run))  # traced anew each time
+
+    def no_agents(*arguments, **keywords):
+        raise AssertionError("one agent needs this")
+
+    expected = program()
+    monkeypatch.setattr(
+        PPOConfig, "algorithm", lambda self, spec, axis=(): ppo(self.with_critic_defaults(), spec, axis)
+    )
+    monkeypatch.setattr(team, "counted_reward", lambda timestep, before: timestep.reward)
+    monkeypatch.setattr(team, "of_team", lambda environment, x: x)
+    for name in ("fold", "unfold", "as_streams", "trajectory_of_streams", "fold_trajectory"):
+        monkeypatch.setattr(streams, name, no_agents)
+    assert program() == expected

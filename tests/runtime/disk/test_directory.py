@@ -366,6 +366,38 @@ def test_what_cannot_be_opened_is_one_sentence(tmp_path, place):
         RunDirectory.open(place(tmp_path))
 
 
+def test_a_process_killed_before_it_had_made_its_run_is_in_nobodys_way(tmp_path):
+    """Its temporary files do not keep the same command from beginning anew, and are removed by it."""
+    path = tmp_path / "run"
+    program = textwrap.dedent("""
+        import os, sys
+        from shoal import files
+        from shoal.runtime.disk import vacancy
+        from shoal.runtime.disk.directory import RunDirectory
+        die = lambda *arguments, **keywords: os.kill(os.getpid(), 9)
+        if sys.argv[2] == "probe":
+            vacancy.Path.unlink = die
+        else:
+            files.link_new = die
+        RunDirectory.create(sys.argv[1], "x", "y", {})
+    """)
+    path.mkdir()
+    for instant in ("probe", "config"):
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(path), instant], capture_output=True, check=False
+        )
+        assert done.returncode == -9, done.stderr
+        assert [x.name.split(".")[1] for x in path.iterdir()] == [instant], "killed at another instant"
+        RunDirectory.check(path)
+        (path / "notes").touch()
+        with pytest.raises(ShoalError, match="is not empty and holds no run"):
+            RunDirectory.check(path)
+        (path / "notes").unlink()
+        RunDirectory.create(path, "x", "y", {})
+        assert [x.name for x in path.iterdir()] == ["config.json"]
+        (path / "config.json").unlink()
+
+
 def test_checking_leaves_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for path in (None, tmp_path / "a" / "b", tmp_path):

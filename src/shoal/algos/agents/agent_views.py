@@ -1,4 +1,4 @@
-"""What one of several agents is shown, and what its critic is: a spec of one agent, and time-steps of it."""
+"""The inputs of one of several agents and of its critic: a spec of one agent, and time-steps of it."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple

@@ -1,24 +1,35 @@
 """The settings of several agents: what they share, and what they and their critics are shown."""
 
+from collections.abc import Callable
 from typing import ClassVar, Literal
 
 from shoal import trees
 from shoal.algos.agents.agent_views import View
-from shoal.algos.agents.independent import Sets
+from shoal.algos.agents.independent import Sets, over_agents
+from shoal.algos.agents.opponents import Opponents, against_past, taking_over_latest
+from shoal.arguments import LARGEST_INDEX
 from shoal.errors import ShoalError
 from shoal.needs import Needs, Table
-from shoal.types import EnvSpec
+from shoal.trees import parameter
+from shoal.types import Algorithm, EnvSpec
 
 _SEVERAL = Needs("num_agents", other_than=(1,), such_as=3)
+_PAST = Needs("opponent", ("past",))
 
 
 @trees.struct
 class AgentsConfig:
     """The settings of several agents in one world; without effect where there is one."""
 
-    needs: ClassVar[Table] = dict.fromkeys(("parameters", "agent_id", "critic_input"), (_SEVERAL,))
+    needs: ClassVar[Table] = {
+        **dict.fromkeys(("parameters", "agent_id", "critic_input", "opponent"), (_SEVERAL,)),
+        **dict.fromkeys(("opponent_share", "opponent_pool", "opponent_every"), (_PAST,)),
+    }
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        "several agents": ("parameters", "agent_id", "critic_input"),
+        "several agents": (
+            *("parameters", "agent_id", "critic_input"),
+            *("opponent", "opponent_share", "opponent_pool", "opponent_every"),
+        ),
     }
 
     parameters: Literal["shared", "agent", "role"] = "shared"
@@ -28,6 +39,26 @@ class AgentsConfig:
     critic_input: Literal["own", "state", "everybody", "state_and_own"] = "own"
     """Shows the critic the agent's own observation, the state of the world, the observations of all agents, or the
     state with the agent's own observation and number."""
+    opponent: Literal["latest", "past"] = "latest"
+    """Lets all agents meet the others' latest policies (latest), or in a share of the worlds earlier ones (past,
+    with parameters role or agent)."""
+    opponent_share: float = parameter(0.5, above=0.0, high=1.0, static=True)
+    """Lets one set of agents learn against earlier policies in this share of the worlds (opponent past)."""
+    opponent_pool: int = parameter(8, low=1, high=LARGEST_INDEX)
+    """Keeps this many earlier policies of each set of agents, a uniform sample of all (opponent past)."""
+    opponent_every: int = parameter(10, low=1, high=LARGEST_INDEX)
+    """Adds the latest policies to the earlier ones after each so many updates, in place of some (opponent past)."""
+
+    def algorithm(
+        self, make: Callable[[EnvSpec], Algorithm], spec: EnvSpec, is_joint: bool = False
+    ) -> Algorithm:
+        """Make the algorithm of all agents of a world from that of one; `make` is given the spec of one."""
+        view, sets = self.view(spec, is_joint), self.sets(spec)
+        if self.opponent == "latest":
+            return taking_over_latest(over_agents(make, view, sets, joint=is_joint))
+        opponents = self._opponents(spec)
+        algorithm = taking_over_latest(over_agents(make, view, sets, learns=opponents.learns))
+        return against_past(algorithm, opponents)
 
     def view(self, spec: EnvSpec, is_joint: bool = False) -> View:
         """Return what the agents of a world and their critics are shown, one by one or at once."""
@@ -43,11 +74,15 @@ class AgentsConfig:
         roles = spec.roles or (0,) * spec.num_agents
         return Sets(tuple(tuple(k for k in agents if roles[k] == role) for role in sorted(set(roles))))
 
-    def validate(self, spec: EnvSpec, is_joint: bool = False) -> None:
-        """Require that the settings fit the world, and a network that is shown all agents at once.
+    def _opponents(self, spec: EnvSpec) -> Opponents:
+        return Opponents(self.sets(spec), self.opponent_share, self.opponent_pool, self.opponent_every)
+
+    def validate(self, spec: EnvSpec, num_envs: int, is_joint: bool = False) -> None:
+        """Require that the settings fit the world, their number, and a network that is shown all agents at once.
 
         Raises:
-          ShoalError: the roles do not cover all agents, there are none, or the critic is to be shown what is not there.
+          ShoalError: the roles do not cover all agents, there are none, the critic is to be shown what is not there, or
+            nobody or too few worlds are there to learn against earlier policies.
         """
         if is_joint and (self.parameters != "shared" or self.critic_input != "own"):
             raise ShoalError(
@@ -64,3 +99,11 @@ class AgentsConfig:
                 "not; parameters='agent' gives each agent its own."
             )
         self.view(spec, is_joint).check()
+        if self.opponent == "past":
+            if self.parameters == "shared":
+                others = "role" if len(set(spec.roles)) > 1 else "agent"
+                raise ShoalError(
+                    "opponent='past' needs agents with parameters of their own, and with parameters='shared' all have "
+                    f"the same; parameters={others!r} works."
+                )
+            self._opponents(spec).worlds(num_envs)

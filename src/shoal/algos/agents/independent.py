@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from shoal import streams
 from shoal.algos.agents.agent_views import View
@@ -46,6 +47,11 @@ class Sets(NamedTuple):
         """Whether all agents share their parameters; then there is no axis of sets anywhere."""
         return len(self.members) == 1
 
+    @property
+    def sizes(self) -> list[int]:
+        """The number of agents of each set."""
+        return [len(agents) for agents in self.members]
+
     def split(self, tree: PyTree, axis: int) -> list[PyTree]:
         """Return of what all agents have that of each set; `axis` is that of the agents."""
         if self.is_one:
@@ -75,13 +81,39 @@ class Sets(NamedTuple):
         parts = tuple(parts)
         return parts[0] if self.is_one else parts
 
+    def named_parts(self, saved: Mapping[str, Array]) -> list[Mapping[str, Array]]:
+        """Return of saved arrays, by name, those of each set.
+
+        Raises:
+          ShoalError: they are of another number of sets.
+        """
+        if self.is_one:
+            return [saved]
+        numbers = [str(k) for k in range(len(self.members))]
+        prefixes = {name.split("/", 1)[0] for name in saved}
+        if prefixes != set(numbers):
+            raise ShoalError(
+                f"parameters of {len(numbers)} sets of agents cannot be taken over from a run that has "
+                f"{len(prefixes) if all(x.isdigit() for x in prefixes) else 1}; parameters='shared' takes over those "
+                "of any number of agents."
+            )
+        return [
+            {name.removeprefix(f"{k}/"): x for name, x in saved.items() if name.startswith(f"{k}/")}
+            for k in numbers
+        ]
+
     def keys(self, key: Array) -> list[Array]:
         """Return a key for each set."""
         return [key] if self.is_one else [jax.random.fold_in(key, k) for k in range(len(self.members))]
 
 
 def over_agents(
-    make: Callable[[EnvSpec], Algorithm], view: View, sets: Sets, *, joint: bool = False
+    make: Callable[[EnvSpec], Algorithm],
+    view: View,
+    sets: Sets,
+    *,
+    joint: bool = False,
+    learns: Callable[[int], np.ndarray] | None = None,
 ) -> Algorithm:
     """Make an algorithm for several agents of one for a single agent.
 
@@ -92,95 +124,117 @@ def over_agents(
         advantages, is computed over the agents of a set.
       joint: whether the algorithm is given the agents of a world along an axis of their own, [N, A]. Its `init` is then
         given the shape (N, A) in place of N.
+      learns: (N) -> which agents of which worlds are learned from, [N, A]; None for all.
     """
     algorithm = make(view.spec_of_agent)
-    sizes = [len(agents) for agents in sets.members]
-    take_over: Any = algorithm.inherit
+    parts = _OfAgents(algorithm, view, sets, joint, learns)
+    inherit = parts.inherit if algorithm.inherit else None
+    return Algorithm(parts.init, parts.memory, parts.policy, parts.act, parts.update, inherit)
 
-    def fold(tree: PyTree) -> PyTree:
-        return tree if joint else streams.fold(tree)
 
-    def unfold(tree: PyTree, size: int) -> PyTree:
-        return tree if joint else streams.unfold(tree, size)
+class _OfAgents(NamedTuple):
+    """The functions of the algorithm for several agents; the fields are the arguments of `over_agents`."""
 
-    def init(key: Array, num_envs: int) -> Learner:
+    algorithm: Algorithm  # for one agent
+    view: View
+    sets: Sets
+    joint: bool
+    learns: Callable[[int], np.ndarray] | None
+
+    def init(self, key: Array, num_envs: int) -> Learner:
         learners = [
-            algorithm.init(own_key, (num_envs, size) if joint else num_envs * size)
-            for own_key, size in zip(sets.keys(key), sizes, strict=True)
+            self.algorithm.init(own_key, (num_envs, size) if self.joint else num_envs * size)
+            for own_key, size in zip(self.sets.keys(key), self.sets.sizes, strict=True)
         ]
-        return _joined(learners)
+        return self._joined(learners)
 
-    def memory(batch_shape: tuple[int, ...]) -> PyTree:
-        shapes = [(*batch_shape, size) for size in sizes]
-        memories = tuple(algorithm.memory(shape) for shape in shapes)
+    def memory(self, batch_shape: tuple[int, ...]) -> PyTree:
+        shapes = [(*batch_shape, size) for size in self.sets.sizes]
+        memories = tuple(self.algorithm.memory(shape) for shape in shapes)
         if not jax.tree.leaves(memories):
             return ()
-        return Memory(memories, jnp.zeros((*batch_shape, sum(sizes)), bool))
+        return Memory(memories, jnp.zeros((*batch_shape, sum(self.sets.sizes)), bool))
 
-    def policy(learner: Learner, clock: Clock) -> PyTree:
-        return sets.all(algorithm.policy(part, clock) for part in _split(learner))
+    def policy(self, learner: Learner, clock: Clock) -> PyTree:
+        return self.sets.all(self.algorithm.policy(part, clock) for part in self._split(learner))
 
     def act(
-        policy: PyTree, memory: PyTree, timestep: TimeStep, key: Array, *, greedy: bool = False
+        self, policy: PyTree, memory: PyTree, timestep: TimeStep, key: Array, *, greedy: bool = False
     ) -> tuple[PyTree, PyTree, PyTree]:
-        memories, absents = _parts(memory)
+        memories, absents = self._parts(memory)
+        timesteps = self.sets.timesteps(self.view.of_actors(timestep))
+        arguments = self.sets.each(policy), memories, absents, timesteps, self.sets.keys(key), self.sets.sizes
         results = []
-        arguments = (sets.each(policy), memories, absents, sets.timesteps(view.of_actors(timestep)))
-        for part, own, absent, timesteps, own_key in zip(*arguments, sets.keys(key), strict=True):
-            of_streams = fold(streams.as_streams(timesteps, absent))
-            results.append(algorithm.act(part, fold(own), of_streams, own_key, greedy=greedy))
-        unfolded = [unfold(result, size) for result, size in zip(results, sizes, strict=True)]
-        memories, actions, extras = zip(*unfolded, strict=True)
+        for part, own, absent, own_steps, own_key, size in zip(*arguments, strict=True):
+            of_streams = self._fold(streams.as_streams(own_steps, absent))
+            result = self.algorithm.act(part, self._fold(own), of_streams, own_key, greedy=greedy)
+            results.append(self._unfold(result, size))
+        memories, actions, extras = zip(*results, strict=True)
         after = Memory(memories, ~streams.alive_of(timestep)) if jax.tree.leaves(memories) else ()
-        return after, sets.join(actions, 1), extras
+        return after, self.sets.join(actions, 1), extras
 
     def update(
-        learner: Learner, trajectory: Trajectory, keys: Keys, clock: Clock
+        self, learner: Learner, trajectory: Trajectory, keys: Keys, clock: Clock
     ) -> tuple[Learner, Metrics, Checks]:
-        memories, absents = _parts(trajectory.memory)
-        timesteps = sets.timesteps(view.of_critics(trajectory.timesteps))
-        actions = sets.split(trajectory.actions, 2)
-        own_keys = [Keys(*pair) for pair in zip(sets.keys(keys.shared), sets.keys(keys.local), strict=True)]
+        own_keys = map(Keys, self.sets.keys(keys.shared), self.sets.keys(keys.local))
         learners, metrics, checks = [], [], []
-        for k, part in enumerate(_split(learner)):
-            own = Trajectory(timesteps[k], actions[k], trajectory.extras[k], memories[k])
-            of_streams = streams.trajectory_of_streams(own, absents[k])
-            of_streams = of_streams if joint else streams.fold_trajectory(of_streams)
-            result = algorithm.update(part, of_streams, own_keys[k], clock)
+        for part, own, key in zip(
+            self._split(learner), self._trajectories(trajectory), own_keys, strict=True
+        ):
+            result = self.algorithm.update(part, own, key, clock)
             learners.append(result[0])
             metrics.append(result[1])
             checks.append(result[2] if len(result) == 3 else {})
-        total: Any = metrics[0] if sets.is_one else jax.tree.map(lambda *xs: sum(xs), *metrics)
-        found: Any = checks[0] if sets.is_one else jax.tree.map(lambda *xs: jnp.any(jnp.stack(xs)), *checks)
-        return _joined(learners), total, found
+        is_one = self.sets.is_one
+        total: Any = metrics[0] if is_one else jax.tree.map(lambda *xs: sum(xs), *metrics)
+        found: Any = checks[0] if is_one else jax.tree.map(lambda *xs: jnp.any(jnp.stack(xs)), *checks)
+        return self._joined(learners), total, found
 
-    def inherit(learner: Learner, saved: Mapping[str, Array]) -> Learner:
-        if sets.is_one:
-            return _joined([take_over(part, saved) for part in _split(learner)])
-        prefixes = {name.split("/", 1)[0] for name in saved}
-        if prefixes != {str(k) for k in range(len(sizes))}:
-            raise ShoalError(
-                f"parameters of {len(sizes)} sets of agents cannot be taken over from a run that has "
-                f"{len(prefixes) if all(x.isdigit() for x in prefixes) else 1}; parameters='shared' takes over those "
-                "of any number of agents."
-            )
-        parts = [
-            {name.split("/", 1)[1]: x for name, x in saved.items() if name.startswith(f"{k}/")}
-            for k in range(len(sizes))
-        ]
-        return _joined([take_over(*pair) for pair in zip(_split(learner), parts, strict=True)])
+    def inherit(self, learner: Learner, saved: Mapping[str, Array]) -> Learner:
+        take_over: Any = self.algorithm.inherit
+        pairs = zip(self._split(learner), self.sets.named_parts(saved), strict=True)
+        return self._joined([take_over(*pair) for pair in pairs])
 
-    def _split(learner: Learner) -> list[Learner]:
-        shared, local = sets.each(learner.shared), sets.each(learner.local)
-        return [Learner(x, fold(y)) for x, y in zip(shared, local, strict=True)]
+    def _trajectories(self, trajectory: Trajectory) -> list[Trajectory]:
+        """Return the trajectory of each set's agents, as that of streams."""
+        trajectory = trajectory._replace(timesteps=self.view.of_critics(trajectory.timesteps))
+        if self.learns is not None:
+            learns = jnp.asarray(self.learns(trajectory.timesteps.last.shape[1]))
+            trajectory = _without_others(trajectory, learns)
+        memories, absents = self._parts(trajectory.memory)
+        timesteps, actions = self.sets.timesteps(trajectory.timesteps), self.sets.split(trajectory.actions, 2)
+        own = map(Trajectory, timesteps, actions, trajectory.extras, memories)
+        of_streams = [streams.trajectory_of_streams(*pair) for pair in zip(own, absents, strict=True)]
+        return of_streams if self.joint else [streams.fold_trajectory(x) for x in of_streams]
 
-    def _joined(learners: Sequence[Learner]) -> Learner:
-        local = [unfold(x.local, size) for x, size in zip(learners, sizes, strict=True)]
-        return Learner(sets.all(x.shared for x in learners), sets.all(local))
+    def _fold(self, tree: PyTree) -> PyTree:
+        return tree if self.joint else streams.fold(tree)
 
-    def _parts(memory: PyTree) -> tuple[Sequence[PyTree], Sequence[Array | None]]:
+    def _unfold(self, tree: PyTree, size: int) -> PyTree:
+        return tree if self.joint else streams.unfold(tree, size)
+
+    def _split(self, learner: Learner) -> list[Learner]:
+        shared, local = self.sets.each(learner.shared), self.sets.each(learner.local)
+        return [Learner(x, self._fold(y)) for x, y in zip(shared, local, strict=True)]
+
+    def _joined(self, learners: Sequence[Learner]) -> Learner:
+        local = [self._unfold(x.local, size) for x, size in zip(learners, self.sets.sizes, strict=True)]
+        return Learner(self.sets.all(x.shared for x in learners), self.sets.all(local))
+
+    def _parts(self, memory: PyTree) -> tuple[Sequence[PyTree], Sequence[Array | None]]:
         if not isinstance(memory, Memory):
-            return ((),) * len(sizes), (None,) * len(sizes)
-        return memory.sets, sets.split(memory.absent, 1)
+            return ((),) * len(self.sets.sizes), (None,) * len(self.sets.sizes)
+        return memory.sets, self.sets.split(memory.absent, 1)
 
-    return Algorithm(init, memory, policy, act, update, inherit if algorithm.inherit else None)
+
+def _without_others(trajectory: Trajectory, learns: Array) -> Trajectory:
+    """Let agents that are not learned from, [N, A], take no part at any step, after the critics were shown all.
+
+    Their discount is 0, so that no value is bootstrapped from what they observed.
+    """
+    timesteps, memory = trajectory.timesteps, trajectory.memory
+    alive = streams.alive_of(timesteps) & learns
+    discount = jnp.where(learns, timesteps.discount, 0.0)
+    if isinstance(memory, Memory):
+        memory = memory._replace(absent=memory.absent | ~learns)
+    return trajectory._replace(timesteps=timesteps._replace(alive=alive, discount=discount), memory=memory)

@@ -19,7 +19,7 @@ from shoal.types import Array
 
 
 class ReturnInputs(NamedTuple):
-    """What returns are computed from beside values, of each transition, [T, N]."""
+    """The inputs of returns beside the values, of each transition, [T, N]."""
 
     reward: Array  # divided as configured
     discount: Array  # gamma times the environment's

@@ -19,7 +19,6 @@ from shoal.nets.memory import sequences
 from shoal.nets.memory.sequences import NetworkInputs
 from shoal.ops import permutations, statistics
 from shoal.types import Array, PyTree
-from shoal.xla.gathering import take_rows_of_each
 
 
 class ChunkStart(NamedTuple):
@@ -142,7 +141,7 @@ def with_statistics(config: Any, axis: tuple[str, ...], rows: Rows, index: Array
 
     Their statistics are taken here for all at once, so that devices need not wait for each other at every step.
     """
-    advantage, weight = take_rows_of_each((rows.advantage, rows.weight), index)
+    advantage, weight = jax.tree.map(lambda x: x[index], (rows.advantage, rows.weight))
     if config.norm_adv == "minibatch":
         standardise = jax.vmap(functools.partial(statistics.standardise, axis_name=axis))
         advantage = jax.tree.map(lambda x: standardise(x, weight), advantage)  # () where the loss computes it

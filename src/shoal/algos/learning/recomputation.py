@@ -1,4 +1,4 @@
-"""How often advantages and targets are computed: once for a rollout, anew for each epoch, or for each minibatch.
+"""Advantages and targets, computed once for a rollout, anew for each epoch, or for each minibatch.
 
 PPO computes them once, with the parameters that acted. Computed again with the current parameters they follow the
 critic (Andrychowicz et al. 2021, "What Matters for On-Policy Deep Actor-Critic Methods?", section 3.5), and V-trace has
@@ -25,7 +25,7 @@ from shoal.types import Array, PyTree
 
 
 class Rollout(NamedTuple):
-    """What values, ratios and returns of a rollout are computed from."""
+    """A rollout, as the inputs of its values, ratios and returns."""
 
     inputs: NetworkInputs  # of the network at all T+1 steps, [T+1, N, ...]
     memories: Memories  # from before the first of them, [N, ...]

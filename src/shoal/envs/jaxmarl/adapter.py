@@ -28,7 +28,7 @@ SUMMARIES = {
 
 
 class Facts(NamedTuple):
-    """What one of JaxMARL's objects is like: read once, by tracing a reset and a step."""
+    """The properties of one of JaxMARL's objects, read once by tracing a reset and a step."""
 
     world: Any
     agents: tuple[Any, ...]  # their names, which STORM has as numbers

@@ -1,4 +1,4 @@
-"""What the end of a JaxMARL episode is: the game's own, or a time limit; and which agents end before their world.
+"""The ends of JaxMARL's episodes: the game's own, or a time limit; and which agents end before their world.
 
 JaxMARL has one flag for both, `done`. Here each family has a rule, read from its code (version 0.2.0):
 
@@ -36,7 +36,7 @@ class Ends(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """How to read the ends of a family."""
+    """The rule by which the ends of a family are read."""
 
     ends: Callable[[Step], Ends]
     ends_agents: Callable[[Any], bool] = lambda world: False  # whether agents end before their world

@@ -1,4 +1,4 @@
-"""What all particle worlds have in common: time-steps, spaces and the observation of the whole world."""
+"""The common part of all particle worlds: time-steps, spaces and the observation of the whole world."""
 
 import abc
 from collections.abc import Mapping

@@ -169,5 +169,5 @@ class Tag(ParticleWorld):
 
 def leaving_penalty(x: Array) -> Array:
     """Return what a prey pays for a coordinate of magnitude x: 0 within the field, up to 10 far outside."""
-    near = jnp.where(x < EDGE, 0.0, PENALTY_SLOPE * (x - EDGE))
-    return jnp.where(x < particles.FIELD, near, jnp.minimum(jnp.exp(2 * x - 2), MAX_PENALTY))
+    penalty_of_edge = jnp.where(x < EDGE, 0.0, PENALTY_SLOPE * (x - EDGE))
+    return jnp.where(x < particles.FIELD, penalty_of_edge, jnp.minimum(jnp.exp(2 * x - 2), MAX_PENALTY))

@@ -287,7 +287,7 @@ class Checkpoints:
             self._delete(steps, self._hidden(steps, "old"))
 
     def _recover(self, steps: int) -> None:
-        """Complete or undo what was begun with one checkpoint.
+        """Complete or undo what was started with one checkpoint.
 
         Raises:
           OSError, ShoalError: that is not possible.

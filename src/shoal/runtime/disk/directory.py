@@ -98,6 +98,9 @@ class RunDirectory:
             vacancy.remove_empty(directory.created_directories)
             vacancy.check_no_run(directory.path, CONFIG)  # another process may have been faster
             raise
+        for leftover in vacancy.leftovers(directory.path, CONFIG):
+            with contextlib.suppress(OSError):
+                leftover.unlink(missing_ok=True)
         return directory
 
     def discard(self) -> None:

@@ -98,7 +98,7 @@ class Lock:
     def lost(self) -> bool:
         """Whether the lock was found removed or another process's while it was held; nothing must be written then.
 
-        This is what the last look at the file told, at most `TOUCH_SECONDS + LOOK_SECONDS` ago unless the disk hangs;
+        As the file was at the last look, at most `TOUCH_SECONDS + LOOK_SECONDS` ago unless the disk hangs;
         it reads no file.
         """
         return self._lost

@@ -8,9 +8,10 @@ import time
 from pathlib import Path
 
 from shoal.errors import ShoalError
-from shoal.files import free_bytes, report_os_errors
+from shoal.files import free_bytes, report_os_errors, temporary_name
 
 RUNS_DIR = Path("runs")  # the parent of the directories of runs without `run_dir`
+PROBE = ".probe.{}"  # with the number of the process
 
 
 def check_vacant(path: Path, marker: str | None, needed: int = 0) -> None:
@@ -18,8 +19,8 @@ def check_vacant(path: Path, marker: str | None, needed: int = 0) -> None:
 
     Args:
       path: the directory.
-      marker: the file that identifies a run, which must not exist, nor any other file; None for a directory
-        that may hold other files.
+      marker: the file that identifies a run, which must not exist, nor any other file but `leftovers`; None for a
+        directory that may hold other files.
       needed: the least number of bytes that will be written.
     Raises:
       ShoalError: it cannot be made or written to, or holds files already.
@@ -27,7 +28,7 @@ def check_vacant(path: Path, marker: str | None, needed: int = 0) -> None:
     if marker:
         check_no_run(path, marker)
     with report_os_errors(f"run directory {str(path)!r} cannot be written to"):
-        if marker and path.is_dir() and any(path.iterdir()):
+        if marker and path.is_dir() and set(path.iterdir()) - set(leftovers(path, marker)):
             raise ShoalError(f"run directory {str(path)!r} is not empty and holds no run; name a new one.")
         existing = _nearest_existing(path)
         _probe_write(existing)
@@ -37,6 +38,11 @@ def check_vacant(path: Path, marker: str | None, needed: int = 0) -> None:
             f"run directory {str(path)!r} has too little space: the policies of the run take {needed:,} bytes, "
             f"and {available:,} are free."
         )
+
+
+def leftovers(path: Path, marker: str) -> list[Path]:
+    """List the temporary files of processes that were killed before they had made their run."""
+    return [*path.glob(temporary_name(marker, "*")), *path.glob(PROBE.format("*"))]
 
 
 def check_no_run(path: Path, marker: str) -> None:
@@ -144,7 +150,7 @@ def _nearest_existing(path: Path) -> Path:
 
 def _probe_write(directory: Path) -> None:
     """Write a byte into a directory; permission bits are not enough, since a file system may be read-only or full."""
-    probe = directory / f".probe.{os.getpid()}"
+    probe = directory / PROBE.format(os.getpid())
     try:
         with open(probe, "wb", buffering=0) as file:
             file.write(b"\0")
