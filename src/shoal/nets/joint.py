@@ -4,13 +4,13 @@ The agents are the axis before the last of its observations, [..., A, features];
 their order means nothing, unless their observations tell it.
 """
 
-import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from shoal.nets.attention import AgentAttention
 from shoal.nets.encoders import DEFAULT_LAYERS, Encoder, EncoderLayers
 from shoal.nets.heads import head_for
 from shoal.nets.mlp import MLP
@@ -18,31 +18,6 @@ from shoal.streams import PRESENT
 from shoal.types import EnvSpec, PyTree
 
 Array = jax.Array
-
-
-class AgentAttention(nnx.Module):
-    """Messages between the agents: one layer of attention with several heads (Vaswani et al. 2017).
-
-    Args:
-      width: of the features of each agent, a multiple of `heads`.
-      heads: their number.
-      key: a JAX key.
-    """
-
-    def __init__(self, width: int, heads: int, *, key: Array):
-        in_key, out_key = jax.random.split(key)
-        self.heads = heads
-        self.projection = MLP(width, (), 3 * width, key=in_key)
-        self.output = MLP(width, (), width, key=out_key)
-
-    def __call__(self, features: Array, present: Array) -> Array:
-        """Features [..., A, width] and who takes part [..., A] -> the messages that each receives, [..., A, width]."""
-        split = self.projection(features).reshape(*features.shape[:-1], self.heads, 3, -1)
-        query, key, value = (split[..., k, :] for k in range(3))
-        logits = jnp.einsum("...ihd,...jhd->...hij", query, key) / math.sqrt(query.shape[-1])
-        logits = jnp.where(present[..., None, None, :], logits, jnp.finfo(logits.dtype).min)
-        messages = jnp.einsum("...hij,...jhd->...ihd", jax.nn.softmax(logits, axis=-1), value)
-        return self.output(messages.reshape(features.shape))
 
 
 class JointActorCritic(nnx.Module):
