@@ -11,11 +11,11 @@ from shoal.nets.mlp import MLP
 Array = jax.Array
 
 
-class AgentAttention(nnx.Module):
-    """Messages between the agents: one layer of attention with several heads (Vaswani et al. 2017).
+class SetAttention(nnx.Module):
+    """Messages between the rows of a set: one layer of attention with several heads (Vaswani et al. 2017).
 
     Args:
-      width: of the features of each agent, a multiple of `heads`.
+      width: of the features of each row, a multiple of `heads`.
       heads: their number.
       key: a JAX key.
     """
@@ -27,7 +27,7 @@ class AgentAttention(nnx.Module):
         self.output = MLP(width, (), width, key=out_key)
 
     def __call__(self, features: Array, present: Array) -> Array:
-        """Features [..., A, width] and who takes part [..., A] -> the messages that each receives, [..., A, width]."""
+        """Features [..., K, width] and which rows count [..., K] -> the messages that each receives, [..., K, width]."""
         split = self.projection(features).reshape(*features.shape[:-1], self.heads, 3, -1)
         query, key, value = (split[..., k, :] for k in range(3))
         logits = jnp.einsum("...ihd,...jhd->...hij", query, key) / math.sqrt(query.shape[-1])

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from shoal.nets.attention import AgentAttention
+from shoal.nets.attention import SetAttention
 from shoal.nets.encoders import DEFAULT_LAYERS, Encoder, EncoderLayers
 from shoal.nets.heads import head_for
 from shoal.nets.mlp import MLP
@@ -48,7 +48,7 @@ class JointActorCritic(nnx.Module):
         style: dict[str, Any] = dict(activation=activation)
         self.encoder = Encoder(spec.observation_space, encoder, encoder_layers, key=keys[0], **style)
         self.torso = MLP(self.encoder.num_features, sizes, key=keys[1], **style)
-        self.attention = AgentAttention(sizes[-1], heads, key=keys[2])
+        self.attention = SetAttention(sizes[-1], heads, key=keys[2])
         self.head = head_for(spec.action_space, distribution)
         width = 2 * sizes[-1]
         self.actor_mlp = MLP(width, sizes[-1:], self.head.num_inputs, out_scale=0.01, key=keys[3], **style)
