@@ -70,7 +70,7 @@ class Actor(nnx.Module):
       state_dependent_std: of "normal" and "tanh_normal".
       initial_std: of these and "gsde".
       minimum_std: of the same; a Python number.
-      encoder: "flatten", "one_hot", "mlp_each" or "cnn"; see `Encoder`.
+      encoder: "flatten", "one_hot", "mlp_each", "cnn" or "set"; see `Encoder`.
       encoder_layers: of the encoder; see `EncoderLayers`.
       scale: of the orthogonal initialisation of hidden layers.
       out_scale: the same for the last layer; small, so that all actions begin about equally likely.
@@ -209,6 +209,7 @@ class ActorCritic(nnx.Module):
         minimum_std: float = 1e-3,
         encoder: str = "flatten",
         encoder_layers: EncoderLayers = DEFAULT_LAYERS,
+        critic_encoder: str | None = None,
         scale: float = math.sqrt(2),
         policy_scale: float = 0.01,
         value_scale: float = 1.0,
@@ -244,7 +245,13 @@ class ActorCritic(nnx.Module):
         self.critic: Critic | ValueHead = (
             ValueHead(self.actor.mlp.num_features, out_scale=value_scale, key=critic_key)
             if shared
-            else Critic(spec.of_critic, sizes=critic_sizes, out_scale=value_scale, key=critic_key, **common)
+            else Critic(
+                spec.of_critic,
+                sizes=critic_sizes,
+                out_scale=value_scale,
+                key=critic_key,
+                **{**common, "encoder": encoder if critic_encoder is None else critic_encoder},
+            )
         )
 
     def policy(self, observation: PyTree, action_mask: Array | None = None) -> Distribution:

@@ -16,12 +16,16 @@ from shoal.nets.cnn import CNN, GridCNN
 from shoal.nets.convolution import Padding, as_pair, out_size
 from shoal.nets.inputs import one_hots
 from shoal.nets.mlp import MLP
+from shoal.nets.sets import SetTorso
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 
 Array = jax.Array
 Windows = tuple[int | tuple[int, int], ...]
 
-KINDS = ("flatten", "one_hot", "mlp_each", "cnn")
+KINDS = ("flatten", "one_hot", "mlp_each", "cnn", "set")
+PRESENT_SUFFIX = (
+    "_present"  # an entry NAME_present [K] of integers says which rows of the entry NAME [K, F] count
+)
 SMALL_KERNEL = 3  # the window for images below 36 x 36, which are pictures of cells
 TILE_SIZE, MIN_TILED_SIZE, ATARI_SIZE = 8, 40, 84  # pixels of the sides of a tile, and of images
 MIN_ATARI_SIZE = 36  # what the windows of Mnih et al. 2015 need
@@ -35,14 +39,16 @@ class EncoderLayers(NamedTuple):
       channels: with "cnn", how many each convolution has.
       kernels: size of each convolution's window: a number, or (height, width).
       strides: of each in the same form.
-      features: widths of the dense layers after the convolutions with "cnn", and of each part's MLP with
-        "mlp_each", where None is (64,).
+      features: widths of the dense layers after the convolutions with "cnn", and of the MLP of each part with
+        "mlp_each" and of each row with "set", where None is (64,).
+      heads: with "set", of a layer of attention between the rows; 0 for none.
     """
 
     channels: tuple[int, ...] | None = None
     kernels: Windows | None = None
     strides: Windows | None = None
     features: tuple[int, ...] | None = None
+    heads: int = 0
 
 
 class PictureLayers(NamedTuple):
@@ -173,38 +179,72 @@ def picture_layers(space: Box, layers: EncoderLayers = DEFAULT_LAYERS) -> Pictur
         fitting = ATARI_LAYERS
     else:
         fitting = SMALL_LAYERS
-    return fitting._replace(**{name: x for name, x in layers._asdict().items() if x is not None})
+    given = {name: getattr(layers, name) for name in fitting._fields}
+    return fitting._replace(**{name: x for name, x in given.items() if x is not None})
 
 
-def check_encoder(space: Space, kind: str, layers: EncoderLayers = DEFAULT_LAYERS) -> None:
+def check_encoder(
+    space: Space, kind: str, layers: EncoderLayers = DEFAULT_LAYERS, name: str = "encoder"
+) -> None:
     """Require that an `Encoder` can be built for a space; computes no array.
+
+    Args:
+      space: of the observations.
+      kind: of the encoder.
+      layers: its layers.
+      name: of the setting that is its kind, for the errors.
 
     Raises:
       ShoalError: as `Encoder`.
     """
     if kind not in KINDS:
-        raise ShoalError(f"encoder={kind!r} is none of {', '.join(KINDS)}{nearest(str(kind), KINDS)}.")
+        raise ShoalError(f"{name}={kind!r} is none of {', '.join(KINDS)}{nearest(str(kind), KINDS)}.")
     parts = observation_parts(space, cells=kind == "one_hot")
     if kind == "one_hot" and all(part.sizes is None for part in parts):
         raise ShoalError(
-            f"encoder='one_hot' needs integers of less than {MAX_CELL_VALUES} values, and "
+            f"{name}='one_hot' needs integers of less than {MAX_CELL_VALUES} values, and "
             f"observation_space={space!r} has none; 'flatten' takes numbers."
         )
-    if kind == "mlp_each" and layers.features is not None and not layers.features:
+    if kind in ("mlp_each", "set") and layers.features is not None and not layers.features:
         raise ShoalError(
-            f"encoder_features=() leaves encoder='mlp_each' without a layer; give one, such as {MLP_FEATURES}."
+            f"encoder_features=() leaves {name}={kind!r} without a layer; give one, such as {MLP_FEATURES}."
         )
+    if kind == "set":
+        _check_sets(space, parts, layers, name)
     if kind == "cnn":
         pictures = {
             part.path: subspace for part in parts if _is_picture(subspace := _entry(space, part.path))
         }
         if not pictures:
             raise ShoalError(
-                f"encoder='cnn' needs an observation [height, width, channels], and observation_space={space!r} has "
+                f"{name}='cnn' needs an observation [height, width, channels], and observation_space={space!r} has "
                 "none; 'flatten' works."
             )
         for path, picture in pictures.items():
             _check_convolutions("/".join(("observation", *path)), picture, layers)
+
+
+def _check_sets(space: Space, parts: tuple[Part, ...], layers: EncoderLayers, name: str) -> None:
+    """Raise ShoalError unless there is a set, and the heads of the attention divide its features."""
+    if not any(_is_set(part) for part in parts):
+        raise ShoalError(
+            f"{name}='set' needs an observation [rows, features] of numbers, and observation_space={space!r} has none; "
+            "'flatten' works."
+        )
+    width = (layers.features or MLP_FEATURES)[-1]
+    if layers.heads and width % layers.heads:
+        raise ShoalError(
+            f"encoder_heads={layers.heads} must divide {width}, the last of encoder_features, which it splits."
+        )
+
+
+def _is_set(part: Part) -> bool:
+    return len(part.shape) == 2 and part.sizes is None
+
+
+def _presence_path(path: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Return where an observation may say which rows of a set count; None if the set is the whole observation."""
+    return (*path[:-1], path[-1] + PRESENT_SUFFIX) if path else None
 
 
 def _check_convolutions(name: str, space: Box, layers: EncoderLayers) -> None:
@@ -278,20 +318,22 @@ class Encoder(nnx.Module):
     of a grid's cells, become one-hot too: the layer upon them then has weights for each value at each place,
     which on the CPU costs less than convolutions over a view of 7 x 7 cells. With "mlp_each" every part passes
     an MLP of its own first, so that one of a thousand numbers does not drown one of three. With "cnn" every part
-    of three axes, [height, width, channels], passes convolutions: a grid of cells a `GridCNN`, an image a `CNN`.
+    of three axes, [height, width, channels], passes convolutions: a grid of cells a `GridCNN`, an image a `CNN`. With
+    "set" every part of two axes, [rows, features], passes a `SetTorso`, for which the order of the rows means nothing;
+    an entry NAME_present [rows] of integers beside an entry NAME says which rows count (not 0).
 
     Args:
       space: of the observations.
-      kind: "flatten", "one_hot", "mlp_each" or "cnn".
-      layers: of the convolutions with "cnn", and of each part's MLP with "mlp_each".
-      activation: of the MLPs with "mlp_each".
+      kind: "flatten", "one_hot", "mlp_each", "cnn" or "set".
+      layers: of the convolutions with "cnn", of each part's MLP with "mlp_each", and of each row's with "set".
+      activation: of the MLPs with "mlp_each" and "set".
       layer_norm: of these.
       key: a JAX key; "flatten" needs none.
 
     Raises:
-      ShoalError: an unknown kind, a space that cannot be encoded, "mlp_each" without a layer, "cnn" for a space
-        with no part of three axes or with convolutions that do not fit one of these or each other, or "one_hot" for
-        a space without integers of few values.
+      ShoalError: an unknown kind, a space that cannot be encoded, "mlp_each" or "set" without a layer, "cnn" for a
+        space with no part of three axes or with convolutions that do not fit one of these or each other, "set" for one
+        without a part of two axes, or "one_hot" for a space without integers of few values.
 
     Attributes:
       num_features: length of the vector.
@@ -311,28 +353,36 @@ class Encoder(nnx.Module):
         check_encoder(space, kind, layers)
         self.parts = observation_parts(space, cells=kind == "one_hot")
         self.kind = kind
+        self.set_parts: tuple[tuple[str, ...], ...] = ()  # path of each set
         self.pictured_parts: tuple[
             tuple[tuple[str, ...], float], ...
         ] = ()  # path and divisor of each picture
+        style: dict[str, Any] = dict(activation=activation, layer_norm=layer_norm, scale=scale)
         torsos: list[MLP] = []
         if kind == "mlp_each":
             if key is None:
                 raise ShoalError("encoder='mlp_each' needs a key.")
             sizes = MLP_FEATURES if layers.features is None else layers.features
-            style: dict[str, Any] = dict(activation=activation, layer_norm=layer_norm, scale=scale)
             keys = jax.random.split(key, len(self.parts))
             torsos = [
                 MLP(part.num_features, sizes, key=part_key, **style)
                 for part, part_key in zip(self.parts, keys, strict=True)
             ]
+        sets: list[SetTorso] = []
+        if kind == "set":
+            sets = self._build_sets(layers, style, key)
         pictures: list[CNN | GridCNN] = []
         if kind == "cnn":
             pictures = self._build_pictures(space, layers, key)
         self.torsos = nnx.List(torsos)
         self.pictures = nnx.List(pictures)
-        flat = [part for part in self.parts if part.path not in dict(self.pictured_parts)]
+        self.sets = nnx.List(sets)
+        flat = [part for part in self.parts if part.path not in self._paths_with_torsos()]
         self.num_features = sum(picture.out_features for picture in pictures)
-        self.num_features += sum(part.num_features for part in (torsos or flat))
+        self.num_features += sum(part.num_features for part in (*(torsos or flat), *sets))
+
+    def _paths_with_torsos(self) -> set[tuple[str, ...]]:
+        return {*dict(self.pictured_parts), *self.set_parts}
 
     @property
     def expects_repeats(self) -> bool:
@@ -349,6 +399,8 @@ class Encoder(nnx.Module):
         """Observations with leading axes [...] -> float32 [..., num_features]."""
         if self.pictures:
             return self._encode_with_pictures(observation)
+        if self.sets:
+            return self._encode_with_sets(observation)
         vectors = [part.flatten(observation) for part in self.parts]
         if self.torsos:
             vectors = [torso(vector) for torso, vector in zip(self.torsos, vectors, strict=True)]
@@ -379,3 +431,35 @@ class Encoder(nnx.Module):
             array = part.extract(observation)
             vectors.append(torso(array.astype(jnp.float32) / divisor if isinstance(torso, CNN) else array))
         return vectors[0] if len(vectors) == 1 else jnp.concatenate(vectors, axis=-1)
+
+    def _build_sets(self, layers: EncoderLayers, style: dict[str, Any], key: Array | None) -> list[SetTorso]:
+        sizes = MLP_FEATURES if layers.features is None else layers.features
+        sets = [part for part in self.parts if _is_set(part)]
+        self.set_parts = tuple(part.path for part in sets)
+        presence = {_presence_path(path) for path in self.set_parts}
+        self.parts = tuple(part for part in self.parts if part.path not in presence)
+        keys = jax.random.split(jax.random.key(0) if key is None else key, len(sets))
+        return [
+            SetTorso(part.shape[-1], sizes, layers.heads, key=set_key, **style)
+            for part, set_key in zip(sets, keys, strict=True)
+        ]
+
+    def _encode_with_sets(self, observation: Any) -> Array:
+        torsos = dict(zip(self.set_parts, self.sets, strict=True))
+        vectors = []
+        for part in self.parts:
+            if part.path not in torsos:
+                vectors.append(part.flatten(observation))
+                continue
+            rows = part.extract(observation).astype(jnp.float32)
+            vectors.append(torsos[part.path](rows, _counted_rows(observation, part.path)))
+        return vectors[0] if len(vectors) == 1 else jnp.concatenate(vectors, axis=-1)
+
+
+def _counted_rows(observation: Any, path: tuple[str, ...]) -> Array | None:
+    """Return which rows of a set count, [..., K]; None if the observation does not say it."""
+    if not path:
+        return None
+    entries = _entry(observation, path[:-1])
+    present = entries.get(path[-1] + PRESENT_SUFFIX)
+    return None if present is None else present > 0

@@ -29,6 +29,12 @@ Distribution = Literal["auto", "categorical", "normal", "tanh_normal", "beta"]
 _CONTINUOUS = Needs("action_space", kinds=("Box",))
 _NORMAL = Needs("distribution", ("auto", "normal", "tanh_normal"))
 _CORE = Needs("core", other_than=("none",), such_as="gru")
+EncoderKind = Literal["flatten", "one_hot", "mlp_each", "cnn", "set"]
+
+
+def _an_encoder(*kinds: str) -> tuple[Needs, Needs]:
+    """Return the condition that the encoder of the actor or of the critic is of one of these kinds."""
+    return Needs("encoder", kinds), Needs("critic_encoder", kinds)
 
 
 def _layers() -> Any:
@@ -49,7 +55,7 @@ class NetworkConfig:
     """The settings of Shoal's own actor and critic, with memory or without."""
 
     needs: ClassVar[Table] = {
-        "critic_hidden_sizes": (Needs("shared_torso", (False,)),),
+        **dict.fromkeys(("critic_hidden_sizes", "critic_encoder"), (Needs("shared_torso", (False,)),)),
         **dict.fromkeys(
             (
                 *("core_size", "core_layers", "core_outputs", "head_sizes", "latches", "queries"),
@@ -58,10 +64,9 @@ class NetworkConfig:
             ),
             (_CORE,),
         ),
-        **dict.fromkeys(
-            ("encoder_channels", "encoder_kernels", "encoder_strides"), (Needs("encoder", ("cnn",)),)
-        ),
-        "encoder_features": (Needs("encoder", ("cnn", "mlp_each")),),
+        **dict.fromkeys(("encoder_channels", "encoder_kernels", "encoder_strides"), (_an_encoder("cnn"),)),
+        "encoder_features": (_an_encoder("cnn", "mlp_each", "set"),),
+        "encoder_heads": (_an_encoder("set"),),
         "state_dependent_std": (_CONTINUOUS, _NORMAL),
         "initial_std": (_CONTINUOUS, _NORMAL),
     }
@@ -70,6 +75,7 @@ class NetworkConfig:
         "network": (
             *("critic_hidden_sizes", "activation", "layer_norm", "shared_torso"),
             *("encoder", "encoder_channels", "encoder_kernels", "encoder_strides", "encoder_features"),
+            *("encoder_heads", "critic_encoder"),
         ),
         "memory": (
             *("core_size", "core_layers", "core_outputs", "head_sizes", "latches", "queries"),
@@ -117,9 +123,10 @@ class NetworkConfig:
     """Shows the core the features of the observation before; with the previous action and reward, a transition."""
     first_flag: bool = False
     """Shows the core whether an episode begins."""
-    encoder: Literal["flatten", "one_hot", "mlp_each", "cnn"] = "flatten"
+    encoder: EncoderKind = "flatten"
     """Makes a vector of an observation: as it is, integers of few values one-hot, an MLP for each entry of a
-    dictionary, or convolutions for grids of cells and images."""
+    dictionary, convolutions for grids of cells and images, or for a set (an entry [rows, features]) an MLP for each row
+    and the mean and the maximum over the rows."""
     encoder_channels: tuple[int, ...] | None = _layers()
     """Gives the encoder's convolutions these numbers of channels; None takes what fits the observation."""
     encoder_kernels: tuple[int, ...] | None = _layers()
@@ -127,8 +134,12 @@ class NetworkConfig:
     encoder_strides: tuple[int, ...] | None = _layers()
     """Steps the windows of the encoder's convolutions by so many places; None takes what fits the observation."""
     encoder_features: tuple[int, ...] | None = _layers()
-    """Gives the encoder dense layers of these widths, after its convolutions or as each entry's MLP; None takes what
-    fits the observation."""
+    """Gives the encoder dense layers of these widths, after its convolutions or as the MLP of each entry or row; None
+    takes what fits the observation."""
+    encoder_heads: int = parameter(0, low=0, high=LARGEST_INDEX)
+    """Lets the rows of a set attend to each other with this many heads before they are pooled; 0 leaves that out."""
+    critic_encoder: EncoderKind | None = None
+    """Gives the critic another encoder; None takes encoder."""
     distribution: Distribution = "auto"
     """Chooses the policy's distribution; auto takes what fits the action space: categorical, or normal for a Box."""
     state_dependent_std: bool = False
@@ -155,7 +166,11 @@ class NetworkConfig:
     def encoder_layers(self) -> EncoderLayers:
         """The layers of the encoders of actor and critic."""
         return EncoderLayers(
-            self.encoder_channels, self.encoder_kernels, self.encoder_strides, self.encoder_features
+            self.encoder_channels,
+            self.encoder_kernels,
+            self.encoder_strides,
+            self.encoder_features,
+            self.encoder_heads,
         )
 
     def build(self, spec: EnvSpec, key: Array) -> PyTree:
@@ -170,6 +185,7 @@ class NetworkConfig:
             initial_std=self.initial_std,
             encoder=self.encoder,
             encoder_layers=self.encoder_layers,
+            critic_encoder=self.critic_encoder,
             key=key,
         )
         if self.core == "none":
@@ -386,8 +402,13 @@ def check(network: NetworkSettings, spec: EnvSpec) -> None:
       ShoalError: what is wrong with it.
     """
     if isinstance(network, NetworkConfig):
-        for of_whom in (spec.of_actor, spec) if spec.critic_only else (spec,):
-            check_encoder(of_whom.observation_space, network.encoder, network.encoder_layers)
+        encoders = [("encoder", spec.of_actor, network.encoder)]
+        if network.critic_encoder is not None:
+            encoders.append(("critic_encoder", spec.of_critic, network.critic_encoder))
+        elif spec.critic_only:
+            encoders.append(("encoder", spec.of_critic, network.encoder))
+        for name, of_whom, kind in encoders:
+            check_encoder(of_whom.observation_space, kind, network.encoder_layers, name)
     if isinstance(network, NetworkClass):
         check_network(network.imported(), spec)
     elif type(network) not in OWN.values():

@@ -1,4 +1,7 @@
-"""The inputs of one of several agents and of its critic: a spec of one agent, and time-steps of it."""
+"""The inputs of one of several agents and of its critic: a spec of one agent, and time-steps of it.
+
+Flags are integers, which `norm_obs` leaves as they are: normalised, one that never changes would be 0.
+"""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -37,9 +40,9 @@ class View(NamedTuple):
         critic_only = {name for name in self.spec.critic_only if name in entries}
         own = Dict(without_entries(dict(entries), self.spec.critic_only))
         if self.says_who_is_present:
-            entries[PRESENT] = Box(0.0, 1.0, (1,))
+            entries[PRESENT] = Box(0, 1, (1,), np.int8)
         if self._has_identity:
-            entries[IDENTITY] = Box(0.0, 1.0, (self.spec.num_agents,))
+            entries[IDENTITY] = Box(0, 1, (self.spec.num_agents,), np.int8)
             critic_only |= set() if self.agent_id else {IDENTITY}
         if self.critic_input == "everybody":
             width = 1 + sum(part.num_features for part in observation_parts(own))
@@ -100,7 +103,7 @@ class View(NamedTuple):
 
     def _identities(self, timestep: TimeStep) -> Array:
         num_agents = self.spec.num_agents
-        return jnp.broadcast_to(jnp.eye(num_agents), (*timestep.reward.shape, num_agents))
+        return jnp.broadcast_to(jnp.eye(num_agents, dtype=jnp.int8), (*timestep.reward.shape, num_agents))
 
 
 def _entries(observation: Any) -> dict[str, Any]:
@@ -109,7 +112,7 @@ def _entries(observation: Any) -> dict[str, Any]:
 
 
 def _presence(timestep: TimeStep) -> Array:
-    return alive_of(timestep)[..., None].astype(jnp.float32)
+    return alive_of(timestep)[..., None].astype(jnp.int8)
 
 
 def _of_everybody(own: Mapping[str, PyTree], space: Space, timestep: TimeStep) -> Array:

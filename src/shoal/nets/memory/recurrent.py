@@ -323,6 +323,7 @@ class RecurrentActorCritic(nnx.Module):
       distribution, state_dependent_std, initial_std, minimum_std: of the actor's head, see
         `shoal.nets.actor_critic.Actor`.
       policy_scale, value_scale: of the initialisation of the last layers.
+      critic_encoder: the kind of the critic's encoder; None for the actor's.
       key: a JAX key.
       torso: further options of `RecurrentTorso`.
     """
@@ -343,6 +344,7 @@ class RecurrentActorCritic(nnx.Module):
         state_dependent_std: bool = False,
         initial_std: float = 1.0,
         minimum_std: float = 1e-3,
+        critic_encoder: str | None = None,
         key: Array,
         **torso: Any,
     ):
@@ -361,6 +363,8 @@ class RecurrentActorCritic(nnx.Module):
             **torso,
         )
         critic_torso = dict(torso, sizes=actor_sizes if critic_sizes is None else critic_sizes)
+        if critic_encoder is not None:
+            critic_torso["encoder"] = critic_encoder
         self.critic = RecurrentCritic(
             spec,
             None if self.shared else core,

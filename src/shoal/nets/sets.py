@@ -1,0 +1,51 @@
+"""An encoder of sets: rows of which the order means nothing, and their number may vary, become one vector."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from shoal.nets.attention import SetAttention
+from shoal.nets.mlp import MLP
+
+Array = jax.Array
+
+
+class SetTorso(nnx.Module):
+    """One MLP for each row, then the mean and the maximum over the rows that count.
+
+    The result is the same for every order of the rows, and rows that do not count leave no trace in it. Without any
+    row that counts it is 0.
+
+    Args:
+      in_features: of a row.
+      sizes: layers of the MLP, at least one.
+      heads: of a layer of attention between the rows before they are pooled; 0 for none. They divide the last of
+        `sizes`.
+      style: further options of `MLP`.
+      key: a JAX key.
+
+    Attributes:
+      num_features: length of the vector, twice the last of `sizes`; four times with attention.
+
+    Source: Zaheer et al. 2017, "Deep Sets".
+    """
+
+    def __init__(self, in_features: int, sizes: Sequence[int], heads: int = 0, *, key: Array, **style: Any):
+        mlp_key, attention_key = jax.random.split(key)
+        self.mlp = MLP(in_features, sizes, key=mlp_key, **style)
+        self.attention = nnx.List([SetAttention(sizes[-1], heads, key=attention_key)] if heads else [])
+        self.num_features = (4 if heads else 2) * sizes[-1]
+
+    def __call__(self, rows: Array, counts: Array | None = None) -> Array:
+        """Rows [..., K, F] and which of them count [..., K] (None for all) -> [..., num_features]."""
+        counts = jnp.ones(rows.shape[:-1], bool) if counts is None else counts
+        features = self.mlp(jnp.where(counts[..., None], rows, 0.0))
+        for attention in self.attention:
+            features = jnp.concatenate([features, attention(features, counts)], axis=-1)
+        number = jnp.sum(counts, axis=-1, dtype=features.dtype)[..., None]
+        mean = jnp.sum(jnp.where(counts[..., None], features, 0.0), axis=-2) / jnp.maximum(number, 1.0)
+        maximum = jnp.max(jnp.where(counts[..., None], features, -jnp.inf), axis=-2)
+        return jnp.concatenate([mean, jnp.where(number > 0, maximum, 0.0)], axis=-1)

@@ -1,0 +1,26 @@
+"""What agents and critics are shown; the parts that train are held by `test_independent.py`."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from shoal.algos.agents.agent_views import IDENTITY, View
+from shoal.envs.base import restart
+from shoal.ops import statistics
+from shoal.spaces import Box, Discrete
+from shoal.streams import PRESENT
+from shoal.types import EnvSpec
+
+
+def test_flags_stay_what_they_are_where_observations_are_normalised():
+    view = View(EnvSpec(Box(-1.0, 1.0, (2,)), Discrete(2), 3), True, "own", says_who_is_present=True)
+    timestep = restart(jnp.full((3, 2), 5.0), num_agents=3)
+    shown = view.of_actors(timestep).observation
+    entries = view.spec_of_agent.observation_space
+    for name, x in shown.items():
+        assert entries[name].dtype == x.dtype and entries[name].shape == x.shape[1:]
+    example = {name: x[0] for name, x in shown.items()}
+    moments = statistics.update_moments(statistics.init_moments(example), shown, jnp.ones(3))
+    normalised = statistics.normalise(moments, shown)
+    np.testing.assert_array_equal(normalised[PRESENT], 1)
+    np.testing.assert_array_equal(normalised[IDENTITY], np.eye(3))
+    np.testing.assert_allclose(normalised["observation"], 0.0)
