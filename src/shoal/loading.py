@@ -208,14 +208,19 @@ def environment_for(
     """Return the environment that a policy will act in, its own if none is named.
 
     Raises:
-      ShoalError: as `environment_of`, or its spaces are not the policy's.
+      ShoalError: as `environment_of`, or its spaces or its number of agents are not the policy's. Agents that all have
+        the same parameters, and are not shown their number, may be more or fewer.
     """
     name = environment if isinstance(environment, str) else ""
     environment = environment_of(policy.environment if environment is None else environment, parameters)
     require_contract(environment, name)
     spec = spec_of(environment)
-    if spec != policy.spec:
-        raise ShoalError(f"the environment has {spec} and the policy was trained in {policy.spec}.")
+    if spec != policy.spec and not policy.acts_in(spec):
+        different = [name for name in spec._fields if getattr(spec, name) != getattr(policy.spec, name)]
+        here, there = (
+            ", ".join(f"{name}={getattr(x, name)}" for name in different) for x in (spec, policy.spec)
+        )
+        raise ShoalError(f"the environment has {here}, and the policy was trained in one that has {there}.")
     return environment
 
 

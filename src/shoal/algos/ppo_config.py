@@ -192,6 +192,10 @@ class PPOConfig(settings.Nested):
         """Whether the network is shown all agents of a world at once, so that a row is a step of a world."""
         return networks.sees_all_agents(self.network)
 
+    def acts_alike(self, spec: EnvSpec, other: EnvSpec) -> bool:
+        """Report whether a policy of one world can act in another, with more or fewer agents."""
+        return self.agents.acts_alike(spec, other)
+
     @property
     def is_split(self) -> bool:
         """Whether the critic's parameters are updated apart from the actor's."""

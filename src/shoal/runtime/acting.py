@@ -40,6 +40,11 @@ class TrainedPolicy:
         """The algorithm's functions."""
         return self.config.algorithm(self.spec)
 
+    def acts_in(self, spec: EnvSpec) -> bool:
+        """Report whether the policy can act in a world of this spec: its own, or one that its config says is alike."""
+        acts_alike = getattr(self.config, "acts_alike", None)
+        return spec == self.spec or (acts_alike is not None and acts_alike(self.spec, spec))
+
     @functools.cached_property
     def _memory_structure(self) -> Any:
         return jax.tree.structure(jax.eval_shape(self.initial_memory))

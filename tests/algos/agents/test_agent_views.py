@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.algos.agents.agent_views import IDENTITY, View
+from shoal.algos.agents.agents_config import AgentsConfig
 from shoal.envs.base import restart
 from shoal.ops import statistics
 from shoal.spaces import Box, Discrete
@@ -24,3 +25,18 @@ def test_flags_stay_what_they_are_where_observations_are_normalised():
     np.testing.assert_array_equal(normalised[PRESENT], 1)
     np.testing.assert_array_equal(normalised[IDENTITY], np.eye(3))
     np.testing.assert_allclose(normalised["observation"], 0.0)
+
+
+def test_a_policy_acts_in_worlds_of_other_numbers_if_all_agents_share_it_and_are_shown_the_same():
+    spec = EnvSpec(Box(-1.0, 1.0, (2,)), Discrete(2), 3)
+    more, wider, alone = (
+        spec._replace(num_agents=5),
+        spec._replace(action_space=Discrete(3)),
+        spec._replace(num_agents=1),
+    )
+    assert AgentsConfig().acts_alike(spec, more) and AgentsConfig(critic_input="everybody").acts_alike(
+        spec, more
+    )
+    assert not AgentsConfig(agent_id=True).acts_alike(spec, more)
+    assert not AgentsConfig(parameters="agent").acts_alike(spec, more)
+    assert not AgentsConfig().acts_alike(spec, wider) and not AgentsConfig().acts_alike(spec, alone)

@@ -74,6 +74,16 @@ class AgentsConfig:
         roles = spec.roles or (0,) * spec.num_agents
         return Sets(tuple(tuple(k for k in agents if roles[k] == role) for role in sorted(set(roles))))
 
+    def acts_alike(self, spec: EnvSpec, other: EnvSpec) -> bool:
+        """Report whether policies of a world can act in another, which may have another number of agents.
+
+        They can if all agents have the same parameters, and each is shown the same.
+        """
+        if self.parameters != "shared" or 1 in (spec.num_agents, other.num_agents):
+            return False
+        alone, in_other = (self.view(x).spec_of_agent.of_actor for x in (spec, other))
+        return alone == in_other
+
     def _opponents(self, spec: EnvSpec) -> Opponents:
         return Opponents(self.sets(spec), self.opponent_share, self.opponent_pool, self.opponent_every)
 

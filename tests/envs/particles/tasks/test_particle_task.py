@@ -5,12 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import shoal
 from shoal import envs
 from shoal.envs.base import unwrapped
 from shoal.envs.checking.checker import check
 from shoal.envs.particles.tasks.particle_task import observe
 from shoal.errors import ShoalError
 from shoal.experiment import decide
+from shoal.trained import evaluate_run
 
 NAMES = tuple(f"particles/{x}-v0" for x in ("Navigator", "MultiNavigator", "Roller", "MultiRoller", "Swarm"))
 
@@ -246,3 +248,14 @@ def test_a_run_with_another_discount_than_the_potentials_is_refused():
         decide(name, overrides={"gamma": 0.9}).validate()
     decide(name, environment_parameters={"gamma": 0.9}, overrides={"gamma": 0.9}).validate()
     decide(name, environment_parameters={"reward": "jaxdem"}, overrides={"gamma": 0.9}).validate()
+
+
+def test_a_policy_acts_in_a_world_of_more_agents(tmp_path):
+    sizes = dict(num_envs=2, num_steps=4, total_steps=8, seeds=1, num_evals=1, eval_episodes=2)
+    world = dict(num_agents=2, num_rays=2, physics_steps=2, max_episode_steps=5)
+    name = "particles/MultiNavigator-v0"
+    run = shoal.train(name, run_dir=tmp_path / "run", environment_parameters=world, **sizes)
+    of_four = shoal.evaluate(run.policy(), name, episodes=2, **world | {"num_agents": 4})
+    assert len([name for name in of_four if name.startswith("return_agent") and name.endswith("mean")]) == 4
+    [of_seed] = evaluate_run(tmp_path / "run", num_agents=4, episodes=2)["metrics"].values()
+    assert {name: of_seed[name] for name in of_four} == of_four
