@@ -13,7 +13,7 @@ import numpy as np
 from shoal.envs.checking.check_findings import ERRORS, Finding, FindingsError, describe, operation
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
 from shoal.trees import as_arrays, named_leaves
-from shoal.types import TimeStep
+from shoal.types import GLOBAL_STATE, TimeStep
 
 CONCRETIZATION = (
     jax.errors.ConcretizationTypeError,
@@ -260,7 +260,7 @@ def _check_observation(env: Any, method: str, observation: Any) -> Iterator[Find
             yield Finding("observation-type", f"{name} is a {kind}; an array of {space} would be right")
         else:
             shapes = [(agents, *space.shape)] if agents > 1 else [space.shape]
-            if path == "observation['global_state']":
+            if path.startswith(f"observation[{GLOBAL_STATE!r}]"):
                 shapes.append(space.shape)  # of the whole environment: no agent axis
             if leaf.shape not in shapes:
                 agent_axis = (

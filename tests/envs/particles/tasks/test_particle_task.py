@@ -8,11 +8,14 @@ import pytest
 import shoal
 from shoal import envs
 from shoal.envs.base import unwrapped
+from shoal.envs.checking.check_contract import require_contract
 from shoal.envs.checking.checker import check
 from shoal.envs.particles.tasks.particle_task import observe
 from shoal.errors import ShoalError
 from shoal.experiment import decide
+from shoal.nets.actor_critic import Critic
 from shoal.trained import evaluate_run
+from shoal.types import EnvSpec
 
 NAMES = tuple(f"particles/{x}-v0" for x in ("Navigator", "MultiNavigator", "Roller", "MultiRoller", "Swarm"))
 
@@ -206,6 +209,19 @@ def test_pictures_and_the_state_of_the_world():
     np.testing.assert_allclose(timestep.observation["observation"], observe(env, state))
     picture = envs.render(env, state)
     assert picture.shape == (480, 480, 3) and len(np.unique(picture.reshape(-1, 3), axis=0)) > 20
+
+
+def test_the_state_of_a_swarm_is_two_sets_which_a_critic_reads_in_any_order():
+    env = envs.make(
+        "particles/Swarm-v0", num_agents=3, num_targets=2, num_rays=2, physics_steps=2, global_state=True
+    )
+    observation = env.reset(jax.random.key(0))[1].observation["global_state"]
+    assert {name: x.shape for name, x in observation.items()} == {"agents": (3, 6), "targets": (2, 3)}
+    spec = EnvSpec(env.observation_space["global_state"], env.action_space)
+    critic = Critic(spec, encoder="set", key=jax.random.key(1))
+    mirrored = jax.tree.map(lambda x: x[::-1], observation)
+    np.testing.assert_allclose(critic(mirrored), critic(observation), rtol=1e-5)
+    require_contract(env)
 
 
 def test_a_swarm_is_shown_free_and_held_targets_and_paid_once_for_each():

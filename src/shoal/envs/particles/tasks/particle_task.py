@@ -189,7 +189,12 @@ class ParticleTask(abc.ABC):
         own = Box(-np.inf, np.inf, (self.observation_size,))
         if not self.global_state:
             return own
-        return Dict({OBSERVATION: own, GLOBAL_STATE: Box(-np.inf, np.inf, (self.num_agents, 8))})
+        return Dict({OBSERVATION: own, GLOBAL_STATE: self.world_space})
+
+    @property
+    def world_space(self) -> Box | Dict:
+        """The state of the world that only a critic is shown: a row for each agent."""
+        return Box(-np.inf, np.inf, (self.num_agents, 8))
 
     @property
     def critic_only(self) -> tuple[str, ...]:
@@ -297,7 +302,7 @@ class ParticleTask(abc.ABC):
         distance = length(way_to_target(self, state))
         return {"success": jnp.mean(is_held, axis=0), "distance": jnp.mean(distance, axis=0)}
 
-    def observe_world(self, state: TaskState) -> Array:
+    def observe_world(self, state: TaskState) -> Any:
         """Return a row for each agent: place and way to its target in box sides, velocity, radius, mass, [A, 8]."""
         place = state.particles.position[:2]
         side = state.world.box[:2, None]

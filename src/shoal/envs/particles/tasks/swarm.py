@@ -13,6 +13,7 @@ from shoal.envs.particles.physics.vectors import length
 from shoal.envs.particles.tasks import lidar, particle_scene
 from shoal.envs.particles.tasks.particle_task import ParticleTask, TaskState
 from shoal.errors import ShoalError
+from shoal.spaces import Box, Dict
 from shoal.types import Array
 
 MOST_HELD = 0.9  # share of the targets whose holding is timed
@@ -73,14 +74,30 @@ class Swarm(ParticleTask):
         holding = jnp.any(holds, axis=1).astype(offset.dtype)[:, None]
         return jnp.moveaxis(jnp.concatenate([*channels, holding], axis=1), 1, 0)
 
-    def observe_world(self, state: TaskState) -> Array:
-        """Return a row for each agent as other tasks do, with the way to its nearest target, [A, 8]."""
-        ways = _ways(self, state)
-        nearest = jnp.argmin(length(ways), axis=1)
-        way = jnp.take_along_axis(ways, nearest[None, :, None], axis=2)[:, :, 0]
-        place, side = state.particles.position[:2], state.world.box[:2, None]
-        parts = (place / side, way / side, state.particles.velocity[:2])
-        return jnp.concatenate([*parts, state.world.radius[None], state.world.mass[None]]).T
+    @property
+    def world_space(self) -> Dict:
+        """Two sets: a row for each agent, and one for each target."""
+        agents, targets = (
+            Box(-np.inf, np.inf, (n, k)) for n, k in ((self.num_agents, 6), (self.num_targets, 3))
+        )
+        return Dict({"agents": agents, "targets": targets})
+
+    def observe_world(self, state: TaskState) -> dict[str, Array]:
+        """Return of each agent its place in box sides, velocity, radius and mass, and of each target its place and
+        whether it is held.
+        """
+        side, world = state.world.box[:2, None], state.world
+        parts = (
+            state.particles.position[:2] / side,
+            state.particles.velocity[:2],
+            world.radius[None],
+            world.mass[None],
+        )
+        is_held = self.is_held(state).astype(side.dtype)[None]
+        return {
+            "agents": jnp.concatenate(parts).T,
+            "targets": jnp.concatenate([state.target / side, is_held]).T,
+        }
 
     def paid(
         self, before: TaskState, after: TaskState, collisions: Array, work: Array, terminated: Array
