@@ -107,7 +107,7 @@ FAMILIES = {
     "evaporating": ("jaxmarl/jaxnav", {"max_steps": 30, "num_agents": 4, "evaporating": True}),
     "storm": ("jaxmarl/storm_np", {"num_inner_steps": 30}),
 }
-QUICK = ("speaker", "battle", "riddle")
+QUICK = ("battle", "riddle")
 
 
 @needs_jaxmarl
@@ -120,7 +120,7 @@ def test_steps_are_those_of_jaxmarl(family):
 
 
 @needs_jaxmarl
-@pytest.mark.quick("riddle")
+@pytest.mark.full
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_checker_finds_nothing(family):
     name, parameters = FAMILIES[family]
@@ -177,6 +177,7 @@ def test_box_actions_of_different_widths_are_refused():
         make("jaxmarl/MPE_simple_world_comm_v3")
 
 
+@pytest.mark.full
 @needs_jaxmarl
 def test_units_that_die_end_alone_and_do_not_return():
     """One unit walks into a wall, which kills it; the others stop, until the battle is cut."""
