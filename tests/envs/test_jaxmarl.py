@@ -108,6 +108,7 @@ FAMILIES = {
     "storm": ("jaxmarl/storm_np", {"num_inner_steps": 30}),
 }
 QUICK = ("battle", "riddle")
+CHECKED = ("one-agent", "riddle", "battle", "coins")  # of each kind; to check the others as well takes three minutes
 
 
 @needs_jaxmarl
@@ -121,7 +122,9 @@ def test_steps_are_those_of_jaxmarl(family):
 
 @needs_jaxmarl
 @pytest.mark.full
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family", [pytest.param(x, marks=() if x in CHECKED else pytest.mark.slow) for x in FAMILIES]
+)
 def test_the_checker_finds_nothing(family):
     name, parameters = FAMILIES[family]
     # JaxMARL's MPE and Switch Riddle have no randomness in a step, and Coin Game's rewards are integers.
