@@ -45,7 +45,7 @@ test: lint ## check style and types, then run the fast tests
 test-full: $(VENV)/.installed-test ## run what the fast tests leave out: the same properties over many more cases
 	$(BIN)/python -m pytest $(PARALLEL) -m "full and not slow" $(ARGS)
 
-test-slow: $(VENV)/.installed-test ## run the long learning tests
+test-slow: $(VENV)/.installed-test ## run the long learning tests and checks
 	XLA_FLAGS= $(BIN)/python -m pytest -m slow --timeout 3600 $(ARGS)
 
 lint: $(VENV)/.installed-test ## check style and types only

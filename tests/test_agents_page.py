@@ -27,6 +27,7 @@ def run_dir(tmp_path_factory):
     return path
 
 
+@pytest.mark.full
 def test_the_listing_on_the_page_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     listing = "\n".join(re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL))
@@ -151,12 +152,15 @@ class Odd(shoal.envs.Wrapper):
         ("roles", "a tuple of 3 numbers, one for each agent"),
         ("truncated agent", "a single agent ends for good, and only the world as a whole is cut"),
     ],
+    ids=["team", "roles", "truncated agent"],
 )
+@pytest.mark.quick("team", "roles")
 def test_the_checker_says_what_is_wrong_with_a_team(kind, sentence):
     findings = shoal.check(Odd(kind=kind), keys=4, steps=16)
     assert any(sentence in finding.message for finding in findings)
 
 
+@pytest.mark.full
 def test_the_checker_finds_nothing_in_the_probe():
     assert shoal.check("probe/team", keys=4, steps=32) == []
 

@@ -85,8 +85,7 @@ class Weighted(envs.Wrapper):
 
 
 # ---- train
-
-
+@pytest.mark.full
 def test_a_run_in_a_wrapped_environment_is_loaded_evaluated_and_made_again_by_its_path(path):
     world = envs.TimeLimit(
         Weighted(envs.RewardScale(Halves(short=3), 2.0), jnp.asarray([1, 3], jnp.uint8)), 9
@@ -154,6 +153,7 @@ def test_its_config_makes_the_same_run_again(bandit, path):
     assert [timeless(row) for row in first] == [timeless(row) for row in second]
 
 
+@pytest.mark.full
 def test_a_users_score_chooses_the_best(path):
     """Given as a function, for an environment that is given itself; the sign of the score is the user's."""
     run = shoal.train(
@@ -200,6 +200,7 @@ def test_the_best_seeds_policy_is_loaded_unless_told_otherwise(bandit):
     assert action == int(np.argmax(actions[0]))
 
 
+@pytest.mark.full
 def test_a_policy_comes_back_with_its_network_and_its_world(pole):
     policy = shoal.load(pole.path)
     assert flat(policy.config)["network"] == f"{__name__}:MyNetwork"
@@ -274,6 +275,7 @@ def test_a_rollout_by_chance_and_by_a_policy(bandit):
     assert greedy.return_mean == pytest.approx(greedy.length_mean * (1 + action), rel=1e-6)
 
 
+@pytest.mark.full
 def test_the_checker_is_at_hand():
     assert shoal.check(envs.make("probe/observation"), keys=4, steps=8, ignore=("action-ignored",)) == []
 

@@ -31,6 +31,7 @@ def listings(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
+@pytest.mark.full
 def test_the_environment_is_sound(listings):
     assert shoal.check("corridor:Corridor", keys=4, steps=32) == []
 
@@ -45,6 +46,7 @@ def test_the_network_with_settings_is_sound(listings):
     assert flat(config)["width"] == 8
 
 
+@pytest.mark.full
 def test_the_network_with_memory_is_sound(listings):
     """The check, which replays steps, finds nothing; and a narrower window is a setting."""
     config = with_settings(PPOConfig(), network="attention:AttentionConfig", window=4, num_minibatches=1)
@@ -65,6 +67,7 @@ def test_the_network_with_memory_remembers(listings):
     assert min(run.summary["absolute"]["returns"]) > 0.95
 
 
+@pytest.mark.full
 def test_the_algorithm_learns(listings):
     """From about 22 by random actions, within half of the budget on the page."""
     run = shoal.train(

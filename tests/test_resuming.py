@@ -88,6 +88,7 @@ def assert_same(run, expected):
 
 
 @pytest.mark.parametrize("updates", [0, 1, 5, 8, 12])
+@pytest.mark.quick("1", "5")
 def test_a_run_that_was_ended_goes_on_as_if_it_was_not(whole, ended_at, updates):
     """Between log points, at one, at an evaluation, and at the end."""
     path = ended_at(updates)
@@ -137,6 +138,7 @@ def run_of(path):
     return train(path, total_steps=32 * 21)
 
 
+@pytest.mark.full
 def test_a_run_without_checkpoints_goes_on_from_memory_as_one_with_them_from_the_disk(
     whole, tmp_path, capsys
 ):

@@ -147,7 +147,7 @@ def test_whoever_acts_is_not_shown_what_is_for_the_critic_anywhere(tmp_path):
 
 
 @pytest.mark.parametrize("core", ["none", "gru"])
-@pytest.mark.quick("gru")
+@pytest.mark.full
 def test_the_critic_reads_the_state_and_the_actor_does_not(core, tmp_path):
     settings = dict(
         core=core, norm_obs=True, num_minibatches=2, hidden_sizes=(8,), progress=False, preset=False

@@ -524,6 +524,7 @@ def test_the_checker_finds_what_fails_in_an_environment(shell):
     )
 
 
+@pytest.mark.full
 def test_three_processes(tmp_path):
     for name, source, words, sentence in (
         (

@@ -182,7 +182,7 @@ def test_it_trains_in_the_loop(config):
     assert all(np.isfinite(x).all() for x in metrics.values())
 
 
-@pytest.mark.quick("reinforce")
+@pytest.mark.full
 def test_it_trains_from_the_api(config, tmp_path):
     run = shoal.train(
         "probe/action",

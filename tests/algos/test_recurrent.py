@@ -225,11 +225,7 @@ def test_every_pattern_of_resets_is_there():
     assert not (first & last).any()
 
 
-@pytest.mark.quick(
-    "mgu, shared, a grid, shown the observation before",
-    "lstm, two layers summed, embedding",
-    "mingru, noise, normalised, no layer before",
-)
+@pytest.mark.quick("mingru, noise, normalised, no layer before")
 def test_replaying_a_rollout_gives_the_values_that_acting_gave(variant):
     _, values, replayed_values, _ = variant
     np.testing.assert_allclose(replayed_values, values, rtol=1e-5, atol=1e-5)
@@ -322,6 +318,7 @@ def test_chunks_are_contiguous_in_time():
     np.testing.assert_array_equal(minibatches.to_rows(made(), x), x.reshape(-1))
 
 
+@pytest.mark.full
 def test_the_gradient_is_that_of_stepping_through_each_chunk():
     """Against a loop over single steps, whose memory is cut at the chunks' starts; parameters have moved."""
     config = trees.as_arrays(made(core="lstm", norm_adv="none", **ALL_INPUTS))
@@ -405,7 +402,7 @@ def test_burning_in_is_running_over_the_steps_before():
         {"core": "mingru", "chunk_length": 4, "burn_in": 4, "target_kl": 0.01, "critic_update_epochs": 5},
     ],
 )
-@pytest.mark.quick("settings1")
+@pytest.mark.full
 def test_training_is_reproducible_and_finite(settings):
     config = made(**settings)
     populations = []
@@ -452,6 +449,7 @@ def test_steps_that_are_no_transition_count_nowhere():
         np.testing.assert_allclose(x[0], x[1], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.full
 def test_a_trained_policy_remembers():
     """Called step by step it acts as one unroll does; one observation or a batch; `first` forgets."""
     config = trees.as_arrays(made(core="lstm", norm_obs=True, **ALL_INPUTS))

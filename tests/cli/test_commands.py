@@ -126,6 +126,7 @@ def remembering(tmp_path_factory):
     return run
 
 
+@pytest.mark.full
 def test_eval_tells_what_the_memory_of_a_trial_is_worth(trained, remembering, command, capsys, tmp_path):
     """The episodes by their index, with the memory of the trial and without; nothing of what has no trials."""
     run, picture = remembering, tmp_path / "trials.png"
@@ -262,6 +263,7 @@ def test_rollout_says_what_is_wrong(command, capsys, words, sentence):
     assert sentence in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_check_passes_a_good_environment(command, capsys):
     assert command("check", "probe/action", "--keys", "4", "--steps", "16", "--ignore", "key-ignored") == 0
     assert "nothing found" in capsys.readouterr().out

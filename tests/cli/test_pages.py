@@ -35,6 +35,7 @@ def test_flags_on_the_page_exist(page, command, capsys):
     assert shown - known == {"--learing-rate"} & shown
 
 
+@pytest.mark.full
 def test_the_environment_on_the_page_works(monkeypatch):
     block = next(
         block for block in re.findall(r"```python\n(.*?)```", (DOCS / "python.md").read_text(), re.S)

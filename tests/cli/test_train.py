@@ -189,6 +189,7 @@ def test_classes_of_the_current_directory(decide, tmp_path):
     assert flat(asked.config)["network"] == "my_cli_module:Net"
 
 
+@pytest.mark.full
 def test_a_config_is_taken_over_and_overridden(decide, trained):
     _, path = trained
     for config in (path, path / "config.json"):
@@ -297,6 +298,7 @@ def test_a_run_leaves_its_result_and_its_files(trained):
     assert summary["device"]["count"] == cores()
 
 
+@pytest.mark.full
 def test_its_config_makes_the_same_run_again(trained, command, capsys, tmp_path):
     _, path = trained
     again = tmp_path / "again"

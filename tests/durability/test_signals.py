@@ -162,6 +162,7 @@ def test_while_compiling(place, start, number):
     assert not command.run_path.exists()
 
 
+@pytest.mark.full
 def test_while_training_beside_a_second_process_and_then_on_another_host(place, start):
     """SIGTERM saves; meanwhile the directory is refused to others, and afterwards an old lock does not hold it up."""
     run_path = place.folder / "training"

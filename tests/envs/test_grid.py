@@ -74,6 +74,7 @@ def test_what_an_agent_is_told_is_what_the_originals_wrappers_tell():
     np.testing.assert_array_equal(ours["pocket"], pocket)
 
 
+@pytest.mark.full
 def test_one_world_a_batch_and_a_batch_of_batches_are_the_same():
     worlds = jax.vmap(lambda task: envs.make(R1, ruleset=task))(some_tasks(48))
     keys = jax.random.split(jax.random.key(0), 48)
@@ -169,6 +170,7 @@ def test_several_rulesets_are_drawn_from_and_one_can_be_played_again():
     assert first_again.first.all()
 
 
+@pytest.mark.full
 def test_a_batch_of_rulesets_keeps_going():
     batch = envs.Batch(envs.make(R1, ruleset=some_tasks(20), max_episode_steps=9), 40)
 
@@ -284,6 +286,7 @@ def test_as_many_things_as_there_are_free_cells_are_placed():
     assert state.cells[state.agent.place] == FLOOR
 
 
+@pytest.mark.full
 def test_the_code_of_the_page_runs(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)

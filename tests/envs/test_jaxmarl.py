@@ -107,7 +107,8 @@ FAMILIES = {
     "evaporating": ("jaxmarl/jaxnav", {"max_steps": 30, "num_agents": 4, "evaporating": True}),
     "storm": ("jaxmarl/storm_np", {"num_inner_steps": 30}),
 }
-QUICK = ("speaker", "battle", "riddle")
+QUICK = ("battle", "riddle")
+CHECKED = ("one-agent", "riddle", "battle", "coins")  # of each kind; to check the others as well takes three minutes
 
 
 @needs_jaxmarl
@@ -120,8 +121,10 @@ def test_steps_are_those_of_jaxmarl(family):
 
 
 @needs_jaxmarl
-@pytest.mark.quick("riddle")
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "family", [pytest.param(x, marks=() if x in CHECKED else pytest.mark.slow) for x in FAMILIES]
+)
 def test_the_checker_finds_nothing(family):
     name, parameters = FAMILIES[family]
     # JaxMARL's MPE and Switch Riddle have no randomness in a step, and Coin Game's rewards are integers.
@@ -177,6 +180,7 @@ def test_box_actions_of_different_widths_are_refused():
         make("jaxmarl/MPE_simple_world_comm_v3")
 
 
+@pytest.mark.full
 @needs_jaxmarl
 def test_units_that_die_end_alone_and_do_not_return():
     """One unit walks into a wall, which kills it; the others stop, until the battle is cut."""

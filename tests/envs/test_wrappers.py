@@ -197,6 +197,7 @@ def reference_flat(space, element):
     return np.concatenate([np.eye(n)[x] for n, x in zip(sizes, np.ravel(element), strict=True)])
 
 
+@pytest.mark.full
 @hypothesis.given(space=all_spaces, seed=st.integers(0, 99))
 @hypothesis.settings(max_examples=25, deadline=None)
 def test_flattened_elements_lie_in_the_flattened_space(space, seed):

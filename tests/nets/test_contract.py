@@ -278,7 +278,7 @@ def measure(result, noise):
 
 
 @pytest.mark.parametrize("name", MEMBERS)
-@pytest.mark.quick("MLP", "CNN", "EmbeddingInput", "GSDEHead", "DuelingQHead")
+@pytest.mark.quick("MLP", "EmbeddingInput", "GSDEHead", "DuelingQHead")
 def test_gradients_are_finite_at_extreme_inputs(name):
     member, (module, _) = MEMBERS[name], construct(name)
 

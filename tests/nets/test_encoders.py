@@ -125,6 +125,7 @@ def test_bad_observations_and_spaces_are_named():
         Encoder(NESTED, "mlp_each")
 
 
+@pytest.mark.full
 def test_cnn_takes_grids_and_images_as_pictures_and_the_rest_as_it_is():
     cells = np.broadcast_to(np.array([12, 11]), (5, 5, 2))
     space = Dict(

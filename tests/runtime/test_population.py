@@ -57,6 +57,7 @@ def test_a_mapped_member_is_its_solo_run_bit_for_bit(solo):
         assert_equal(solo[seed], member)
 
 
+@pytest.mark.full
 def test_a_member_on_a_device_of_its_own_is_its_solo_run_within_rounding(solo):
     """XLA compiles a program of two devices otherwise than one of one; how many members share a device is
     no matter."""
@@ -75,6 +76,7 @@ def test_a_vmapped_member_is_its_solo_run_within_rounding(solo):
         assert_close(solo[seed], member)
 
 
+@pytest.mark.full
 def test_groups_on_one_device_are_groups_on_two():
     """Two groups of environments under vmap on one device, and under shard_map on two devices."""
     one, two = (trained((3,), groups=2, devices=devices) for devices in (1, 2))
@@ -106,7 +108,7 @@ REMEMBERING = {
 
 
 @pytest.mark.parametrize("settings", [{}, NORMALISED, REMEMBERING])
-@pytest.mark.quick("settings2")
+@pytest.mark.full
 def test_the_number_of_groups_does_not_change_the_mathematics(settings, monkeypatch):
     """One trajectory, whole or split over two groups; with one minibatch there is no shuffle to differ."""
     if settings is REMEMBERING:  # its larger arrays are summed each by itself
@@ -199,6 +201,7 @@ def test_a_layout_takes_as_many_devices_as_divide_the_work(devices, seeds, group
     assert populations.lay_out(jax.devices()[:devices], seeds, groups, "vmap").mapped_by == "vmap"
 
 
+@pytest.mark.full
 def test_one_member_is_picked_out():
     population, _ = populate(Halves(), BanditConfig(), (0, 1))
     second = populations.take_member(population, 1)

@@ -116,7 +116,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("environment", CASES)
-@pytest.mark.quick("CartPole-v1")
+@pytest.mark.full
 def test_both_forms_of_everything_learn_the_same(tmp_path, environment):
     """Two updates: the parameters agree within what rounding grows to in four gradient steps."""
     settings = SHORT | CASES[environment] | {"environment": environment}
@@ -143,7 +143,7 @@ CONTRACTS = {
 
 
 @pytest.mark.parametrize("names", [("core", "batch"), ("update", "replay")], ids="-".join)
-@pytest.mark.quick("core-batch")
+@pytest.mark.full
 def test_the_contracts_hold_in_the_plain_form(names):
     run_tests(*(CONTRACTS[name] for name in names), timeout=240)
 

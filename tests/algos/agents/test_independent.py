@@ -60,7 +60,7 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-@pytest.mark.quick("normalised", "recurrent", "roles")
+@pytest.mark.quick("recurrent")
 def test_what_an_absent_agent_holds_is_never_read(name):
     config = config_of(**VARIANTS[name])
     results = [train(TeamProbe(fill=jnp.float32(fill)), config) for fill in (0.0, NAN)]
@@ -71,6 +71,7 @@ def test_what_an_absent_agent_holds_is_never_read(name):
     assert all(np.isfinite(x).all() for x in values(first).values() if x.dtype == np.float32)
 
 
+@pytest.mark.full
 def test_known_values_are_found_with_the_state_and_not_without():
     gamma = 0.5
     settings = {
@@ -194,6 +195,7 @@ def trajectory_of(env, config, num_envs=3, num_steps=8):
 
 
 @pytest.mark.parametrize("settings", [{}, {"core": "gru", "core_size": 4}], ids=["plain", "recurrent"])
+@pytest.mark.quick("plain")
 def test_the_order_of_agents_does_not_matter(settings):
     """One minibatch and one epoch, so that the shuffle of rows does not matter either."""
     config = config_of(**settings, critic_input="state", num_minibatches=1, update_epochs=1, norm_obs=True)
@@ -285,6 +287,7 @@ class Same:
 
 
 @pytest.mark.parametrize("space", [Discrete(3), MultiDiscrete((2, 3)), Box(-1.0, 1.0, (2,))], ids=repr)
+@pytest.mark.quick("Discrete(n=3)")
 def test_every_kind_of_action_is_learned(space):
     config = config_of(learning_rate=0.03, lr_schedule="linear", hidden_sizes=(16,), gamma=0.5)
     run, _ = train(Same(space), config, updates=50, num_envs=8, num_steps=16)

@@ -250,6 +250,7 @@ def test_the_latest_is_the_program_without_opponents():
 SIZES = {"num_envs": 8, "num_steps": 4, "total_updates": 4}
 
 
+@pytest.mark.full
 def test_groups_of_worlds_share_one_pool_and_parts_of_a_run_are_the_whole():
     env, config = TeamProbe(), config_of(**PAST, opponent_pool=2, opponent_every=1, opponent_share=1.0)
     check_reduced(env, config, Settings(num_envs=8, num_steps=4, groups=2), "ppo")
@@ -296,6 +297,7 @@ class CountingConfig:
         return counting()
 
 
+@pytest.mark.full
 def test_a_run_that_is_resumed_is_the_uninterrupted_one(tmp_path):
     """The pool is a part of its checkpoints, with keys and flags."""
     settings = {

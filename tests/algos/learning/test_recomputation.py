@@ -53,7 +53,7 @@ def stale(config, key, unread=0.0):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.quick("no memory", "two memories")
+@pytest.mark.quick("no memory")
 def test_estimates_of_a_network_that_has_moved_are_those_of_a_plain_loop(name):
     """By V-trace with clips that act on some ratios and not on others; and the ratios make a difference."""
     config = made(norm_adv="none", rho_clip=1.1, c_clip=0.9, recompute="epoch", **NETWORKS[name])
@@ -71,7 +71,7 @@ def test_estimates_of_a_network_that_has_moved_are_those_of_a_plain_loop(name):
 
 @pytest.mark.parametrize("chunk_length", [0, 2, 8])
 @pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.quick("no memory-0", "two memories-2")
+@pytest.mark.quick("no memory-0")
 def test_with_the_parameters_that_acted_nothing_changes(name, chunk_length):
     """The rows' own advantages and targets, in the same order, chunk by chunk; and those of GAE."""
     settings = NETWORKS[name] | {"norm_adv": "batch", "recompute": "epoch", "clip_vloss": True}
@@ -122,7 +122,7 @@ def gradients(config, key, unread=0.0):
     ids=["plain", "popart", "running"],
 )
 @pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.quick("no memory-popart", "two memories-plain", "one memory-running")
+@pytest.mark.quick("no memory-popart")
 def test_the_loss_of_whole_streams_has_the_gradient_of_its_estimates(name, settings):
     """Targets and advantages are constants in it; cut episodes are bootstrapped from their own last observation."""
     config = made(recompute="minibatch", **settings, **NETWORKS[name])
@@ -157,7 +157,7 @@ def difference(first, second):
     ],
     ids=["plain", "chunks", "running"],
 )
-@pytest.mark.quick("chunks")
+@pytest.mark.full
 def test_one_epoch_is_the_update_without_recomputation(settings):
     """With several minibatches; and V-trace's is GAE's, where no parameter has changed before."""
     config = made(update_epochs=1, num_minibatches=2, recompute="epoch", **settings)
@@ -171,7 +171,7 @@ def test_one_epoch_is_the_update_without_recomputation(settings):
 
 
 @pytest.mark.parametrize("name", ["no memory", "two memories"])
-@pytest.mark.quick("no memory")
+@pytest.mark.full
 def test_one_gradient_step_is_the_same_however_often_estimates_are_computed(name):
     config = made(update_epochs=1, learning_rate=0.01, recompute="minibatch", **NETWORKS[name])
     once = dataclasses.replace(config, recompute="never")
@@ -185,7 +185,7 @@ def test_one_gradient_step_is_the_same_however_often_estimates_are_computed(name
 @pytest.mark.parametrize(
     "settings", [{}, {"surrogate": "penalty"}, *({"core": x} for x in ("gru", "mingru"))]
 )
-@pytest.mark.quick("settings0-minibatch", "settings2-epoch", "settings3-minibatch")
+@pytest.mark.quick("settings3-minibatch")
 def test_what_is_not_read_may_hold_anything(settings, recompute):
     """Terminal observations, and the rewards of steps that are no transition."""
     config = made(recompute=recompute, num_minibatches=2, norm_value="popart", **settings)
@@ -231,6 +231,7 @@ def test_advantages_are_estimated_before_each_epoch_but_the_first_and_normalised
         np.testing.assert_allclose(advantage, np.where(counts, expected, 0.0), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.full
 def test_a_minibatch_of_streams_is_standardised_as_a_whole():
     config = trees.as_arrays(made(recompute="minibatch", **NETWORKS["no memory"]))
     learner, trajectory = jax.jit(acted)(config, jax.random.key(0))
@@ -252,7 +253,7 @@ GROUPED = {
 
 
 @pytest.mark.parametrize("name", GROUPED)
-@pytest.mark.quick("streams")
+@pytest.mark.full
 def test_groups_on_one_device_and_on_two_come_to_the_same(name):
     found = []
     for devices in (1, 2):

@@ -331,7 +331,7 @@ def test_nothing_is_found_in_a_classic_environment(name):
 
 
 @pytest.mark.parametrize("name", [name for name in one_of_each() if name.startswith(("MiniGrid", "XLand"))])
-@pytest.mark.quick("MiniGrid-BlockedUnlockPickUp")
+@pytest.mark.full
 def test_nothing_is_found_in_a_grid_world(name):
     assert check(make(name), keys=4, steps=32) == []
 
@@ -363,7 +363,7 @@ ODD = [None, "text", (), [], {}, 3, 1.5, object(), np.float64(1), np.array("x"),
 
 @pytest.mark.parametrize("field", ["observation", "reward", "discount", "first", "last", "alive", "info"])
 @pytest.mark.parametrize("method", ["reset", "step"])
-@pytest.mark.quick("reset-observation", "step-info")
+@pytest.mark.quick("reset-observation")
 def test_odd_values_in_a_timestep_are_findings_and_no_errors(method, field):
     harmless = {
         "alive": [None],
@@ -490,6 +490,7 @@ class Endless:
 """
 
 
+@pytest.mark.full
 def test_a_compiled_program_that_never_ends_is_a_finding_and_ends_the_command(tmp_path):
     (tmp_path / "too_long.py").write_text(TOO_LONG)
     command = "import sys, shoal.cli; sys.exit(shoal.cli.main(sys.argv[1:]))"

@@ -146,6 +146,7 @@ def differs(one, other):
     return np.any([(x != y).reshape(NUM_STATES, -1).any(1) for x, y in zip(one, other, strict=True)], 0)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)]
 )

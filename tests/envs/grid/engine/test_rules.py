@@ -35,6 +35,7 @@ def meddling(rng, seen):
     return np.where(rng.random(len(tile)) < 0.6, fitting, rng.integers(0, 6, len(tile))).astype(np.int32)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "num_steps", [pytest.param(40, id="some"), pytest.param(250, id="many", marks=pytest.mark.slow)]
 )
