@@ -1,0 +1,35 @@
+"""A task of discs and spheres in a batch with its own auto-reset, with JaxDEM's sensing and physics steps."""
+
+from argparse import Namespace
+from typing import Any
+
+import jax
+from protocol import Program, serve
+from stepping import program
+
+from shoal import envs
+from shoal.runtime import machine
+
+LIKE_JAXDEM: dict[str, Any] = {"physics_steps": 1, "time_step": 2e-3, "max_episode_steps": 1000}
+TASKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "one navigator": ("particles/Navigator-v0", {"sensing": "none"} | LIKE_JAXDEM),
+    "one roller": ("particles/Roller-v0", {"sensing": "none"} | LIKE_JAXDEM),
+    "16 navigators": ("particles/MultiNavigator-v0", {"num_agents": 16, "sensing": "bins"} | LIKE_JAXDEM),
+    "8 navigators with rays": ("particles/MultiNavigator-v0", {}),
+}
+
+
+def build(sizes: Namespace) -> Program:
+    """A rollout with given actions, which returns its observations, rewards and ends."""
+    machine.prepare(sizes.devices)  # as `shoal rollout` and `shoal.rollout` do
+    name, parameters = TASKS[sizes.environment]
+    env = envs.make(name, **parameters)
+    key = jax.random.key(0)
+    agents = () if env.num_agents == 1 else (env.num_agents,)
+    actions = jax.random.uniform(key, (sizes.num_steps, sizes.num_envs, *agents, 2), minval=-1.0)
+    timed = program(envs.Batch(env, sizes.num_envs), key, actions)
+    return timed._replace(steps=sizes.num_steps * sizes.num_envs)  # of worlds, not of agents
+
+
+if __name__ == "__main__":
+    serve(build, ("shoal",))

@@ -1,0 +1,49 @@
+"""Worlds of discs and spheres, Shoal's batch against JaxDEM's environments: `python benchmarks/particles.py`.
+
+Both sides step 256 worlds with given random actions, reset those that end, and return every observation, reward and
+end. A step is one of a world: one step of the physics and one sensing, as JaxDEM's are (bins of nearest centres for 16
+navigators, nothing for one). JaxDEM runs as JAX compiles it by default, and once more with the settings that Shoal
+makes for itself. JaxDEM is on no package index: it is read from a checkout in .venvs/JaxDEM, or from where
+`JAXDEM_CHECKOUT` says; without it the command says how to get it. `python benchmarks/neighbours.py` measures the
+physics alone.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from harness import ENVIRONMENTS, Side, compare, options, peer_python, report, with_shoal_settings
+
+TASKS = ("one navigator", "one roller", "16 navigators")
+NUM_ENVS, NUM_STEPS = 256, 64
+REPOSITORY, COMMIT = "https://github.com/cdelv/JaxDEM", "5d9c13a"
+
+
+def require_checkout() -> None:
+    """Say how to get JaxDEM where it is missing."""
+    checkout = Path(
+        os.environ.setdefault("JAXDEM_CHECKOUT", str(ENVIRONMENTS / "JaxDEM"))
+    )  # the worker reads it
+    if not (checkout / "jaxdem").is_dir():
+        raise SystemExit(
+            f"{checkout} does not exist; to get it: git clone {REPOSITORY} {checkout} && git -C {checkout} checkout "
+            f"{COMMIT}"
+        )
+
+
+def main() -> None:
+    """Compare on each task and print the table."""
+    parsed = options(__doc__)
+    require_checkout()
+    python = peer_python("jaxdem")
+    comparisons = []
+    for task in TASKS:
+        ours = Side("shoal", sys.executable, "own/particles.py", environment=task)
+        peer = Side("jaxdem", python, "peers/jaxdem_environments.py", environment=task)
+        sides = with_shoal_settings(peer, one_thread=False)
+        comparisons += [compare(task, ours, side, NUM_ENVS, NUM_STEPS, parsed) for side in sides]
+    report(comparisons, parsed)
+
+
+if __name__ == "__main__":
+    main()
