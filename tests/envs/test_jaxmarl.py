@@ -108,7 +108,12 @@ FAMILIES = {
     "storm": ("jaxmarl/storm_np", {"num_inner_steps": 30}),
 }
 QUICK = ("battle", "riddle")
-CHECKED = ("one-agent", "riddle", "battle", "coins")  # of each kind; to check the others as well takes three minutes
+CHECKED = (
+    "one-agent",
+    "riddle",
+    "battle",
+    "coins",
+)  # of each kind; to check the others as well takes three minutes
 
 
 @needs_jaxmarl

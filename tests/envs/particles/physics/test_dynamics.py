@@ -298,6 +298,7 @@ def test_periodic_images():
 
 
 @pytest.mark.parametrize("law", ["linear", "hertz"])
+@pytest.mark.quick("linear")
 def test_gradients_are_finite(law):
     rules = Rules(law, "verlet", ("walls", "floor", "periodic"))
     # Two that collide, two at the same place, two that touch at rest, one that meets a wall.
