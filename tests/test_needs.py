@@ -75,16 +75,19 @@ def refused(*, environment="CartPole-v1", **settings):
         ),
         (
             {"encoder_kernels": (3,)},
-            "encoder_kernels=(3,) has no effect with encoder='flatten'; it needs encoder='cnn'.",
+            "encoder_kernels=(3,) has no effect with encoder='flatten' and critic_encoder=None; "
+            "it needs encoder='cnn' or critic_encoder='cnn'.",
         ),
         (
             {"encoder": "mlp_each", "encoder_channels": (8,)},
-            "encoder_channels=(8,) has no effect with encoder='mlp_each'; it needs encoder='cnn'.",
+            "encoder_channels=(8,) has no effect with encoder='mlp_each' and critic_encoder=None; "
+            "it needs encoder='cnn' or critic_encoder='cnn'.",
         ),
         (
             {"encoder": "one_hot", "encoder_features": (8,)},
-            "encoder_features=(8,) has no effect with encoder='one_hot'; "
-            "it needs encoder='cnn' or encoder='mlp_each'.",
+            "encoder_features=(8,) has no effect with encoder='one_hot' and critic_encoder=None; "
+            "it needs encoder='cnn' or encoder='mlp_each' or encoder='set' or critic_encoder='cnn' or "
+            "critic_encoder='mlp_each' or critic_encoder='set'.",
         ),
         (
             {"initial_std": 0.5},
@@ -121,6 +124,7 @@ def test_a_setting_without_effect_is_refused(settings, sentence):
         {"critic_optimizer": "adam", "critic_optimizer_args": ("eps=1e-5",)},
         {"core": "gru", "core_size": 16},
         {"encoder": "mlp_each", "encoder_features": (8,)},
+        {"critic_encoder": "set", "encoder_features": (8,), "encoder_heads": 2},
         {"encoder": "cnn", "encoder_features": (), "encoder_channels": (8,), "encoder_strides": None},
         {"environment": "Pendulum-v1", "initial_std": 0.5, "action_scaling": "clip"},
         {"environment": "Pendulum-v1", "correlated_noise": True, "noise_correlation": 0.5},
