@@ -10,6 +10,8 @@ The box has one corner at the origin and sides [D], in m. A boundary of an axis 
 Of the two walls of an axis a body touches at most one, so that each axis needs one contact, with the nearer wall.
 """
 
+from collections.abc import Callable
+
 import jax.numpy as jnp
 
 from shoal.envs.particles.physics.contact_laws import Contact
@@ -26,22 +28,23 @@ def walled_axes(boundaries: tuple[str, ...]) -> tuple[int, ...]:
 
 def nearest_image(offset: Array, box: Array, boundaries: tuple[str, ...]) -> Array:
     """Return the offsets [D, ...] to the nearest periodic image."""
-    if "periodic" not in boundaries:
-        return offset
-    parts = [
-        x - side * jnp.round(x / side) if kind == "periodic" else x
-        for x, side, kind in zip(offset, box, boundaries, strict=True)
-    ]
-    return jnp.stack(parts)
+    return _without_sides(jnp.round, offset, box, boundaries)
 
 
 def into_box(position: Array, box: Array, boundaries: tuple[str, ...]) -> Array:
     """Return positions [D, ...], those along a periodic axis moved into [0, side)."""
+    return _without_sides(jnp.floor, position, box, boundaries)
+
+
+def _without_sides(
+    rounded: Callable[[Array], Array], vector: Array, box: Array, boundaries: tuple[str, ...]
+) -> Array:
+    """Subtract, along periodic axes, the whole number of sides to which x / side is rounded."""
     if "periodic" not in boundaries:
-        return position
+        return vector
     parts = [
-        x - side * jnp.floor(x / side) if kind == "periodic" else x
-        for x, side, kind in zip(position, box, boundaries, strict=True)
+        x - side * rounded(x / side) if kind == "periodic" else x
+        for x, side, kind in zip(vector, box, boundaries, strict=True)
     ]
     return jnp.stack(parts)
 
