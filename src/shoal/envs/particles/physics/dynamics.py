@@ -63,7 +63,7 @@ class Rules:
 
 
 class World(NamedTuple):
-    """What an episode's world consists of; data."""
+    """The bodies, material, box and forces of an episode's world; data."""
 
     radius: Array  # [N], m
     mass: Array  # [N], kg

@@ -17,7 +17,7 @@ KINDS = ("rays", "bins")
 
 
 class Scan(NamedTuple):
-    """What K rays of each agent meet first."""
+    """The nearest disc or wall along each of K rays, for each agent."""
 
     distance: Array  # from the agent's centre, [A, K, ...]; the range where nothing is
     is_disc: Array  # [A, K, ...]

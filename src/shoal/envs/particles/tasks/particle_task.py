@@ -1,4 +1,4 @@
-"""What all tasks in worlds of particles have in common: parameters, starts, physics, sensing, rewards and ends."""
+"""The base of all tasks in worlds of particles: parameters, starts, physics, sensing, rewards and ends."""
 
 import abc
 import math
