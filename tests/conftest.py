@@ -44,18 +44,24 @@ jax.devices()  # from here on their number is fixed, whatever a test asks for
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Marks the cases of a test as full that its mark `quick` does not name; those that it names stay as they are."""
+    """Marks the cases of a test as full that its mark `quick` does not name, and as slow those that `rare` names."""
     cases = {}
     for item in items:
-        if (mark := item.get_closest_marker("quick")) is None:
-            continue
-        cases.setdefault((item.path, item.originalname, mark.args), set()).add(item.callspec.id)
-        if item.callspec.id not in mark.args:
-            item.add_marker(pytest.mark.full)
+        for mark in [mark for mark in item.iter_markers() if mark.name in ("quick", "rare")]:
+            cases.setdefault((item.path, item.originalname, mark.name, mark.args), set()).add(
+                item.callspec.id
+            )
+            is_named = item.callspec.id in mark.args
+            if mark.name == "quick" and not is_named:
+                item.add_marker(pytest.mark.full)
+            if mark.name == "rare" and is_named:
+                item.add_marker(pytest.mark.slow)
     asked_by_id = any("[" in argument for argument in config.args)
-    for (path, name, named), found in cases.items():
+    for (path, name, mark, named), found in cases.items():
         if (unknown := set(named) - found) and not asked_by_id:
-            raise pytest.UsageError(f"{path.name}::{name}: quick names {sorted(unknown)}, of {sorted(found)}")
+            raise pytest.UsageError(
+                f"{path.name}::{name}: {mark} names {sorted(unknown)}, of {sorted(found)}"
+            )
 
 
 MANY_MAPPINGS = 30_000

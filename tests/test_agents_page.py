@@ -40,6 +40,7 @@ def test_the_listing_on_the_page_runs(tmp_path, monkeypatch):
     }
 
 
+@pytest.mark.full
 def test_the_result_says_what_a_return_is_and_rows_have_each_agent(run_dir, capsys):
     summary = json.loads((run_dir / "summary.json").read_text())
     assert summary["agents"] == {"count": 3, "team_return": "sum", "agent_steps_per_seed": 1440}
@@ -52,6 +53,7 @@ def test_the_result_says_what_a_return_is_and_rows_have_each_agent(run_dir, caps
     assert "critic_input='state_and_own' there, and 'own' was asked for" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_eval_rollout_and_resume_work_with_agents(run_dir, capsys, tmp_path):
     assert cli.main(["eval", str(run_dir), "--episodes", "20"]) == 0
     told = capsys.readouterr().out

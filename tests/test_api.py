@@ -135,6 +135,7 @@ def test_the_run_directory_is_complete(bandit):
     assert {"baseline", "episode_return", "episodes"} <= set(rows[-3])
 
 
+@pytest.mark.full
 def test_its_config_makes_the_same_run_again(bandit, path):
     again = shoal.train(config=bandit.path, run_dir=path / "again", progress=False)
     assert again.summary["parameters_sha256"] == bandit.summary["parameters_sha256"]

@@ -350,6 +350,7 @@ def never_finite(tmp_path_factory):
     return run, environment, config
 
 
+@pytest.mark.full
 def test_a_run_whose_scores_were_never_finite_is_saved_and_says_so(never_finite):
     run, *_ = never_finite
     _, metadata = RunDirectory.open(run.path).load_policy("best")

@@ -221,7 +221,9 @@ WORDS = {
     "--encoder mlp": "'mlp'",
     "--encoder cnn": "encoder='cnn'",
     "--encoder cnn --encoder-kernels 3": "encoder='cnn' needs an observation [height, width, channels]",
-    "--encoder-strides 2": "encoder_strides=(2,) has no effect with encoder='flatten' and critic_encoder=None; it needs encoder='cnn'",
+    "--encoder-strides 2": (
+        "encoder_strides=(2,) has no effect with encoder='flatten' and critic_encoder=None; it needs encoder='cnn'"
+    ),
     "--encoder cnn --encoder-kernels three": "three",
     "--encoder one_hot --norm-obs": "norm_obs=True",
     "--distribution beta": "distribution='beta' does not fit",

@@ -261,6 +261,7 @@ def test_where_refuses_different_structures():
         trees.where(jnp.asarray(True), {"a": 1}, {"b": 1})
 
 
+@pytest.mark.full
 def test_classes_with_equal_fields_have_different_structures():
     # With equal ones, jit could answer with the program that it traced for another class.
     def variant(name: str, factor: float) -> Any:

@@ -135,6 +135,7 @@ class Watching(BanditConfig):
         return inner._replace(act=act, update=update)
 
 
+@pytest.mark.full
 def test_whoever_acts_is_not_shown_what_is_for_the_critic_anywhere(tmp_path):
     run = shoal.train(**PARTIAL, algorithm=Watching(), progress=False, run_dir=tmp_path / "run", **TINY)
     policy = run.policy()

@@ -58,6 +58,7 @@ def rows(shown):
 
 @pytest.mark.parametrize("name", PROBES)
 @pytest.mark.quick("action-and-observation", "continuous-action")
+@pytest.mark.rare("constant", "delay", "endless")
 def test_it_finds_the_known_value_and_the_best_action(name):
     shown, updates, tolerance, settings = PROBES[name]
     env = envs.make(f"probe/{name}")
@@ -92,7 +93,7 @@ def test_a_normalised_reward_leaves_the_best_action():
         {"norm_value": "running", "recompute": "minibatch", "advantage": "vtrace", "num_minibatches": 2},
     ],
 )
-@pytest.mark.quick("settings1", "settings3")
+@pytest.mark.full
 def test_values_of_a_thousand_are_learned_by_a_critic_of_normalised_ones(settings):
     """The known values of rewards of a thousand, by the step size of rewards of one; estimated once and again."""
     env = envs.RewardScale(envs.make("probe/action-and-observation"), 1000.0)
@@ -107,7 +108,7 @@ def test_values_of_a_thousand_are_learned_by_a_critic_of_normalised_ones(setting
 @pytest.mark.parametrize(
     "settings, learns", [({"core": "gru"}, True), ({"core": "mingru", "chunk_length": 8}, True), ({}, False)]
 )
-@pytest.mark.quick("settings0-True")
+@pytest.mark.full
 def test_what_was_seen_at_the_start_is_remembered_to_the_end(settings, learns):
     """A bit is shown at the start and asked for four steps later: a coin's toss without memory, sure with it."""
     config = with_settings(

@@ -226,6 +226,14 @@ def test_every_pattern_of_resets_is_there():
 
 
 @pytest.mark.quick("mingru, noise, normalised, no layer before")
+@pytest.mark.rare(
+    "gru",
+    "rnn",
+    "mingru",
+    "gru, shared, a grid of which much is seen again",
+    "mgu, shared, a grid whose cells are searched",
+    "gru, cleared with every episode of a trial",
+)
 def test_replaying_a_rollout_gives_the_values_that_acting_gave(variant):
     _, values, replayed_values, _ = variant
     np.testing.assert_allclose(replayed_values, values, rtol=1e-5, atol=1e-5)
@@ -417,6 +425,7 @@ def test_training_is_reproducible_and_finite(settings):
     assert all(np.array_equal(x, y) for x, y in zip(first, second, strict=True))
 
 
+@pytest.mark.full
 def test_steps_that_are_no_transition_count_nowhere():
     """What was seen last in an episode and done after it (NaN included) changes no gradient."""
     config = trees.as_arrays(made(core="gru", chunk_length=2, **ALL_INPUTS))

@@ -33,6 +33,7 @@ class Outside:
 """
 
 
+@pytest.mark.full
 def test_eval_prints_a_line_for_each_seed(trained, command, capsys):
     _, path = trained
     assert command("eval", path, "--episodes", "16") == 0

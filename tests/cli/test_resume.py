@@ -39,6 +39,7 @@ def test_a_damaged_one_is_named_and_the_status_is_1(path, command, capsys):
     assert "record.json" in capsys.readouterr().out.splitlines()[1]
 
 
+@pytest.mark.full
 def test_a_finished_run_needs_more_steps_and_then_goes_on(path, command, capsys):
     assert command("resume", path) == 2
     assert "is finished, with 4,096 environment steps; give more total_steps" in capsys.readouterr().err

@@ -178,6 +178,7 @@ def training_rows(path, seed):
     return found
 
 
+@pytest.mark.full
 def test_a_frozen_seed_does_not_touch_the_others(tmp_path):
     """The others end bit for bit as in a world that never breaks; the frozen ones keep what was finite."""
     settings = {"total_steps": ENVS * STEPS * 20, "seeds": 6, "log_every": ENVS * STEPS * 5}

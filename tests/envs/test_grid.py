@@ -110,6 +110,7 @@ def world_with(task, things, holding=0):
     return world, state._replace(cells=cells, agent=agent)
 
 
+@pytest.mark.full
 def test_rules_follow_each_other_within_a_step():
     task = ruleset(
         goal=(GoalKind.AGENT_NEAR_UP, *STAR),

@@ -107,7 +107,7 @@ FAMILIES = {
     "evaporating": ("jaxmarl/jaxnav", {"max_steps": 30, "num_agents": 4, "evaporating": True}),
     "storm": ("jaxmarl/storm_np", {"num_inner_steps": 30}),
 }
-QUICK = ("battle", "riddle")
+QUICK = ("riddle",)
 CHECKED = (
     "one-agent",
     "riddle",
@@ -119,6 +119,18 @@ CHECKED = (
 @needs_jaxmarl
 @pytest.mark.quick(*QUICK)
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.rare(
+    "spread",
+    "tag",
+    "push",
+    "reference",
+    "world-comm",
+    "smax",
+    "units-drawn",
+    "overcooked",
+    "coins",
+    "evaporating",
+)
 def test_steps_are_those_of_jaxmarl(family):
     name, parameters = FAMILIES[family]
     *_, (timestep, _, _) = play(make(name, **parameters), 120)

@@ -207,6 +207,7 @@ def test_grid_cnn_embeds_each_integer_of_a_cell():
     np.testing.assert_array_equal(grid(x.astype(jnp.uint8)), grid(x))
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("eager")
 def test_the_windows_of_a_grid_may_differ_and_step(monkeypatch):
     network = jittered(
@@ -223,6 +224,7 @@ def test_the_windows_of_a_grid_may_differ_and_step(monkeypatch):
         np.testing.assert_allclose(network(x), y.reshape(4, -1), rtol=1e-4, atol=2e-5)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("eager")
 def test_looking_up_what_cells_contribute_is_embedding_them(monkeypatch):
     """The output and all gradients, of cells out of range too; what cannot be looked up is embedded."""

@@ -95,6 +95,7 @@ def test_a_chain_is_its_modules_in_order_and_hands_the_mask_to_its_head():
     assert branches.out_features == 8
 
 
+@pytest.mark.full
 def test_noise_reaches_every_noisy_part_with_a_key_of_its_own():
     plain, noisy = MLP(3, (3,), key=KEY), NoisyMLP(3, (), 3, key=KEY)
     x = jax.random.normal(KEY, (5, 3))

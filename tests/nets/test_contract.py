@@ -225,6 +225,24 @@ def test_every_module_has_its_place_here():
 
 @pytest.mark.parametrize("name", MEMBERS)
 @pytest.mark.quick("MLP", "NoisyMLP", "GridCNN", "Inputs", "BetaHead", "QHead")
+@pytest.mark.rare(
+    "MLP, plain last layer",
+    "CNN",
+    "GridCNN of numbers",
+    "ArrayInput",
+    "EmbeddingInput",
+    "Chain",
+    "ContinuousQ",
+    "MultiCategoricalHead",
+    "NormalHead, state-dependent",
+    "GSDEHead",
+    "ScalarValueHead",
+    "DiscreteValuedHead",
+    "DistributionalQHead",
+    "QuantileQHead",
+    "Headed",
+    "Ensemble",
+)
 def test_leading_axes_are_free_and_nothing_compiles_again(name):
     """[T, B], [B] and [] give the same numbers, and so do vmap, scan and a stack of two modules."""
     member, (module, other) = MEMBERS[name], construct(name)
@@ -279,6 +297,24 @@ def measure(result, noise):
 
 @pytest.mark.parametrize("name", MEMBERS)
 @pytest.mark.quick("MLP", "EmbeddingInput", "GSDEHead", "DuelingQHead")
+@pytest.mark.rare(
+    "MLP, plain last layer",
+    "NoisyMLP",
+    "GridCNN",
+    "ResidualCNN",
+    "OneHotInput",
+    "Inputs",
+    "Branches",
+    "CategoricalHead",
+    "NormalHead",
+    "TanhNormalHead",
+    "DeterministicHead",
+    "CategoricalValueHead",
+    "QHead",
+    "DistributionalQHead, dueling",
+    "QuantileQHead, dueling",
+    "PolicyAndValue",
+)
 def test_gradients_are_finite_at_extreme_inputs(name):
     member, (module, _) = MEMBERS[name], construct(name)
 

@@ -53,6 +53,7 @@ def test_shapes_under_jit_vmap_and_scan(name):
 
 @pytest.mark.parametrize("name", HEADS)
 @pytest.mark.quick("categorical", "state-dependent", "beta")
+@pytest.mark.rare("multi_categorical", "tanh_normal")
 def test_gradients_are_finite_at_extreme_inputs(name):
     head, _, _ = HEADS[name]
 

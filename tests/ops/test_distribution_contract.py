@@ -225,6 +225,7 @@ def test_entropy_kl_and_mode_are_those_of_the_samples(member):
 
 
 @pytest.mark.quick("masked MultiCategorical", "EpsilonGreedy", "DiscreteValued", "TanhNormal")
+@pytest.mark.rare("Categorical", "MultiCategorical", "Normal", "Deterministic")
 def test_gradients_are_those_of_finite_differences(member):
     """In float64, which parameters in float64 give."""
     fixed, sampled = member.fixed, member.make(*member.parameters).sample(KEY)
@@ -278,6 +279,7 @@ def rows_of(member: Member) -> tuple[list[np.ndarray], np.ndarray]:
 
 
 @pytest.mark.quick("masked MultiCategorical", "EpsilonGreedy", "DiscreteValued", "TanhNormal")
+@pytest.mark.rare("Categorical", "MultiCategorical", "Normal", "Deterministic")
 def test_nothing_is_nan_or_infinite_at_extremes(member):
     """Of every method its value and its gradient in every parameter and in x, one method at a time."""
     parameters, x = rows_of(member)

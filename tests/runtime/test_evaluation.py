@@ -202,6 +202,7 @@ def evaluated(**settings):
     return run, {name: float(x) for name, x in metrics.items()}
 
 
+@pytest.mark.full
 def test_greedy_and_sampled_side_by_side():
     _, both = evaluated(eval_mode="both")
     _, greedy = evaluated(eval_mode="greedy")

@@ -61,6 +61,7 @@ VARIANTS = {
 
 @pytest.mark.parametrize("name", VARIANTS)
 @pytest.mark.quick("recurrent")
+@pytest.mark.rare("shared", "state", "joint")
 def test_what_an_absent_agent_holds_is_never_read(name):
     config = config_of(**VARIANTS[name])
     results = [train(TeamProbe(fill=jnp.float32(fill)), config) for fill in (0.0, NAN)]
@@ -110,6 +111,7 @@ def critic_values(network, view):
             state, timestep = env.step(state, jnp.asarray([1, 1, 2]), jax.random.key(1))
 
 
+@pytest.mark.full
 def test_each_role_learns_its_action_and_returns_are_kept_of_each_agent():
     config = config_of(learning_rate=0.02, lr_schedule="linear", hidden_sizes=(16,))
     env = TeamProbe()

@@ -72,6 +72,15 @@ def test_estimates_of_a_network_that_has_moved_are_those_of_a_plain_loop(name):
 @pytest.mark.parametrize("chunk_length", [0, 2, 8])
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.quick("no memory-0")
+@pytest.mark.rare(
+    "no memory-2",
+    "a shared torso-0",
+    "a shared torso-8",
+    "two memories-8",
+    "one memory-2",
+    "a scan at once-0",
+    "a scan at once-8",
+)
 def test_with_the_parameters_that_acted_nothing_changes(name, chunk_length):
     """The rows' own advantages and targets, in the same order, chunk by chunk; and those of GAE."""
     settings = NETWORKS[name] | {"norm_adv": "batch", "recompute": "epoch", "clip_vloss": True}
@@ -123,6 +132,14 @@ def gradients(config, key, unread=0.0):
 )
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.quick("no memory-popart")
+@pytest.mark.rare(
+    "no memory-plain",
+    "a shared torso-plain",
+    "a shared torso-running",
+    "two memories-running",
+    "one memory-popart",
+    "a scan at once-popart",
+)
 def test_the_loss_of_whole_streams_has_the_gradient_of_its_estimates(name, settings):
     """Targets and advantages are constants in it; cut episodes are bootstrapped from their own last observation."""
     config = made(recompute="minibatch", **settings, **NETWORKS[name])

@@ -48,6 +48,32 @@ def repeats_a_rule(name):
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.full] * repeats_a_rule(name)) for name in CASES]
 )
+@pytest.mark.rare(
+    "ObservationIndex",
+    "ObservationInfinite",
+    "RewardInfinite",
+    "DiscountWithoutEnd",
+    "PackedClock",
+    "DoublingClockOverflows",
+    "ShiftingClock",
+    "MaskPartFalse",
+    "SummaryOfNothing",
+    "InfoNaN",
+    "InfoNarrow",
+    "ConstantKeyInStep",
+    "ConstantKeyBesideOneKept",
+    "KeyNeverSplit",
+    "NoiseDropped",
+    "StartDropped",
+    "NumpyRandom",
+    "MutatesItself",
+    "KeepsInItself",
+    "KeepsInAClosure",
+    "StateGrowsInPlace",
+    "PythonTypeOfParameter",
+    "TextParameter",
+    "LoopsInStep",
+)
 def test_a_broken_environment_is_found_by_its_rule_alone(name):
     case = CASES[name]
     findings = check(case.make(), **case.options)
@@ -318,6 +344,17 @@ GOOD = {
 
 @pytest.mark.parametrize("name", GOOD)
 @pytest.mark.quick("Everything", "KeyInState")
+@pytest.mark.rare(
+    "Walk",
+    "FiniteHorizon",
+    "Huge",
+    "JittedMethods",
+    "RandomStep",
+    "KeyOfTheStepBefore",
+    "FixedMap",
+    "CopiesItsState",
+    "BudgetThatShows",
+)
 def test_nothing_is_found_in_a_good_environment(name):
     assert check(GOOD[name]()) == []
 
@@ -349,6 +386,7 @@ def test_the_keys_of_every_environment_reach_what_is_drawn(name):
     "name", [name for name, value in vars(probes).items() if hasattr(value, "best_action")]
 )
 @pytest.mark.quick("DelayedReward")
+@pytest.mark.rare("ConstantReward", "ActionReward", "ContinuousAction")
 def test_a_probe_is_found_only_to_be_as_simple_as_it_is_meant(name):
     env = getattr(probes, name)()
     simple = {finding.rule for finding in check(env)}
@@ -364,6 +402,9 @@ ODD = [None, "text", (), [], {}, 3, 1.5, object(), np.float64(1), np.array("x"),
 @pytest.mark.parametrize("field", ["observation", "reward", "discount", "first", "last", "alive", "info"])
 @pytest.mark.parametrize("method", ["reset", "step"])
 @pytest.mark.quick("reset-observation")
+@pytest.mark.rare(
+    "reset-reward", "reset-first", "reset-alive", "step-observation", "step-discount", "step-last"
+)
 def test_odd_values_in_a_timestep_are_findings_and_no_errors(method, field):
     harmless = {
         "alive": [None],

@@ -226,6 +226,7 @@ def test_gradients_by_finite_differences(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.quick("lstm", "mingru")
+@pytest.mark.rare("gru", "mgu")
 def test_gradients_are_finite_at_extreme_inputs(kind):
     core = made(kind)
     gradient = jax.jit(

@@ -42,6 +42,16 @@ def test_the_names_are_those_of_the_original():
 )
 @pytest.mark.parametrize("names", of_one_shape(), ids=lambda names: names[0].removeprefix("XLand-"))
 @pytest.mark.quick("MiniGrid-DoorKey-5x5-some", "MiniGrid-MemoryS8-some", "MiniGrid-R9-25x25-some")
+@pytest.mark.rare(
+    "MiniGrid-BlockedUnlockPickUp-some",
+    "MiniGrid-DoorKey-6x6-some",
+    "MiniGrid-FourRooms-some",
+    "MiniGrid-MemoryS16-some",
+    "MiniGrid-MemoryS64-some",
+    "MiniGrid-R1-13x13-some",
+    "MiniGrid-R1-17x17-some",
+    "MiniGrid-R6-19x19-some",
+)
 def test_every_step_is_that_of_the_original(names, num_envs):
     for name in names:
         terminated, truncated = compare(name, num_envs)

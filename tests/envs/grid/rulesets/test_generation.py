@@ -145,6 +145,7 @@ def scene(row, approach):
     return grid, MIDDLE[0] - 2 * ahead[0], MIDDLE[1] - 2 * ahead[1], approach, actions
 
 
+@pytest.mark.full
 def test_each_step_of_the_tree_can_be_played_whatever_distracts():
     """In a scene for each rule of a tree and for its goal, with all the rules of the ruleset in force."""
     scenes, in_force, aims, owners = [], [], [], []
