@@ -94,6 +94,7 @@ def test_a_normalised_reward_leaves_the_best_action():
     ],
 )
 @pytest.mark.full
+@pytest.mark.rare("settings0", "settings2", "settings3")
 def test_values_of_a_thousand_are_learned_by_a_critic_of_normalised_ones(settings):
     """The known values of rewards of a thousand, by the step size of rewards of one; estimated once and again."""
     env = envs.RewardScale(envs.make("probe/action-and-observation"), 1000.0)

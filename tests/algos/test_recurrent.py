@@ -233,6 +233,10 @@ def test_every_pattern_of_resets_is_there():
     "gru, shared, a grid of which much is seen again",
     "mgu, shared, a grid whose cells are searched",
     "gru, cleared with every episode of a trial",
+    "mgu, shared, a grid, shown the observation before",
+    "gru, two layers, shown the observation before, latches",
+    "lstm, two layers summed, embedding",
+    "mgu, a grid whose cells are searched",
 )
 def test_replaying_a_rollout_gives_the_values_that_acting_gave(variant):
     _, values, replayed_values, _ = variant
@@ -411,6 +415,7 @@ def test_burning_in_is_running_over_the_steps_before():
     ],
 )
 @pytest.mark.full
+@pytest.mark.rare("settings0", "settings2")
 def test_training_is_reproducible_and_finite(settings):
     config = made(**settings)
     populations = []

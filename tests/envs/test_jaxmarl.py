@@ -130,6 +130,15 @@ CHECKED = (
     "overcooked",
     "coins",
     "evaporating",
+    "facmac",
+    "adversary",
+    "stalkers",
+    "overcooked-v2",
+    "navigation",
+    "battle",
+    "speaker",
+    "hanabi",
+    "storm",
 )
 def test_steps_are_those_of_jaxmarl(family):
     name, parameters = FAMILIES[family]
@@ -142,6 +151,7 @@ def test_steps_are_those_of_jaxmarl(family):
 @pytest.mark.parametrize(
     "family", [pytest.param(x, marks=() if x in CHECKED else pytest.mark.slow) for x in FAMILIES]
 )
+@pytest.mark.rare("one-agent", "coins", "battle")
 def test_the_checker_finds_nothing(family):
     name, parameters = FAMILIES[family]
     # JaxMARL's MPE and Switch Riddle have no randomness in a step, and Coin Game's rewards are integers.

@@ -338,6 +338,7 @@ def test_dictionaries_get_one_more_entry_and_agents_one_flag_each():
     ids=["CartPole", "Lottery", "XLand"],
 )
 @pytest.mark.full
+@pytest.mark.rare("Lottery", "XLand")
 def test_the_checker_finds_nothing(env):
     assert check(env(), keys=4, steps=40) == []
 

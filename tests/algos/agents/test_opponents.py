@@ -191,6 +191,7 @@ VARIANTS = {
 
 @pytest.mark.parametrize("name", VARIANTS)
 @pytest.mark.full
+@pytest.mark.rare("normalised", "recurrent")
 def test_nothing_is_learned_from_those_who_act_by_a_policy_of_the_past(name):
     env = TeamProbe()
     config = config_of(**PAST, **VARIANTS[name])

@@ -354,6 +354,11 @@ GOOD = {
     "FixedMap",
     "CopiesItsState",
     "BudgetThatShows",
+    "DoublingLimit",
+    "InfoOfTheDead",
+    "Pair",
+    "KeyFoldedByStep",
+    "RawKeyInState",
 )
 def test_nothing_is_found_in_a_good_environment(name):
     assert check(GOOD[name]()) == []
@@ -403,7 +408,17 @@ ODD = [None, "text", (), [], {}, 3, 1.5, object(), np.float64(1), np.array("x"),
 @pytest.mark.parametrize("method", ["reset", "step"])
 @pytest.mark.quick("reset-observation")
 @pytest.mark.rare(
-    "reset-reward", "reset-first", "reset-alive", "step-observation", "step-discount", "step-last"
+    "reset-reward",
+    "reset-first",
+    "reset-alive",
+    "step-observation",
+    "step-discount",
+    "step-last",
+    "step-alive",
+    "step-reward",
+    "reset-info",
+    "reset-discount",
+    "step-info",
 )
 def test_odd_values_in_a_timestep_are_findings_and_no_errors(method, field):
     harmless = {

@@ -113,6 +113,7 @@ KINDS = {"class": SumActorCritic, "joint": Joint, "settings": JointConfig(width=
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.full
+@pytest.mark.rare("joint", "class")
 def test_a_network_of_ones_own_trains_and_acts(kind, tmp_path):
     run = shoal.train(
         shoal.make("MemoryChain-v0", length=5),
@@ -323,6 +324,7 @@ def test_a_broken_network_is_one_sentence(network):
 @pytest.mark.parametrize("core", ["gru", "lstm", "mingru"])
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.full
+@pytest.mark.rare("False-lstm", "True-lstm", "False-gru", "True-gru")
 def test_shoals_own_networks_pass(core, shared):
     config = NetworkConfig(
         core=core,

@@ -51,6 +51,11 @@ def test_the_names_are_those_of_the_original():
     "MiniGrid-R1-13x13-some",
     "MiniGrid-R1-17x17-some",
     "MiniGrid-R6-19x19-some",
+    "MiniGrid-R1-11x11-some",
+    "MiniGrid-DoorKey-8x8-some",
+    "MiniGrid-R1-9x9-some",
+    "MiniGrid-R1-15x15-some",
+    "MiniGrid-R9-16x16-some",
 )
 def test_every_step_is_that_of_the_original(names, num_envs):
     for name in names:
