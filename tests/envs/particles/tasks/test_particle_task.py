@@ -60,7 +60,7 @@ def step(env, state, action):
 
 
 def test_the_reward_has_a_potential_work_collisions_and_a_bonus():
-    env = three(gamma=0.9, work_weight=0.5, collision_penalty=2.0, bonus=10.0)
+    env = three(gamma=0.9, work_weight=0.5, collision_penalty=2.0, bonus=10.0, drive=1.0)
     places = [(3.0, 3.0), (6.0, 6.0), (8.0, 6.0)]
     velocity = [(0.0, 0.0), (1.0, 0.0), (-1.0, 0.0)]  # the last two touch and meet
     target = [(3.0, 3.5), (6.0, 9.0), (2.0, 6.0)]

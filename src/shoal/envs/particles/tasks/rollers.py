@@ -21,7 +21,7 @@ class Roller(ParticleTask):
     """
 
     area_per_agent: float = parameter(default=400.0, above=0, static=True)
-    drive: float = parameter(default=1.5, above=0)
+    drive: float = parameter(default=4.0, above=0)
     sensing: str = "none"
     rough: bool = True
 
@@ -46,7 +46,7 @@ class MultiRoller(ParticleTask):
     """Spheres on a floor, each with a target of its own, driven by torques; they should not touch each other."""
 
     num_agents: int = parameter(default=8, low=2, high=MAX_ALL_TO_ALL)  # type: ignore[assignment]
-    drive: float = parameter(default=1.5, above=0)
+    drive: float = parameter(default=4.0, above=0)
     rough: bool = True
 
     dimensions: ClassVar[int] = 3
