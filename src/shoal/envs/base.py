@@ -17,8 +17,10 @@ __all__ = [
     "TimeStep",
     "Wrapper",
     "again",
+    "can_explain_faults",
     "can_render",
     "environment",
+    "explain_fault",
     "frames_per_second",
     "parameter",
     "render",
@@ -120,6 +122,10 @@ class Wrapper:
         """Draw the inner environment's state; see the function `render`."""
         return render(self.env, self.inner_state(state))
 
+    def explain_fault(self, state: State) -> str | None:
+        """Explain the inner environment's state; see the function `explain_fault`."""
+        return explain_fault(self.env, self.inner_state(state))
+
     def again(self, state: State, key: jax.Array) -> tuple[State, TimeStep]:
         """Start a new episode of the task that a state belongs to; see the function `again`.
 
@@ -180,6 +186,23 @@ def render(env: Environment, state: State) -> np.ndarray:
             "uint8[height, width, 3]"
         )
     return picture
+
+
+def can_explain_faults(env: Environment) -> bool:
+    """Report whether an environment or the one inside its wrappers has a method `explain_fault(state)`."""
+    if isinstance(env, Wrapper) and type(env).explain_fault is Wrapper.explain_fault:
+        return can_explain_faults(env.env)
+    return hasattr(env, "explain_fault")
+
+
+def explain_fault(env: Environment, state: State) -> str | None:
+    """Say why numbers of one environment's state are not finite, in a sentence without its full stop.
+
+    The environment's method `explain_fault(state)` does so, or returns None where it does not know. It is called
+    outside of compiled code with concrete values, once a number was found that is not finite. None if the environment
+    has no such method.
+    """
+    return env.explain_fault(state) if can_explain_faults(env) else None  # type: ignore[attr-defined]
 
 
 def frames_per_second(env: Environment) -> float:

@@ -7,7 +7,7 @@ import pytest
 
 import shoal
 from shoal import envs
-from shoal.envs.base import unwrapped
+from shoal.envs.base import explain_fault, unwrapped
 from shoal.envs.checking.check_contract import require_contract
 from shoal.envs.checking.checker import check
 from shoal.envs.particles.tasks.particle_task import observe
@@ -97,6 +97,24 @@ def test_a_world_terminates_when_all_have_held_their_targets():
     assert not timestep.last and float(timestep.info["success"]) == pytest.approx(2 / 3)
 
 
+def test_a_cell_list_computes_what_all_pairs_do_or_says_what_it_lacks():
+    lists, pairs = three(neighbours="cells", cell_capacity=2, max_neighbours=2), three()
+    places, velocity = [(3.0, 3.0), (5.05, 3.0), (8.0, 6.0)], [(1.0, 0.0), (-1.0, 0.1), (0.0, 1.0)]
+    ends = [step(env, placed(env, places, velocity), np.ones((3, 2))) for env in (lists, pairs)]
+    (listed, listed_timestep), (paired, timestep) = ends
+    assert np.abs(paired.particles.force).max() > 1
+    np.testing.assert_allclose(listed.particles.velocity, paired.particles.velocity, atol=1e-5)
+    np.testing.assert_allclose(listed_timestep.reward, timestep.reward, atol=1e-5)
+    assert explain_fault(lists, listed) is None and explain_fault(pairs, paired) is None
+    crowd, timestep = step(lists, placed(lists, [(3.0, 3.0), (3.5, 3.5), (4.0, 4.0)]), np.zeros((3, 2)))
+    assert np.isnan(timestep.reward).all()
+    wrapped = envs.TimeLimit(lists, 10)
+    state = wrapped.reset(jax.random.key(0))[0]._replace(env=crowd)
+    assert explain_fault(wrapped, state).startswith("cell_capacity=2 is too few: a cell held 3 particles")
+    many = unwrapped(envs.make("particles/MultiNavigator-v0", num_agents=1025))
+    assert many.layout.cells == (84, 84) and three().layout is None
+
+
 def test_an_action_is_a_force_of_limited_length():
     env = unwrapped(envs.make("particles/Navigator-v0", drag=0.0, mass=2.0, drive=3.0))
     middle = placed(env, [(10.0, 10.0)])
@@ -135,6 +153,17 @@ def test_jaxdem_reward_and_team_reward():
             {"time_step": 0.05},
             "time_step=0.05 is too long: it must be at most 0.0111, a twentieth",
         ),
+        (
+            "MultiNavigator",
+            {"num_agents": 2, "area_per_agent": 20.0, "boundary": "periodic", "neighbours": "cells"},
+            r"periodic box of 6.32 radii, too small for three cells of 2.4 radii .* area_per_agent of 25.92 or more",
+        ),
+        (
+            "MultiNavigator",
+            {"num_agents": 1025, "neighbours": "all"},
+            "num_agents=1025 is too many for neighbours='all', which has at most 1024; give neighbours='cells'",
+        ),
+        ("MultiNavigator", {"num_agents": 5000}, "num_agents=5000 is out of bounds: .* at most 4096"),
         (
             "Navigator",
             {"stiffness": [50, 1e4]},

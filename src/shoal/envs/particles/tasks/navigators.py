@@ -6,9 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.envs.base import environment, parameter
-from shoal.envs.particles.physics.pairs import MAX_ALL_TO_ALL
 from shoal.envs.particles.tasks import particle_scene
-from shoal.envs.particles.tasks.particle_task import ParticleTask, TaskState
+from shoal.envs.particles.tasks.particle_task import MAX_AGENTS, ParticleTask, TaskState
 from shoal.types import Array
 
 
@@ -46,7 +45,7 @@ class MultiNavigator(ParticleTask):
     for five decisions. An agent senses other agents and walls by rays, or by angular bins.
     """
 
-    num_agents: int = parameter(default=8, low=2, high=MAX_ALL_TO_ALL)  # type: ignore[assignment]
+    num_agents: int = parameter(default=8, low=2, high=MAX_AGENTS)  # type: ignore[assignment]
 
     dimensions: ClassVar[int] = 2
 
