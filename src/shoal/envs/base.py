@@ -1,6 +1,6 @@
 """The `environment` decorator, the base class of all wrappers, and functions that every environment has."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar, dataclass_transform
 
@@ -19,6 +19,7 @@ __all__ = [
     "again",
     "can_explain_faults",
     "can_render",
+    "draws_past",
     "environment",
     "explain_fault",
     "frames_per_second",
@@ -118,9 +119,9 @@ class Wrapper:
         """Return the inner environment's state; the same state, unless the wrapper has a state of its own."""
         return state
 
-    def render(self, state: State) -> Any:
+    def render(self, state: State, past: Sequence[State] = ()) -> Any:
         """Draw the inner environment's state; see the function `render`."""
-        return render(self.env, self.inner_state(state))
+        return render(self.env, self.inner_state(state), [self.inner_state(x) for x in past])
 
     def explain_fault(self, state: State) -> str | None:
         """Explain the inner environment's state; see the function `explain_fault`."""
@@ -165,11 +166,23 @@ def can_render(env: Environment) -> bool:
     return hasattr(env, "render")
 
 
-def render(env: Environment, state: State) -> np.ndarray:
+def draws_past(env: Environment) -> bool:
+    """Report whether an environment's method is `render(state, past)`, which it says by `draws_past = True`."""
+    if isinstance(env, Wrapper):
+        return type(env).render is Wrapper.render and draws_past(env.env)
+    return getattr(env, "draws_past", False)
+
+
+def render(env: Environment, state: State, past: Sequence[State] = ()) -> np.ndarray:
     """Draw one environment's state as an image, uint8 [height, width, 3].
 
     The environment's method `render(state)` makes the image. It is called outside of compiled code with
     concrete values, so it may use any library. All images of an environment have the same size.
+
+    Args:
+      env: the environment.
+      state: of one environment.
+      past: the earlier states of the episode, the oldest first, for an environment that draws them (`draws_past`).
 
     Raises:
       ShoalError: the environment has no such method, or what it returns is not an image.
@@ -179,7 +192,8 @@ def render(env: Environment, state: State) -> np.ndarray:
             f"{type(unwrapped(env)).__name__} cannot be drawn: it has no `render(state)`, which returns uint8 "
             "[height, width, 3]"
         )
-    picture = np.asarray(env.render(state))  # type: ignore[attr-defined]
+    drawn = env.render(state, past) if past and draws_past(env) else env.render(state)  # type: ignore[attr-defined]
+    picture = np.asarray(drawn)
     if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[-1] != 3:
         raise ShoalError(
             f"{type(unwrapped(env)).__name__}.render returned {picture.dtype}{list(picture.shape)}; a picture is "

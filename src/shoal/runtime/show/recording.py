@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.envs.base import can_render, frames_per_second, render, unwrapped
+from shoal.envs.base import can_render, draws_past, frames_per_second, render, unwrapped
 from shoal.errors import ShoalError
 from shoal.runtime.config import check_at_least
 from shoal.runtime.evaluation import EvaluationState, start_episodes, step_episodes
@@ -165,11 +165,14 @@ def _frames(
     size: tuple[int, ...] = ()
     num_drawn, total = 0, sum(len(episode.returned) for episode in episodes)
     for number, episode in enumerate(episodes, 1):
+        past: list[State] = []
         for step, returned in enumerate(episode.returned):
             num_drawn += 1
             tell(f"drawing picture {num_drawn:,} of {total:,}")
             state = jax.tree.map(lambda x, step=step: jnp.asarray(x[step]), episode.states)
-            picture = render(environment, state)
+            picture = render(environment, state, past)
+            if draws_past(environment):
+                past.append(state)
             size = size or picture.shape
             if picture.shape != size:
                 raise ShoalError(

@@ -10,6 +10,7 @@ from shoal import envs
 from shoal.envs.base import explain_fault, unwrapped
 from shoal.envs.checking.check_contract import require_contract
 from shoal.envs.checking.checker import check
+from shoal.envs.particles.tasks import particle_scene
 from shoal.envs.particles.tasks.particle_task import observe
 from shoal.errors import ShoalError
 from shoal.experiment import decide
@@ -238,6 +239,32 @@ def test_pictures_and_the_state_of_the_world():
     np.testing.assert_allclose(timestep.observation["observation"], observe(env, state))
     picture = envs.render(env, state)
     assert picture.shape == (480, 480, 3) and len(np.unique(picture.reshape(-1, 3), axis=0)) > 20
+
+
+def ink(picture, place, side):
+    """How dark the darkest pixel beside a place of the box is, and how colourful."""
+    scale = (particle_scene.SIZE - 2 * particle_scene.MARGIN) / side
+    column, row = (round(particle_scene.MARGIN + scale * x) for x in (place[0], side - place[1]))
+    near = picture[row - 1 : row + 2, column - 1 : column + 2].reshape(-1, 3).astype(int)
+    darkest = near[near.sum(1).argmin()]
+    return 765 - darkest.sum(), np.ptp(darkest)
+
+
+def test_a_picture_has_rays_walls_and_the_way_of_the_last_seconds():
+    env = three(area_per_agent=300.0)  # a side of 30, of which the rays reach 6
+    side, target = 30.0, [(25, 25)] * 3
+    before, state = (placed(env, [(4, 20), (8, 20), (21, y)], target=target) for y in (16, 20))
+    wrapped = envs.TimeLimit(env, 9)
+    start = wrapped.reset(jax.random.key(0))[0]
+    picture = envs.render(wrapped, start._replace(env=state))
+    disc, wall, nothing, floor = (ink(picture, (x, 20), side)[0] for x in (6, 1.5, 17, 28.5))
+    assert disc > 1.5 * wall and wall > 1.5 * nothing > 0 and floor == 0
+    assert ink(picture, (30, 5), side)[0] > 400  # the wall
+    with_trail = envs.render(wrapped, start._replace(env=state), [start._replace(env=before)] * 2)
+    assert ink(with_trail, (21, 18.5), side)[1] > 40 > ink(picture, (21, 18.5), side)[1]
+    image, mask = particle_scene.shaded_sphere(20, particle_scene.COLOURS[0])
+    bright = image.astype(int).sum(2)
+    assert mask[0, 0] == 0 and bright[12, 12] > bright[20, 20] > bright[31, 31]
 
 
 def test_the_state_of_a_swarm_is_two_sets_which_a_critic_reads_in_any_order():

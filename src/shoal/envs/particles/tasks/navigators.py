@@ -1,5 +1,6 @@
 """particles/Navigator-v0 and particles/MultiNavigator-v0: discs that reach their targets by force."""
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import jax.numpy as jnp
@@ -32,9 +33,9 @@ class Navigator(ParticleTask):
         """Return the force of the action, and no torque."""
         return self.drive * action, jnp.zeros_like(action[:1])
 
-    def render(self, state: TaskState) -> np.ndarray:
+    def render(self, state: TaskState, past: Sequence[TaskState] = ()) -> np.ndarray:
         """Draw agents, targets, rays and trails from above."""
-        return particle_scene.draw(self, state)
+        return particle_scene.draw(self, state, past)
 
 
 @environment
@@ -53,6 +54,6 @@ class MultiNavigator(ParticleTask):
         """Return the force of the actions, and no torque."""
         return self.drive * action, jnp.zeros_like(action[:1])
 
-    def render(self, state: TaskState) -> np.ndarray:
+    def render(self, state: TaskState, past: Sequence[TaskState] = ()) -> np.ndarray:
         """Draw agents, targets, rays and trails from above."""
-        return particle_scene.draw(self, state)
+        return particle_scene.draw(self, state, past)

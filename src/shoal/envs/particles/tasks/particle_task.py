@@ -102,6 +102,7 @@ class ParticleTask(abc.ABC):
         {"success": "last", "collisions": "sum", "distance": "last"}
     )
     frames_per_second = 10
+    draws_past = True
 
     def __post_init__(self) -> None:
         """Make ranges of numbers, and refuse what cannot be simulated. Only what a caller gives is read."""

@@ -1,5 +1,6 @@
 """particles/Roller-v0 and particles/MultiRoller-v0: spheres on a floor that are driven by torque."""
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import jax.numpy as jnp
@@ -35,9 +36,9 @@ class Roller(ParticleTask):
         """Return no force, and the torque of the action about the x and y axes."""
         return _torque(self.drive * action)
 
-    def render(self, state: TaskState) -> np.ndarray:
+    def render(self, state: TaskState, past: Sequence[TaskState] = ()) -> np.ndarray:
         """Draw the spheres from above, shaded."""
-        return particle_scene.draw(self, state)
+        return particle_scene.draw(self, state, past)
 
 
 @environment
@@ -54,9 +55,9 @@ class MultiRoller(ParticleTask):
         """Return no force, and the torques of the actions about the x and y axes."""
         return _torque(self.drive * action)
 
-    def render(self, state: TaskState) -> np.ndarray:
+    def render(self, state: TaskState, past: Sequence[TaskState] = ()) -> np.ndarray:
         """Draw the spheres from above, shaded."""
-        return particle_scene.draw(self, state)
+        return particle_scene.draw(self, state, past)
 
 
 def _torque(action: Array) -> tuple[Array, Array]:

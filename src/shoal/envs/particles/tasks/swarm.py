@@ -1,6 +1,6 @@
 """particles/Swarm-v0: many discs share fewer targets."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -118,9 +118,9 @@ class Swarm(ParticleTask):
             "decisions_below_90": below,
         }
 
-    def render(self, state: TaskState) -> np.ndarray:
+    def render(self, state: TaskState, past: Sequence[TaskState] = ()) -> np.ndarray:
         """Draw agents, targets, rays and trails from above."""
-        return particle_scene.draw(self, state)
+        return particle_scene.draw(self, state, past)
 
 
 def _ways(env: Swarm, state: TaskState) -> Array:
