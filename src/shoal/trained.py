@@ -188,7 +188,8 @@ def render(
 
     Args:
       policy: from `load`, or a run directory.
-      path: ends in .gif, or .mp4 where the program ffmpeg is on the path, or .png for the first image alone.
+      path: ends in .gif, or .mp4 where the program ffmpeg is on the path, or .png for the first image alone, or
+        .pvd for ParaView where the environment has a `geometry(state)`.
       environment: the environment of the episodes; None uses the one that the policy was trained in.
       episodes: the number of episodes.
       seed: of the episodes.

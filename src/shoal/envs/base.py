@@ -7,6 +7,7 @@ from typing import Any, TypeVar, dataclass_transform
 import jax
 import numpy as np
 
+from shoal.envs.geometry import Geometry
 from shoal.errors import ShoalError
 from shoal.spaces import Space
 from shoal.trees import parameter, static, struct
@@ -18,11 +19,13 @@ __all__ = [
     "Wrapper",
     "again",
     "can_explain_faults",
+    "can_export",
     "can_render",
     "draws_past",
     "environment",
     "explain_fault",
     "frames_per_second",
+    "geometry",
     "parameter",
     "render",
     "restart",
@@ -123,6 +126,10 @@ class Wrapper:
         """Draw the inner environment's state; see the function `render`."""
         return render(self.env, self.inner_state(state), [self.inner_state(x) for x in past])
 
+    def geometry(self, state: State) -> Geometry:
+        """Return the inner environment's points and lines; see the function `geometry`."""
+        return geometry(self.env, self.inner_state(state))
+
     def explain_fault(self, state: State) -> str | None:
         """Explain the inner environment's state; see the function `explain_fault`."""
         return explain_fault(self.env, self.inner_state(state))
@@ -200,6 +207,24 @@ def render(env: Environment, state: State, past: Sequence[State] = ()) -> np.nda
             "uint8[height, width, 3]"
         )
     return picture
+
+
+def can_export(env: Environment) -> bool:
+    """Report whether an environment or the one inside its wrappers has a method `geometry(state)`."""
+    if isinstance(env, Wrapper) and type(env).geometry is Wrapper.geometry:
+        return can_export(env.env)
+    return hasattr(env, "geometry")
+
+
+def geometry(env: Environment, state: State) -> Geometry:
+    """Return points and lines of one environment's state, which its method `geometry(state)` makes of concrete values.
+
+    Raises:
+      ShoalError: the environment has no such method.
+    """
+    if not can_export(env):
+        raise ShoalError(f"{type(unwrapped(env)).__name__} has no `geometry(state)`")
+    return env.geometry(state)  # type: ignore[attr-defined]
 
 
 def can_explain_faults(env: Environment) -> bool:

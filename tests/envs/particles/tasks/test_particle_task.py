@@ -7,7 +7,7 @@ import pytest
 
 import shoal
 from shoal import envs
-from shoal.envs.base import explain_fault, unwrapped
+from shoal.envs.base import explain_fault, geometry, unwrapped
 from shoal.envs.checking.check_contract import require_contract
 from shoal.envs.checking.checker import check
 from shoal.envs.particles.tasks import particle_scene
@@ -265,6 +265,26 @@ def test_a_picture_has_rays_walls_and_the_way_of_the_last_seconds():
     image, mask = particle_scene.shaded_sphere(20, particle_scene.COLOURS[0])
     bright = image.astype(int).sum(2)
     assert mask[0, 0] == 0 and bright[12, 12] > bright[20, 20] > bright[31, 31]
+
+
+def test_agents_are_points_and_their_contacts_lines():
+    env = three(boundary="periodic", mass=[1.0, 2.0])
+    side = float(np.sqrt(120))
+    state = placed(env, [(0.5, 3.0), (side - 1.0, 3.0), (6.0, 8.0)], [(1.0, 0.5), (0.0, 0.0), (0.0, 0.0)])
+    found = geometry(
+        envs.TimeLimit(env, 9), envs.TimeLimit(env, 9).reset(jax.random.key(0))[0]._replace(env=state)
+    )
+    np.testing.assert_allclose(found.points[:2], [(0.5, 3.0, 0.0), (side - 1.0, 3.0, 0.0)], rtol=1e-6)
+    np.testing.assert_array_equal(found.fields["velocity"][0], (1.0, 0.5, 0.0))
+    np.testing.assert_array_equal(found.fields["mass"], state.world.mass)
+    # The two touch across the border.
+    np.testing.assert_allclose(found.lines, [[(0.5, 3.0, 0.0), (-1.0, 3.0, 0.0)]], atol=1e-5)
+    np.testing.assert_allclose(found.line_fields["overlap"], 0.5, atol=1e-5)
+    sphere = geometry(
+        unwrapped(envs.make("particles/Roller-v0")),
+        placed_sphere(unwrapped(envs.make("particles/Roller-v0"))),
+    )
+    assert sphere.points[0, 2] == pytest.approx(1 - 9.81 / 100, rel=1e-3) and sphere.lines.shape == (0, 2, 3)
 
 
 def test_the_state_of_a_swarm_is_two_sets_which_a_critic_reads_in_any_order():

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.envs.base import TimeStep, environment, parameter, restart, transition
+from shoal.envs.geometry import Geometry
 from shoal.envs.particles.physics import cell_lists, contact_laws, dynamics, pairs, time_steps
 from shoal.envs.particles.physics.bodies import inertia_of
 from shoal.envs.particles.physics.boxes import nearest_image
@@ -19,7 +20,7 @@ from shoal.envs.particles.physics.contact_laws import Material
 from shoal.envs.particles.physics.dynamics import INTEGRATORS, ParticleState, Rules, World
 from shoal.envs.particles.physics.restitution import damping_ratio
 from shoal.envs.particles.physics.vectors import dot, length, shortened, unit
-from shoal.envs.particles.tasks import lidar, placement
+from shoal.envs.particles.tasks import lidar, particle_geometry, placement
 from shoal.envs.particles.tasks.randomisation import Uniform, as_uniform
 from shoal.errors import ShoalError, nearest
 from shoal.spaces import Box, Dict
@@ -306,6 +307,10 @@ class ParticleTask(abc.ABC):
         if not self.global_state:
             return own
         return {OBSERVATION: own, GLOBAL_STATE: self.observe_world(state)}
+
+    def geometry(self, state: TaskState) -> Geometry:
+        """Return the agents as points, and their contacts as lines."""
+        return particle_geometry.geometry_of(self, state)
 
     def explain_fault(self, state: TaskState) -> str | None:
         """Say which capacity of the cell list was too small, and what would be enough; None if all agents fitted."""
