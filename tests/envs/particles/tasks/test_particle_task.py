@@ -10,6 +10,7 @@ from shoal import envs
 from shoal.envs.base import explain_fault, geometry, unwrapped
 from shoal.envs.checking.check_contract import require_contract
 from shoal.envs.checking.checker import check
+from shoal.envs.particles.physics import dynamics
 from shoal.envs.particles.tasks import particle_scene
 from shoal.envs.particles.tasks.particle_task import observe
 from shoal.errors import ShoalError
@@ -211,6 +212,19 @@ def test_a_batch_computes_what_one_world_does():
         np.testing.assert_allclose(together.particles.position[i], alone.particles.position, atol=1e-5)
         np.testing.assert_allclose(timestep.observation[i], single.observation, atol=1e-4)
         np.testing.assert_allclose(timestep.reward[i], single.reward, atol=1e-5)
+
+
+@pytest.mark.full
+def test_a_decision_of_one_step_is_one_step_of_the_physics():
+    env = three(physics_steps=1)
+    before = placed(env, [(3.0, 3.0), (4.9, 3.0), (8.0, 6.0)], [(1.0, 0.0), (-1.0, 0.1), (0.0, 1.0)])
+    action = jnp.asarray([(0.0, 1.0), (1.0, 0.0), (0.0, 0.0)])
+    after, _ = step(env, before, action)
+    expected = dynamics.advance(env.rules, before.world, before.particles, action.T, jnp.zeros((1, 3)))
+    np.testing.assert_allclose(after.particles.velocity, expected.velocity, rtol=1e-5, atol=1e-6)
+    batch = jax.tree.map(lambda x: jnp.stack([x, x]), before)
+    together, _ = jax.jit(jax.vmap(lambda s: env.step(s, action, jax.random.key(0))))(batch)
+    np.testing.assert_allclose(together.particles.velocity[1], expected.velocity, rtol=1e-5, atol=1e-6)
 
 
 def test_a_torque_rolls_a_sphere():

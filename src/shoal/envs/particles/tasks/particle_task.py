@@ -26,6 +26,7 @@ from shoal.errors import ShoalError, nearest
 from shoal.spaces import Box, Dict
 from shoal.types import GLOBAL_STATE, OBSERVATION, Array
 from shoal.xla.batch_last import batch_last
+from shoal.xla.single_evaluation import compute_once
 
 TARGETS_APART = 2.5  # radii, the least distance between two targets and between two agents at the start
 MAX_AGENTS = 4096  # whose rays and collisions are still computed for all pairs, once in a decision
@@ -395,9 +396,7 @@ def _decide(
     before = state
     action = jnp.moveaxis(action[None] if env.num_agents == 1 else action, 1, 0)
     force, torque = env.driving(shortened(action, jnp.ones_like(action[0])))
-    particles = dynamics.advance_many(
-        env.rules, state.world, state.particles, force, torque, env.physics_steps
-    )
+    particles = _moved(env, state, force, torque)
     state = state._replace(particles=particles)
     is_held = env.is_held(state)
     state = state._replace(held=jnp.where(is_held, state.held + 1, 0), reached=state.reached | is_held)
@@ -409,6 +408,21 @@ def _decide(
     info = {**env.measures(state), "collisions": jnp.mean(collisions, axis=0)}
     reward = reward[0] if env.num_agents == 1 else reward
     return state, observe(env, state), reward, terminated, info
+
+
+def _moved(env: ParticleTask, state: TaskState, force: Array, torque: Array) -> ParticleState:
+    """Return the particles after the physics of a decision.
+
+    A single step is no loop, and XLA would compute the action again in each pair of agents.
+    """
+
+    def advance(world: World, particles: ParticleState, force: Array, torque: Array) -> ParticleState:
+        return dynamics.advance_many(env.rules, world, particles, force, torque, env.physics_steps)
+
+    arguments = state.world, state.particles, force, torque
+    if env.physics_steps > 1:
+        return advance(*arguments)
+    return compute_once(state.world.time_step > 0, advance, *arguments)
 
 
 def potential_reward(
