@@ -4,17 +4,33 @@ Both sides step 256 worlds with given random actions, reset those that end, and 
 end. A step is one of a world: one step of the physics and one sensing, as JaxDEM's are (bins of nearest centres for 16
 navigators, nothing for one). JaxDEM runs as JAX compiles it by default, and once more with the settings that Shoal
 makes for itself. JaxDEM is on no package index: it is read from a checkout in .venvs/JaxDEM, or from where
-`JAXDEM_CHECKOUT` says; without it the command says how to get it. `python benchmarks/neighbours.py` measures the
-physics alone.
+`JAXDEM_CHECKOUT` says; without it the command says how to get it.
+
+Then Shoal alone: steps of 256 worlds of 8 navigators as the task is by default (ten steps of the physics, 16 rays), and
+training in them, rollouts and updates without evaluation, with the settings of `training.py`: two 64x64 networks, four
+epochs of four minibatches. `--alone` measures that only. `python benchmarks/neighbours.py` measures the physics alone.
 """
 
 import os
+import statistics
 import sys
+from argparse import Namespace
 from pathlib import Path
 
-from harness import ENVIRONMENTS, Side, compare, options, peer_python, report, with_shoal_settings
+from harness import (
+    ENVIRONMENTS,
+    Side,
+    Worker,
+    compare,
+    options,
+    peer_python,
+    report,
+    table,
+    with_shoal_settings,
+)
 
 TASKS = ("one navigator", "one roller", "16 navigators")
+ALONE = ("8 navigators with rays", "8 navigators with rays, training")
 NUM_ENVS, NUM_STEPS = 256, 64
 REPOSITORY, COMMIT = "https://github.com/cdelv/JaxDEM", "5d9c13a"
 
@@ -31,9 +47,25 @@ def require_checkout() -> None:
         )
 
 
+def measure_alone(parsed: Namespace) -> None:
+    """Print the rates of Shoal's own tasks, on one device and over two."""
+    rows = []
+    for task in ALONE:
+        for devices in (1, 2) if "training" in task else (1,):
+            side = Side("shoal", sys.executable, "own/particles.py", devices, environment=task)
+            worker = Worker(side, NUM_ENVS, NUM_STEPS)
+            rates = [worker.rate(parsed.seconds) for _ in range(parsed.rounds)]
+            worker.close()
+            rows.append((task, str(devices), f"{statistics.median(rates):,.0f}"))
+    print(table(("shoal alone, 256 worlds", "devices", "steps/s"), rows))
+
+
 def main() -> None:
-    """Compare on each task and print the table."""
-    parsed = options(__doc__)
+    """Compare on each task and print the tables."""
+    parsed = options(__doc__, switches={"alone": "measure Shoal alone, without JaxDEM"})
+    if parsed.alone:
+        measure_alone(parsed)
+        return
     require_checkout()
     python = peer_python("jaxdem")
     comparisons = []
@@ -43,6 +75,7 @@ def main() -> None:
         sides = with_shoal_settings(peer, one_thread=False)
         comparisons += [compare(task, ours, side, NUM_ENVS, NUM_STEPS, parsed) for side in sides]
     report(comparisons, parsed)
+    measure_alone(parsed)
 
 
 if __name__ == "__main__":

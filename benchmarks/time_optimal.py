@@ -1,6 +1,7 @@
 """Trained navigators against the time-optimal force: `python benchmarks/time_optimal.py RUN`.
 
-RUN is a run of particles/Navigator-v0. An episode that succeeds ends once the disc has been within a radius of its
+RUN is a run of particles/Navigator-v0 with the default parameters. An episode that succeeds ends once the disc has been
+within a radius of its
 target at five decisions in succession. The fewest decisions after which any force can do so are computed for each
 distance of the start: the disc starts at rest, so the best force is along the line to the target, where the places
 after the decisions are linear in the forces, and whether k decisions are enough is a linear program. Prints, for each
@@ -8,7 +9,8 @@ seed's best policy, the share of episodes that end so, and the ratio of the mean
 """
 
 import argparse
-import functools
+import json
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -52,10 +54,9 @@ def farthest(env, decisions):
     return -result.fun
 
 
-@functools.cache
-def fewest_decisions(env_name, parameters):
-    """The distances that can be reached in 0, 1, 2, ... decisions, increasing."""
-    env = unwrapped(envs.make(env_name, **dict(parameters)))
+def reachable_distances(env):
+    """The distances whose targets can be held in 0, 1, 2, ... decisions, up to the diagonal of the box."""
+    env = unwrapped(env)
     distances, longest = [], env.side_in_radii * np.sqrt(2) * float(env.radius.low)
     while not distances or distances[-1] < longest:
         distances.append(farthest(env, len(distances)))
@@ -64,39 +65,41 @@ def fewest_decisions(env_name, parameters):
 
 def main() -> None:
     """Plays the starts of a run's episodes, and prints the ratio for each seed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("run")
     parser.add_argument("--episodes", type=int, default=EPISODES)
     arguments = parser.parse_args()
     env = envs.make("particles/Navigator-v0")
-    reachable = fewest_decisions("particles/Navigator-v0", ())
     state, first = jax.vmap(env.reset)(jax.random.split(jax.random.key(0), arguments.episodes))
-    inner = state.state if hasattr(state, "state") else state[0]
-    start = np.asarray(inner.particles.position[:, :, 0]), np.asarray(inner.target[:, :, 0])
-    distance = np.linalg.norm(start[0] - start[1], axis=1)
-    best = np.searchsorted(reachable, distance)
-    seeds = shoal.RunConfig().seeds
-    print(f"time-optimal: {best.mean():.2f} decisions in the mean of {arguments.episodes} starts")
-    for seed in range(seeds):
-        policy = shoal.load(arguments.run, seed=seed)
-        length, done = play(env, policy, state, first)
-        print(f"seed {seed}: ended {done.mean():.4f}, {length.mean():.2f} decisions, ratio {length.mean() / best.mean():.3f}")
+    inner = env.inner_state(state)
+    way = np.asarray(inner.particles.position - inner.target)[:, :, 0]
+    fewest = np.searchsorted(reachable_distances(env), np.linalg.norm(way, axis=1)).mean()
+    print(f"time-optimal: {fewest:.2f} decisions in the mean of {arguments.episodes} starts")
+    summary = json.loads((Path(arguments.run) / "summary.json").read_text())
+    for seed in summary["seeds"]:
+        length, has_ended = play(env, shoal.load(arguments.run, seed=seed), state, first)
+        ratio = length.mean() / fewest
+        print(f"seed {seed}: {has_ended.mean():.4f} ended, {length.mean():.2f} decisions, ratio {ratio:.3f}")
 
 
 def play(env, policy, state, timestep):
     """The length of each episode, and whether it ended by itself."""
     step = jax.jit(jax.vmap(env.step))
     count = len(timestep.reward)
-    memory, is_first = policy.initial_memory(count), np.ones(count, bool)
-    length, done, alive = np.zeros(count), np.zeros(count, bool), np.ones(count, bool)
-    while alive.any():
-        memory, action = policy(memory, np.asarray(timestep.observation), reward=np.asarray(timestep.reward), first=is_first)
-        state, timestep = step(state, action, jax.random.split(jax.random.key(0), count))
-        is_first = np.zeros(count, bool)
-        length += alive
-        done |= alive & np.asarray(timestep.last & (timestep.discount == 0))
-        alive &= ~np.asarray(timestep.last)
-    return length, done
+    keys = jax.random.split(jax.random.key(0), count)  # not used: the world is deterministic
+    memory, first = policy.initial_memory((count,)), np.ones(count, bool)
+    length, has_ended, goes_on = np.zeros(count), np.zeros(count, bool), np.ones(count, bool)
+    while goes_on.any():
+        observation, reward = np.asarray(timestep.observation), np.asarray(timestep.reward)
+        memory, action = policy(memory, observation, reward=reward, first=first)
+        state, timestep = step(state, action, keys)
+        first = np.zeros(count, bool)
+        length += goes_on
+        has_ended |= goes_on & np.asarray(timestep.last & (timestep.discount == 0))
+        goes_on &= ~np.asarray(timestep.last)
+    return length, has_ended
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""A task of discs and spheres in a batch with its own auto-reset, with JaxDEM's sensing and physics steps."""
+"""A task of discs and spheres, sensing and stepping as JaxDEM does, in a batch with auto-reset; or training in it."""
 
 from argparse import Namespace
 from typing import Any
 
 import jax
-from protocol import Program, serve
+from protocol import Program, serve, updates_per_call
+from shoal_ppo import ppo, training
 from stepping import program
 
 from shoal import envs
@@ -17,10 +18,14 @@ TASKS: dict[str, tuple[str, dict[str, Any]]] = {
     "16 navigators": ("particles/MultiNavigator-v0", {"num_agents": 16, "sensing": "bins"} | LIKE_JAXDEM),
     "8 navigators with rays": ("particles/MultiNavigator-v0", {}),
 }
+TRAINING = "8 navigators with rays, training"
 
 
 def build(sizes: Namespace) -> Program:
-    """A rollout with given actions, which returns its observations, rewards and ends."""
+    """A rollout with given actions, which returns its observations, rewards and ends; or updates of PPO."""
+    if sizes.environment == TRAINING:
+        make = lambda: envs.make("particles/MultiNavigator-v0")  # noqa: E731
+        return training(make, ppo(), sizes, updates_per_call(sizes))
     machine.prepare(sizes.devices)  # as `shoal rollout` and `shoal.rollout` do
     name, parameters = TASKS[sizes.environment]
     env = envs.make(name, **parameters)

@@ -25,7 +25,13 @@ from shoal.runtime.acting import TrainedPolicy
 from shoal.runtime.disk.directory import RunDirectory
 from shoal.runtime.disk.records import Choice
 from shoal.runtime.disk.summary import score_statistics, statistics_by_episode
-from shoal.runtime.evaluation import play_episodes, summarise_episodes
+from shoal.runtime.evaluation import (
+    continue_episodes,
+    finished_results,
+    start_episodes,
+    summarise_episodes,
+)
+from shoal.runtime.faults import FirstFaults, explanation
 from shoal.runtime.show import plots as pictures
 from shoal.runtime.show import recording
 from shoal.runtime.show.progress import Activity, ignore_text
@@ -63,7 +69,8 @@ def evaluate(
       mean, median, std, min and max of return and length, the shares that terminated, were truncated or cut,
       and the environment's own metrics.
     Raises:
-      ShoalError: the environment's spaces are not the policy's.
+      ShoalError: the environment's spaces are not the policy's, or a number is not finite for a reason that the
+        environment explains.
     """
     machine.prepare()
     settings = _check_episode_settings(episodes, max_steps, seed, greedy)
@@ -71,7 +78,10 @@ def evaluate(
     environment = trees.as_arrays(environment_for(policy, environment, parameters))
     _check_episode_memory("episodes", settings.episodes, environment, policy)
     with limits.report_out_of_memory():
-        metrics = jax.device_get(_evaluate(environment, policy.config, policy.parameters, *settings))
+        metrics, faults = _evaluate(environment, policy.config, policy.parameters, *settings)
+        metrics = jax.device_get(metrics)
+    if reason := explanation(environment, faults):
+        raise ShoalError(f"a number was not finite in {reason}.")
     return {name: float(x) for name, x in metrics.items()}
 
 
@@ -178,7 +188,8 @@ def render(
 
     Args:
       policy: from `load`, or a run directory.
-      path: ends in .gif, or .mp4 where the program ffmpeg is on the path, or .png for the first image alone.
+      path: ends in .gif, or .mp4 where the program ffmpeg is on the path, or .png for the first image alone, or
+        .pvd for ParaView where the environment has a `geometry(state)`.
       environment: the environment of the episodes; None uses the one that the policy was trained in.
       episodes: the number of episodes.
       seed: of the episodes.
@@ -331,10 +342,9 @@ def _evaluate(
     episodes: int,
     max_steps: int,
     greedy: bool,
-) -> dict[str, jax.Array]:
+) -> tuple[dict[str, jax.Array], FirstFaults | tuple[()]]:
+    """Return the metrics of whole episodes, and the states at fault, where the environment explains them."""
     algorithm = config.algorithm(spec_of(environment))
-    return summarise_episodes(
-        play_episodes(
-            environment, algorithm, parameters, key, episodes=episodes, max_steps=max_steps, greedy=greedy
-        )
-    )
+    evaluation = start_episodes(environment, algorithm, key, episodes)
+    evaluation = continue_episodes(environment, algorithm, parameters, evaluation, max_steps, greedy)
+    return summarise_episodes(finished_results(environment, evaluation)), evaluation.faults

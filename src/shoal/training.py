@@ -26,7 +26,7 @@ from shoal.runtime.disk.checkpoints import Checkpoints
 from shoal.runtime.disk.directory import SUMMARY, RunDirectory
 from shoal.runtime.disk.lock import Lock
 from shoal.runtime.disk.metrics_file import NOTHING, Mark
-from shoal.runtime.disk.summary import build_summary, machine_facts
+from shoal.runtime.disk.summary import build_summary, chosen_score, machine_facts
 from shoal.runtime.run import Run, Settings
 from shoal.runtime.show import reports
 from shoal.types import Environment, Learner
@@ -502,7 +502,7 @@ def inherit_from(experiment: Experiment, settings: Settings) -> Callable[[Run], 
 def summarise(
     experiment: Experiment, trained: trainer.TrainedPopulation, import_seconds: float
 ) -> dict[str, Any]:
-    """Build the summary of a finished run; its score is the mean return."""
+    """Build the summary of a finished run."""
     run, seconds = experiment.run, trained.seconds
     steps = run.total_updates * run.steps_per_update
     best = jax.device_get(trained.population.best.policy)
@@ -513,6 +513,8 @@ def summarise(
             "team_return": team.team_return_of(environment),
             "agent_steps_per_seed": steps * environment.num_agents,
         }
+    if run.score != "return_mean":
+        further["score"] = chosen_score(run.score, trained.final, trained.absolute)
     return build_summary(
         environment=experiment.environment_name,
         algorithm=experiment.algorithm,

@@ -45,6 +45,15 @@ class Breaks:
         return state, transition(observation[None].astype(jnp.float32), reward)
 
 
+@envs.environment
+class Explains(Breaks):
+    """A world that says at which step it broke; of any other state it says nothing."""
+
+    def explain_fault(self, state):
+        """Say at which step the world broke."""
+        return f"it broke at step {state.steps}" if state.steps == state.breaks_at else None
+
+
 @trees.struct
 class BrokenBandit:
     """The bandit, which breaks by itself in an update."""

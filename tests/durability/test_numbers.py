@@ -6,11 +6,12 @@ import re
 import jax
 import numpy as np
 import pytest
-from broken_worlds import Breaks, BrokenBandit
+from broken_worlds import Breaks, BrokenBandit, Explains
 from tiny_bandit import BanditConfig
 from tiny_worlds import Halves
 
 import shoal
+from shoal import envs
 from shoal.cli import main
 from shoal.runtime.disk.arrays import is_key
 from shoal.runtime.disk.checkpoints import Checkpoints
@@ -111,6 +112,36 @@ def test_a_broken_environment_is_named_with_its_seed_update_and_index(what, tmp_
     assert "\n" not in str(error.value)
     assert_checkpoints_are_finite(path, before=update)
     assert not (path / "summary.json").exists()
+
+
+def test_an_environment_explains_its_state_of_that_moment(tmp_path):
+    path = tmp_path / "run"
+    with pytest.raises(shoal.ShoalError) as error:
+        train(envs.TimeLimit(Explains(observation=1.0), 5000), BanditConfig(), path)
+    update, seed, environment = expected_fault(first_breaks(path))
+    found = SENTENCE.match(str(error.value))
+    assert (int(found["seed"]), int(found["env"]), int(found["update"])) == (seed, environment, update)
+    step = first_breaks(path)[seed][environment]
+    assert f"environment steps), since it broke at step {step}; the run ends there" in str(error.value)
+
+
+def test_evaluations_and_rollouts_say_it_too(tmp_path, capsys):
+    world = Explains(reward=1.0, within=8.0)
+    sizes = dict(total_steps=ENVS * STEPS, eval_max_steps=10, progress=True, seeds=1)
+    with pytest.raises(shoal.ShoalError, match="in update 1 "):
+        train(world, BanditConfig(), tmp_path / "run", **sizes)
+    note = r"seed 0: a number was not finite in the evaluation after update 0, in environment \d: it broke at step \d\n"
+    assert re.search(note, capsys.readouterr().err)
+    sound = train(Explains(within=1e6), BanditConfig(), tmp_path / "sound", **sizes)
+    said = r"a number was not finite in environment 0: it broke at step 1\.$"
+    at_once = Explains(reward=1.0, within=1.0)
+    with pytest.raises(shoal.ShoalError, match=said):
+        shoal.evaluate(sound.policy(), at_once, episodes=2, max_steps=3)
+    assert shoal.evaluate(sound.policy(), episodes=2, max_steps=3)["return_mean"] > 0
+    arguments = ["broken_worlds:Explains", "observation=1.0", "within=1.0", "--envs=2", "--steps=3"]
+    assert main(["rollout", *arguments]) == 2
+    line = "shoal: a number was not finite in environment 0: it broke at step 1."
+    assert line in capsys.readouterr().err.splitlines()
 
 
 def test_a_fault_in_the_first_update_keeps_the_checkpoint_that_is_named(tmp_path):

@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -14,7 +16,7 @@ def costs(environment):
     decided = experiment.decide(environment, overrides={"num_envs": 8, "num_steps": 4, "env_groups": 1})
     settings = trainer.settings_of(decided.run, 1, "return_mean", None)
     member = trainer.member_shapes(decided.environment, experiment.resolve(decided.config), settings)
-    cost = jax.jit(lambda run: update_once(run)).lower(member).cost_analysis()
+    cost = jax.jit(functools.partial(update_once)).lower(member).cost_analysis()
     return cost["flops"], cost["bytes accessed"]
 
 

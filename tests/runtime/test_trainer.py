@@ -9,6 +9,7 @@ import pytest
 from tiny_bandit import BanditConfig
 from tiny_worlds import Halves, assert_equal, values
 
+from shoal import envs
 from shoal.envs.probes import ActionReward
 from shoal.runtime import population as populations
 from shoal.runtime import trainer
@@ -36,15 +37,31 @@ class Recorder:
         self.calls.append(("evaluated", updates, metrics))
 
 
-def train_population(env, run=RUN, initialise=lambda population: population):
-    layout = populations.lay_out(jax.devices()[:1], run.seeds, 1)
+@envs.environment
+class WithEmptyState(envs.Wrapper):
+    """An environment whose state has an array without entries."""
+
+    def reset(self, key):
+        state, timestep = self.env.reset(key)
+        return (state, jnp.zeros((3, 0))), timestep
+
+    def step(self, state, action, key):
+        inner, timestep = self.env.step(state[0], action, key)
+        return (inner, state[1]), timestep
+
+    def inner_state(self, state):
+        return state[0]
+
+
+def train_population(env, run=RUN, initialise=lambda population: population, groups=1):
+    layout = populations.lay_out(jax.devices()[:groups], run.seeds, groups)
     recorder = Recorder()
     compiled_run = trainer.compile_run(
         trainer.seed_keys(run),
         trainer.stack_members(env, run.seeds),
         trainer.stack_members(BanditConfig(), run.seeds),
         run.total_updates,
-        trainer.settings_of(run, 1, run.score, None),
+        trainer.settings_of(run, groups, run.score, None),
         layout,
         initialise=initialise,
     )
@@ -88,6 +105,12 @@ def test_it_learns_and_every_number_is_one_a_seed(done):
     assert result.absolute["return_mean"].tolist() == [1.0, 1.0]
     first = calls[0][2]["return_mean"]
     assert set(first.tolist()) <= {-1.0, 1.0}
+
+
+def test_a_state_without_entries_is_trained_on_two_devices():
+    run = RunConfig(seeds=1, num_envs=2, num_steps=4, total_steps=16, num_evals=1, eval_episodes=4)
+    result, _ = train_population(WithEmptyState(ActionReward()), run, groups=2)
+    assert result.population.updates.tolist() == [2] and result.population.state.env[1].shape == (1, 2, 3, 0)
 
 
 def test_the_time_is_told_apart(done):

@@ -47,7 +47,7 @@ class Settings:
     """Sets the seed of the evaluation episodes."""
     render: str = ""
     """Draws the first episodes of the best seed into this file, such as out.gif (or .mp4, by ffmpeg; .png for
-    one image).
+    one image; .pvd for ParaView).
     """
     render_episodes: int = 3
     """Draws this many episodes, one after the other (render)."""

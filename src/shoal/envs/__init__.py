@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from shoal.envs.base import Wrapper, environment, parameter, render, restart, static, transition
     from shoal.envs.batch import Batch, BatchState
+    from shoal.envs.geometry import Geometry
     from shoal.envs.registry import environments, make, parameters_of, register
     from shoal.envs.trials import Trial
     from shoal.envs.wrappers import Flatten, FrameStack, Hide, RewardScale, TimeLimit
@@ -18,6 +19,7 @@ _MODULE_OF = {
     "BatchState": "batch",
     "Flatten": "wrappers",
     "FrameStack": "wrappers",
+    "Geometry": "geometry",
     "Hide": "wrappers",
     "RewardScale": "wrappers",
     "TimeLimit": "wrappers",
@@ -40,6 +42,7 @@ __all__ = [
     "BatchState",
     "Flatten",
     "FrameStack",
+    "Geometry",
     "Hide",
     "RewardScale",
     "TimeLimit",

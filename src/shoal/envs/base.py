@@ -1,12 +1,13 @@
 """The `environment` decorator, the base class of all wrappers, and functions that every environment has."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar, dataclass_transform
 
 import jax
 import numpy as np
 
+from shoal.envs.geometry import Geometry
 from shoal.errors import ShoalError
 from shoal.spaces import Space
 from shoal.trees import parameter, static, struct
@@ -17,9 +18,14 @@ __all__ = [
     "TimeStep",
     "Wrapper",
     "again",
+    "can_explain_faults",
+    "can_export",
     "can_render",
+    "draws_past",
     "environment",
+    "explain_fault",
     "frames_per_second",
+    "geometry",
     "parameter",
     "render",
     "restart",
@@ -116,9 +122,17 @@ class Wrapper:
         """Return the inner environment's state; the same state, unless the wrapper has a state of its own."""
         return state
 
-    def render(self, state: State) -> Any:
+    def render(self, state: State, past: Sequence[State] = ()) -> Any:
         """Draw the inner environment's state; see the function `render`."""
-        return render(self.env, self.inner_state(state))
+        return render(self.env, self.inner_state(state), [self.inner_state(x) for x in past])
+
+    def geometry(self, state: State) -> Geometry:
+        """Return the inner environment's points and lines; see the function `geometry`."""
+        return geometry(self.env, self.inner_state(state))
+
+    def explain_fault(self, state: State) -> str | None:
+        """Explain the inner environment's state; see the function `explain_fault`."""
+        return explain_fault(self.env, self.inner_state(state))
 
     def again(self, state: State, key: jax.Array) -> tuple[State, TimeStep]:
         """Start a new episode of the task that a state belongs to; see the function `again`.
@@ -159,11 +173,23 @@ def can_render(env: Environment) -> bool:
     return hasattr(env, "render")
 
 
-def render(env: Environment, state: State) -> np.ndarray:
+def draws_past(env: Environment) -> bool:
+    """Report whether an environment's method is `render(state, past)`, which it says by `draws_past = True`."""
+    if isinstance(env, Wrapper):
+        return type(env).render is Wrapper.render and draws_past(env.env)
+    return getattr(env, "draws_past", False)
+
+
+def render(env: Environment, state: State, past: Sequence[State] = ()) -> np.ndarray:
     """Draw one environment's state as an image, uint8 [height, width, 3].
 
     The environment's method `render(state)` makes the image. It is called outside of compiled code with
     concrete values, so it may use any library. All images of an environment have the same size.
+
+    Args:
+      env: the environment.
+      state: of one environment.
+      past: the earlier states of the episode, the oldest first, for an environment that draws them (`draws_past`).
 
     Raises:
       ShoalError: the environment has no such method, or what it returns is not an image.
@@ -173,13 +199,49 @@ def render(env: Environment, state: State) -> np.ndarray:
             f"{type(unwrapped(env)).__name__} cannot be drawn: it has no `render(state)`, which returns uint8 "
             "[height, width, 3]"
         )
-    picture = np.asarray(env.render(state))  # type: ignore[attr-defined]
+    drawn = env.render(state, past) if past and draws_past(env) else env.render(state)  # type: ignore[attr-defined]
+    picture = np.asarray(drawn)
     if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[-1] != 3:
         raise ShoalError(
             f"{type(unwrapped(env)).__name__}.render returned {picture.dtype}{list(picture.shape)}; a picture is "
             "uint8[height, width, 3]"
         )
     return picture
+
+
+def can_export(env: Environment) -> bool:
+    """Report whether an environment or the one inside its wrappers has a method `geometry(state)`."""
+    if isinstance(env, Wrapper) and type(env).geometry is Wrapper.geometry:
+        return can_export(env.env)
+    return hasattr(env, "geometry")
+
+
+def geometry(env: Environment, state: State) -> Geometry:
+    """Return points and lines of one environment's state, which its method `geometry(state)` makes of concrete values.
+
+    Raises:
+      ShoalError: the environment has no such method.
+    """
+    if not can_export(env):
+        raise ShoalError(f"{type(unwrapped(env)).__name__} has no `geometry(state)`")
+    return env.geometry(state)  # type: ignore[attr-defined]
+
+
+def can_explain_faults(env: Environment) -> bool:
+    """Report whether an environment or the one inside its wrappers has a method `explain_fault(state)`."""
+    if isinstance(env, Wrapper) and type(env).explain_fault is Wrapper.explain_fault:
+        return can_explain_faults(env.env)
+    return hasattr(env, "explain_fault")
+
+
+def explain_fault(env: Environment, state: State) -> str | None:
+    """Say why numbers of one environment's state are not finite, in a sentence without its full stop.
+
+    The environment's method `explain_fault(state)` does so, or returns None where it does not know. It is called
+    outside of compiled code with concrete values, once a number was found that is not finite. None if the environment
+    has no such method.
+    """
+    return env.explain_fault(state) if can_explain_faults(env) else None  # type: ignore[attr-defined]
 
 
 def frames_per_second(env: Environment) -> float:

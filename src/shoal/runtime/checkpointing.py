@@ -2,12 +2,13 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from shoal import interruption, trees
+from shoal.envs.base import explain_fault
 from shoal.errors import ResumableError, ShoalError
 from shoal.runtime import population as populations
 from shoal.runtime.config import RunConfig
@@ -71,18 +72,29 @@ def _copy_on_device(x: jax.Array) -> jax.Array:
     return jax.device_put(x, x.sharding, may_alias=False)
 
 
-def _locate(compiled_run: CompiledRun, population: Run, update: int, member: int) -> str:
+class _Fault(NamedTuple):
+    """A quantity that is not finite, and the environment's explanation, which may be empty."""
+
+    name: str
+    explanation: str = ""
+
+
+def _locate(compiled_run: CompiledRun, population: Run, update: int, member: int) -> _Fault:
     """Make the updates up to one in which a member has a fault, and name its first quantity that is not finite."""
     before = update - 1 - int(np.asarray(population.updates)[member])
     population, _ = compiled_run.train(population, np.int32(before), np.bool_(True))
     program = populations.run_program(locate_fault, compiled_run.settings, compiled_run.layout)
     compiled = program.lower(population).compile(compiler_options(compiled_run.layout))
-    located = jax.device_get(compiled(population)[1])
-    for numbered, (at_fault, index) in sorted(located.items()):
+    population, located = compiled(population)
+    for numbered, (at_fault, indices) in sorted(jax.device_get(located).items()):
         if at_fault[member]:
-            name = f"the {numbered.partition(' ')[2]}"
-            return f"{name} of environment {index[member]}" if index[member] != NOWHERE else name
-    return "something that is finite when the update is made again"
+            name, index = f"the {numbered.partition(' ')[2]}", indices[member]
+            if index == NOWHERE:
+                return _Fault(name)
+            environment = populations.take_member(population.environment, member)
+            state = populations.take_member(populations.take_member(population.state.env, member), index)
+            return _Fault(f"{name} of environment {index}", explain_fault(environment, state) or "")
+    return _Fault("something that is finite when the update is made again")
 
 
 def _take_members(members: np.ndarray, saved: Any, current: Any, name: str) -> Any:
@@ -150,6 +162,10 @@ class Supervisor:
         """Report whether a signal asks the run to end."""
         return self.stop.requested
 
+    def note_fault(self, member: int, sentence: str) -> None:
+        """Show a sentence about a member on the terminal."""
+        self.reporter.progress.note(f"seed {self.run.seed + member}: {sentence}")
+
     def between_pieces(self, population: Run, history: History) -> None:
         """Write a checkpoint if one is due, and end the run if a signal asks for it.
 
@@ -209,7 +225,8 @@ class Supervisor:
         leaves = self._leaves_before(int(faults[list(members)].min()))
         copied = jax.tree.map(_copy_on_device, population)
         found = _locate(self._compiled_run, restored(copied, leaves), int(faults[member]), member)
-        sentence = f"{where}: {found} was not finite in {when}"
+        sentence = f"{where}: {found.name} was not finite in {when}"
+        sentence += f", since {found.explanation}" if found.explanation else ""
         if self.run.on_nan == "stop":
             raise ShoalError(
                 f"{sentence}; the run ends there, and its last checkpoint is from before (--on-nan freeze goes on "

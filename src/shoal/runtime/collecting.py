@@ -23,8 +23,10 @@ from jax.sharding import PartitionSpec as P
 
 from shoal import trees
 from shoal.envs.batch import Batch
+from shoal.errors import ShoalError
 from shoal.files import write_whole_file
 from shoal.runtime import team
+from shoal.runtime.faults import FirstFaults, explanation, keep_first_faults, no_faults
 from shoal.runtime.rollout import EndedEpisodes, count_episodes, no_ended_episodes
 from shoal.runtime.run import ENV_AXIS, Episodes
 from shoal.types import Array, Environment, Memory, PyTree, TimeStep, for_actor, spec_of
@@ -43,6 +45,7 @@ class EnvironmentStates(NamedTuple):
     timestep: TimeStep
     memory: Memory
     episodes: Episodes
+    faults: FirstFaults | tuple[()]  # () where the environment explains none
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +114,7 @@ def collect(
         `observations`, `rewards`, `discounts`, `first` and `last` (and `action_masks` and `alive`), and T `actions`,
         with the axes [T, N, ...]: action t was taken at observation t, and led to reward t+1.
     Raises:
-      ShoalError: the file cannot be written.
+      ShoalError: the file cannot be written, or a number is not finite for a reason that the environment explains.
     """
     num_devices = max(n for n in range(1, len(devices) + 1) if num_envs % n == 0)
     mesh = Mesh(np.asarray(devices[:num_devices]), (ENV_AXIS,), axis_types=(AxisType.Auto,))
@@ -129,8 +132,11 @@ def collect(
 
         start_time = time.perf_counter()
         step = functools.partial(advance, environment, actor)
-        ended = _step_in_chunks(step, states, key, range(0, num_steps, steps_per_call), num_steps, record)
+        chunks = range(0, num_steps, steps_per_call)
+        states, ended = _step_in_chunks(step, states, key, chunks, num_steps, record)
         seconds = time.perf_counter() - start_time
+        if reason := explanation(environment, states.faults):
+            raise ShoalError(f"a number was not finite in {reason}.")
         if file is not None and record is not None:
             np.savez(file, allow_pickle=False, **record.arrays)
     return RolloutResult(
@@ -153,8 +159,8 @@ def _step_in_chunks(
     starts: range,
     num_steps: int,
     record: "Record | None",
-) -> np.ndarray:
-    """Step in chunks that begin at `starts`; return the sums over the episodes that ended, as `EndedEpisodes`."""
+) -> tuple[EnvironmentStates, np.ndarray]:
+    """Step in chunks that begin at `starts`; return the states, and the sums of `EndedEpisodes`."""
     ended: Any = 0.0
     for start in starts:
         stop = min(start + starts.step, num_steps)
@@ -164,7 +170,7 @@ def _step_in_chunks(
         ended = ended + np.hstack(sums)
         if record is not None:
             record.add(recorded, start, stop)
-    return ended
+    return states, ended
 
 
 def _episode_statistics(
@@ -192,7 +198,7 @@ def _start(
         state, timestep = batch.reset(jax.random.fold_in(key, RESET), _first_index(batch))
         episodes = Episodes(team.zeros(environment, batch.num_envs), jnp.zeros(batch.num_envs))
         memory = _initial_memory(environment, actor, batch.num_envs)
-        return EnvironmentStates(state, timestep, memory, episodes)
+        return EnvironmentStates(state, timestep, memory, episodes, no_faults(environment, state.env))
 
     return jax.shard_map(start, mesh=mesh, in_specs=P(), out_specs=P(ENV_AXIS), check_vma=False)(
         environment, actor, key
@@ -230,7 +236,8 @@ def _advance(
             state, timestep = batch.step(states.state, action, env_key, _first_index(batch))
             episodes, ended = count_episodes(batch.env, states.episodes, ended, timestep, states.timestep)
             row = (action, _recorded_fields(timestep)) if rows else ()
-            return EnvironmentStates(state, timestep, memory, episodes), ended, row
+            faults = keep_first_faults(states.faults, state.env, timestep)
+            return EnvironmentStates(state, timestep, memory, episodes, faults), ended, row
 
         def body(t: Array, carry: tuple) -> tuple:
             states, ended, table = carry

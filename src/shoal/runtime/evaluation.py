@@ -18,6 +18,7 @@ from shoal.envs import summaries
 from shoal.errors import ShoalError, nearest
 from shoal.imports import import_name
 from shoal.runtime import team
+from shoal.runtime.faults import FirstFaults, keep_first_faults, no_faults
 from shoal.runtime.metrics import checked_numbers
 from shoal.runtime.run import Best, Run, Settings, Stream, policy_of, stream_key
 from shoal.types import Algorithm, Array, Environment, Memory, Policy, State, TimeStep, for_actor, spec_of
@@ -44,6 +45,7 @@ class EvaluationState(NamedTuple):
     state: State
     memory: Memory
     results: EpisodeResults
+    faults: FirstFaults | tuple[()]  # () where the environment explains none
 
 
 def play_episodes(
@@ -106,6 +108,7 @@ def start_episodes(
         state=state,
         memory=algorithm.memory((episodes,)),
         results=EpisodeResults(zeros, zeros, zeros > 0, zeros > 0, info, *of_agents),
+        faults=no_faults(environment, state),
     )
 
 
@@ -113,7 +116,7 @@ def step_episodes(
     environment: Environment, algorithm: Algorithm, policy: Policy, evaluation: EvaluationState, greedy: bool
 ) -> EvaluationState:
     """Make one step of every episode that has not ended; the others do not change."""
-    key, step, timestep, state, memory, results = evaluation
+    key, step, timestep, state, memory, results, faults = evaluation
     act_key, env_key = jax.random.split(jax.random.fold_in(key, step))
     new_memory, action, _ = algorithm.act(
         policy, memory, for_actor(timestep, spec_of(environment)), act_key, greedy=greedy
@@ -121,8 +124,9 @@ def step_episodes(
     keys = jax.random.split(env_key, timestep.last.shape[0])
     new_state, new_timestep = jax.vmap(environment.step)(state, action, keys)
     new_results = add_timestep(environment, results, new_timestep, timestep)
-    new = (new_timestep, new_state, new_memory, new_results)
-    selected = trees.where(timestep.last, (timestep, state, memory, results), new)
+    new_faults = keep_first_faults(faults, new_state, new_timestep)
+    new = (new_timestep, new_state, new_memory, new_results, new_faults)
+    selected = trees.where(timestep.last, (timestep, state, memory, results, faults), new)
     return EvaluationState(key, step + 1, *selected)
 
 

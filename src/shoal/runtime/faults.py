@@ -1,14 +1,16 @@
 """Numbers that are not finite: noticed in the update in which they appear, and located when it is made again."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from shoal import trees
+from shoal.envs.base import can_explain_faults, explain_fault
 from shoal.streams import fold_trajectory, observations_of_agents, trajectory_of_streams, unfold
-from shoal.types import Array, Learner, PyTree, Trajectory, transitions
+from shoal.types import Array, Environment, Learner, PyTree, State, TimeStep, Trajectory, transitions
 
 NOWHERE = -1  # the index of an environment where none is at fault, and the update of a run without fault
 
@@ -83,14 +85,57 @@ def locate(found: Mapping[str, Array], axis: tuple[str, ...] = ()) -> dict[str, 
     return located
 
 
+class FirstFaults(NamedTuple):
+    """The state of each environment in which a number that it returned was first not finite."""
+
+    state: State  # [N, ...]; anything where there was none
+    is_faulty: Array  # whether there was one, [N]
+
+
+def no_faults(environment: Environment, state: State) -> FirstFaults | tuple[()]:
+    """Return what `keep_first_faults` begins with; () for an environment that explains no faults.
+
+    Args:
+      environment: of all.
+      state: of the N environments, [N, ...].
+    """
+    if not can_explain_faults(environment):
+        return ()
+    return FirstFaults(state, jnp.zeros(jax.tree.leaves(state)[0].shape[0], bool))
+
+
+def keep_first_faults(
+    faults: FirstFaults | tuple[()], state: State, timestep: TimeStep
+) -> FirstFaults | tuple[()]:
+    """Keep the states of the environments whose observation or reward is not finite for the first time."""
+    if not isinstance(faults, FirstFaults):
+        return faults
+    returned = [x for x in jax.tree.leaves((timestep.observation, timestep.reward)) if _is_float(x)]
+    is_faulty = jnp.zeros_like(faults.is_faulty)
+    for x in returned:
+        is_faulty |= jnp.any(~jnp.isfinite(x), axis=tuple(range(1, x.ndim)))
+    is_new = is_faulty & ~faults.is_faulty
+    return FirstFaults(trees.where(is_new, state, faults.state), faults.is_faulty | is_faulty)
+
+
+def explanation(environment: Environment, faults: FirstFaults | tuple[()]) -> str | None:
+    """Return the environment's explanation of the first fault that it can explain, with that environment's number."""
+    if not isinstance(faults, FirstFaults):
+        return None
+    for index in np.flatnonzero(np.asarray(faults.is_faulty)):
+        if sentence := explain_fault(environment, jax.tree.map(lambda x, i=index: x[i], faults.state)):
+            return f"environment {index}: {sentence}"
+    return None
+
+
+def _is_float(x: Array) -> bool:
+    return jnp.issubdtype(x.dtype, jnp.inexact)
+
+
 def _floats(tree: PyTree, prefix: str) -> dict[str, Array]:
     """Return the leaves of floating-point numbers by name."""
     leaves = trees.named_leaves(tree)
-    return {
-        f"{prefix}/{name}" if name else prefix: x
-        for name, x in leaves.items()
-        if jnp.issubdtype(x.dtype, jnp.inexact)
-    }
+    return {f"{prefix}/{name}" if name else prefix: x for name, x in leaves.items() if _is_float(x)}
 
 
 def _any_entry(faulty: Array) -> Array:

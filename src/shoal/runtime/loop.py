@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from shoal.runtime.contract import checked_update
-from shoal.runtime.faults import NOWHERE, find_faults, has_fault, locate
+from shoal.runtime.faults import NOWHERE, FirstFaults, find_faults, has_fault, locate, no_faults
 from shoal.runtime.metrics import checked_means, checked_numbers
 from shoal.runtime.rollout import RolloutState, episode_metrics, no_ended_episodes, rollout
 from shoal.runtime.run import Run, Settings, Stream, batch_of, clock_of, group_key, start, stream_key
@@ -55,7 +55,7 @@ def train(run: Run, num_updates: Array | int, begins_interval: Array | bool = Tr
 
 def update_once(run: Run) -> tuple[Run, Metrics]:
     """Make one rollout and one update from it."""
-    run, metrics, found = _update(run)
+    run, metrics, found, _ = _update(run)
     fault = jnp.where(has_fault(found, run.settings.axis), run.updates, run.fault)
     return dataclasses.replace(run, fault=fault), metrics
 
@@ -65,12 +65,19 @@ _update_traced_once = jax.jit(update_once, inline=True)
 
 
 def locate_fault(run: Run) -> tuple[Run, dict[str, tuple[Array, Array]]]:
-    """Make one update, and report which of its quantities are not finite, and where (see `faults.locate`)."""
-    run, _, found = _update(run)
+    """Make one update, and report which of its quantities are not finite, and where (see `faults.locate`).
+
+    Where the environment explains faults, the run has of each environment at fault the state of that moment.
+    """
+    run, _, found, faults = _update(run, no_faults(run.environment, run.state.env))
+    if isinstance(faults, FirstFaults):
+        run = dataclasses.replace(run, state=run.state._replace(env=faults.state))
     return run, locate(found, run.settings.axis)
 
 
-def _update(run: Run) -> tuple[Run, Metrics, dict[str, Array]]:
+def _update(
+    run: Run, faults: FirstFaults | tuple[()] = ()
+) -> tuple[Run, Metrics, dict[str, Array], FirstFaults | tuple[()]]:
     settings = run.settings
     algorithm = run.config.algorithm(spec_of(run.environment), settings.axis)
     clock = clock_of(run)
@@ -80,7 +87,12 @@ def _update(run: Run) -> tuple[Run, Metrics, dict[str, Array]]:
         algorithm,
         (algorithm.behaviour or algorithm.policy)(run.learner, clock),
         RolloutState(
-            run.state, run.timestep, run.memory, run.episodes, no_ended_episodes(run.environment.num_agents)
+            run.state,
+            run.timestep,
+            run.memory,
+            run.episodes,
+            no_ended_episodes(run.environment.num_agents),
+            faults,
         ),
         rollout_key,
         settings.num_steps,
@@ -101,4 +113,5 @@ def _update(run: Run) -> tuple[Run, Metrics, dict[str, Array]]:
     own_metrics = episode_metrics(rollout_state.ended, settings.axis)
     source = f"the update of {type(run.config).__name__}"
     metrics = {**checked_means(source, metrics, own_metrics), **own_metrics}
-    return run, metrics, find_faults(trajectory, learner, checked_numbers(source, checks, metrics))
+    found = find_faults(trajectory, learner, checked_numbers(source, checks, metrics))
+    return run, metrics, found, rollout_state.faults

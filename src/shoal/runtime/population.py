@@ -144,8 +144,13 @@ def placed_by_members(shapes: PyTree, layout: Layout) -> PyTree:
 
 
 def _with_placement(shapes: PyTree, spec: P, layout: Layout) -> PyTree:
-    sharding = NamedSharding(layout.mesh, spec)
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), shapes)
+    """Return shapes with their placement; a compiled program returns arrays without entries as replicated ones."""
+
+    def placed(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        sharding = NamedSharding(layout.mesh, spec if x.size else P())
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+
+    return jax.tree.map(placed, shapes)
 
 
 def run_program(function: Callable, settings: Settings, layout: Layout, *, grouped: bool = True) -> Any:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from shoal.envs.batch import Batch
 from shoal.runtime import team
 from shoal.runtime.contract import checked_act
+from shoal.runtime.faults import keep_first_faults
 from shoal.runtime.run import Episodes
 from shoal.streams import for_each
 from shoal.types import (
@@ -35,6 +36,7 @@ class RolloutState(NamedTuple):
     memory: Memory
     episodes: Episodes
     ended: "EndedEpisodes"
+    faults: Any = ()  # the states at fault, where the environment explains them and they are asked for
 
 
 class EndedEpisodes(NamedTuple):
@@ -96,7 +98,8 @@ def rollout(
         episodes, ended = count_episodes(
             batch.env, rollout_state.episodes, rollout_state.ended, timestep, rollout_state.timestep
         )
-        return RolloutState(state, timestep, memory, episodes, ended), (timestep, action, extras)
+        faults = keep_first_faults(rollout_state.faults, state.env, timestep)
+        return RolloutState(state, timestep, memory, episodes, ended, faults), (timestep, action, extras)
 
     memory = rollout_state.memory
     draws = jax.vmap(draw)(jax.random.split(act_key, num_steps))

@@ -12,11 +12,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal import hardware, trees
+from shoal.envs.base import can_explain_faults
 from shoal.errors import ShoalError
 from shoal.runtime import population as populations
 from shoal.runtime.config import RunConfig
-from shoal.runtime.evaluation import Subject, begin_evaluation, continue_evaluation, evaluate
-from shoal.runtime.faults import NOWHERE
+from shoal.runtime.evaluation import (
+    Subject,
+    begin_evaluation,
+    continue_evaluation,
+    evaluate,
+)
+from shoal.runtime.faults import NOWHERE, explanation
 from shoal.runtime.loop import start_training, train, update_once
 from shoal.runtime.pieces import Pacer
 from shoal.runtime.run import Run, Settings, start
@@ -120,6 +126,10 @@ class Supervisor(Protocol):
         """Report whether an evaluation is to be broken off; `between_pieces` is called next."""
         ...
 
+    def note_fault(self, member: int, sentence: str) -> None:
+        """Show what was not finite in an evaluation of a member."""
+        ...
+
 
 class Unsupervised:
     """A supervisor that lets a run go on to its end."""
@@ -141,6 +151,9 @@ class Unsupervised:
     def wants_to_stop(self) -> bool:
         """Return False."""
         return False
+
+    def note_fault(self, member: int, sentence: str) -> None:
+        """Do nothing."""
 
 
 class TrainedPopulation(NamedTuple):
@@ -404,10 +417,23 @@ def _evaluate_in_pieces(
         pacer.measure(size, time.perf_counter() - piece_time)
         if is_done or supervisor.wants_to_stop():
             break
+    if can_explain_faults(population.environment):
+        _note_faults(population, history, supervisor)
     population = dataclasses.replace(population, evaluation=())
     numbers = {name: np.asarray(x) for name, x in jax.device_get(metrics).items()}
     history.spend(evaluate=time.perf_counter() - start_time)
     return population, numbers if is_done else None
+
+
+def _note_faults(population: Run, history: History, supervisor: Supervisor) -> None:
+    """Note why numbers of an evaluation are not finite, where the environment explains that."""
+    for member in range(len(population.fault)):
+        environment = populations.take_member(population.environment, member)
+        for evaluation in population.evaluation:
+            faults = populations.take_member(evaluation.faults, member)
+            if reason := explanation(environment, faults):
+                when = f"the evaluation after update {history.updates}"
+                supervisor.note_fault(member, f"a number was not finite in {when}, in {reason}")
 
 
 def compile_absolute(compiled_run: CompiledRun, episodes: int) -> Future[EvaluationPrograms]:

@@ -129,3 +129,14 @@ def test_the_result_names_the_scores_and_the_place():
         "  1,234,568 steps/s of all seeds together; compile 2.2 s, train 3.0 s, evaluate 4.0 s",
         "  runs/here",
     ]
+    values = {"values": [0.9, 0.98], "iqm": 0.94, "interval": [0.9, 0.98]}
+    summary["score"] = {"name": "info_success", "absolute": values, "final": values | {"iqm": 0.91}}
+    lines = result_text(summary, "runs/here").splitlines()
+    assert lines[3] == (
+        "  the score info_success chose the best policies: IQM 0.94  [0.9, 0.98]  worst seed 0.9; last policies 0.91"
+    )
+    summary["score"] = {"name": "my_scores:careful"}
+    assert (
+        result_text(summary, "runs/here").splitlines()[3]
+        == "  the score my_scores:careful chose the best policies"
+    )

@@ -5,7 +5,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from shoal.hardware import cores
+from shoal.imports import import_name
 from shoal.ops import scores
 from shoal.runtime.disk.directory import parameters_sha256
 from shoal.xla.plain import PLAIN, USE_PLAIN
@@ -88,6 +89,26 @@ def score_statistics(returns: Sequence[float]) -> dict[str, Any]:
         "returns": values.tolist(),
         "iqm": float(scores.iqm(values)),
         "interval": [float(low), float(high)],
+    }
+
+
+def chosen_score(
+    score: str | Callable, final: Mapping[str, Any], absolute: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the name of the score that chose the best policies, and its statistics where it is a metric.
+
+    Args:
+      score: a metric's name, or a function or its import name.
+      final: metrics of the last policies, [seeds] each.
+      absolute: metrics of the best policies, evaluated again.
+    """
+    name = score if isinstance(score, str) else import_name(score)
+    if name not in absolute:
+        return {"name": name}
+    parts = {"final": score_statistics(final[name]), "absolute": score_statistics(absolute[name])}
+    return {"name": name} | {
+        part: {"values": x["returns"], "iqm": x["iqm"], "interval": x["interval"]}
+        for part, x in parts.items()
     }
 
 

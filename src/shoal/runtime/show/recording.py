@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.envs.base import can_render, frames_per_second, render, unwrapped
+from shoal.envs.base import can_render, draws_past, frames_per_second, render, unwrapped
 from shoal.errors import ShoalError
 from shoal.runtime.config import check_at_least
 from shoal.runtime.evaluation import EvaluationState, start_episodes, step_episodes
-from shoal.runtime.show import films
+from shoal.runtime.show import films, paraview
 from shoal.runtime.show.progress import ignore_text
 from shoal.types import Array, Environment, PyTree, State, spec_of
 
@@ -53,12 +53,14 @@ class Rendered:
 
 
 def check_renderable(environment: Environment, path: str | Path, episodes: int) -> Path:
-    """Require that episodes of an environment can be drawn into a file, and return its path.
+    """Require that episodes of an environment can be drawn into a file, or written for ParaView; return its path.
 
     Raises:
       ShoalError: the environment cannot be drawn, the file cannot be written, or `episodes` is less than 1.
     """
     check_at_least("render_episodes", episodes, 1)
+    if Path(path).suffix.lower() == paraview.SUFFIX:
+        return paraview.check_writable(environment, path)
     if not can_render(environment):
         raise ShoalError(
             f"{type(unwrapped(environment)).__name__} cannot be drawn: it has no `render(state)`, which returns "
@@ -88,7 +90,7 @@ def draw_episodes(
       config: the algorithm's.
       parameters: of the policy.
       key: of the episodes.
-      path: ends in .gif, .mp4 or .png (the first image alone).
+      path: ends in .gif, .mp4 or .png (the first image alone), or .pvd for ParaView.
       episodes: the number of episodes.
       max_steps: the number of steps after which an episode is cut.
       greedy: whether the policy takes its mode or samples.
@@ -99,8 +101,12 @@ def draw_episodes(
     path = check_renderable(environment, path, episodes)
     tell(f"playing {episodes} episodes for {path}")
     recorded = record_episodes(environment, config, parameters, key, episodes, max_steps, greedy)
-    frames = _frames(environment, recorded, lambda text: tell(f"{text} for {path}"))
-    count = films.write_frames(path, frames, frames_per_second(environment))
+    tell_of_path = lambda text: tell(f"{text} for {path}")  # noqa: E731
+    speed = frames_per_second(environment)
+    if path.suffix.lower() == paraview.SUFFIX:
+        count = paraview.write_states(path, environment, _states(recorded, tell_of_path), speed)
+    else:
+        count = films.write_frames(path, _frames(environment, recorded, tell_of_path), speed)
     returns = [float(episode.returned[-1]) for episode in recorded]
     return Rendered(path, count, returns, [len(episode.returned) - 1 for episode in recorded])
 
@@ -159,17 +165,29 @@ def _is_key(x: Any) -> bool:
     return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
+def _states(episodes: list[Episode], tell: Callable[[str], None]) -> Iterator[State]:
+    """Return the states of all episodes, one after the other."""
+    total = sum(len(episode.returned) for episode in episodes)
+    steps = ((episode, step) for episode in episodes for step in range(len(episode.returned)))
+    for number, (episode, step) in enumerate(steps, 1):
+        tell(f"writing state {number:,} of {total:,}")
+        yield jax.tree.map(lambda x, step=step: x[step], episode.states)
+
+
 def _frames(
     environment: Environment, episodes: list[Episode], tell: Callable[[str], None]
 ) -> Iterator[films.Frame]:
     size: tuple[int, ...] = ()
     num_drawn, total = 0, sum(len(episode.returned) for episode in episodes)
     for number, episode in enumerate(episodes, 1):
+        past: list[State] = []
         for step, returned in enumerate(episode.returned):
             num_drawn += 1
             tell(f"drawing picture {num_drawn:,} of {total:,}")
             state = jax.tree.map(lambda x, step=step: jnp.asarray(x[step]), episode.states)
-            picture = render(environment, state)
+            picture = render(environment, state, past)
+            if draws_past(environment):
+                past.append(state)
             size = size or picture.shape
             if picture.shape != size:
                 raise ShoalError(

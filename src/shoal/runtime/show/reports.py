@@ -126,6 +126,7 @@ def result_text(summary: dict[str, Any], path: Any) -> str:
             f"  best policies   IQM {absolute['iqm']:.2f}  [{low:.2f}, {high:.2f}]  "
             f"worst seed {np.min(absolute['returns']):.2f}   ({episodes} new episodes each)",
             f"  last policies   IQM {final['iqm']:.2f}  worst seed {np.min(final['returns']):.2f}",
+            *_score_lines(summary),
             *_not_finite_lines(summary),
             f"  {summary['steps_per_second']:,.0f} steps/s of all seeds together; compile "
             f"{seconds['compile']:.1f} s, train {seconds['train']:.1f} s, evaluate {seconds['evaluate']:.1f} s",
@@ -142,6 +143,21 @@ def _team_line(summary: dict[str, Any]) -> list[str]:
     return [
         f"  a return is the {agents['team_return']} over {agents['count']} agents, which made "
         f"{agents['agent_steps_per_seed']:,} agent-steps with each seed"
+    ]
+
+
+def _score_lines(summary: dict[str, Any]) -> list[str]:
+    """Return a line about the score by which the best policies were chosen; none where that is the mean return."""
+    score = summary.get("score")
+    if not score:
+        return []
+    if "absolute" not in score:
+        return [f"  the score {score['name']} chose the best policies"]
+    absolute, final = score["absolute"], score["final"]
+    low, high = absolute["interval"]
+    return [
+        f"  the score {score['name']} chose the best policies: IQM {absolute['iqm']:.4g}  "
+        f"[{low:.4g}, {high:.4g}]  worst seed {np.min(absolute['values']):.4g}; last policies {final['iqm']:.4g}"
     ]
 
 

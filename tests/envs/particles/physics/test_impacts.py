@@ -20,7 +20,8 @@ STEPS = 1000  # an impact with a large damping lasts longer
 @functools.partial(jax.jit, static_argnames=("law", "integrator"))
 @functools.partial(jax.vmap, in_axes=(0, None, None))
 def wall_impact(case, law, integrator="verlet"):
-    """The sphere after an impact with the floor of an open space: normal and tangential speed, spin, touching time."""
+    """The sphere after an impact with the floor of an open space: normal and tangential speed, spin, touching time, and
+    the greatest force."""
     rules = Rules(law, integrator, ("open", "open", "floor"))
     names = ("mass", "restitution", "friction", "tangential_ratio", "time_step")
     given = {name: case[name] for name in names}
@@ -31,13 +32,16 @@ def wall_impact(case, law, integrator="verlet"):
     velocity = jnp.stack([case["tangential"], 0 * case["normal"], -case["normal"]])[:, None]
     spin = jnp.stack([0 * case["spin"], case["spin"], 0 * case["spin"]])[:, None]
     state = dynamics.start(rules, sphere, place, velocity, spin)
-    end, touching = run(rules, sphere, state, STEPS, watch=lambda s: s.position[2, 0] < sphere.radius[0])
+    end, (touching, force) = run(
+        rules, sphere, state, STEPS, watch=lambda s: (s.position[2, 0] < sphere.radius[0], s.force[2, 0])
+    )
     return {
         "normal": end.velocity[2, 0],
         "tangential": end.velocity[0, 0],
         "spin": end.spin[1, 0],
         "duration": jnp.sum(touching) * sphere.time_step,
         "energy": energy(sphere, end) / energy(sphere, state),
+        "force": jnp.max(force),
     }
 
 
@@ -138,6 +142,7 @@ def test_a_contact_that_sticks_turns_the_surface_round_by_its_tangential_spring(
 # Chung and Ooi 2011, "Benchmark tests for verifying discrete element modelling codes at particle impact level":
 # material constants of its tests (as the examples of YADE repeat them), against theory: gross sliding where the
 # impact is oblique enough. The plane is rigid.
+MAGNESIUM_ALLOY = {"young": 4.0e10, "poisson": 0.35, "density": 1800.0}
 ALUMINIUM_OXIDE = {"young": 3.8e11, "poisson": 0.23, "density": 4000.0}
 ALUMINIUM_ALLOY = {"young": 7.0e10, "poisson": 0.33, "density": 2700.0}
 CAST_IRON = {"young": 1.0e11, "poisson": 0.25, "density": 7000.0}
@@ -152,6 +157,20 @@ def sphere_of(material, radius):
         "stiffness": modulus,
         "tangential_ratio": float(tangential_ratio(material["poisson"])),
     }
+
+
+def hertz_peak(modulus, radius, mass, speed):
+    """The greatest force of an elastic impact, (4/3) E* √R* δ^1.5, where (8/15) E* √R* δ^2.5 = m* v² / 2."""
+    depth = (15 * mass * speed**2 / (16 * modulus * np.sqrt(radius))) ** 0.4
+    return 4 / 3 * modulus * np.sqrt(radius) * depth**1.5
+
+
+def test_chung_ooi_2_greatest_force_on_a_rigid_plane():
+    sphere = sphere_of(MAGNESIUM_ALLOY, 0.1)
+    result = impacts("hertz", padded("hertz", normal=[0.2, 0.02, 2.0], **sphere))
+    expected = hertz_peak(sphere["stiffness"], 0.1, sphere["mass"], np.array([0.2, 0.02, 2.0]))
+    np.testing.assert_allclose(result["force"][:3], expected, rtol=1e-4)
+    np.testing.assert_allclose(result["energy"], 1, rtol=1e-4)
 
 
 @pytest.mark.parametrize("material", [ALUMINIUM_OXIDE, CAST_IRON], ids=["aluminium oxide", "cast iron"])
@@ -185,6 +204,20 @@ def test_chung_ooi_4_oblique_impact_at_constant_speed(material):
     assert np.all(tangential[:2] > expected[:2]) and np.all((tangential[:2] > 3 / 7) & (tangential[:2] < 1))
 
 
+def test_chung_ooi_5_oblique_impact_at_constant_normal_speed():
+    tangential = np.array([0.5, 5.0, 15.0, 30.0])
+    found = padded(
+        "hertz", normal=5.0, tangential=tangential, friction=0.3, **sphere_of(ALUMINIUM_ALLOY, 1e-5)
+    )
+    result = {k: x[:4] for k, x in impacts("hertz", found).items()}
+    # Maw et al. 1976: it slides all the time where v_t is more than (7 - 1 / κ) μ v_n.
+    slides = tangential > (7 - 1 / found["tangential_ratio"][0]) * 0.3 * 5.0
+    np.testing.assert_allclose(result["tangential"][slides], tangential[slides] - 0.3 * 2 * 5.0, rtol=1e-3)
+    spin = 2.5 * 0.3 * 2 * 5.0 / 1e-5
+    np.testing.assert_allclose(result["spin"][slides], spin, rtol=1e-3)
+    assert (result["spin"][~slides] < 0.99 * spin).all() and slides.sum() == 2
+
+
 def test_chung_ooi_6_impact_with_a_spin():
     spin = np.array([5.0, 7.0, 10.0, 14.0, 21.0])
     found = padded(
@@ -208,13 +241,14 @@ def pair_impact(case, law):
     velocity = jnp.stack([line, -line], axis=1) * case["normal"] / 2
     spin = jnp.zeros((3, 2)).at[1].set(case["spin"])
     state = dynamics.start(rules, spheres, place, velocity, spin)
-    end, _ = run(rules, spheres, state, STEPS)
+    end, force = run(rules, spheres, state, STEPS, watch=lambda s: jnp.abs(line @ s.force[:, 0]))
     along = jnp.asarray([-0.8, 0.0, 0.6])  # ω_y x the line of centres has this direction reversed
     return (
         line @ end.velocity,
         along @ end.velocity,
         end.spin[1],
         energy(spheres, end) / energy(spheres, state),
+        jnp.max(force),
     )
 
 
@@ -239,7 +273,7 @@ def test_chung_ooi_7_and_8_two_spheres_with_spin(law):
     }
     with jax.enable_x64(True):
         result = pair_impact({k: jnp.asarray(x, jnp.float64) for k, x in case.items()}, law)
-        along_line, across, after, ratio = map(np.asarray, result)
+        along_line, across, after, ratio, force = map(np.asarray, result)
     impulse = (1 + e) * effective_mass * normal
     approach = along_line[:, 0] - along_line[:, 1]
     np.testing.assert_allclose(approach, -e * normal, rtol=3e-3)
@@ -251,3 +285,7 @@ def test_chung_ooi_7_and_8_two_spheres_with_spin(law):
     expected = spin - (change[:, None] * radius) / (0.4 * mass * radius**2)
     np.testing.assert_allclose(after, expected, rtol=3e-3, atol=1e-9)
     assert ratio[4] == pytest.approx(1, rel=1e-5)
+    # Without a dashpot the greatest force is that of the elastic impact.
+    m, r = effective_mass[4], radius[4].prod() / radius[4].sum()
+    peak = hertz_peak(stiffness[4], r, m, normal) if law == "hertz" else normal * np.sqrt(stiffness[4] * m)
+    assert force[4] == pytest.approx(peak, rel=1e-4)

@@ -7,9 +7,11 @@ import pytest
 
 import shoal
 from shoal import envs
-from shoal.envs.base import unwrapped
+from shoal.envs.base import explain_fault, geometry, unwrapped
 from shoal.envs.checking.check_contract import require_contract
 from shoal.envs.checking.checker import check
+from shoal.envs.particles.physics import dynamics
+from shoal.envs.particles.tasks import particle_scene
 from shoal.envs.particles.tasks.particle_task import observe
 from shoal.errors import ShoalError
 from shoal.experiment import decide
@@ -97,6 +99,24 @@ def test_a_world_terminates_when_all_have_held_their_targets():
     assert not timestep.last and float(timestep.info["success"]) == pytest.approx(2 / 3)
 
 
+def test_a_cell_list_computes_what_all_pairs_do_or_says_what_it_lacks():
+    lists, pairs = three(neighbours="cells", cell_capacity=2, max_neighbours=2), three()
+    places, velocity = [(3.0, 3.0), (5.05, 3.0), (8.0, 6.0)], [(1.0, 0.0), (-1.0, 0.1), (0.0, 1.0)]
+    ends = [step(env, placed(env, places, velocity), np.ones((3, 2))) for env in (lists, pairs)]
+    (listed, listed_timestep), (paired, timestep) = ends
+    assert np.abs(paired.particles.force).max() > 1
+    np.testing.assert_allclose(listed.particles.velocity, paired.particles.velocity, atol=1e-5)
+    np.testing.assert_allclose(listed_timestep.reward, timestep.reward, atol=1e-5)
+    assert explain_fault(lists, listed) is None and explain_fault(pairs, paired) is None
+    crowd, timestep = step(lists, placed(lists, [(3.0, 3.0), (3.5, 3.5), (4.0, 4.0)]), np.zeros((3, 2)))
+    assert np.isnan(timestep.reward).all()
+    wrapped = envs.TimeLimit(lists, 10)
+    state = wrapped.reset(jax.random.key(0))[0]._replace(env=crowd)
+    assert explain_fault(wrapped, state).startswith("cell_capacity=2 is too few: a cell held 3 particles")
+    many = unwrapped(envs.make("particles/MultiNavigator-v0", num_agents=1025))
+    assert many.layout.cells == (84, 84) and three().layout is None
+
+
 def test_an_action_is_a_force_of_limited_length():
     env = unwrapped(envs.make("particles/Navigator-v0", drag=0.0, mass=2.0, drive=3.0))
     middle = placed(env, [(10.0, 10.0)])
@@ -135,6 +155,17 @@ def test_jaxdem_reward_and_team_reward():
             {"time_step": 0.05},
             "time_step=0.05 is too long: it must be at most 0.0111, a twentieth",
         ),
+        (
+            "MultiNavigator",
+            {"num_agents": 2, "area_per_agent": 20.0, "boundary": "periodic", "neighbours": "cells"},
+            r"periodic box of 6.32 radii, too small for three cells of 2.4 radii .* area_per_agent of 25.92 or more",
+        ),
+        (
+            "MultiNavigator",
+            {"num_agents": 1025, "neighbours": "all"},
+            "num_agents=1025 is too many for neighbours='all', which has at most 1024; give neighbours='cells'",
+        ),
+        ("MultiNavigator", {"num_agents": 5000}, "num_agents=5000 is out of bounds: .* at most 4096"),
         (
             "Navigator",
             {"stiffness": [50, 1e4]},
@@ -183,6 +214,19 @@ def test_a_batch_computes_what_one_world_does():
         np.testing.assert_allclose(timestep.reward[i], single.reward, atol=1e-5)
 
 
+@pytest.mark.full
+def test_a_decision_of_one_step_is_one_step_of_the_physics():
+    env = three(physics_steps=1)
+    before = placed(env, [(3.0, 3.0), (4.9, 3.0), (8.0, 6.0)], [(1.0, 0.0), (-1.0, 0.1), (0.0, 1.0)])
+    action = jnp.asarray([(0.0, 1.0), (1.0, 0.0), (0.0, 0.0)])
+    after, _ = step(env, before, action)
+    expected = dynamics.advance(env.rules, before.world, before.particles, action.T, jnp.zeros((1, 3)))
+    np.testing.assert_allclose(after.particles.velocity, expected.velocity, rtol=1e-5, atol=1e-6)
+    batch = jax.tree.map(lambda x: jnp.stack([x, x]), before)
+    together, _ = jax.jit(jax.vmap(lambda s: env.step(s, action, jax.random.key(0))))(batch)
+    np.testing.assert_allclose(together.particles.velocity[1], expected.velocity, rtol=1e-5, atol=1e-6)
+
+
 def test_a_torque_rolls_a_sphere():
     env = unwrapped(envs.make("particles/Roller-v0", drag=0.0, drive=0.7))
     state = placed_sphere(env)
@@ -209,6 +253,52 @@ def test_pictures_and_the_state_of_the_world():
     np.testing.assert_allclose(timestep.observation["observation"], observe(env, state))
     picture = envs.render(env, state)
     assert picture.shape == (480, 480, 3) and len(np.unique(picture.reshape(-1, 3), axis=0)) > 20
+
+
+def ink(picture, place, side):
+    """How dark the darkest pixel beside a place of the box is, and how colourful."""
+    scale = (particle_scene.SIZE - 2 * particle_scene.MARGIN) / side
+    column, row = (round(particle_scene.MARGIN + scale * x) for x in (place[0], side - place[1]))
+    near = picture[row - 1 : row + 2, column - 1 : column + 2].reshape(-1, 3).astype(int)
+    darkest = near[near.sum(1).argmin()]
+    return 765 - darkest.sum(), np.ptp(darkest)
+
+
+def test_a_picture_has_rays_walls_and_the_way_of_the_last_seconds():
+    env = three(area_per_agent=300.0)  # a side of 30, of which the rays reach 6
+    side, target = 30.0, [(25, 25)] * 3
+    before, state = (placed(env, [(4, 20), (8, 20), (21, y)], target=target) for y in (16, 20))
+    wrapped = envs.TimeLimit(env, 9)
+    start = wrapped.reset(jax.random.key(0))[0]
+    picture = envs.render(wrapped, start._replace(env=state))
+    disc, wall, nothing, floor = (ink(picture, (x, 20), side)[0] for x in (6, 1.5, 17, 28.5))
+    assert disc > 1.5 * wall and wall > 1.5 * nothing > 0 and floor == 0
+    assert ink(picture, (30, 5), side)[0] > 400  # the wall
+    with_trail = envs.render(wrapped, start._replace(env=state), [start._replace(env=before)] * 2)
+    assert ink(with_trail, (21, 18.5), side)[1] > 40 > ink(picture, (21, 18.5), side)[1]
+    image, mask = particle_scene.shaded_sphere(20, particle_scene.COLOURS[0])
+    bright = image.astype(int).sum(2)
+    assert mask[0, 0] == 0 and bright[12, 12] > bright[20, 20] > bright[31, 31]
+
+
+def test_agents_are_points_and_their_contacts_lines():
+    env = three(boundary="periodic", mass=[1.0, 2.0])
+    side = float(np.sqrt(120))
+    state = placed(env, [(0.5, 3.0), (side - 1.0, 3.0), (6.0, 8.0)], [(1.0, 0.5), (0.0, 0.0), (0.0, 0.0)])
+    found = geometry(
+        envs.TimeLimit(env, 9), envs.TimeLimit(env, 9).reset(jax.random.key(0))[0]._replace(env=state)
+    )
+    np.testing.assert_allclose(found.points[:2], [(0.5, 3.0, 0.0), (side - 1.0, 3.0, 0.0)], rtol=1e-6)
+    np.testing.assert_array_equal(found.fields["velocity"][0], (1.0, 0.5, 0.0))
+    np.testing.assert_array_equal(found.fields["mass"], state.world.mass)
+    # The two touch across the border.
+    np.testing.assert_allclose(found.lines, [[(0.5, 3.0, 0.0), (-1.0, 3.0, 0.0)]], atol=1e-5)
+    np.testing.assert_allclose(found.line_fields["overlap"], 0.5, atol=1e-5)
+    sphere = geometry(
+        unwrapped(envs.make("particles/Roller-v0")),
+        placed_sphere(unwrapped(envs.make("particles/Roller-v0"))),
+    )
+    assert sphere.points[0, 2] == pytest.approx(1 - 9.81 / 100, rel=1e-3) and sphere.lines.shape == (0, 2, 3)
 
 
 def test_the_state_of_a_swarm_is_two_sets_which_a_critic_reads_in_any_order():

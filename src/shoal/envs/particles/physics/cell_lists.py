@@ -149,8 +149,12 @@ def _members(layout: CellLayout, cell: Array) -> tuple[Array, Array]:
 
 
 def _candidates(layout: CellLayout, cell: Array, members: Array, boundaries: tuple[str, ...]) -> Array:
-    """Return the particles in each particle's cell and those beside it, [3^D capacity, N]; N where there is none."""
-    steps = np.stack(np.meshgrid(*[(-1, 0, 1)] * len(cell), indexing="ij")).reshape(len(cell), -1)
+    """Return the particles in each particle's cell and those beside it, [3^D capacity, N]; N where there is none.
+
+    Along an axis of one cell there is none beside it.
+    """
+    along = [(0,) if count == 1 else (-1, 0, 1) for count in layout.cells]
+    steps = np.stack(np.meshgrid(*along, indexing="ij")).reshape(len(cell), -1)
     beside = cell[:, None] + steps[:, :, None]
     count = jnp.asarray(layout.cells)[:, None, None]
     is_periodic = np.asarray([kind == "periodic" for kind in boundaries])[:, None, None]
@@ -191,10 +195,12 @@ def update_neighbours(
     boundaries: tuple[str, ...],
     skin: Array | float,
 ) -> tuple[NeighbourList, Array]:
-    """Make the list again if it is outdated, and move the springs with it."""
+    """Make the list again if it is outdated, and move the springs [D, K, N] with it, or [D, 0, N] if there are none."""
 
     def renew(_: None) -> tuple[NeighbourList, Array]:
         new = find_neighbours(layout, position, radius, box, boundaries, skin, neighbours.needed)
+        if springs.shape[1] == 0:  # without friction there are none
+            return new, springs
         return new, carry_springs(springs, neighbours.partner, new.partner, position.shape[1])
 
     outdated = is_outdated(neighbours, position, box, boundaries, skin)
@@ -202,16 +208,16 @@ def update_neighbours(
 
 
 def overflow_message(layout: CellLayout, needed: np.ndarray) -> str | None:
-    """Say in one sentence what capacity a list would have needed; None if all particles have fitted."""
+    """Say what capacity a list would have needed, in a sentence without its full stop; None if all have fitted."""
     cell, neighbours = (int(x) for x in np.asarray(needed).reshape(-1, 2).max(axis=0))
     if cell:
         return (
             f"cell_capacity={layout.cell_capacity} is too few: a cell held {cell} particles, so the forces are "
-            f"unknown and were set to NaN; give {cell} or more."
+            f"unknown and were set to NaN; give {cell} or more"
         )
     if neighbours:
         return (
             f"max_neighbours={layout.max_neighbours} is too few: a particle had {neighbours} neighbours, so the "
-            f"forces are unknown and were set to NaN; give {neighbours} or more."
+            f"forces are unknown and were set to NaN; give {neighbours} or more"
         )
     return None

@@ -4,6 +4,7 @@ Directions are fixed in space, the k-th of K at the angle 2π k / K from the x a
 with the components of vectors first, and any further axes may follow.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from shoal.envs.particles.physics.vectors import length, square_root
 from shoal.types import Array
 
 KINDS = ("rays", "bins")
+MAX_SLICES = 64  # bodies
 
 
 class Scan(NamedTuple):
@@ -63,10 +65,14 @@ def _nearest_on_ray(
     half_chord = square_root(radius**2 - across**2)
     hits = is_seen & (along > 0) & (jnp.abs(across) <= radius)
     distance = jnp.where(hits, jnp.maximum(along - half_chord, 0.0), reach)
-    nearest = distance[:, 0]
-    for other in range(1, distance.shape[1]):
-        nearest = jnp.minimum(nearest, distance[:, other])
-    return jnp.minimum(nearest, reach)
+    return jnp.minimum(_least(distance), reach)
+
+
+def _least(distance: Array) -> Array:
+    """Return the minimum over the second axis; slices of few bodies, which a batch on the CPU is faster with."""
+    if distance.shape[1] > MAX_SLICES:
+        return jnp.min(distance, axis=1)
+    return functools.reduce(jnp.minimum, jnp.unstack(distance, axis=1))
 
 
 def wall_distances(

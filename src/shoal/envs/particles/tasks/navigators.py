@@ -1,14 +1,14 @@
 """particles/Navigator-v0 and particles/MultiNavigator-v0: discs that reach their targets by force."""
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
 
 from shoal.envs.base import environment, parameter
-from shoal.envs.particles.physics.pairs import MAX_ALL_TO_ALL
 from shoal.envs.particles.tasks import particle_scene
-from shoal.envs.particles.tasks.particle_task import ParticleTask, TaskState
+from shoal.envs.particles.tasks.particle_task import MAX_AGENTS, ParticleTask, TaskState
 from shoal.types import Array
 
 
@@ -33,9 +33,9 @@ class Navigator(ParticleTask):
         """Return the force of the action, and no torque."""
         return self.drive * action, jnp.zeros_like(action[:1])
 
-    def render(self, state: TaskState) -> np.ndarray:
+    def render(self, state: TaskState, past: Sequence[TaskState] = ()) -> np.ndarray:
         """Draw agents, targets, rays and trails from above."""
-        return particle_scene.draw(self, state)
+        return particle_scene.draw(self, state, past)
 
 
 @environment
@@ -46,7 +46,7 @@ class MultiNavigator(ParticleTask):
     for five decisions. An agent senses other agents and walls by rays, or by angular bins.
     """
 
-    num_agents: int = parameter(default=8, low=2, high=MAX_ALL_TO_ALL)  # type: ignore[assignment]
+    num_agents: int = parameter(default=8, low=2, high=MAX_AGENTS)  # type: ignore[assignment]
 
     dimensions: ClassVar[int] = 2
 
@@ -54,6 +54,6 @@ class MultiNavigator(ParticleTask):
         """Return the force of the actions, and no torque."""
         return self.drive * action, jnp.zeros_like(action[:1])
 
-    def render(self, state: TaskState) -> np.ndarray:
+    def render(self, state: TaskState, past: Sequence[TaskState] = ()) -> np.ndarray:
         """Draw agents, targets, rays and trails from above."""
-        return particle_scene.draw(self, state)
+        return particle_scene.draw(self, state, past)

@@ -1,11 +1,15 @@
 """Images of the tasks from above: agents, their targets, walls, rays and trails, to scale.
 
-An agent and its target have one colour; a target is a ring, filled where its agent is. Rays that hit end in a dot,
-rays that do not are faint. A trail is as long as its agent is fast. Spheres are shaded, with light from the upper left.
+An agent and its target have one colour; a target is a ring, filled where it is held. Rays that meet a disc are dark,
+those that meet a wall are lighter, both with a dot at their end, and those that meet nothing are faint. A trail is the
+way of an agent in the last seconds. Spheres are shaded, with light from the upper left.
 """
 
+import functools
+from collections.abc import Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from shoal.envs.particles.tasks import lidar
@@ -14,113 +18,163 @@ SIZE = 480  # pixels
 MARGIN = 12  # pixels around the box
 SMOOTH = 2  # pixels are drawn so many times finer along each axis
 BACKGROUND, FLOOR, WALL = (245, 246, 248), (255, 255, 255), (74, 80, 92)
-RAY, HIT = (214, 219, 228), (150, 158, 172)
-TOUCHING = (32, 35, 42)
-TRAIL_SECONDS, TRAIL_DISCS = 1.0, 5
+MISS, MET_WALL, MET_DISC = (230, 233, 239), (196, 202, 213), (140, 148, 164)
+TOUCHING, SHADOW = (32, 35, 42), (222, 225, 231)
+TRAIL_DECISIONS, TRAIL_STRIDE = 40, 2  # the length of a trail, and of each of its straight pieces
+SHADOW_SHIFT = np.array([0.18, -0.18])  # radii, to the lower right
+LIGHT = np.array([-0.45, 0.45, 0.77])  # the direction to the light; y is upwards and z towards the viewer
+AMBIENT, GLOSS, GLOSS_POWER = 0.45, 0.55, 24
 COLOURS = (
     *((66, 114, 196), (222, 132, 52), (70, 158, 98), (200, 74, 74)),
     *((136, 98, 188), (140, 104, 84), (214, 120, 180), (92, 164, 178)),
 )
 
+_scan = jax.jit(lidar.scan, static_argnames=("boundaries", "num_rays"))
 
-def draw(env: Any, state: Any) -> np.ndarray:
-    """Draw a state of a `ParticleTask`, uint8 [480, 480, 3]."""
-    from PIL import Image, ImageDraw  # noqa: PLC0415  (a picture alone needs it)
+
+def draw(env: Any, state: Any, past: Sequence[Any] = ()) -> np.ndarray:
+    """Draw a state of a `ParticleTask`, and trails from its earlier states, uint8 [480, 480, 3]."""
+    from PIL import Image  # noqa: PLC0415  (a picture alone needs it)
 
     side = float(np.max(np.asarray(state.world.box)[:2]))
     pixels = SIZE * SMOOTH
     image = Image.new("RGB", (pixels, pixels), BACKGROUND)
-    canvas = Canvas(ImageDraw.Draw(image), (pixels - 2 * MARGIN * SMOOTH) / side, side)
-    place = np.asarray(state.particles.position)[:2].T
-    velocity = np.asarray(state.particles.velocity)[:2].T
-    radius, target = np.asarray(state.world.radius), np.asarray(state.target).T
-    held = np.asarray(state.held) > 0
+    canvas = Canvas(image, (pixels - 2 * MARGIN * SMOOTH) / side, side)
+    place, radius = _places(state), np.asarray(state.world.radius)
     canvas.box(env.boundary == "walls")
     if env.sensing == "rays":
         _paint_rays(canvas, env, state, place, radius)
-    for i, (at, v) in enumerate(zip(place, velocity, strict=True)):
-        for step in range(TRAIL_DISCS, 0, -1):
-            share = step / (TRAIL_DISCS + 1)
-            ghost = _blend(COLOURS[i % len(COLOURS)], 0.55 + 0.4 * share)
-            canvas.disc(at - TRAIL_SECONDS * share * v, radius[i] * (1 - 0.6 * share), ghost)
-    own = len(target) == len(place)
-    for i, at in enumerate(target):
-        colour = _colour(i, own)
-        canvas.disc(at, radius.max(), _blend(colour, 0.55 if held[i] else 0.9), colour)
+    _paint_trails(canvas, [*map(_places, past[-TRAIL_DECISIONS::TRAIL_STRIDE]), place], radius)
+    _paint_targets(canvas, state, radius)
     touched = _touched(place, radius)
     for i, at in enumerate(place):
-        colour = COLOURS[i % len(COLOURS)]
-        canvas.disc(at, radius[i], colour, TOUCHING if touched[i] else None)
         if env.dimensions == 3:
-            _paint_sphere(canvas, at, radius[i], colour)
-    for i, at in enumerate(target):
-        canvas.disc(at, 0.15 * radius.max(), _colour(i, own))
-    small = image.resize((SIZE, SIZE), Image.Resampling.BOX)
-    return np.asarray(small, np.uint8)
+            canvas.disc(at + radius[i] * SHADOW_SHIFT, radius[i], SHADOW)
+    for i, at in enumerate(place):
+        colour = COLOURS[i % len(COLOURS)]
+        if env.dimensions == 3:
+            canvas.sphere(at, radius[i], colour)
+        else:
+            canvas.disc(at, radius[i], colour)
+        if touched[i]:
+            canvas.disc(at, radius[i], None, TOUCHING)
+    own = len(state.target.T) == len(place)
+    for i, at in enumerate(np.asarray(state.target).T):
+        canvas.disc(at, 0.15 * radius.max(), _blend(_colour(i, own), 0.0 if own else 0.2))
+    return np.asarray(image.reduce(SMOOTH), np.uint8)
 
 
 class Canvas:
     """A drawing in the coordinates of the box, y upwards.
 
     Attributes:
-      pen: Pillow's.
+      image: Pillow's.
       scale: pixels per unit of length.
       side: of the box.
     """
 
-    def __init__(self, pen: Any, scale: float, side: float):
-        self.pen, self.scale, self.side = pen, scale, side
+    def __init__(self, image: Any, scale: float, side: float):
+        from PIL import ImageDraw  # noqa: PLC0415
+
+        self.image, self.scale, self.side = image, scale, side
+        self._pen = ImageDraw.Draw(image)
 
     def pixel(self, place: np.ndarray) -> tuple[float, float]:
         """Return the pixel of a place."""
         x, y = (float(p) * self.scale for p in place)
         return x + MARGIN * SMOOTH, (self.side * self.scale - y) + MARGIN * SMOOTH
 
-    def disc(self, place: np.ndarray, radius: float, colour: tuple, edge: tuple | None = None) -> None:
-        """Paint a disc, with an edge if asked for."""
+    def disc(self, place: np.ndarray, radius: float, colour: tuple | None, edge: tuple | None = None) -> None:
+        """Paint a disc, an edge, or both."""
         x, y = self.pixel(place)
         r = float(radius) * self.scale
-        self.pen.ellipse(
+        self._pen.ellipse(
             (x - r, y - r, x + r, y + r), fill=colour, outline=edge, width=2 * SMOOTH if edge else 0
         )
 
-    def line(self, start: np.ndarray, end: np.ndarray, colour: tuple) -> None:
-        """Paint a thin line."""
-        self.pen.line((*self.pixel(start), *self.pixel(end)), fill=colour, width=SMOOTH)
+    def sphere(self, place: np.ndarray, radius: float, colour: tuple) -> None:
+        """Paint a shaded sphere."""
+        from PIL import Image  # noqa: PLC0415
+
+        x, y = self.pixel(place)
+        shaded, mask = shaded_sphere(max(1, round(float(radius) * self.scale)), colour)
+        corner = round(x) - len(mask) // 2, round(y) - len(mask) // 2
+        self.image.paste(Image.fromarray(shaded), corner, Image.fromarray(mask))
+
+    def line(self, start: np.ndarray, end: np.ndarray, colour: tuple, width: float = 0.0) -> None:
+        """Paint a line, as thin as possible or with a width."""
+        thickness = max(SMOOTH, round(width * self.scale))
+        self._pen.line((*self.pixel(start), *self.pixel(end)), fill=colour, width=thickness)
 
     def box(self, has_walls: bool) -> None:
         """Paint the floor and, where there are walls, its edge."""
         left, bottom = self.pixel(np.zeros(2))
         right, top = self.pixel(np.full(2, self.side))
-        self.pen.rectangle(
+        self._pen.rectangle(
             (left, top, right, bottom),
             fill=FLOOR,
-            outline=WALL if has_walls else HIT,
+            outline=WALL if has_walls else MET_WALL,
             width=3 if has_walls else 1,
         )
 
 
+@functools.lru_cache(maxsize=256)
+def shaded_sphere(radius: int, colour: tuple) -> tuple[np.ndarray, np.ndarray]:
+    """Return the image of a sphere under diffuse light with a gloss, and its mask, uint8 [2 r, 2 r, 3] and [2 r, 2 r].
+
+    Source: Phong 1975, "Illumination for computer generated pictures".
+    """
+    across = (np.arange(2 * radius) + 0.5) / radius - 1
+    x, y = across[None], -across[:, None]
+    height = np.sqrt(np.maximum(1 - x**2 - y**2, 0))
+    direction = LIGHT / np.linalg.norm(LIGHT)
+    towards = np.maximum(x * direction[0] + y * direction[1] + height * direction[2], 0)
+    mirrored = np.maximum(2 * towards * height - direction[2], 0)  # towards the viewer
+    diffuse = (AMBIENT + (1.15 - AMBIENT) * towards)[..., None] * np.asarray(colour)
+    image = diffuse + (255 - np.minimum(diffuse, 255)) * GLOSS * (mirrored**GLOSS_POWER)[..., None]
+    mask = np.where(x**2 + y**2 <= 1, 255, 0)
+    return np.clip(image, 0, 255).astype(np.uint8), mask.astype(np.uint8)
+
+
+def _places(state: Any) -> np.ndarray:
+    """Return the places of the agents in the plane, [A, 2]."""
+    return np.asarray(state.particles.position)[:2].T
+
+
+def _paint_trails(canvas: Canvas, places: Sequence[np.ndarray], radius: np.ndarray) -> None:
+    """Paint the ways of agents, places [T, A, 2]; they become thinner and fainter with their age."""
+    for age in range(len(places) - 1, 0, -1):
+        share = age * TRAIL_STRIDE / TRAIL_DECISIONS
+        for i, (start, end) in enumerate(zip(places[-1 - age], places[-age], strict=True)):
+            if np.abs(end - start).max() < canvas.side / 2:  # not through a periodic boundary
+                colour = _blend(COLOURS[i % len(COLOURS)], 0.35 + 0.6 * min(share, 1.0))
+                canvas.line(start, end, colour, 0.35 * radius[i] * (1 - 0.7 * min(share, 1.0)))
+
+
+def _paint_targets(canvas: Canvas, state: Any, radius: np.ndarray) -> None:
+    held, own = np.asarray(state.held) > 0, len(state.target.T) == len(radius)
+    for i, at in enumerate(np.asarray(state.target).T):
+        colour = _colour(i, own)
+        canvas.disc(at, radius.max(), _blend(colour, 0.55 if held[i] else 0.9), colour)
+
+
 def _paint_rays(canvas: Canvas, env: Any, state: Any, place: np.ndarray, radius: np.ndarray) -> None:
-    kinds, reach = env.boundaries[:2], float(env.reach)
-    found = lidar.scan(
-        state.particles.position[:2], state.world.radius, state.world.box[:2], kinds, env.num_rays, reach
+    """Paint those that meet nothing first, so that they hide no other."""
+    found = _scan(
+        state.particles.position[:2],
+        state.world.radius,
+        state.world.box[:2],
+        env.boundaries[:2],
+        env.num_rays,
+        env.reach,
     )
-    distance = np.asarray(found.distance)
-    hits = np.asarray(found.is_disc | found.is_wall)
-    for i, at in enumerate(place):
-        for k, direction in enumerate(lidar.directions(env.num_rays).T):
-            end = at + distance[i, k] * direction
-            canvas.line(at, end, HIT if hits[i, k] else RAY)
-            if hits[i, k]:
-                canvas.disc(end, 0.09 * radius[i], HIT)
-
-
-def _paint_sphere(canvas: Canvas, place: np.ndarray, radius: float, colour: tuple) -> None:
-    """Paint the light of a sphere: discs that shrink towards the highlight and become brighter."""
-    for step in range(1, 9):
-        share = step / 9
-        at = place + radius * share * 0.4 * np.array([-1.0, 1.0])
-        canvas.disc(at, radius * (1 - share) * 0.95, _blend(colour, 0.75 * share**1.5))
+    distance, is_disc, is_wall = map(np.asarray, found)
+    ends = place[:, None] + distance[..., None] * lidar.directions(env.num_rays).T
+    for colour, meets in ((MISS, ~is_disc & ~is_wall), (MET_WALL, is_wall), (MET_DISC, is_disc)):
+        for i, k in np.argwhere(meets):
+            canvas.line(place[i], ends[i, k], colour)
+            if colour != MISS:
+                canvas.disc(ends[i, k], 0.09 * radius[i], colour)
 
 
 def _colour(target: int, is_own: bool) -> tuple:

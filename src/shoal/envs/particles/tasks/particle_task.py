@@ -11,21 +11,25 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.envs.base import TimeStep, environment, parameter, restart, transition
-from shoal.envs.particles.physics import contact_laws, dynamics, pairs, time_steps
+from shoal.envs.geometry import Geometry
+from shoal.envs.particles.physics import cell_lists, contact_laws, dynamics, pairs, time_steps
 from shoal.envs.particles.physics.bodies import inertia_of
 from shoal.envs.particles.physics.boxes import nearest_image
+from shoal.envs.particles.physics.cell_lists import CellLayout
 from shoal.envs.particles.physics.contact_laws import Material
 from shoal.envs.particles.physics.dynamics import INTEGRATORS, ParticleState, Rules, World
 from shoal.envs.particles.physics.restitution import damping_ratio
 from shoal.envs.particles.physics.vectors import dot, length, shortened, unit
-from shoal.envs.particles.tasks import lidar, placement
+from shoal.envs.particles.tasks import lidar, particle_geometry, placement
 from shoal.envs.particles.tasks.randomisation import Uniform, as_uniform
 from shoal.errors import ShoalError, nearest
 from shoal.spaces import Box, Dict
 from shoal.types import GLOBAL_STATE, OBSERVATION, Array
 from shoal.xla.batch_last import batch_last
+from shoal.xla.single_evaluation import compute_once
 
 TARGETS_APART = 2.5  # radii, the least distance between two targets and between two agents at the start
+MAX_AGENTS = 4096  # whose rays and collisions are still computed for all pairs, once in a decision
 NEAR = 3.0  # radii, within which the way to the target is shown exactly
 DRAWN = ("radius", "mass", "stiffness", "restitution", "friction")
 CHOICES = {
@@ -34,6 +38,7 @@ CHOICES = {
     "boundary": ("walls", "periodic"),
     "sensing": ("none", *lidar.KINDS),
     "reward": ("potential", "jaxdem"),
+    "neighbours": ("auto", "all", "cells"),
 }
 # JaxDEM's reward: weights of the change of kinetic energy, of the team's mean, and of being near, and what is near.
 JAXDEM_ENERGY, JAXDEM_TEAM, JAXDEM_NEAR, JAXDEM_NEAR_RADII = 0.1, 0.2, 0.1, 2.5
@@ -88,6 +93,10 @@ class ParticleTask(abc.ABC):
     reward: str = "potential"
     team_reward: bool = False
     global_state: bool = False
+    neighbours: str = "auto"  # all pairs up to 1,024 agents, and a cell list beyond
+    cell_capacity: int = parameter(default=8, low=1)  # agents in a cell of the cell list
+    max_neighbours: int = parameter(default=12, low=1)  # agents within a diameter and the skin of one agent
+    skin: float = parameter(default=0.4, above=0, static=True)  # radii by which lists reach beyond contact
 
     dimensions: ClassVar[int] = 2
     team_return = "mean"
@@ -95,6 +104,7 @@ class ParticleTask(abc.ABC):
         {"success": "last", "collisions": "sum", "distance": "last"}
     )
     frames_per_second = 10
+    draws_past = True
 
     def __post_init__(self) -> None:
         """Make ranges of numbers, and refuse what cannot be simulated. Only what a caller gives is read."""
@@ -105,11 +115,8 @@ class ParticleTask(abc.ABC):
                 raise ShoalError(
                     f"{name}={value!r} is none of {', '.join(choices)}{nearest(str(value), choices)}."
                 )
-        if self.num_agents > pairs.MAX_ALL_TO_ALL:
-            raise ShoalError(
-                f"num_agents={self.num_agents} is too many: a task has at most {pairs.MAX_ALL_TO_ALL}."
-            )
         self._cells()
+        self._check_neighbours()
         self._check_time_step()
 
     @property
@@ -125,7 +132,19 @@ class ParticleTask(abc.ABC):
     @property
     def rules(self) -> Rules:
         """The static rules of the physics."""
-        return Rules(self.law, self.integrator, self.boundaries, self.rough)
+        return Rules(self.law, self.integrator, self.boundaries, self.rough, self.layout)
+
+    @property
+    def layout(self) -> CellLayout | None:
+        """The sizes of the cell list, whose lengths are in (largest) radii; None for all pairs."""
+        if self.neighbours == "all" or self.num_agents == 1:
+            return None
+        if self.neighbours == "auto" and self.num_agents <= pairs.MAX_ALL_TO_ALL:
+            return None
+        box = (self.side_in_radii,) * 2 + (2.0,) * (self.dimensions - 2)  # on a floor there is one layer
+        return cell_lists.cell_layout(
+            box, self.boundaries, 1.0, self.skin, self.cell_capacity, self.max_neighbours
+        )
 
     @property
     def boundaries(self) -> tuple[str, ...]:
@@ -156,6 +175,23 @@ class ParticleTask(abc.ABC):
             raise ShoalError(
                 f"num_agents={self.num_agents} with area_per_agent={self.area_per_agent:g} cannot be placed at "
                 f"distances of {TARGETS_APART:g} radii: {fit} fit into a box of {self.side_in_radii:.3g} radii."
+            ) from error
+
+    def _check_neighbours(self) -> None:
+        if self.neighbours == "all" and self.num_agents > pairs.MAX_ALL_TO_ALL:
+            raise ShoalError(
+                f"num_agents={self.num_agents} is too many for neighbours='all', which has at most "
+                f"{pairs.MAX_ALL_TO_ALL}; give neighbours='cells'."
+            )
+        try:
+            self.layout  # noqa: B018
+        except ShoalError as error:
+            cell = 2 + self.skin
+            least = (cell_lists.MIN_PERIODIC_CELLS * cell) ** 2 / self.num_agents
+            raise ShoalError(
+                f"num_agents={self.num_agents} with area_per_agent={self.area_per_agent:g} makes a periodic box of "
+                f"{self.side_in_radii:.3g} radii, too small for three cells of {cell:g} radii (a diameter and "
+                f"skin={self.skin:g}); give an area_per_agent of {least:.4g} or more, or neighbours='all'."
             ) from error
 
     def _check_time_step(self) -> None:
@@ -258,12 +294,13 @@ class ParticleTask(abc.ABC):
             number(self.drag),
             jnp.zeros(()),
             number(self.time_step),
-            jnp.zeros(()),
+            jnp.zeros(()) if self.layout is None else self.skin * number(self.radius.high),
         )
 
     def step(self, state: TaskState, action: Array, key: Array) -> tuple[TaskState, TimeStep]:
         """Drive the agents for one decision; deterministic, the key is not used."""
-        state, own, reward, terminated, info = batch_last(_decide)(self, state, jnp.asarray(action))
+        decide = batch_last(_decide) if self.layout is None else _decide
+        state, own, reward, terminated, info = decide(self, state, jnp.asarray(action))
         return state, transition(self._shown(own, state), reward, terminated=terminated, info=info)
 
     def _shown(self, own: Array, state: TaskState) -> Any:
@@ -271,6 +308,18 @@ class ParticleTask(abc.ABC):
         if not self.global_state:
             return own
         return {OBSERVATION: own, GLOBAL_STATE: self.observe_world(state)}
+
+    def geometry(self, state: TaskState) -> Geometry:
+        """Return the agents as points, and their contacts as lines."""
+        return particle_geometry.geometry_of(self, state)
+
+    def explain_fault(self, state: TaskState) -> str | None:
+        """Say which capacity of the cell list was too small, and what would be enough; None if all agents fitted."""
+        layout = self.layout
+        if layout is None:
+            return None
+        needed = np.asarray(state.particles.neighbours.needed)  # type: ignore[union-attr]
+        return cell_lists.overflow_message(layout, needed)
 
     def observe_targets(self, state: TaskState) -> Array:
         """Return the direction of each agent's target, and the way there in units of 3 radii, cut at 1, [4, A, ...]."""
@@ -347,9 +396,7 @@ def _decide(
     before = state
     action = jnp.moveaxis(action[None] if env.num_agents == 1 else action, 1, 0)
     force, torque = env.driving(shortened(action, jnp.ones_like(action[0])))
-    particles = dynamics.advance_many(
-        env.rules, state.world, state.particles, force, torque, env.physics_steps
-    )
+    particles = _moved(env, state, force, torque)
     state = state._replace(particles=particles)
     is_held = env.is_held(state)
     state = state._replace(held=jnp.where(is_held, state.held + 1, 0), reached=state.reached | is_held)
@@ -361,6 +408,21 @@ def _decide(
     info = {**env.measures(state), "collisions": jnp.mean(collisions, axis=0)}
     reward = reward[0] if env.num_agents == 1 else reward
     return state, observe(env, state), reward, terminated, info
+
+
+def _moved(env: ParticleTask, state: TaskState, force: Array, torque: Array) -> ParticleState:
+    """Return the particles after the physics of a decision.
+
+    A single step is no loop, and XLA would compute the action again in each pair of agents.
+    """
+
+    def advance(world: World, particles: ParticleState, force: Array, torque: Array) -> ParticleState:
+        return dynamics.advance_many(env.rules, world, particles, force, torque, env.physics_steps)
+
+    arguments = state.world, state.particles, force, torque
+    if env.physics_steps > 1:
+        return advance(*arguments)
+    return compute_once(state.world.time_step > 0, advance, *arguments)
 
 
 def potential_reward(

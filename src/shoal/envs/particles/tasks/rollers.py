@@ -1,14 +1,14 @@
 """particles/Roller-v0 and particles/MultiRoller-v0: spheres on a floor that are driven by torque."""
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
 
 from shoal.envs.base import environment, parameter
-from shoal.envs.particles.physics.pairs import MAX_ALL_TO_ALL
 from shoal.envs.particles.tasks import particle_scene
-from shoal.envs.particles.tasks.particle_task import ParticleTask, TaskState
+from shoal.envs.particles.tasks.particle_task import MAX_AGENTS, ParticleTask, TaskState
 from shoal.types import Array
 
 
@@ -36,16 +36,16 @@ class Roller(ParticleTask):
         """Return no force, and the torque of the action about the x and y axes."""
         return _torque(self.drive * action)
 
-    def render(self, state: TaskState) -> np.ndarray:
+    def render(self, state: TaskState, past: Sequence[TaskState] = ()) -> np.ndarray:
         """Draw the spheres from above, shaded."""
-        return particle_scene.draw(self, state)
+        return particle_scene.draw(self, state, past)
 
 
 @environment
 class MultiRoller(ParticleTask):
     """Spheres on a floor, each with a target of its own, driven by torques; they should not touch each other."""
 
-    num_agents: int = parameter(default=8, low=2, high=MAX_ALL_TO_ALL)  # type: ignore[assignment]
+    num_agents: int = parameter(default=8, low=2, high=MAX_AGENTS)  # type: ignore[assignment]
     drive: float = parameter(default=4.0, above=0)
     rough: bool = True
 
@@ -55,9 +55,9 @@ class MultiRoller(ParticleTask):
         """Return no force, and the torques of the actions about the x and y axes."""
         return _torque(self.drive * action)
 
-    def render(self, state: TaskState) -> np.ndarray:
+    def render(self, state: TaskState, past: Sequence[TaskState] = ()) -> np.ndarray:
         """Draw the spheres from above, shaded."""
-        return particle_scene.draw(self, state)
+        return particle_scene.draw(self, state, past)
 
 
 def _torque(action: Array) -> tuple[Array, Array]:

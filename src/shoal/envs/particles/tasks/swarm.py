@@ -1,6 +1,6 @@
 """particles/Swarm-v0: many discs share fewer targets."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -8,10 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.envs.base import environment, parameter
-from shoal.envs.particles.physics.pairs import MAX_ALL_TO_ALL
 from shoal.envs.particles.physics.vectors import length
 from shoal.envs.particles.tasks import lidar, particle_scene
-from shoal.envs.particles.tasks.particle_task import ParticleTask, TaskState
+from shoal.envs.particles.tasks.particle_task import MAX_AGENTS, ParticleTask, TaskState
 from shoal.errors import ShoalError
 from shoal.spaces import Box, Dict
 from shoal.types import Array
@@ -29,8 +28,8 @@ class Swarm(ParticleTask):
     to hold. The episode terminates when all targets have been held for five decisions.
     """
 
-    num_agents: int = parameter(default=32, low=2, high=MAX_ALL_TO_ALL)  # type: ignore[assignment]
-    num_targets: int = parameter(default=16, low=1, high=MAX_ALL_TO_ALL)  # type: ignore[assignment]
+    num_agents: int = parameter(default=32, low=2, high=MAX_AGENTS)  # type: ignore[assignment]
+    num_targets: int = parameter(default=16, low=1, high=MAX_AGENTS)  # type: ignore[assignment]
     target_reach: float = parameter(default=12.0, above=0)  # up to which targets are shown
 
     dimensions: ClassVar[int] = 2
@@ -119,9 +118,9 @@ class Swarm(ParticleTask):
             "decisions_below_90": below,
         }
 
-    def render(self, state: TaskState) -> np.ndarray:
+    def render(self, state: TaskState, past: Sequence[TaskState] = ()) -> np.ndarray:
         """Draw agents, targets, rays and trails from above."""
-        return particle_scene.draw(self, state)
+        return particle_scene.draw(self, state, past)
 
 
 def _ways(env: Swarm, state: TaskState) -> Array:
