@@ -79,7 +79,8 @@ MAY_IMPORT = {
 }
 # Modules of a room that keep to fewer: those that work on plain values, and start no device.
 PLAIN_SWEEPS = {
-    f"sweeps/{name}.py": {"arguments", "errors", "files", "ops"} for name in ("distributions", "space")
+    f"sweeps/{name}.py": {"arguments", "errors", "files", "ops"}
+    for name in ("distributions", "space", "results")
 }
 HEAVY = ("jax", "flax", "optax", "orbax", "numpy", "matplotlib")
 

@@ -59,6 +59,18 @@ def test_another_setting_leaves_the_draws_of_the_others():
     assert [p["learning_rate"] for p in wide.points(6)] == [p["learning_rate"] for p in narrow.points(6)]
 
 
+def test_every_combination_of_the_grid_has_samples_of_its_own():
+    wide = from_tables({"grid": {"a": [1, 2, 3]}, "random": {"x": "uniform:0:1"}})
+    for sobol in (False, True):
+        points = wide.points(16, sobol=sobol)
+        assert len({point["x"] for point in points}) == 48
+        for value in (1, 2, 3):  # each covers the range: Sobol points have one in each sixteenth
+            cells = {int(16 * point["x"]) for point in points if point["a"] == value}
+            assert len(cells) == 16 if sobol else len(cells) > 6
+    narrow = from_tables({"grid": {"a": [1, 3]}, "random": {"x": "uniform:0:1"}})
+    assert narrow.points(4) == [point for point in wide.points(4) if point["a"] != 2]
+
+
 def test_settings_are_drawn_independently_and_uniformly():
     space = from_tables({"random": {"a": "uniform:0:1", "b": "uniform:0:1"}})
     draws = np.array([[list(point.values()) for point in space.points(200, seed)] for seed in range(100)])

@@ -1,7 +1,8 @@
 """Search spaces: grids, random settings and conditions, and the points that a sweep trains.
 
-A space is the product of a grid and of samples of random settings. Names are those of settings (`learning_rate`), of
-the environment's parameters (`env.gravity`) and of the optimiser's arguments (`optimizer_args.eps`).
+A space is the product of a grid and of samples of random settings, new ones for each combination of the grid. Names are
+those of settings (`learning_rate`), of the environment's parameters (`env.gravity`) and of the optimiser's arguments
+(`optimizer_args.eps`).
 
 On the command line:
 
@@ -75,44 +76,49 @@ class Space:
         return (*self.grid, *self.random)
 
     def points(self, samples: int = 1, seed: int = 0, *, sobol: bool = False) -> list[Point]:
-        """Return the settings to train: every sample of the random part with every combination of the grid.
+        """Return the settings to train: for every combination of the grid, samples of the random part.
 
-        A larger `samples` extends the list: its first points stay the same. All combinations of the grid share a
-        sample, so that they are compared at the same random settings. A point that repeats an earlier one, as
-        conditions and choices may make it, is left out.
+        A larger `samples` extends the list: its first points stay the same. Each combination of the grid has samples of
+        its own, since a number of random values that is repeated in all of them would cover less of the space. A point
+        that repeats an earlier one, as conditions and choices may make it, is left out.
 
         Args:
-          samples: the number of samples of the random part; 1 where there is none.
+          samples: the number of samples for each combination of the grid; 1 where nothing is random.
           seed: of the samples.
-          sobol: whether the samples cover the space evenly (scrambled Sobol points) instead of independently.
+          sobol: whether the samples of a combination cover the space evenly (scrambled Sobol points) instead of
+            independently.
         Raises:
           ShoalError: several samples of a space without random settings, or `sobol` for it.
         """
         samples = arguments.whole_number("samples", samples, 1)
+        seed = arguments.seed("seed", seed)
         if not self.random and (samples > 1 or sobol):
             given = "sobol" if sobol else f"samples={samples}"
             raise ShoalError(f"{given} has no effect on a grid; it needs a random setting.")
+        combinations = [
+            dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values())
+        ]
+        draws = [self._draw(samples, (seed, _checksum(repr(x))), sobol) for x in combinations]
         found: dict[str, Point] = {}
-        for row in self._unit_points(samples, arguments.seed("seed", seed), sobol).tolist():
-            drawn = {
-                name: kind.from_unit(u) for (name, kind), u in zip(self.random.items(), row, strict=True)
-            }
-            for combination in itertools.product(*self.grid.values()):
-                point = self.without_unmet(dict(zip(self.grid, combination, strict=True)) | drawn)
+        for index in range(samples):
+            for combination, drawn in zip(combinations, draws, strict=True):
+                point = self.without_unmet(combination | drawn[index])
                 found.setdefault(repr(point), point)
         return list(found.values())
 
-    def _unit_points(self, samples: int, seed: int, sobol: bool) -> np.ndarray:
-        """Return points of the unit cube, [samples, random settings]."""
+    def _draw(self, samples: int, seed: tuple[int, ...], sobol: bool) -> list[Point]:
+        """Draw the random part of some points."""
         if sobol:
             from scipy.stats import qmc  # noqa: PLC0415 (takes a second)
 
             sequence = qmc.Sobol(len(self.random), scramble=True, seed=np.random.default_rng(seed))
-            return sequence.random_base2((samples - 1).bit_length())[:samples]
-        # A stream for each name, so that another setting in the space leaves the draws of this one as they are.
-        columns = [np.random.default_rng((seed, zlib.crc32(name.encode()))) for name in self.random]
-        return np.stack([stream.random(samples) for stream in columns] or [np.empty(samples)], axis=1)[
-            :, : len(self.random)
+            rows = sequence.random_base2((samples - 1).bit_length())[:samples]
+        else:  # a stream for each name, so that another setting in the space leaves the draws of this one as they are
+            streams = [np.random.default_rng((*seed, _checksum(name))) for name in self.random]
+            rows = np.array([stream.random(samples) for stream in streams]).reshape(-1, samples).T
+        return [
+            {name: kind.from_unit(u) for (name, kind), u in zip(self.random.items(), row, strict=True)}
+            for row in rows.tolist()
         ]
 
     def without_unmet(self, point: Mapping[str, Any]) -> Point:
@@ -178,6 +184,11 @@ class Space:
                 for name, conditions in self.where.items()
             },
         }
+
+
+def _checksum(text: str) -> int:
+    """Return a number of a text that is the same in every process, for the seed of a stream."""
+    return zlib.crc32(text.encode())
 
 
 def label_of(index: int, point: Mapping[str, Any]) -> str:
