@@ -98,10 +98,11 @@ def _plot_setting(axes: Any, ranked: Sequence[Ranked], space: Space, name: str) 
     )
     centres, medians = _medians(present, space, name)
     is_range = not isinstance(space.distribution(name), Choice)
+    has_order = is_range or all(isinstance(value, int | float) for value in space.axis(name))
     axes.plot(
         centres,
         medians,
-        "-" if is_range else "",
+        linestyle="-" if has_order else "none",
         color=TEXT,
         linewidth=1.4,
         marker="_",
@@ -113,8 +114,7 @@ def _plot_setting(axes: Any, ranked: Sequence[Ranked], space: Space, name: str) 
         axes.plot(places[:1], scores[:1], "D", color=BEST, markersize=6, label="best setting", zorder=5)
     figures.style(axes)
     axes.set_xlabel(name, color=TEXT)
-    margin = 0.06 + 1.3 * _spread(space, name)
-    axes.set_xlim(-margin, 1 + margin)
+    axes.set_xlim(*_limits(space, name))
     _set_ticks(axes.xaxis, space, name)
 
 
@@ -184,8 +184,8 @@ def _plot_pair(axes: Any, ranked: Sequence[Ranked], space: Space, x: str, y: str
             markersize=9,
             markeredgewidth=1.6,
         )
-    axes.set_xlim(-0.08, 1.08)
-    axes.set_ylim(-0.08, 1.08)
+    axes.set_xlim(*_limits(space, x))
+    axes.set_ylim(*_limits(space, y))
     axes.spines[["top", "right"]].set_visible(False)
 
 
@@ -247,7 +247,8 @@ def plot_parallel(
         axes.plot(lines[-1], color=BEST, linewidth=2.4, label="best setting")
     _draw_parallel_axes(axes, space, shown, bool((lines == ABSENT).any()))
     _draw_score_axis(axes, len(shown), norm, label)
-    figure.legend(loc="outside lower center", frameon=False, fontsize=9, labelcolor=TEXT)
+    if valid:
+        figure.legend(loc="outside lower center", frameon=False, fontsize=9, labelcolor=TEXT)
     _set_heading(figure, title)
     figures.save(figure, path)
 
@@ -440,6 +441,11 @@ def _spread(space: Space, name: str) -> float:
     """Return how far the points of one value of a list may be from its tick; 0 for a range."""
     kind = space.distribution(name)
     return min(0.22 / max(len(kind.values) - 1, 1), 0.14) if isinstance(kind, Choice) else 0.0
+
+
+def _limits(space: Space, name: str) -> tuple[float, float]:
+    margin = 0.06 + 1.3 * _spread(space, name)
+    return -margin, 1 + margin
 
 
 def _medians(ranked: Sequence[Ranked], space: Space, name: str) -> tuple[list[float], list[float]]:
