@@ -10,7 +10,6 @@ from shoal import ShoalError
 from shoal.sweeps import studies
 from shoal.sweeps.results import AT_RUNG, MemberResult
 from shoal.sweeps.space import from_tables, label_of
-from shoal.sweeps.studies import open_study
 
 optuna = pytest.importorskip("optuna")
 SPACE = from_tables(
@@ -32,6 +31,12 @@ SPACE = from_tables(
 )
 RATE = from_tables({"random": {"learning_rate": "log:1e-5:1e-1"}})
 IDENTITY = {"environment": "CartPole-v1"}
+
+
+def open_study(directory, space, *, storage="", **further):
+    """The study of a directory; its journal is there where no other storage is given."""
+    storage = storage or str(directory / "study.journal")
+    return studies.open_study(storage, space, **further).owned_by(directory)
 
 
 def members(number, point, scores, **further):

@@ -39,7 +39,8 @@ class Runner:
 
 def opened(directory, **further):
     directory.mkdir(exist_ok=True)
-    return open_study(directory, SPACE, identity={}, **further)
+    storage = further.pop("storage", str(directory / "study.journal"))
+    return open_study(storage, SPACE, identity={}, **further).owned_by(directory)
 
 
 def test_batches_run_until_there_are_enough_trials(tmp_path):

@@ -43,7 +43,19 @@ class Study:
     study: Any
     storage: Any
     space: Space
-    owner: str
+    owner: str = ""
+
+    def owned_by(self, directory: Path) -> "Study":
+        """Return the study as the process of a directory uses it.
+
+        The directory has a name of its own among all processes of the study, on whichever hosts they are, in a file.
+        """
+        file = directory / OWNER
+        if not file.exists():
+            with write_whole_file(file, parents=False) as opened:
+                opened.write(secrets.token_hex(8).encode())
+        with report_os_errors(f"{file} cannot be read"):
+            return dataclasses.replace(self, owner=file.read_text().strip())
 
     @property
     def trials(self) -> list[Any]:
@@ -136,29 +148,21 @@ class Study:
 
 
 def open_study(
-    directory: Path,
-    space: Space,
-    *,
-    storage: str = "",
-    name: str = "",
-    seed: int = 0,
-    identity: Mapping[str, Any],
+    storage: str, space: Space, *, name: str = "", seed: int = 0, identity: Mapping[str, Any]
 ) -> Study:
-    """Open a study of Optuna, or make it.
+    """Open a study of Optuna, or make it; `Study.owned_by` names the process that asks for trials.
 
     Args:
-      directory: of this process, which exists; the journal is there by default.
+      storage: the path of a journal file, or the URL of a database, such as `sqlite:///study.db`.
       space: of the trials.
-      storage: the path of a journal file, or the URL of a database, such as `sqlite:///study.db`; "" for
-        `study.journal` in the directory.
       name: of the study, "" for "shoal"; a storage may hold several.
       seed: of the proposals.
       identity: what all processes of a study have in common, such as the environment, as JSON holds it.
     Raises:
       ShoalError: Optuna is missing or too old, the storage cannot be opened, or the study is of another space.
     """
-    optuna = _optuna()
-    opened = _open_storage(optuna, storage or str(directory / "study.journal"))
+    optuna = require_optuna()
+    opened = _open_storage(optuna, storage)
     with _quiet():
         study = optuna.create_study(
             storage=opened, study_name=name or "shoal", direction="maximize", load_if_exists=True
@@ -170,7 +174,7 @@ def open_study(
     else:
         _check_identity(study.study_name, known, given)
     study.sampler = _sampler(space, arguments.seed("seed", seed))
-    return Study(study, opened, space, _owner(directory))
+    return Study(study, opened, space)
 
 
 def _check_identity(name: str, known: Mapping[str, Any] | None, given: Mapping[str, Any]) -> None:
@@ -185,7 +189,7 @@ def _check_identity(name: str, known: Mapping[str, Any] | None, given: Mapping[s
             )
 
 
-def _optuna() -> Any:
+def require_optuna() -> Any:
     """Import Optuna, which takes a second.
 
     Raises:
@@ -218,16 +222,6 @@ def _open_storage(optuna: Any, storage: str) -> Any:
     except Exception as error:  # of the database's driver, of whichever kind
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ShoalError(f"storage {storage!r} cannot be opened: {reason}") from error
-
-
-def _owner(directory: Path) -> str:
-    """Return the name of a directory among the processes of a study, on whichever hosts they are."""
-    file = directory / OWNER
-    if not file.exists():
-        with write_whole_file(file, parents=False) as opened:
-            opened.write(secrets.token_hex(8).encode())
-    with report_os_errors(f"{file} cannot be read"):
-        return file.read_text().strip()
 
 
 def _sampler(space: Space, seed: int) -> Any:
