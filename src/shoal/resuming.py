@@ -29,6 +29,8 @@ CHANGEABLE = (
 )
 # Settings that name the place of a run, or how it uses the machine.
 NOT_COMPARED = ("run_dir", "devices", "members", "checkpoints")
+# What a population has beside the settings of a run, and how a sentence says that it differs.
+POPULATION = {"variants": "it has other members", "eval_env": "it is evaluated in another environment"}
 _PLAIN = (bool, int, float, str, tuple)
 
 
@@ -67,6 +69,12 @@ def check_same(path: Path, saved: Mapping[str, Any], asked: Experiment) -> None:
                     f"run directory {str(path)!r} holds another run: {name}={before.get(name)!r} there, and "
                     f"{now[part].get(name)!r} was asked for; name a new directory, or go on with `shoal resume`."
                 )
+    for name, what in POPULATION.items():
+        if saved.get(name) != now.get(name):
+            raise ShoalError(
+                f"run directory {str(path)!r} holds another run: {what} than was asked for; name a new directory, or "
+                "go on with `shoal resume`."
+            )
 
 
 def is_finished(directory: RunDirectory, run: RunConfig) -> bool:
@@ -108,12 +116,15 @@ def identity_of(experiment: Experiment) -> dict[str, Any]:
     leaves = trees.named_leaves(trees.as_arrays(experiment.environment))
     now = _as_json(experiment)
     left_out = {*NOT_COMPARED, *_changeable(experiment)}
+    variants = {x["label"]: x["settings"] for x in now.get("variants", ())}
+    population = {"variants": variants, "eval_env": now.get("eval_env", {})}
     return {
         "environment": now["environment"] | {"sha256": parameters_sha256(jax.device_get(leaves))},
         **{
             part: {name: x for name, x in now[part].items() if name not in left_out}
             for part in ("algorithm", "run")
         },
+        **{name: x for name, x in population.items() if x},
     }
 
 
