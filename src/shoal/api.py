@@ -33,6 +33,12 @@ from shoal.runtime.members import Variant
 from shoal.runtime.show import reports
 from shoal.runtime.show.progress import Activity, format_duration
 from shoal.runtime.show.recording import Rendered
+from shoal.sweeps.plan import Request
+from shoal.sweeps.reporting import result_text as sweep_text
+from shoal.sweeps.space import from_tables as space_from_tables
+from shoal.sweeps.space import from_words as space_from_words
+from shoal.sweeps.sweep import Options as SweepOptions
+from shoal.sweeps.sweep import Sweep, run_sweep
 from shoal.trained import evaluate, evaluate_run, render
 from shoal.training import Call, TrainedRun, resume_run, run_experiment
 from shoal.types import Environment, TimeStep, restart, transition
@@ -47,10 +53,13 @@ __all__ = [
     "Experiment",
     "GenerationConfig",
     "Rendered",
+    "Request",
     "RolloutResult",
     "RunConfig",
     "SavingError",
     "ShoalError",
+    "Sweep",
+    "SweepOptions",
     "TimeStep",
     "TrainedPolicy",
     "TrainedRun",
@@ -84,6 +93,10 @@ __all__ = [
     "resume_run",
     "rollout",
     "run_experiment",
+    "run_sweep",
+    "space_from_words",
+    "sweep",
+    "sweep_text",
     "to_jsonable",
     "train",
     "transition",
@@ -156,6 +169,90 @@ def _variants_of(variants: Any) -> list[Variant] | None:
     if variants is None:
         return None
     return [Variant(x, arguments.mapping(x, y)) for x, y in arguments.mapping("variants", variants).items()]
+
+
+@reports_user_code
+def sweep(
+    environment: str | Environment | None = None,
+    *,
+    grid: Mapping[str, Any] | None = None,
+    random: Mapping[str, Any] | None = None,
+    where: Mapping[str, Any] | None = None,
+    space: str | Path = "",
+    samples: int = 1,
+    sample_seed: int = 0,
+    sobol: bool = False,
+    objective: str = "absolute",
+    confirm_seeds: int = 10,
+    sweep_dir: str | Path = "",
+    algorithm: str | Any = "",
+    environment_parameters: Mapping[str, Any] | None = None,
+    config: str | Path | None = None,
+    preset: bool = True,
+    eval_env: Mapping[str, Any] | None = None,
+    progress: bool = True,
+    **settings: Any,
+) -> Sweep:
+    """Train many settings, each with several seeds, rank them, and train the best three again on new seeds.
+
+    The same call with a `sweep_dir` goes on with a sweep that was interrupted; a larger `samples` extends it.
+
+    Args:
+      environment: as in `train`.
+      grid: by name, the values of a setting, each of which is trained with every value of the others. Names are those
+        of settings, of the environment's parameters (`env.gravity`) and of the optimiser's arguments
+        (`optimizer_args.eps`).
+      random: by name, the distribution of a setting, such as "log:1e-5:1e-2", or a list of choices.
+      where: by name, the values that other settings must have for a setting to be a part of a member.
+      space: a TOML file with tables of these names, instead of them.
+      samples: of the random settings, for each combination of the grid.
+      sample_seed: of the samples.
+      sobol: whether samples cover the space evenly (scrambled Sobol points).
+      objective: "absolute", the mean return of the best policies, or any metric of an evaluation of them.
+      confirm_seeds: the number of new seeds with which the best three settings train again; 0 leaves that out.
+      sweep_dir: the sweep's directory; empty for a new one under `runs/`.
+      algorithm: as in `train`.
+      environment_parameters: as in `train`.
+      config: as in `train`.
+      preset: as in `train`.
+      eval_env: parameters of the one environment in which all members are evaluated, where they are not its own.
+      progress: whether anything is printed.
+      **settings: of `train`, for all members alike, such as `seeds`.
+    Returns:
+      the sweep; `sweep.summary["members"]` has the settings sorted by score, and `sweep.policy()` is the best policy.
+    Raises:
+      ShoalError: a setting that cannot work, in one sentence, before anything compiles.
+    """
+    if environment is not None and not isinstance(environment, str):
+        environment_of(environment, {})
+    check_algorithm(algorithm)
+    tables = {"grid": grid, "random": random, "where": where}
+    given = {name: arguments.mapping(name, x) for name, x in tables.items() if x is not None}
+    if space and given:
+        raise ShoalError(f"space={str(space)!r} is given beside {', '.join(given)}; give one of them.")
+    request = Request(
+        environment,
+        algorithm,
+        arguments.mapping("environment_parameters", environment_parameters),
+        None if config is None else arguments.path("config", config),
+        arguments.boolean("preset", preset),
+        None if eval_env is None else arguments.mapping("eval_env", eval_env),
+        settings,
+    )
+    options = SweepOptions(
+        arguments.whole_number("samples", samples, 1),
+        arguments.seed("sample_seed", sample_seed),
+        arguments.boolean("sobol", sobol),
+        arguments.text("objective", objective),
+        arguments.whole_number("confirm_seeds", confirm_seeds, 0),
+        str(sweep_dir),
+    )
+    return run_sweep(
+        request,
+        space_from_words(file=space) if space else space_from_tables(given),
+        options,
+        Call(progress=arguments.boolean("progress", progress)),
+    )
 
 
 @reports_user_code

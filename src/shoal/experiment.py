@@ -206,12 +206,13 @@ def decide(
     run_settings, algorithm_settings = split_settings(default_config, overrides)
     run = dataclasses.replace(default_run, **run_settings)
     config = settings.with_settings(default_config, **algorithm_settings)
-    _check_effects(overrides, environment, run, config)
     if variants is None:
         variants = [Variant(**x) for x in saved.get("variants", ())]
     if evaluation_parameters is None:
         evaluation_parameters = saved_evaluation_parameters(saved)
     check_variants(variants, config, overrides)
+    varied = variants[0].of_algorithm() if variants else {}
+    _check_effects({**overrides, **varied}, environment, run, config)
     if from_step and not started_from:
         raise ShoalError(
             f"from_step={from_step!r} has no effect without a run to start from; give that too (from)."
@@ -250,6 +251,10 @@ def _experiment_of(experiment: Experiment, variant: Variant) -> Experiment:
             experiment,
             environment=environment,
             environment_parameters={**experiment.environment_parameters, **parameters},
+            evaluation_parameters={
+                **{k: x for k, x in experiment.environment_parameters.items() if k in parameters},
+                **experiment.evaluation_parameters,
+            },
             config=resolve(own) if is_resolved else own,
             unresolved_config=own if is_resolved else None,
             variants=(),

@@ -18,6 +18,7 @@ from shoal.runtime.disk import policy_files
 from shoal.runtime.disk.checkpoints import Checkpoints
 from shoal.runtime.disk.directory import RunDirectory
 from shoal.runtime.disk.records import Choice, choose_checkpoint
+from shoal.runtime.disk.sweep_files import resolve_run
 from shoal.runtime.members import Members, from_metadata
 from shoal.types import Clock, Environment, Learner, spec_of
 from shoal.user_code import reports_user_code
@@ -37,7 +38,7 @@ def load(
     """Load a policy from a run directory.
 
     Args:
-      run: the directory.
+      run: the directory, or that of a sweep, whose best setting is taken.
       which: "best" (by evaluation score) or "last".
       seed: the seed whose policy is loaded; None uses the seed with the highest finite best score.
       label: of the members among which it is chosen, in a run whose members differ in more than their seeds; None
@@ -52,7 +53,9 @@ def load(
       ShoalError: there is no such run, policy, checkpoint, part or seed, it is damaged, or no seed is given and no
         score is finite.
     """
-    directory = RunDirectory.open(arguments.path("run", run))
+    label = None if label is None else arguments.text("label", label)
+    run, label = resolve_run(arguments.path("run", run), label)
+    directory = RunDirectory.open(run)
     which, seed = check_which(which), None if seed is None else arguments.seed("seed", seed)
     if environment is not None:
         environment_of(environment, {})

@@ -25,6 +25,7 @@ from shoal.runtime.acting import TrainedPolicy
 from shoal.runtime.disk.directory import RunDirectory
 from shoal.runtime.disk.records import Choice
 from shoal.runtime.disk.summary import score_statistics, statistics_by_episode
+from shoal.runtime.disk.sweep_files import resolve_run
 from shoal.runtime.evaluation import play_episodes, summarise_episodes
 from shoal.runtime.show import plots as pictures
 from shoal.runtime.show import recording
@@ -97,7 +98,7 @@ def evaluate_run(
     """Evaluate the policies of a run, of all its seeds or of one.
 
     Args:
-      run: the run's directory.
+      run: the run's directory, or that of a sweep, whose best setting is taken.
       environment: the environment of the episodes; None uses that of the run's evaluations.
       which: "best" or "last".
       checkpoint: as in `load`.
@@ -128,7 +129,8 @@ def evaluate_run(
     plot, render = (
         x if x == "" else arguments.path(name, x) for name, x in (("plot", plot), ("render", render))
     )
-    directory = RunDirectory.open(arguments.path("run", run))
+    run, label = resolve_run(arguments.path("run", run), label)
+    directory = RunDirectory.open(run)
     if environment is None:
         own = experiments.saved_evaluation_parameters(experiments.read_config(directory.path))
         parameters = {**own, **parameters}

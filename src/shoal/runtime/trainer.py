@@ -222,6 +222,21 @@ def compile_run(
     return CompiledRun(population, *programs, shapes, settings, layout, time.perf_counter() - start_time)
 
 
+def memory_of_training(
+    keys: jax.Array, environments: Environment, configs: Any, settings: Settings, layout: populations.Layout
+) -> Any:
+    """Compile the program that trains a population, and return what the compiler says of its memory.
+
+    Nothing is allocated; the arguments are those of `compile_run`.
+    """
+    arguments = (keys, environments, configs, jnp.ones(len(keys), jnp.int32))
+    start_program = populations.start_program(start_training, settings, layout)
+    shapes = populations.population_shapes(start_program, arguments, settings, layout)
+    program = populations.run_program(train, settings, layout)
+    compiled = program.lower(shapes, jnp.int32(1), jnp.bool_(True)).compile(compiler_options(layout))
+    return compiled.memory_analysis()
+
+
 def _with_arguments(
     shapes: Run,
     environments: Environment,
