@@ -34,6 +34,7 @@ EVERYTHING = {
         "nets",
         "ops",
         "pairings",
+        "placement",
         "presets",
         "resuming",
         "runtime",
@@ -42,7 +43,7 @@ EVERYTHING = {
         "streams",
         "sweeps",
     ),
-    *("trained", "training", "trees", "types", "user_code", "xla"),
+    *("trained", "training", "trees", "types", "user_code", "variants", "xla"),
 }
 MAY_IMPORT = {
     "errors": set(),
@@ -65,12 +66,16 @@ MAY_IMPORT = {
     "envs": {"ops", "types", "spaces", "xla"} | FOR_ALL,
     "algos": {"ops", "nets", "streams", "types", "spaces", "xla"} | FOR_ALL,
     "runtime": {"envs", "ops", "streams", "types", "spaces", "xla"} | FOR_ALL,
+    "variants": {"runtime"} | FOR_ALL,
     "experiment": EVERYTHING
-    - {"api", "sweeps", "pairings", "experiment", "loading", "trained", "resuming", "training"},
-    "loading": EVERYTHING - {"api", "sweeps", "pairings", "loading", "trained", "resuming", "training"},
-    "trained": EVERYTHING - {"api", "sweeps", "pairings", "trained", "resuming", "training"},
-    "pairings": EVERYTHING - {"api", "sweeps", "pairings", "trained", "resuming", "training"},
-    "resuming": EVERYTHING - {"api", "sweeps", "pairings", "loading", "trained", "resuming", "training"},
+    - {"api", "sweeps", "pairings", "experiment", "loading", "placement", "trained", "resuming", "training"},
+    "placement": {"experiment", "runtime"} | FOR_ALL,
+    "loading": EVERYTHING
+    - {"api", "sweeps", "pairings", "loading", "placement", "trained", "resuming", "training"},
+    "trained": EVERYTHING - {"api", "sweeps", "pairings", "placement", "trained", "resuming", "training"},
+    "pairings": EVERYTHING - {"api", "sweeps", "pairings", "placement", "trained", "resuming", "training"},
+    "resuming": EVERYTHING
+    - {"api", "sweeps", "pairings", "loading", "placement", "trained", "resuming", "training"},
     "training": EVERYTHING - {"api", "sweeps", "pairings", "training"},
     "sweeps": EVERYTHING - {"api", "pairings", "sweeps"},
     "api": EVERYTHING,

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from shoal.api import (
         Environment,
         RolloutResult,
+        Sweep,
         TimeStep,
         TrainedPolicy,
         TrainedRun,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         restart,
         resume,
         rollout,
+        sweep,
         train,
         transition,
     )
@@ -38,6 +40,7 @@ __all__ = [
     "RolloutResult",
     "SavingError",
     "ShoalError",
+    "Sweep",
     "TimeStep",
     "TrainedPolicy",
     "TrainedRun",
@@ -55,6 +58,7 @@ __all__ = [
     "restart",
     "resume",
     "rollout",
+    "sweep",
     "train",
     "transition",
 ]

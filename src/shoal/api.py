@@ -21,6 +21,7 @@ from shoal.errors import SavingError, ShoalError
 from shoal.experiment import Experiment, decide, defaults
 from shoal.loading import environment_for, environment_of, load, policy_of
 from shoal.pairings import cross_play
+from shoal.placement import check_memory, devices_of, place
 from shoal.runtime import collecting, limits, machine
 from shoal.runtime.acting import TrainedPolicy
 from shoal.runtime.collecting import RolloutResult
@@ -28,11 +29,18 @@ from shoal.runtime.config import RunConfig
 from shoal.runtime.disk.checkpoints import Checkpoints
 from shoal.runtime.disk.directory import RunDirectory
 from shoal.runtime.disk.json_files import to_jsonable
+from shoal.runtime.members import Variant
 from shoal.runtime.show import reports
 from shoal.runtime.show.progress import Activity, format_duration
 from shoal.runtime.show.recording import Rendered
+from shoal.sweeps.plan import Request
+from shoal.sweeps.reporting import result_text as sweep_text
+from shoal.sweeps.space import from_tables as space_from_tables
+from shoal.sweeps.space import from_words as space_from_words
+from shoal.sweeps.sweep import Options as SweepOptions
+from shoal.sweeps.sweep import Sweep, run_sweep
 from shoal.trained import evaluate, evaluate_run, render
-from shoal.training import Call, TrainedRun, check_memory, devices_of, place, resume_run, run_experiment
+from shoal.training import Call, TrainedRun, resume_run, run_experiment
 from shoal.types import Environment, TimeStep, restart, transition
 from shoal.user_code import reports_user_code
 
@@ -45,10 +53,13 @@ __all__ = [
     "Experiment",
     "GenerationConfig",
     "Rendered",
+    "Request",
     "RolloutResult",
     "RunConfig",
     "SavingError",
     "ShoalError",
+    "Sweep",
+    "SweepOptions",
     "TimeStep",
     "TrainedPolicy",
     "TrainedRun",
@@ -82,6 +93,10 @@ __all__ = [
     "resume_run",
     "rollout",
     "run_experiment",
+    "run_sweep",
+    "space_from_words",
+    "sweep",
+    "sweep_text",
     "to_jsonable",
     "train",
     "transition",
@@ -100,6 +115,8 @@ def train(
     preset: bool = True,
     start_from: str | Path = "",
     from_step: int | str = "",
+    variants: Mapping[str, Mapping[str, float]] | None = None,
+    eval_env: Mapping[str, Any] | None = None,
     progress: bool = True,
     **settings: Any,
 ) -> TrainedRun:
@@ -113,6 +130,10 @@ def train(
       preset: whether the tuned settings of the environment are used, where there are any.
       start_from: a run from whose last parameters the seeds start, the k-th from its k-th (fine-tuning).
       from_step: the checkpoint of that run whose parameters are used instead: its environment steps, "best" or "last".
+      variants: by labels, numbers that differ between members of one population: settings of the algorithm that are
+        floats, arguments of the optimiser (`optimizer_args.eps`), parameters of the environment (`env.gravity`). Each
+        variant is trained with every seed; None trains one, without a label.
+      eval_env: parameters of the one environment in which all members are evaluated, where they are not its own.
       progress: whether anything is printed.
       **settings: any setting of `RunConfig` or of the algorithm's config by its name.
     Returns:
@@ -132,9 +153,106 @@ def train(
         use_preset=arguments.boolean("preset", preset),
         started_from=str(arguments.path("start_from", start_from)) if start_from != "" else "",
         from_step=str(from_step),
+        variants=_variants_of(variants),
+        evaluation_parameters=None if eval_env is None else arguments.mapping("eval_env", eval_env),
         overrides=settings,
     )
     return run_experiment(experiment, Call(progress=arguments.boolean("progress", progress)))
+
+
+def _variants_of(variants: Any) -> list[Variant] | None:
+    """Return the variants of a population, each with the settings of a mapping by their labels.
+
+    Raises:
+      ShoalError: it is no such mapping.
+    """
+    if variants is None:
+        return None
+    return [Variant(x, arguments.mapping(x, y)) for x, y in arguments.mapping("variants", variants).items()]
+
+
+@reports_user_code
+def sweep(
+    environment: str | Environment | None = None,
+    *,
+    grid: Mapping[str, Any] | None = None,
+    random: Mapping[str, Any] | None = None,
+    where: Mapping[str, Any] | None = None,
+    space: str | Path = "",
+    samples: int = 1,
+    sample_seed: int = 0,
+    sobol: bool = False,
+    objective: str = "absolute",
+    confirm_seeds: int = 10,
+    sweep_dir: str | Path = "",
+    algorithm: str | Any = "",
+    environment_parameters: Mapping[str, Any] | None = None,
+    config: str | Path | None = None,
+    preset: bool = True,
+    eval_env: Mapping[str, Any] | None = None,
+    progress: bool = True,
+    **settings: Any,
+) -> Sweep:
+    """Train many settings, each with several seeds, rank them, and train the best three again on new seeds.
+
+    The same call with a `sweep_dir` goes on with a sweep that was interrupted; a larger `samples` extends it.
+
+    Args:
+      environment: as in `train`.
+      grid: by name, the values of a setting, each of which is trained with every value of the others. Names are those
+        of settings, of the environment's parameters (`env.gravity`) and of the optimiser's arguments
+        (`optimizer_args.eps`).
+      random: by name, the distribution of a setting, such as "log:1e-5:1e-2", or a list of choices.
+      where: by name, the values that other settings must have for a setting to be a part of a member.
+      space: a TOML file with tables of these names, instead of them.
+      samples: of the random settings, for each combination of the grid.
+      sample_seed: of the samples.
+      sobol: whether samples cover the space evenly (scrambled Sobol points).
+      objective: "absolute", the mean return of the best policies, or any metric of an evaluation of them.
+      confirm_seeds: the number of new seeds with which the best three settings train again; 0 leaves that out.
+      sweep_dir: the sweep's directory; empty for a new one under `runs/`.
+      algorithm: as in `train`.
+      environment_parameters: as in `train`.
+      config: as in `train`.
+      preset: as in `train`.
+      eval_env: parameters of the one environment in which all members are evaluated, where they are not its own.
+      progress: whether anything is printed.
+      **settings: of `train`, for all members alike, such as `seeds`.
+    Returns:
+      the sweep; `sweep.summary["members"]` has the settings sorted by score, and `sweep.policy()` is the best policy.
+    Raises:
+      ShoalError: a setting that cannot work, in one sentence, before anything compiles.
+    """
+    if environment is not None and not isinstance(environment, str):
+        environment_of(environment, {})
+    check_algorithm(algorithm)
+    tables = {"grid": grid, "random": random, "where": where}
+    given = {name: arguments.mapping(name, x) for name, x in tables.items() if x is not None}
+    if space and given:
+        raise ShoalError(f"space={str(space)!r} is given beside {', '.join(given)}; give one of them.")
+    request = Request(
+        environment,
+        algorithm,
+        arguments.mapping("environment_parameters", environment_parameters),
+        None if config is None else arguments.path("config", config),
+        arguments.boolean("preset", preset),
+        None if eval_env is None else arguments.mapping("eval_env", eval_env),
+        settings,
+    )
+    options = SweepOptions(
+        arguments.whole_number("samples", samples, 1),
+        arguments.seed("sample_seed", sample_seed),
+        arguments.boolean("sobol", sobol),
+        arguments.text("objective", objective),
+        arguments.whole_number("confirm_seeds", confirm_seeds, 0),
+        str(sweep_dir),
+    )
+    return run_sweep(
+        request,
+        space_from_words(file=space) if space else space_from_tables(given),
+        options,
+        Call(progress=arguments.boolean("progress", progress)),
+    )
 
 
 @reports_user_code

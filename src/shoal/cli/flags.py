@@ -211,6 +211,22 @@ def parse_environment(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
     return "".join(positional), {name: literal(word.partition("=")[2]) for name, word in parameters.items()}
 
 
+def join_repeated(arguments: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Join the values of flags that may be given several times: `--grid A --grid B` becomes `--grid A B`."""
+    values: dict[str, list[str]] = {}
+    rest: list[str] = []
+    current: list[str] = rest
+    for word in arguments:
+        flag, separator, value = word.partition("=")
+        if flag.replace("_", "-") in names:
+            current = values.setdefault(flag.replace("_", "-"), [])
+            current += [value] if separator else []
+        else:
+            current = rest if word.startswith("-") else current
+            current.append(word)
+    return [*rest, *(word for flag, found in values.items() for word in (flag, *found))]
+
+
 def require(what: str, example: str, value: str) -> str:
     """The word that a command cannot do without.
 

@@ -18,11 +18,12 @@ from shoal.runtime.config import RunConfig
 from shoal.runtime.evaluation import Subject, begin_evaluation, continue_evaluation, evaluate
 from shoal.runtime.faults import NOWHERE
 from shoal.runtime.loop import start_training, train, update_once
+from shoal.runtime.members import Members
 from shoal.runtime.pieces import Pacer
 from shoal.runtime.run import Run, Settings, start
 from shoal.types import Environment, Mean
 
-Numbers = dict[str, np.ndarray]  # one number per seed
+Numbers = dict[str, np.ndarray]  # one number per member
 
 
 class Listener(Protocol):
@@ -57,7 +58,7 @@ class EvaluationPrograms(NamedTuple):
 class CompiledRun(NamedTuple):
     """A population before its next update, and the programs that train and evaluate it."""
 
-    population: Run  # every leaf with a leading seed axis
+    population: Run  # every leaf with a leading member axis
     train: Callable  # (population, number of updates, whether an interval begins) -> (population, metrics)
     evaluation: EvaluationPrograms
     shapes: Run  # of the population
@@ -146,7 +147,7 @@ class Unsupervised:
 class TrainedPopulation(NamedTuple):
     """A population after training."""
 
-    population: Run  # every leaf with a leading seed axis
+    population: Run  # every leaf with a leading member axis
     evaluations: list[tuple[int, Numbers]]  # (updates, metrics)
     seconds: Seconds
     absolute: Numbers  # of the best policies, evaluated again; empty before `with_absolute_metric`
@@ -177,6 +178,7 @@ def compile_run(
     check: Callable[[Run], None] = accept_any,
     initialise: Callable[[Run], Run] = unchanged,
     restore: Callable[[Run], Run] | None = None,
+    evaluation_environments: Any = (),
 ) -> CompiledRun:
     """Make a population, and the programs that train and evaluate it; all are compiled in parallel.
 
@@ -193,12 +195,15 @@ def compile_run(
       initialise: changes the population before training (to start from given parameters).
       restore: is given the population's shapes, with arrays for its environments, configs and total, and returns the
         population (from a checkpoint); `initialise` is not called then.
+      evaluation_environments: those that the members are evaluated in, in the form of `environments`; () for their own.
     """
     start_time = time.perf_counter()
     arguments = (keys, environments, configs, jnp.full(len(keys), total_updates, jnp.int32))
     start_program = populations.start_program(start_training, settings, layout)
     train_program = populations.run_program(train, settings, layout)
     shapes = populations.population_shapes(start_program, arguments, settings, layout)
+    elsewhere = populations.placed_by_members(jax.eval_shape(lambda: evaluation_environments), layout)
+    shapes = dataclasses.replace(shapes, evaluation_environment=elsewhere)
     check(shapes)
     options = compiler_options(layout)
     with ThreadPoolExecutor() as pool:  # the longest first
@@ -208,21 +213,51 @@ def compile_run(
         compiled_evaluation = pool.submit(compile_evaluation, shapes, subject, layout)
         if restore is None:
             start_compiled = start_program.lower(arguments).compile(options)
-            population = initialise(jax.block_until_ready(start_compiled(arguments)))
+            population = jax.block_until_ready(start_compiled(arguments))
+            placed = _place(evaluation_environments, shapes.evaluation_environment)
+            population = initialise(dataclasses.replace(population, evaluation_environment=placed))
         else:
-            population = restore(_with_arguments(shapes, *arguments[1:]))
+            population = restore(_with_arguments(shapes, *arguments[1:], evaluation_environments))
         programs = compiled_train.result(), compiled_evaluation.result()
     return CompiledRun(population, *programs, shapes, settings, layout, time.perf_counter() - start_time)
 
 
-def _with_arguments(shapes: Run, environments: Environment, configs: Any, total_updates: jax.Array) -> Run:
+def memory_of_training(
+    keys: jax.Array, environments: Environment, configs: Any, settings: Settings, layout: populations.Layout
+) -> Any:
+    """Compile the program that trains a population, and return what the compiler says of its memory.
+
+    Nothing is allocated; the arguments are those of `compile_run`.
+    """
+    arguments = (keys, environments, configs, jnp.ones(len(keys), jnp.int32))
+    start_program = populations.start_program(start_training, settings, layout)
+    shapes = populations.population_shapes(start_program, arguments, settings, layout)
+    program = populations.run_program(train, settings, layout)
+    compiled = program.lower(shapes, jnp.int32(1), jnp.bool_(True)).compile(compiler_options(layout))
+    return compiled.memory_analysis()
+
+
+def _with_arguments(
+    shapes: Run,
+    environments: Environment,
+    configs: Any,
+    total_updates: jax.Array,
+    evaluation_environments: Any,
+) -> Run:
     """Put what a run is made of into its shapes, as arrays in their places."""
-    parts = {"environment": environments, "config": configs, "total_updates": total_updates}
-    placed = {
-        name: jax.tree.map(lambda x, shape: jax.device_put(x, shape.sharding), part, getattr(shapes, name))
-        for name, part in parts.items()
+    parts = {
+        "environment": environments,
+        "config": configs,
+        "total_updates": total_updates,
+        "evaluation_environment": evaluation_environments,
     }
+    placed = {name: _place(part, getattr(shapes, name)) for name, part in parts.items()}
     return dataclasses.replace(shapes, **placed)
+
+
+def _place(tree: Any, shapes: Any) -> Any:
+    """Put arrays where the shapes say."""
+    return jax.tree.map(lambda x, shape: jax.device_put(x, shape.sharding), tree, shapes)
 
 
 def compile_evaluation(shapes: Run, subject: Subject, layout: populations.Layout) -> EvaluationPrograms:
@@ -299,15 +334,28 @@ def member_shapes(environment: Environment, config: Any, settings: Settings) -> 
     return jax.eval_shape(start_member, trees.as_arrays(environment), trees.as_arrays(config))
 
 
-def seed_keys(run: RunConfig) -> jax.Array:
-    """Make one key per seed, which depends on nothing but that seed."""
-    seeds = np.uint32(run.seed) + np.arange(run.seeds, dtype=np.uint32)
-    return jax.vmap(jax.random.key)(jnp.asarray(seeds))
+def member_keys(members: Members) -> jax.Array:
+    """Make one key per member, which depends on nothing but its seed."""
+    return jax.vmap(jax.random.key)(jnp.asarray(np.array([member.seed for member in members], np.uint32)))
 
 
 def stack_members(tree: Any, members: int) -> Any:
     """Convert the numbers of a struct to arrays with a leading axis of equal members."""
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (members, *x.shape)), trees.as_arrays(tree))
+
+
+def stack_variants(variants: Sequence[Any], members: int) -> Any:
+    """Convert the numbers of several structs of one form to arrays with a leading axis of members.
+
+    Args:
+      variants: the structs, each of which is shared by equally many members that follow each other.
+      members: the number of all members.
+    """
+    if len(variants) == 1:
+        return stack_members(variants[0], members)
+    each = members // len(variants)
+    arrays = [jax.device_get(trees.as_arrays(variant)) for variant in variants]
+    return jax.tree.map(lambda *xs: jnp.asarray(np.repeat(np.stack(xs), each, axis=0)), *arrays)
 
 
 def train_population(
@@ -378,7 +426,8 @@ def _new_faults(population: Run, history: History) -> list[int]:
 
 def _report_training(population: Run, run: RunConfig, history: History, listener: Listener) -> None:
     """Give the listener the metrics since the last log point."""
-    steps = (history.updates - history.logged) * run.steps_per_update * run.seeds
+    members = population.updates.shape[0]
+    steps = (history.updates - history.logged) * run.steps_per_update * members
     seconds = history.seconds.train - history.logged_seconds
     history.logged, history.logged_seconds = history.updates, history.seconds.train
     numbers = mean_metrics(population.metrics)
@@ -463,6 +512,6 @@ def with_absolute_metric(
 
 
 def mean_metrics(metrics: Mapping[str, Mean]) -> Numbers:
-    """Compute the metrics of a chunk as numbers, one per seed; NaN where nothing was counted."""
+    """Compute the metrics of a chunk as numbers, one per member; NaN where nothing was counted."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return {name: mean.total / mean.weight for name, mean in jax.device_get(dict(metrics)).items()}
