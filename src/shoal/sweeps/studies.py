@@ -20,6 +20,7 @@ from typing import Any
 from shoal import arguments
 from shoal.errors import ShoalError
 from shoal.files import report_os_errors, write_whole_file
+from shoal.sweeps.directory import flatten
 from shoal.sweeps.distributions import Choice, Distribution, Int, Log, OneMinusLog, Uniform
 from shoal.sweeps.results import MemberResult, Ranked, rank
 from shoal.sweeps.space import Point, Space, format_value, label_of
@@ -180,9 +181,10 @@ def open_study(
 def _check_identity(name: str, known: Mapping[str, Any] | None, given: Mapping[str, Any]) -> None:
     if known is None:
         raise ShoalError(f"study {name!r} has trials that Shoal did not make; give another name (study).")
-    for key in dict.fromkeys([*given, *known]):
-        if known.get(key) != given.get(key):
-            values = [arguments.short_repr(x.get(key)) for x in (known, given)]
+    before, now = flatten(known), flatten(given)
+    for key in dict.fromkeys([*now, *before]):
+        if before.get(key) != now.get(key):
+            values = [arguments.short_repr(x.get(key)) for x in (before, now)]
             raise ShoalError(
                 f"study {name!r} was made with {key}={values[0]}, not {values[1]}; give the same, or another name "
                 "(study)."

@@ -44,29 +44,38 @@ CONFIRMED = 3  # settings that are trained again
 # Settings of the runs of a sweep, where the caller gives no others: a member that fails does not end its population,
 # and each is the run that trains it alone.
 DEFAULTS: Mapping[str, Any] = {"on_nan": "freeze", "env_groups": 1}
-MAY_CHANGE = ("samples", "confirm_seeds", "path")  # options with which a sweep may go on
+MAY_CHANGE = ("samples", "trials", "batch", "confirm_seeds", "path")  # options with which a sweep may go on
 NOT_GIVEN = ("run_dir", "started_from")
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Judging:
+    """How a search judges settings, and where it writes.
+
+    Attributes:
+      objective: "absolute", or the name of a metric of evaluations.
+      confirm_seeds: the number of new seeds with which the best settings train again; 0 leaves that out.
+      path: the directory; empty for a new one under `runs/`.
+    """
+
+    objective: str = ABSOLUTE
+    confirm_seeds: int = 10
+    path: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(Judging):
     """How a sweep samples and judges.
 
     Attributes:
       samples: of the random settings, for each combination of the grid.
       sample_seed: of the samples.
       sobol: whether samples cover the space evenly.
-      objective: "absolute", or the name of a metric of evaluations.
-      confirm_seeds: the number of new seeds with which the best settings train again; 0 leaves that out.
-      path: the sweep's directory; empty for a new one under `runs/`.
     """
 
     samples: int = 1
     sample_seed: int = 0
     sobol: bool = False
-    objective: str = ABSOLUTE
-    confirm_seeds: int = 10
-    path: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,10 +141,10 @@ def run_sweep(request: Request, space: Space, options: Options, call: Call | Non
       Interrupted: a signal ended the sweep, which is saved.
     """
     call = Call() if call is None else call
-    request, base, space = _checked(request, space, options)
+    request, base, space = check_request(request, space, options)
     points = space.points(options.samples, options.sample_seed, sobol=options.sobol)
     candidates = [Candidate(label_of(index, point), point) for index, point in enumerate(points)]
-    directory = SweepDirectory(options.path, _asked(base, space, options))
+    directory = SweepDirectory(options.path, asked_json(base, space, options))
     with interruption.handle() as stop:
         stop.phase(interruption.Phase.STARTING)
         planned = _plan(request, candidates, directory, options, call)
@@ -144,9 +153,11 @@ def run_sweep(request: Request, space: Space, options: Options, call: Call | Non
         planned = [run._replace(root=directory.path) for run in planned]
         report = reporting.Report(directory, space, base, options)
         try:
-            _train_all(planned, options.objective, call, lambda: report.write(_members(planned, options)))
-            members = _members(planned, options)
-            confirmed = _confirm(request, members, candidates, directory, options, call)
+            train_all(
+                planned, options.objective, call, lambda: report.write(members_of_runs(planned, options))
+            )
+            members = members_of_runs(planned, options)
+            confirmed = confirm(request, members, candidates, directory, options, call)
         except interruption.Interrupted as error:
             again = "the same command with this directory" if options.path else f"sweep_dir={directory.path}"
             raise interruption.Interrupted(error.path, again) from None
@@ -154,7 +165,7 @@ def run_sweep(request: Request, space: Space, options: Options, call: Call | Non
     return Sweep(directory.path, summary)
 
 
-def _checked(request: Request, space: Space, options: Options) -> tuple[Request, Experiment, Space]:
+def check_request(request: Request, space: Space, options: Judging) -> tuple[Request, Experiment, Space]:
     """Check everything but the points, and fill in the defaults of a sweep.
 
     Raises:
@@ -182,7 +193,7 @@ def _checked(request: Request, space: Space, options: Options) -> tuple[Request,
     return request, base, space
 
 
-def _asked(base: Experiment, space: Space, options: Options) -> dict[str, Any]:
+def asked_json(base: Experiment, space: Space, options: Judging) -> dict[str, Any]:
     """Return what a sweep's directory must hold to be the one that is asked for."""
     chosen = dataclasses.asdict(options)
     return {
@@ -218,7 +229,7 @@ def _plan(
     for group in groups:
         _, placed = placement.place(group.experiment)
         placed.validate()
-        _check_objective_exists(placed, options.objective)
+        check_objective_exists(placed, options.objective)
     needs = [memory.need_of(group) for group in groups]
     parts = [part for group, need in zip(groups, needs, strict=True) for part in memory.split(group, need)]
     first = len(begun)
@@ -227,7 +238,7 @@ def _plan(
     return planned
 
 
-def _check_objective_exists(placed: Experiment, objective: str) -> None:
+def check_objective_exists(placed: Experiment, objective: str) -> None:
     """Require that the objective is a metric of evaluations.
 
     Raises:
@@ -322,7 +333,7 @@ class SweepProgress:
         self._best = max([self._best, *found])
 
 
-def _train_all(
+def train_all(
     planned: Sequence[Planned], objective: str, call: Call, after_each: Callable[[], object]
 ) -> None:
     """Train the runs that are not finished, one after the other."""
@@ -338,7 +349,7 @@ def _train_all(
             after_each()
 
 
-def _members(planned: Sequence[Planned], options: Options) -> list[MemberResult]:
+def members_of_runs(planned: Sequence[Planned], options: Judging) -> list[MemberResult]:
     """Return what the members of the finished runs reached, in the order of the settings."""
     found = [member for run in planned if run.is_finished for member in _members_of(run, options.objective)]
     order = {
@@ -374,12 +385,12 @@ def _number(value: Any) -> float:
     return float("nan") if value is None else float(value)
 
 
-def _confirm(
+def confirm(
     request: Request,
     members: Sequence[MemberResult],
     candidates: Sequence[Candidate],
     directory: SweepDirectory,
-    options: Options,
+    options: Judging,
     call: Call,
 ) -> list[Ranked]:
     """Train the best settings again on seeds that were never used, since the best of many scores flatters."""
@@ -397,5 +408,5 @@ def _confirm(
         planned.append(Planned(directory.path, f"confirmation/{name}", group))
     best = ", ".join(x.label for x in ranked)
     call.note(f"sweep: the best settings train again on {_count(options.confirm_seeds, 'new seed')}: {best}")
-    _train_all(planned, options.objective, call, lambda: None)
-    return rank(_members(planned, options), options.objective)
+    train_all(planned, options.objective, call, lambda: None)
+    return rank(members_of_runs(planned, options), options.objective)
