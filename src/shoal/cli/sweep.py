@@ -40,7 +40,7 @@ class Choices:
     """Draws the values of a setting: NAME=uniform:LOW:HIGH, log:LOW:HIGH, one-minus-log:LOW:HIGH, int:LOW:HIGH or
     choice:A:B:...; may be given several times."""
     space: str = ""
-    """Reads the space from this TOML file, with tables grid, random and where (conditions)."""
+    """Takes the space from this TOML file, with tables grid, random and where (conditions)."""
     samples: int = 1
     """Draws this many samples of the random settings, for each combination of the grid."""
     sample_seed: int = 0
@@ -48,7 +48,7 @@ class Choices:
     sobol: bool = False
     """Draws samples that cover the space evenly (scrambled Sobol points)."""
     objective: str = "absolute"
-    """Ranks settings by this metric of an evaluation of their best policies; absolute is their mean return."""
+    """Chooses the best settings by this metric of an evaluation of their best policies; absolute is the mean return."""
     confirm_seeds: int = 10
     """Trains the best three settings again on this many seeds that were never used; 0 leaves that out."""
     sweep_dir: str = ""
