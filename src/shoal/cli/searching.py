@@ -30,9 +30,9 @@ class SearchChoices:
     """Draws the values of a setting: NAME=uniform:LOW:HIGH, log:LOW:HIGH, one-minus-log:LOW:HIGH, int:LOW:HIGH or
     choice:A:B:...; may be given several times."""
     space: str = ""
-    """Reads the space from this TOML file, with tables grid, random and where (conditions)."""
+    """Takes the space from this TOML file, with tables grid, random and where (conditions)."""
     objective: str = "absolute"
-    """Ranks settings by this metric of an evaluation of their best policies; absolute is their mean return."""
+    """Chooses the best settings by this metric of an evaluation of their best policies; absolute is the mean return."""
     confirm_seeds: int = 10
     """Trains the best three settings again on this many seeds that were never used; 0 leaves that out."""
     eval_env: tuple[str, ...] = ()

@@ -40,13 +40,13 @@ class Choices(SearchChoices):
     trials: int = 64
     """Ends when the study has this many trials, those of other processes counted."""
     batch: int = 16
-    """Asks for this many trials at once, which train together."""
+    """Trains this many trials at once; Optuna is asked for all of them before the first is told."""
     proposal_seed: int = 0
     """Sets the seed of the proposals."""
     storage: str = ""
     """Keeps the study in this journal file, or the database of this URL; without it in the directory."""
     study: str = ""
-    """Names the study in the storage; without it it is shoal."""
+    """Takes the study of this name in the storage; without it the one named shoal."""
     tune_dir: str = ""
     """Writes to this directory, or goes on with the tuning there; without it to a new one under runs/."""
 
