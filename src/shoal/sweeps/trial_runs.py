@@ -169,11 +169,14 @@ class _Runner:
     def _plan(self, points: Mapping[str, Point], directory: Path) -> list[sweep.Planned]:
         """Divide the settings of a batch among runs, and write this down.
 
-        Raises:
-          ShoalError: not even one setting fits the memory.
+        Settings that do not fit the memory are left out, and so told as failed.
         """
-        groups = group_candidates(self._request, [Candidate(*item) for item in points.items()])
-        parts = [part for group in groups for part in memory.split(group, memory.need_of(group))]
+        parts = []
+        for group in group_candidates(self._request, [Candidate(*item) for item in points.items()]):
+            try:
+                parts += memory.split(group, memory.need_of(group))
+            except ShoalError as error:
+                self._call.note(f"tune: {error}")
         folder = directory.relative_to(self._directory.path)
         runs = [sweep.Planned(self._directory.path, f"{folder}/{k:03}", part) for k, part in enumerate(parts)]
         new = {run.name: [x.label for x in run.group.candidates] for run in runs}
