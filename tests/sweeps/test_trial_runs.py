@@ -85,10 +85,13 @@ def test_an_interrupted_tuning_ends_as_an_uninterrupted_one(tuned, tmp_path, mon
 
 
 @pytest.mark.full
-def test_another_process_goes_on_with_the_study(tuned, tmp_path):
+def test_another_process_goes_on_with_the_study(tuned, tmp_path, capsys):
     storage = tmp_path / "study.journal"
     shutil.copy(tuned.path / "study.journal", storage)
-    second = tune(tmp_path / "b", storage=storage, trials=4)
+    second = tune(tmp_path / "b", storage=storage, trials=4, progress=True)
+    best = tuned.summary["best"]["label"].split()[0]
+    assert second.summary["members"][0]["absolute"]["iqm"] <= tuned.summary["best"]["score"]["iqm"]
+    assert f"the best of the study so far is trial {best}, " in capsys.readouterr().err
     assert [x["label"].split()[0] for x in second.summary["members"]] == ["3"]
     assert [trial.state.name for trial in study_of(storage).trials] == ["COMPLETE"] * 4
     for changes, sentence in (

@@ -27,7 +27,7 @@ from shoal.sweeps.space import Point, Space, format_value, label_of
 
 OLDEST = (4, 3)  # the first version that takes over the lock of a process that was killed
 INSTALL = "pip install 'optuna>=4.3'"
-IDENTITY, MEMBERS, OWNER = "shoal", "members", "owner"  # names of Optuna's user attributes
+IDENTITY, MEMBERS, OWNER, PATH = "shoal", "members", "owner", "path"  # names of Optuna's user attributes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,12 +39,14 @@ class Study:
       storage: Optuna's.
       space: of all its trials.
       owner: a name of the directory, which tells its trials from those of other processes.
+      path: of the directory.
     """
 
     study: Any
     storage: Any
     space: Space
     owner: str = ""
+    path: str = ""
 
     def owned_by(self, directory: Path) -> "Study":
         """Return the study as the process of a directory uses it.
@@ -56,12 +58,18 @@ class Study:
             with write_whole_file(file, parents=False) as opened:
                 opened.write(secrets.token_hex(8).encode())
         with report_os_errors(f"{file} cannot be read"):
-            return dataclasses.replace(self, owner=file.read_text().strip())
+            return dataclasses.replace(self, owner=file.read_text().strip(), path=str(directory.resolve()))
 
     @property
     def trials(self) -> list[Any]:
         """Optuna's trials of all processes, by number, but those that only wait in a queue."""
         return [trial for trial in self.study.get_trials(deepcopy=False) if trial.state.name != "WAITING"]
+
+    @property
+    def best(self) -> Any:
+        """Optuna's trial of the largest value so far; None if there is none."""
+        told = [trial for trial in self.trials if trial.state.name == "COMPLETE"]
+        return max(told, key=lambda trial: trial.value, default=None)
 
     def ask(self, count: int) -> dict[int, Point]:
         """Propose trials by the multivariate TPE, each apart from those that run; they are then running.
@@ -76,6 +84,7 @@ class Study:
             for _ in range(count):
                 trial = self.study.ask()
                 trial.set_user_attr(OWNER, self.owner)
+                trial.set_user_attr(PATH, self.path)
                 asked[trial.number] = _suggest(trial, self.space)
         return asked
 

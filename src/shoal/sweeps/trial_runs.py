@@ -91,6 +91,7 @@ def run_tuning(request: Request, space: Space, options: TuneOptions, call: Call 
                     "the same command with this directory" if options.path else f"tune_dir={directory.path}"
                 )
                 raise interruption.Interrupted(error.path, again) from None
+            _note_other_best(study, call)
             report = reporting.Report(directory, space, base, options)
             summary = report.finish(members, runs, confirmed)
     return sweep.Sweep(directory.path, summary)
@@ -118,6 +119,17 @@ def _check_some(space: Space, check: Callable[[Point], None]) -> None:
             error = error or found
     if error:
         raise error
+
+
+def _note_other_best(study: studies.Study, call: Call) -> None:
+    """Say where the best trial of the study is, if another process has it."""
+    best = study.best
+    if best is not None and best.user_attrs[studies.OWNER] != study.owner:
+        path = best.user_attrs[studies.PATH]
+        call.note(
+            f"tune: the best of the study so far is trial {best.number}, {best.value:.4g}, in {path}; the results here "
+            "are those of this directory."
+        )
 
 
 class _Runner:
