@@ -8,6 +8,7 @@ from typing import ClassVar
 from shoal import api
 from shoal.cli import STARTED, flags
 from shoal.cli.train import parse_settings
+from shoal.needs import Needs, Table
 
 IMPORT_SECONDS = time.perf_counter() - STARTED
 
@@ -25,9 +26,11 @@ REPEATED = ("--grid", "--random", "--eval-env")  # flags that may be given sever
 class Choices:
     """The flags that are no settings of a run."""
 
+    needs: ClassVar[Table] = {"min_steps": (Needs("halving", other_than=(0,), such_as="3"),)}
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "most used": (
-            *("grid", "random", "space", "samples", "sobol", "objective", "confirm_seeds", "sweep_dir"),
+            *("grid", "random", "space", "samples", "sobol", "objective", "confirm_seeds", "halving"),
+            *("min_steps", "sweep_dir"),
             *("algorithm", "config", "preset", "quiet"),
         ),
         "evaluation and logging": ("eval_env",),
@@ -51,6 +54,11 @@ class Choices:
     """Chooses the best settings by this metric of an evaluation of their best policies; absolute is the mean return."""
     confirm_seeds: int = 10
     """Trains the best three settings again on this many seeds that were never used; 0 leaves that out."""
+    halving: int = 0
+    """Stops settings early: at each rung one of so many goes on, by the score of an evaluation; 0 trains all to the
+    end."""
+    min_steps: int = 0
+    """Sets the environment steps of each member before the first rung; the next are at halving times as many."""
     sweep_dir: str = ""
     """Writes the sweep to this directory, or goes on with the one there; without it to a new one under runs/."""
     eval_env: tuple[str, ...] = ()
@@ -98,6 +106,8 @@ def main(arguments: Sequence[str]) -> int:
         sobol=choices.sobol,
         objective=choices.objective,
         confirm_seeds=choices.confirm_seeds,
+        halving=choices.halving,
+        min_steps=choices.min_steps,
         path=choices.sweep_dir,
     )
     space = api.space_from_words(choices.grid, choices.random, choices.space)
