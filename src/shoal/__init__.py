@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         sweep,
         train,
         transition,
+        tune,
     )
     from shoal.errors import SavingError, ShoalError
 
@@ -61,6 +62,7 @@ __all__ = [
     "sweep",
     "train",
     "transition",
+    "tune",
 ]
 
 # Names that do not need the whole api: the registry imports no JAX.

@@ -35,10 +35,12 @@ from shoal.runtime.show.progress import Activity, format_duration
 from shoal.runtime.show.recording import Rendered
 from shoal.sweeps.plan import Request
 from shoal.sweeps.reporting import result_text as sweep_text
+from shoal.sweeps.space import Space
 from shoal.sweeps.space import from_tables as space_from_tables
 from shoal.sweeps.space import from_words as space_from_words
 from shoal.sweeps.sweep import Options as SweepOptions
 from shoal.sweeps.sweep import Sweep, run_sweep
+from shoal.sweeps.trial_runs import TuneOptions, run_tuning
 from shoal.trained import evaluate, evaluate_run, render
 from shoal.training import Call, TrainedRun, resume_run, run_experiment
 from shoal.types import Environment, TimeStep, restart, transition
@@ -63,6 +65,7 @@ __all__ = [
     "TimeStep",
     "TrainedPolicy",
     "TrainedRun",
+    "TuneOptions",
     "bounds_of",
     "check",
     "check_memory",
@@ -94,12 +97,14 @@ __all__ = [
     "rollout",
     "run_experiment",
     "run_sweep",
+    "run_tuning",
     "space_from_words",
     "sweep",
     "sweep_text",
     "to_jsonable",
     "train",
     "transition",
+    "tune",
 ]
 
 report_text, result_text, devices_note = checker.report, reports.result_text, machine.devices_note
@@ -228,14 +233,109 @@ def sweep(
     Raises:
       ShoalError: a setting that cannot work, in one sentence, before anything compiles.
     """
+    request = _request(environment, algorithm, environment_parameters, config, preset, eval_env, settings)
+    options = SweepOptions(
+        samples=arguments.whole_number("samples", samples, 1),
+        sample_seed=arguments.seed("sample_seed", sample_seed),
+        sobol=arguments.boolean("sobol", sobol),
+        objective=arguments.text("objective", objective),
+        confirm_seeds=arguments.whole_number("confirm_seeds", confirm_seeds, 0),
+        halving=arguments.whole_number("halving", halving, 0),
+        min_steps=arguments.whole_number("min_steps", min_steps, 0),
+        path=str(sweep_dir),
+    )
+    searched = _space({"grid": grid, "random": random, "where": where}, space)
+    return run_sweep(request, searched, options, Call(progress=arguments.boolean("progress", progress)))
+
+
+@reports_user_code
+def tune(
+    environment: str | Environment | None = None,
+    *,
+    grid: Mapping[str, Any] | None = None,
+    random: Mapping[str, Any] | None = None,
+    where: Mapping[str, Any] | None = None,
+    space: str | Path = "",
+    trials: int = 64,
+    batch: int = 16,
+    proposal_seed: int = 0,
+    storage: str | Path = "",
+    study: str = "",
+    objective: str = "absolute",
+    confirm_seeds: int = 10,
+    tune_dir: str | Path = "",
+    algorithm: str | Any = "",
+    environment_parameters: Mapping[str, Any] | None = None,
+    config: str | Path | None = None,
+    preset: bool = True,
+    eval_env: Mapping[str, Any] | None = None,
+    progress: bool = True,
+    **settings: Any,
+) -> Sweep:
+    """Train settings that Optuna proposes, batch by batch, each with several seeds, and the best three again.
+
+    The same call with a `tune_dir` goes on with a tuning that was interrupted; a larger `trials` extends it. All
+    arguments that are not named here are those of `sweep`.
+
+    Args:
+      environment: as in `train`.
+      grid: by name, the values among which Optuna chooses.
+      random: by name, the distribution of a setting, such as "log:1e-5:1e-2", or a list of choices.
+      where: as in `sweep`.
+      space: as in `sweep`.
+      trials: the number that the study has in the end, those of other processes counted.
+      batch: the number of trials that train at once.
+      proposal_seed: of the proposals.
+      storage: the path of a journal file or the URL of a database; empty for a journal in the directory.
+      study: the name of the study in the storage; empty for "shoal".
+      objective: as in `sweep`; the value of a trial is the interquartile mean of its seeds.
+      confirm_seeds: as in `sweep`.
+      tune_dir: the directory; empty for a new one under `runs/`.
+      algorithm: as in `train`.
+      environment_parameters: as in `train`.
+      config: as in `train`.
+      preset: as in `train`.
+      eval_env: as in `sweep`.
+      progress: whether anything is printed.
+      **settings: of `train`, for all trials alike, such as `seeds`.
+    Returns:
+      what `sweep` returns, of the trials of this directory.
+    Raises:
+      ShoalError: Optuna is missing, or a setting cannot work, in one sentence, before anything compiles.
+    """
+    request = _request(environment, algorithm, environment_parameters, config, preset, eval_env, settings)
+    options = TuneOptions(
+        trials=arguments.whole_number("trials", trials, 1),
+        batch=arguments.whole_number("batch", batch, 1),
+        proposal_seed=arguments.seed("proposal_seed", proposal_seed),
+        storage=str(storage),
+        study=arguments.text("study", study),
+        objective=arguments.text("objective", objective),
+        confirm_seeds=arguments.whole_number("confirm_seeds", confirm_seeds, 0),
+        path=str(tune_dir),
+    )
+    searched = _space({"grid": grid, "random": random, "where": where}, space)
+    return run_tuning(request, searched, options, Call(progress=arguments.boolean("progress", progress)))
+
+
+def _request(
+    environment: Any,
+    algorithm: Any,
+    environment_parameters: Any,
+    config: Any,
+    preset: Any,
+    eval_env: Any,
+    settings: Mapping[str, Any],
+) -> Request:
+    """Return what a search trains, from a caller's arguments.
+
+    Raises:
+      ShoalError: one of them is of a wrong type.
+    """
     if environment is not None and not isinstance(environment, str):
         environment_of(environment, {})
     check_algorithm(algorithm)
-    tables = {"grid": grid, "random": random, "where": where}
-    given = {name: arguments.mapping(name, x) for name, x in tables.items() if x is not None}
-    if space and given:
-        raise ShoalError(f"space={str(space)!r} is given beside {', '.join(given)}; give one of them.")
-    request = Request(
+    return Request(
         environment,
         algorithm,
         arguments.mapping("environment_parameters", environment_parameters),
@@ -244,22 +344,18 @@ def sweep(
         None if eval_env is None else arguments.mapping("eval_env", eval_env),
         settings,
     )
-    options = SweepOptions(
-        arguments.whole_number("samples", samples, 1),
-        arguments.seed("sample_seed", sample_seed),
-        arguments.boolean("sobol", sobol),
-        arguments.text("objective", objective),
-        arguments.whole_number("confirm_seeds", confirm_seeds, 0),
-        arguments.whole_number("halving", halving, 0),
-        arguments.whole_number("min_steps", min_steps, 0),
-        str(sweep_dir),
-    )
-    return run_sweep(
-        request,
-        space_from_words(file=space) if space else space_from_tables(given),
-        options,
-        Call(progress=arguments.boolean("progress", progress)),
-    )
+
+
+def _space(tables: Mapping[str, Any], file: str | Path) -> Space:
+    """Return the space of a caller's tables, or of a file.
+
+    Raises:
+      ShoalError: both are given, or it cannot be read.
+    """
+    given = {name: arguments.mapping(name, x) for name, x in tables.items() if x is not None}
+    if file and given:
+        raise ShoalError(f"space={str(file)!r} is given beside {', '.join(given)}; give one of them.")
+    return space_from_words(file=file) if file else space_from_tables(given)
 
 
 @reports_user_code

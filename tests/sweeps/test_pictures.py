@@ -7,7 +7,7 @@ from matplotlib.image import imread
 from shoal.errors import ShoalError
 from shoal.runtime.show import figures
 from shoal.sweeps import pictures
-from shoal.sweeps.results import Importance, Member, rank
+from shoal.sweeps.results import Importance, MemberResult, rank
 from shoal.sweeps.space import from_tables, label_of
 
 SPACE = from_tables(
@@ -24,7 +24,7 @@ def ranked_points(space, samples=1, seeds=3):
     generator = np.random.default_rng(0)
     return rank(
         [
-            Member(label_of(index, point), point, seed, {"absolute": generator.normal()}, 1000)
+            MemberResult(label_of(index, point), point, seed, {"absolute": generator.normal()}, 1000)
             for index, point in enumerate(space.points(samples))
             for seed in range(seeds)
         ]
@@ -67,11 +67,11 @@ def test_scores_over_each_setting(shown):
 
 
 def test_settings_without_a_score_are_left_out(shown):
-    failed = [Member("9", {"gamma": 0.9, "ent_coef": 0.0}, 0, {"at_rung": 5.0}, 10)]
-    members = [Member("0", {"gamma": 0.99, "ent_coef": 0.1}, 0, {"absolute": 1.0}, 100, rung=1)]
+    failed = [MemberResult("9", {"gamma": 0.9, "ent_coef": 0.0}, 0, {"at_rung": 5.0}, 10)]
+    members = [MemberResult("0", {"gamma": 0.99, "ent_coef": 0.1}, 0, {"absolute": 1.0}, 100, rung=1)]
     pictures.plot_settings("a.png", rank([*members, *failed]), GRID, "title")
     assert len(line(shown[0].axes[0], "one setting, 95% interval").get_xdata()) == 1
-    nothing = rank([Member("0", {"gamma": 0.99, "ent_coef": 0.1}, 0, {}, 100, failure="not finite")])
+    nothing = rank([MemberResult("0", {"gamma": 0.99, "ent_coef": 0.1}, 0, {}, 100, failure="not finite")])
     pictures.plot_settings("a.png", nothing, GRID, "title")
     pictures.plot_pairs("a.png", nothing, GRID, "title")
     pictures.plot_parallel("a.png", nothing, GRID, "title")

@@ -50,19 +50,20 @@ class SweepDirectory:
         """Return the labels of the settings of each run, by the run's path within the directory."""
         return dict(self._runs)
 
-    def create(self, environment: str, algorithm: str) -> None:
+    def create(self, environment: str, algorithm: str, kind: str = "sweep") -> None:
         """Make the directory, unless it exists.
 
         Args:
           environment: its name, for the directory's.
           algorithm: its name, for the directory's.
+          kind: of search, for the directory's name.
         Raises:
           ShoalError: it cannot be made.
         """
         if self._path is not None:
             return
         if self._given is None:
-            self._path, _ = vacancy.make_named_directory(environment, f"{algorithm}-sweep")
+            self._path, _ = vacancy.make_named_directory(environment, f"{algorithm}-{kind}")
         else:
             vacancy.make_directory(self._given, SWEEP)
             self._path = self._given
@@ -84,7 +85,7 @@ class SweepDirectory:
 
 def _check_same(path: Path, saved: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
     """Raise ShoalError, with the first difference, unless a directory holds the sweep that is asked for."""
-    before, now = _flat(saved), _flat(asked)
+    before, now = flatten(saved), flatten(asked)
     for name in [*before, *(name for name in now if name not in before)]:
         if before.get(name) != now.get(name):
             raise ShoalError(
@@ -93,11 +94,11 @@ def _check_same(path: Path, saved: Mapping[str, Any], asked: Mapping[str, Any]) 
             )
 
 
-def _flat(tree: Any, name: str = "") -> dict[str, Any]:
+def flatten(tree: Any, name: str = "") -> dict[str, Any]:
     """Return the values of nested mappings by the names of their paths, without those of the first level."""
     if not isinstance(tree, Mapping) or not tree:
         return {name.split(".", 1)[-1]: tree}
-    return {k: x for key, part in tree.items() for k, x in _flat(part, f"{name}.{key}".strip(".")).items()}
+    return {k: x for key, part in tree.items() for k, x in flatten(part, f"{name}.{key}".strip(".")).items()}
 
 
 def _shown(value: Any) -> str:

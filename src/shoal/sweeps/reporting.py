@@ -17,7 +17,7 @@ from shoal.runtime.disk.sweep_files import MEMBERS, WINNER
 from shoal.sweeps import pictures, results
 from shoal.sweeps.directory import SweepDirectory
 from shoal.sweeps.plan import Group
-from shoal.sweeps.results import Member, Ranked, rank
+from shoal.sweeps.results import MemberResult, Ranked, rank
 from shoal.sweeps.space import Space
 
 SCHEMA = 1
@@ -61,12 +61,12 @@ class Report:
         self._directory, self._space, self._base, self._objective = directory, space, base, options.objective
         self._title = f"{base.environment_name}, {base.algorithm}"
 
-    def write(self, members: Sequence[Member]) -> None:
+    def write(self, members: Sequence[MemberResult]) -> None:
         """Write the table of the members that have results."""
         results.write_members(self._directory.path / MEMBERS, members, self._space.names)
 
     def finish(
-        self, members: Sequence[Member], runs: Sequence[Run], confirmed: Sequence[Ranked]
+        self, members: Sequence[MemberResult], runs: Sequence[Run], confirmed: Sequence[Ranked]
     ) -> dict[str, Any]:
         """Write all results, and return the summary.
 

@@ -25,7 +25,7 @@ FEWEST_OF_GROUP = 3
 
 
 @dataclasses.dataclass(frozen=True)
-class Member:
+class MemberResult:
     """What one member of a sweep reached.
 
     Attributes:
@@ -60,7 +60,7 @@ class Ranked:
       score: the interquartile mean of `scores`; NaN if there are none.
       interval: the 95% bootstrap interval of the score; None with one seed.
       steps: environment steps of each seed.
-      rung: see `Member`.
+      rung: see `MemberResult`.
       stopped: whether it was stopped early; then its scores are those at its rung.
       failed: the number of seeds that failed.
     """
@@ -92,7 +92,7 @@ class Importance:
     p_value: float
 
 
-def rank(members: Sequence[Member], objective: str = "absolute", *, maximise: bool = True) -> list[Ranked]:
+def rank(members: Sequence[MemberResult], objective: str = "absolute") -> list[Ranked]:
     """Aggregate members by their settings, best first.
 
     A seed that failed counts with the worst score that a member of the sweep reached, so that a setting does not win by
@@ -101,46 +101,44 @@ def rank(members: Sequence[Member], objective: str = "absolute", *, maximise: bo
 
     Args:
       members: of the sweep, in the order of its points.
-      objective: the name of the score.
-      maximise: whether a larger score is better.
+      objective: the name of the score; a larger one is better.
     """
-    worst = _worst_by_rung(members, objective, maximise)
-    groups: dict[str, list[Member]] = {}
+    worst = _worst_by_rung(members, objective)
+    groups: dict[str, list[MemberResult]] = {}
     for member in members:
         groups.setdefault(member.label, []).append(member)
     ranked = [_aggregate(group, objective, worst) for group in groups.values()]
 
     def order(x: Ranked) -> tuple[int, bool, bool, float]:
         is_missing = math.isnan(x.score)
-        return -x.rung, x.stopped, is_missing, 0.0 if is_missing else (-x.score if maximise else x.score)
+        return -x.rung, x.stopped, is_missing, 0.0 if is_missing else -x.score
 
     return sorted(ranked, key=order)
 
 
-def _is_stopped(member: Member, objective: str) -> bool:
+def _is_stopped(member: MemberResult, objective: str) -> bool:
     return not member.failure and AT_RUNG in member.scores and objective not in member.scores
 
 
-def _score(member: Member, objective: str) -> float:
+def _score(member: MemberResult, objective: str) -> float:
     """Return the score by which a member is compared; NaN if it failed."""
     name = AT_RUNG if _is_stopped(member, objective) else objective
     score = member.scores.get(name, math.nan)
     return math.nan if member.failure or not math.isfinite(score) else float(score)
 
 
-def _worst_by_rung(
-    members: Sequence[Member], objective: str, maximise: bool
-) -> dict[tuple[int, bool], float]:
+def _worst_by_rung(members: Sequence[MemberResult], objective: str) -> dict[tuple[int, bool], float]:
     """Return the worst score of the members that are compared with each other; NaN where all of them failed."""
     found: dict[tuple[int, bool], list[float]] = {}
     for member in members:
         key = member.rung, _is_stopped(member, objective)
         found.setdefault(key, []).append(_score(member, objective))
-    worst = np.nanmin if maximise else np.nanmax
-    return {key: float(worst(x)) if np.isfinite(x).any() else math.nan for key, x in found.items()}
+    return {key: float(np.nanmin(x)) if np.isfinite(x).any() else math.nan for key, x in found.items()}
 
 
-def _aggregate(members: Sequence[Member], objective: str, worst: Mapping[tuple[int, bool], float]) -> Ranked:
+def _aggregate(
+    members: Sequence[MemberResult], objective: str, worst: Mapping[tuple[int, bool], float]
+) -> Ranked:
     rung = max(member.rung for member in members)
     stopped = any(_is_stopped(member, objective) for member in members)
     reached = [_score(member, objective) for member in members]
@@ -183,7 +181,7 @@ def summarise(ranked: Sequence[Ranked]) -> list[dict[str, Any]]:
     ]
 
 
-def write_members(path: str | Path, members: Sequence[Member], names: Sequence[str]) -> None:
+def write_members(path: str | Path, members: Sequence[MemberResult], names: Sequence[str]) -> None:
     """Write `members.csv`: the label, every setting that varies, the seed, the scores and the steps of each member.
 
     Members that failed come last. An empty field is a setting that is no part of the member, or a score that does not

@@ -35,7 +35,7 @@ from shoal.sweeps.plan import (
     group_candidates,
     known_settings,
 )
-from shoal.sweeps.results import AT_RUNG, Member, Ranked, rank
+from shoal.sweeps.results import AT_RUNG, MemberResult, Ranked, rank
 from shoal.sweeps.space import Space, label_of
 from shoal.training import Call, is_metric_name, run_experiment
 from shoal.user_code import reports_user_code
@@ -45,38 +45,47 @@ CONFIRMED = 3  # settings that are trained again
 # Settings of the runs of a sweep, where the caller gives no others: a member that fails does not end its population,
 # and each is the run that trains it alone.
 DEFAULTS: Mapping[str, Any] = {"on_nan": "freeze", "env_groups": 1}
-MAY_CHANGE = ("samples", "confirm_seeds", "path")  # options with which a sweep may go on
+MAY_CHANGE = ("samples", "trials", "batch", "confirm_seeds", "path")  # options with which a sweep may go on
 NOT_GIVEN = ("run_dir", "started_from")
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Judging:
+    """How a search judges settings, and where it writes.
+
+    Attributes:
+      objective: "absolute", or the name of a metric of evaluations.
+      confirm_seeds: the number of new seeds with which the best settings train again; 0 leaves that out.
+      path: the directory; empty for a new one under `runs/`.
+    """
+
+    objective: str = ABSOLUTE
+    confirm_seeds: int = 10
+    path: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(Judging):
     """How a sweep samples and judges.
 
     Attributes:
       samples: of the random settings, for each combination of the grid.
       sample_seed: of the samples.
       sobol: whether samples cover the space evenly.
-      objective: "absolute", or the name of a metric of evaluations.
-      confirm_seeds: the number of new seeds with which the best settings train again; 0 leaves that out.
       halving: of so many settings one goes on at each rung (see `runtime.halving`); 0 trains all to the end.
       min_steps: environment steps of each member before the first rung.
-      path: the sweep's directory; empty for a new one under `runs/`.
     """
 
     samples: int = 1
     sample_seed: int = 0
     sobol: bool = False
-    objective: str = ABSOLUTE
-    confirm_seeds: int = 10
     halving: int = 0
     min_steps: int = 0
-    path: str = ""
 
-    @property
-    def metric(self) -> str:
-        """The metric of evaluations by which settings are compared while they are trained."""
-        return "return_mean" if self.objective == ABSOLUTE else self.objective
+
+def metric_of(objective: str) -> str:
+    """Return the metric of evaluations by which settings are compared while they are trained."""
+    return "return_mean" if objective == ABSOLUTE else objective
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,10 +151,10 @@ def run_sweep(request: Request, space: Space, options: Options, call: Call | Non
       Interrupted: a signal ended the sweep, which is saved.
     """
     call = Call() if call is None else call
-    request, base, space = _checked(request, space, options)
+    request, base, space = check_request(request, space, options)
     points = space.points(options.samples, options.sample_seed, sobol=options.sobol)
     candidates = [Candidate(label_of(index, point), point) for index, point in enumerate(points)]
-    directory = SweepDirectory(options.path, _asked(base, space, options))
+    directory = SweepDirectory(options.path, asked_json(base, space, options))
     with interruption.handle() as stop:
         stop.phase(interruption.Phase.STARTING)
         planned = _plan(request, candidates, directory, options, call)
@@ -154,9 +163,11 @@ def run_sweep(request: Request, space: Space, options: Options, call: Call | Non
         planned = [run._replace(root=directory.path) for run in planned]
         report = reporting.Report(directory, space, base, options)
         try:
-            _train_all(planned, options.metric, call, lambda: report.write(_members(planned, options)))
-            members = _members(planned, options)
-            confirmed = _confirm(request, members, candidates, directory, options, call)
+            train_all(
+                planned, options.objective, call, lambda: report.write(members_of_runs(planned, options))
+            )
+            members = members_of_runs(planned, options)
+            confirmed = confirm(request, members, candidates, directory, options, call)
         except interruption.Interrupted as error:
             again = "the same command with this directory" if options.path else f"sweep_dir={directory.path}"
             raise interruption.Interrupted(error.path, again) from None
@@ -164,7 +175,7 @@ def run_sweep(request: Request, space: Space, options: Options, call: Call | Non
     return Sweep(directory.path, summary)
 
 
-def _checked(request: Request, space: Space, options: Options) -> tuple[Request, Experiment, Space]:
+def check_request(request: Request, space: Space, options: Judging) -> tuple[Request, Experiment, Space]:
     """Check everything but the points, and fill in the defaults of a sweep.
 
     Raises:
@@ -192,7 +203,7 @@ def _checked(request: Request, space: Space, options: Options) -> tuple[Request,
     return request, base, space
 
 
-def _asked(base: Experiment, space: Space, options: Options) -> dict[str, Any]:
+def asked_json(base: Experiment, space: Space, options: Judging) -> dict[str, Any]:
     """Return what a sweep's directory must hold to be the one that is asked for."""
     chosen = dataclasses.asdict(options)
     return {
@@ -233,7 +244,7 @@ def _plan(
     for group in groups:
         _, placed = placement.place(group.experiment)
         placed.validate()
-        _check_objective_exists(placed, options.objective)
+        check_objective_exists(placed, options.objective)
     needs = [memory.need_of(group) for group in groups]
     parts = [part for group, need in zip(groups, needs, strict=True) for part in memory.split(group, need)]
     if options.halving and len(parts) > 1:
@@ -261,13 +272,13 @@ def _with_halving(groups: list[Group], options: Options) -> list[Group]:
             f"halving={options.halving} compares all settings at the same time, so that one compiled program must "
             f"train them, and {first!r} and {other!r} need two; let only numbers vary that are data."
         )
-    halving = Halving(options.halving, options.min_steps, options.metric)
+    halving = Halving(options.halving, options.min_steps, metric_of(options.objective))
     return [
         group._replace(experiment=dataclasses.replace(group.experiment, halving=halving)) for group in groups
     ]
 
 
-def _check_objective_exists(placed: Experiment, objective: str) -> None:
+def check_objective_exists(placed: Experiment, objective: str) -> None:
     """Require that the objective is a metric of evaluations.
 
     Raises:
@@ -362,13 +373,15 @@ class SweepProgress:
         self._best = max([self._best, *found])
 
 
-def _train_all(planned: Sequence[Planned], metric: str, call: Call, after_each: Callable[[], object]) -> None:
+def train_all(
+    planned: Sequence[Planned], objective: str, call: Call, after_each: Callable[[], object]
+) -> None:
     """Train the runs that are not finished, one after the other."""
     todo = [run for run in planned if not run.is_finished]
     if not todo:
         return
     title = f"{todo[0].group.experiment.environment_name} sweep"
-    with SweepProgress(todo, metric, title, quiet=not call.progress) as progress:
+    with SweepProgress(todo, metric_of(objective), title, quiet=not call.progress) as progress:
         for run in todo:
             progress.begin(run)
             run_experiment(run.experiment, call._replace(progress=False, listener=progress))
@@ -376,7 +389,7 @@ def _train_all(planned: Sequence[Planned], metric: str, call: Call, after_each: 
             after_each()
 
 
-def _members(planned: Sequence[Planned], options: Options) -> list[Member]:
+def members_of_runs(planned: Sequence[Planned], options: Judging) -> list[MemberResult]:
     """Return what the members of the finished runs reached, in the order of the settings."""
     found = [member for run in planned if run.is_finished for member in _members_of(run, options)]
     order = {
@@ -388,11 +401,11 @@ def _members(planned: Sequence[Planned], options: Options) -> list[Member]:
     return sorted(found, key=lambda member: order[member.label])
 
 
-def _members_of(run: Planned, options: Options) -> list[Member]:
+def _members_of(run: Planned, options: Judging) -> list[MemberResult]:
     summary, objective, experiment = read_json(run.path / SUMMARY), options.objective, run.group.experiment
     stopped = summary.get("stopped_after", {})
     rungs = [x * experiment.run.steps_per_update for x in _rungs(experiment)]
-    at_rung = _scores_at_rungs(run, options.metric, stopped) if stopped else {}
+    at_rung = _scores_at_rungs(run, metric_of(options.objective), stopped) if stopped else {}
     failed = {(x["label"], seed) for x in summary["members"] for seed in x.get("failed", ())}
     given = {candidate.label: candidate.settings for candidate in run.group.candidates}
     returns = {ABSOLUTE: summary["absolute"]["returns"], "final": summary["final"]["returns"]}
@@ -405,7 +418,7 @@ def _members_of(run: Planned, options: Options) -> list[Member]:
         if steps is not None:
             scores_of_member = {AT_RUNG: at_rung[member.label, member.seed]}
         found.append(
-            Member(
+            MemberResult(
                 member.label,
                 given[member.label],
                 member.seed,
@@ -435,12 +448,12 @@ def _number(value: Any) -> float:
     return float("nan") if value is None else float(value)
 
 
-def _confirm(
+def confirm(
     request: Request,
-    members: Sequence[Member],
+    members: Sequence[MemberResult],
     candidates: Sequence[Candidate],
     directory: SweepDirectory,
-    options: Options,
+    options: Judging,
     call: Call,
 ) -> list[Ranked]:
     """Train the best settings again on seeds that were never used, since the best of many scores flatters."""
@@ -458,5 +471,5 @@ def _confirm(
         planned.append(Planned(directory.path, f"confirmation/{name}", group))
     best = ", ".join(x.label for x in ranked)
     call.note(f"sweep: the best settings train again on {_count(options.confirm_seeds, 'new seed')}: {best}")
-    _train_all(planned, options.metric, call, lambda: None)
-    return rank(_members(planned, options), options.objective)
+    train_all(planned, options.objective, call, lambda: None)
+    return rank(members_of_runs(planned, options), options.objective)

@@ -1,0 +1,148 @@
+"""Tuning a quick algorithm by the real Optuna: what it leaves behind, how it goes on, and what it refuses."""
+
+import shutil
+
+import numpy as np
+import pytest
+from tiny_bandit import BanditConfig
+from tiny_worlds import Halves
+
+import shoal
+from shoal import cli, interruption
+from shoal.errors import ShoalError
+from shoal.runtime.checkpointing import Supervisor
+from shoal.sweeps import sweep as sweeps
+
+optuna = pytest.importorskip("optuna")
+SMALL = {
+    **{
+        "seeds": 2,
+        "num_envs": 4,
+        "num_steps": 8,
+        "total_steps": 32 * 12,
+        "eval_every": 192,
+        "eval_episodes": 4,
+    },
+    **{"devices": 1, "progress": False, "confirm_seeds": 0, "trials": 3, "batch": 3},
+}
+SPACE = {"random": {"step_size": "log:0.01:5"}}
+
+
+def tune(path, **settings):
+    return shoal.tune(Halves(bonus=1.0), algorithm=BanditConfig(), tune_dir=path, **SMALL | SPACE | settings)
+
+
+def study_of(storage):
+    backend = optuna.storages.journal.JournalFileBackend(str(storage))
+    return optuna.load_study(study_name="shoal", storage=optuna.storages.JournalStorage(backend))
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory):
+    return tune(tmp_path_factory.mktemp("tune") / "tune")
+
+
+@pytest.mark.full
+def test_trials_are_told_and_ranked(tuned):
+    study = study_of(tuned.path / "study.journal")
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 3
+    entries = tuned.summary["members"]
+    assert {int(x["label"].split()[0]): x["absolute"]["iqm"] for x in entries} == {
+        trial.number: trial.value for trial in study.trials
+    }
+    for entry in entries:
+        trial = study.trials[int(entry["label"].split()[0])]
+        assert entry["settings"] == {"step_size": trial.params["step_size"]}
+    assert tuned.summary["best"]["label"] == entries[0]["label"]
+    assert len((tuned.path / "members.csv").read_text().splitlines()) == 1 + 6
+    assert sorted(x.name for x in (tuned.path / "batches").iterdir()) == ["00000"]
+    step_size = shoal.load(tuned.path).config.step_size
+    assert float(step_size) == np.float32(entries[0]["settings"]["step_size"])
+
+
+@pytest.mark.full
+def test_an_interrupted_tuning_ends_as_an_uninterrupted_one(tuned, tmp_path, monkeypatch):
+    original = Supervisor.between_pieces
+    pieces = []
+
+    def between_pieces(self, population, history):
+        pieces.append(history.updates)
+        self.stop._requested = history.updates > 0 and len(pieces) > 1
+        original(self, population, history)
+
+    path = tmp_path / "ended"
+    with monkeypatch.context() as patch:
+        patch.setattr(Supervisor, "between_pieces", between_pieces)
+        with pytest.raises(
+            interruption.Interrupted, match="the same command with this directory continues it"
+        ):
+            tune(path)
+    states = [trial.state.name for trial in study_of(path / "study.journal").trials]
+    assert "RUNNING" in states
+    assert tune(path).summary["members"] == tuned.summary["members"]
+    monkeypatch.setattr(sweeps, "run_experiment", None)  # nothing is trained
+    assert tune(path).summary["members"] == tuned.summary["members"]
+
+
+@pytest.mark.full
+def test_another_process_goes_on_with_the_study(tuned, tmp_path):
+    storage = tmp_path / "study.journal"
+    shutil.copy(tuned.path / "study.journal", storage)
+    second = tune(tmp_path / "b", storage=storage, trials=4)
+    assert [x["label"].split()[0] for x in second.summary["members"]] == ["3"]
+    assert [trial.state.name for trial in study_of(storage).trials] == ["COMPLETE"] * 4
+    for changes, sentence in (
+        ({"random": {"step_size": "log:0.01:1"}}, r"random\.step_size='log:0.01:5.0', not 'log:0.01:1.0'"),
+        ({"seeds": 3}, r"run\.seeds=2, not 3"),
+    ):
+        with pytest.raises(ShoalError, match=f"^study 'shoal' was made with {sentence}; give the same"):
+            tune(tmp_path / "c", storage=storage, **changes)
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"random": {"step_siz": "log:1:2"}}, "there is no setting 'step_siz'.*did you mean 'step_size'"),
+        ({"trials": 0}, "trials=0 is too small"),
+        ({"batch": 1.5}, "batch=1.5 is not a whole number"),
+        ({"objective": "length_men"}, "did you mean 'length_mean'"),
+        ({"storage": "nothing://a"}, "storage 'nothing://a' cannot be opened"),
+        ({"random": {}}, "the space is empty"),
+        ({"num_envs": 0}, "num_envs"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_made(tmp_path, settings, sentence):
+    with pytest.raises(ShoalError, match=sentence):
+        tune(tmp_path / "tune", **settings)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_line_reads_the_flags(tmp_path, capsys, monkeypatch):
+    given = {}
+    monkeypatch.setattr(
+        "shoal.api.run_tuning", lambda *words: given.update(words=words) or sweep_of(tmp_path)
+    )
+    monkeypatch.setattr("shoal.api.sweep_text", lambda summary, path: "tuned")
+    words = [
+        "tune",
+        "CartPole-v1",
+        "--random",
+        "gamma=uniform:0.9:1",
+        "--trials",
+        "7",
+        "--batch",
+        "3",
+        "--seeds",
+        "2",
+    ]
+    assert cli.main([*words, "--storage", "sqlite:///x.db", "--tune-dir", str(tmp_path / "a")]) == 0
+    request, space, options, _ = given["words"]
+    assert (request.environment, request.overrides, space.names) == ("CartPole-v1", {"seeds": 2}, ("gamma",))
+    assert (options.trials, options.batch, options.storage) == (7, 3, "sqlite:///x.db")
+    assert options.path == str(tmp_path / "a")
+    assert capsys.readouterr().out == "tuned\n"
+
+
+def sweep_of(path):
+    return sweeps.Sweep(path, {})
