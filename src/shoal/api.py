@@ -189,6 +189,8 @@ def sweep(
     sobol: bool = False,
     objective: str = "absolute",
     confirm_seeds: int = 10,
+    halving: int = 0,
+    min_steps: int = 0,
     sweep_dir: str | Path = "",
     algorithm: str | Any = "",
     environment_parameters: Mapping[str, Any] | None = None,
@@ -215,6 +217,9 @@ def sweep(
       sobol: whether samples cover the space evenly (scrambled Sobol points).
       objective: "absolute", the mean return of the best policies, or any metric of an evaluation of them.
       confirm_seeds: the number of new seeds with which the best three settings train again; 0 leaves that out.
+      halving: at each rung one of so many settings goes on, and the others stop (synchronous successive halving); 0
+        trains all to the end.
+      min_steps: environment steps of each member before the first rung; the next are at `halving` times as many.
       sweep_dir: the sweep's directory; empty for a new one under `runs/`.
       algorithm: as in `train`.
       environment_parameters: as in `train`.
@@ -235,6 +240,8 @@ def sweep(
         sobol=arguments.boolean("sobol", sobol),
         objective=arguments.text("objective", objective),
         confirm_seeds=arguments.whole_number("confirm_seeds", confirm_seeds, 0),
+        halving=arguments.whole_number("halving", halving, 0),
+        min_steps=arguments.whole_number("min_steps", min_steps, 0),
         path=str(sweep_dir),
     )
     searched = _space({"grid": grid, "random": random, "where": where}, space)

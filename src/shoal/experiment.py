@@ -32,6 +32,7 @@ from shoal.needs import check_needs
 from shoal.presets import preset
 from shoal.runtime import machine
 from shoal.runtime.config import RunConfig
+from shoal.runtime.halving import Halving
 from shoal.runtime.members import Members, Variant, members_of
 from shoal.types import Environment, spec_of
 from shoal.user_code import reports_user_code
@@ -60,6 +61,7 @@ class Experiment:
     evaluation_parameters: Mapping[str, Any] = dataclasses.field(
         default_factory=dict
     )  # of the environment of evaluations, where they are not the environment's own
+    halving: Halving | None = None  # when members stop early
 
     @property
     def members(self) -> Members:
@@ -118,6 +120,8 @@ class Experiment:
                     num_envs = self.run.num_envs // max(self.run.env_groups, 1)
                     spec = spec_of(experiment.environment)
                     experiment.config.validate(spec, num_envs, self.run.num_steps)
+        if self.halving:
+            self.halving.check(self.run, len(self.variants))
         if self.evaluation_environment is not None:
             require_contract(self.evaluation_environment, self.environment_name)
 
@@ -142,6 +146,8 @@ class Experiment:
             further["eval_env"] = {
                 name: describing.to_json(x) for name, x in self.evaluation_parameters.items()
             }
+        if self.halving:
+            further["halving"] = self.halving._asdict()
         algorithm = {name: x for name, x in _json_fields(self.config).items() if name not in implied}
         return {
             "schema": SCHEMA,
@@ -168,6 +174,7 @@ def decide(
     from_step: str = "",
     variants: Sequence[Variant] | None = None,
     evaluation_parameters: Mapping[str, Any] | None = None,
+    halving: Halving | None = None,
     overrides: Mapping[str, Any],
 ) -> Experiment:
     """Decide every setting of a run.
@@ -182,6 +189,7 @@ def decide(
       from_step: the checkpoint of that run: its environment steps, "best" or "last"; empty for its last policies.
       variants: what differs between the members beside their seeds; None takes the config file's, or none.
       evaluation_parameters: of the environment of evaluations; None takes the config file's, or the environment's own.
+      halving: when members stop early; None takes the config file's, or never.
       overrides: settings of the run and of the algorithm by name, which have precedence over all others.
     Raises:
       ShoalError: an unknown name, with the nearest one; an override that has no effect with the other settings.
@@ -229,6 +237,7 @@ def decide(
         environment_gaps=gaps,
         variants=tuple(variants),
         evaluation_parameters=dict(evaluation_parameters),
+        halving=halving or (Halving(**saved["halving"]) if saved.get("halving") else None),
     )
 
 
@@ -258,6 +267,7 @@ def _experiment_of(experiment: Experiment, variant: Variant) -> Experiment:
             config=resolve(own) if is_resolved else own,
             unresolved_config=own if is_resolved else None,
             variants=(),
+            halving=None,
         )
 
 

@@ -18,7 +18,7 @@ from shoal.runtime.disk.checkpoints import Checkpoints, Info
 from shoal.runtime.disk.directory import CONFIG, POLICIES, POLICY, SUMMARY, RunDirectory, parameters_sha256
 from shoal.runtime.disk.json_files import to_jsonable, write_json
 from shoal.runtime.disk.metrics_file import METRICS, Mark, find_damage
-from shoal.runtime.faults import NOWHERE
+from shoal.runtime.faults import NOWHERE, STOPPED
 from shoal.runtime.run import Run
 from shoal.runtime.trainer import History
 
@@ -30,7 +30,11 @@ CHANGEABLE = (
 # Settings that name the place of a run, or how it uses the machine.
 NOT_COMPARED = ("run_dir", "devices", "members", "checkpoints")
 # What a population has beside the settings of a run, and how a sentence says that it differs.
-POPULATION = {"variants": "it has other members", "eval_env": "it is evaluated in another environment"}
+POPULATION = {
+    "variants": "it has other members",
+    "eval_env": "it is evaluated in another environment",
+    "halving": "it stops other members early",
+}
 _PLAIN = (bool, int, float, str, tuple)
 
 
@@ -117,7 +121,7 @@ def identity_of(experiment: Experiment) -> dict[str, Any]:
     now = as_json(experiment)
     left_out = {*NOT_COMPARED, *_changeable(experiment)}
     variants = {x["label"]: x["settings"] for x in now.get("variants", ())}
-    population = {"variants": variants, "eval_env": now.get("eval_env", {})}
+    population = {name: now.get(name, {}) for name in POPULATION} | {"variants": variants}
     return {
         "environment": now["environment"] | {"sha256": parameters_sha256(jax.device_get(leaves))},
         **{
@@ -226,7 +230,7 @@ class Restoration:
         except ShoalError as error:
             return str(error).rstrip("."), True
         self.steps = info.steps
-        self.frozen = [k for k, update in enumerate(self.leaves["fault"]) if update != NOWHERE]
+        self.frozen = [k for k, update in enumerate(self.leaves["fault"]) if update not in (NOWHERE, STOPPED)]
         return "", False
 
     def place(self, population: Run) -> Run:

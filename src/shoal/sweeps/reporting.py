@@ -179,8 +179,9 @@ def result_text(summary: Mapping[str, Any], path: Path, shown: int = 5) -> str:
     lines = [f"{summary['environment']}, {summary['algorithm']}, {count} settings, by {summary['objective']}"]
     for entry in summary["members"][:shown]:
         score = entry.get("absolute") or entry["at_rung"]
+        stopped = "" if "absolute" in entry else f"   stopped after {entry['steps_per_seed']:,} steps"
         failed = f"   {entry['failed']} of {len(entry['seeds'])} seeds failed" if entry["failed"] else ""
-        lines.append(f"  {_shown(score):<28}{entry['label']}{failed}")
+        lines.append(f"  {_shown(score):<28}{entry['label']}{stopped}{failed}")
     if count > shown:
         lines.append(f"  and {count - shown} more, in {path / MEMBERS}")
     if summary["confirmed"]:
