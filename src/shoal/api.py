@@ -263,6 +263,8 @@ def tune(
     study: str = "",
     objective: str = "absolute",
     confirm_seeds: int = 10,
+    halving: int = 0,
+    min_steps: int = 0,
     tune_dir: str | Path = "",
     algorithm: str | Any = "",
     environment_parameters: Mapping[str, Any] | None = None,
@@ -290,6 +292,8 @@ def tune(
       study: the name of the study in the storage; empty for "shoal".
       objective: as in `sweep`; the value of a trial is the interquartile mean of its seeds.
       confirm_seeds: as in `sweep`.
+      halving: as in `sweep`, among the trials of a batch; Optuna is told of those that stop as pruned.
+      min_steps: as in `sweep`.
       tune_dir: the directory; empty for a new one under `runs/`.
       algorithm: as in `train`.
       environment_parameters: as in `train`.
@@ -312,6 +316,8 @@ def tune(
         study=arguments.text("study", study),
         objective=arguments.text("objective", objective),
         confirm_seeds=arguments.whole_number("confirm_seeds", confirm_seeds, 0),
+        halving=arguments.whole_number("halving", halving, 0),
+        min_steps=arguments.whole_number("min_steps", min_steps, 0),
         path=str(tune_dir),
     )
     searched = _space({"grid": grid, "random": random, "where": where}, space)

@@ -29,7 +29,8 @@ SPACE = {"random": {"step_size": "log:0.01:5"}}
 
 
 def tune(path, **settings):
-    return shoal.tune(Halves(bonus=1.0), algorithm=BanditConfig(), tune_dir=path, **SMALL | SPACE | settings)
+    given = {name: x for name, x in (SMALL | SPACE | settings).items() if x is not None}
+    return shoal.tune(Halves(bonus=1.0), algorithm=BanditConfig(), tune_dir=path, **given)
 
 
 def study_of(storage):
@@ -103,6 +104,20 @@ def test_another_process_goes_on_with_the_study(tuned, tmp_path, capsys):
     assert not (tmp_path / "c").exists()
 
 
+@pytest.mark.full
+def test_trials_that_stop_early_are_pruned(tmp_path):
+    tuned = tune(tmp_path / "tune", trials=4, halving=3, min_steps=96)
+    trials = study_of(tuned.path / "study.journal").trials
+    states = [trial.state.name for trial in trials]
+    assert sorted(states[:3]) == ["COMPLETE", "PRUNED", "PRUNED"]
+    assert states[3] == "COMPLETE"  # a batch of one trial stops none
+    by_number = {int(x["label"].split()[0]): x for x in tuned.summary["members"]}
+    for trial in trials:
+        if trial.state.name == "PRUNED":
+            assert trial.intermediate_values == {96: by_number[trial.number]["at_rung"]["iqm"]}
+    assert tune(tmp_path / "tune", trials=4, halving=3, min_steps=96).summary == tuned.summary
+
+
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
@@ -113,6 +128,12 @@ def test_another_process_goes_on_with_the_study(tuned, tmp_path, capsys):
         ({"storage": "nothing://a"}, "storage 'nothing://a' cannot be opened"),
         ({"random": {}}, "the space is empty"),
         ({"num_envs": 0}, "num_envs"),
+        ({"halving": 3, "min_steps": 1}, "min_steps=1 is not between one update"),
+        ({"halving": 4, "min_steps": 96}, "halving=4 stops none of 3 settings"),
+        (
+            {"grid": {"num_steps": [4, 8]}, "num_steps": None, "halving": 3, "min_steps": 96},
+            "one compiled program",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_made(tmp_path, settings, sentence):

@@ -8,7 +8,6 @@ from typing import ClassVar
 from shoal import api
 from shoal.cli import STARTED
 from shoal.cli.searching import SearchChoices, read_search
-from shoal.needs import Needs, Table
 
 IMPORT_SECONDS = time.perf_counter() - STARTED
 
@@ -25,7 +24,6 @@ DESCRIPTION = (
 class Choices(SearchChoices):
     """The flags that are no settings of a run."""
 
-    needs: ClassVar[Table] = {"min_steps": (Needs("halving", other_than=(0,), such_as="3"),)}
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "most used": (
             *("grid", "random", "space", "samples", "sobol", "objective", "confirm_seeds", "halving"),
@@ -41,11 +39,6 @@ class Choices(SearchChoices):
     """Sets the seed of the samples."""
     sobol: bool = False
     """Draws samples that cover the space evenly (scrambled Sobol points)."""
-    halving: int = 0
-    """Stops settings early: at each rung one of so many goes on, by the score of an evaluation; 0 trains all to the
-    end."""
-    min_steps: int = 0
-    """Sets the environment steps of each member before the first rung; the next are at halving times as many."""
     sweep_dir: str = ""
     """Writes the sweep to this directory, or goes on with the one there; without it to a new one under runs/."""
 

@@ -56,11 +56,15 @@ class Judging:
     Attributes:
       objective: "absolute", or the name of a metric of evaluations.
       confirm_seeds: the number of new seeds with which the best settings train again; 0 leaves that out.
+      halving: of so many settings one goes on at each rung (see `runtime.halving`); 0 trains all to the end.
+      min_steps: environment steps of each member before the first rung.
       path: the directory; empty for a new one under `runs/`.
     """
 
     objective: str = ABSOLUTE
     confirm_seeds: int = 10
+    halving: int = 0
+    min_steps: int = 0
     path: str = ""
 
 
@@ -72,15 +76,11 @@ class Options(Judging):
       samples: of the random settings, for each combination of the grid.
       sample_seed: of the samples.
       sobol: whether samples cover the space evenly.
-      halving: of so many settings one goes on at each rung (see `runtime.halving`); 0 trains all to the end.
-      min_steps: environment steps of each member before the first rung.
     """
 
     samples: int = 1
     sample_seed: int = 0
     sobol: bool = False
-    halving: int = 0
-    min_steps: int = 0
 
 
 def metric_of(objective: str) -> str:
@@ -234,13 +234,13 @@ def _plan(
                 "extends it."
             )
         (group,) = group_candidates(request, [by_label.pop(label) for label in labels])
-        planned.append(Planned(directory.path, name, _with_halving([group], options)[0]))
+        planned.append(Planned(directory.path, name, with_halving([group], options)[0]))
     if begun and by_label and options.halving:
         raise ShoalError(
             f"samples={options.samples} cannot extend a sweep with halving, whose settings were compared at the same "
             "time; name a new directory."
         )
-    groups = _with_halving(group_candidates(request, list(by_label.values())), options)
+    groups = with_halving(group_candidates(request, list(by_label.values())), options)
     for group in groups:
         _, placed = placement.place(group.experiment)
         placed.validate()
@@ -258,7 +258,7 @@ def _plan(
     return planned
 
 
-def _with_halving(groups: list[Group], options: Options) -> list[Group]:
+def with_halving(groups: list[Group], options: Judging) -> list[Group]:
     """Let the settings of a sweep stop early, where that is asked for.
 
     Raises:
@@ -272,10 +272,15 @@ def _with_halving(groups: list[Group], options: Options) -> list[Group]:
             f"halving={options.halving} compares all settings at the same time, so that one compiled program must "
             f"train them, and {first!r} and {other!r} need two; let only numbers vary that are data."
         )
-    halving = Halving(options.halving, options.min_steps, metric_of(options.objective))
+    halving = halving_of(options)
     return [
         group._replace(experiment=dataclasses.replace(group.experiment, halving=halving)) for group in groups
     ]
+
+
+def halving_of(options: Judging) -> Halving:
+    """Return when the settings of a search stop."""
+    return Halving(options.halving, options.min_steps, metric_of(options.objective))
 
 
 def check_objective_exists(placed: Experiment, objective: str) -> None:

@@ -64,7 +64,7 @@ def tune(
     error: ShoalError | None = None
     while (missing := trials - len(study.trials)) > 0:
         points = study.ask(min(batch, missing))
-        errors = _check_all(points, check)
+        errors = check_all(points, check)
         for number, error in errors.items():
             study.fail(number, str(error))
         if valid := {number: point for number, point in points.items() if number not in errors}:
@@ -75,7 +75,7 @@ def tune(
     return study.members()
 
 
-def _check_all(points: Mapping[int, Point], check: Callable[[Point], None]) -> dict[int, ShoalError]:
+def check_all(points: Mapping[int, Point], check: Callable[[Point], None]) -> dict[int, ShoalError]:
     """Return the errors of the trials whose settings cannot work."""
     errors = {}
     for number, point in points.items():
