@@ -1,6 +1,11 @@
 """Tuning a quick algorithm by the real Optuna: what it leaves behind, how it goes on, and what it refuses."""
 
+import json
 import shutil
+import signal
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -116,6 +121,46 @@ def test_trials_that_stop_early_are_pruned(tmp_path):
         if trial.state.name == "PRUNED":
             assert trial.intermediate_values == {96: by_number[trial.number]["at_rung"]["iqm"]}
     assert tune(tmp_path / "tune", trials=4, halving=3, min_steps=96).summary == tuned.summary
+
+
+def wait_for(path, process, seconds=300):
+    """Wait until a process has written a file."""
+    end = time.monotonic() + seconds
+    while not path.exists():
+        assert process.poll() is None and time.monotonic() < end, process.stderr.read()
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_process_that_is_killed_ends_as_one_that_is_not(tmp_path):
+    """By SIGKILL in the first batch, by SIGTERM in the second, and by SIGKILL in the confirmation."""
+    words = ["-c", "import sys; from shoal.cli import main; sys.exit(main())", "tune", "CartPole-v1"]
+    words += ["--random", "learning_rate=log:1e-5:1e-1", "--trials", "4", "--batch", "2", "--seeds", "2"]
+    words += ["--total-steps", "40_000", "--num-evals", "2", "--confirm-seeds", "2", "--quiet", "--tune-dir"]
+    path, whole = tmp_path / "killed", tmp_path / "whole"
+
+    def start(directory):
+        return subprocess.Popen([sys.executable, *words, str(directory)], stderr=subprocess.PIPE, text=True)
+
+    for end, file in (
+        (signal.SIGKILL, path / "batches/00000/000/metrics.jsonl"),
+        (signal.SIGTERM, path / "batches/00002/000/metrics.jsonl"),
+        (signal.SIGKILL, path / "confirmation"),
+    ):
+        with start(path) as process:
+            wait_for(file, process)
+            process.send_signal(end)
+            error = process.stderr.read()
+            assert process.wait() == (75 if end == signal.SIGTERM else -signal.SIGKILL), error
+    for directory in (path, whole):
+        with start(directory) as process:
+            error = process.stderr.read()
+            assert process.wait() == 0, error
+    summaries = [json.loads((directory / "summary.json").read_text()) for directory in (path, whole)]
+    for name in ("members", "confirmed", "best"):
+        assert summaries[0][name] == summaries[1][name]
+    assert [trial.state.name for trial in study_of(path / "study.journal").trials] == ["COMPLETE"] * 4
 
 
 @pytest.mark.parametrize(
