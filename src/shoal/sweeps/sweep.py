@@ -21,6 +21,7 @@ from shoal.runtime import limits, trainer
 from shoal.runtime.acting import TrainedPolicy
 from shoal.runtime.disk.directory import SUMMARY, RunDirectory
 from shoal.runtime.disk.json_files import read_json
+from shoal.runtime.disk.sweep_files import CONFIRMATION
 from shoal.runtime.halving import Halving
 from shoal.runtime.show.progress import Progress
 from shoal.sweeps import memory, reporting
@@ -312,7 +313,8 @@ def _statement(
     new = [run for run in planned if run.root == Path() or not run.is_finished]
     text = f"{_count(settings, 'setting')}, {_count(members, 'member')}, {_count(len(planned), 'run')}"
     if len(new) < len(planned):
-        text += f", of which {len(planned) - len(new)} are finished"
+        finished = len(planned) - len(new)
+        text += f", of which {finished} {'is' if finished == 1 else 'are'} finished"
     largest = 0.0
     for group, need in zip(todo, needs, strict=True):
         largest = max(largest, need.of(len(group.experiment.members), 1, True))
@@ -473,8 +475,13 @@ def confirm(
     planned = []
     for group in groups:
         name = "-".join(x.label.split(" ", 1)[0] for x in group.candidates)
-        planned.append(Planned(directory.path, f"confirmation/{name}", group))
+        planned.append(Planned(directory.path, f"{CONFIRMATION}/{name}", group))
     best = ", ".join(x.label for x in ranked)
-    call.note(f"sweep: the best settings train again on {_count(options.confirm_seeds, 'new seed')}: {best}")
+    if not all(run.is_finished for run in planned):
+        call.note(
+            f"sweep: the best settings train again on {_count(options.confirm_seeds, 'new seed')}: {best}"
+        )
     train_all(planned, options.objective, call, lambda: None)
-    return rank(members_of_runs(planned, options), options.objective)
+    again = rank(members_of_runs(planned, options), options.objective)
+    places = {x.label: place for place, x in enumerate(ranked)}  # which decide between equal scores
+    return sorted(again, key=lambda x: (np.isnan(x.score), -x.score, places[x.label]))
