@@ -38,6 +38,7 @@ class Study:
       study: Optuna's.
       storage: Optuna's.
       space: of all its trials.
+      objective: the name of the score by which trials are compared.
       owner: a name of the directory, which tells its trials from those of other processes.
       path: of the directory.
     """
@@ -45,6 +46,7 @@ class Study:
     study: Any
     storage: Any
     space: Space
+    objective: str
     owner: str = ""
     path: str = ""
 
@@ -117,7 +119,8 @@ class Study:
         A trial's value is the score of its setting, in which a seed that failed counts as the worst of this batch. One
         of which all seeds failed is told as failed, one that was stopped early as pruned, with its score at its steps.
         """
-        results = {x.label: x for x in rank([member for group in members.values() for member in group])}
+        every = [member for group in members.values() for member in group]
+        results = {x.label: x for x in rank(every, self.objective)}
         running = self.running()
         for number, group in members.items():
             if number not in running:
@@ -158,13 +161,20 @@ class Study:
 
 
 def open_study(
-    storage: str, space: Space, *, name: str = "", seed: int = 0, identity: Mapping[str, Any]
+    storage: str,
+    space: Space,
+    *,
+    objective: str = "absolute",
+    name: str = "",
+    seed: int = 0,
+    identity: Mapping[str, Any],
 ) -> Study:
     """Open a study of Optuna, or make it; `Study.owned_by` names the process that asks for trials.
 
     Args:
       storage: the path of a journal file, or the URL of a database, such as `sqlite:///study.db`.
       space: of the trials.
+      objective: the name of the score by which trials are compared; a larger one is better.
       name: of the study, "" for "shoal"; a storage may hold several.
       seed: of the proposals.
       identity: what all processes of a study have in common, such as the environment, as JSON holds it.
@@ -177,14 +187,14 @@ def open_study(
         study = optuna.create_study(
             storage=opened, study_name=name or "shoal", direction="maximize", load_if_exists=True
         )
-    given = {"space": space.to_json(), **identity}
+    given = {"space": space.to_json(), "objective": objective, **identity}
     known = study.user_attrs.get(IDENTITY)
     if known is None and not study.get_trials(deepcopy=False):
         study.set_user_attr(IDENTITY, given)
     else:
         _check_identity(study.study_name, known, given)
     study.sampler = _sampler(space, arguments.seed("seed", seed))
-    return Study(study, opened, space)
+    return Study(study, opened, space, objective)
 
 
 def _check_identity(name: str, known: Mapping[str, Any] | None, given: Mapping[str, Any]) -> None:

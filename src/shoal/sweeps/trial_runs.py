@@ -98,9 +98,13 @@ def run_tuning(request: Request, space: Space, options: TuneOptions, call: Call 
 
 
 def _open(storage: str, space: Space, options: TuneOptions, asked: Mapping[str, Any]) -> studies.Study:
-    identity = {"experiment": asked["experiment"], "objective": options.objective}
     return studies.open_study(
-        storage, space, name=options.study, seed=options.proposal_seed, identity=identity
+        storage,
+        space,
+        objective=options.objective,
+        name=options.study,
+        seed=options.proposal_seed,
+        identity={"experiment": asked["experiment"]},
     )
 
 
