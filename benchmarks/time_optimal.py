@@ -1,11 +1,11 @@
 """Trained navigators against the time-optimal force: `python benchmarks/time_optimal.py RUN`.
 
 RUN is a run of particles/Navigator-v0 with the default parameters. An episode that succeeds ends once the disc has been
-within a radius of its
-target at five decisions in succession. The fewest decisions after which any force can do so are computed for each
-distance of the start: the disc starts at rest, so the best force is along the line to the target, where the places
-after the decisions are linear in the forces, and whether k decisions are enough is a linear program. Prints, for each
-seed's best policy, the share of episodes that end so, and the ratio of the mean lengths over the same starts.
+within a radius of its target at five decisions in succession. The fewest decisions after which any force can do so are
+computed for each distance of the start: the disc starts at rest, so the best force is along the line to the target,
+where the places after the decisions are linear in the forces, and whether k decisions are enough is a linear program.
+Prints, for each seed's best policy, the share of episodes that end so, and the ratio of the mean lengths over the same
+starts.
 """
 
 import argparse

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from shoal.api import (
         Environment,
         RolloutResult,
+        Sweep,
         TimeStep,
         TrainedPolicy,
         TrainedRun,
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
         restart,
         resume,
         rollout,
+        sweep,
         train,
         transition,
+        tune,
     )
     from shoal.errors import SavingError, ShoalError
 
@@ -38,6 +41,7 @@ __all__ = [
     "RolloutResult",
     "SavingError",
     "ShoalError",
+    "Sweep",
     "TimeStep",
     "TrainedPolicy",
     "TrainedRun",
@@ -55,8 +59,10 @@ __all__ = [
     "restart",
     "resume",
     "rollout",
+    "sweep",
     "train",
     "transition",
+    "tune",
 ]
 
 # Names that do not need the whole api: the registry imports no JAX.

@@ -1,6 +1,5 @@
-"""The functions of `import shoal`: train, evaluate, load, rollout and check."""
+"""The functions of `import shoal`: train, sweep, tune, evaluate, load, rollout and check."""
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import jax
 
 from shoal import arguments, trees
 from shoal import experiment as experiments
+from shoal.algos.catalogue import check_algorithm
 from shoal.envs.base import environment, parameter
 from shoal.envs.checking import checker
 from shoal.envs.checking.check_contract import require_contract
@@ -21,6 +21,7 @@ from shoal.errors import SavingError, ShoalError
 from shoal.experiment import Experiment, decide, defaults
 from shoal.loading import environment_for, environment_of, load, policy_of
 from shoal.pairings import cross_play
+from shoal.placement import check_memory, devices_of, place
 from shoal.runtime import collecting, limits, machine
 from shoal.runtime.acting import TrainedPolicy
 from shoal.runtime.collecting import RolloutResult
@@ -28,11 +29,19 @@ from shoal.runtime.config import RunConfig
 from shoal.runtime.disk.checkpoints import Checkpoints
 from shoal.runtime.disk.directory import RunDirectory
 from shoal.runtime.disk.json_files import to_jsonable
+from shoal.runtime.members import Variant
 from shoal.runtime.show import reports
 from shoal.runtime.show.progress import Activity, format_duration
 from shoal.runtime.show.recording import Rendered
+from shoal.sweeps.calls import sweep, tune
+from shoal.sweeps.plan import Request
+from shoal.sweeps.reporting import result_text as sweep_text
+from shoal.sweeps.space import from_words as space_from_words
+from shoal.sweeps.sweep import Options as SweepOptions
+from shoal.sweeps.sweep import Sweep, run_sweep
+from shoal.sweeps.trial_runs import TuneOptions, run_tuning
 from shoal.trained import evaluate, evaluate_run, render
-from shoal.training import Call, TrainedRun, check_memory, devices_of, place, resume_run, run_experiment
+from shoal.training import Call, TrainedRun, resume_run, run_experiment
 from shoal.types import Environment, TimeStep, restart, transition
 from shoal.user_code import reports_user_code
 
@@ -45,13 +54,17 @@ __all__ = [
     "Experiment",
     "GenerationConfig",
     "Rendered",
+    "Request",
     "RolloutResult",
     "RunConfig",
     "SavingError",
     "ShoalError",
+    "Sweep",
+    "SweepOptions",
     "TimeStep",
     "TrainedPolicy",
     "TrainedRun",
+    "TuneOptions",
     "bounds_of",
     "check",
     "check_memory",
@@ -82,9 +95,15 @@ __all__ = [
     "resume_run",
     "rollout",
     "run_experiment",
+    "run_sweep",
+    "run_tuning",
+    "space_from_words",
+    "sweep",
+    "sweep_text",
     "to_jsonable",
     "train",
     "transition",
+    "tune",
 ]
 
 report_text, result_text, devices_note = checker.report, reports.result_text, machine.devices_note
@@ -100,6 +119,8 @@ def train(
     preset: bool = True,
     start_from: str | Path = "",
     from_step: int | str = "",
+    variants: Mapping[str, Mapping[str, float]] | None = None,
+    eval_env: Mapping[str, Any] | None = None,
     progress: bool = True,
     **settings: Any,
 ) -> TrainedRun:
@@ -113,6 +134,10 @@ def train(
       preset: whether the tuned settings of the environment are used, where there are any.
       start_from: a run from whose last parameters the seeds start, the k-th from its k-th (fine-tuning).
       from_step: the checkpoint of that run whose parameters are used instead: its environment steps, "best" or "last".
+      variants: by labels, numbers that differ between members of one population: settings of the algorithm that are
+        floats, arguments of the optimiser (`optimizer_args.eps`), parameters of the environment (`env.gravity`). Each
+        variant is trained with every seed; None trains one, without a label.
+      eval_env: parameters of the one environment in which all members are evaluated, where they are not its own.
       progress: whether anything is printed.
       **settings: any setting of `RunConfig` or of the algorithm's config by its name.
     Returns:
@@ -132,9 +157,22 @@ def train(
         use_preset=arguments.boolean("preset", preset),
         started_from=str(arguments.path("start_from", start_from)) if start_from != "" else "",
         from_step=str(from_step),
+        variants=_variants_of(variants),
+        evaluation_parameters=None if eval_env is None else arguments.mapping("eval_env", eval_env),
         overrides=settings,
     )
     return run_experiment(experiment, Call(progress=arguments.boolean("progress", progress)))
+
+
+def _variants_of(variants: Any) -> list[Variant] | None:
+    """Return the variants of a population, each with the settings of a mapping by their labels.
+
+    Raises:
+      ShoalError: it is no such mapping.
+    """
+    if variants is None:
+        return None
+    return [Variant(x, arguments.mapping(x, y)) for x, y in arguments.mapping("variants", variants).items()]
 
 
 @reports_user_code
@@ -210,20 +248,6 @@ def checkpoints(run: str | Path) -> list[dict[str, Any]]:
             }
         )
     return rows
-
-
-def check_algorithm(algorithm: Any) -> None:
-    """Require that an algorithm is a name, a config or the class of a config.
-
-    Raises:
-      ShoalError: it is none of these.
-    """
-    is_config = dataclasses.is_dataclass(algorithm) and hasattr(algorithm, "algorithm")
-    if not isinstance(algorithm, str) and not is_config:
-        raise ShoalError(
-            f"algorithm={arguments.short_repr(algorithm)} is neither a name such as 'ppo' nor an algorithm's config: a "
-            "dataclass with a method `algorithm`."
-        )
 
 
 @reports_user_code

@@ -1,10 +1,13 @@
-"""Type checks of a caller's arguments; an error is one sentence with the name, the value and the remedy."""
+"""Reading and type checks of a caller's arguments; an error is one sentence with the name, the value and the remedy."""
 
+import ast
+import math
 import numbers
 import operator
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from shoal.errors import ShoalError, nearest
@@ -137,3 +140,31 @@ def short_repr(value: Any) -> str:
     """Format a value for a message: its representation in one line, cut where it is long."""
     text = " ".join(repr(value).split())
     return text if len(text) <= MAX_REPR_LENGTH else f"{text[: MAX_REPR_LENGTH - 3]}..."
+
+
+def literal(text: str) -> Any:
+    """Read a value from its text: a number, true, false, none, a list or tuple of such, or else the text itself."""
+    try:
+        return ast.literal_eval(_LiteralNames().visit(ast.parse(text.strip(), mode="eval")))
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return text
+
+
+class _LiteralNames(ast.NodeTransformer):
+    """Puts their values in place of the words that Python's literals lack; capital letters do not matter."""
+
+    VALUES = MappingProxyType(
+        {
+            "true": True,
+            "false": False,
+            "none": None,
+            "nan": math.nan,
+            "inf": math.inf,
+            "infinity": math.inf,
+        }
+    )
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        """The value of a word; any other name stays, which makes the whole a text."""
+        word = node.id.lower()
+        return ast.copy_location(ast.Constant(self.VALUES[word]), node) if word in self.VALUES else node

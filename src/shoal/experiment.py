@@ -8,12 +8,14 @@ environment, then the defaults of the classes.
 """
 
 import dataclasses
+import functools
 import json
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from shoal import arguments, envs, settings
@@ -21,7 +23,7 @@ from shoal.algos import catalogue
 from shoal.envs import describing, registry
 from shoal.envs.base import unwrapped
 from shoal.envs.checking.check_contract import require_contract
-from shoal.envs.describing import Description, from_json
+from shoal.envs.describing import Description, decode_parameters, from_json
 from shoal.envs.parameters import check_parameters
 from shoal.envs.registry import TRIAL
 from shoal.errors import ShoalError
@@ -30,8 +32,11 @@ from shoal.needs import check_needs
 from shoal.presets import preset
 from shoal.runtime import machine
 from shoal.runtime.config import RunConfig
+from shoal.runtime.halving import Halving
+from shoal.runtime.members import Members, Variant, members_of
 from shoal.types import Environment, spec_of
 from shoal.user_code import reports_user_code
+from shoal.variants import check_variants, named, number
 
 SCHEMA = 2  # of config.json; in 1, some settings had 0 or empty for "off" and "the same as the actor's"
 
@@ -52,15 +57,76 @@ class Experiment:
     unresolved_config: Any = (
         None  # the algorithm's, before what it implies was filled in; None is `config` itself
     )
+    variants: tuple[Variant, ...] = ()  # of the members; empty where they differ in their seeds only
+    evaluation_parameters: Mapping[str, Any] = dataclasses.field(
+        default_factory=dict
+    )  # of the environment of evaluations, where they are not the environment's own
+    halving: Halving | None = None  # when members stop early
+
+    @property
+    def members(self) -> Members:
+        """The members that are trained."""
+        return members_of(range(self.run.seed, self.run.seed + self.run.seeds), self.variants)
+
+    @functools.cached_property
+    def solo(self) -> tuple["Experiment", ...]:
+        """The experiment of each variant, as one that trains its members alone.
+
+        Raises:
+          ShoalError: a setting cannot work, or is not data; the sentence names the variant.
+        """
+        if not self.variants:
+            return (self,)
+        return tuple(_experiment_of(self, variant) for variant in self.variants)
+
+    @functools.cached_property
+    def evaluation_environment(self) -> Environment | None:
+        """The environment that all members are evaluated in; None if that is each one's own.
+
+        Raises:
+          ShoalError: it cannot be made, or its spaces are others.
+        """
+        if not self.evaluation_parameters and not any(variant.parameters() for variant in self.variants):
+            return None
+        environment = self.with_parameters(self.evaluation_parameters)
+        if (there := spec_of(environment)) != (here := spec_of(self.environment)):
+            name = next(name for name in here._fields if getattr(here, name) != getattr(there, name))
+            given = ", ".join(f"{name}={x}" for name, x in self.evaluation_parameters.items())
+            raise ShoalError(
+                f"eval_env={given} makes an environment with {name}={getattr(there, name)}, and that of the training "
+                f"has {getattr(here, name)}; give parameters that leave it."
+            )
+        return environment
+
+    def with_parameters(self, parameters: Mapping[str, Any]) -> Environment:
+        """Make the environment again with some other parameters.
+
+        Raises:
+          ShoalError: it cannot be made so.
+        """
+        if not parameters:
+            return self.environment
+        description = Description(self.environment_name, self.environment_parameters, self.environment_gaps)
+        return describing.rebuild(describing.description_to_json(description), parameters)[0]
 
     def validate(self) -> None:
         """Raises one sentence for the first setting that cannot work, before anything compiles."""
         self.run.validate()
         require_contract(self.environment, self.environment_name)
-        _check_discount(self.environment, self.config)
-        if hasattr(self.config, "validate"):  # an algorithm need not have one
-            num_envs = self.run.num_envs // max(self.run.env_groups, 1)
-            self.config.validate(spec_of(self.environment), num_envs, self.run.num_steps)
+        for experiment, name in zip(self.solo, self._variant_names(), strict=True):
+            with named(name):
+                _check_discount(experiment.environment, experiment.config)
+                if hasattr(experiment.config, "validate"):  # an algorithm need not have one
+                    num_envs = self.run.num_envs // max(self.run.env_groups, 1)
+                    spec = spec_of(experiment.environment)
+                    experiment.config.validate(spec, num_envs, self.run.num_steps)
+        if self.halving:
+            self.halving.check(self.run, len(self.variants))
+        if self.evaluation_environment is not None:
+            require_contract(self.evaluation_environment, self.environment_name)
+
+    def _variant_names(self) -> list[str]:
+        return [variant.label for variant in self.variants] or [""]
 
     def as_json(self) -> dict[str, Any]:
         """Return the content of `config.json`; `load` reads it back.
@@ -69,15 +135,30 @@ class Experiment:
         """
         config = self.config if self.unresolved_config is None else self.unresolved_config
         unresolved = [name for name, value in settings.flat(config).items() if value is None]
+        implied = settings.flat(self.config).keys() - settings.flat(config).keys()
+        further: dict[str, Any] = {}
+        if self.variants:
+            further["variants"] = [
+                {"label": x.label, "settings": {name: float(y) for name, y in x.settings.items()}}
+                for x in self.variants
+            ]
+        if self.evaluation_parameters:
+            further["eval_env"] = {
+                name: describing.to_json(x) for name, x in self.evaluation_parameters.items()
+            }
+        if self.halving:
+            further["halving"] = self.halving._asdict()
+        algorithm = {name: x for name, x in _json_fields(self.config).items() if name not in implied}
         return {
             "schema": SCHEMA,
             "environment": describing.description_to_json(
                 Description(self.environment_name, self.environment_parameters, self.environment_gaps)
             ),
-            "algorithm": {"name": self.algorithm, **_json_fields(self.config), **dict.fromkeys(unresolved)},
+            "algorithm": {"name": self.algorithm, **algorithm, **dict.fromkeys(unresolved)},
             "run": _json_fields(self.run),
             "from": self.started_from,
             "from_step": self.from_step,
+            **further,
         }
 
 
@@ -91,6 +172,9 @@ def decide(
     use_preset: bool = True,
     started_from: str = "",
     from_step: str = "",
+    variants: Sequence[Variant] | None = None,
+    evaluation_parameters: Mapping[str, Any] | None = None,
+    halving: Halving | None = None,
     overrides: Mapping[str, Any],
 ) -> Experiment:
     """Decide every setting of a run.
@@ -103,6 +187,9 @@ def decide(
       use_preset: whether the environment's preset is used, where there is one and no config file.
       started_from: a run whose parameters are inherited.
       from_step: the checkpoint of that run: its environment steps, "best" or "last"; empty for its last policies.
+      variants: what differs between the members beside their seeds; None takes the config file's, or none.
+      evaluation_parameters: of the environment of evaluations; None takes the config file's, or the environment's own.
+      halving: when members stop early; None takes the config file's, or never.
       overrides: settings of the run and of the algorithm by name, which have precedence over all others.
     Raises:
       ShoalError: an unknown name, with the nearest one; an override that has no effect with the other settings.
@@ -127,14 +214,61 @@ def decide(
     run_settings, algorithm_settings = split_settings(default_config, overrides)
     run = dataclasses.replace(default_run, **run_settings)
     config = settings.with_settings(default_config, **algorithm_settings)
-    _check_effects(overrides, environment, run, config)
+    if variants is None:
+        variants = [Variant(**x) for x in saved.get("variants", ())]
+    if evaluation_parameters is None:
+        evaluation_parameters = saved_evaluation_parameters(saved)
+    check_variants(variants, config, overrides)
+    varied = variants[0].of_algorithm() if variants else {}
+    _check_effects({**overrides, **varied}, environment, run, config)
     if from_step and not started_from:
         raise ShoalError(
             f"from_step={from_step!r} has no effect without a run to start from; give that too (from)."
         )
     return Experiment(
-        name, parameters, environment, algorithm, config, run, started_from, from_step, environment_gaps=gaps
+        name,
+        parameters,
+        environment,
+        algorithm,
+        config,
+        run,
+        started_from,
+        from_step,
+        environment_gaps=gaps,
+        variants=tuple(variants),
+        evaluation_parameters=dict(evaluation_parameters),
+        halving=halving or (Halving(**saved["halving"]) if saved.get("halving") else None),
     )
+
+
+def _experiment_of(experiment: Experiment, variant: Variant) -> Experiment:
+    """Return the experiment that trains the members of a variant alone."""
+    with named(variant.label):
+        is_resolved = experiment.unresolved_config is not None
+        unresolved = experiment.unresolved_config if is_resolved else experiment.config
+        values = {name: number(name, x) for name, x in variant.settings.items()}
+        own = settings.with_settings(unresolved, **Variant(variant.label, values).of_algorithm())
+        parameters = Variant(variant.label, values).parameters()
+        environment = experiment.with_parameters(parameters)
+        forms: list[Any] = [jax.tree.structure(x) for x in (environment, experiment.environment)]
+        if forms[0] != forms[1]:
+            raise ShoalError(
+                f"one of the parameters {', '.join(parameters)} of the environment is no number that is data, so that "
+                "it cannot differ between the members of one compiled program."
+            )
+        return dataclasses.replace(
+            experiment,
+            environment=environment,
+            environment_parameters={**experiment.environment_parameters, **parameters},
+            evaluation_parameters={
+                **{k: x for k, x in experiment.environment_parameters.items() if k in parameters},
+                **experiment.evaluation_parameters,
+            },
+            config=resolve(own) if is_resolved else own,
+            unresolved_config=own if is_resolved else None,
+            variants=(),
+            halving=None,
+        )
 
 
 def _check_discount(environment: Environment, config: Any) -> None:
@@ -285,12 +419,14 @@ def split_settings(config: Any, values: Mapping[str, Any]) -> tuple[dict[str, An
     run_settings, algorithm_settings = settings.settings_of(RunConfig()), settings.settings_of(config)
     known = algorithm_settings | run_settings
     for name, value in values.items():
+        if name not in known and (keyed := settings.find(config, name)):
+            known[name] = keyed
         if name not in known:
             raise settings.unknown_setting(name, value, config, known)
     cast = {name: cast_to_declared(from_json(value), known[name].declared) for name, value in values.items()}
     return (
         {name: value for name, value in cast.items() if name in run_settings},
-        {name: value for name, value in cast.items() if name in algorithm_settings},
+        {name: value for name, value in cast.items() if name not in run_settings},
     )
 
 
@@ -318,6 +454,12 @@ def read_config(path: str | Path) -> dict[str, Any]:
             "use the version that made it, or a newer one."
         )
     return saved
+
+
+def saved_evaluation_parameters(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters by which the environment of a run's evaluations is another one, from its `config.json`."""
+    parameters = saved.get("eval_env", {})
+    return decode_parameters(saved["environment"]["name"], parameters) if parameters else {}
 
 
 def load_function(setting: str, value: str | Callable) -> Callable:

@@ -67,12 +67,12 @@ class Interrupted(KeyboardInterrupt):
 
     Attributes:
       path: the run directory.
+      continued_by: what goes on with it; empty for `shoal resume`.
     """
 
-    def __init__(self, path: str | Path):
-        super().__init__(
-            f"interrupted; the run is saved, and `shoal resume {shlex.quote(str(path))}` continues it."
-        )
+    def __init__(self, path: str | Path, continued_by: str = ""):
+        continued_by = continued_by or f"`shoal resume {shlex.quote(str(path))}`"
+        super().__init__(f"interrupted; the run is saved, and {continued_by} continues it.")
         self.path = Path(path)
 
 

@@ -12,11 +12,14 @@ from shoal.envs.checking.check_contract import require_contract
 from shoal.envs.parameters import check_parameters
 from shoal.envs.registry import make
 from shoal.errors import ShoalError
+from shoal.runtime import members
 from shoal.runtime.acting import TrainedPolicy
 from shoal.runtime.disk import policy_files
 from shoal.runtime.disk.checkpoints import Checkpoints
 from shoal.runtime.disk.directory import RunDirectory
 from shoal.runtime.disk.records import Choice, choose_checkpoint
+from shoal.runtime.disk.sweep_files import resolve_run
+from shoal.runtime.members import Members, from_metadata
 from shoal.types import Clock, Environment, Learner, spec_of
 from shoal.user_code import reports_user_code
 
@@ -27,6 +30,7 @@ def load(
     which: str = "best",
     *,
     seed: int | None = None,
+    label: str | None = None,
     environment: Environment | None = None,
     checkpoint: int | str | Choice | None = None,
     parts: Sequence[str] = (),
@@ -34,9 +38,11 @@ def load(
     """Load a policy from a run directory.
 
     Args:
-      run: the directory.
+      run: the directory, or that of a sweep, whose best setting is taken.
       which: "best" (by evaluation score) or "last".
       seed: the seed whose policy is loaded; None uses the seed with the highest finite best score.
+      label: of the members among which it is chosen, in a run whose members differ in more than their seeds; None
+        chooses among all.
       environment: that the run was trained in, where it cannot be made by a name (a wrapper of your own).
       checkpoint: instead of `which`, the checkpoint whose current policy is loaded: its environment steps, "best" or
         "last", or a function that is given the records of all checkpoints by steps and returns the steps of one; a
@@ -47,21 +53,24 @@ def load(
       ShoalError: there is no such run, policy, checkpoint, part or seed, it is damaged, or no seed is given and no
         score is finite.
     """
-    directory = RunDirectory.open(arguments.path("run", run))
+    label = None if label is None else arguments.text("label", label)
+    run, label = resolve_run(arguments.path("run", run), label)
+    directory = RunDirectory.open(run)
     which, seed = check_which(which), None if seed is None else arguments.seed("seed", seed)
     if environment is not None:
         environment_of(environment, {})
     experiment = experiments.decide(environment, config_file=directory.path, overrides={})
-    return load_policy(read_policies(directory, which, checkpoint, experiment), seed, experiment, parts)
+    stored = read_policies(directory, which, checkpoint, experiment)
+    return load_policy(stored, chosen_member(stored, seed, label), experiment, parts)
 
 
 class StoredPolicies(NamedTuple):
-    """The policies of all seeds as they were saved."""
+    """The policies of all members as they were saved."""
 
     directory: RunDirectory
-    leaves: Mapping[str, Any]  # by name, each with a leading seed axis
-    seeds: list[int]
-    scores: Sequence[Any]  # of each seed; empty where they are unknown
+    leaves: Mapping[str, Any]  # by name, each with a leading member axis
+    members: Members
+    scores: Sequence[Any]  # of each member; empty where they are unknown
     checkpoint: int | None  # its steps; None for the best or the last policies
 
 
@@ -71,45 +80,47 @@ def read_policies(
     checkpoint: int | str | Choice | None,
     experiment: experiments.Experiment,
 ) -> StoredPolicies:
-    """Read the policies of all seeds, from `best/` or `last/` or from a checkpoint.
+    """Read the policies of all members, from `best/` or `last/` or from a checkpoint.
 
     Raises:
       ShoalError: there is no such policy or checkpoint, or it is damaged.
     """
     if checkpoint is None or checkpoint == "":
         leaves, metadata = directory.load_policy(which)
-        return StoredPolicies(directory, leaves, metadata["seeds"], (), None)
+        return StoredPolicies(directory, leaves, from_metadata(metadata), (), None)
     checkpoints = Checkpoints(directory.path)
     steps = choose_checkpoint(checkpoints, checkpoint)
     leaves, record = checkpoints.load(steps)
-    seeds = [experiment.run.seed + k for k in range(experiment.run.seeds)]
     scores = (record["evaluation"] or {}).get("score", ())
-    return StoredPolicies(directory, leaves, seeds, scores, steps)
+    return StoredPolicies(directory, leaves, experiment.members, scores, steps)
 
 
-def _best_seed(stored: StoredPolicies) -> int:
-    """Return the seed with the highest finite score.
+def chosen_member(stored: StoredPolicies, seed: int | None, label: str | None) -> int:
+    """Return the place of the member of a seed and a label; where these leave several, that of the best score.
 
     Raises:
-      ShoalError: there is none.
+      ShoalError: there is none, or no score is finite.
     """
+    places = members.chosen(stored.members, seed, label)
+    if len(places) == 1:
+        return places[0]
     if stored.checkpoint is None:
-        return policy_files.best_seed(stored.directory)
-    nothing_finite = (
-        f"the checkpoint at {stored.checkpoint} was not written at an evaluation with a finite score"
-    )
-    return policy_files.seed_with_best_score(stored.seeds, stored.scores, nothing_finite)
+        missing = f"no score of the run {str(stored.directory.path)!r} was ever finite"
+        scores = policy_files.best_scores(stored.directory)
+    else:
+        missing = (
+            f"the checkpoint at {stored.checkpoint} was not written at an evaluation with a finite score"
+        )
+        scores = list(stored.scores)
+    return policy_files.with_best_score(places, stored.members, scores, missing)
 
 
 def load_policy(
-    stored: StoredPolicies, seed: int | None, experiment: experiments.Experiment, parts: Sequence[str] = ()
+    stored: StoredPolicies, member: int, experiment: experiments.Experiment, parts: Sequence[str] = ()
 ) -> TrainedPolicy:
-    """Load a policy where the run's settings are known; see `load`."""
-    seed = _best_seed(stored) if seed is None else seed
-    if seed not in stored.seeds:
-        raise ShoalError(f"seed={seed} is not one of the run's: {', '.join(map(str, stored.seeds))}.")
-    spec, config = spec_of(experiment.environment), trees.as_arrays(experiments.resolve(experiment.config))
-    member = stored.seeds.index(seed)
+    """Load the policy of the member at a place, where the run's settings are known; see `load`."""
+    own = experiment.solo[member // experiment.run.seeds if experiment.variants else 0]
+    spec, config = spec_of(experiment.environment), trees.as_arrays(experiments.resolve(own.config))
 
     def init(config: Any) -> Learner:
         return config.algorithm(spec).init(jax.random.key(0), experiment.run.num_envs)
@@ -160,11 +171,15 @@ def training_experiment(directory: RunDirectory, parameters: Mapping[str, Any]) 
 
 
 def load_policies(
-    stored: StoredPolicies, seed: int | None, memory_lasts: str | None, experiment: experiments.Experiment
-) -> dict[int, TrainedPolicy]:
-    """Load the policies of a run by their seeds, or that of one seed."""
-    seeds = stored.seeds if seed is None else [seed]
-    policies = {k: load_policy(stored, k, experiment) for k in seeds}
+    stored: StoredPolicies,
+    seed: int | None,
+    memory_lasts: str | None,
+    experiment: experiments.Experiment,
+    label: str | None = None,
+) -> dict[int | str, TrainedPolicy]:
+    """Load the policies of a run by the keys of their members, or those of one seed, of one label, or of both."""
+    places = members.chosen(stored.members, seed, label)
+    policies = {stored.members[k].key: load_policy(stored, k, experiment) for k in places}
     if memory_lasts is None:
         return policies
     return {k: policy.with_memory_lasts(memory_lasts) for k, policy in policies.items()}

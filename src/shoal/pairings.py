@@ -39,7 +39,7 @@ class _Given(NamedTuple):
     """One side as the caller named it."""
 
     name: str
-    seeds: list[int]  # of the run's policies, or numbers
+    seeds: list[int | str]  # of the run's policies, or numbers
     players: list[Any]  # policies, or one RandomPlayer or ScriptedPlayer
     which: str = ""  # of the run's policies
     run: RunDirectory | None = None

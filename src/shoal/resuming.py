@@ -18,7 +18,7 @@ from shoal.runtime.disk.checkpoints import Checkpoints, Info
 from shoal.runtime.disk.directory import CONFIG, POLICIES, POLICY, SUMMARY, RunDirectory, parameters_sha256
 from shoal.runtime.disk.json_files import to_jsonable, write_json
 from shoal.runtime.disk.metrics_file import METRICS, Mark, find_damage
-from shoal.runtime.faults import NOWHERE
+from shoal.runtime.faults import NOWHERE, STOPPED
 from shoal.runtime.run import Run
 from shoal.runtime.trainer import History
 
@@ -29,6 +29,12 @@ CHANGEABLE = (
 )
 # Settings that name the place of a run, or how it uses the machine.
 NOT_COMPARED = ("run_dir", "devices", "members", "checkpoints")
+# What a population has beside the settings of a run, and how a sentence says that it differs.
+POPULATION = {
+    "variants": "it has other members",
+    "eval_env": "it is evaluated in another environment",
+    "halving": "it stops other members early",
+}
 _PLAIN = (bool, int, float, str, tuple)
 
 
@@ -44,7 +50,7 @@ def config_json(experiment: Experiment, asked: Experiment) -> dict[str, Any]:
       experiment: whose settings are all resolved for the machine.
       asked: the same before that.
     """
-    resolved, before = _as_json(experiment), _as_json(asked)
+    resolved, before = as_json(experiment), as_json(asked)
     differences = {
         part: {name: x for name, x in before[part].items() if x != resolved[part].get(name)}
         for part in ("algorithm", "run")
@@ -58,7 +64,7 @@ def check_same(path: Path, saved: Mapping[str, Any], asked: Experiment) -> None:
     Raises:
       ShoalError: it asks for another one; the sentence names the first setting that differs.
     """
-    now, defaults = _as_json(asked), defaults_of(asked)
+    now, defaults = as_json(asked), defaults_of(asked)
     for part in ("environment", "algorithm", "run"):
         before = {**defaults.get(part, {}), **saved[part], **saved.get("asked", {}).get(part, {})}
         for name in [*before, *(name for name in now[part] if name not in before)]:
@@ -67,6 +73,12 @@ def check_same(path: Path, saved: Mapping[str, Any], asked: Experiment) -> None:
                     f"run directory {str(path)!r} holds another run: {name}={before.get(name)!r} there, and "
                     f"{now[part].get(name)!r} was asked for; name a new directory, or go on with `shoal resume`."
                 )
+    for name, what in POPULATION.items():
+        if saved.get(name) != now.get(name):
+            raise ShoalError(
+                f"run directory {str(path)!r} holds another run: {what} than was asked for; name a new directory, or "
+                "go on with `shoal resume`."
+            )
 
 
 def is_finished(directory: RunDirectory, run: RunConfig) -> bool:
@@ -83,7 +95,7 @@ def changes(directory: RunDirectory, saved: Mapping[str, Any], experiment: Exper
     Raises:
       ShoalError: one of them cannot change; the sentence names it.
     """
-    now, changeable, defaults = _as_json(experiment), _changeable(experiment), defaults_of(experiment)
+    now, changeable, defaults = as_json(experiment), _changeable(experiment), defaults_of(experiment)
     changed = {}
     for part in ("algorithm", "run"):
         for name, new in now[part].items():
@@ -106,14 +118,17 @@ def identity_of(experiment: Experiment) -> dict[str, Any]:
     never change; their checksum is.
     """
     leaves = trees.named_leaves(trees.as_arrays(experiment.environment))
-    now = _as_json(experiment)
+    now = as_json(experiment)
     left_out = {*NOT_COMPARED, *_changeable(experiment)}
+    variants = {x["label"]: x["settings"] for x in now.get("variants", ())}
+    population = {name: now.get(name, {}) for name in POPULATION} | {"variants": variants}
     return {
         "environment": now["environment"] | {"sha256": parameters_sha256(jax.device_get(leaves))},
         **{
             part: {name: x for name, x in now[part].items() if name not in left_out}
             for part in ("algorithm", "run")
         },
+        **{name: x for name, x in population.items() if x},
     }
 
 
@@ -146,7 +161,7 @@ def save_changes(
     """Write the settings with which a run goes on into its `config.json`, and what changed into the history there."""
     saved = directory.load_config()
     history = [*saved.get("history", []), {"step": steps, "changes": dict(changes)}]
-    config = _as_json(experiment) | {"asked": saved.get("asked", {}), "history": history}
+    config = as_json(experiment) | {"asked": saved.get("asked", {}), "history": history}
     write_json(directory.path / CONFIG, config, not_finite=str)
 
 
@@ -215,7 +230,7 @@ class Restoration:
         except ShoalError as error:
             return str(error).rstrip("."), True
         self.steps = info.steps
-        self.frozen = [k for k, update in enumerate(self.leaves["fault"]) if update != NOWHERE]
+        self.frozen = [k for k, update in enumerate(self.leaves["fault"]) if update not in (NOWHERE, STOPPED)]
         return "", False
 
     def place(self, population: Run) -> Run:
@@ -300,6 +315,6 @@ def _first_difference(
     return ""
 
 
-def _as_json(experiment: Experiment) -> dict[str, Any]:
+def as_json(experiment: Experiment) -> dict[str, Any]:
     """Return the settings of an experiment as `config.json` holds them, after a round trip through JSON."""
     return json.loads(json.dumps(to_jsonable(experiment.as_json(), not_finite=str)))

@@ -57,6 +57,7 @@ class Setting:
       owner: the class of the struct that holds it.
       bounds: of its value, where its field declares any.
       choice: how its value chooses a struct, where it does.
+      is_keyed: whether it is one number of a field that holds several by their names (see `keyed`).
     """
 
     name: str
@@ -65,10 +66,13 @@ class Setting:
     owner: type
     bounds: trees.Bounds | None = None
     choice: Choice | None = None
+    is_keyed: bool = False
 
     @property
     def is_data(self) -> bool:
         """Whether the value is a leaf of the config's tree, so that a stack of configs may hold many of them."""
+        if self.is_keyed:
+            return True
         is_field_of_struct = trees.is_struct(self.owner) and self.choice is None
         return is_field_of_struct and self.name in trees.data_fields(self.owner)
 
@@ -81,6 +85,18 @@ class Setting:
 def chosen(default: Any, choose: Callable[[Any], Any], name_of: Callable[[Any], Any]) -> Any:
     """Declare a nested field whose struct is chosen by a setting of the field's name (see `Choice`)."""
     return dataclasses.field(default=default, metadata={"choice": Choice(choose, name_of)})
+
+
+def keyed(setting: str) -> Any:
+    """Declare a field of numbers by names, each of which is a setting `SETTING.NAME` of its own, and data.
+
+    The field's value is a dictionary; the default () has no numbers. What the names may be, only the use of the numbers
+    decides.
+
+    Args:
+      setting: what the names of the settings begin with.
+    """
+    return dataclasses.field(default=(), metadata={"keyed": setting})
 
 
 def hidden() -> Any:
@@ -135,6 +151,10 @@ def _walk(config: Any) -> Iterator[Setting]:
         name, value = field.name, getattr(config, field.name)
         if field.metadata.get("hidden"):
             continue
+        if setting := field.metadata.get("keyed"):
+            for key, number in dict(value or ()).items():
+                yield Setting(f"{setting}.{key}", number, float, cls, is_keyed=True)
+            continue
         if not is_nested(value):
             yield Setting(name, value, declared[name], cls, bounds.get(name), choices.get(name))
             continue
@@ -166,11 +186,22 @@ def with_settings(config: T, /, **values: Any) -> T:
       ShoalError: the config has no setting of a name, or a struct that is named cannot be had.
     """
     config = with_choices(config, values)
-    known = settings_of(config)
     for name, value in values.items():
-        if name not in known:
+        if find(config, name) is None:
             raise unknown_setting(name, value, config)
-    return _replaced(config, {name: x for name, x in values.items() if not known[name].choice})
+    known = settings_of(config)
+    return _replaced(config, {k: x for k, x in values.items() if not (k in known and known[k].choice)})
+
+
+def find(config: Any, name: str) -> Setting | None:
+    """Return the setting of a name, also one that a field of numbers by names may get; None if there is none."""
+    prefix, dot, key = name.partition(".")
+    if not dot:
+        return settings_of(config).get(name)
+    owner = next((type(x) for x in _structs(config) if prefix in _metadata(type(x), "keyed").values()), None)
+    if owner is None or not key.isidentifier():
+        return None
+    return Setting(name, flat(config).get(name), float, owner, is_keyed=True)
 
 
 def with_choices(config: T, values: Mapping[str, Any]) -> T:
@@ -194,6 +225,9 @@ def _replaced(config: Any, values: Mapping[str, Any]) -> Any:
             replaced = _replaced(value, values)
             if replaced is not value:
                 changes[field.name] = replaced
+        elif setting := field.metadata.get("keyed"):
+            own = {k.removeprefix(f"{setting}."): x for k, x in values.items() if k.startswith(f"{setting}.")}
+            changes |= {field.name: dict(value or ()) | own} if own else {}
         elif field.name in values and not field.metadata.get("hidden"):
             changes[field.name] = values[field.name]
     return dataclasses.replace(config, **changes) if changes else config

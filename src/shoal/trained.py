@@ -25,6 +25,7 @@ from shoal.runtime.acting import TrainedPolicy
 from shoal.runtime.disk.directory import RunDirectory
 from shoal.runtime.disk.records import Choice
 from shoal.runtime.disk.summary import score_statistics, statistics_by_episode
+from shoal.runtime.disk.sweep_files import resolve_run
 from shoal.runtime.evaluation import (
     continue_episodes,
     finished_results,
@@ -93,6 +94,7 @@ def evaluate_run(
     which: str = "best",
     checkpoint: int | str | Choice | None = None,
     run_seed: int | None = None,
+    label: str | None = None,
     episodes: int = 100,
     seed: int = 0,
     greedy: bool | None = None,
@@ -106,11 +108,12 @@ def evaluate_run(
     """Evaluate the policies of a run, of all its seeds or of one.
 
     Args:
-      run: the run's directory.
-      environment: the environment of the episodes; None uses the run's own.
+      run: the run's directory, or that of a sweep, whose best setting is taken.
+      environment: the environment of the episodes; None uses that of the run's evaluations.
       which: "best" or "last".
       checkpoint: as in `load`.
       run_seed: the seed whose policy is evaluated; None evaluates all.
+      label: of the members whose policies are evaluated; None evaluates all.
       episodes: of each seed.
       seed: of the episodes, the same ones for each policy.
       greedy: whether the policies take their mode or sample; None does as the run's evaluations did.
@@ -136,7 +139,11 @@ def evaluate_run(
     plot, render = (
         x if x == "" else arguments.path(name, x) for name, x in (("plot", plot), ("render", render))
     )
-    directory = RunDirectory.open(arguments.path("run", run))
+    run, label = resolve_run(arguments.path("run", run), label)
+    directory = RunDirectory.open(run)
+    if environment is None:
+        own = experiments.saved_evaluation_parameters(experiments.read_config(directory.path))
+        parameters = {**own, **parameters}
     experiment = experiments.decide(
         environment, environment_parameters=parameters, config_file=directory.path, overrides={}
     )
@@ -144,7 +151,7 @@ def evaluate_run(
     greedy = experiment.run.eval_mode != "sampled" if greedy is None else greedy
     trained_in = training_experiment(directory, parameters)
     stored = read_policies(directory, check_which(which), checkpoint, trained_in)
-    policies = load_policies(stored, run_seed, memory_lasts, trained_in)
+    policies = load_policies(stored, run_seed, memory_lasts, trained_in, label)
     if render:
         _check_episode_memory(
             "render_episodes", render_episodes, experiment.environment, next(iter(policies.values()))
@@ -235,7 +242,7 @@ def _draw_episodes(
 
 
 def _evaluate_each(
-    policies: Mapping[int, TrainedPolicy], *, episodes: int, greedy: bool, **settings: Any
+    policies: Mapping[int | str, TrainedPolicy], *, episodes: int, greedy: bool, **settings: Any
 ) -> dict[str, Any]:
     """Build the result of `evaluate_run` for the policies of a run's seeds."""
     metrics = {
@@ -269,7 +276,7 @@ def _check_pictures(
 
 
 def _plot_trials(
-    path: Path, results: dict[str, Any], policies: Mapping[int, TrainedPolicy], **settings: Any
+    path: Path, results: dict[str, Any], policies: Mapping[int | str, TrainedPolicy], **settings: Any
 ) -> None:
     """Plot the return by the index of an episode in its trial, with the policies' memory and without."""
     has_memory = results["memory"] == "trial"
@@ -283,8 +290,8 @@ def _plot_trials(
 
 
 def _draw_best(
-    policies: Mapping[int, TrainedPolicy],
-    metrics: Mapping[int, Mapping[str, float]],
+    policies: Mapping[int | str, TrainedPolicy],
+    metrics: Mapping[int | str, Mapping[str, float]],
     path: str | Path,
     environment: Environment,
     tell: Callable[[str], None],

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from shoal.algos import catalogue
 from shoal.errors import SavingError, ShoalError
 from shoal.experiment import Experiment
 from shoal.loading import load
+from shoal.placement import check_memory, devices_of, place
 from shoal.resuming import Finished, Restoration
 from shoal.runtime import finetuning, groups, limits, machine, population, team, trainer
 from shoal.runtime.acting import TrainedPolicy
@@ -26,7 +27,8 @@ from shoal.runtime.disk.checkpoints import Checkpoints
 from shoal.runtime.disk.directory import SUMMARY, RunDirectory
 from shoal.runtime.disk.lock import Lock
 from shoal.runtime.disk.metrics_file import NOTHING, Mark
-from shoal.runtime.disk.summary import build_summary, chosen_score, machine_facts
+from shoal.runtime.disk.summary import build_summary, chosen_score, machine_facts, variant_scores
+from shoal.runtime.faults import STOPPED
 from shoal.runtime.run import Run, Settings
 from shoal.runtime.show import reports
 from shoal.types import Environment, Learner
@@ -40,8 +42,8 @@ class TrainedRun:
     Attributes:
       path: its directory.
       summary: the content of `summary.json`.
-      learner: the trained learner, every leaf with a leading seed axis.
-      evaluations: (environment steps, metrics) of each evaluation; a metric is an array, one number per seed.
+      learner: the trained learner, every leaf with a leading member axis.
+      evaluations: (environment steps, metrics) of each evaluation; a metric is an array, one number per member.
       environment: the environment that it was trained in.
       finished: what `resume` goes on from if the run has no checkpoints; else None.
     """
@@ -53,9 +55,9 @@ class TrainedRun:
     environment: Environment
     finished: Finished | None = dataclasses.field(default=None, repr=False)
 
-    def policy(self, which: str = "best", seed: int | None = None) -> TrainedPolicy:
-        """Load the policy of a seed, as `shoal.load` does."""
-        return load(self.path, which, seed=seed, environment=self.environment)
+    def policy(self, which: str = "best", seed: int | None = None, label: str | None = None) -> TrainedPolicy:
+        """Load the policy of a member, as `shoal.load` does."""
+        return load(self.path, which, seed=seed, label=label, environment=self.environment)
 
 
 class Call(NamedTuple):
@@ -66,6 +68,7 @@ class Call(NamedTuple):
     own_process: bool = (
         False  # whether the process does nothing else: the backend may be set up for this run alone
     )
+    listener: trainer.Listener | None = None  # is told of each log point and evaluation too
 
     def note(self, text: str) -> None:
         """Write a line to standard error, if anything is printed."""
@@ -173,8 +176,8 @@ def prepare(experiment: Experiment, call: Call, *, resumes: bool = False) -> Pre
       call: how the run was called for.
       resumes: whether the devices are as many as there are, if they are fewer than the run had.
     """
-    run = experiment.run
-    if call.own_process and machine.is_worth_one_thread(run.devices, run.seeds, run.num_envs, run.num_steps):
+    run, count = experiment.run, len(experiment.members)
+    if call.own_process and machine.is_worth_one_thread(run.devices, count, run.num_envs, run.num_steps):
         machine.prepare(one_thread=True)
     if resumes and run.devices > (available := len(devices_of(0))):
         call.note(f"devices={run.devices} of the run are more than there are; it goes on with {available}.")
@@ -183,32 +186,37 @@ def prepare(experiment: Experiment, call: Call, *, resumes: bool = False) -> Pre
     devices, experiment = place(dataclasses.replace(experiment, run=run))
     experiment.validate()
     run = experiment.run
+    first = experiment.solo[0]  # the settings on whose values a program depends are the same for all members
     team.team_return_of(experiment.environment)
     score = run.score if is_metric_name(run.score) else experiments.load_function("score", run.score)
     eval_metrics = experiments.load_function("eval_metrics", run.eval_metrics) if run.eval_metrics else None
     settings = trainer.settings_of(run, run.env_groups, score, eval_metrics)
-    layout = population.lay_out(devices, run.seeds, run.env_groups, run.members)
+    layout = population.lay_out(devices, count, run.env_groups, run.members)
     check_memory(experiment, settings, layout)
     if not catalogue.is_builtin(experiment.algorithm):
-        trainer.check_algorithm(experiment.environment, experiment.config, settings)
+        trainer.check_algorithm(first.environment, first.config, settings)
         if settings.groups > 1:
-            groups.check_reduced(experiment.environment, experiment.config, settings, experiment.algorithm)
+            groups.check_reduced(first.environment, first.config, settings, experiment.algorithm)
     if score != "return_mean" or eval_metrics:
-        trainer.check_score(experiment.environment, experiment.config, settings)
+        trainer.check_score(first.environment, first.config, settings)
     return Prepared(asked, experiment, settings, layout, resuming.identity_of(experiment))
 
 
 def compile_prepared(prepared: Prepared, **further: Any) -> trainer.CompiledRun:
     """Compile a run; `further` are arguments of `trainer.compile_run`."""
-    experiment, run = prepared.experiment, prepared.experiment.run
+    experiment, members = prepared.experiment, prepared.experiment.members
+    elsewhere = experiment.evaluation_environment
     with limits.report_out_of_memory():
         return trainer.compile_run(
-            trainer.seed_keys(run),
-            trainer.stack_members(experiment.environment, run.seeds),
-            trainer.stack_members(experiment.config, run.seeds),
-            run.total_updates,
+            trainer.member_keys(members),
+            trainer.stack_variants([x.environment for x in experiment.solo], len(members)),
+            trainer.stack_variants([x.config for x in experiment.solo], len(members)),
+            experiment.run.total_updates,
             prepared.settings,
             prepared.layout,
+            evaluation_environments=()
+            if elsewhere is None
+            else trainer.stack_members(elsewhere, len(members)),
             **further,
         )
 
@@ -320,18 +328,28 @@ def _run_to_end(
         show=call.progress,
         mark=location.mark,
         evaluations=history.evaluations,
+        members=experiment.members,
+        listener=call.listener,
     ) as reporter:
         record = functools.partial(
             records.to_record,
             identity=prepared.identity,
             machine=machine_facts(prepared.layout.devices),
         )
-        with _supervised(directory, run, reporter, stop, record, compiled_run, location.lock) as supervisor:
+        with _supervised(
+            directory, run, reporter, stop, record, compiled_run, location.lock, experiment.members
+        ) as supervisor:
             try:
                 with limits.report_out_of_memory():
                     absolute = trainer.compile_absolute(compiled_run, 10 * run.eval_episodes)
                     trained = trainer.train_population(
-                        compiled_run, run, reporter, history=history, supervisor=supervisor
+                        compiled_run,
+                        run,
+                        reporter,
+                        history=history,
+                        supervisor=supervisor,
+                        halving=experiment.halving,
+                        members=experiment.members,
                     )
             except interruption.Interrupted:
                 raise
@@ -358,9 +376,9 @@ def _supervised(*arguments: Any) -> Iterator[Supervisor]:
 
 def _finished_run(directory: RunDirectory, experiment: Experiment) -> TrainedRun:
     """Read a run that has reached its end; what it learned is as it was saved, and `learner.local` is ()."""
-    prepared = place(experiment)[1]
-    settings = trainer.settings_of(prepared.run, 1, "return_mean", None)
-    template = trainer.member_shapes(experiment.environment, prepared.config, settings).learner
+    first = place(experiment)[1].solo[0]
+    settings = trainer.settings_of(first.run, 1, "return_mean", None)
+    template = trainer.member_shapes(first.environment, first.config, settings).learner
     leaves, _ = directory.load_policy("last")
     saved = finetuning.learner_leaves(leaves, str(directory.path))
     learner = Learner(trees.with_named_leaves(template.shared, saved), ())
@@ -397,14 +415,13 @@ def _save_results(
         except ShoalError as error:
             failures.append(str(error))
 
-    seeds = [run.seed + k for k in range(run.seeds)]
     supervisor.begins("saving")
-    try_to(policy_files.save_best, directory, trained.population, seeds)
-    try_to(policy_files.save_last, directory, trained.population, seeds)
+    try_to(policy_files.save_best, directory, trained.population, experiment.members)
+    try_to(policy_files.save_last, directory, trained.population, experiment.members)
     try_to(supervisor.finish, trained.population, history)
     trained = trainer.with_absolute_metric(trained, absolute, history, supervisor)
     supervisor.begins("saving")
-    summary = summarise(experiment, trained, call.import_seconds)
+    summary = summarise(experiment, trained, call.import_seconds, history.frozen)
     try_to(directory.save_summary, summary)
     try_to(reporter.draw_learning_curve, summary)
     try_to(reporter.metrics.write)
@@ -421,58 +438,6 @@ def _save_results(
         others = f" (and {len(failures) - 1} more of the run's files)" if len(failures) > 1 else ""
         raise SavingError(f"{failures[0].rstrip('.')}{others}.", trained_run)
     return trained_run
-
-
-def check_memory(experiment: Experiment, settings: Settings, layout: population.Layout) -> None:
-    """Require that the least memory of a run is not more than its process may use.
-
-    Raises:
-      ShoalError: it is more; the sentence names the size that needs the most, and the nearest that fits.
-    """
-    run = experiment.run
-    sizes = limits.Sizes(
-        run.seeds, run.num_envs, run.num_steps, run.eval_episodes, settings.pool_size or limits.NO_POOL
-    )
-    limits.check_run(
-        lambda config: trainer.member_shapes(experiment.environment, experiments.resolve(config), settings),
-        experiment.config if experiment.unresolved_config is None else experiment.unresolved_config,
-        sizes,
-        layout,
-    )
-
-
-def place(experiment: Experiment) -> tuple[list[jax.Device], Experiment]:
-    """Decide the settings that depend on the machine: devices, groups of environments, the algorithm's choices.
-
-    Raises:
-      ShoalError: more devices are requested than exist.
-    """
-    run = experiment.run
-    devices = devices_of(run.devices)
-    env_groups = run.env_groups
-    if env_groups == 0:
-        env_groups = machine.default_groups(len(devices), run.seeds, run.num_envs, run.num_steps)
-    run = dataclasses.replace(run, devices=len(devices), env_groups=env_groups)
-    config = experiments.resolve(experiment.config)
-    return devices, dataclasses.replace(
-        experiment, run=run, config=config, unresolved_config=experiment.config
-    )
-
-
-def devices_of(requested: int) -> list[jax.Device]:
-    """Return the requested number of devices, all of them for 0.
-
-    Raises:
-      ShoalError: fewer exist.
-    """
-    requested = arguments.whole_number("devices", requested, 0)
-    machine.prepare(min(requested, machine.max_devices()))
-    available = jax.devices()
-    if requested > len(available):
-        raise ShoalError(
-            f"devices={requested} is more than there are: {len(available)} ({available[0].platform})."
-        )
-    return available[: requested or len(available)]
 
 
 def is_metric_name(score: str | Callable) -> bool:
@@ -494,19 +459,38 @@ def inherit_from(experiment: Experiment, settings: Settings) -> Callable[[Run], 
         leaves = policy_files.learner_leaves(leaves)
     else:
         leaves, _ = directory.load_policy("last")
-    member = trainer.member_shapes(experiment.environment, experiment.config, settings)
+    first = experiment.solo[0]
+    member = trainer.member_shapes(first.environment, first.config, settings)
     finetuning.check_inherit(member, leaves, experiment.algorithm, source)
-    return lambda population: finetuning.inherit(population, leaves, source)
+    return lambda population: finetuning.inherit(population, leaves, source, experiment.run.seeds)
+
+
+def _stopped_after(experiment: Experiment, population: Run) -> dict[str, int]:
+    """Return the environment steps of each member of the settings that were stopped early, by label."""
+    is_stopped = np.asarray(population.fault) == STOPPED
+    steps = np.asarray(population.updates) * experiment.run.steps_per_update
+    rows = zip(experiment.members, is_stopped, steps, strict=True)
+    return {member.label: int(x) for member, stopped, x in rows if stopped}
 
 
 def summarise(
-    experiment: Experiment, trained: trainer.TrainedPopulation, import_seconds: float
+    experiment: Experiment,
+    trained: trainer.TrainedPopulation,
+    import_seconds: float,
+    failed: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """Build the summary of a finished run."""
-    run, seconds = experiment.run, trained.seconds
+    """Build the summary of a finished run.
+
+    Args:
+      experiment: that was run.
+      trained: the population.
+      import_seconds: the duration of the imports.
+      failed: the members that were not trained to the end, since a number was not finite.
+    """
+    run, seconds, members = experiment.run, trained.seconds, experiment.members
     steps = run.total_updates * run.steps_per_update
     best = jax.device_get(trained.population.best.policy)
-    environment, further = experiment.environment, {}
+    environment, further = experiment.environment, dict[str, Any]()
     if environment.num_agents > 1:
         further["agents"] = {
             "count": environment.num_agents,
@@ -515,16 +499,21 @@ def summarise(
         }
     if run.score != "return_mean":
         further["score"] = chosen_score(run.score, trained.final, trained.absolute)
+    final, absolute = trained.final["return_mean"].tolist(), trained.absolute["return_mean"].tolist()
+    if experiment.variants:
+        further["members"] = variant_scores(members, final, absolute, failed)
+    if experiment.halving:
+        further["stopped_after"] = _stopped_after(experiment, trained.population)
     return build_summary(
         environment=experiment.environment_name,
         algorithm=experiment.algorithm,
-        seeds=[run.seed + k for k in range(run.seeds)],
+        seeds=[member.seed for member in members],
         steps_per_seed=steps,
-        final=trained.final["return_mean"].tolist(),
-        absolute=trained.absolute["return_mean"].tolist(),
-        steps_per_second=steps * run.seeds / seconds.train,
+        final=final,
+        absolute=absolute,
+        steps_per_second=float(np.sum(trained.population.updates)) * run.steps_per_update / seconds.train,
         seconds={"import": import_seconds, **seconds._asdict()},
-        parameters=[trees.named_leaves(population.take_member(best, k)) for k in range(run.seeds)],
+        parameters=[trees.named_leaves(population.take_member(best, k)) for k in range(len(members))],
         evaluation={
             "mode": run.eval_mode,
             "episodes": 10 * run.eval_episodes,

@@ -88,6 +88,7 @@ def parameter(
     below: float | None = None,
     longest: int | None = None,
     static: bool = False,
+    in_reward: bool = False,
 ) -> Any:
     """Declare a field of a struct with the bounds of its value.
 
@@ -104,8 +105,11 @@ def parameter(
       below: the value must be less than this.
       longest: a tuple may have at most so many numbers.
       static: whether the field is part of the tree's structure although its type would make it data.
+      in_reward: whether the value is a part of an environment's rewards, so that returns of environments that differ in
+        it cannot be compared.
     """
     metadata = {"bounds": Bounds(low, high, above, below, longest), "static": static}
+    metadata |= {"in_reward": True} if in_reward else {}
     if isinstance(
         default, np.ndarray
     ):  # which a dataclass refuses as a default, since it could be written to

@@ -8,7 +8,7 @@ import pytest
 
 from shoal import api, cli
 from shoal.algos.catalogue import algorithms, config_class
-from shoal.cli import check, checkpoints, envs, eval, grid, help, resume, rollout, train
+from shoal.cli import check, checkpoints, envs, eval, grid, help, resume, rollout, sweep, train, tune
 from shoal.runtime.config import RunConfig
 from shoal.settings import groups_of, settings_of
 
@@ -18,6 +18,8 @@ FLAGS = [
     *(
         train.Choices,
         resume.Choices,
+        sweep.Choices,
+        tune.Choices,
         checkpoints.Settings,
         eval.Settings,
         rollout.Settings,
@@ -140,5 +142,5 @@ def test_each_help_text_is_a_sentence(settings):
 
 def test_every_command_is_among_those_whose_texts_are_read():
     assert set(cli.COMMANDS) == {
-        *("train", "resume", "checkpoints", "eval", "rollout", "check", "grid", "envs")
+        *("train", "resume", "checkpoints", "eval", "sweep", "tune", "rollout", "check", "grid", "envs")
     }

@@ -54,7 +54,7 @@ def test_parameters_and_normalisers_are_taken_over_and_nothing_else(source, seed
     finetuning.check_inherit(shapes(chosen), leaves_of(source), "ppo", "somewhere")
     fresh, compiled = populate(ENV, chosen, seeds)
     before = values(fresh)
-    new = finetuning.inherit(fresh, leaves_of(source), "somewhere")
+    new = finetuning.inherit(fresh, leaves_of(source), "somewhere", len(seeds))
     assert jax.tree.structure(new) == jax.tree.structure(fresh)
     assert float(source.learner.shared.learning_rate_scale[0]) != 1.0
     assert (new.learner.shared.kl_coef == 7.0).all()
@@ -155,7 +155,7 @@ def test_inherit_is_of_one_member_and_each_has_its_own_config():
     rates = dataclasses.replace(population.config, step_size=jnp.asarray([0.1, 0.2]))
     population = dataclasses.replace(population, config=rates)
     leaves = leaves_of(populate(ENV, BanditConfig(spread=3.0), (7,))[0])
-    new = finetuning.inherit(population, leaves, "x")
+    new = finetuning.inherit(population, leaves, "x", 1)
     for k in range(2):
         np.testing.assert_array_equal(new.learner.shared.actions[k], leaves["learner/actions"][0])
     np.testing.assert_array_equal(new.config.step_size, rates.step_size)

@@ -14,6 +14,7 @@ from shoal.envs.probes import ActionReward
 from shoal.runtime import population as populations
 from shoal.runtime import trainer
 from shoal.runtime.config import RunConfig
+from shoal.runtime.members import members_of
 from shoal.runtime.run import Run
 from shoal.types import Mean
 
@@ -57,7 +58,7 @@ def train_population(env, run=RUN, initialise=lambda population: population, gro
     layout = populations.lay_out(jax.devices()[:groups], run.seeds, groups)
     recorder = Recorder()
     compiled_run = trainer.compile_run(
-        trainer.seed_keys(run),
+        trainer.member_keys(members_of(range(run.seed, run.seed + run.seeds))),
         trainer.stack_members(env, run.seeds),
         trainer.stack_members(BanditConfig(), run.seeds),
         run.total_updates,
@@ -136,9 +137,9 @@ def test_a_population_may_begin_from_elsewhere():
 
 
 def test_keys_depend_on_their_seed_alone():
-    two, three = RunConfig(seeds=2, seed=4), RunConfig(seeds=3, seed=3)
-    assert_equal(trainer.seed_keys(two), trainer.seed_keys(three)[1:])
-    assert_equal(trainer.seed_keys(two)[0], jax.random.key(4))
+    two, three = (trainer.member_keys(members_of(seeds)) for seeds in ((4, 5), (3, 4, 5)))
+    assert_equal(two, three[1:])
+    assert_equal(two[0], jax.random.key(4))
 
 
 def test_numbers_are_stacked_and_cast():
@@ -168,6 +169,6 @@ def test_settings_are_the_runs():
 
 def test_the_keys_of_all_seeds_are_those_of_each():
     for first in (0, 7, 2**31 - 2, 2**32 - 4):
-        keys = trainer.seed_keys(RunConfig(seed=first, seeds=4))
+        keys = trainer.member_keys(members_of(range(first, first + 4)))
         for k in range(4):
             np.testing.assert_array_equal(*map(jax.random.key_data, (keys[k], jax.random.key(first + k))))

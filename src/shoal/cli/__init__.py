@@ -21,6 +21,8 @@ COMMANDS = {
     "resume": ("RUN", "go on with a run from its newest checkpoint"),
     "checkpoints": ("RUN", "list the checkpoints of a run, and verify them"),
     "eval": ("RUN", "evaluate the policies of a run"),
+    "sweep": ("ENV", "train many settings at once, and rank them"),
+    "tune": ("ENV", "train settings that Optuna proposes, batch by batch"),
     "rollout": ("ENV", "step many environments by random actions or a policy"),
     "check": ("ENV", "look for mistakes in an environment"),
     "grid": ("COMMAND", "draw rulesets for grid worlds, or show them"),
@@ -28,7 +30,7 @@ COMMANDS = {
 }
 
 # Commands that save when they are interrupted; the others end as Python does.
-SAVING_COMMANDS = ("train", "resume")
+SAVING_COMMANDS = ("train", "resume", "sweep", "tune")
 
 HELP = """usage: shoal COMMAND ...
 

@@ -11,7 +11,8 @@ from shoal.needs import Needs, Table
 
 COMMAND = "shoal eval RUN"
 DESCRIPTION = (
-    "Evaluates the policies of a run directory on whole episodes, each in an environment of its own."
+    "Evaluates the policies of a run directory, or of the best setting of a sweep, on whole episodes, each in an "
+    "environment of its own."
 )
 
 
@@ -24,7 +25,7 @@ class Settings:
         "sampled": (Needs("mode", ("run", "sampled")),),
         "which": (Needs("checkpoint", ("",)),),
         "role": (Needs("against", other_than=("",), such_as="random"),),
-        **dict.fromkeys(("seed", "memory", "render", "plot"), (Needs("against", ("",)),)),
+        **dict.fromkeys(("seed", "label", "memory", "render", "plot"), (Needs("against", ("",)),)),
     }
 
     env: tuple[str, ...] = ()
@@ -37,6 +38,8 @@ class Settings:
     """Evaluates the policies of this checkpoint instead: its environment steps, best or last."""
     seed: int = -1
     """Evaluates the policy of this seed; -1 evaluates those of all seeds of the run."""
+    label: str = ""
+    """Evaluates the policies of this label only, in a run or a sweep of several settings."""
     mode: Literal["run", "greedy", "sampled"] = "run"
     """Takes the policies' mode (greedy) or samples actions (sampled); run does as the evaluations of the run did."""
     memory: Literal["run", "trial", "episode"] = "run"
@@ -79,6 +82,7 @@ def main(arguments: Sequence[str]) -> int:
             which=settings.which,
             checkpoint=settings.checkpoint or None,
             run_seed=None if settings.seed < 0 else settings.seed,
+            label=settings.label or None,
             episodes=settings.episodes,
             seed=settings.episode_seed,
             greedy=None if mode == "run" else mode == "greedy",
@@ -122,19 +126,20 @@ def as_json(results: dict[str, Any]) -> str:
 
 def table(results: dict[str, Any]) -> str:
     """Format a line for each seed, and the interquartile mean."""
+    width = max(6, *(len(str(member)) + 2 for member in results["metrics"]))
     lines = [
         f"{results['environment']}, {results['which']} policies, {results['mode']}, "
         f"{results['episodes']} episodes each",
-        f"{'seed':>6}{'return':>11}{'std':>10}{'min':>11}{'max':>11}{'length':>10}{'terminated':>12}{'truncated':>11}",
+        f"{'seed':>{width}}{'return':>11}{'std':>10}{'min':>11}{'max':>11}{'length':>10}{'terminated':>12}{'truncated':>11}",
     ]
     for seed, x in results["metrics"].items():
         lines.append(
-            f"{seed:>6}{x['return_mean']:>11.2f}{x['return_std']:>10.2f}{x['return_min']:>11.2f}"
+            f"{seed:>{width}}{x['return_mean']:>11.2f}{x['return_std']:>10.2f}{x['return_min']:>11.2f}"
             f"{x['return_max']:>11.2f}{x['length_mean']:>10.1f}{x['terminated']:>12.0%}{x['truncated']:>11.0%}"
         )
     if len(results["metrics"]) > 1:
         low, high = results["interval"]
-        lines.append(f"   IQM{results['iqm']:>11.2f}   [{low:.2f}, {high:.2f}]")
+        lines.append(f"{'IQM':>{width}}{results['iqm']:>11.2f}   [{low:.2f}, {high:.2f}]")
     lines += agent_lines(results)
     return "\n".join([*lines, *trial_lines(results["by_episode"]), *rendered_lines(results)])
 

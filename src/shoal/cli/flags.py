@@ -1,20 +1,18 @@
 """Parsing of command lines: the fields of dataclasses are the flags, their docstrings the help."""
 
-import ast
 import contextlib
 import dataclasses
 import io
-import math
 import re
 import typing
 from collections.abc import Iterator, Sequence
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from shoal import settings
+from shoal.arguments import literal
 from shoal.cli import help as pages
 from shoal.errors import ShoalError, nearest
 from shoal.needs import check_needs
@@ -210,9 +208,23 @@ def parse_environment(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
         if separator and parameters.setdefault(name.replace("-", "_"), word) is not word:
             first = parameters[name.replace("-", "_")]
             raise ShoalError(f"the parameter {name} is given twice, {first} and {word}; give it once.")
-    return "".join(positional), {
-        name: _parse_literal(word.partition("=")[2]) for name, word in parameters.items()
-    }
+    return "".join(positional), {name: literal(word.partition("=")[2]) for name, word in parameters.items()}
+
+
+def join_repeated(arguments: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Join the values of flags that may be given several times: `--grid A --grid B` becomes `--grid A B`."""
+    values: dict[str, list[str]] = {}
+    rest: list[str] = []
+    current: list[str] = rest
+    for word in arguments:
+        flag, separator, value = word.partition("=")
+        if flag.replace("_", "-") in names:
+            current = values.setdefault(flag.replace("_", "-"), [])
+            current += [value] if separator else []
+        else:
+            current = rest if word.startswith("-") else current
+            current.append(word)
+    return [*rest, *(word for flag, found in values.items() for word in (flag, *found))]
 
 
 def require(what: str, example: str, value: str) -> str:
@@ -224,34 +236,6 @@ def require(what: str, example: str, value: str) -> str:
     if not value:
         raise ShoalError(f"no {what} was named; give one, such as {example}.")
     return value
-
-
-def _parse_literal(text: str) -> Any:
-    """A parameter's value: a number, true, false, none, a list or tuple of such, or else text."""
-    try:
-        return ast.literal_eval(_LiteralNames().visit(ast.parse(text.strip(), mode="eval")))
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return text
-
-
-class _LiteralNames(ast.NodeTransformer):
-    """Puts their values in place of the words that Python's literals lack; capital letters do not matter."""
-
-    VALUES = MappingProxyType(
-        {
-            "true": True,
-            "false": False,
-            "none": None,
-            "nan": math.nan,
-            "inf": math.inf,
-            "infinity": math.inf,
-        }
-    )
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        """The value of a word; any other name stays, which makes the whole a text."""
-        word = node.id.lower()
-        return ast.copy_location(ast.Constant(self.VALUES[word]), node) if word in self.VALUES else node
 
 
 def _error_sentence(panel: str) -> str:

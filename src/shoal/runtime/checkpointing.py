@@ -20,13 +20,14 @@ from shoal.runtime.disk.directory import RunDirectory
 from shoal.runtime.disk.lock import Lock
 from shoal.runtime.faults import NOWHERE
 from shoal.runtime.loop import locate_fault
+from shoal.runtime.members import Members
 from shoal.runtime.run import Run
 from shoal.runtime.show.reports import Reporter
 from shoal.runtime.trainer import CompiledRun, History, compiler_options
 from shoal.types import PyTree
 
 # The parts of a Run that are not saved: the directory's config makes them again, or they are empty between evaluations.
-NOT_SAVED = ("environment", "config", "total_updates", "evaluation")
+NOT_SAVED = ("environment", "config", "total_updates", "evaluation", "evaluation_environment")
 FIRST_PAUSE = (
     2.0  # seconds before the first is written: imports for that would delay the first updates and their row
 )
@@ -118,6 +119,7 @@ class Supervisor:
       record: (history, end of the rows) -> the record of a checkpoint.
       compiled_run: the programs that train the run.
       lock: of the directory.
+      members: of the population.
       clock: the time in seconds; given by tests.
     """
 
@@ -130,9 +132,11 @@ class Supervisor:
         record: Callable[..., dict[str, Any]],
         compiled_run: CompiledRun,
         lock: Lock,
+        members: Members,
         clock: Callable[[], float] = time.monotonic,
     ):
         self.directory, self.run, self.reporter, self.stop = directory, run, reporter, stop
+        self.members = members
         self.checkpoints = Checkpoints(directory.path)
         self._record, self._compiled_run, self._lock, self._clock = record, compiled_run, lock, clock
         self._writer = Writer(self.checkpoints) if run.checkpoints else None
@@ -164,7 +168,7 @@ class Supervisor:
 
     def note_fault(self, member: int, sentence: str) -> None:
         """Show a sentence about a member on the terminal."""
-        self.reporter.progress.note(f"seed {self.run.seed + member}: {sentence}")
+        self.reporter.progress.note(f"{self.members[member].name}: {sentence}")
 
     def between_pieces(self, population: Run, history: History) -> None:
         """Write a checkpoint if one is due, and end the run if a signal asks for it.
@@ -207,14 +211,15 @@ class Supervisor:
     def handle_faults(self, population: Run, history: History, members: Sequence[int]) -> Run:
         """End the run, or put members back to their last checkpoint, where they stay.
 
-        The update at fault is made again from the last checkpoint, to say what was not finite, and where.
+        The update at fault is made again from the last checkpoint, to say what was not finite, and where; but not to
+        put back members of several settings, some of which are expected to fail: that would train all of them again.
 
         Raises:
-          ShoalError: with `on_nan="stop"`; names the seed, the update, the environment, and the first quantity.
+          ShoalError: with `on_nan="stop"`; names the member, the update, the environment, and the first quantity.
         """
         faults = np.asarray(population.fault).copy()
         member = min(members, key=lambda k: (faults[k], k))
-        where = f"seed {self.run.seed + member}"
+        where = self.members[member].name
         when = f"update {faults[member]} ({faults[member] * self.run.steps_per_update:,} environment steps)"
         if self._writer is None:
             raise ShoalError(
@@ -223,8 +228,10 @@ class Supervisor:
         self._write_first()
         self._writer.wait()
         leaves = self._leaves_before(int(faults[list(members)].min()))
-        copied = jax.tree.map(_copy_on_device, population)
-        found = _locate(self._compiled_run, restored(copied, leaves), int(faults[member]), member)
+        found = _Fault("a number")
+        if self.run.on_nan == "stop" or not self.members[member].label:
+            copied = jax.tree.map(_copy_on_device, population)
+            found = _locate(self._compiled_run, restored(copied, leaves), int(faults[member]), member)
         sentence = f"{where}: {found.name} was not finite in {when}"
         sentence += f", since {found.explanation}" if found.explanation else ""
         if self.run.on_nan == "stop":

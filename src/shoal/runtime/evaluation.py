@@ -18,9 +18,17 @@ from shoal.envs import summaries
 from shoal.errors import ShoalError, nearest
 from shoal.imports import import_name
 from shoal.runtime import team
-from shoal.runtime.faults import FirstFaults, keep_first_faults, no_faults
+from shoal.runtime.faults import STOPPED, FirstFaults, keep_first_faults, no_faults
 from shoal.runtime.metrics import checked_numbers
-from shoal.runtime.run import Best, Run, Settings, Stream, policy_of, stream_key
+from shoal.runtime.run import (
+    Best,
+    Run,
+    Settings,
+    Stream,
+    evaluation_environment_of,
+    policy_of,
+    stream_key,
+)
 from shoal.types import Algorithm, Array, Environment, Memory, Policy, State, TimeStep, for_actor, spec_of
 
 
@@ -248,10 +256,11 @@ class Subject(NamedTuple):
 
 def begin_evaluation(run: Run, subject: Subject) -> tuple[EvaluationState, ...]:
     """Start the episodes of each mode of an evaluation."""
-    algorithm = run.config.algorithm(spec_of(run.environment))
+    environment = evaluation_environment_of(run)
+    algorithm = run.config.algorithm(spec_of(environment))
     key = subject.key(run)
     return tuple(
-        start_episodes(run.environment, algorithm, jax.random.fold_in(key, int(greedy)), subject.episodes)
+        start_episodes(environment, algorithm, jax.random.fold_in(key, int(greedy)), subject.episodes)
         for greedy in MODES[run.settings.eval_mode]
     )
 
@@ -263,25 +272,27 @@ def continue_evaluation(
 
     Returns:
       the run, whose best policy is replaced at the end of an evaluation of the current policy that is better; and
-      the metrics, which are valid at the end, and whether it is reached.
+      the metrics, which are valid at the end, and whether it is reached. A run that was stopped early makes no step.
     """
-    settings = run.settings
-    algorithm = run.config.algorithm(spec_of(run.environment))
-    policy, is_done = subject.policy(run), jnp.bool_(True)
+    settings, environment = run.settings, evaluation_environment_of(run)
+    algorithm = run.config.algorithm(spec_of(environment))
+    policy, is_stopped, is_done = subject.policy(run), run.fault == STOPPED, jnp.bool_(True)
     evaluations = []
     for greedy, running in zip(MODES[settings.eval_mode], run.evaluation, strict=True):
-        until = jnp.minimum(running.step + num_steps, settings.eval_max_steps)
-        evaluation = continue_episodes(run.environment, algorithm, policy, running, until, greedy)
-        is_done &= ~is_running(evaluation, settings.eval_max_steps)
+        until = jnp.where(
+            is_stopped, running.step, jnp.minimum(running.step + num_steps, settings.eval_max_steps)
+        )
+        evaluation = continue_episodes(environment, algorithm, policy, running, until, greedy)
+        is_done &= is_stopped | ~is_running(evaluation, settings.eval_max_steps)
         evaluations.append(evaluation)
-    results = [finished_results(run.environment, evaluation) for evaluation in evaluations]
+    results = [finished_results(environment, evaluation) for evaluation in evaluations]
     metrics = metrics_of_modes(results, settings)
     run = dataclasses.replace(run, evaluation=tuple(evaluations))
     if subject.best:
         return run, (metrics, is_done)
     score = jnp.asarray(score_of(settings.score, metrics), jnp.float32)
     candidate = Best(policy, score, run.updates)
-    best = trees.where(is_done & is_better(score, run.best.score), candidate, run.best)
+    best = trees.where(is_done & ~is_stopped & is_better(score, run.best.score), candidate, run.best)
     return dataclasses.replace(run, best=best), ({**metrics, "score": score}, is_done)
 
 

@@ -52,15 +52,17 @@ def check_inherit(member: Run, leaves: SavedLeaves, algorithm: str, source: str)
             )
 
 
-def inherit(population: Run, leaves: SavedLeaves, source: str) -> Run:
+def inherit(population: Run, leaves: SavedLeaves, source: str, seeds: int) -> Run:
     """Start each member from what a member of another run has learned.
 
-    Member k starts from the k-th member of the other run; where that has fewer, its members are used again
-    from the first on. The best policy so far becomes the inherited one. The leaves must have been checked
-    (`check_inherit`).
+    The member of the k-th of `seeds` seeds starts from the k-th member of the other run; where that has fewer, its
+    members are used again from the first on. The best policy so far becomes the inherited one. The leaves must have
+    been checked (`check_inherit`).
     """
     members = population.updates.shape[0]
-    saved = {name: x[np.arange(members) % len(x)] for name, x in learner_leaves(leaves, source).items()}
+    saved = {
+        name: x[np.arange(members) % seeds % len(x)] for name, x in learner_leaves(leaves, source).items()
+    }
     learner, policy = jax.vmap(_inherit_with_policy)(population, saved)
     best = population.best._replace(policy=policy)
 

@@ -86,6 +86,7 @@ class Run:
     metrics: Any  # sums since the last log point; () before `loop.start_training` fills them in
     fault: jax.Array  # the number of the update in which something was not finite; -1 for none
     evaluation: Any  # the episodes of a running evaluation; () between evaluations
+    evaluation_environment: Any  # of evaluations, where it is another; () for the environment itself
     settings: Settings = trees.static()
 
 
@@ -124,6 +125,7 @@ def start(
         metrics=(),
         fault=jnp.full((), NOWHERE, jnp.int32),
         evaluation=(),
+        evaluation_environment=(),
         settings=settings,
     )
     return jax.tree.map(jnp.asarray, run)
@@ -166,6 +168,11 @@ def policy_of(run: Run) -> Policy:
     return run.config.algorithm(spec_of(run.environment)).policy(run.learner, clock_of(run))
 
 
+def evaluation_environment_of(run: Run) -> Environment:
+    """Return the environment in which a run's policies are evaluated, which is the same for all members."""
+    return run.environment if isinstance(run.evaluation_environment, tuple) else run.evaluation_environment
+
+
 def placement(settings: Settings, local: Any, shared: Any) -> Run:
     """Return a prefix of a Run that marks each part as local to a group or shared by all."""
     return Run(
@@ -183,5 +190,6 @@ def placement(settings: Settings, local: Any, shared: Any) -> Run:
         metrics=shared,
         fault=shared,
         evaluation=shared,
+        evaluation_environment=shared,
         settings=settings,
     )

@@ -16,19 +16,17 @@ from shoal.envs.base import can_explain_faults
 from shoal.errors import ShoalError
 from shoal.runtime import population as populations
 from shoal.runtime.config import RunConfig
-from shoal.runtime.evaluation import (
-    Subject,
-    begin_evaluation,
-    continue_evaluation,
-    evaluate,
-)
-from shoal.runtime.faults import NOWHERE, explanation
+from shoal.runtime.dealing import Dealer
+from shoal.runtime.evaluation import Subject, begin_evaluation, continue_evaluation, evaluate
+from shoal.runtime.faults import NOWHERE, STOPPED, explanation
+from shoal.runtime.halving import Halving, stop_others
 from shoal.runtime.loop import start_training, train, update_once
+from shoal.runtime.members import Members
 from shoal.runtime.pieces import Pacer
-from shoal.runtime.run import Run, Settings, start
+from shoal.runtime.run import Run, Settings, evaluation_environment_of, start
 from shoal.types import Environment, Mean
 
-Numbers = dict[str, np.ndarray]  # one number per seed
+Numbers = dict[str, np.ndarray]  # one number per member
 
 
 class Listener(Protocol):
@@ -63,7 +61,7 @@ class EvaluationPrograms(NamedTuple):
 class CompiledRun(NamedTuple):
     """A population before its next update, and the programs that train and evaluate it."""
 
-    population: Run  # every leaf with a leading seed axis
+    population: Run  # every leaf with a leading member axis
     train: Callable  # (population, number of updates, whether an interval begins) -> (population, metrics)
     evaluation: EvaluationPrograms
     shapes: Run  # of the population
@@ -159,7 +157,7 @@ class Unsupervised:
 class TrainedPopulation(NamedTuple):
     """A population after training."""
 
-    population: Run  # every leaf with a leading seed axis
+    population: Run  # every leaf with a leading member axis
     evaluations: list[tuple[int, Numbers]]  # (updates, metrics)
     seconds: Seconds
     absolute: Numbers  # of the best policies, evaluated again; empty before `with_absolute_metric`
@@ -190,6 +188,7 @@ def compile_run(
     check: Callable[[Run], None] = accept_any,
     initialise: Callable[[Run], Run] = unchanged,
     restore: Callable[[Run], Run] | None = None,
+    evaluation_environments: Any = (),
 ) -> CompiledRun:
     """Make a population, and the programs that train and evaluate it; all are compiled in parallel.
 
@@ -206,12 +205,15 @@ def compile_run(
       initialise: changes the population before training (to start from given parameters).
       restore: is given the population's shapes, with arrays for its environments, configs and total, and returns the
         population (from a checkpoint); `initialise` is not called then.
+      evaluation_environments: those that the members are evaluated in, in the form of `environments`; () for their own.
     """
     start_time = time.perf_counter()
     arguments = (keys, environments, configs, jnp.full(len(keys), total_updates, jnp.int32))
     start_program = populations.start_program(start_training, settings, layout)
     train_program = populations.run_program(train, settings, layout)
     shapes = populations.population_shapes(start_program, arguments, settings, layout)
+    elsewhere = populations.placed_by_members(jax.eval_shape(lambda: evaluation_environments), layout)
+    shapes = dataclasses.replace(shapes, evaluation_environment=elsewhere)
     check(shapes)
     options = compiler_options(layout)
     with ThreadPoolExecutor() as pool:  # the longest first
@@ -221,21 +223,51 @@ def compile_run(
         compiled_evaluation = pool.submit(compile_evaluation, shapes, subject, layout)
         if restore is None:
             start_compiled = start_program.lower(arguments).compile(options)
-            population = initialise(jax.block_until_ready(start_compiled(arguments)))
+            population = jax.block_until_ready(start_compiled(arguments))
+            placed = _place(evaluation_environments, shapes.evaluation_environment)
+            population = initialise(dataclasses.replace(population, evaluation_environment=placed))
         else:
-            population = restore(_with_arguments(shapes, *arguments[1:]))
+            population = restore(_with_arguments(shapes, *arguments[1:], evaluation_environments))
         programs = compiled_train.result(), compiled_evaluation.result()
     return CompiledRun(population, *programs, shapes, settings, layout, time.perf_counter() - start_time)
 
 
-def _with_arguments(shapes: Run, environments: Environment, configs: Any, total_updates: jax.Array) -> Run:
+def memory_of_training(
+    keys: jax.Array, environments: Environment, configs: Any, settings: Settings, layout: populations.Layout
+) -> Any:
+    """Compile the program that trains a population, and return what the compiler says of its memory.
+
+    Nothing is allocated; the arguments are those of `compile_run`.
+    """
+    arguments = (keys, environments, configs, jnp.ones(len(keys), jnp.int32))
+    start_program = populations.start_program(start_training, settings, layout)
+    shapes = populations.population_shapes(start_program, arguments, settings, layout)
+    program = populations.run_program(train, settings, layout)
+    compiled = program.lower(shapes, jnp.int32(1), jnp.bool_(True)).compile(compiler_options(layout))
+    return compiled.memory_analysis()
+
+
+def _with_arguments(
+    shapes: Run,
+    environments: Environment,
+    configs: Any,
+    total_updates: jax.Array,
+    evaluation_environments: Any,
+) -> Run:
     """Put what a run is made of into its shapes, as arrays in their places."""
-    parts = {"environment": environments, "config": configs, "total_updates": total_updates}
-    placed = {
-        name: jax.tree.map(lambda x, shape: jax.device_put(x, shape.sharding), part, getattr(shapes, name))
-        for name, part in parts.items()
+    parts = {
+        "environment": environments,
+        "config": configs,
+        "total_updates": total_updates,
+        "evaluation_environment": evaluation_environments,
     }
+    placed = {name: _place(part, getattr(shapes, name)) for name, part in parts.items()}
     return dataclasses.replace(shapes, **placed)
+
+
+def _place(tree: Any, shapes: Any) -> Any:
+    """Put arrays where the shapes say."""
+    return jax.tree.map(lambda x, shape: jax.device_put(x, shape.sharding), tree, shapes)
 
 
 def compile_evaluation(shapes: Run, subject: Subject, layout: populations.Layout) -> EvaluationPrograms:
@@ -312,15 +344,28 @@ def member_shapes(environment: Environment, config: Any, settings: Settings) -> 
     return jax.eval_shape(start_member, trees.as_arrays(environment), trees.as_arrays(config))
 
 
-def seed_keys(run: RunConfig) -> jax.Array:
-    """Make one key per seed, which depends on nothing but that seed."""
-    seeds = np.uint32(run.seed) + np.arange(run.seeds, dtype=np.uint32)
-    return jax.vmap(jax.random.key)(jnp.asarray(seeds))
+def member_keys(members: Members) -> jax.Array:
+    """Make one key per member, which depends on nothing but its seed."""
+    return jax.vmap(jax.random.key)(jnp.asarray(np.array([member.seed for member in members], np.uint32)))
 
 
 def stack_members(tree: Any, members: int) -> Any:
     """Convert the numbers of a struct to arrays with a leading axis of equal members."""
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (members, *x.shape)), trees.as_arrays(tree))
+
+
+def stack_variants(variants: Sequence[Any], members: int) -> Any:
+    """Convert the numbers of several structs of one form to arrays with a leading axis of members.
+
+    Args:
+      variants: the structs, each of which is shared by equally many members that follow each other.
+      members: the number of all members.
+    """
+    if len(variants) == 1:
+        return stack_members(variants[0], members)
+    each = members // len(variants)
+    arrays = [jax.device_get(trees.as_arrays(variant)) for variant in variants]
+    return jax.tree.map(lambda *xs: jnp.asarray(np.repeat(np.stack(xs), each, axis=0)), *arrays)
 
 
 def train_population(
@@ -330,6 +375,8 @@ def train_population(
     *,
     history: History | None = None,
     supervisor: Supervisor | None = None,
+    halving: Halving | None = None,
+    members: Members = (),
 ) -> TrainedPopulation:
     """Train a population until its budget is spent.
 
@@ -339,11 +386,16 @@ def train_population(
       listener: receives each log point and evaluation.
       history: of the run so far; None for a new one.
       supervisor: acts between two pieces of training; None for nobody.
+      halving: when members stop early; None for never.
+      members: of the population, where some stop early.
     """
     history = History() if history is None else history
     supervisor = Unsupervised() if supervisor is None else supervisor
     history.spend(compile=compiled_run.seconds)
-    log_points, evaluation_points = run.log_points(), set(run.evaluation_points())
+    rungs = halving.rungs(run) if halving else []
+    evaluation_points = {*run.evaluation_points(), *rungs}
+    log_points = sorted({*run.log_points(), *rungs})
+    train_program = _program_of(compiled_run, halving)
     population, pacer, evaluation_pacer = compiled_run.population, Pacer(), Pacer(first=64)
     while True:
         if history.updates in log_points and history.logged < history.updates:
@@ -355,6 +407,8 @@ def train_population(
             if metrics is not None:
                 history.evaluations.append((history.updates, metrics))
                 listener.on_evaluation(history.updates, metrics)
+                if halving and history.updates in rungs:
+                    population = stop_others(population, metrics, members, halving)
         supervisor.between_pieces(population, history)
         if history.updates >= run.total_updates:
             return TrainedPopulation(population, history.evaluations, history.seconds, {})
@@ -362,19 +416,28 @@ def train_population(
         further_stop = supervisor.next_stop(history.updates)
         size = pacer.size(min(stop, further_stop or stop) - history.updates)
         supervisor.begins("training")
-        population = _train_piece(compiled_run, population, size, history, pacer)
-        if members := _new_faults(population, history):
-            population = supervisor.handle_faults(population, history, members)
-            history.frozen += members
+        population = _train_piece(train_program, population, size, history, pacer)
+        if faulty := _new_faults(population, history):
+            population = supervisor.handle_faults(population, history, faulty)
+            history.frozen += faulty
+
+
+def _program_of(compiled_run: CompiledRun, halving: Halving | None) -> Callable[..., Run]:
+    """Return the function that trains a population; where members stop early, one that trains the others alone."""
+    if halving is None:
+        return lambda *arguments: compiled_run.train(*arguments)[0]
+    options = compiler_options(compiled_run.layout)
+    dealer = Dealer(compiled_run.train, compiled_run.shapes, compiled_run.layout, halving.factor, options)
+    return dealer.train
 
 
 def _train_piece(
-    compiled_run: CompiledRun, population: Run, size: int, history: History, pacer: Pacer
+    train_program: Callable[..., Run], population: Run, size: int, history: History, pacer: Pacer
 ) -> Run:
     """Make some updates, and wait for them."""
     start_time = time.perf_counter()
     begins_interval = jnp.bool_(history.logged == history.updates)
-    population, _ = compiled_run.train(population, jnp.int32(size), begins_interval)
+    population = train_program(population, jnp.int32(size), begins_interval)
     jax.block_until_ready(population)
     seconds = time.perf_counter() - start_time
     pacer.measure(size, seconds)
@@ -386,12 +449,13 @@ def _train_piece(
 def _new_faults(population: Run, history: History) -> list[int]:
     """List the members that made an update in which something was not finite, and are not frozen yet."""
     faults = np.asarray(population.fault)
-    return [k for k in range(len(faults)) if faults[k] != NOWHERE and k not in history.frozen]
+    return [k for k in range(len(faults)) if faults[k] not in (NOWHERE, STOPPED) and k not in history.frozen]
 
 
 def _report_training(population: Run, run: RunConfig, history: History, listener: Listener) -> None:
     """Give the listener the metrics since the last log point."""
-    steps = (history.updates - history.logged) * run.steps_per_update * run.seeds
+    members = int(np.sum(np.asarray(population.fault) == NOWHERE))  # that train
+    steps = (history.updates - history.logged) * run.steps_per_update * members
     seconds = history.seconds.train - history.logged_seconds
     history.logged, history.logged_seconds = history.updates, history.seconds.train
     numbers = mean_metrics(population.metrics)
@@ -420,7 +484,10 @@ def _evaluate_in_pieces(
     if can_explain_faults(population.environment):
         _note_faults(population, history, supervisor)
     population = dataclasses.replace(population, evaluation=())
+    is_stopped = np.asarray(population.fault) == STOPPED
     numbers = {name: np.asarray(x) for name, x in jax.device_get(metrics).items()}
+    if is_stopped.any():
+        numbers = {name: np.where(is_stopped, np.float32(np.nan), x) for name, x in numbers.items()}
     history.spend(evaluate=time.perf_counter() - start_time)
     return population, numbers if is_done else None
 
@@ -428,7 +495,7 @@ def _evaluate_in_pieces(
 def _note_faults(population: Run, history: History, supervisor: Supervisor) -> None:
     """Note why numbers of an evaluation are not finite, where the environment explains that."""
     for member in range(len(population.fault)):
-        environment = populations.take_member(population.environment, member)
+        environment = populations.take_member(evaluation_environment_of(population), member)
         for evaluation in population.evaluation:
             faults = populations.take_member(evaluation.faults, member)
             if reason := explanation(environment, faults):
@@ -489,6 +556,6 @@ def with_absolute_metric(
 
 
 def mean_metrics(metrics: Mapping[str, Mean]) -> Numbers:
-    """Compute the metrics of a chunk as numbers, one per seed; NaN where nothing was counted."""
+    """Compute the metrics of a chunk as numbers, one per member; NaN where nothing was counted."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return {name: mean.total / mean.weight for name, mean in jax.device_get(dict(metrics)).items()}

@@ -13,6 +13,7 @@ from shoal.algos.ppo import PPOConfig
 from shoal.errors import ShoalError
 from shoal.runtime.disk import policy_files
 from shoal.runtime.disk.directory import RunDirectory
+from shoal.runtime.members import members_of
 from shoal.settings import with_settings
 from shoal.types import Clock, spec_of
 
@@ -37,8 +38,8 @@ def trained():
 @pytest.fixture(scope="module")
 def saved(trained, tmp_path_factory):
     directory = RunDirectory.create(tmp_path_factory.mktemp("saving") / "run", "CartPole-v1", "ppo", {})
-    policy_files.save_best(directory, trained, list(SEEDS))
-    policy_files.save_last(directory, trained, list(SEEDS))
+    policy_files.save_best(directory, trained, members_of(SEEDS))
+    policy_files.save_last(directory, trained, members_of(SEEDS))
     return directory
 
 
@@ -98,7 +99,10 @@ def test_the_best_seed_has_the_highest_finite_score(tmp_path, scores, seed):
     """Null is how a score that is not finite was once written."""
     directory = RunDirectory.create(tmp_path / "run", "x", "y", {})
     directory.save_policy("best", {}, {"seeds": [3, 4, 5], "scores": scores})
-    assert policy_files.best_seed(directory) == seed
+    found = policy_files.with_best_score(
+        range(3), members_of((3, 4, 5)), policy_files.best_scores(directory), "no score"
+    )
+    assert found + 3 == seed
 
 
 def test_without_a_finite_score_there_is_no_best_seed(tmp_path):
@@ -106,7 +110,8 @@ def test_without_a_finite_score_there_is_no_best_seed(tmp_path):
     for scores in ([None, math.nan], [math.inf, -math.inf]):
         directory.save_policy("best", {}, {"seeds": [3, 4], "scores": scores})
         with pytest.raises(ShoalError, match=r"no seed is the best; name one: seed=3, 4\.$"):
-            policy_files.best_seed(directory)
+            stored = policy_files.best_scores(directory)
+            policy_files.with_best_score(range(2), members_of((3, 4)), stored, "no score")
 
 
 def test_a_key_stays_a_key_of_its_own_kind():
@@ -131,8 +136,8 @@ def test_the_bytes_that_are_going_to_be_saved_are_known(trained, saved):
 
 def test_a_damaged_policy_is_found_out(trained, tmp_path):
     directory = RunDirectory.create(tmp_path / "run", "CartPole-v1", "ppo", {})
-    policy_files.save_best(directory, trained, list(SEEDS))
-    policy_files.save_last(directory, trained, list(SEEDS))
+    policy_files.save_best(directory, trained, members_of(SEEDS))
+    policy_files.save_last(directory, trained, members_of(SEEDS))
     chunks = [
         path for path in (directory.path / "best").rglob("*") if path.is_file() and "d" in path.parts[-2:]
     ]

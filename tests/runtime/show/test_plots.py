@@ -11,7 +11,7 @@ from matplotlib.image import imread
 from scipy import stats
 
 from shoal.errors import ShoalError
-from shoal.runtime.show import plots
+from shoal.runtime.show import figures, plots
 
 STEPS = np.arange(5) * 128_000
 RETURNS = np.random.default_rng(0).normal(size=(5, 8)) + np.arange(5)[:, None] * 10
@@ -71,15 +71,13 @@ def test_a_picture_is_written(tmp_path, points, seeds):
     image = imread(path)
     assert image.shape[:2] == (630, 1050)
     assert any(
-        to_hex(pixel) == plots.COLOUR for pixel in np.unique(image.reshape(-1, image.shape[-1]), axis=0)
+        to_hex(pixel) == figures.COLOUR for pixel in np.unique(image.reshape(-1, image.shape[-1]), axis=0)
     )
 
 
 def test_episodes_of_a_trial_by_their_index(tmp_path, monkeypatch):
     shown = {}
-    monkeypatch.setattr(
-        plots, "_save", lambda figure, axes, title, path: shown.update(axes=axes, title=title)
-    )
+    monkeypatch.setattr(figures, "save", lambda figure, path: shown.update(axes=figure.axes[0]))
     curves = {"memory of the trial": RETURNS, "cleared with each episode": RETURNS[:, :1] - 5}
     plots.plot_by_episode(tmp_path / "trial.png", curves, "held-out rulesets")
     monkeypatch.undo()
@@ -91,7 +89,7 @@ def test_episodes_of_a_trial_by_their_index(tmp_path, monkeypatch):
     assert len(axes.collections) == 1  # one seed has no band
     plots.plot_by_episode(tmp_path / "trial.png", curves, "held-out rulesets")
     pixels = np.unique(imread(tmp_path / "trial.png").reshape(-1, 4), axis=0)
-    assert {plots.COLOURS[0], plots.COLOURS[1]} <= {to_hex(pixel) for pixel in pixels}
+    assert {figures.COLOURS[0], figures.COLOURS[1]} <= {to_hex(pixel) for pixel in pixels}
 
 
 def test_an_unwritable_path_is_one_sentence(tmp_path):
@@ -112,5 +110,5 @@ print("matplotlib.pyplot" in sys.modules)
 
 
 def test_ticks_are_short():
-    ticks = [plots._format_steps(x, 0) for x in (0, 500, 25_000, 1_500_000, 2e9)]
+    ticks = [figures.format_steps(x, 0) for x in (0, 500, 25_000, 1_500_000, 2e9)]
     assert ticks == ["0", "500", "25k", "1.5M", "2B"]

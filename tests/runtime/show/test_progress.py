@@ -36,7 +36,7 @@ def clock_of(*seconds):
 
 def test_plain_lines():
     stream = io.StringIO()
-    with Progress(4000, "CartPole-v1", seeds=3, stream=stream, clock=clock_of(100, 110, 130)) as progress:
+    with Progress(4000, "CartPole-v1", members=3, stream=stream, clock=clock_of(100, 110, 130)) as progress:
         progress.update(0, return_mean=21.07)
         progress.note("evaluated")
         progress.update(1000, 412_345, return_mean=187.31, loss=float("nan"))

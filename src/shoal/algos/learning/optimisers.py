@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from shoal import hardware, trees
+from shoal import hardware, settings, trees
 from shoal.errors import ShoalError, nearest
 from shoal.needs import Needs, Table
 from shoal.trees import parameter
@@ -47,6 +47,9 @@ class OptimizerConfig:
     """Takes this optimiser, by its name in Optax."""
     optimizer_args: tuple[str, ...] = ("eps=1e-5",)
     """Passes further arguments to the optimiser, each as name=value."""
+    optimizer_numbers: Any = settings.keyed("optimizer_args")
+    """Passes these arguments to the optimiser instead of those of optimizer_args; they are data, so that they may
+    differ between the members of a population."""
     separate_updates: bool = False
     """Gives the critic an optimiser and a gradient clip of its own; any critic_ setting switches it on."""
     critic_learning_rate: float | None = parameter(None, above=0.0)
@@ -57,19 +60,22 @@ class OptimizerConfig:
     """Takes this optimiser for the critic; None takes the actor's, arguments included."""
     critic_optimizer_args: tuple[str, ...] | None = None
     """Passes further arguments to critic_optimizer, each as name=value; None passes none."""
+    critic_optimizer_numbers: Any = settings.keyed("critic_optimizer_args")
+    """As optimizer_numbers, for the critic's optimiser; () takes the actor's where that is the critic's too."""
 
     def with_critic_defaults(self) -> "OptimizerConfig":
         """Give each setting of the critic that is None the value of the actor's."""
-        own_arguments: tuple[str, ...] = () if self.critic_optimizer is not None else self.optimizer_args
+        is_own = self.critic_optimizer is not None
+        own_arguments: tuple[str, ...] = () if is_own else self.optimizer_args
+        numbers = self.critic_optimizer_numbers or (() if is_own else self.optimizer_numbers)
         actor_values: dict[str, Any] = {
             "critic_learning_rate": self.learning_rate,
             "critic_max_grad_norm": self.max_grad_norm,
             "critic_optimizer": self.optimizer,
             "critic_optimizer_args": own_arguments,
         }
-        return dataclasses.replace(
-            self, **{k: x for k, x in actor_values.items() if getattr(self, k) is None}
-        )
+        changes = {k: x for k, x in actor_values.items() if getattr(self, k) is None}
+        return dataclasses.replace(self, **changes, critic_optimizer_numbers=numbers)
 
     def pairs(self) -> list[tuple[Any, Any]]:
         """Return the critic's value of each setting, which may be None, and the actor's."""
@@ -82,8 +88,9 @@ class OptimizerConfig:
         Raises:
           ShoalError: an optimiser does not exist, or does not take its arguments.
         """
-        optimizer_named(self.optimizer, self.optimizer_args, 0.1)
-        optimizer_named(self.critic_optimizer or "", self.critic_optimizer_args or (), 0.1)
+        critic_args = self.critic_optimizer_args or ()
+        optimizer_named(self.optimizer, self.optimizer_args, 0.1, self.optimizer_numbers)
+        optimizer_named(self.critic_optimizer or "", critic_args, 0.1, self.critic_optimizer_numbers)
 
 
 def schedule_factor(schedule: str, progress: Array) -> Array:
@@ -125,10 +132,15 @@ def parse_arguments(texts: tuple[str, ...]) -> dict[str, Any]:
 
 
 def optimizer_named(
-    name: str, texts: tuple[str, ...], learning_rate: Array | float
+    name: str, texts: tuple[str, ...], learning_rate: Array | float, numbers: Any = ()
 ) -> optax.GradientTransformation:
     """Make an optimiser of Optax by its name.
 
+    Args:
+      name: of the optimiser.
+      texts: its further arguments, each as name=value.
+      learning_rate: perhaps traced.
+      numbers: arguments by their names that replace those of `texts`, perhaps traced.
     Raises:
       ShoalError: Optax has no optimiser of that name, or it does not take these arguments.
     """
@@ -136,9 +148,10 @@ def optimizer_named(
     if name.startswith("_") or not callable(constructor):
         raise ShoalError(f"optimizer={name!r} is not an optimiser of optax{nearest(name, optax.__all__)}.")
     try:
-        optimizer = constructor(learning_rate, **parse_arguments(texts))
+        optimizer = constructor(learning_rate, **parse_arguments(texts) | dict(numbers))
     except TypeError as error:
-        raise ShoalError(f"optimizer={name!r} does not take optimizer_args={texts}: {error}.") from error
+        given = (*texts, *(f"{argument}={x}" for argument, x in dict(numbers).items()))
+        raise ShoalError(f"optimizer={name!r} does not take optimizer_args={given}: {error}.") from error
     if not isinstance(optimizer, optax.GradientTransformation):
         raise ShoalError(f"optimizer={name!r} is not an optimiser of optax; 'adam' is one.")
     return optimizer
@@ -184,18 +197,27 @@ def build(config: OptimizerConfig, parts: Parts, rate: Array | float) -> optax.G
       rate: the factor of the schedule.
     """
 
-    def build_one(name: Any, texts: Any, learning_rate: Any, max_norm: Any) -> optax.GradientTransformation:
-        optimizer = optimizer_named(name, texts, learning_rate * rate)
+    def build_one(
+        name: Any, texts: Any, numbers: Any, learning_rate: Any, max_norm: Any
+    ) -> optax.GradientTransformation:
+        optimizer = optimizer_named(name, texts, learning_rate * rate, numbers)
         if not config.separate_updates:
             return optimizer
         return optax.chain(optax.clip_by_global_norm(max_norm), optimizer)
 
-    actor = build_one(config.optimizer, config.optimizer_args, config.learning_rate, config.max_grad_norm)
+    actor = build_one(
+        config.optimizer,
+        config.optimizer_args,
+        config.optimizer_numbers,
+        config.learning_rate,
+        config.max_grad_norm,
+    )
     if "critic" not in parts:
         return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), actor)
     critic = build_one(
         config.critic_optimizer,
         config.critic_optimizer_args,
+        config.critic_optimizer_numbers,
         config.critic_learning_rate,
         config.critic_max_grad_norm,
     )

@@ -36,7 +36,7 @@ class MountainCarContinuous:
     gravity: float = parameter(default=0.0025)
     goal_position: float = parameter(default=0.45)
     goal_velocity: float = parameter(default=0.0)  # the smallest velocity that counts at the goal
-    goal_reward: float = parameter(default=100.0)
+    goal_reward: float = parameter(default=100.0, in_reward=True)
     fuel_cost: float = parameter(default=0.1)
 
     observation_space = Box(low=(MIN_POSITION, -MAX_SPEED), high=(MAX_POSITION, MAX_SPEED))

@@ -45,7 +45,7 @@ class Spread(ParticleWorld):
     """
 
     num_agents: int = particles.count(3, smallest=2)
-    local_ratio: float = parameter(default=0.5, low=0, high=1)
+    local_ratio: float = parameter(default=0.5, low=0, high=1, in_reward=True)
     agent_size: float = parameter(default=0.15, above=0)  # radius
     acceleration: float = parameter(default=5.0)
     contact_force: float = parameter(default=100.0)  # per unit of length that two agents overlap

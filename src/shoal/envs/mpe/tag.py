@@ -51,7 +51,7 @@ class Tag(ParticleWorld):
     num_adversaries: int = particles.count(3, smallest=1)
     num_prey: int = particles.count(1, smallest=1)
     num_obstacles: int = particles.count(2, smallest=0)
-    catch_reward: float = parameter(default=10.0)
+    catch_reward: float = parameter(default=10.0, in_reward=True)
     adversary_size: float = parameter(default=0.075, above=0)  # radius
     prey_size: float = parameter(default=0.05, above=0)
     obstacle_size: float = parameter(default=0.2, above=0)

@@ -11,6 +11,7 @@ from shoal.errors import ShoalError
 from shoal.runtime.disk import arrays
 from shoal.runtime.disk.directory import RunDirectory
 from shoal.runtime.disk.json_files import read_number
+from shoal.runtime.members import Members, to_metadata
 from shoal.runtime.run import Run, policy_of
 from shoal.types import PyTree
 
@@ -39,29 +40,29 @@ def _check_leaves(trees_by_prefix: dict[str, PyTree]) -> int:
     return sum(x.size * x.dtype.itemsize for x in storable)
 
 
-def save_best(directory: RunDirectory, population: Run, seeds: list[int]) -> None:
-    """Save the best policies of all seeds, with their scores; the normaliser is part of the policy.
+def save_best(directory: RunDirectory, population: Run, members: Members) -> None:
+    """Save the best policies of all members, with their scores; the normaliser is part of the policy.
 
-    Every leaf has a leading seed axis.
+    Every leaf has a leading member axis.
 
     Raises:
       ShoalError: they cannot be written.
     """
     metadata = {
-        "seeds": seeds,
+        **to_metadata(members),
         "scores": np.asarray(population.best.score).tolist(),
         "updates": np.asarray(population.best.updates).tolist(),
     }
     _save(directory, "best", _saved_trees(population)[0], metadata)
 
 
-def save_last(directory: RunDirectory, population: Run, seeds: list[int]) -> None:
-    """Save the last policies of all seeds, and the rest of what was learned.
+def save_last(directory: RunDirectory, population: Run, members: Members) -> None:
+    """Save the last policies of all members, and the rest of what was learned.
 
     Raises:
       ShoalError: they cannot be written.
     """
-    _save(directory, "last", _saved_trees(population)[1], {"seeds": seeds})
+    _save(directory, "last", _saved_trees(population)[1], to_metadata(members))
 
 
 def _saved_trees(population: Run) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
@@ -91,32 +92,33 @@ def learner_leaves(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def best_seed(directory: RunDirectory) -> int:
-    """Return the seed whose best policy has the highest finite score.
+def best_scores(directory: RunDirectory) -> list[Any]:
+    """Return the scores of all members' best policies, as JSON holds them.
 
     Raises:
-      ShoalError: the policies are missing or damaged, or no score was ever finite.
+      ShoalError: the policies are missing or damaged.
     """
-    metadata = directory.load_policy("best")[1]
-    nothing_finite = f"no score of the run {str(directory.path)!r} was ever finite"
-    return seed_with_best_score(metadata["seeds"], metadata["scores"], nothing_finite)
+    return directory.load_policy("best")[1]["scores"]
 
 
-def seed_with_best_score(seeds: Sequence[int], scores: Sequence[Any], nothing_finite: str) -> int:
-    """Return the seed with the highest finite score.
+def with_best_score(places: Sequence[int], members: Members, scores: Sequence[Any], missing: str) -> int:
+    """Return the place of the member with the highest finite score.
 
     Args:
-      seeds: of a run.
-      scores: of each seed, as JSON holds them; empty where there are none.
-      nothing_finite: a clause for the message.
+      places: those that may be chosen.
+      members: of a run.
+      scores: of each member, as JSON holds them; empty where there are none.
+      missing: a clause for the message, that there is no score.
     Raises:
       ShoalError: no score is finite.
     """
-    values = np.array([read_number(score) for score in scores])
+    values = (
+        np.array([read_number(scores[k]) for k in places]) if len(scores) else np.full(len(places), np.nan)
+    )
     if not np.isfinite(values).any():
-        names = ", ".join(map(str, seeds))
-        raise ShoalError(f"{nothing_finite}, so that no seed is the best; name one: seed={names}.")
-    return seeds[int(np.argmax(np.where(np.isfinite(values), values, -np.inf)))]
+        names = ", ".join(str(members[k].seed) for k in places)
+        raise ShoalError(f"{missing}, so that no seed is the best; name one: seed={names}.")
+    return places[int(np.argmax(np.where(np.isfinite(values), values, -np.inf)))]
 
 
 def restore(template: PyTree, leaves: Mapping[str, Any], prefix: str, member: int) -> PyTree:

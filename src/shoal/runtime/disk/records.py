@@ -44,7 +44,7 @@ def to_record(
 
 
 def iqm_of(metrics: Numbers) -> float:
-    """Return the interquartile mean of an evaluation's scores over seeds; minus infinity where one is not finite."""
+    """Return the interquartile mean of an evaluation's scores over members; minus infinity where one is not finite."""
     values = np.asarray(metrics["score"], np.float64)
     return float(scores.iqm(values)) if np.isfinite(values).all() else -math.inf
 
@@ -80,12 +80,12 @@ def to_history(
 
 
 def evaluations_of(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, Numbers]]:
-    """Return (updates, metrics) of each evaluation in the rows of `metrics.jsonl`; a metric has one number per seed."""
+    """Return (updates, metrics) of each evaluation in the rows of `metrics.jsonl`; metrics have a number per member."""
     grouped: dict[int, list[Mapping[str, Any]]] = {}
     for row in rows:
         if row["kind"] == "evaluation":
             grouped.setdefault(row["updates"], []).append(row)
-    names = {"kind", "step", "updates", "seed"}
+    names = {"kind", "step", "updates", "seed", "label"}
     return [
         (
             updates,

@@ -16,6 +16,7 @@ from shoal.hardware import cores
 from shoal.imports import import_name
 from shoal.ops import scores
 from shoal.runtime.disk.directory import parameters_sha256
+from shoal.runtime.members import Members
 from shoal.xla.plain import PLAIN, USE_PLAIN
 
 SCHEMA = 1  # counts up when a field changes its meaning
@@ -110,6 +111,39 @@ def chosen_score(
         part: {"values": x["returns"], "iqm": x["iqm"], "interval": x["interval"]}
         for part, x in parts.items()
     }
+
+
+def variant_scores(
+    members: Members, final: Sequence[float], absolute: Sequence[float], failed: Sequence[int] = ()
+) -> list[dict[str, Any]]:
+    """Compute the scores of the variants of a population, sorted by the interquartile mean of their absolute ones.
+
+    Args:
+      members: of the population.
+      final: mean return of each member's last policy.
+      absolute: mean return of each member's best policy, evaluated again.
+      failed: the members that were not trained to the end; their variants come last.
+    """
+    rows = []
+    for label in dict.fromkeys(member.label for member in members):
+        places = [k for k, member in enumerate(members) if member.label == label]
+        failures = [members[k].seed for k in places if k in failed]
+        rows.append(
+            {
+                "label": label,
+                "settings": dict(members[places[0]].settings),
+                "seeds": [members[k].seed for k in places],
+                "absolute": score_statistics([absolute[k] for k in places]),
+                "final": score_statistics([final[k] for k in places]),
+                **({"failed": failures} if failures else {}),
+            }
+        )
+
+    def order(row: Mapping[str, Any]) -> tuple[bool, float, str]:
+        score = row["absolute"]["iqm"]
+        return "failed" in row or not np.isfinite(score), -score if np.isfinite(score) else 0.0, row["label"]
+
+    return sorted(rows, key=order)
 
 
 def statistics_by_episode(metrics: Sequence[Mapping[str, float]]) -> dict[str, dict[str, list]]:

@@ -28,9 +28,10 @@ class Progress:
     may not end a run.
 
     Args:
-      total_steps: environment steps of each seed.
+      total_steps: environment steps of each member.
       title: the text before the numbers, such as "CartPole-v1 ppo".
-      seeds: the number of seeds of the run.
+      members: the number of members that are trained.
+      unit: what they are, in the plural.
       quiet: writes nothing at all.
       stream: the stream to write to; None is standard error.
       clock: the time in seconds; given by tests.
@@ -41,13 +42,14 @@ class Progress:
         total_steps: int,
         title: str = "",
         *,
-        seeds: int = 1,
+        members: int = 1,
+        unit: str = "seeds",
         quiet: bool = False,
         stream: IO[str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
         self._total, self._title, self._clock = total_steps, title, clock
-        self._unit = "steps" if seeds == 1 else f"steps of {seeds} seeds"
+        self._unit = "steps" if members == 1 else f"steps of {members} {unit}"
         self._stream = sys.stderr if stream is None else stream
         self._silent = quiet or self._stream is None  # a process without a console has no stderr
         self._first_update: tuple[int, float] | None = None  # steps and time of the first update

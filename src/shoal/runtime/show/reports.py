@@ -10,9 +10,10 @@ from shoal.runtime import machine
 from shoal.runtime.config import RunConfig
 from shoal.runtime.disk.directory import RunDirectory
 from shoal.runtime.disk.metrics_file import Mark, MetricsWriter
+from shoal.runtime.members import Members, members_of
 from shoal.runtime.show.plots import plot_learning_curve
 from shoal.runtime.show.progress import Progress
-from shoal.runtime.trainer import Numbers
+from shoal.runtime.trainer import Listener, Numbers
 
 CLOSING_SECONDS = 5.0  # that the end of a run waits for rows that are being written
 
@@ -22,6 +23,16 @@ class Reporter:
 
     Rows of metrics.jsonl are written by a thread. If that fails, it is reported once, and the rows are tried again with
     the next ones: so training continues while a disk is full or hangs for some time.
+
+    Args:
+      directory: of the run.
+      run: its settings.
+      title: of the progress.
+      show: whether progress is shown.
+      mark: the end of the rows that are continued.
+      evaluations: of the run so far.
+      members: of the population; () for those of the run's seeds.
+      listener: is told the same, after the rows are added.
     """
 
     def __init__(
@@ -33,12 +44,17 @@ class Reporter:
         show: bool,
         mark: Mark | None = None,
         evaluations: Sequence[tuple[int, Numbers]] = (),
+        members: Members = (),
+        listener: Listener | None = None,
     ):
         self.directory, self.run, self.title = directory, run, title
+        self.members = members or members_of(range(run.seed, run.seed + run.seeds))
+        self.listener = listener
         self.metrics = directory.metrics_file(mark)
         self._writer = MetricsWriter(self.metrics)
         total = run.total_updates * run.steps_per_update
-        self.progress = Progress(total, title, seeds=run.seeds, quiet=not show)
+        unit = "members" if self.members[0].label else "seeds"
+        self.progress = Progress(total, title, members=len(self.members), unit=unit, quiet=not show)
         self.evaluations: list[tuple[int, np.ndarray]] = [
             (updates * run.steps_per_update, metrics["return_mean"]) for updates, metrics in evaluations
         ]
@@ -81,21 +97,25 @@ class Reporter:
         returns = returns[np.isfinite(returns)]
         numbers = {"return": float(np.mean(returns))} if returns.size else {}
         self.progress.update(steps, steps_per_second, **numbers)
+        if self.listener is not None:
+            self.listener.on_training(updates, metrics, seconds, steps_per_second)
 
     def on_evaluation(self, updates: int, metrics: Numbers) -> None:
         """Write an evaluation."""
         self.write_rows("evaluation", updates, metrics, {})
         self.evaluations.append((updates * self.run.steps_per_update, metrics["return_mean"]))
+        if self.listener is not None:
+            self.listener.on_evaluation(updates, metrics)
 
     def write_rows(self, kind: str, updates: int, metrics: Numbers, further: dict[str, float]) -> None:
-        """Append one row per seed to metrics.jsonl."""
+        """Append one row per member to metrics.jsonl."""
         self.report_failure()
         steps = updates * self.run.steps_per_update
         self._writer.add(
-            {"kind": kind, "step": steps, "updates": updates, "seed": self.run.seed + k}
+            {"kind": kind, "step": steps, "updates": updates, **member.columns}
             | {name: float(x[k]) for name, x in metrics.items()}
             | further
-            for k in range(self.run.seeds)
+            for k, member in enumerate(self.members)
         )
 
     def report_failure(self) -> None:

@@ -1,0 +1,63 @@
+"""`shoal sweep ENV`: train many settings as populations, rank them, and train the best again."""
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from typing import ClassVar
+
+from shoal import api
+from shoal.cli import STARTED
+from shoal.cli.searching import SearchChoices, read_search
+
+IMPORT_SECONDS = time.perf_counter() - STARTED
+
+COMMAND = "shoal sweep ENV [name=value ...]"
+DESCRIPTION = (
+    "Trains many settings of an algorithm, each with several seeds, as populations of few compiled programs; ranks "
+    "them, trains the best three again on new seeds, and writes a directory with the results. Settings that are "
+    "numbers differ within a program, others divide the sweep into several. The same command goes on with a sweep "
+    "that was interrupted, and extends it with a larger --samples. All other flags are those of `shoal train`."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Choices(SearchChoices):
+    """The flags that are no settings of a run."""
+
+    groups: ClassVar[dict[str, tuple[str, ...]]] = {
+        "most used": (
+            *("grid", "random", "space", "samples", "sobol", "objective", "confirm_seeds", "halving"),
+            *("min_steps", "sweep_dir"),
+            *("algorithm", "config", "preset", "quiet"),
+        ),
+        "evaluation and logging": ("eval_env",),
+    }
+
+    samples: int = 1
+    """Draws this many samples of the random settings, for each combination of the grid."""
+    sample_seed: int = 0
+    """Sets the seed of the samples."""
+    sobol: bool = False
+    """Draws samples that cover the space evenly (scrambled Sobol points)."""
+    sweep_dir: str = ""
+    """Writes the sweep to this directory, or goes on with the one there; without it to a new one under runs/."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Sweep, and print the best settings."""
+    example = "shoal sweep CartPole-v1 --grid learning_rate=1e-4,1e-3"
+    choices, request, space = read_search(COMMAND, DESCRIPTION, Choices, example, arguments)
+    options = api.SweepOptions(
+        samples=choices.samples,
+        sample_seed=choices.sample_seed,
+        sobol=choices.sobol,
+        objective=choices.objective,
+        confirm_seeds=choices.confirm_seeds,
+        halving=choices.halving,
+        min_steps=choices.min_steps,
+        path=choices.sweep_dir,
+    )
+    call = api.Call(progress=not choices.quiet, import_seconds=IMPORT_SECONDS)
+    swept = api.run_sweep(request, space, options, call)
+    print(api.sweep_text(swept.summary, swept.path))
+    return 0

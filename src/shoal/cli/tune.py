@@ -1,0 +1,76 @@
+"""`shoal tune ENV`: train settings that Optuna proposes, batch by batch, and the best again."""
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from typing import ClassVar
+
+from shoal import api
+from shoal.cli import STARTED
+from shoal.cli.searching import SearchChoices, read_search
+
+IMPORT_SECONDS = time.perf_counter() - STARTED
+
+COMMAND = "shoal tune ENV [name=value ...]"
+DESCRIPTION = (
+    "Asks Optuna for settings, batch by batch, and trains each batch with several seeds as populations of few compiled "
+    "programs; then trains the best three again on new seeds, and writes a directory with the results. Several "
+    "processes may work on one study. The same command goes on with a tuning that was interrupted, and extends it with "
+    "a larger --trials. All other flags are those of `shoal train`."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Choices(SearchChoices):
+    """The flags that are no settings of a run."""
+
+    groups: ClassVar[dict[str, tuple[str, ...]]] = {
+        "most used": (
+            *("grid", "random", "space", "trials", "batch", "storage", "study", "objective"),
+            *("confirm_seeds", "halving", "min_steps", "tune_dir", "algorithm", "config", "preset", "quiet"),
+        ),
+        "evaluation and logging": ("eval_env",),
+    }
+
+    grid: tuple[str, ...] = ()
+    """Lets Optuna choose one of these values, NAME=V1,V2,...; may be given several times."""
+    random: tuple[str, ...] = ()
+    """Lets Optuna propose the values of a setting: NAME=uniform:LOW:HIGH, log:LOW:HIGH, one-minus-log:LOW:HIGH,
+    int:LOW:HIGH or choice:A:B:...; may be given several times."""
+    halving: int = 0
+    """Stops trials early: at each rung one of so many of a batch goes on, and Optuna is told of the others as pruned;
+    0 trains all to the end."""
+    trials: int = 64
+    """Ends when the study has this many trials, those of other processes counted."""
+    batch: int = 16
+    """Trains this many trials at once; Optuna is asked for all of them before the first is told."""
+    proposal_seed: int = 0
+    """Sets the seed of the proposals."""
+    storage: str = ""
+    """Keeps the study in this journal file, or the database of this URL; without it in the directory."""
+    study: str = ""
+    """Takes the study of this name in the storage; without it the one named shoal."""
+    tune_dir: str = ""
+    """Writes to this directory, or goes on with the tuning there; without it to a new one under runs/."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Tune, and print the best settings."""
+    example = "shoal tune CartPole-v1 --random learning_rate=log:1e-5:1e-2"
+    choices, request, space = read_search(COMMAND, DESCRIPTION, Choices, example, arguments)
+    options = api.TuneOptions(
+        trials=choices.trials,
+        batch=choices.batch,
+        proposal_seed=choices.proposal_seed,
+        storage=choices.storage,
+        study=choices.study,
+        objective=choices.objective,
+        confirm_seeds=choices.confirm_seeds,
+        halving=choices.halving,
+        min_steps=choices.min_steps,
+        path=choices.tune_dir,
+    )
+    call = api.Call(progress=not choices.quiet, import_seconds=IMPORT_SECONDS)
+    tuned = api.run_tuning(request, space, options, call)
+    print(api.sweep_text(tuned.summary, tuned.path))
+    return 0

@@ -1,0 +1,70 @@
+"""What depends on the machine: devices, groups of environments, an algorithm's choices, and whether memory suffices."""
+
+import dataclasses
+
+import jax
+
+from shoal import arguments
+from shoal import experiment as experiments
+from shoal.errors import ShoalError
+from shoal.experiment import Experiment
+from shoal.runtime import limits, machine, population, trainer
+from shoal.runtime.run import Settings
+
+
+def check_memory(experiment: Experiment, settings: Settings, layout: population.Layout) -> None:
+    """Require that the least memory of a run is not more than its process may use.
+
+    Raises:
+      ShoalError: it is more; the sentence names the size that needs the most, and the nearest that fits.
+    """
+    run, first = experiment.run, experiment.solo[0]
+    sizes = limits.Sizes(
+        len(experiment.members),
+        run.num_envs,
+        run.num_steps,
+        run.eval_episodes,
+        settings.pool_size or limits.NO_POOL,
+    )
+    limits.check_run(
+        lambda config: trainer.member_shapes(first.environment, experiments.resolve(config), settings),
+        first.config if first.unresolved_config is None else first.unresolved_config,
+        sizes,
+        layout,
+    )
+
+
+def place(experiment: Experiment) -> tuple[list[jax.Device], Experiment]:
+    """Decide the settings that depend on the machine: devices, groups of environments, the algorithm's choices.
+
+    Raises:
+      ShoalError: more devices are requested than exist.
+    """
+    run = experiment.run
+    devices = devices_of(run.devices)
+    env_groups = run.env_groups
+    if env_groups == 0:
+        env_groups = machine.default_groups(
+            len(devices), len(experiment.members), run.num_envs, run.num_steps
+        )
+    run = dataclasses.replace(run, devices=len(devices), env_groups=env_groups)
+    config = experiments.resolve(experiment.config)
+    return devices, dataclasses.replace(
+        experiment, run=run, config=config, unresolved_config=experiment.config
+    )
+
+
+def devices_of(requested: int) -> list[jax.Device]:
+    """Return the requested number of devices, all of them for 0.
+
+    Raises:
+      ShoalError: fewer exist.
+    """
+    requested = arguments.whole_number("devices", requested, 0)
+    machine.prepare(min(requested, machine.max_devices()))
+    available = jax.devices()
+    if requested > len(available):
+        raise ShoalError(
+            f"devices={requested} is more than there are: {len(available)} ({available[0].platform})."
+        )
+    return available[: requested or len(available)]

@@ -1,0 +1,1 @@
+"""Search over settings: spaces, results of many settings, pictures, and tuning by Optuna."""

@@ -1,0 +1,273 @@
+"""Results of a sweep: the table of members, the ranking of settings, and how much each setting matters.
+
+A member is one setting with one seed. The unit of comparison is the setting: its seeds are aggregated by the
+interquartile mean, with a bootstrap interval where there are several (Agarwal et al. 2021).
+"""
+
+import csv
+import dataclasses
+import io
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shoal.files import write_whole_file
+from shoal.ops.scores import iqm, stratified_bootstrap_interval
+from shoal.sweeps.distributions import Choice, is_same
+from shoal.sweeps.space import Space, format_value
+
+AT_RUNG = "at_rung"  # the name of the score by which early stopping compares members
+MOST_GROUPS = 5  # into which the values of a random setting are parted for its importance
+FEWEST_OF_GROUP = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class MemberResult:
+    """What one member of a sweep reached.
+
+    Attributes:
+      label: of its setting; members that differ only in their seed share it.
+      settings: the values that vary in the sweep; without those whose conditions are not met.
+      seed: of its training.
+      scores: by name, such as "absolute" and "final"; a score that does not exist is NaN or left out. A member that was
+        stopped early has the score by which it was compared under the name `AT_RUNG`.
+      steps: environment steps that it was trained for.
+      rung: the number of times that early stopping let it go on; scores of different rungs are not compared.
+      failure: why it has no scores, such as "learning_rate: not finite in update 12"; "" if it has.
+    """
+
+    label: str
+    settings: Mapping[str, Any]
+    seed: int
+    scores: Mapping[str, float]
+    steps: int
+    rung: int = 0
+    failure: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Ranked:
+    """A setting with the scores of its seeds.
+
+    Attributes:
+      label: of the setting.
+      settings: the values that vary in the sweep.
+      seeds: that it was trained with.
+      scores: of each seed; a seed that failed has the worst score of the sweep.
+      score: the interquartile mean of `scores`; NaN if there are none.
+      interval: the 95% bootstrap interval of the score; None with one seed.
+      steps: environment steps of each seed.
+      rung: see `MemberResult`.
+      stopped: whether it was stopped early; then its scores are those at its rung.
+      failed: the number of seeds that failed.
+    """
+
+    label: str
+    settings: Mapping[str, Any]
+    seeds: tuple[int, ...]
+    scores: tuple[float, ...]
+    score: float
+    interval: tuple[float, float] | None
+    steps: int
+    rung: int
+    stopped: bool
+    failed: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Importance:
+    """How much of the differences between settings one setting explains alone.
+
+    Attributes:
+      name: of the setting.
+      share: of the variance of the ranks, from 0 to 1.
+      p_value: the probability of a share at least as large if the setting had no effect; NaN if it was not tested.
+    """
+
+    name: str
+    share: float
+    p_value: float
+
+
+def rank(members: Sequence[MemberResult], objective: str = "absolute") -> list[Ranked]:
+    """Aggregate members by their settings, best first.
+
+    A seed that failed counts with the worst score that a member of the sweep reached, so that a setting does not win by
+    the seeds that survived it. Settings that early stopping let go further come first; ties are in the order of the
+    members.
+
+    Args:
+      members: of the sweep, in the order of its points.
+      objective: the name of the score; a larger one is better.
+    """
+    worst = _worst_by_rung(members, objective)
+    groups: dict[str, list[MemberResult]] = {}
+    for member in members:
+        groups.setdefault(member.label, []).append(member)
+    ranked = [_aggregate(group, objective, worst) for group in groups.values()]
+
+    def order(x: Ranked) -> tuple[int, bool, bool, float]:
+        is_missing = math.isnan(x.score)
+        return -x.rung, x.stopped, is_missing, 0.0 if is_missing else -x.score
+
+    return sorted(ranked, key=order)
+
+
+def _is_stopped(member: MemberResult, objective: str) -> bool:
+    return not member.failure and AT_RUNG in member.scores and objective not in member.scores
+
+
+def _score(member: MemberResult, objective: str) -> float:
+    """Return the score by which a member is compared; NaN if it failed."""
+    name = AT_RUNG if _is_stopped(member, objective) else objective
+    score = member.scores.get(name, math.nan)
+    return math.nan if member.failure or not math.isfinite(score) else float(score)
+
+
+def _worst_by_rung(members: Sequence[MemberResult], objective: str) -> dict[tuple[int, bool], float]:
+    """Return the worst score of the members that are compared with each other; NaN where all of them failed."""
+    found: dict[tuple[int, bool], list[float]] = {}
+    for member in members:
+        key = member.rung, _is_stopped(member, objective)
+        found.setdefault(key, []).append(_score(member, objective))
+    return {key: float(np.nanmin(x)) if np.isfinite(x).any() else math.nan for key, x in found.items()}
+
+
+def _aggregate(
+    members: Sequence[MemberResult], objective: str, worst: Mapping[tuple[int, bool], float]
+) -> Ranked:
+    rung = max(member.rung for member in members)
+    stopped = any(_is_stopped(member, objective) for member in members)
+    reached = [_score(member, objective) for member in members]
+    scores = tuple(worst.get((rung, stopped), math.nan) if math.isnan(x) else x for x in reached)
+    has_interval = len(scores) > 1 and np.isfinite(scores).all()
+    return Ranked(
+        label=members[0].label,
+        settings=dict(members[0].settings),
+        seeds=tuple(member.seed for member in members),
+        scores=scores,
+        score=float(iqm(np.array(scores))),
+        interval=stratified_bootstrap_interval(np.array(scores)) if has_interval else None,
+        steps=max(member.steps for member in members),
+        rung=rung,
+        stopped=stopped,
+        failed=sum(math.isnan(score) for score in reached),
+    )
+
+
+def summarise(ranked: Sequence[Ranked]) -> list[dict[str, Any]]:
+    """Return the entry `members` of a sweep's `summary.json`: settings sorted by score, with intervals.
+
+    One that was stopped early has `at_rung` instead of `absolute`.
+    """
+    return [
+        {
+            "label": x.label,
+            "settings": dict(x.settings),
+            "seeds": list(x.seeds),
+            (AT_RUNG if x.stopped else "absolute"): {
+                "returns": list(x.scores),
+                "iqm": x.score,
+                "interval": None if x.interval is None else list(x.interval),
+            },
+            "steps_per_seed": x.steps,
+            "rung": x.rung,
+            "failed": x.failed,
+        }
+        for x in ranked
+    ]
+
+
+def write_members(path: str | Path, members: Sequence[MemberResult], names: Sequence[str]) -> None:
+    """Write `members.csv`: the label, every setting that varies, the seed, the scores and the steps of each member.
+
+    Members that failed come last. An empty field is a setting that is no part of the member, or a score that does not
+    exist; sizes are written as 64x64.
+
+    Args:
+      path: the file.
+      members: in the order of the sweep's points.
+      names: of all settings that vary.
+    Raises:
+      ShoalError: it cannot be written.
+    """
+    score_names = list(dict.fromkeys(name for member in members for name in member.scores))
+    text = io.StringIO(newline="")
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["label", *names, "seed", *score_names, "steps", "rung", "failure"])
+    for member in sorted(members, key=lambda member: bool(member.failure)):
+        values = [_csv_value(member.settings[name]) if name in member.settings else "" for name in names]
+        scores = [_csv_value(member.scores.get(name, math.nan)) for name in score_names]
+        table.writerow(
+            [member.label, *values, member.seed, *scores, member.steps, member.rung, member.failure]
+        )
+    with write_whole_file(Path(path), parents=False) as file:
+        file.write(text.getvalue().encode())
+
+
+def _csv_value(value: Any) -> str:
+    if isinstance(value, float):
+        return "" if math.isnan(value) else repr(value)
+    return "none" if value is None else format_value(value)
+
+
+def importances(ranked: Sequence[Ranked], space: Space) -> list[Importance]:
+    """Measure how much each setting alone explains of the differences between settings, largest first.
+
+    The settings are parted into groups by the values of one of them (of a random one into at most five groups of equal
+    size), and the Kruskal-Wallis statistic H of their scores in k groups of n settings gives the share of the variance
+    of the ranks that lies between the groups, without what chance alone would give: (H - k + 1) / (n - k).
+
+    It is a main effect: a setting that matters only together with another one has a small share. It is of the whole
+    space: a setting may have a large share because a part of its range fails, and matter little among the good values.
+    A setting with conditions is measured where it is active. Ranks leave out by how much one score exceeds another.
+    With few settings the shares are rough; `p_value` tells those that chance may give, without a correction for the
+    number of settings.
+
+    Args:
+      ranked: from `rank`; a setting that was stopped earlier counts as worse than any that went further.
+      space: that they are points of.
+    Source: Kruskal and Wallis 1952, "Use of ranks in one-criterion variance analysis"; for the effect size (eta squared
+    of H) Tomczak and Tomczak 2014, "The need to report effect size estimates revisited".
+    """
+    places = _places(ranked)
+    found = [_importance(name, ranked, places, space) for name in space.names]
+    return sorted(found, key=lambda importance: -importance.share)
+
+
+def _places(ranked: Sequence[Ranked]) -> dict[str, int]:
+    """Return the place of each setting by its label; settings of equal scores share one."""
+    places: dict[str, int] = {}
+    before, place = None, -1
+    for x in ranked:
+        key = (x.rung, x.stopped, repr(x.score))
+        place += key != before
+        places[x.label], before = place, key
+    return places
+
+
+def _importance(name: str, ranked: Sequence[Ranked], places: Mapping[str, int], space: Space) -> Importance:
+    from scipy.stats import kruskal  # noqa: PLC0415 (takes a second)
+
+    active = [x for x in ranked if name in x.settings]
+    groups = [[places[x.label] for x in group] for group in _groups(name, active, space) if group]
+    n, k = len(active), len(groups)
+    if k < 2 or n <= k or len({place for group in groups for place in group}) < 2:
+        return Importance(name, 0.0, math.nan)
+    h, p_value = kruskal(*groups)
+    return Importance(name, float(np.clip((h - k + 1) / (n - k), 0, 1)), float(p_value))
+
+
+def _groups(name: str, ranked: Sequence[Ranked], space: Space) -> list[list[Ranked]]:
+    """Part settings by the values of one of them: by each value of a list, or by quantiles of a range."""
+    kind = space.distribution(name)
+    if isinstance(kind, Choice):
+        return [[x for x in ranked if is_same(x.settings[name], value)] for value in kind.values]
+    values = np.array([x.settings[name] for x in ranked], np.float64)
+    count = max(1, min(MOST_GROUPS, len(ranked) // FEWEST_OF_GROUP))
+    edges = np.quantile(values, np.arange(1, count) / count) if len(values) else values
+    groups = np.searchsorted(edges, values, side="left")
+    return [[x for x, group in zip(ranked, groups, strict=True) if group == index] for index in range(count)]

@@ -1,0 +1,487 @@
+"""A sweep: many settings as populations of few compiled programs, ranked by a score, the best trained again.
+
+Each population is an ordinary run in a directory of its own, so that checkpoints, signals and numbers that are not
+finite are handled as in every run; what is done here is what lies between the runs.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shoal import arguments, interruption, placement, resuming
+from shoal import experiment as experiments
+from shoal.errors import ShoalError
+from shoal.experiment import Experiment
+from shoal.loading import load
+from shoal.ops import scores
+from shoal.runtime import limits, trainer
+from shoal.runtime.acting import TrainedPolicy
+from shoal.runtime.disk.directory import SUMMARY, RunDirectory
+from shoal.runtime.disk.json_files import read_json
+from shoal.runtime.disk.sweep_files import CONFIRMATION
+from shoal.runtime.halving import Halving
+from shoal.runtime.show.progress import Progress
+from shoal.sweeps import memory, reporting
+from shoal.sweeps.casting import cast_space
+from shoal.sweeps.directory import SweepDirectory
+from shoal.sweeps.plan import (
+    Candidate,
+    Group,
+    Request,
+    check_names,
+    check_objective,
+    group_candidates,
+    known_settings,
+)
+from shoal.sweeps.results import AT_RUNG, MemberResult, Ranked, rank
+from shoal.sweeps.space import Space, label_of
+from shoal.training import Call, is_metric_name, run_experiment
+from shoal.user_code import reports_user_code
+
+ABSOLUTE = "absolute"  # the objective that is the mean return of the best policies, evaluated again
+CONFIRMED = 3  # settings that are trained again
+# Settings of the runs of a sweep, where the caller gives no others: a member that fails does not end its population,
+# and each is the run that trains it alone.
+DEFAULTS: Mapping[str, Any] = {"on_nan": "freeze", "env_groups": 1}
+MAY_CHANGE = ("samples", "trials", "batch", "confirm_seeds", "path")  # options with which a sweep may go on
+NOT_GIVEN = ("run_dir", "started_from")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Judging:
+    """How a search judges settings, and where it writes.
+
+    Attributes:
+      objective: "absolute", or the name of a metric of evaluations.
+      confirm_seeds: the number of new seeds with which the best settings train again; 0 leaves that out.
+      halving: of so many settings one goes on at each rung (see `runtime.halving`); 0 trains all to the end.
+      min_steps: environment steps of each member before the first rung.
+      path: the directory; empty for a new one under `runs/`.
+    """
+
+    objective: str = ABSOLUTE
+    confirm_seeds: int = 10
+    halving: int = 0
+    min_steps: int = 0
+    path: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(Judging):
+    """How a sweep samples and judges.
+
+    Attributes:
+      samples: of the random settings, for each combination of the grid.
+      sample_seed: of the samples.
+      sobol: whether samples cover the space evenly.
+    """
+
+    samples: int = 1
+    sample_seed: int = 0
+    sobol: bool = False
+
+
+def metric_of(objective: str) -> str:
+    """Return the metric of evaluations by which settings are compared while they are trained."""
+    return "return_mean" if objective == ABSOLUTE else objective
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """A sweep that has ended.
+
+    Attributes:
+      path: its directory.
+      summary: the content of `summary.json`: `members`, the settings sorted by score; `best`; `command`.
+    """
+
+    path: Path
+    summary: Mapping[str, Any]
+
+    def policy(self, which: str = "best", seed: int | None = None, label: str | None = None) -> TrainedPolicy:
+        """Load the policy of a member, by default the best one of the best setting, as `shoal.load` does."""
+        return load(self.path, which, seed=seed, label=label)
+
+
+class Planned(NamedTuple):
+    """A run of a sweep: its directory within the sweep's and the settings that it trains."""
+
+    root: Path
+    name: str
+    group: Group
+
+    @property
+    def path(self) -> Path:
+        """The run's directory."""
+        return self.root / self.name
+
+    @property
+    def experiment(self) -> Experiment:
+        """The run's experiment, in its directory."""
+        run = dataclasses.replace(self.group.experiment.run, run_dir=str(self.path))
+        return dataclasses.replace(self.group.experiment, run=run)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run has ended and holds its results."""
+        if not resuming.holds_run(self.path):
+            return False
+        return resuming.is_finished(RunDirectory.open(self.path), self.group.experiment.run)
+
+    @property
+    def steps(self) -> int:
+        """Environment steps of all members together."""
+        run = self.group.experiment.run
+        return run.total_updates * run.steps_per_update * len(self.group.experiment.members)
+
+
+@reports_user_code
+def run_sweep(request: Request, space: Space, options: Options, call: Call | None = None) -> Sweep:
+    """Train the points of a space, rank them, and train the best again; one that was interrupted goes on.
+
+    Args:
+      request: what is trained.
+      space: the settings that vary.
+      options: how they are sampled and judged.
+      call: how it was called for; None shows progress.
+    Raises:
+      ShoalError: a setting cannot work; then nothing is left on disk.
+      Interrupted: a signal ended the sweep, which is saved.
+    """
+    call = Call() if call is None else call
+    request, base, space = check_request(request, space, options)
+    points = space.points(options.samples, options.sample_seed, sobol=options.sobol)
+    candidates = [Candidate(label_of(index, point), point) for index, point in enumerate(points)]
+    directory = SweepDirectory(options.path, asked_json(base, space, options))
+    with interruption.handle() as stop:
+        stop.phase(interruption.Phase.STARTING)
+        planned = _plan(request, candidates, directory, options, call)
+        directory.create(base.environment_name, base.algorithm)
+        directory.save_plan({run.name: [x.label for x in run.group.candidates] for run in planned})
+        planned = [run._replace(root=directory.path) for run in planned]
+        report = reporting.Report(directory, space, base, options)
+        try:
+            train_all(
+                planned, options.objective, call, lambda: report.write(members_of_runs(planned, options))
+            )
+            members = members_of_runs(planned, options)
+            confirmed = confirm(request, members, candidates, directory, options, call)
+        except interruption.Interrupted as error:
+            again = "the same command with this directory" if options.path else f"sweep_dir={directory.path}"
+            raise interruption.Interrupted(error.path, again) from None
+        summary = report.finish(members, planned, confirmed)
+    return Sweep(directory.path, summary)
+
+
+def check_request(request: Request, space: Space, options: Judging) -> tuple[Request, Experiment, Space]:
+    """Check everything but the points, and fill in the defaults of a sweep.
+
+    Raises:
+      ShoalError: something cannot work.
+    """
+    for name in NOT_GIVEN:
+        if name in request.overrides:
+            raise ShoalError(f"{name} is no setting of a sweep, whose runs have directories of their own.")
+    arguments.whole_number("confirm_seeds", options.confirm_seeds, 0, arguments.LARGEST_SEED)
+    overrides = {**DEFAULTS, **request.overrides}
+    if overrides.get("checkpoints") is False:
+        overrides["on_nan"] = "stop"
+    if options.objective != ABSOLUTE:
+        overrides.setdefault("score", options.objective)
+    request = dataclasses.replace(request, overrides=overrides)
+    base = request.decide({}, ())
+    for name in space.names:
+        if name in request.overrides:
+            raise ShoalError(
+                f"{name}={request.overrides[name]!r} has no effect, since {name} varies in the sweep; give it once."
+            )
+    check_names(space.names, base)
+    space = cast_space(space, known_settings(base))
+    check_objective(options.objective, space.names, base)
+    return request, base, space
+
+
+def asked_json(base: Experiment, space: Space, options: Judging) -> dict[str, Any]:
+    """Return what a sweep's directory must hold to be the one that is asked for."""
+    chosen = dataclasses.asdict(options)
+    return {
+        "experiment": resuming.as_json(base),
+        "space": space.to_json(),
+        "options": {name: x for name, x in chosen.items() if name not in MAY_CHANGE},
+    }
+
+
+def _plan(
+    request: Request,
+    candidates: Sequence[Candidate],
+    directory: SweepDirectory,
+    options: Options,
+    call: Call,
+) -> list[Planned]:
+    """Divide the settings among runs: those of the sweep so far as they were, the others in new ones.
+
+    Raises:
+      ShoalError: a setting cannot work, or does not fit the memory; the sentence names the member.
+    """
+    by_label = {candidate.label: candidate for candidate in candidates}
+    planned, begun = [], directory.plan()
+    for name, labels in begun.items():
+        if labels[-1] not in by_label:
+            raise ShoalError(
+                f"samples={options.samples} is less than the sweep {str(directory.path)!r} has; a larger number "
+                "extends it."
+            )
+        (group,) = group_candidates(request, [by_label.pop(label) for label in labels])
+        planned.append(Planned(directory.path, name, with_halving([group], options)[0]))
+    if begun and by_label and options.halving:
+        raise ShoalError(
+            f"samples={options.samples} cannot extend a sweep with halving, whose settings were compared at the same "
+            "time; name a new directory."
+        )
+    groups = with_halving(group_candidates(request, list(by_label.values())), options)
+    for group in groups:
+        _, placed = placement.place(group.experiment)
+        placed.validate()
+        check_objective_exists(placed, options.objective)
+    needs = [memory.need_of(group) for group in groups]
+    parts = [part for group, need in zip(groups, needs, strict=True) for part in memory.split(group, need)]
+    if options.halving and len(parts) > 1:
+        raise ShoalError(
+            f"halving={options.halving} compares all settings at the same time, so that one population must hold them, "
+            f"and the memory allows {len(parts)} of parts only; fewer seeds or environments need less."
+        )
+    first = len(begun)
+    planned += [Planned(Path(), f"runs/{first + k:03}", part) for k, part in enumerate(parts)]
+    call.note(_statement(planned, len(groups), needs, groups))
+    return planned
+
+
+def with_halving(groups: list[Group], options: Judging) -> list[Group]:
+    """Let the settings of a sweep stop early, where that is asked for.
+
+    Raises:
+      ShoalError: several programs would have to be compared.
+    """
+    if not options.halving:
+        return groups
+    if len(groups) > 1:
+        first, other = (group.candidates[0].label for group in groups[:2])
+        raise ShoalError(
+            f"halving={options.halving} compares all settings at the same time, so that one compiled program must "
+            f"train them, and {first!r} and {other!r} need two; let only numbers vary that are data."
+        )
+    halving = halving_of(options)
+    return [
+        group._replace(experiment=dataclasses.replace(group.experiment, halving=halving)) for group in groups
+    ]
+
+
+def halving_of(options: Judging) -> Halving:
+    """Return when the settings of a search stop."""
+    return Halving(options.halving, options.min_steps, metric_of(options.objective))
+
+
+def check_objective_exists(placed: Experiment, objective: str) -> None:
+    """Require that the objective is a metric of evaluations.
+
+    Raises:
+      ShoalError: it is none; the sentence has the nearest.
+    """
+    if objective == ABSOLUTE:
+        return
+    run, first = placed.run, placed.solo[0]
+    metrics = experiments.load_function("eval_metrics", run.eval_metrics) if run.eval_metrics else None
+    settings = trainer.settings_of(run, 1, objective, metrics)
+    try:
+        trainer.check_score(first.environment, first.config, settings)
+    except ShoalError as error:
+        raise ShoalError(f"objective: {error}") from error
+    if not is_metric_name(run.score):
+        return
+    trainer.check_score(first.environment, first.config, settings._replace(score=run.score))
+
+
+def _statement(
+    planned: Sequence[Planned], groups: int, needs: Sequence[memory.Need], todo: Sequence[Group]
+) -> str:
+    """Say what a sweep will do, before it does it."""
+    settings = sum(len(run.group.candidates) for run in planned)
+    members = sum(len(run.group.experiment.members) for run in planned)
+    new = [run for run in planned if run.root == Path() or not run.is_finished]
+    text = f"{_count(settings, 'setting')}, {_count(members, 'member')}, {_count(len(planned), 'run')}"
+    if len(new) < len(planned):
+        finished = len(planned) - len(new)
+        text += f", of which {finished} {'is' if finished == 1 else 'are'} finished"
+    largest = 0.0
+    for group, need in zip(todo, needs, strict=True):
+        largest = max(largest, need.of(len(group.experiment.members), 1, True))
+    measured = "" if any(need.is_measured for need in needs) else "at least "
+    compiled = f"{_count(groups, 'new compiled group')}, {_count(3 * len(new), 'compilation')}"
+    memory_text = f"; a population takes {measured}{limits.format_bytes(int(largest))}" if todo else ""
+    return f"sweep: {text}; {compiled}{memory_text}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+class SweepProgress:
+    """The one line of a sweep's progress: steps of all members, the best score so far, the time left.
+
+    Args:
+      planned: the runs that will be trained.
+      metric: of evaluations, by which settings are compared.
+      title: before the numbers.
+      quiet: writes nothing.
+    """
+
+    def __init__(self, planned: Sequence[Planned], metric: str, title: str, *, quiet: bool):
+        self._members = max(sum(len(run.group.experiment.members) for run in planned), 1)
+        self._total = sum(run.steps for run in planned)
+        self._metric = metric
+        self._progress = Progress(
+            self._total // self._members, title, members=self._members, unit="members", quiet=quiet
+        )
+        self._done, self._best = 0, -np.inf  # steps of finished runs; the best score of a setting so far
+        self._run: Planned | None = None
+
+    def __enter__(self) -> "SweepProgress":
+        self._progress.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._progress.__exit__(*error)
+
+    def begin(self, run: Planned) -> None:
+        """Note which run is trained from now on."""
+        self._run = run
+
+    def end(self, run: Planned) -> None:
+        """Note that a run has ended."""
+        self._done += run.steps
+
+    def on_training(
+        self, updates: int, metrics: Mapping[str, Any], seconds: float, steps_per_second: float
+    ) -> None:
+        """Show a log point of the run."""
+        assert self._run is not None
+        steps = self._run.steps * updates // self._run.group.experiment.run.total_updates
+        best = {"best": float(self._best)} if np.isfinite(self._best) else {}
+        self._progress.update((self._done + steps) // self._members, steps_per_second, **best)
+
+    def on_evaluation(self, updates: int, metrics: Mapping[str, Any]) -> None:
+        """Take note of the scores of an evaluation of the run."""
+        assert self._run is not None
+        by_setting = np.asarray(metrics[self._metric], np.float64).reshape(-1, self._run.group.seeds)
+        found = [float(scores.iqm(row)) for row in by_setting if np.isfinite(row).all()]
+        self._best = max([self._best, *found])
+
+
+def train_all(
+    planned: Sequence[Planned], objective: str, call: Call, after_each: Callable[[], object]
+) -> None:
+    """Train the runs that are not finished, one after the other."""
+    todo = [run for run in planned if not run.is_finished]
+    if not todo:
+        return
+    title = f"{todo[0].group.experiment.environment_name} sweep"
+    with SweepProgress(todo, metric_of(objective), title, quiet=not call.progress) as progress:
+        for run in todo:
+            progress.begin(run)
+            run_experiment(run.experiment, call._replace(progress=False, listener=progress))
+            progress.end(run)
+            after_each()
+
+
+def members_of_runs(planned: Sequence[Planned], options: Judging) -> list[MemberResult]:
+    """Return what the members of the finished runs reached, in the order of the settings."""
+    found = [member for run in planned if run.is_finished for member in _members_of(run, options)]
+    order = {
+        label: place
+        for place, label in enumerate(
+            sorted({x.label for x in found}, key=lambda label: int(label.split(" ", 1)[0]))
+        )
+    }
+    return sorted(found, key=lambda member: order[member.label])
+
+
+def _members_of(run: Planned, options: Judging) -> list[MemberResult]:
+    summary, objective, experiment = read_json(run.path / SUMMARY), options.objective, run.group.experiment
+    stopped = summary.get("stopped_after", {})
+    rungs = [x * experiment.run.steps_per_update for x in _rungs(experiment)]
+    at_rung = _scores_at_rungs(run, metric_of(options.objective), stopped) if stopped else {}
+    failed = {(x["label"], seed) for x in summary["members"] for seed in x.get("failed", ())}
+    given = {candidate.label: candidate.settings for candidate in run.group.candidates}
+    returns = {ABSOLUTE: summary["absolute"]["returns"], "final": summary["final"]["returns"]}
+    if objective != ABSOLUTE:
+        returns = {objective: summary["evaluation"][objective], **returns}
+    found = []
+    for k, member in enumerate(experiment.members):
+        steps = stopped.get(member.label)
+        scores_of_member = {name: _number(values[k]) for name, values in returns.items()}
+        if steps is not None:
+            scores_of_member = {AT_RUNG: at_rung[member.label, member.seed]}
+        found.append(
+            MemberResult(
+                member.label,
+                given[member.label],
+                member.seed,
+                scores_of_member,
+                summary["steps_per_seed"] if steps is None else steps,
+                rung=len(rungs) if steps is None else rungs.index(steps),
+                failure="a number was not finite" if (member.label, member.seed) in failed else "",
+            )
+        )
+    return found
+
+
+def _rungs(experiment: Experiment) -> list[int]:
+    return experiment.halving.rungs(experiment.run) if experiment.halving else []
+
+
+def _scores_at_rungs(run: Planned, metric: str, stopped: Mapping[str, int]) -> dict[tuple[str, int], float]:
+    """Return the scores by which members of the settings that were stopped early were compared last."""
+    return {
+        (row["label"], row["seed"]): _number(row[metric])
+        for row in RunDirectory.open(run.path).load_metrics()
+        if row["kind"] == "evaluation" and row["step"] == stopped.get(row["label"])
+    }
+
+
+def _number(value: Any) -> float:
+    return float("nan") if value is None else float(value)
+
+
+def confirm(
+    request: Request,
+    members: Sequence[MemberResult],
+    candidates: Sequence[Candidate],
+    directory: SweepDirectory,
+    options: Judging,
+    call: Call,
+) -> list[Ranked]:
+    """Train the best settings again on seeds that were never used, since the best of many scores flatters."""
+    ranked = [x for x in rank(members, options.objective) if not np.isnan(x.score)][:CONFIRMED]
+    if not options.confirm_seeds or not ranked:
+        return []
+    base = request.decide({}, ())
+    seeds = {"seed": base.run.seed + base.run.seeds, "seeds": options.confirm_seeds}
+    request = dataclasses.replace(request, overrides={**request.overrides, **seeds})
+    chosen = {x.label for x in ranked}
+    groups = group_candidates(request, [x for x in candidates if x.label in chosen])
+    planned = []
+    for group in groups:
+        name = "-".join(x.label.split(" ", 1)[0] for x in group.candidates)
+        planned.append(Planned(directory.path, f"{CONFIRMATION}/{name}", group))
+    best = ", ".join(x.label for x in ranked)
+    if not all(run.is_finished for run in planned):
+        call.note(
+            f"sweep: the best settings train again on {_count(options.confirm_seeds, 'new seed')}: {best}"
+        )
+    train_all(planned, options.objective, call, lambda: None)
+    again = rank(members_of_runs(planned, options), options.objective)
+    places = {x.label: place for place, x in enumerate(ranked)}  # which decide between equal scores
+    return sorted(again, key=lambda x: (np.isnan(x.score), -x.score, places[x.label]))
