@@ -1,4 +1,4 @@
-"""A task of discs and spheres, sensing and stepping as JaxDEM does, in a batch with auto-reset; or training in it."""
+"""A task of discs and spheres with JaxDEM's sensing and physics steps, in a batch with auto-reset; or its training."""
 
 from argparse import Namespace
 from typing import Any
