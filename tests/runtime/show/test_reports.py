@@ -10,6 +10,7 @@ import pytest
 from shoal.runtime.config import RunConfig
 from shoal.runtime.disk import metrics_file
 from shoal.runtime.disk.directory import RunDirectory
+from shoal.runtime.members import Variant, members_of
 from shoal.runtime.show import reports
 from shoal.runtime.show.reports import Reporter, result_text
 
@@ -103,6 +104,42 @@ def test_nothing_is_told_of_a_whole_budget_or_if_not_shown(directory, capsys):
         reporter.on_training(4, numbers(episode_return=[30, 40]), 1.0, 2000.0)
     assert capsys.readouterr() == ("", "")
     assert len(directory.load_metrics()) == 2  # the file is written all the same
+
+
+def test_settings_are_one_curve_each_and_named_in_rows_and_result(directory, monkeypatch, capsys):
+    drawn = []
+    monkeypatch.setattr(
+        reports, "plot_learning_curve", lambda *arguments, **more: drawn.append((arguments, more))
+    )
+    members = members_of((7, 8), [Variant(label, {}) for label in ("slow", "fast")])
+    with Reporter(directory, RUN, "CartPole-v1", show=True, members=members) as reporter:
+        reporter.on_evaluation(0, numbers(return_mean=[10, 20, 30, np.nan]))
+        reporter.on_training(10, numbers(episode_return=[1, 1, 1, 1]), 3.0, 2500.0)
+        reporter.draw_learning_curve({"environment": "CartPole-v1", "algorithm": "ppo"})
+    assert [(row["label"], row["seed"]) for row in directory.load_metrics()[:4]] == [
+        *(("slow", 7), ("slow", 8), ("fast", 7), ("fast", 8))
+    ]
+    ((_, _, returns, _), more) = drawn[0]
+    assert returns.tolist() == [[15.0, 30.0]]
+    assert more == {"unit": "setting"}
+    assert "steps of 4 members (100%)" in capsys.readouterr().err
+    score = {"iqm": None, "interval": [None, None], "returns": [1.0, 2.0, 3.0, None]}
+    summary = {
+        **{
+            "environment": "x",
+            "algorithm": "y",
+            "seeds": [7, 8, 7, 8],
+            "steps_per_seed": 100,
+            "steps_per_second": 1.0,
+        },
+        **{"absolute": score, "final": score, "evaluation": {"episodes": 3}},
+        **{"seconds": {"compile": 1.0, "train": 1.0, "evaluate": 1.0}},
+        "members": [{"label": str(k), "absolute": {"iqm": None if k else 2.0}} for k in range(7)],
+    }
+    text = result_text(summary, "runs/here")
+    assert text.startswith("x, y, 4 members, 100 steps each\n  0   IQM 2.00\n  1   IQM nan\n")
+    assert "  and 2 more\n" in text
+    assert "returns that are not finite: 1 of 4 members" in text
 
 
 def test_the_learning_curve_is_drawn(directory, told):

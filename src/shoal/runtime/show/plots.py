@@ -18,6 +18,7 @@ def plot_learning_curve(
     title: str,
     *,
     label: str = "return of an evaluation episode",
+    unit: str = "seed",
 ) -> None:
     """Write a PNG of returns against environment steps.
 
@@ -27,12 +28,13 @@ def plot_learning_curve(
       returns: returns, [points, seeds]; NaN where there is none.
       title: the heading, such as "CartPole-v1, ppo".
       label: of the vertical axis.
+      unit: what each column of the returns is of.
     Raises:
       ShoalError: the file cannot be written.
     """
     figure = figures.new_figure()
     axes = figure.add_subplot()
-    _plot_curve(axes, np.asarray(steps), np.asarray(returns, np.float64))
+    _plot_curve(axes, np.asarray(steps), np.asarray(returns, np.float64), unit)
     axes.set_ylabel(label, color=TEXT)
     figures.set_title(axes, title)
     figures.save(figure, path)
@@ -70,15 +72,15 @@ def plot_by_episode(
     figures.save(figure, path)
 
 
-def _plot_curve(axes: Any, steps: np.ndarray, returns: np.ndarray) -> None:
-    num_seeds = returns.shape[1]
+def _plot_curve(axes: Any, steps: np.ndarray, returns: np.ndarray, unit: str = "seed") -> None:
+    count = returns.shape[1]
     curve, low, high = iqm_and_interval(returns)
     marker = "o" if len(steps) < 2 else None  # a line through one point shows nothing
-    if num_seeds > 1:
+    if count > 1:
         axes.plot(steps, returns, color=COLOUR, alpha=0.25, linewidth=0.7, marker=marker)
-        axes.plot([], [], color=COLOUR, alpha=0.4, linewidth=0.7, label="one seed")
+        axes.plot([], [], color=COLOUR, alpha=0.4, linewidth=0.7, label=f"one {unit}")
         axes.fill_between(steps, low, high, color=COLOUR, alpha=0.2, linewidth=0, label="95% interval")
-    name = f"interquartile mean of {num_seeds} seeds" if num_seeds > 1 else "one seed"
+    name = f"interquartile mean of {count} {unit}s" if count > 1 else f"one {unit}"
     axes.plot(steps, curve, color=COLOUR, linewidth=2, marker=marker, label=name)
 
     axes.set_xlabel("environment steps of each seed", color=TEXT)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from shoal.ops import scores
 from shoal.runtime import machine
 from shoal.runtime.config import RunConfig
 from shoal.runtime.disk.directory import RunDirectory
@@ -125,24 +126,38 @@ class Reporter:
 
     def draw_learning_curve(self, summary: dict[str, Any]) -> None:
         """Draw the learning curve."""
-        steps, returns = zip(*self.evaluations, strict=True)
+        steps, columns = zip(*self.evaluations, strict=True)
+        returns, unit = np.stack(columns), "seed"
+        if self.members[0].label:
+            returns, unit = _by_setting(returns, self.members), "setting"
         title = f"{summary['environment']}, {summary['algorithm']}"
-        plot_learning_curve(self.directory.learning_curve, steps, np.stack(returns), title)
+        plot_learning_curve(self.directory.learning_curve, steps, returns, title, unit=unit)
+
+
+def _by_setting(returns: np.ndarray, members: Members) -> np.ndarray:
+    """Return the interquartile mean over the seeds of each setting, [points, settings]; NaN where none is finite."""
+    columns = []
+    for label in dict.fromkeys(member.label for member in members):
+        seeds = returns[:, [k for k, member in enumerate(members) if member.label == label]]
+        finite = [row[np.isfinite(row)] for row in seeds.astype(np.float64)]
+        columns.append([float(scores.iqm(row)) if row.size else np.nan for row in finite])
+    return np.array(columns).T
 
 
 def result_text(summary: dict[str, Any], path: Any) -> str:
     """Format the result of a run in a few lines."""
-    absolute, final = summary["absolute"], summary["final"]
+    absolute, final = (_with_nan(summary[name]) for name in ("absolute", "final"))
     low, high = absolute["interval"]
     episodes = summary["evaluation"]["episodes"]
     seconds = summary["seconds"]
     num_seeds = len(summary["seeds"])
-    seeds = "1 seed" if num_seeds == 1 else f"{num_seeds} seeds"
+    seeds = "1 seed" if num_seeds == 1 else f"{num_seeds} {'members' if 'members' in summary else 'seeds'}"
     return "\n".join(
         [
             f"{summary['environment']}, {summary['algorithm']}, {seeds}, "
             f"{summary['steps_per_seed']:,} steps each",
             *_team_line(summary),
+            *_setting_lines(summary),
             f"  best policies   IQM {absolute['iqm']:.2f}  [{low:.2f}, {high:.2f}]  "
             f"worst seed {np.min(absolute['returns']):.2f}   ({episodes} new episodes each)",
             f"  last policies   IQM {final['iqm']:.2f}  worst seed {np.min(final['returns']):.2f}",
@@ -153,6 +168,13 @@ def result_text(summary: dict[str, Any], path: Any) -> str:
             f"  {path}",
         ]
     )
+
+
+def _setting_lines(summary: dict[str, Any], shown: int = 5) -> list[str]:
+    """Return lines with the best settings of a population, best first; none where members differ in seeds only."""
+    rows = summary.get("members", [])
+    lines = [f"  {row['label']}   IQM {_with_nan(row['absolute'])['iqm']:.2f}" for row in rows[:shown]]
+    return lines + ([f"  and {len(rows) - shown} more"] if len(rows) > shown else [])
 
 
 def _team_line(summary: dict[str, Any]) -> list[str]:
@@ -183,6 +205,18 @@ def _score_lines(summary: dict[str, Any]) -> list[str]:
 
 def _not_finite_lines(summary: dict[str, Any]) -> list[str]:
     """Return a line that names the seeds whose returns are not finite; none where all are."""
-    is_finite = np.isfinite(summary["absolute"]["returns"]) & np.isfinite(summary["final"]["returns"])
+    returns = [_with_nan(summary[name])["returns"] for name in ("absolute", "final")]
+    is_finite = np.asarray(np.isfinite(returns).all(axis=0))
     seeds = [str(seed) for seed, finite in zip(summary["seeds"], is_finite, strict=True) if not finite]
+    if seeds and "members" in summary:
+        return [f"  returns that are not finite: {len(seeds)} of {len(is_finite)} members"]
     return [f"  returns that are not finite: seed {', '.join(seeds)}"] if seeds else []
+
+
+def _with_nan(score: Any) -> Any:
+    """Replace None, as JSON has it where a number is not finite, by NaN."""
+    if isinstance(score, dict):
+        return {name: _with_nan(x) for name, x in score.items()}
+    if isinstance(score, list):
+        return [_with_nan(x) for x in score]
+    return float("nan") if score is None else score
