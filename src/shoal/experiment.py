@@ -30,12 +30,14 @@ from shoal.errors import ShoalError
 from shoal.imports import import_name, import_object
 from shoal.needs import check_needs
 from shoal.presets import preset
+from shoal.runtime import evolution as evolutions
 from shoal.runtime import machine
 from shoal.runtime.config import RunConfig
+from shoal.runtime.evolution import Evolution
 from shoal.runtime.members import Members, Variant, members_of
 from shoal.types import Environment, spec_of
 from shoal.user_code import reports_user_code
-from shoal.variants import check_variants, named, number
+from shoal.variants import check_variants, named, number, with_first_settings
 
 SCHEMA = 2  # of config.json; in 1, some settings had 0 or empty for "off" and "the same as the actor's"
 
@@ -60,6 +62,7 @@ class Experiment:
     evaluation_parameters: Mapping[str, Any] = dataclasses.field(
         default_factory=dict
     )  # of the environment of evaluations, where they are not the environment's own
+    evolution: Evolution = evolutions.NONE  # the settings that change while the run trains
 
     @property
     def members(self) -> Members:
@@ -118,8 +121,15 @@ class Experiment:
                     num_envs = self.run.num_envs // max(self.run.env_groups, 1)
                     spec = spec_of(experiment.environment)
                     experiment.config.validate(spec, num_envs, self.run.num_steps)
+        self._check_evolution()
         if self.evaluation_environment is not None:
             require_contract(self.evaluation_environment, self.environment_name)
+
+    def _check_evolution(self) -> None:
+        """Validate the run with the bounds of the settings that change, or with each point of their schedule."""
+        for point in self.evolution.examples:
+            label = ", ".join(f"{name}={x:g}" for name, x in point.items())
+            dataclasses.replace(self, evolution=evolutions.NONE, variants=(Variant(label, point),)).validate()
 
     def _variant_names(self) -> list[str]:
         return [variant.label for variant in self.variants] or [""]
@@ -142,6 +152,8 @@ class Experiment:
             further["eval_env"] = {
                 name: describing.to_json(x) for name, x in self.evaluation_parameters.items()
             }
+        if self.evolution:
+            further["evolution"] = self.evolution.to_json()
         algorithm = {name: x for name, x in _json_fields(self.config).items() if name not in implied}
         return {
             "schema": SCHEMA,
@@ -168,6 +180,7 @@ def decide(
     from_step: str = "",
     variants: Sequence[Variant] | None = None,
     evaluation_parameters: Mapping[str, Any] | None = None,
+    evolution: Evolution | None = None,
     overrides: Mapping[str, Any],
 ) -> Experiment:
     """Decide every setting of a run.
@@ -182,6 +195,7 @@ def decide(
       from_step: the checkpoint of that run: its environment steps, "best" or "last"; empty for its last policies.
       variants: what differs between the members beside their seeds; None takes the config file's, or none.
       evaluation_parameters: of the environment of evaluations; None takes the config file's, or the environment's own.
+      evolution: the settings that change while the run trains; None takes the config file's, or none.
       overrides: settings of the run and of the algorithm by name, which have precedence over all others.
     Raises:
       ShoalError: an unknown name, with the nearest one; an override that has no effect with the other settings.
@@ -211,7 +225,9 @@ def decide(
     if evaluation_parameters is None:
         evaluation_parameters = saved_evaluation_parameters(saved)
     check_variants(variants, config, overrides)
-    varied = variants[0].of_algorithm() if variants else {}
+    evolution = evolutions.from_json(saved.get("evolution", {})) if evolution is None else evolution
+    config = with_first_settings(evolution, config, overrides)
+    varied = variants[0].of_algorithm() if variants else dict.fromkeys(evolution.names)
     _check_effects({**overrides, **varied}, environment, run, config)
     if from_step and not started_from:
         raise ShoalError(
@@ -229,6 +245,7 @@ def decide(
         environment_gaps=gaps,
         variants=tuple(variants),
         evaluation_parameters=dict(evaluation_parameters),
+        evolution=evolution,
     )
 
 
@@ -258,6 +275,7 @@ def _experiment_of(experiment: Experiment, variant: Variant) -> Experiment:
             config=resolve(own) if is_resolved else own,
             unresolved_config=own if is_resolved else None,
             variants=(),
+            evolution=evolutions.NONE,
         )
 
 

@@ -30,7 +30,11 @@ CHANGEABLE = (
 # Settings that name the place of a run, or how it uses the machine.
 NOT_COMPARED = ("run_dir", "devices", "members", "checkpoints")
 # What a population has beside the settings of a run, and how a sentence says that it differs.
-POPULATION = {"variants": "it has other members", "eval_env": "it is evaluated in another environment"}
+POPULATION = {
+    "variants": "it has other members",
+    "eval_env": "it is evaluated in another environment",
+    "evolution": "other settings change in it, or they change otherwise,",
+}
 _PLAIN = (bool, int, float, str, tuple)
 
 
@@ -117,7 +121,7 @@ def identity_of(experiment: Experiment) -> dict[str, Any]:
     now = as_json(experiment)
     left_out = {*NOT_COMPARED, *_changeable(experiment)}
     variants = {x["label"]: x["settings"] for x in now.get("variants", ())}
-    population = {"variants": variants, "eval_env": now.get("eval_env", {})}
+    population = {"variants": variants} | {name: now.get(name, {}) for name in ("eval_env", "evolution")}
     return {
         "environment": now["environment"] | {"sha256": parameters_sha256(jax.device_get(leaves))},
         **{
@@ -290,7 +294,12 @@ class Finished(NamedTuple):
     def history(self) -> History:
         """Return the history of the run, to be continued."""
         ended = self.ended
-        return dataclasses.replace(ended, evaluations=list(ended.evaluations), frozen=list(ended.frozen))
+        return dataclasses.replace(
+            ended,
+            evaluations=list(ended.evaluations),
+            frozen=list(ended.frozen),
+            exchanges=list(ended.exchanges),
+        )
 
 
 def machine_differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:

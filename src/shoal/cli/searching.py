@@ -8,7 +8,7 @@ from shoal import api
 from shoal.cli import flags
 from shoal.cli.train import parse_settings
 
-REPEATED = ("--grid", "--random", "--eval-env")  # flags that may be given several times
+REPEATED = ("--grid", "--random", "--tune", "--start", "--eval-env")  # flags that may be given several times
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +62,18 @@ def read_search(
     Returns:
       the command's own flags, what is trained, and the space.
     """
+    parsed, request = read_request(command, description, choices, example, arguments)
+    return parsed, request, api.space_from_words(parsed.grid, parsed.random, parsed.space)
+
+
+def read_request(
+    command: str, description: str, choices: Callable[..., Any], example: str, arguments: Sequence[str]
+) -> tuple[Any, api.Request]:
+    """Read the flags of a command that trains several settings; see `read_search`.
+
+    Returns:
+      the command's own flags, and what is trained.
+    """
     arguments = flags.join_repeated(arguments, REPEATED)
     words = flags.leading_words(arguments)
     defaults = api.defaults(
@@ -87,4 +99,4 @@ def read_search(
         flags.parse_environment(parsed.eval_env)[1] or None,
         overrides,
     )
-    return parsed, request, api.space_from_words(parsed.grid, parsed.random, parsed.space)
+    return parsed, request

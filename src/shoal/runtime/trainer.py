@@ -17,6 +17,7 @@ from shoal.runtime import population as populations
 from shoal.runtime.config import RunConfig
 from shoal.runtime.evaluation import Subject, begin_evaluation, continue_evaluation, evaluate
 from shoal.runtime.faults import NOWHERE
+from shoal.runtime.lineage import Exchange
 from shoal.runtime.loop import start_training, train, update_once
 from shoal.runtime.members import Members
 from shoal.runtime.pieces import Pacer
@@ -78,6 +79,7 @@ class History:
       evaluations: (updates, metrics) of each evaluation.
       seconds: wall time by activity.
       frozen: members that had numbers that were not finite, and are trained no further.
+      exchanges: between the members, or changes of their settings, if there are any.
     """
 
     updates: int = 0
@@ -86,6 +88,7 @@ class History:
     evaluations: list[tuple[int, Numbers]] = dataclasses.field(default_factory=list)
     seconds: Seconds = dataclasses.field(default_factory=lambda: Seconds(0.0, 0.0, 0.0))
     frozen: list[int] = dataclasses.field(default_factory=list)
+    exchanges: list[Exchange] = dataclasses.field(default_factory=list)
 
     @property
     def evaluated(self) -> int:
@@ -365,6 +368,7 @@ def train_population(
     *,
     history: History | None = None,
     supervisor: Supervisor | None = None,
+    change: Callable[[Run, History], Run] | None = None,
 ) -> TrainedPopulation:
     """Train a population until its budget is spent.
 
@@ -374,6 +378,7 @@ def train_population(
       listener: receives each log point and evaluation.
       history: of the run so far; None for a new one.
       supervisor: acts between two pieces of training; None for nobody.
+      change: is given the population after each evaluation but the last, and returns the one to go on with.
     """
     history = History() if history is None else history
     supervisor = Unsupervised() if supervisor is None else supervisor
@@ -390,6 +395,8 @@ def train_population(
             if metrics is not None:
                 history.evaluations.append((history.updates, metrics))
                 listener.on_evaluation(history.updates, metrics)
+                if change is not None and history.updates < run.total_updates:
+                    population = change(population, history)
         supervisor.between_pieces(population, history)
         if history.updates >= run.total_updates:
             return TrainedPopulation(population, history.evaluations, history.seconds, {})

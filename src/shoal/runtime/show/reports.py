@@ -1,6 +1,6 @@
 """Reports of a run in progress: lines on the terminal, rows in metrics.jsonl, the learning curve."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -106,6 +106,14 @@ class Reporter:
         self.evaluations.append((updates * self.run.steps_per_update, metrics["return_mean"]))
         if self.listener is not None:
             self.listener.on_evaluation(updates, metrics)
+
+    def on_exchange(self, updates: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write the row of each member about an exchange, or another change of its settings."""
+        steps = updates * self.run.steps_per_update
+        self._writer.add(
+            {"kind": "exchange", "step": steps, "updates": updates, **member.columns, **row}
+            for member, row in zip(self.members, rows, strict=True)
+        )
 
     def write_rows(self, kind: str, updates: int, metrics: Numbers, further: dict[str, float]) -> None:
         """Append one row per member to metrics.jsonl."""
