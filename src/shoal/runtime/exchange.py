@@ -9,6 +9,7 @@ by exchanges, so that a run that is resumed draws the same; exchange 0 draws the
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -53,8 +54,8 @@ class Exchanged(NamedTuple):
 def select_parents(scores: Array, places: Array) -> Array:
     """Choose whom each member continues by truncation selection: the worst fifth copies the best fifth.
 
-    Members are sorted by score; of equal ones the first is the better. A score that is not finite is the worst, and its
-    member copies in any case, since it would not train any further.
+    Members are sorted by score; of equal ones the first is the better. A member whose score is not finite has failed:
+    it copies in any case, since it would not train any further, and is not copied.
 
     Args:
       scores: [members].
@@ -68,8 +69,10 @@ def select_parents(scores: Array, places: Array) -> Array:
     scores = jnp.where(jnp.isfinite(scores), scores, -jnp.inf)
     order = jnp.argsort(-scores, stable=True)
     rank = jnp.zeros(members, jnp.int32).at[order].set(jnp.arange(members, dtype=jnp.int32))
-    chosen = order[jnp.minimum((places * count).astype(jnp.int32), count - 1)]
-    copies = ((rank >= members - count) | (scores == -jnp.inf)) & (scores[chosen] > -jnp.inf)
+    has_failed = scores == -jnp.inf
+    among = jnp.clip(members - jnp.sum(has_failed), 1, count)  # a parent has not failed
+    chosen = order[jnp.minimum((places * among).astype(jnp.int32), among - 1)]
+    copies = ((rank >= members - count) | has_failed) & ~has_failed[chosen]
     return jnp.where(copies, chosen, jnp.arange(members))
 
 
@@ -77,12 +80,16 @@ def from_unit(tuned: Tuned, bounds: tuple[float, float], u: Array) -> Array:
     """Map a number of [0, 1) to a value between bounds, uniform on the setting's scale."""
     low, high = bounds
     if tuned.scale == LOG:
-        value = low * jnp.power(high / low, u)
+        value = jnp.exp(_between(math.log(low), math.log(high), u))
     elif tuned.scale == ONE_MINUS_LOG:
-        value = 1.0 - (1.0 - low) * jnp.power((1.0 - high) / (1.0 - low), u)
+        value = 1.0 - jnp.exp(_between(math.log(1.0 - low), math.log(1.0 - high), u))
     else:
-        value = low + (high - low) * u
+        value = _between(low, high, u)
     return jnp.clip(value, low, high)
+
+
+def _between(first: float, last: float, u: Array) -> Array:
+    return first + (last - first) * u
 
 
 def perturb(tuned: Tuned, value: Array, factor: Array) -> Array:

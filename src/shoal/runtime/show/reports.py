@@ -154,6 +154,7 @@ def result_text(summary: dict[str, Any], path: Any) -> str:
             f"  best policies   IQM {absolute['iqm']:.2f}  [{low:.2f}, {high:.2f}]  "
             f"worst seed {np.min(absolute['returns']):.2f}   ({episodes} new episodes each)",
             f"  last policies   IQM {final['iqm']:.2f}  worst seed {np.min(final['returns']):.2f}",
+            *_best_lines(summary),
             *_not_finite_lines(summary),
             f"  {summary['steps_per_second']:,.0f} steps/s of all seeds together; compile "
             f"{seconds['compile']:.1f} s, train {seconds['train']:.1f} s, evaluate {seconds['evaluate']:.1f} s",
@@ -170,6 +171,17 @@ def _team_line(summary: dict[str, Any]) -> list[str]:
     return [
         f"  a return is the {agents['team_return']} over {agents['count']} agents, which made "
         f"{agents['agent_steps_per_seed']:,} agent-steps with each seed"
+    ]
+
+
+def _best_lines(summary: dict[str, Any]) -> list[str]:
+    """Return a line about the best member of a population that exchanged; none for other runs."""
+    if "best" not in summary:
+        return []
+    best = summary["best"]
+    values = ", ".join(f"{name}={x:.4g}" for name, x in best["settings"].items())
+    return [
+        f"  best member     seed {best['seed']}: {best['absolute']:.2f} in new episodes   (at the end {values})"
     ]
 
 
