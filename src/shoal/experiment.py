@@ -195,7 +195,8 @@ def decide(
       from_step: the checkpoint of that run: its environment steps, "best" or "last"; empty for its last policies.
       variants: what differs between the members beside their seeds; None takes the config file's, or none.
       evaluation_parameters: of the environment of evaluations; None takes the config file's, or the environment's own.
-      evolution: the settings that change while the run trains; None takes the config file's, or none.
+      evolution: the settings that change while the run trains; None takes the config file's, or none where there are
+        variants.
       overrides: settings of the run and of the algorithm by name, which have precedence over all others.
     Raises:
       ShoalError: an unknown name, with the nearest one; an override that has no effect with the other settings.
@@ -225,7 +226,8 @@ def decide(
     if evaluation_parameters is None:
         evaluation_parameters = saved_evaluation_parameters(saved)
     check_variants(variants, config, overrides)
-    evolution = evolutions.from_json(saved.get("evolution", {})) if evolution is None else evolution
+    if evolution is None:
+        evolution = evolutions.NONE if variants else evolutions.from_json(saved.get("evolution", {}))
     config = with_first_settings(evolution, config, overrides)
     varied = variants[0].of_algorithm() if variants else dict.fromkeys(evolution.names)
     _check_effects({**overrides, **varied}, environment, run, config)
