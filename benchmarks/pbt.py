@@ -122,7 +122,7 @@ def _train(task: Task, path: Path, seed: int, variants: Any, seeds: int = 1) -> 
 
 def kept(path: Path, compute: Callable[..., Any], *arguments: Any) -> Any:
     """Return what a file holds, or compute it and write it there."""
-    file = path.with_suffix(".json")
+    file = path.parent / f"{path.name}.json"
     if not file.is_file():
         file.parent.mkdir(parents=True, exist_ok=True)
         result = compute(*arguments)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from shoal import trees
@@ -149,12 +148,13 @@ class Scheduled:
     def __call__(self, population: Run, history: History) -> Run:
         """Give all members the settings that hold from here on."""
         step = [step for step in self._schedule if step.updates <= history.updates][-1]
-        values = exchanges.values_of(population.config, self._leaves)
-        new = {
-            name: jax.device_put(jnp.full(x.shape, step.settings[name], x.dtype), x.sharding)
-            for name, x in values.items()
-        }
-        config = exchanges.with_values(population.config, new, self._leaves)
+        found = trees.named_leaves(population.config)
+        for name, leaves in self._leaves.items():
+            for leaf in leaves:  # each has a buffer of its own, since training donates all of them
+                x = found[leaf]
+                new = np.full(x.shape, step.settings[name], x.dtype)
+                found[leaf] = jax.device_put(new, x.sharding, may_alias=False)
+        config = trees.with_named_leaves(population.config, found)
         members = self._reporter.members
         rows = [{"parent": member.seed, "settings": dict(step.settings)} for member in members]
         _report(self._reporter, history, rows, list(range(len(members))))

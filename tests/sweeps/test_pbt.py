@@ -2,11 +2,12 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from tiny_bandit import BanditConfig
-from tiny_worlds import Halves
+from tiny_worlds import Halves, populate
 
 import shoal
 from shoal import cli, evolving
@@ -16,7 +17,8 @@ from shoal.runtime.checkpointing import Supervisor
 from shoal.runtime.disk.directory import RunDirectory
 from shoal.runtime.evolution import Evolution, Step
 from shoal.runtime.lineage import Exchange, ancestors, exchanges_of, schedule_of
-from shoal.runtime.trainer import Pacer
+from shoal.runtime.members import members_of
+from shoal.runtime.trainer import History, Pacer
 from shoal.sweeps.pbt import read_tuned
 
 SMALL = {
@@ -185,6 +187,21 @@ def test_the_schedule_is_replayed_by_new_seeds(trained, tmp_path):
     assert [row["settings"]["step_size"] for row in found if row["seed"] == 11] == [0.5, 0.5, *[0.25] * 4]
     with pytest.raises(ShoalError, match=r"holds no schedule\.json"):
         evolving.read_schedule(run.path)
+
+
+def test_a_schedule_gives_every_leaf_a_buffer_of_its_own():
+    """Training donates them all."""
+    population, programs = populate(Halves(), BanditConfig(), seeds=(3, 4))
+    schedule = [Step(0, {"rate": 0.5}), Step(4, {"rate": 0.25})]
+    reporter = SimpleNamespace(members=members_of((3, 4)), on_exchange=lambda updates, rows: None)
+    change = evolving.Scheduled(schedule, reporter, {"rate": ("step_size", "baseline_rate")})
+    for updates, expected in ((0, 0.5), (3, 0.5), (4, 0.25)):
+        history = History(updates=updates)
+        population = change(population, history)
+        assert population.config.step_size.tolist() == [expected] * 2
+        assert population.config.baseline_rate.tolist() == [expected] * 2
+        assert history.exchanges == [Exchange(updates, [0, 1], {"rate": [expected] * 2})]
+        population, _ = programs.train(population, 1, True)
 
 
 def test_a_setting_is_the_value_of_every_leaf_that_follows_it():
