@@ -25,6 +25,7 @@ EVERYTHING = {
         "arguments",
         "envs",
         "errors",
+        "evolving",
         "experiment",
         "files",
         "imports",
@@ -45,6 +46,8 @@ EVERYTHING = {
     ),
     *("trained", "training", "trees", "types", "user_code", "variants", "xla"),
 }
+# What trains runs, and what is done with them; each is imported by few.
+RUNS = {"api", "evolving", "pairings", "resuming", "sweeps", "trained", "training"}
 MAY_IMPORT = {
     "errors": set(),
     "spaces": set(),
@@ -67,15 +70,13 @@ MAY_IMPORT = {
     "algos": {"ops", "nets", "streams", "types", "spaces", "xla"} | FOR_ALL,
     "runtime": {"envs", "ops", "streams", "types", "spaces", "xla"} | FOR_ALL,
     "variants": {"runtime"} | FOR_ALL,
-    "experiment": EVERYTHING
-    - {"api", "sweeps", "pairings", "experiment", "loading", "placement", "trained", "resuming", "training"},
+    "experiment": EVERYTHING - RUNS - {"experiment", "loading", "placement"},
     "placement": {"experiment", "runtime"} | FOR_ALL,
-    "loading": EVERYTHING
-    - {"api", "sweeps", "pairings", "loading", "placement", "trained", "resuming", "training"},
-    "trained": EVERYTHING - {"api", "sweeps", "pairings", "placement", "trained", "resuming", "training"},
-    "pairings": EVERYTHING - {"api", "sweeps", "pairings", "placement", "trained", "resuming", "training"},
-    "resuming": EVERYTHING
-    - {"api", "sweeps", "pairings", "loading", "placement", "trained", "resuming", "training"},
+    "loading": EVERYTHING - RUNS - {"loading", "placement"},
+    "trained": EVERYTHING - RUNS - {"placement"},
+    "pairings": EVERYTHING - RUNS - {"placement"},
+    "resuming": EVERYTHING - RUNS - {"loading", "placement"},
+    "evolving": {"experiment", "runtime"} | FOR_ALL,
     "training": EVERYTHING - {"api", "sweeps", "pairings", "training"},
     "sweeps": EVERYTHING - {"api", "pairings", "sweeps"},
     "api": EVERYTHING,

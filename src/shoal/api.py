@@ -33,9 +33,11 @@ from shoal.runtime.members import Variant
 from shoal.runtime.show import reports
 from shoal.runtime.show.progress import Activity, format_duration
 from shoal.runtime.show.recording import Rendered
-from shoal.sweeps.calls import sweep, tune
+from shoal.sweeps.calls import pbt, replay, sweep, tune
+from shoal.sweeps.pbt import PbtOptions, run_pbt, run_replay
 from shoal.sweeps.plan import Request
 from shoal.sweeps.reporting import result_text as sweep_text
+from shoal.sweeps.space import assignments
 from shoal.sweeps.space import from_words as space_from_words
 from shoal.sweeps.sweep import Options as SweepOptions
 from shoal.sweeps.sweep import Sweep, run_sweep
@@ -53,6 +55,7 @@ __all__ = [
     "Environment",
     "Experiment",
     "GenerationConfig",
+    "PbtOptions",
     "Rendered",
     "Request",
     "RolloutResult",
@@ -65,6 +68,7 @@ __all__ = [
     "TrainedPolicy",
     "TrainedRun",
     "TuneOptions",
+    "assignments",
     "bounds_of",
     "check",
     "check_memory",
@@ -85,9 +89,11 @@ __all__ = [
     "make",
     "parameter",
     "parameters_of",
+    "pbt",
     "place",
     "register",
     "render",
+    "replay",
     "report_text",
     "restart",
     "result_text",
@@ -95,6 +101,8 @@ __all__ = [
     "resume_run",
     "rollout",
     "run_experiment",
+    "run_pbt",
+    "run_replay",
     "run_sweep",
     "run_tuning",
     "space_from_words",

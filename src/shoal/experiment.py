@@ -30,13 +30,15 @@ from shoal.errors import ShoalError
 from shoal.imports import import_name, import_object
 from shoal.needs import check_needs
 from shoal.presets import preset
+from shoal.runtime import evolution as evolutions
 from shoal.runtime import machine
 from shoal.runtime.config import RunConfig
+from shoal.runtime.evolution import Evolution
 from shoal.runtime.halving import Halving
 from shoal.runtime.members import Members, Variant, members_of
 from shoal.types import Environment, spec_of
 from shoal.user_code import reports_user_code
-from shoal.variants import check_variants, named, number
+from shoal.variants import check_variants, named, number, with_first_settings
 
 SCHEMA = 2  # of config.json; in 1, some settings had 0 or empty for "off" and "the same as the actor's"
 
@@ -62,6 +64,7 @@ class Experiment:
         default_factory=dict
     )  # of the environment of evaluations, where they are not the environment's own
     halving: Halving | None = None  # when members stop early
+    evolution: Evolution = evolutions.NONE  # the settings that change while the run trains
 
     @property
     def members(self) -> Members:
@@ -122,8 +125,15 @@ class Experiment:
                     experiment.config.validate(spec, num_envs, self.run.num_steps)
         if self.halving:
             self.halving.check(self.run, len(self.variants))
+        self._check_evolution()
         if self.evaluation_environment is not None:
             require_contract(self.evaluation_environment, self.environment_name)
+
+    def _check_evolution(self) -> None:
+        """Validate the run with the bounds of the settings that change, or with each point of their schedule."""
+        for point in self.evolution.examples:
+            label = ", ".join(f"{name}={x:g}" for name, x in point.items())
+            dataclasses.replace(self, evolution=evolutions.NONE, variants=(Variant(label, point),)).validate()
 
     def _variant_names(self) -> list[str]:
         return [variant.label for variant in self.variants] or [""]
@@ -148,6 +158,8 @@ class Experiment:
             }
         if self.halving:
             further["halving"] = self.halving._asdict()
+        if self.evolution:
+            further["evolution"] = self.evolution.to_json()
         algorithm = {name: x for name, x in _json_fields(self.config).items() if name not in implied}
         return {
             "schema": SCHEMA,
@@ -175,6 +187,7 @@ def decide(
     variants: Sequence[Variant] | None = None,
     evaluation_parameters: Mapping[str, Any] | None = None,
     halving: Halving | None = None,
+    evolution: Evolution | None = None,
     overrides: Mapping[str, Any],
 ) -> Experiment:
     """Decide every setting of a run.
@@ -190,6 +203,8 @@ def decide(
       variants: what differs between the members beside their seeds; None takes the config file's, or none.
       evaluation_parameters: of the environment of evaluations; None takes the config file's, or the environment's own.
       halving: when members stop early; None takes the config file's, or never.
+      evolution: the settings that change while the run trains; None takes the config file's, or none where there are
+        variants.
       overrides: settings of the run and of the algorithm by name, which have precedence over all others.
     Raises:
       ShoalError: an unknown name, with the nearest one; an override that has no effect with the other settings.
@@ -219,7 +234,10 @@ def decide(
     if evaluation_parameters is None:
         evaluation_parameters = saved_evaluation_parameters(saved)
     check_variants(variants, config, overrides)
-    varied = variants[0].of_algorithm() if variants else {}
+    if evolution is None:
+        evolution = evolutions.NONE if variants else evolutions.from_json(saved.get("evolution", {}))
+    config = with_first_settings(evolution, config, overrides)
+    varied = variants[0].of_algorithm() if variants else dict.fromkeys(evolution.names)
     _check_effects({**overrides, **varied}, environment, run, config)
     if from_step and not started_from:
         raise ShoalError(
@@ -238,6 +256,7 @@ def decide(
         variants=tuple(variants),
         evaluation_parameters=dict(evaluation_parameters),
         halving=halving or (Halving(**saved["halving"]) if saved.get("halving") else None),
+        evolution=evolution,
     )
 
 
@@ -268,6 +287,7 @@ def _experiment_of(experiment: Experiment, variant: Variant) -> Experiment:
             unresolved_config=own if is_resolved else None,
             variants=(),
             halving=None,
+            evolution=evolutions.NONE,
         )
 
 

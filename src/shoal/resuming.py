@@ -34,6 +34,7 @@ POPULATION = {
     "variants": "it has other members",
     "eval_env": "it is evaluated in another environment",
     "halving": "it stops other members early",
+    "evolution": "other settings change in it, or they change otherwise,",
 }
 _PLAIN = (bool, int, float, str, tuple)
 
@@ -294,7 +295,12 @@ class Finished(NamedTuple):
     def history(self) -> History:
         """Return the history of the run, to be continued."""
         ended = self.ended
-        return dataclasses.replace(ended, evaluations=list(ended.evaluations), frozen=list(ended.frozen))
+        return dataclasses.replace(
+            ended,
+            evaluations=list(ended.evaluations),
+            frozen=list(ended.frozen),
+            exchanges=list(ended.exchanges),
+        )
 
 
 def machine_differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:

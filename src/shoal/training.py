@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from shoal import arguments, interruption, resuming, trees
+from shoal import arguments, evolving, interruption, resuming, trees
 from shoal import experiment as experiments
 from shoal.algos import catalogue
 from shoal.errors import SavingError, ShoalError
@@ -191,6 +191,7 @@ def prepare(experiment: Experiment, call: Call, *, resumes: bool = False) -> Pre
     score = run.score if is_metric_name(run.score) else experiments.load_function("score", run.score)
     eval_metrics = experiments.load_function("eval_metrics", run.eval_metrics) if run.eval_metrics else None
     settings = trainer.settings_of(run, run.env_groups, score, eval_metrics)
+    settings = settings._replace(changing=evolving.names_in_run(evolving.leaves_of(experiment)))
     layout = population.lay_out(devices, count, run.env_groups, run.members)
     check_memory(experiment, settings, layout)
     if not catalogue.is_builtin(experiment.algorithm):
@@ -341,6 +342,7 @@ def _run_to_end(
         ) as supervisor:
             try:
                 with limits.report_out_of_memory():
+                    change = evolving.change_of(experiment, compiled_run, reporter)
                     absolute = trainer.compile_absolute(compiled_run, 10 * run.eval_episodes)
                     trained = trainer.train_population(
                         compiled_run,
@@ -350,6 +352,7 @@ def _run_to_end(
                         supervisor=supervisor,
                         halving=experiment.halving,
                         members=experiment.members,
+                        change=change,
                     )
             except interruption.Interrupted:
                 raise
@@ -422,6 +425,9 @@ def _save_results(
     trained = trainer.with_absolute_metric(trained, absolute, history, supervisor)
     supervisor.begins("saving")
     summary = summarise(experiment, trained, call.import_seconds, history.frozen)
+    if experiment.evolution.tuned:
+        summary |= evolving.summarise_members(experiment, trained, history)
+        try_to(evolving.save_lineage, directory.path, experiment, trained, history)
     try_to(directory.save_summary, summary)
     try_to(reporter.draw_learning_curve, summary)
     try_to(reporter.metrics.write)

@@ -9,7 +9,8 @@ import numpy as np
 from shoal import arguments, settings
 from shoal.errors import ShoalError
 from shoal.runtime.config import RunConfig
-from shoal.runtime.members import Variant
+from shoal.runtime.evolution import Evolution
+from shoal.runtime.members import ENVIRONMENT, Variant
 
 
 @contextlib.contextmanager
@@ -41,6 +42,25 @@ def check_variants(variants: Sequence[Variant], config: Any, overrides: Mapping[
             raise ShoalError(
                 f"{name}={overrides[name]!r} has no effect, since {name} differs between the members; change it there."
             )
+
+
+def with_first_settings(evolution: Evolution, config: Any, overrides: Mapping[str, Any]) -> Any:
+    """Return a config with values of the settings that change while a run trains, so that it has them as data.
+
+    Raises:
+      ShoalError: a setting is none of the algorithm's numbers, or something else sets it.
+    """
+    for name in evolution.names:
+        if name.startswith(ENVIRONMENT):
+            raise ShoalError(
+                f"{name} cannot be tuned; only numbers of the algorithm can, such as learning_rate."
+            )
+        check_varies(name, config)
+        if name in overrides:
+            raise ShoalError(
+                f"{name}={overrides[name]!r} has no effect, since {name} changes while the run trains; give it once."
+            )
+    return settings.with_settings(config, **evolution.examples[0]) if evolution else config
 
 
 def check_varies(name: str, config: Any) -> None:

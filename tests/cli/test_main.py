@@ -57,8 +57,8 @@ def test_an_unknown_command_names_the_nearest(command, capsys):
     told = capsys.readouterr()
     assert told.out == ""
     assert told.err == (
-        "shoal: there is no command 'trian'; there are train, resume, checkpoints, eval, sweep, tune, rollout, check, "
-        "grid, envs; did you mean 'train'?\n"
+        "shoal: there is no command 'trian'; there are train, resume, checkpoints, eval, sweep, tune, pbt, rollout, "
+        "check, grid, envs; did you mean 'train'?\n"
     )
 
 

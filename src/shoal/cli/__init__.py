@@ -23,6 +23,7 @@ COMMANDS = {
     "eval": ("RUN", "evaluate the policies of a run"),
     "sweep": ("ENV", "train many settings at once, and rank them"),
     "tune": ("ENV", "train settings that Optuna proposes, batch by batch"),
+    "pbt": ("ENV", "train a population that exchanges its settings"),
     "rollout": ("ENV", "step many environments by random actions or a policy"),
     "check": ("ENV", "look for mistakes in an environment"),
     "grid": ("COMMAND", "draw rulesets for grid worlds, or show them"),
@@ -30,7 +31,7 @@ COMMANDS = {
 }
 
 # Commands that save when they are interrupted; the others end as Python does.
-SAVING_COMMANDS = ("train", "resume", "sweep", "tune")
+SAVING_COMMANDS = ("train", "resume", "sweep", "tune", "pbt")
 
 HELP = """usage: shoal COMMAND ...
 

@@ -9,7 +9,7 @@ from shoal.cli import flags
 from shoal.cli.train import parse_settings
 from shoal.needs import Needs, Table
 
-REPEATED = ("--grid", "--random", "--eval-env")  # flags that may be given several times
+REPEATED = ("--grid", "--random", "--tune", "--start", "--eval-env")  # flags that may be given several times
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +69,18 @@ def read_search(
     Returns:
       the command's own flags, what is trained, and the space.
     """
+    parsed, request = read_request(command, description, choices, example, arguments)
+    return parsed, request, api.space_from_words(parsed.grid, parsed.random, parsed.space)
+
+
+def read_request(
+    command: str, description: str, choices: Callable[..., Any], example: str, arguments: Sequence[str]
+) -> tuple[Any, api.Request]:
+    """Read the flags of a command that trains several settings; see `read_search`.
+
+    Returns:
+      the command's own flags, and what is trained.
+    """
     arguments = flags.join_repeated(arguments, REPEATED)
     words = flags.leading_words(arguments)
     defaults = api.defaults(
@@ -94,4 +106,4 @@ def read_search(
         flags.parse_environment(parsed.eval_env)[1] or None,
         overrides,
     )
-    return parsed, request, api.space_from_words(parsed.grid, parsed.random, parsed.space)
+    return parsed, request

@@ -24,9 +24,9 @@ from shoal.runtime.members import Members
 from shoal.runtime.run import Run
 from shoal.runtime.show.reports import Reporter
 from shoal.runtime.trainer import CompiledRun, History, compiler_options
-from shoal.types import PyTree
 
 # The parts of a Run that are not saved: the directory's config makes them again, or they are empty between evaluations.
+# Leaves of the config that change while the run trains are saved all the same (`Settings.changing`).
 NOT_SAVED = ("environment", "config", "total_updates", "evaluation", "evaluation_environment")
 FIRST_PAUSE = (
     2.0  # seconds before the first is written: imports for that would delay the first updates and their row
@@ -39,10 +39,15 @@ ACTIVITIES = {
 }
 
 
-def saved_leaves(population: PyTree) -> dict[str, Any]:
+def saved_leaves(population: Run) -> dict[str, Any]:
     """Return the leaves of a population (or of its shapes) that a checkpoint holds, by name."""
     leaves = trees.named_leaves(population)
-    return {name: leaf for name, leaf in leaves.items() if name.split("/", 1)[0] not in NOT_SAVED}
+    changing = population.settings.changing
+    return {
+        name: leaf
+        for name, leaf in leaves.items()
+        if name in changing or name.split("/", 1)[0] not in NOT_SAVED
+    }
 
 
 def copy_to_host(population: Run) -> dict[str, Any]:
@@ -212,7 +217,8 @@ class Supervisor:
         """End the run, or put members back to their last checkpoint, where they stay.
 
         The update at fault is made again from the last checkpoint, to say what was not finite, and where; but not to
-        put back members of several settings, some of which are expected to fail: that would train all of them again.
+        put back members of several settings, some of which are expected to fail: that would train all of them again;
+        nor where settings change meanwhile.
 
         Raises:
           ShoalError: with `on_nan="stop"`; names the member, the update, the environment, and the first quantity.
@@ -229,7 +235,8 @@ class Supervisor:
         self._writer.wait()
         leaves = self._leaves_before(int(faults[list(members)].min()))
         found = _Fault("a number")
-        if self.run.on_nan == "stop" or not self.members[member].label:
+        is_located = self.run.on_nan == "stop" or not self.members[member].label
+        if is_located and not self._compiled_run.settings.changing:
             copied = jax.tree.map(_copy_on_device, population)
             found = _locate(self._compiled_run, restored(copied, leaves), int(faults[member]), member)
         sentence = f"{where}: {found.name} was not finite in {when}"

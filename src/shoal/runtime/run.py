@@ -31,6 +31,7 @@ class Stream(enum.IntEnum):
     UPDATE = 3
     EVALUATION = 4
     ABSOLUTE = 5
+    EXCHANGE = 6
 
 
 class Settings(NamedTuple):
@@ -46,6 +47,7 @@ class Settings(NamedTuple):
     eval_mode: str = "greedy"  # "greedy", "sampled" or "both"; the score is computed from the first
     score: str | Callable = "return_mean"  # a metric of an evaluation, or a function of all of them
     eval_metrics: Callable | None = None  # (Episodes) -> further metrics of an evaluation
+    changing: tuple[str, ...] = ()  # leaves of a Run's config that change while it trains, as `config/gamma`
 
     @property
     def axis(self) -> tuple[str, ...]:

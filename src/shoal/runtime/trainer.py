@@ -20,6 +20,7 @@ from shoal.runtime.dealing import Dealer
 from shoal.runtime.evaluation import Subject, begin_evaluation, continue_evaluation, evaluate
 from shoal.runtime.faults import NOWHERE, STOPPED, explanation
 from shoal.runtime.halving import Halving, stop_others
+from shoal.runtime.lineage import Exchange
 from shoal.runtime.loop import start_training, train, update_once
 from shoal.runtime.members import Members
 from shoal.runtime.pieces import Pacer
@@ -81,6 +82,7 @@ class History:
       evaluations: (updates, metrics) of each evaluation.
       seconds: wall time by activity.
       frozen: members that had numbers that were not finite, and are trained no further.
+      exchanges: between the members, or changes of their settings, if there are any.
     """
 
     updates: int = 0
@@ -89,6 +91,7 @@ class History:
     evaluations: list[tuple[int, Numbers]] = dataclasses.field(default_factory=list)
     seconds: Seconds = dataclasses.field(default_factory=lambda: Seconds(0.0, 0.0, 0.0))
     frozen: list[int] = dataclasses.field(default_factory=list)
+    exchanges: list[Exchange] = dataclasses.field(default_factory=list)
 
     @property
     def evaluated(self) -> int:
@@ -377,6 +380,7 @@ def train_population(
     supervisor: Supervisor | None = None,
     halving: Halving | None = None,
     members: Members = (),
+    change: Callable[[Run, History], Run] | None = None,
 ) -> TrainedPopulation:
     """Train a population until its budget is spent.
 
@@ -388,6 +392,7 @@ def train_population(
       supervisor: acts between two pieces of training; None for nobody.
       halving: when members stop early; None for never.
       members: of the population, where some stop early.
+      change: is given the population after each evaluation but the last, and returns the one to go on with.
     """
     history = History() if history is None else history
     supervisor = Unsupervised() if supervisor is None else supervisor
@@ -409,6 +414,8 @@ def train_population(
                 listener.on_evaluation(history.updates, metrics)
                 if halving and history.updates in rungs:
                     population = stop_others(population, metrics, members, halving)
+                if change is not None and history.updates < run.total_updates:
+                    population = change(population, history)
         supervisor.between_pieces(population, history)
         if history.updates >= run.total_updates:
             return TrainedPopulation(population, history.evaluations, history.seconds, {})

@@ -1,4 +1,4 @@
-"""The functions of `import shoal` that search over settings: sweep and tune."""
+"""The functions of `import shoal` that search over settings: sweep, tune, pbt and replay."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,11 +8,12 @@ from shoal import arguments
 from shoal.algos.catalogue import check_algorithm
 from shoal.errors import ShoalError
 from shoal.loading import environment_of
+from shoal.sweeps.pbt import PbtOptions, run_pbt, run_replay
 from shoal.sweeps.plan import Request
 from shoal.sweeps.space import Space, from_tables, from_words
 from shoal.sweeps.sweep import Options, Sweep, run_sweep
 from shoal.sweeps.trial_runs import TuneOptions, run_tuning
-from shoal.training import Call
+from shoal.training import Call, TrainedRun
 from shoal.types import Environment
 from shoal.user_code import reports_user_code
 
@@ -163,6 +164,72 @@ def tune(
     )
     searched = _space({"grid": grid, "random": random, "where": where}, space)
     return run_tuning(request, searched, options, Call(progress=arguments.boolean("progress", progress)))
+
+
+@reports_user_code
+def pbt(
+    environment: str | Environment | None = None,
+    *,
+    tune: Mapping[str, Any],
+    start: Mapping[str, Any] | None = None,
+    ready_every: int,
+    members: int = 16,
+    algorithm: str | Any = "",
+    environment_parameters: Mapping[str, Any] | None = None,
+    config: str | Path | None = None,
+    preset: bool = True,
+    eval_env: Mapping[str, Any] | None = None,
+    progress: bool = True,
+    **settings: Any,
+) -> TrainedRun:
+    """Train a population whose worst fifth copies the best fifth, and changes its settings (population-based training).
+
+    The directory is that of any run; `resume` goes on with one that was interrupted.
+
+    Args:
+      environment: as in `train`.
+      tune: by name, the distribution of a setting of the algorithm that is a float, such as "log:1e-5:1e-2": its
+        bounds, and where new values are drawn.
+      start: of some of them, the distribution of the members' first values, within these bounds.
+      ready_every: environment steps of a member between two exchanges, each of which follows an evaluation.
+      members: of the population, 5 or more.
+      algorithm: as in `train`.
+      environment_parameters: as in `train`.
+      config: as in `train`.
+      preset: as in `train`.
+      eval_env: parameters of the one environment in which all members are evaluated, where they are not its own.
+      progress: whether anything is printed.
+      **settings: of `train`, for all members alike.
+    Returns:
+      the run; `run.summary["best"]` is the best member, and `schedule.json` in its directory what `replay` trains with.
+    Raises:
+      ShoalError: a setting that cannot work, in one sentence, before anything compiles.
+    """
+    request = _request(environment, algorithm, environment_parameters, config, preset, eval_env, settings)
+    options = PbtOptions(
+        tune=arguments.mapping("tune", tune),
+        start=arguments.mapping("start", start),
+        ready_every=ready_every,
+        members=members,
+    )
+    return run_pbt(request, options, Call(progress=arguments.boolean("progress", progress)))
+
+
+@reports_user_code
+def replay(run: str | Path | TrainedRun, *, progress: bool = True, **settings: Any) -> TrainedRun:
+    """Train new seeds with the schedule of settings that the best policy of population-based training descends from.
+
+    Args:
+      run: from `pbt`, or its directory.
+      progress: whether anything is printed.
+      **settings: of `train` that differ, such as `seeds`.
+    Returns:
+      the run, in a directory of its own.
+    Raises:
+      ShoalError: the run has no schedule, or a setting cannot work.
+    """
+    path = run.path if isinstance(run, TrainedRun) else arguments.path("run", run)
+    return run_replay(path, settings, Call(progress=arguments.boolean("progress", progress)))
 
 
 def _request(

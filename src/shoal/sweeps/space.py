@@ -224,8 +224,8 @@ def from_words(grid: Sequence[str] = (), random: Sequence[str] = (), file: str |
       ShoalError: a word or the file cannot be read, a setting is given twice, or there is none.
     """
     tables = read_file(file) if file else {}
-    given_grid = _assignments("grid", grid, "learning_rate=1e-4,3e-4")
-    given_random = _assignments("random", random, "learning_rate=log:1e-5:1e-2")
+    given_grid = assignments("grid", grid, "learning_rate=1e-4,3e-4")
+    given_random = assignments("random", random, "learning_rate=log:1e-5:1e-2")
     for table, given in (("grid", given_grid), ("random", given_random)):
         present = _flat(tables.get(table, {}), table)
         for name in given:
@@ -363,7 +363,7 @@ def _check_no_cycle(space: Space, name: str, before: tuple[str, ...]) -> None:
         _check_no_cycle(space, other, (*before, name))
 
 
-def _assignments(flag: str, words: Sequence[str], example: str) -> dict[str, Any]:
+def assignments(flag: str, words: Sequence[str], example: str) -> dict[str, Any]:
     """Read the words of a flag: `NAME=TEXT`; a grid's text is split at its commas."""
     found: dict[str, Any] = {}
     for word in words:

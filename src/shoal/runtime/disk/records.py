@@ -11,6 +11,7 @@ from shoal.ops import scores
 from shoal.runtime.disk.checkpoints import Checkpoints
 from shoal.runtime.disk.json_files import read_number
 from shoal.runtime.disk.metrics_file import Mark
+from shoal.runtime.lineage import exchanges_of
 from shoal.runtime.trainer import History, Numbers, Seconds
 
 Choice = Callable[[Mapping[int, Mapping[str, Any]]], int]
@@ -76,6 +77,7 @@ def to_history(
         evaluations=evaluations_of(rows),
         seconds=Seconds(**record["seconds"]),
         frozen=list(frozen),
+        exchanges=exchanges_of(rows),
     )
 
 

@@ -1,6 +1,6 @@
 """Reports of a run in progress: lines on the terminal, rows in metrics.jsonl, the learning curve."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -108,6 +108,14 @@ class Reporter:
         if self.listener is not None:
             self.listener.on_evaluation(updates, metrics)
 
+    def on_exchange(self, updates: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write the row of each member about an exchange, or another change of its settings."""
+        steps = updates * self.run.steps_per_update
+        self._writer.add(
+            {"kind": "exchange", "step": steps, "updates": updates, **member.columns, **row}
+            for member, row in zip(self.members, rows, strict=True)
+        )
+
     def write_rows(self, kind: str, updates: int, metrics: Numbers, further: dict[str, float]) -> None:
         """Append one row per member to metrics.jsonl."""
         self.report_failure()
@@ -162,6 +170,7 @@ def result_text(summary: dict[str, Any], path: Any) -> str:
             f"worst seed {np.min(absolute['returns']):.2f}   ({episodes} new episodes each)",
             f"  last policies   IQM {final['iqm']:.2f}  worst seed {np.min(final['returns']):.2f}",
             *_score_lines(summary),
+            *_best_lines(summary),
             *_not_finite_lines(summary),
             f"  {summary['steps_per_second']:,.0f} steps/s of all seeds together; compile "
             f"{seconds['compile']:.1f} s, train {seconds['train']:.1f} s, evaluate {seconds['evaluate']:.1f} s",
@@ -200,6 +209,17 @@ def _score_lines(summary: dict[str, Any]) -> list[str]:
     return [
         f"  the score {score['name']} chose the best policies: IQM {absolute['iqm']:.4g}  "
         f"[{low:.4g}, {high:.4g}]  worst seed {np.min(absolute['values']):.4g}; last policies {final['iqm']:.4g}"
+    ]
+
+
+def _best_lines(summary: dict[str, Any]) -> list[str]:
+    """Return a line about the best member of a population that exchanged; none for other runs."""
+    if "best" not in summary:
+        return []
+    best = summary["best"]
+    values = ", ".join(f"{name}={x:.4g}" for name, x in best["settings"].items())
+    return [
+        f"  best member     seed {best['seed']}: {best['absolute']:.2f} in new episodes   (at the end {values})"
     ]
 
 

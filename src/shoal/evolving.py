@@ -1,0 +1,259 @@
+"""Runs whose settings change while they train: exchanges between their members, schedules, and what they leave behind.
+
+Every change follows an evaluation and precedes the next update, so that a checkpoint is from before both or after
+both. The values stand in the config of the Run, whose leaves that change are a part of a checkpoint
+(`Settings.changing`), and each change writes a row per member into `metrics.jsonl`, which a checkpoint counts: so a run
+that is killed at any instant goes on with the same members.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from shoal import trees
+from shoal.errors import ShoalError
+from shoal.experiment import Experiment
+from shoal.runtime import exchange as exchanges
+from shoal.runtime.disk.directory import RunDirectory
+from shoal.runtime.disk.json_files import read_json, write_json
+from shoal.runtime.evolution import NONE, Evolution, Step
+from shoal.runtime.faults import NOWHERE
+from shoal.runtime.lineage import Ancestor, Exchange, ancestors, schedule_of
+from shoal.runtime.members import Variant
+from shoal.runtime.run import Run
+from shoal.runtime.show.lineages import plot_lineage
+from shoal.runtime.show.reports import Reporter
+from shoal.runtime.trainer import CompiledRun, History, TrainedPopulation
+
+SCHEDULE = "schedule.json"
+LINEAGE = "lineage.png"
+CONFIG = "config/"  # what the names of a config's leaves in a Run begin with
+
+Change = Callable[[Run, History], Run]
+
+
+def leaves_of(experiment: Experiment) -> dict[str, tuple[str, ...]]:
+    """Find the leaves of the config that have the value of each setting that changes.
+
+    A setting may be the value of several: the critic's learning rate is the actor's where it has none of its own.
+
+    Raises:
+      ShoalError: a leaf follows from the setting otherwise than by being equal to it.
+    """
+    found = {}
+    for name in experiment.evolution.names:
+        before = _config_leaves(experiment, {name: experiment.evolution.examples[0][name]})
+        probe = float(np.nextafter(np.float32(experiment.evolution.examples[0][name]), np.float32(np.inf)))
+        after = _config_leaves(experiment, {name: probe})
+        changed = [leaf for leaf, value in after.items() if value != before[leaf]]
+        if not changed or any(after[leaf] != np.float32(probe) for leaf in changed):
+            others = ", ".join(changed) or "nothing"
+            raise ShoalError(f"{name} cannot change while a run trains, since {others} would follow from it.")
+        found[name] = tuple(changed)
+    return found
+
+
+def _config_leaves(experiment: Experiment, values: Mapping[str, float]) -> dict[str, Any]:
+    """Return the leaves of the config, numbers of Python or NumPy, with some settings replaced."""
+    alone = dataclasses.replace(experiment, evolution=NONE, variants=(Variant("probe", values),))
+    config = jax.device_get(trees.as_arrays(alone.solo[0].config))
+    return {name: x for name, x in trees.named_leaves(config).items() if np.ndim(x) == 0}
+
+
+def names_in_run(leaves: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Return the leaves of a config by their names in a Run, for `Settings.changing`."""
+    return tuple(CONFIG + leaf for names in leaves.values() for leaf in names)
+
+
+def change_of(experiment: Experiment, compiled_run: CompiledRun, reporter: Reporter) -> Change | None:
+    """Make what changes the settings of a population after each evaluation; None if nothing does.
+
+    Args:
+      experiment: with all settings resolved.
+      compiled_run: the programs that train it.
+      reporter: receives the rows of each change.
+    """
+    if not experiment.evolution:
+        return None
+    leaves = leaves_of(experiment)
+    if experiment.evolution.tuned:
+        return Exchanges(experiment, compiled_run, reporter, leaves)
+    return Scheduled(experiment.evolution.schedule, reporter, leaves)
+
+
+class Exchanges:
+    """Exchanges between the members of a population, after each evaluation.
+
+    Args:
+      experiment: with all settings resolved.
+      compiled_run: the programs that train it.
+      reporter: receives the rows of each exchange.
+      leaves: of the config, by setting.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        compiled_run: CompiledRun,
+        reporter: Reporter,
+        leaves: Mapping[str, Sequence[str]],
+    ):
+        self._reporter, self._seeds = reporter, [member.seed for member in experiment.members]
+        self._program = exchanges.compile_exchange(
+            compiled_run.shapes, compiled_run.layout, experiment.evolution.tuned, leaves
+        )
+
+    def __call__(self, population: Run, history: History) -> Run:
+        """Exchange, and write down what was done; exchange 0 gives the members their first settings."""
+        start_time = time.perf_counter()
+        number, scores = len(history.exchanges), np.asarray(history.evaluations[-1][1]["score"], np.float32)
+        scores = np.where(np.asarray(population.fault) == NOWHERE, scores, np.float32(-np.inf))
+        population, exchanged = self._program(population, scores, np.int32(number))
+        jax.block_until_ready(population)
+        history.spend(evaluate=(seconds := time.perf_counter() - start_time))
+        fault = np.asarray(population.fault)
+        history.frozen = [k for k in history.frozen if fault[k] != NOWHERE]
+        parents, before, after = jax.device_get(tuple(exchanged))
+        rows = [
+            {
+                "score": float(scores[k]),
+                "parent": self._seeds[parent],
+                "settings_before": {name: float(x[k]) for name, x in before.items()},
+                "settings": {name: float(x[k]) for name, x in after.items()},
+                "exchange_seconds": seconds,
+            }
+            for k, parent in enumerate(parents)
+        ]
+        _report(self._reporter, history, rows, parents.tolist())
+        return population
+
+
+class Scheduled:
+    """Settings that all members change at the same updates.
+
+    Args:
+      schedule: the settings.
+      reporter: receives the rows of each change.
+      leaves: of the config, by setting.
+    """
+
+    def __init__(self, schedule: Sequence[Step], reporter: Reporter, leaves: Mapping[str, Sequence[str]]):
+        self._schedule, self._reporter, self._leaves = schedule, reporter, leaves
+
+    def __call__(self, population: Run, history: History) -> Run:
+        """Give all members the settings that hold from here on."""
+        step = [step for step in self._schedule if step.updates <= history.updates][-1]
+        found = trees.named_leaves(population.config)
+        for name, leaves in self._leaves.items():
+            for leaf in leaves:  # each has a buffer of its own, since training donates all of them
+                x = found[leaf]
+                new = np.full(x.shape, step.settings[name], x.dtype)
+                found[leaf] = jax.device_put(new, x.sharding, may_alias=False)
+        config = trees.with_named_leaves(population.config, found)
+        members = self._reporter.members
+        rows = [{"parent": member.seed, "settings": dict(step.settings)} for member in members]
+        _report(self._reporter, history, rows, list(range(len(members))))
+        return dataclasses.replace(population, config=config)
+
+
+def _report(
+    reporter: Reporter, history: History, rows: Sequence[Mapping[str, Any]], parents: list[int]
+) -> None:
+    settings = {name: [row["settings"][name] for row in rows] for name in rows[0]["settings"]}
+    history.exchanges.append(Exchange(history.updates, parents, settings))
+    reporter.on_exchange(history.updates, rows)
+
+
+def best_member(trained: TrainedPopulation) -> int:
+    """Return the index of the member whose best policy had the highest score when it was chosen."""
+    scores = np.asarray(trained.population.best.score)
+    return int(np.argmax(np.where(np.isfinite(scores), scores, -np.inf)))
+
+
+def best_line(trained: TrainedPopulation, history: History) -> list[Ancestor]:
+    """Return the line of descent of the best policy, up to its evaluation."""
+    member = best_member(trained)
+    return ancestors(history.exchanges, member, max(1, int(trained.population.best.updates[member])))
+
+
+def summarise_members(experiment: Experiment, trained: TrainedPopulation, history: History) -> dict[str, Any]:
+    """Return the entries of a summary that a run of exchanging members has beside the others.
+
+    The best member is chosen by the evaluations during training; its return is from new episodes, so that it does not
+    flatter.
+    """
+    best = jax.device_get(trained.population.best)
+    last = history.exchanges[-1].settings
+    entries = [
+        {
+            "seed": member.seed,
+            "score": float(best.score[k]),
+            "steps": int(best.updates[k]) * experiment.run.steps_per_update,
+            "absolute": float(trained.absolute["return_mean"][k]),
+            "final": float(trained.final["return_mean"][k]),
+            "settings": {name: values[k] for name, values in last.items()},
+        }
+        for k, member in enumerate(experiment.members)
+    ]
+    chosen = best_member(trained)
+    order = sorted(
+        range(len(entries)), key=lambda k: (k != chosen, -np.nan_to_num(best.score[k], nan=-np.inf))
+    )
+    return {"members": [entries[k] for k in order], "best": entries[chosen]}
+
+
+def save_lineage(path: Path, experiment: Experiment, trained: TrainedPopulation, history: History) -> None:
+    """Write the schedule of the best policy's line of descent, and the picture of all.
+
+    Args:
+      path: the run's directory.
+      experiment: that was run.
+      trained: the population.
+      history: of the run.
+    Raises:
+      ShoalError: a file cannot be written.
+    """
+    run, members, line = experiment.run, experiment.members, best_line(trained, history)
+    write_json(
+        path / SCHEDULE,
+        {
+            "member": members[best_member(trained)].seed,
+            "ancestors": [{"updates": x.updates, "seed": members[x.member].seed} for x in line],
+            "schedule": [
+                {"updates": x.updates, "step": x.updates * run.steps_per_update, "settings": dict(x.settings)}
+                for x in schedule_of(line)
+            ],
+        },
+    )
+    scores = {updates: metrics["score"] for updates, metrics in history.evaluations}
+    plot_lineage(
+        path / LINEAGE,
+        history.exchanges,
+        scores,
+        line,
+        best_updates=int(trained.population.best.updates[best_member(trained)]),
+        scales={x.name: x.scale for x in experiment.evolution.tuned},
+        steps_per_update=run.steps_per_update,
+        title=f"{experiment.environment_name}, {experiment.algorithm}",
+    )
+
+
+def read_schedule(path: str | Path) -> Evolution:
+    """Read the schedule of a run's best line of descent.
+
+    Raises:
+      ShoalError: the run has none.
+    """
+    directory = RunDirectory.open(path)
+    file = directory.path / SCHEDULE
+    if not file.is_file():
+        raise ShoalError(
+            f"run directory {str(directory.path)!r} holds no {SCHEDULE}; `shoal pbt` writes one when it has ended."
+        )
+    saved = read_json(file)["schedule"]
+    return Evolution(schedule=tuple(Step(x["updates"], x["settings"]) for x in saved))

@@ -1,0 +1,95 @@
+"""What changes in the settings of a run while it trains: tuned settings, which members exchange, or a schedule."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+LINEAR, LOG, ONE_MINUS_LOG = SCALES = (
+    "linear",
+    "log",
+    "one-minus-log",
+)  # as `sweeps.distributions` names them
+
+
+class Tuned(NamedTuple):
+    """A number of the algorithm's config that population-based training changes.
+
+    Attributes:
+      name: of the setting.
+      scale: on which values are uniform: "linear", "log", or "one-minus-log".
+      low: the least value.
+      high: the largest value.
+      start: the bounds of the members' first values.
+    """
+
+    name: str
+    scale: str
+    low: float
+    high: float
+    start: tuple[float, float]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `Tuned(**...)` reads back, with a list for the tuple."""
+        return self._asdict() | {"start": list(self.start)}
+
+
+class Step(NamedTuple):
+    """A point of a schedule.
+
+    Attributes:
+      updates: after which the settings hold.
+      settings: by name.
+    """
+
+    updates: int
+    settings: Mapping[str, float]
+
+
+class Evolution(NamedTuple):
+    """The changes of a run's settings: at most one of the two is not empty.
+
+    Attributes:
+      tuned: the settings of population-based training.
+      schedule: settings that all members have from some update on, ascending, the first after no update.
+    """
+
+    tuned: tuple[Tuned, ...] = ()
+    schedule: tuple[Step, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether any setting changes."""
+        return bool(self.tuned or self.schedule)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the settings that change."""
+        return tuple(x.name for x in self.tuned) or tuple(self.schedule[0].settings if self.schedule else ())
+
+    @property
+    def examples(self) -> list[dict[str, float]]:
+        """Values of all settings such that a check of each holds for all that may come, the least first."""
+        if self.schedule:
+            return [dict(step.settings) for step in self.schedule]
+        return [
+            {x.name: bound for x, bound in zip(self.tuned, bounds, strict=True)} for bounds in self._bounds()
+        ]
+
+    def _bounds(self) -> list[tuple[float, ...]]:
+        return [tuple(x.low for x in self.tuned), tuple(x.high for x in self.tuned)] if self.tuned else []
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of `evolution` in `config.json`, empty if nothing changes."""
+        tuned = [x.to_json() for x in self.tuned]
+        schedule = [{"updates": x.updates, "settings": dict(x.settings)} for x in self.schedule]
+        return {name: x for name, x in (("tuned", tuned), ("schedule", schedule)) if x}
+
+
+NONE = Evolution()  # no setting changes
+
+
+def from_json(saved: Mapping[str, Any]) -> Evolution:
+    """Read what `Evolution.to_json` returns."""
+    tuned: Sequence[Mapping[str, Any]] = saved.get("tuned", ())
+    return Evolution(
+        tuple(Tuned(**{**x, "start": tuple(x["start"])}) for x in tuned),
+        tuple(Step(x["updates"], x["settings"]) for x in saved.get("schedule", ())),
+    )
