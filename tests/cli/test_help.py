@@ -8,7 +8,7 @@ import pytest
 
 from shoal import api, cli
 from shoal.algos.catalogue import algorithms, config_class
-from shoal.cli import check, checkpoints, envs, eval, grid, help, resume, rollout, sweep, train, tune
+from shoal.cli import check, checkpoints, envs, eval, grid, help, pbt, resume, rollout, sweep, train, tune
 from shoal.runtime.config import RunConfig
 from shoal.settings import groups_of, settings_of
 
@@ -20,6 +20,7 @@ FLAGS = [
         resume.Choices,
         sweep.Choices,
         tune.Choices,
+        pbt.Choices,
         checkpoints.Settings,
         eval.Settings,
         rollout.Settings,
@@ -142,5 +143,5 @@ def test_each_help_text_is_a_sentence(settings):
 
 def test_every_command_is_among_those_whose_texts_are_read():
     assert set(cli.COMMANDS) == {
-        *("train", "resume", "checkpoints", "eval", "sweep", "tune", "rollout", "check", "grid", "envs")
+        *("train", "resume", "checkpoints", "eval", "sweep", "tune", "pbt", "rollout", "check", "grid", "envs")
     }
