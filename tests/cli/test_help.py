@@ -33,7 +33,7 @@ FLAGS = [
 VERBS = """
 Acts Adds Applies Brings Chooses Clears Clips Computes Correlates Counts Cuts Discounts Divides
 Doubles Draws Ends Estimates Evaluates Gives Heeds Keeps Lets Makes Normalises Passes Places Plays Plots Prints
-Puts Runs Samples Scales Sets Shares Shows Skips Splits Stacks Starts Steps Stops Sums Takes Trains Uses
+Puts Runs Samples Scales Sets Shares Shows Skips Splits Stacks Starts Steps Stops Sums Takes Trains Tunes Uses
 Weights Writes
 """.split()  # noqa: SIM905
 
