@@ -42,7 +42,7 @@ def need_of(group: Group) -> Need:
     devices, placed = placement.place(group.experiment)
     available = machine.available_memory(devices[0])
     bound = _lower_bound(placed, devices)
-    members = len(placed.members)
+    members = placed.num_members
     if available is None or ROOM * bound * members <= available or members <= COUNTS[1]:
         return Need(0.0, bound, False)
     few, more = (_measured(placed, devices[:1], count) for count in COUNTS)
