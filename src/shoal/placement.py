@@ -44,9 +44,7 @@ def place(experiment: Experiment) -> tuple[list[jax.Device], Experiment]:
     devices = devices_of(run.devices)
     env_groups = run.env_groups
     if env_groups == 0:
-        env_groups = machine.default_groups(
-            len(devices), experiment.num_members, run.num_envs, run.num_steps
-        )
+        env_groups = machine.default_groups(len(devices), experiment.num_members, run.num_envs, run.num_steps)
     run = dataclasses.replace(run, devices=len(devices), env_groups=env_groups)
     config = experiments.resolve(experiment.config)
     return devices, dataclasses.replace(

@@ -143,5 +143,17 @@ def test_each_help_text_is_a_sentence(settings):
 
 def test_every_command_is_among_those_whose_texts_are_read():
     assert set(cli.COMMANDS) == {
-        *("train", "resume", "checkpoints", "eval", "sweep", "tune", "pbt", "rollout", "check", "grid", "envs")
+        *(
+            "train",
+            "resume",
+            "checkpoints",
+            "eval",
+            "sweep",
+            "tune",
+            "pbt",
+            "rollout",
+            "check",
+            "grid",
+            "envs",
+        )
     }
