@@ -20,7 +20,7 @@ def check_memory(experiment: Experiment, settings: Settings, layout: population.
     """
     run, first = experiment.run, experiment.solo[0]
     sizes = limits.Sizes(
-        len(experiment.members),
+        experiment.num_members,
         run.num_envs,
         run.num_steps,
         run.eval_episodes,
@@ -44,9 +44,7 @@ def place(experiment: Experiment) -> tuple[list[jax.Device], Experiment]:
     devices = devices_of(run.devices)
     env_groups = run.env_groups
     if env_groups == 0:
-        env_groups = machine.default_groups(
-            len(devices), len(experiment.members), run.num_envs, run.num_steps
-        )
+        env_groups = machine.default_groups(len(devices), experiment.num_members, run.num_envs, run.num_steps)
     run = dataclasses.replace(run, devices=len(devices), env_groups=env_groups)
     config = experiments.resolve(experiment.config)
     return devices, dataclasses.replace(

@@ -176,7 +176,7 @@ def prepare(experiment: Experiment, call: Call, *, resumes: bool = False) -> Pre
       call: how the run was called for.
       resumes: whether the devices are as many as there are, if they are fewer than the run had.
     """
-    run, count = experiment.run, len(experiment.members)
+    run, count = experiment.run, experiment.num_members
     if call.own_process and machine.is_worth_one_thread(run.devices, count, run.num_envs, run.num_steps):
         machine.prepare(one_thread=True)
     if resumes and run.devices > (available := len(devices_of(0))):

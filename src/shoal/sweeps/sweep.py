@@ -135,7 +135,7 @@ class Planned(NamedTuple):
     def steps(self) -> int:
         """Environment steps of all members together."""
         run = self.group.experiment.run
-        return run.total_updates * run.steps_per_update * len(self.group.experiment.members)
+        return run.total_updates * run.steps_per_update * self.group.experiment.num_members
 
 
 @reports_user_code
@@ -304,7 +304,7 @@ def _statement(
 ) -> str:
     """Say what a sweep will do, before it does it."""
     settings = sum(len(run.group.candidates) for run in planned)
-    members = sum(len(run.group.experiment.members) for run in planned)
+    members = sum(run.group.experiment.num_members for run in planned)
     new = [run for run in planned if run.root == Path() or not run.is_finished]
     text = f"{_count(settings, 'setting')}, {_count(members, 'member')}, {_count(len(planned), 'run')}"
     if len(new) < len(planned):
@@ -312,7 +312,7 @@ def _statement(
         text += f", of which {finished} {'is' if finished == 1 else 'are'} finished"
     largest = 0.0
     for group, need in zip(todo, needs, strict=True):
-        largest = max(largest, need.of(len(group.experiment.members), 1, True))
+        largest = max(largest, need.of(group.experiment.num_members, 1, True))
     measured = "" if any(need.is_measured for need in needs) else "at least "
     compiled = f"{_count(groups, 'new compiled group')}, {_count(3 * len(new), 'compilation')}"
     memory_text = f"; a population takes {measured}{limits.format_bytes(int(largest))}" if todo else ""
@@ -334,7 +334,7 @@ class SweepProgress:
     """
 
     def __init__(self, planned: Sequence[Planned], metric: str, title: str, *, quiet: bool):
-        self._members = max(sum(len(run.group.experiment.members) for run in planned), 1)
+        self._members = max(sum(run.group.experiment.num_members for run in planned), 1)
         self._total = sum(run.steps for run in planned)
         self._metric = metric
         self._progress = Progress(
