@@ -76,6 +76,11 @@ class Experiment:
         """The members that are trained."""
         return members_of(range(self.run.seed, self.run.seed + self.run.seeds), self.variants)
 
+    @property
+    def num_members(self) -> int:
+        """The number of members; of a number of seeds that no memory can hold, the table is not made."""
+        return self.run.seeds * max(len(self.variants), 1)
+
     @functools.cached_property
     def solo(self) -> tuple["Experiment", ...]:
         """The experiment of each variant, as one that trains its members alone.

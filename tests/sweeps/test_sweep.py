@@ -205,6 +205,7 @@ def test_members_differ_in_worlds_and_are_judged_by_a_metric_of_one(tmp_path):
         ),
         ({"grid": {"step_size": [1.0]}, "run_dir": "x"}, "run_dir is no setting of a sweep"),
         ({"grid": {"env.bonuss": [1.0]}}, "bonuss"),
+        ({"grid": {"step_size": [1.0]}, "seeds": 10**9}, "not even 1000000000 members of one setting"),
         ({"random": {"step_size": "log:1:0.1"}}, "bounds the wrong way round"),
         ({"grid": {"step_size": [1.0]}, "space": "x.toml"}, "is given beside grid"),
         ({}, "the space is empty"),

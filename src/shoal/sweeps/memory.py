@@ -11,6 +11,7 @@ from shoal import placement
 from shoal.errors import ShoalError
 from shoal.experiment import Experiment
 from shoal.runtime import limits, machine, population, trainer
+from shoal.runtime.members import members_of
 from shoal.sweeps.plan import Group
 
 COUNTS = (2, 4)  # members of the programs that are measured; one member has a program without a map
@@ -65,7 +66,7 @@ def _lower_bound(placed: Experiment, devices: Sequence[jax.Device]) -> float:
 def _measured(placed: Experiment, devices: Sequence[jax.Device], count: int) -> float:
     """Return the bytes of the training program of so many members, and of the copies of the population."""
     run = placed.run
-    members = (placed.members * count)[:count]
+    members = members_of(range(count))
     environment, config = placed.solo[0].environment, placed.solo[0].config
     statistics = trainer.memory_of_training(
         trainer.member_keys(members),
