@@ -67,11 +67,6 @@ class Experiment:
     evolution: Evolution = evolutions.NONE  # the settings that change while the run trains
 
     @property
-    def num_members(self) -> int:
-        """The number of members, which may be more than fit into memory."""
-        return self.run.seeds * max(len(self.variants), 1)
-
-    @property
     def members(self) -> Members:
         """The members that are trained."""
         return members_of(range(self.run.seed, self.run.seed + self.run.seeds), self.variants)
