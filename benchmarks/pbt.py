@@ -66,11 +66,15 @@ TASKS = {
 
 
 def best_of(run: Any) -> dict[str, float]:
-    """Return the score of the member that the evaluations during training chose, and the untrained policies'."""
+    """Return the score of the member that the evaluations during training chose, and what all members reached.
+
+    `middle` is the interquartile mean of the last policies of all members; `untrained` is the mean before any update.
+    """
     chosen = np.array([read_number(x) for x in best_scores(RunDirectory.open(run.path))], np.float64)
     chosen = np.where(np.isfinite(chosen), chosen, -np.inf)
     untrained = float(np.nanmean(run.evaluations[0][1]["return_mean"]))
-    return {"score": run.summary["absolute"]["returns"][int(np.argmax(chosen))], "untrained": untrained}
+    score = run.summary["absolute"]["returns"][int(np.argmax(chosen))]
+    return {"score": score, "untrained": untrained, "middle": run.summary["final"]["iqm"]}
 
 
 def train_pbt(task: Task, path: Path, direction: str, repetition: int, members: int) -> dict[str, float]:
@@ -154,6 +158,7 @@ def measure(task: Task, folder: Path, directions: list[str], repetitions: int, m
                 path = place / f"{name}-{direction}-{k}"
                 found.append(kept(path, train, task, path, direction, k, members))
             row[name] = np.array([x["score"] for x in found], np.float64)
+            row[f"{name}_middle"] = np.array([x["middle"] for x in found], np.float64)
             row["untrained"] = float(np.mean([x["untrained"] for x in found]))
             row["exchange_share"] = max((x.get("exchange_share", 0.0) for x in found), default=0.0)
         reached = float(scores.iqm(row["pbt"])) - row["untrained"]
@@ -167,7 +172,7 @@ def line(row: dict) -> str:
     """Format a row of the table."""
     cells = [row["environment"], row["range"], f"{row['learning_rate']:g}", interval(row["fixed"])]
     cells += [interval(row["random"]), interval(row["pbt"]), f"{row['share']:.3f}"]
-    cells.append(f"{row['exchange_share']:.2%}")
+    cells += [interval(row["random_middle"]), interval(row["pbt_middle"]), f"{row['exchange_share']:.2%}"]
     return f"| {' | '.join(cells)} |"
 
 
@@ -181,7 +186,12 @@ def main() -> None:
     parser.add_argument("--directions", nargs="*", default=["low", "high"])
     chosen = parser.parse_args()
     head = ["environment", "range", "best fixed rate", "its score", "random search", "PBT"]
-    head += ["PBT, of the best fixed", "an exchange, of the time between two"]
+    head += [
+        "PBT, of the best fixed",
+        "random search, all members",
+        "PBT, all members",
+        "an exchange, of the time between two",
+    ]
     print(f"| {' | '.join(head)} |\n| {' | '.join(['---'] * len(head))} |", flush=True)
     for name in chosen.environments or TASKS:
         measure(TASKS[name], chosen.folder, chosen.directions, chosen.repetitions, chosen.members)
