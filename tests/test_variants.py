@@ -218,7 +218,7 @@ def test_a_stack_of_variants_has_each_once_for_every_seed():
     assert shapes.config.gamma.shape == ()
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_diverging_member_stays_at_its_checkpoint_and_comes_last(tmp_path, capsys):
     variants = {"good": {"learning_rate": 1e-3}, "bad": {"learning_rate": 1e38}}
     settings = {"on_nan": "freeze", "checkpoint_every": 64, "seeds": 1, "progress": True}

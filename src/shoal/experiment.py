@@ -34,6 +34,7 @@ from shoal.runtime import evolution as evolutions
 from shoal.runtime import machine
 from shoal.runtime.config import RunConfig
 from shoal.runtime.evolution import Evolution
+from shoal.runtime.halving import Halving
 from shoal.runtime.members import Members, Variant, members_of
 from shoal.types import Environment, spec_of
 from shoal.user_code import reports_user_code
@@ -63,6 +64,7 @@ class Experiment:
         default_factory=dict
     )  # of the environment of evaluations, where they are not the environment's own
     evolution: Evolution = evolutions.NONE  # the settings that change while the run trains
+    halving: Halving | None = None  # when members stop early
 
     @property
     def members(self) -> Members:
@@ -122,6 +124,8 @@ class Experiment:
                     spec = spec_of(experiment.environment)
                     experiment.config.validate(spec, num_envs, self.run.num_steps)
         self._check_evolution()
+        if self.halving:
+            self.halving.check(self.run, len(self.variants))
         if self.evaluation_environment is not None:
             require_contract(self.evaluation_environment, self.environment_name)
 
@@ -154,6 +158,8 @@ class Experiment:
             }
         if self.evolution:
             further["evolution"] = self.evolution.to_json()
+        if self.halving:
+            further["halving"] = self.halving._asdict()
         algorithm = {name: x for name, x in _json_fields(self.config).items() if name not in implied}
         return {
             "schema": SCHEMA,
@@ -181,6 +187,7 @@ def decide(
     variants: Sequence[Variant] | None = None,
     evaluation_parameters: Mapping[str, Any] | None = None,
     evolution: Evolution | None = None,
+    halving: Halving | None = None,
     overrides: Mapping[str, Any],
 ) -> Experiment:
     """Decide every setting of a run.
@@ -197,6 +204,7 @@ def decide(
       evaluation_parameters: of the environment of evaluations; None takes the config file's, or the environment's own.
       evolution: the settings that change while the run trains; None takes the config file's, or none where there are
         variants.
+      halving: when members stop early; None takes the config file's, or never.
       overrides: settings of the run and of the algorithm by name, which have precedence over all others.
     Raises:
       ShoalError: an unknown name, with the nearest one; an override that has no effect with the other settings.
@@ -248,6 +256,7 @@ def decide(
         variants=tuple(variants),
         evaluation_parameters=dict(evaluation_parameters),
         evolution=evolution,
+        halving=halving or (Halving(**saved["halving"]) if saved.get("halving") else None),
     )
 
 
@@ -278,6 +287,7 @@ def _experiment_of(experiment: Experiment, variant: Variant) -> Experiment:
             unresolved_config=own if is_resolved else None,
             variants=(),
             evolution=evolutions.NONE,
+            halving=None,
         )
 
 

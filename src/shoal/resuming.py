@@ -18,7 +18,7 @@ from shoal.runtime.disk.checkpoints import Checkpoints, Info
 from shoal.runtime.disk.directory import CONFIG, POLICIES, POLICY, SUMMARY, RunDirectory, parameters_sha256
 from shoal.runtime.disk.json_files import to_jsonable, write_json
 from shoal.runtime.disk.metrics_file import METRICS, Mark, find_damage
-from shoal.runtime.faults import NOWHERE
+from shoal.runtime.faults import NOWHERE, STOPPED
 from shoal.runtime.run import Run
 from shoal.runtime.trainer import History
 
@@ -34,6 +34,7 @@ POPULATION = {
     "variants": "it has other members",
     "eval_env": "it is evaluated in another environment",
     "evolution": "other settings change in it, or they change otherwise,",
+    "halving": "it stops other members early",
 }
 _PLAIN = (bool, int, float, str, tuple)
 
@@ -121,7 +122,7 @@ def identity_of(experiment: Experiment) -> dict[str, Any]:
     now = as_json(experiment)
     left_out = {*NOT_COMPARED, *_changeable(experiment)}
     variants = {x["label"]: x["settings"] for x in now.get("variants", ())}
-    population = {"variants": variants} | {name: now.get(name, {}) for name in ("eval_env", "evolution")}
+    population = {name: now.get(name, {}) for name in POPULATION} | {"variants": variants}
     return {
         "environment": now["environment"] | {"sha256": parameters_sha256(jax.device_get(leaves))},
         **{
@@ -230,7 +231,7 @@ class Restoration:
         except ShoalError as error:
             return str(error).rstrip("."), True
         self.steps = info.steps
-        self.frozen = [k for k, update in enumerate(self.leaves["fault"]) if update != NOWHERE]
+        self.frozen = [k for k, update in enumerate(self.leaves["fault"]) if update not in (NOWHERE, STOPPED)]
         return "", False
 
     def place(self, population: Run) -> Run:

@@ -28,6 +28,7 @@ from shoal.runtime.disk.directory import SUMMARY, RunDirectory
 from shoal.runtime.disk.lock import Lock
 from shoal.runtime.disk.metrics_file import NOTHING, Mark
 from shoal.runtime.disk.summary import build_summary, machine_facts, variant_scores
+from shoal.runtime.faults import STOPPED
 from shoal.runtime.run import Run, Settings
 from shoal.runtime.show import reports
 from shoal.types import Environment, Learner
@@ -344,7 +345,14 @@ def _run_to_end(
                     change = evolving.change_of(experiment, compiled_run, reporter)
                     absolute = trainer.compile_absolute(compiled_run, 10 * run.eval_episodes)
                     trained = trainer.train_population(
-                        compiled_run, run, reporter, history=history, supervisor=supervisor, change=change
+                        compiled_run,
+                        run,
+                        reporter,
+                        history=history,
+                        supervisor=supervisor,
+                        halving=experiment.halving,
+                        members=experiment.members,
+                        change=change,
                     )
             except interruption.Interrupted:
                 raise
@@ -463,6 +471,14 @@ def inherit_from(experiment: Experiment, settings: Settings) -> Callable[[Run], 
     return lambda population: finetuning.inherit(population, leaves, source, experiment.run.seeds)
 
 
+def _stopped_after(experiment: Experiment, population: Run) -> dict[str, int]:
+    """Return the environment steps of each member of the settings that were stopped early, by label."""
+    is_stopped = np.asarray(population.fault) == STOPPED
+    steps = np.asarray(population.updates) * experiment.run.steps_per_update
+    rows = zip(experiment.members, is_stopped, steps, strict=True)
+    return {member.label: int(x) for member, stopped, x in rows if stopped}
+
+
 def summarise(
     experiment: Experiment,
     trained: trainer.TrainedPopulation,
@@ -490,6 +506,8 @@ def summarise(
     final, absolute = trained.final["return_mean"].tolist(), trained.absolute["return_mean"].tolist()
     if experiment.variants:
         further["members"] = variant_scores(members, final, absolute, failed)
+    if experiment.halving:
+        further["stopped_after"] = _stopped_after(experiment, trained.population)
     return build_summary(
         environment=experiment.environment_name,
         algorithm=experiment.algorithm,
@@ -497,7 +515,7 @@ def summarise(
         steps_per_seed=steps,
         final=final,
         absolute=absolute,
-        steps_per_second=steps * len(members) / seconds.train,
+        steps_per_second=float(np.sum(trained.population.updates)) * run.steps_per_update / seconds.train,
         seconds={"import": import_seconds, **seconds._asdict()},
         parameters=[trees.named_leaves(population.take_member(best, k)) for k in range(len(members))],
         evaluation={

@@ -18,7 +18,9 @@ def test_the_help_on_the_page_is_the_help(command, capsys):
     assert help_ in (DOCS / "command-line.md").read_text()
 
 
-@pytest.mark.parametrize("page", ["command-line.md", "durability.md", "python.md"])
+@pytest.mark.parametrize(
+    "page", ["command-line.md", "durability.md", "python.md", "spaces.md", "sweeps.md", "tuning.md"]
+)
 def test_flags_on_the_page_exist(page, command, capsys):
     known = {"--help", "--version"}
     words = {name: [name] for name in cli.COMMANDS} | {"train": ["train", "CartPole-v1"]}

@@ -91,6 +91,15 @@ def test_states_and_members_are_told(tmp_path):
     assert found == [member for group in told.values() for member in group]
 
 
+def test_trials_are_compared_by_the_objective(tmp_path):
+    study = open_study(tmp_path, RATE, objective="length_mean", identity=IDENTITY)
+    (number, point), *_ = study.ask(1).items()
+    study.tell({number: [MemberResult("0", point, 0, {"length_mean": 3.0, "absolute": 1.0}, 10)]})
+    assert study.best.value == 3.0
+    with pytest.raises(ShoalError, match="made with objective='length_mean', not 'absolute'"):
+        open_study(tmp_path, RATE, identity=IDENTITY)
+
+
 def test_a_batch_is_no_near_copies_and_gets_better(tmp_path):
     study = open_study(tmp_path, RATE, identity=IDENTITY, seed=3)
     batches = []

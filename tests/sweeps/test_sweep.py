@@ -36,7 +36,8 @@ SPACE = {"grid": {"baseline_rate": [0.1, 0.2]}, "random": {"step_size": "log:0.0
 
 
 def sweep(path, **settings):
-    return shoal.sweep(Halves(bonus=1.0), algorithm=BanditConfig(), sweep_dir=path, **SMALL | settings)
+    chosen = {name: x for name, x in (SMALL | settings).items() if x is not None}
+    return shoal.sweep(Halves(bonus=1.0), algorithm=BanditConfig(), sweep_dir=path, **chosen)
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +142,7 @@ def test_an_interrupted_sweep_goes_on(swept, tmp_path, monkeypatch, capsys):
     assert " best " in error
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_more_samples_extend_a_sweep(swept, tmp_path, monkeypatch):
     """Two combinations of the grid get a third sample each, which alone are trained."""
     path = shutil.copytree(swept.path, tmp_path / "sweep")
@@ -157,7 +158,7 @@ def test_more_samples_extend_a_sweep(swept, tmp_path, monkeypatch):
     assert set(labels(extended.summary)) == set(labels(swept.summary)) | set(trained)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_members_differ_in_worlds_and_are_judged_by_a_metric_of_one(tmp_path):
     """The bonus is trained with, and not evaluated with; the objective is a metric of that evaluation."""
     path = tmp_path / "sweep"
@@ -190,6 +191,18 @@ def test_members_differ_in_worlds_and_are_judged_by_a_metric_of_one(tmp_path):
             "objective: .*did you mean 'length_mean'",
         ),
         ({"grid": {"step_size": [1.0]}, "confirm_seeds": -1}, "confirm_seeds=-1"),
+        (
+            {"grid": {"step_size": [1.0, 2.0]}, "halving": 3, "min_steps": 32},
+            "halving=3 stops none of 2 settings",
+        ),
+        (
+            {"grid": {"step_size": [1.0, 2.0]}, "halving": 2, "min_steps": 5},
+            "min_steps=5 is not between one update",
+        ),
+        (
+            {"grid": {"step_size": [1.0], "total_steps": [320, 640]}, "halving": 2, "total_steps": None},
+            "halving=2 compares all settings at the same time, so that one compiled program",
+        ),
         ({"grid": {"step_size": [1.0]}, "run_dir": "x"}, "run_dir is no setting of a sweep"),
         ({"grid": {"env.bonuss": [1.0]}}, "bonuss"),
         ({"random": {"step_size": "log:1:0.1"}}, "bounds the wrong way round"),
@@ -210,3 +223,16 @@ def test_the_command_line_reads_spaces(tmp_path, capsys):
     assert cli.main(["sweep", "CartPole-v1"]) == 2
     assert "the space is empty" in capsys.readouterr().err
     assert from_tables({"grid": {"gamma": [0.9]}}).names == ("gamma",)
+
+
+@pytest.mark.slow
+def test_halving_stops_the_worst_and_says_where(tmp_path):
+    space = {"grid": {"step_size": [0.01, 0.1, 1.0, 5.0]}, "halving": 2, "min_steps": 32}
+    found = sweep(tmp_path / "sweep", **space)
+    at_rungs = [entry["steps_per_seed"] for entry in found.summary["members"]]
+    assert at_rungs[0] == 384
+    assert sorted(at_rungs[1:]) == [32, 32, 64]
+    assert all(("absolute" in x) == (x["steps_per_seed"] == 384) for x in found.summary["members"])
+    assert float(shoal.load(found.path).config.step_size) == np.float32(
+        found.summary["members"][0]["settings"]["step_size"]
+    )

@@ -1,6 +1,11 @@
 """Tuning a quick algorithm by the real Optuna: what it leaves behind, how it goes on, and what it refuses."""
 
+import json
 import shutil
+import signal
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -29,7 +34,8 @@ SPACE = {"random": {"step_size": "log:0.01:5"}}
 
 
 def tune(path, **settings):
-    return shoal.tune(Halves(bonus=1.0), algorithm=BanditConfig(), tune_dir=path, **SMALL | SPACE | settings)
+    given = {name: x for name, x in (SMALL | SPACE | settings).items() if x is not None}
+    return shoal.tune(Halves(bonus=1.0), algorithm=BanditConfig(), tune_dir=path, **given)
 
 
 def study_of(storage):
@@ -85,10 +91,13 @@ def test_an_interrupted_tuning_ends_as_an_uninterrupted_one(tuned, tmp_path, mon
 
 
 @pytest.mark.full
-def test_another_process_goes_on_with_the_study(tuned, tmp_path):
+def test_another_process_goes_on_with_the_study(tuned, tmp_path, capsys):
     storage = tmp_path / "study.journal"
     shutil.copy(tuned.path / "study.journal", storage)
-    second = tune(tmp_path / "b", storage=storage, trials=4)
+    second = tune(tmp_path / "b", storage=storage, trials=4, progress=True)
+    best = tuned.summary["best"]["label"].split()[0]
+    assert second.summary["members"][0]["absolute"]["iqm"] <= tuned.summary["best"]["score"]["iqm"]
+    assert f"the best of the study so far is trial {best}, " in capsys.readouterr().err
     assert [x["label"].split()[0] for x in second.summary["members"]] == ["3"]
     assert [trial.state.name for trial in study_of(storage).trials] == ["COMPLETE"] * 4
     for changes, sentence in (
@@ -98,6 +107,60 @@ def test_another_process_goes_on_with_the_study(tuned, tmp_path):
         with pytest.raises(ShoalError, match=f"^study 'shoal' was made with {sentence}; give the same"):
             tune(tmp_path / "c", storage=storage, **changes)
     assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.full
+def test_trials_that_stop_early_are_pruned(tmp_path):
+    tuned = tune(tmp_path / "tune", trials=4, halving=3, min_steps=96)
+    trials = study_of(tuned.path / "study.journal").trials
+    states = [trial.state.name for trial in trials]
+    assert sorted(states[:3]) == ["COMPLETE", "PRUNED", "PRUNED"]
+    assert states[3] == "COMPLETE"  # a batch of one trial stops none
+    by_number = {int(x["label"].split()[0]): x for x in tuned.summary["members"]}
+    for trial in trials:
+        if trial.state.name == "PRUNED":
+            assert trial.intermediate_values == {96: by_number[trial.number]["at_rung"]["iqm"]}
+    assert tune(tmp_path / "tune", trials=4, halving=3, min_steps=96).summary == tuned.summary
+
+
+def wait_for(path, process, seconds=300):
+    """Wait until a process has written a file."""
+    end = time.monotonic() + seconds
+    while not path.exists():
+        assert process.poll() is None and time.monotonic() < end, process.stderr.read()
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_process_that_is_killed_ends_as_one_that_is_not(tmp_path):
+    """By SIGKILL in the first batch, by SIGTERM in the second, and by SIGKILL in the confirmation."""
+    words = ["-c", "import sys; from shoal.cli import main; sys.exit(main())", "tune", "CartPole-v1"]
+    words += ["--random", "learning_rate=log:1e-5:1e-1", "--trials", "4", "--batch", "2", "--seeds", "2"]
+    words += ["--total-steps", "40_000", "--num-evals", "2", "--confirm-seeds", "2", "--quiet", "--tune-dir"]
+    path, whole = tmp_path / "killed", tmp_path / "whole"
+
+    def start(directory):
+        return subprocess.Popen([sys.executable, *words, str(directory)], stderr=subprocess.PIPE, text=True)
+
+    for end, file in (
+        (signal.SIGKILL, path / "batches/00000/000/metrics.jsonl"),
+        (signal.SIGTERM, path / "batches/00002/000/metrics.jsonl"),
+        (signal.SIGKILL, path / "confirmation"),
+    ):
+        with start(path) as process:
+            wait_for(file, process)
+            process.send_signal(end)
+            error = process.stderr.read()
+            assert process.wait() == (75 if end == signal.SIGTERM else -signal.SIGKILL), error
+    for directory in (path, whole):
+        with start(directory) as process:
+            error = process.stderr.read()
+            assert process.wait() == 0, error
+    summaries = [json.loads((directory / "summary.json").read_text()) for directory in (path, whole)]
+    for name in ("members", "confirmed", "best"):
+        assert summaries[0][name] == summaries[1][name]
+    assert [trial.state.name for trial in study_of(path / "study.journal").trials] == ["COMPLETE"] * 4
 
 
 @pytest.mark.parametrize(
@@ -110,6 +173,12 @@ def test_another_process_goes_on_with_the_study(tuned, tmp_path):
         ({"storage": "nothing://a"}, "storage 'nothing://a' cannot be opened"),
         ({"random": {}}, "the space is empty"),
         ({"num_envs": 0}, "num_envs"),
+        ({"halving": 3, "min_steps": 1}, "min_steps=1 is not between one update"),
+        ({"halving": 4, "min_steps": 96}, "halving=4 stops none of 3 settings"),
+        (
+            {"grid": {"num_steps": [4, 8]}, "num_steps": None, "halving": 3, "min_steps": 96},
+            "one compiled program",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_made(tmp_path, settings, sentence):

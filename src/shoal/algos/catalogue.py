@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+from shoal.arguments import short_repr
 from shoal.errors import ShoalError, nearest
 from shoal.imports import import_object
 
@@ -44,3 +45,17 @@ def name_of(config: Any) -> str:
     """Return the name of a config's algorithm: a registered name, or `module:Name`."""
     path = f"{type(config).__module__}:{type(config).__qualname__}"
     return next((name for name, known in _algorithms.items() if known == path), path)
+
+
+def check_algorithm(algorithm: Any) -> None:
+    """Require that an algorithm is a name, a config or the class of a config.
+
+    Raises:
+      ShoalError: it is none of these.
+    """
+    is_config = dataclasses.is_dataclass(algorithm) and hasattr(algorithm, "algorithm")
+    if not isinstance(algorithm, str) and not is_config:
+        raise ShoalError(
+            f"algorithm={short_repr(algorithm)} is neither a name such as 'ppo' nor an algorithm's config: a "
+            "dataclass with a method `algorithm`."
+        )

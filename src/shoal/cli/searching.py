@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from shoal import api
 from shoal.cli import flags
 from shoal.cli.train import parse_settings
+from shoal.needs import Needs, Table
 
 REPEATED = ("--grid", "--random", "--tune", "--start", "--eval-env")  # flags that may be given several times
 
@@ -15,9 +16,10 @@ REPEATED = ("--grid", "--random", "--tune", "--start", "--eval-env")  # flags th
 class SearchChoices:
     """The flags that are no settings of a run."""
 
+    needs: ClassVar[Table] = {"min_steps": (Needs("halving", other_than=(0,), such_as="3"),)}
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "most used": (
-            *("grid", "random", "space", "objective", "confirm_seeds"),
+            *("grid", "random", "space", "objective", "confirm_seeds", "halving", "min_steps"),
             *("algorithm", "config", "preset", "quiet"),
         ),
         "evaluation and logging": ("eval_env",),
@@ -35,6 +37,11 @@ class SearchChoices:
     """Chooses the best settings by this metric of an evaluation of their best policies; absolute is the mean return."""
     confirm_seeds: int = 10
     """Trains the best three settings again on this many seeds that were never used; 0 leaves that out."""
+    halving: int = 0
+    """Stops settings early: at each rung one of so many goes on, by the score of an evaluation; 0 trains all to the
+    end."""
+    min_steps: int = 0
+    """Sets the environment steps of each member before the first rung; the next are at halving times as many."""
     eval_env: tuple[str, ...] = ()
     """Evaluates all members in an environment with this parameter, NAME=VALUE; may be given several times."""
     algorithm: str = "ppo"

@@ -26,7 +26,8 @@ class Choices(SearchChoices):
 
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "most used": (
-            *("grid", "random", "space", "samples", "sobol", "objective", "confirm_seeds", "sweep_dir"),
+            *("grid", "random", "space", "samples", "sobol", "objective", "confirm_seeds", "halving"),
+            *("min_steps", "sweep_dir"),
             *("algorithm", "config", "preset", "quiet"),
         ),
         "evaluation and logging": ("eval_env",),
@@ -52,6 +53,8 @@ def main(arguments: Sequence[str]) -> int:
         sobol=choices.sobol,
         objective=choices.objective,
         confirm_seeds=choices.confirm_seeds,
+        halving=choices.halving,
+        min_steps=choices.min_steps,
         path=choices.sweep_dir,
     )
     call = api.Call(progress=not choices.quiet, import_seconds=IMPORT_SECONDS)

@@ -27,7 +27,7 @@ class Choices(SearchChoices):
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "most used": (
             *("grid", "random", "space", "trials", "batch", "storage", "study", "objective"),
-            *("confirm_seeds", "tune_dir", "algorithm", "config", "preset", "quiet"),
+            *("confirm_seeds", "halving", "min_steps", "tune_dir", "algorithm", "config", "preset", "quiet"),
         ),
         "evaluation and logging": ("eval_env",),
     }
@@ -37,6 +37,9 @@ class Choices(SearchChoices):
     random: tuple[str, ...] = ()
     """Lets Optuna propose the values of a setting: NAME=uniform:LOW:HIGH, log:LOW:HIGH, one-minus-log:LOW:HIGH,
     int:LOW:HIGH or choice:A:B:...; may be given several times."""
+    halving: int = 0
+    """Stops trials early: at each rung one of so many of a batch goes on, and Optuna is told of the others as pruned;
+    0 trains all to the end."""
     trials: int = 64
     """Ends when the study has this many trials, those of other processes counted."""
     batch: int = 16
@@ -63,6 +66,8 @@ def main(arguments: Sequence[str]) -> int:
         study=choices.study,
         objective=choices.objective,
         confirm_seeds=choices.confirm_seeds,
+        halving=choices.halving,
+        min_steps=choices.min_steps,
         path=choices.tune_dir,
     )
     call = api.Call(progress=not choices.quiet, import_seconds=IMPORT_SECONDS)

@@ -18,6 +18,7 @@ from shoal.envs import summaries
 from shoal.errors import ShoalError, nearest
 from shoal.imports import import_name
 from shoal.runtime import team
+from shoal.runtime.faults import STOPPED
 from shoal.runtime.metrics import checked_numbers
 from shoal.runtime.run import (
     Best,
@@ -268,16 +269,18 @@ def continue_evaluation(
 
     Returns:
       the run, whose best policy is replaced at the end of an evaluation of the current policy that is better; and
-      the metrics, which are valid at the end, and whether it is reached.
+      the metrics, which are valid at the end, and whether it is reached. A run that was stopped early makes no step.
     """
     settings, environment = run.settings, evaluation_environment_of(run)
     algorithm = run.config.algorithm(spec_of(environment))
-    policy, is_done = subject.policy(run), jnp.bool_(True)
+    policy, is_stopped, is_done = subject.policy(run), run.fault == STOPPED, jnp.bool_(True)
     evaluations = []
     for greedy, running in zip(MODES[settings.eval_mode], run.evaluation, strict=True):
-        until = jnp.minimum(running.step + num_steps, settings.eval_max_steps)
+        until = jnp.where(
+            is_stopped, running.step, jnp.minimum(running.step + num_steps, settings.eval_max_steps)
+        )
         evaluation = continue_episodes(environment, algorithm, policy, running, until, greedy)
-        is_done &= ~is_running(evaluation, settings.eval_max_steps)
+        is_done &= is_stopped | ~is_running(evaluation, settings.eval_max_steps)
         evaluations.append(evaluation)
     results = [finished_results(environment, evaluation) for evaluation in evaluations]
     metrics = metrics_of_modes(results, settings)
@@ -286,7 +289,7 @@ def continue_evaluation(
         return run, (metrics, is_done)
     score = jnp.asarray(score_of(settings.score, metrics), jnp.float32)
     candidate = Best(policy, score, run.updates)
-    best = trees.where(is_done & is_better(score, run.best.score), candidate, run.best)
+    best = trees.where(is_done & ~is_stopped & is_better(score, run.best.score), candidate, run.best)
     return dataclasses.replace(run, best=best), ({**metrics, "score": score}, is_done)
 
 

@@ -15,8 +15,10 @@ from shoal import hardware, trees
 from shoal.errors import ShoalError
 from shoal.runtime import population as populations
 from shoal.runtime.config import RunConfig
+from shoal.runtime.dealing import Dealer
 from shoal.runtime.evaluation import Subject, begin_evaluation, continue_evaluation, evaluate
-from shoal.runtime.faults import NOWHERE
+from shoal.runtime.faults import NOWHERE, STOPPED
+from shoal.runtime.halving import Halving, stop_others
 from shoal.runtime.lineage import Exchange
 from shoal.runtime.loop import start_training, train, update_once
 from shoal.runtime.members import Members
@@ -369,6 +371,8 @@ def train_population(
     history: History | None = None,
     supervisor: Supervisor | None = None,
     change: Callable[[Run, History], Run] | None = None,
+    halving: Halving | None = None,
+    members: Members = (),
 ) -> TrainedPopulation:
     """Train a population until its budget is spent.
 
@@ -379,11 +383,16 @@ def train_population(
       history: of the run so far; None for a new one.
       supervisor: acts between two pieces of training; None for nobody.
       change: is given the population after each evaluation but the last, and returns the one to go on with.
+      halving: when members stop early; None for never.
+      members: of the population, where some stop early.
     """
     history = History() if history is None else history
     supervisor = Unsupervised() if supervisor is None else supervisor
     history.spend(compile=compiled_run.seconds)
-    log_points, evaluation_points = run.log_points(), set(run.evaluation_points())
+    rungs = halving.rungs(run) if halving else []
+    evaluation_points = {*run.evaluation_points(), *rungs}
+    log_points = sorted({*run.log_points(), *rungs})
+    train_program = _program_of(compiled_run, halving)
     population, pacer, evaluation_pacer = compiled_run.population, Pacer(), Pacer(first=64)
     while True:
         if history.updates in log_points and history.logged < history.updates:
@@ -397,6 +406,8 @@ def train_population(
                 listener.on_evaluation(history.updates, metrics)
                 if change is not None and history.updates < run.total_updates:
                     population = change(population, history)
+                if halving and history.updates in rungs:
+                    population = stop_others(population, metrics, members, halving)
         supervisor.between_pieces(population, history)
         if history.updates >= run.total_updates:
             return TrainedPopulation(population, history.evaluations, history.seconds, {})
@@ -404,19 +415,28 @@ def train_population(
         further_stop = supervisor.next_stop(history.updates)
         size = pacer.size(min(stop, further_stop or stop) - history.updates)
         supervisor.begins("training")
-        population = _train_piece(compiled_run, population, size, history, pacer)
-        if members := _new_faults(population, history):
-            population = supervisor.handle_faults(population, history, members)
-            history.frozen += members
+        population = _train_piece(train_program, population, size, history, pacer)
+        if faulty := _new_faults(population, history):
+            population = supervisor.handle_faults(population, history, faulty)
+            history.frozen += faulty
+
+
+def _program_of(compiled_run: CompiledRun, halving: Halving | None) -> Callable[..., Run]:
+    """Return the function that trains a population; where members stop early, one that trains the others alone."""
+    if halving is None:
+        return lambda *arguments: compiled_run.train(*arguments)[0]
+    options = compiler_options(compiled_run.layout)
+    dealer = Dealer(compiled_run.train, compiled_run.shapes, compiled_run.layout, halving.factor, options)
+    return dealer.train
 
 
 def _train_piece(
-    compiled_run: CompiledRun, population: Run, size: int, history: History, pacer: Pacer
+    train_program: Callable[..., Run], population: Run, size: int, history: History, pacer: Pacer
 ) -> Run:
     """Make some updates, and wait for them."""
     start_time = time.perf_counter()
     begins_interval = jnp.bool_(history.logged == history.updates)
-    population, _ = compiled_run.train(population, jnp.int32(size), begins_interval)
+    population = train_program(population, jnp.int32(size), begins_interval)
     jax.block_until_ready(population)
     seconds = time.perf_counter() - start_time
     pacer.measure(size, seconds)
@@ -428,12 +448,12 @@ def _train_piece(
 def _new_faults(population: Run, history: History) -> list[int]:
     """List the members that made an update in which something was not finite, and are not frozen yet."""
     faults = np.asarray(population.fault)
-    return [k for k in range(len(faults)) if faults[k] != NOWHERE and k not in history.frozen]
+    return [k for k in range(len(faults)) if faults[k] not in (NOWHERE, STOPPED) and k not in history.frozen]
 
 
 def _report_training(population: Run, run: RunConfig, history: History, listener: Listener) -> None:
     """Give the listener the metrics since the last log point."""
-    members = population.updates.shape[0]
+    members = int(np.sum(np.asarray(population.fault) == NOWHERE))  # that train
     steps = (history.updates - history.logged) * run.steps_per_update * members
     seconds = history.seconds.train - history.logged_seconds
     history.logged, history.logged_seconds = history.updates, history.seconds.train
@@ -461,7 +481,10 @@ def _evaluate_in_pieces(
         if is_done or supervisor.wants_to_stop():
             break
     population = dataclasses.replace(population, evaluation=())
+    is_stopped = np.asarray(population.fault) == STOPPED
     numbers = {name: np.asarray(x) for name, x in jax.device_get(metrics).items()}
+    if is_stopped.any():
+        numbers = {name: np.where(is_stopped, np.float32(np.nan), x) for name, x in numbers.items()}
     history.spend(evaluate=time.perf_counter() - start_time)
     return population, numbers if is_done else None
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from shoal import placement
 from shoal.experiment import Experiment
-from shoal.runtime.disk.directory import SUMMARY, RunDirectory
-from shoal.runtime.disk.json_files import write_json
+from shoal.runtime.disk.directory import CONFIG, SUMMARY, RunDirectory
+from shoal.runtime.disk.json_files import read_json, write_json
 from shoal.runtime.disk.summary import device, revision, versions
-from shoal.runtime.disk.sweep_files import MEMBERS, WINNER
+from shoal.runtime.disk.sweep_files import CONFIRMATION, MEMBERS, WINNER
 from shoal.sweeps import pictures, results
 from shoal.sweeps.directory import SweepDirectory
 from shoal.sweeps.plan import Group
@@ -107,11 +107,22 @@ class Report:
         again = next((x for x in confirmed if x.label == chosen.label), None)
         return {
             "label": chosen.label,
+            "run": self._run_of(optimistic),
             "settings": dict(chosen.settings),
             "score": _score(again or optimistic),
             "optimistic": _score(optimistic),
             "confirmed": None if again is None else _score(again),
         }
+
+    def _run_of(self, ranked: Ranked) -> str | None:
+        """Return the run with the policies of a setting: where it was stopped early, that of its confirmation."""
+        path = self._directory.path
+        if not ranked.stopped:
+            return next(name for name, labels in self._directory.plan().items() if ranked.label in labels)
+        for config in sorted(path.glob(f"{CONFIRMATION}/*/{CONFIG}")):
+            if any(variant["label"] == ranked.label for variant in read_json(config)["variants"]):
+                return str(config.parent.relative_to(path))
+        return None
 
     def _write_winner(self, label: str, runs: Sequence[Run]) -> str:
         """Write the best setting as a `config.json`, and return the command that trains it alone."""
@@ -179,8 +190,9 @@ def result_text(summary: Mapping[str, Any], path: Path, shown: int = 5) -> str:
     lines = [f"{summary['environment']}, {summary['algorithm']}, {count} settings, by {summary['objective']}"]
     for entry in summary["members"][:shown]:
         score = entry.get("absolute") or entry["at_rung"]
+        stopped = "" if "absolute" in entry else f"   stopped after {entry['steps_per_seed']:,} steps"
         failed = f"   {entry['failed']} of {len(entry['seeds'])} seeds failed" if entry["failed"] else ""
-        lines.append(f"  {_shown(score):<28}{entry['label']}{failed}")
+        lines.append(f"  {_shown(score):<28}{entry['label']}{stopped}{failed}")
     if count > shown:
         lines.append(f"  and {count - shown} more, in {path / MEMBERS}")
     if summary["confirmed"]:

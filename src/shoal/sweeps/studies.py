@@ -27,7 +27,7 @@ from shoal.sweeps.space import Point, Space, format_value, label_of
 
 OLDEST = (4, 3)  # the first version that takes over the lock of a process that was killed
 INSTALL = "pip install 'optuna>=4.3'"
-IDENTITY, MEMBERS, OWNER = "shoal", "members", "owner"  # names of Optuna's user attributes
+IDENTITY, MEMBERS, OWNER, PATH = "shoal", "members", "owner", "path"  # names of Optuna's user attributes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,13 +38,17 @@ class Study:
       study: Optuna's.
       storage: Optuna's.
       space: of all its trials.
+      objective: the name of the score by which trials are compared.
       owner: a name of the directory, which tells its trials from those of other processes.
+      path: of the directory.
     """
 
     study: Any
     storage: Any
     space: Space
+    objective: str
     owner: str = ""
+    path: str = ""
 
     def owned_by(self, directory: Path) -> "Study":
         """Return the study as the process of a directory uses it.
@@ -56,12 +60,18 @@ class Study:
             with write_whole_file(file, parents=False) as opened:
                 opened.write(secrets.token_hex(8).encode())
         with report_os_errors(f"{file} cannot be read"):
-            return dataclasses.replace(self, owner=file.read_text().strip())
+            return dataclasses.replace(self, owner=file.read_text().strip(), path=str(directory.resolve()))
 
     @property
     def trials(self) -> list[Any]:
         """Optuna's trials of all processes, by number, but those that only wait in a queue."""
         return [trial for trial in self.study.get_trials(deepcopy=False) if trial.state.name != "WAITING"]
+
+    @property
+    def best(self) -> Any:
+        """Optuna's trial of the largest value so far; None if there is none."""
+        told = [trial for trial in self.trials if trial.state.name == "COMPLETE"]
+        return max(told, key=lambda trial: trial.value, default=None)
 
     def ask(self, count: int) -> dict[int, Point]:
         """Propose trials by the multivariate TPE, each apart from those that run; they are then running.
@@ -76,6 +86,7 @@ class Study:
             for _ in range(count):
                 trial = self.study.ask()
                 trial.set_user_attr(OWNER, self.owner)
+                trial.set_user_attr(PATH, self.path)
                 asked[trial.number] = _suggest(trial, self.space)
         return asked
 
@@ -108,7 +119,8 @@ class Study:
         A trial's value is the score of its setting, in which a seed that failed counts as the worst of this batch. One
         of which all seeds failed is told as failed, one that was stopped early as pruned, with its score at its steps.
         """
-        results = {x.label: x for x in rank([member for group in members.values() for member in group])}
+        every = [member for group in members.values() for member in group]
+        results = {x.label: x for x in rank(every, self.objective)}
         running = self.running()
         for number, group in members.items():
             if number not in running:
@@ -149,13 +161,20 @@ class Study:
 
 
 def open_study(
-    storage: str, space: Space, *, name: str = "", seed: int = 0, identity: Mapping[str, Any]
+    storage: str,
+    space: Space,
+    *,
+    objective: str = "absolute",
+    name: str = "",
+    seed: int = 0,
+    identity: Mapping[str, Any],
 ) -> Study:
     """Open a study of Optuna, or make it; `Study.owned_by` names the process that asks for trials.
 
     Args:
       storage: the path of a journal file, or the URL of a database, such as `sqlite:///study.db`.
       space: of the trials.
+      objective: the name of the score by which trials are compared; a larger one is better.
       name: of the study, "" for "shoal"; a storage may hold several.
       seed: of the proposals.
       identity: what all processes of a study have in common, such as the environment, as JSON holds it.
@@ -168,14 +187,14 @@ def open_study(
         study = optuna.create_study(
             storage=opened, study_name=name or "shoal", direction="maximize", load_if_exists=True
         )
-    given = {"space": space.to_json(), **identity}
+    given = {"space": space.to_json(), "objective": objective, **identity}
     known = study.user_attrs.get(IDENTITY)
     if known is None and not study.get_trials(deepcopy=False):
         study.set_user_attr(IDENTITY, given)
     else:
         _check_identity(study.study_name, known, given)
     study.sampler = _sampler(space, arguments.seed("seed", seed))
-    return Study(study, opened, space)
+    return Study(study, opened, space, objective)
 
 
 def _check_identity(name: str, known: Mapping[str, Any] | None, given: Mapping[str, Any]) -> None:

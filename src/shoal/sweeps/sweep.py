@@ -21,6 +21,8 @@ from shoal.runtime import limits, trainer
 from shoal.runtime.acting import TrainedPolicy
 from shoal.runtime.disk.directory import SUMMARY, RunDirectory
 from shoal.runtime.disk.json_files import read_json
+from shoal.runtime.disk.sweep_files import CONFIRMATION
+from shoal.runtime.halving import Halving
 from shoal.runtime.show.progress import Progress
 from shoal.sweeps import memory, reporting
 from shoal.sweeps.casting import cast_space
@@ -34,7 +36,7 @@ from shoal.sweeps.plan import (
     group_candidates,
     known_settings,
 )
-from shoal.sweeps.results import MemberResult, Ranked, rank
+from shoal.sweeps.results import AT_RUNG, MemberResult, Ranked, rank
 from shoal.sweeps.space import Space, label_of
 from shoal.training import Call, is_metric_name, run_experiment
 from shoal.user_code import reports_user_code
@@ -55,11 +57,15 @@ class Judging:
     Attributes:
       objective: "absolute", or the name of a metric of evaluations.
       confirm_seeds: the number of new seeds with which the best settings train again; 0 leaves that out.
+      halving: of so many settings one goes on at each rung (see `runtime.halving`); 0 trains all to the end.
+      min_steps: environment steps of each member before the first rung.
       path: the directory; empty for a new one under `runs/`.
     """
 
     objective: str = ABSOLUTE
     confirm_seeds: int = 10
+    halving: int = 0
+    min_steps: int = 0
     path: str = ""
 
 
@@ -76,6 +82,11 @@ class Options(Judging):
     samples: int = 1
     sample_seed: int = 0
     sobol: bool = False
+
+
+def metric_of(objective: str) -> str:
+    """Return the metric of evaluations by which settings are compared while they are trained."""
+    return "return_mean" if objective == ABSOLUTE else objective
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,18 +235,53 @@ def _plan(
                 "extends it."
             )
         (group,) = group_candidates(request, [by_label.pop(label) for label in labels])
-        planned.append(Planned(directory.path, name, group))
-    groups = group_candidates(request, list(by_label.values()))
+        planned.append(Planned(directory.path, name, with_halving([group], options)[0]))
+    if begun and by_label and options.halving:
+        raise ShoalError(
+            f"samples={options.samples} cannot extend a sweep with halving, whose settings were compared at the same "
+            "time; name a new directory."
+        )
+    groups = with_halving(group_candidates(request, list(by_label.values())), options)
     for group in groups:
         _, placed = placement.place(group.experiment)
         placed.validate()
         check_objective_exists(placed, options.objective)
     needs = [memory.need_of(group) for group in groups]
     parts = [part for group, need in zip(groups, needs, strict=True) for part in memory.split(group, need)]
+    if options.halving and len(parts) > 1:
+        raise ShoalError(
+            f"halving={options.halving} compares all settings at the same time, so that one population must hold them, "
+            f"and the memory allows {len(parts)} of parts only; fewer seeds or environments need less."
+        )
     first = len(begun)
     planned += [Planned(Path(), f"runs/{first + k:03}", part) for k, part in enumerate(parts)]
     call.note(_statement(planned, len(groups), needs, groups))
     return planned
+
+
+def with_halving(groups: list[Group], options: Judging) -> list[Group]:
+    """Let the settings of a sweep stop early, where that is asked for.
+
+    Raises:
+      ShoalError: several programs would have to be compared.
+    """
+    if not options.halving:
+        return groups
+    if len(groups) > 1:
+        first, other = (group.candidates[0].label for group in groups[:2])
+        raise ShoalError(
+            f"halving={options.halving} compares all settings at the same time, so that one compiled program must "
+            f"train them, and {first!r} and {other!r} need two; let only numbers vary that are data."
+        )
+    halving = halving_of(options)
+    return [
+        group._replace(experiment=dataclasses.replace(group.experiment, halving=halving)) for group in groups
+    ]
+
+
+def halving_of(options: Judging) -> Halving:
+    """Return when the settings of a search stop."""
+    return Halving(options.halving, options.min_steps, metric_of(options.objective))
 
 
 def check_objective_exists(placed: Experiment, objective: str) -> None:
@@ -267,7 +313,8 @@ def _statement(
     new = [run for run in planned if run.root == Path() or not run.is_finished]
     text = f"{_count(settings, 'setting')}, {_count(members, 'member')}, {_count(len(planned), 'run')}"
     if len(new) < len(planned):
-        text += f", of which {len(planned) - len(new)} are finished"
+        finished = len(planned) - len(new)
+        text += f", of which {finished} {'is' if finished == 1 else 'are'} finished"
     largest = 0.0
     for group, need in zip(todo, needs, strict=True):
         largest = max(largest, need.of(len(group.experiment.members), 1, True))
@@ -286,15 +333,15 @@ class SweepProgress:
 
     Args:
       planned: the runs that will be trained.
-      objective: of the sweep.
+      metric: of evaluations, by which settings are compared.
       title: before the numbers.
       quiet: writes nothing.
     """
 
-    def __init__(self, planned: Sequence[Planned], objective: str, title: str, *, quiet: bool):
+    def __init__(self, planned: Sequence[Planned], metric: str, title: str, *, quiet: bool):
         self._members = max(sum(len(run.group.experiment.members) for run in planned), 1)
         self._total = sum(run.steps for run in planned)
-        self._metric = "return_mean" if objective == ABSOLUTE else objective
+        self._metric = metric
         self._progress = Progress(
             self._total // self._members, title, members=self._members, unit="members", quiet=quiet
         )
@@ -341,7 +388,7 @@ def train_all(
     if not todo:
         return
     title = f"{todo[0].group.experiment.environment_name} sweep"
-    with SweepProgress(todo, objective, title, quiet=not call.progress) as progress:
+    with SweepProgress(todo, metric_of(objective), title, quiet=not call.progress) as progress:
         for run in todo:
             progress.begin(run)
             run_experiment(run.experiment, call._replace(progress=False, listener=progress))
@@ -351,7 +398,7 @@ def train_all(
 
 def members_of_runs(planned: Sequence[Planned], options: Judging) -> list[MemberResult]:
     """Return what the members of the finished runs reached, in the order of the settings."""
-    found = [member for run in planned if run.is_finished for member in _members_of(run, options.objective)]
+    found = [member for run in planned if run.is_finished for member in _members_of(run, options)]
     order = {
         label: place
         for place, label in enumerate(
@@ -361,24 +408,47 @@ def members_of_runs(planned: Sequence[Planned], options: Judging) -> list[Member
     return sorted(found, key=lambda member: order[member.label])
 
 
-def _members_of(run: Planned, objective: str) -> list[MemberResult]:
-    summary = read_json(run.path / SUMMARY)
+def _members_of(run: Planned, options: Judging) -> list[MemberResult]:
+    summary, objective, experiment = read_json(run.path / SUMMARY), options.objective, run.group.experiment
+    stopped = summary.get("stopped_after", {})
+    rungs = [x * experiment.run.steps_per_update for x in _rungs(experiment)]
+    at_rung = _scores_at_rungs(run, metric_of(options.objective), stopped) if stopped else {}
     failed = {(x["label"], seed) for x in summary["members"] for seed in x.get("failed", ())}
     given = {candidate.label: candidate.settings for candidate in run.group.candidates}
     returns = {ABSOLUTE: summary["absolute"]["returns"], "final": summary["final"]["returns"]}
     if objective != ABSOLUTE:
         returns = {objective: summary["evaluation"][objective], **returns}
-    return [
-        MemberResult(
-            member.label,
-            given[member.label],
-            member.seed,
-            {name: _number(values[k]) for name, values in returns.items()},
-            summary["steps_per_seed"],
-            failure="a number was not finite" if (member.label, member.seed) in failed else "",
+    found = []
+    for k, member in enumerate(experiment.members):
+        steps = stopped.get(member.label)
+        scores_of_member = {name: _number(values[k]) for name, values in returns.items()}
+        if steps is not None:
+            scores_of_member = {AT_RUNG: at_rung[member.label, member.seed]}
+        found.append(
+            MemberResult(
+                member.label,
+                given[member.label],
+                member.seed,
+                scores_of_member,
+                summary["steps_per_seed"] if steps is None else steps,
+                rung=len(rungs) if steps is None else rungs.index(steps),
+                failure="a number was not finite" if (member.label, member.seed) in failed else "",
+            )
         )
-        for k, member in enumerate(run.group.experiment.members)
-    ]
+    return found
+
+
+def _rungs(experiment: Experiment) -> list[int]:
+    return experiment.halving.rungs(experiment.run) if experiment.halving else []
+
+
+def _scores_at_rungs(run: Planned, metric: str, stopped: Mapping[str, int]) -> dict[tuple[str, int], float]:
+    """Return the scores by which members of the settings that were stopped early were compared last."""
+    return {
+        (row["label"], row["seed"]): _number(row[metric])
+        for row in RunDirectory.open(run.path).load_metrics()
+        if row["kind"] == "evaluation" and row["step"] == stopped.get(row["label"])
+    }
 
 
 def _number(value: Any) -> float:
@@ -405,8 +475,13 @@ def confirm(
     planned = []
     for group in groups:
         name = "-".join(x.label.split(" ", 1)[0] for x in group.candidates)
-        planned.append(Planned(directory.path, f"confirmation/{name}", group))
+        planned.append(Planned(directory.path, f"{CONFIRMATION}/{name}", group))
     best = ", ".join(x.label for x in ranked)
-    call.note(f"sweep: the best settings train again on {_count(options.confirm_seeds, 'new seed')}: {best}")
+    if not all(run.is_finished for run in planned):
+        call.note(
+            f"sweep: the best settings train again on {_count(options.confirm_seeds, 'new seed')}: {best}"
+        )
     train_all(planned, options.objective, call, lambda: None)
-    return rank(members_of_runs(planned, options), options.objective)
+    again = rank(members_of_runs(planned, options), options.objective)
+    places = {x.label: place for place, x in enumerate(ranked)}  # which decide between equal scores
+    return sorted(again, key=lambda x: (np.isnan(x.score), -x.score, places[x.label]))

@@ -5,7 +5,7 @@ The directory is that of a sweep (see `runtime.disk.sweep_files`), whose runs ar
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from shoal.errors import ShoalError
 from shoal.runtime.disk.lock import Lock
 from shoal.sweeps import memory, reporting, studies, sweep, tuning
 from shoal.sweeps.directory import SweepDirectory
-from shoal.sweeps.plan import Candidate, Request, group_candidates
+from shoal.sweeps.plan import Candidate, Group, Request, group_candidates
 from shoal.sweeps.results import MemberResult
 from shoal.sweeps.space import Point, Space
 from shoal.training import Call
@@ -64,7 +64,7 @@ def run_tuning(request: Request, space: Space, options: TuneOptions, call: Call 
     asked = sweep.asked_json(base, space, options)
     directory = SweepDirectory(options.path, asked)
     runner = _Runner(request, directory, options, call)
-    _check_some(space, runner.check)
+    _check_some(space, runner)
     study = _open(options.storage, space, options, asked) if options.storage else None
     with interruption.handle() as stop:
         stop.phase(interruption.Phase.STARTING)
@@ -91,33 +91,45 @@ def run_tuning(request: Request, space: Space, options: TuneOptions, call: Call 
                     "the same command with this directory" if options.path else f"tune_dir={directory.path}"
                 )
                 raise interruption.Interrupted(error.path, again) from None
+            _note_other_best(study, call)
             report = reporting.Report(directory, space, base, options)
             summary = report.finish(members, runs, confirmed)
     return sweep.Sweep(directory.path, summary)
 
 
 def _open(storage: str, space: Space, options: TuneOptions, asked: Mapping[str, Any]) -> studies.Study:
-    identity = {"experiment": asked["experiment"], "objective": options.objective}
     return studies.open_study(
-        storage, space, name=options.study, seed=options.proposal_seed, identity=identity
+        storage,
+        space,
+        objective=options.objective,
+        name=options.study,
+        seed=options.proposal_seed,
+        identity={"experiment": asked["experiment"]},
     )
 
 
-def _check_some(space: Space, check: Callable[[Point], None]) -> None:
+def _check_some(space: Space, runner: "_Runner") -> None:
     """Require that some settings of a space can work together, before anything is made.
 
     Raises:
-      ShoalError: none of a few can.
+      ShoalError: none of a few can; or they cannot stop early, where that is asked for.
     """
-    error: ShoalError | None = None
-    for point in space.points(TRIED if space.random else 1)[:TRIED]:
-        try:
-            check(point)
-            return
-        except ShoalError as found:
-            error = error or found
-    if error:
-        raise error
+    points = space.points(TRIED if space.random else 1)[:TRIED]
+    errors = tuning.check_all(dict(enumerate(points)), runner.check)
+    if len(errors) == len(points):
+        raise errors[0]
+    runner.check_halving([point for index, point in enumerate(points) if index not in errors])
+
+
+def _note_other_best(study: studies.Study, call: Call) -> None:
+    """Say where the best trial of the study is, if another process has it."""
+    best = study.best
+    if best is not None and best.user_attrs[studies.OWNER] != study.owner:
+        path = best.user_attrs[studies.PATH]
+        call.note(
+            f"tune: the best of the study so far is trial {best.number}, {best.value:.4g}, in {path}; the results here "
+            "are those of this directory."
+        )
 
 
 class _Runner:
@@ -144,6 +156,18 @@ class _Runner:
             placed.validate()
             sweep.check_objective_exists(placed, self._options.objective)
 
+    def check_halving(self, points: Sequence[Point]) -> None:
+        """Require that settings can stop early, where that is asked for.
+
+        Raises:
+          ShoalError: they need several programs, or there is nothing to stop.
+        """
+        candidates = [Candidate(str(index), point) for index, point in enumerate(points)]
+        (group, *_) = sweep.with_halving(group_candidates(self._request, candidates), self._options)
+        if self._options.halving:
+            run = placement.place(group.experiment)[1].run
+            sweep.halving_of(self._options).check(run, self._options.batch)
+
     def __call__(self, points: Mapping[str, Point], directory: Path) -> list[MemberResult]:
         """Train the settings of a batch, and return what each member reached."""
         runs = self._planned(points, directory) or self._plan(points, directory)
@@ -158,24 +182,39 @@ class _Runner:
 
     def _planned(self, points: Mapping[str, Point], directory: Path) -> list[sweep.Planned]:
         """Return the runs below a directory as they were planned, in this process or one before."""
-        found = []
-        for path, labels in self._directory.plan().items():
-            if (self._directory.path / path).is_relative_to(directory):
+        batches: dict[Path, dict[str, Group]] = {}
+        for name, labels in self._directory.plan().items():
+            if (self._directory.path / name).is_relative_to(directory):
                 candidates = [Candidate(label, points[label]) for label in labels]
                 (group,) = group_candidates(self._request, candidates)
-                found.append(sweep.Planned(self._directory.path, path, group))
-        return found
+                batches.setdefault(Path(name).parent, {})[name] = group
+        return [
+            sweep.Planned(self._directory.path, name, group)
+            for batch in batches.values()
+            for name, group in zip(batch, self._halved(list(batch.values())), strict=True)
+        ]
+
+    def _halved(self, groups: list[Group]) -> list[Group]:
+        """Let the settings of a batch stop early, if one population holds them and they are enough."""
+        is_possible = len(groups) == 1 and len(groups[0].candidates) >= self._options.halving
+        return sweep.with_halving(groups, self._options) if is_possible else groups
 
     def _plan(self, points: Mapping[str, Point], directory: Path) -> list[sweep.Planned]:
         """Divide the settings of a batch among runs, and write this down.
 
-        Raises:
-          ShoalError: not even one setting fits the memory.
+        Settings that do not fit the memory are left out, and so told as failed.
         """
-        groups = group_candidates(self._request, [Candidate(*item) for item in points.items()])
-        parts = [part for group in groups for part in memory.split(group, memory.need_of(group))]
+        parts = []
+        for group in group_candidates(self._request, [Candidate(*item) for item in points.items()]):
+            try:
+                parts += memory.split(group, memory.need_of(group))
+            except ShoalError as error:
+                self._call.note(f"tune: {error}")
         folder = directory.relative_to(self._directory.path)
-        runs = [sweep.Planned(self._directory.path, f"{folder}/{k:03}", part) for k, part in enumerate(parts)]
+        runs = [
+            sweep.Planned(self._directory.path, f"{folder}/{k:03}", part)
+            for k, part in enumerate(self._halved(parts))
+        ]
         new = {run.name: [x.label for x in run.group.candidates] for run in runs}
         self._directory.save_plan(self._directory.plan() | new)
         return runs

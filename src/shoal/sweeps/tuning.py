@@ -8,7 +8,7 @@ failed.
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from shoal import arguments
 from shoal.errors import ShoalError
@@ -64,7 +64,7 @@ def tune(
     error: ShoalError | None = None
     while (missing := trials - len(study.trials)) > 0:
         points = study.ask(min(batch, missing))
-        errors = _check_all(points, check)
+        errors = check_all(points, check)
         for number, error in errors.items():
             study.fail(number, str(error))
         if valid := {number: point for number, point in points.items() if number not in errors}:
@@ -75,7 +75,7 @@ def tune(
     return study.members()
 
 
-def _check_all(points: Mapping[int, Point], check: Callable[[Point], None]) -> dict[int, ShoalError]:
+def check_all(points: Mapping[int, Point], check: Callable[[Point], None]) -> dict[int, ShoalError]:
     """Return the errors of the trials whose settings cannot work."""
     errors = {}
     for number, point in points.items():
@@ -132,10 +132,9 @@ def _run_batch(study: Study, run_points: RunPoints, folder: Path) -> None:
 
 
 def _progress(study: Study, trials: int) -> str:
-    told = [trial for trial in study.trials if trial.state.name == "COMPLETE"]
-    failed = sum(trial.state.name == "FAIL" for trial in study.trials)
-    best: Any = max(told, key=lambda trial: trial.value, default=None)
-    words = [f"{len(study.trials)} of {trials} trials"]
+    states = [trial.state.name for trial in study.trials]
+    failed, best = states.count("FAIL"), study.best
+    words = [f"{len(states) - states.count('RUNNING')} of {trials} trials"]
     words += [f"{failed} failed"] if failed else []
     words += [f"best {best.value:.4g} (trial {best.number})"] if best else []
     return ", ".join(words)

@@ -16,6 +16,7 @@ from shoal.runtime.disk.directory import SUMMARY
 from shoal.runtime.disk.json_files import read_json
 
 SWEEP, MEMBERS, WINNER = "sweep.json", "members.csv", "winner.json"
+CONFIRMATION = "confirmation"  # the folder of the runs of the best settings on new seeds
 
 
 class Chosen(NamedTuple):
@@ -52,7 +53,9 @@ def resolve_run(path: str | Path, label: str | None = None) -> Chosen:
             raise ShoalError(
                 f"no score of the sweep {str(path)!r} was ever finite, so that none is the best."
             )
-        label = summary["best"]["label"]
+        label, run = summary["best"]["label"], summary["best"]["run"]
+        if run is not None:
+            return Chosen(path / run, label)
     runs = {known: run["path"] for run in read_json(path / SWEEP)["runs"] for known in run["labels"]}
     if label not in runs:
         raise ShoalError(f"label={label!r} is none of the sweep's; members.csv lists them.")

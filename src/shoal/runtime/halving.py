@@ -1,0 +1,95 @@
+"""Synchronous successive halving: at each rung the best settings go on, and the others stop.
+
+All settings are compared after the same number of updates, by the interquartile mean of their seeds' evaluations; the
+best of every `factor` go on, at least one. A member that has stopped makes no further update and is not evaluated; its
+schedules are those of the full budget, as those of the members that go on.
+
+Source: Jamieson and Talwalkar 2016, "Non-stochastic Best Arm Identification and Hyperparameter Optimization"; Li et al.
+2020, "A System for Massively Parallel Hyperparameter Tuning".
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from shoal.errors import ShoalError
+from shoal.ops import scores
+from shoal.runtime.config import RunConfig
+from shoal.runtime.faults import NOWHERE, STOPPED
+from shoal.runtime.members import Members
+from shoal.runtime.run import Run
+
+
+class Halving(NamedTuple):
+    """When members of several settings stop."""
+
+    factor: int  # of so many settings one goes on
+    min_steps: int  # environment steps of each member before the first rung
+    metric: str = "return_mean"  # of evaluations, by which settings are compared
+
+    def rungs(self, run: RunConfig) -> list[int]:
+        """List the numbers of updates at which settings are compared: those of min_steps times powers of factor."""
+        found, steps = [], self.min_steps
+        while (updates := run.updates_in(steps)) < run.total_updates:
+            found.append(updates)
+            steps *= self.factor
+        return found
+
+    def check(self, run: RunConfig, settings: int) -> None:
+        """Require that there is something to stop, and a time to do it.
+
+        Args:
+          run: of the settings.
+          settings: their number.
+        Raises:
+          ShoalError: there is not.
+        """
+        if self.factor < 2:
+            raise ShoalError(f"halving={self.factor} is too small: one of at least 2 settings goes on.")
+        total = run.total_updates * run.steps_per_update
+        if not run.steps_per_update <= self.min_steps < total:
+            raise ShoalError(
+                f"min_steps={self.min_steps} is not between one update, num_envs*num_steps={run.steps_per_update}, and "
+                f"the whole budget of {total}; {max(total // self.factor**2, run.steps_per_update)} makes two rungs."
+            )
+        if settings < self.factor:
+            raise ShoalError(
+                f"halving={self.factor} stops none of {settings} settings; give at least {self.factor} of them."
+            )
+
+    def survivors(self, labels: Sequence[str], values: Mapping[str, Sequence[float]]) -> list[str]:
+        """Return the labels of the settings that go on, best first; equal ones in the order of the labels.
+
+        Args:
+          labels: of the settings that are compared.
+          values: of each of them, the metric of its seeds; one that is not finite is worse than all.
+        """
+        finite = {label: bool(np.isfinite(values[label]).all()) for label in labels}
+        ranks = {x: float(scores.iqm(np.asarray(values[x]))) if finite[x] else -np.inf for x in labels}
+        ordered = sorted(labels, key=lambda label: -ranks[label])  # stable
+        return ordered[: max(len(labels) // self.factor, 1)]
+
+
+def stop_others(population: Run, metrics: Mapping[str, Any], members: Members, halving: Halving) -> Run:
+    """Mark the members of the settings that do not go on as stopped.
+
+    Args:
+      population: at a rung, evaluated.
+      metrics: of that evaluation, a number per member.
+      members: of the population.
+      halving: how many go on.
+    """
+    faults = np.asarray(population.fault).copy()
+    values: dict[str, list[float]] = {}
+    for member, fault, value in zip(members, faults, metrics[halving.metric], strict=True):
+        if fault != STOPPED:
+            values.setdefault(member.label, []).append(float(value) if fault == NOWHERE else np.nan)
+    survivors = set(halving.survivors(list(values), values))
+    for k, member in enumerate(members):
+        if member.label not in survivors and faults[k] == NOWHERE:
+            faults[k] = STOPPED
+    fault = jax.device_put(faults, population.fault.sharding)
+    return dataclasses.replace(population, fault=fault)
