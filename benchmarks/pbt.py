@@ -1,10 +1,10 @@
 """Population-based training from a bad range of learning rates, against random search: `python benchmarks/pbt.py`.
 
-Both begin with the same number of members, whose learning rates are drawn from a range that is about 30 times too high,
-or 30 times too low; only population-based training may leave it. Each repetition has other seeds and other draws. The
-best member is chosen by the evaluations during training, and its score is from new episodes. The members of a random
-search have one seed, those of a population seeds of their own. The best fixed setting is
-the best of some learning rates by the interquartile mean over as many runs of one seed.
+Both begin with the same members: seeds, and learning rates drawn from a range that is about 30 times too high, or 30
+times too low. Only population-based training may leave it. Each repetition has other seeds and other draws. The best
+member is chosen by the evaluations during training, and its score is from new episodes. The best fixed setting is the
+best of some learning rates by the interquartile mean over as many seeds. The budget is one in which a good learning
+rate just learns the task.
 
 A score counts by its distance from that of the untrained policies: 0 is theirs, 1 is that of the best fixed setting.
 Results are kept in the folder, so that the command goes on with what is missing.
@@ -17,15 +17,17 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import jax.numpy as jnp
 import numpy as np
 
 import shoal
 from shoal.ops import scores
+from shoal.runtime import exchange
 from shoal.runtime.disk.directory import RunDirectory
 from shoal.runtime.disk.json_files import read_number
 from shoal.runtime.disk.policy_files import best_scores
-from shoal.sweeps.space import from_words
 
 BOUNDS = (1e-6, 1.0)  # of the tuned learning rate
 AWAY, WIDTH = (
@@ -57,18 +59,22 @@ class Task:
 
 
 TASKS = {
-    "CartPole-v1": Task("CartPole-v1", 1e-3, 500_000),
+    "CartPole-v1": Task("CartPole-v1", 1e-3, 100_000),
     "Pendulum-v1": Task("Pendulum-v1", 3e-4, 1_000_000),
     "MiniGrid-DoorKey-5x5": Task("MiniGrid-DoorKey-5x5", 1e-3, 500_000),
 }
 
 
 def best_of(run: Any) -> dict[str, float]:
-    """Return the score of the member that the evaluations during training chose, and the untrained policies'."""
+    """Return the score of the member that the evaluations during training chose, and what all members reached.
+
+    `middle` is the interquartile mean of the last policies of all members; `untrained` is the mean before any update.
+    """
     chosen = np.array([read_number(x) for x in best_scores(RunDirectory.open(run.path))], np.float64)
     chosen = np.where(np.isfinite(chosen), chosen, -np.inf)
     untrained = float(np.nanmean(run.evaluations[0][1]["return_mean"]))
-    return {"score": run.summary["absolute"]["returns"][int(np.argmax(chosen))], "untrained": untrained}
+    score = run.summary["absolute"]["returns"][int(np.argmax(chosen))]
+    return {"score": score, "untrained": untrained, "middle": run.summary["final"]["iqm"]}
 
 
 def train_pbt(task: Task, path: Path, direction: str, repetition: int, members: int) -> dict[str, float]:
@@ -93,31 +99,29 @@ def train_pbt(task: Task, path: Path, direction: str, repetition: int, members: 
 
 
 def train_random(task: Task, path: Path, direction: str, repetition: int, members: int) -> dict[str, float]:
-    """Train as many members without exchanges: random search, within the range."""
-    low, high = task.range(direction)
-    space = from_words(random=[f"learning_rate=log:{low}:{high}"])
-    variants = {str(k): x for k, x in enumerate(space.points(members, 1000 * repetition))}
-    return best_of(_train(task, path, 1000 * repetition, variants))
+    """Train the same members, with the same first settings, that never copy: random search within the range."""
+
+    def nobody_copies(scores: Any, places: Any) -> Any:
+        return jnp.arange(len(scores))
+
+    with mock.patch.object(exchange, "select_parents", nobody_copies):
+        return train_pbt(task, path, direction, repetition, members)
 
 
 def train_fixed(task: Task, path: Path, factor: float, repetitions: int) -> list[dict[str, float]]:
     """Train one fixed learning rate, with a seed for each repetition."""
-    run = _train(task, path, 500, {"fixed": {"learning_rate": factor * task.learning_rate}}, repetitions)
-    untrained = float(np.nanmean(run.evaluations[0][1]["return_mean"]))
-    return [{"score": x, "untrained": untrained} for x in run.summary["absolute"]["returns"]]
-
-
-def _train(task: Task, path: Path, seed: int, variants: Any, seeds: int = 1) -> Any:
-    return shoal.train(
+    run = shoal.train(
         task.environment,
-        variants=variants,
-        seeds=seeds,
-        seed=seed,
+        learning_rate=factor * task.learning_rate,
+        seeds=repetitions,
+        seed=500,
         total_steps=task.total_steps,
         eval_every=task.ready_every,
         run_dir=str(path),
         **SETTINGS,
     )
+    untrained = float(np.nanmean(run.evaluations[0][1]["return_mean"]))
+    return [{"score": x, "untrained": untrained} for x in run.summary["absolute"]["returns"]]
 
 
 def kept(path: Path, compute: Callable[..., Any], *arguments: Any) -> Any:
@@ -154,6 +158,7 @@ def measure(task: Task, folder: Path, directions: list[str], repetitions: int, m
                 path = place / f"{name}-{direction}-{k}"
                 found.append(kept(path, train, task, path, direction, k, members))
             row[name] = np.array([x["score"] for x in found], np.float64)
+            row[f"{name}_middle"] = np.array([x["middle"] for x in found], np.float64)
             row["untrained"] = float(np.mean([x["untrained"] for x in found]))
             row["exchange_share"] = max((x.get("exchange_share", 0.0) for x in found), default=0.0)
         reached = float(scores.iqm(row["pbt"])) - row["untrained"]
@@ -167,7 +172,7 @@ def line(row: dict) -> str:
     """Format a row of the table."""
     cells = [row["environment"], row["range"], f"{row['learning_rate']:g}", interval(row["fixed"])]
     cells += [interval(row["random"]), interval(row["pbt"]), f"{row['share']:.3f}"]
-    cells.append(f"{row['exchange_share']:.2%}")
+    cells += [interval(row["random_middle"]), interval(row["pbt_middle"]), f"{row['exchange_share']:.2%}"]
     return f"| {' | '.join(cells)} |"
 
 
@@ -181,7 +186,12 @@ def main() -> None:
     parser.add_argument("--directions", nargs="*", default=["low", "high"])
     chosen = parser.parse_args()
     head = ["environment", "range", "best fixed rate", "its score", "random search", "PBT"]
-    head += ["PBT, of the best fixed", "an exchange, of the time between two"]
+    head += [
+        "PBT, of the best fixed",
+        "random search, all members",
+        "PBT, all members",
+        "an exchange, of the time between two",
+    ]
     print(f"| {' | '.join(head)} |\n| {' | '.join(['---'] * len(head))} |", flush=True)
     for name in chosen.environments or TASKS:
         measure(TASKS[name], chosen.folder, chosen.directions, chosen.repetitions, chosen.members)

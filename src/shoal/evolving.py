@@ -197,6 +197,7 @@ def summarise_members(experiment: Experiment, trained: TrainedPopulation, histor
             "absolute": float(trained.absolute["return_mean"][k]),
             "final": float(trained.final["return_mean"][k]),
             "settings": {name: values[k] for name, values in last.items()},
+            **({"failed": True} if k in history.frozen else {}),
         }
         for k, member in enumerate(experiment.members)
     ]

@@ -147,6 +147,12 @@ def test_a_run_that_is_killed_goes_on_bit_for_bit(trained, tmp_path, monkeypatch
     assert resumed.summary["members"] == trained.summary["members"]
     name = "schedule.json"
     assert (resumed.path / name).read_text() == (trained.path / name).read_text()
+    with monkeypatch.context() as patch:
+        patch.setattr("shoal.experiment.catalogue.config_class", lambda _: BanditConfig)
+        longer = shoal.resume(resumed.path, total_steps=32 * 16, progress=False)
+    points = {row["updates"] for row in rows(longer.path, "exchange")}
+    assert sorted(points) == [0, 2, 4, 6, 8, 10, 14]  # at the former end, 12, nobody has copied
+    assert longer.summary["best"]["score"] >= trained.summary["best"]["score"]
 
 
 def test_a_finished_run_is_read_and_another_one_refused(trained):

@@ -92,13 +92,13 @@ def _height(value: Any, scale: str) -> Any:
 
 def _lines_of(exchanges: Sequence[Exchange], points: Sequence[int], name: str, scale: str) -> np.ndarray:
     """Return the line of each member between two evaluations, [lines, 2, 2], those of the first interval first."""
-    return np.array(
-        [
-            [(exchange.updates, height), (end, height)]
-            for exchange, end in zip(exchanges, points[1:], strict=True)
-            for height in _height(exchange.settings[name], scale)
-        ]
-    )
+    found = []
+    for start, end in itertools.pairwise(
+        points
+    ):  # the end of a run that was made longer later has no exchange
+        exchange = [x for x in exchanges if x.updates <= start][-1]
+        found += [[(start, y), (end, y)] for y in _height(exchange.settings[name], scale)]
+    return np.array(found)
 
 
 def _copies_of(exchanges: Sequence[Exchange], name: str, scale: str) -> np.ndarray:
