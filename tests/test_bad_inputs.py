@@ -286,7 +286,7 @@ WORDS = {
 GRID = "train MiniGrid-Empty-5x5 --encoder cnn"
 
 COMMANDS = {
-    "trian": "there is no command 'trian'; there are train, resume, checkpoints, eval, sweep, tune, rollout, check, "
+    "trian": "there is no command 'trian'; there are train, resume, checkpoints, eval, sweep, tune, pbt, rollout, check, "
     "grid, envs; did you mean 'train'?",
     "''": "there is no command ''",
     "--seeds 3": "there is no command '--seeds'",
