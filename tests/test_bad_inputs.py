@@ -286,8 +286,8 @@ WORDS = {
 GRID = "train MiniGrid-Empty-5x5 --encoder cnn"
 
 COMMANDS = {
-    "trian": "there is no command 'trian'; there are train, resume, checkpoints, eval, sweep, tune, pbt, rollout, check, "
-    "grid, envs; did you mean 'train'?",
+    "trian": "there is no command 'trian'; there are train, resume, checkpoints, eval, sweep, tune, pbt, rollout, "
+    "check, grid, envs; did you mean 'train'?",
     "''": "there is no command ''",
     "--seeds 3": "there is no command '--seeds'",
     "train": "no environment was named",
