@@ -9,6 +9,7 @@ import jax
 from shoal import arguments, trees
 from shoal import experiment as experiments
 from shoal.algos.catalogue import check_algorithm
+from shoal.device_choices import check_memory, devices_of, place
 from shoal.envs.base import environment, parameter
 from shoal.envs.checking import checker
 from shoal.envs.checking.check_contract import require_contract
@@ -21,7 +22,6 @@ from shoal.errors import SavingError, ShoalError
 from shoal.experiment import Experiment, decide, defaults
 from shoal.loading import environment_for, environment_of, load, policy_of
 from shoal.pairings import cross_play
-from shoal.placement import check_memory, devices_of, place
 from shoal.runtime import collecting, limits, machine
 from shoal.runtime.acting import TrainedPolicy
 from shoal.runtime.collecting import RolloutResult

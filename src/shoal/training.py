@@ -14,10 +14,10 @@ import numpy as np
 from shoal import arguments, evolving, interruption, resuming, trees
 from shoal import experiment as experiments
 from shoal.algos import catalogue
+from shoal.device_choices import check_memory, devices_of, place
 from shoal.errors import SavingError, ShoalError
 from shoal.experiment import Experiment
 from shoal.loading import load
-from shoal.placement import check_memory, devices_of, place
 from shoal.resuming import Finished, Restoration
 from shoal.runtime import finetuning, groups, limits, machine, population, team, trainer
 from shoal.runtime.acting import TrainedPolicy

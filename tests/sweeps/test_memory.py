@@ -72,7 +72,7 @@ def test_the_measured_program_predicts_a_larger_one(group, available):
     available(10**5)
     need = memory.need_of(group)
     assert need.is_measured
-    _, placed = memory.placement.place(group.experiment)
-    devices, _ = memory.placement.place(group.experiment)
+    _, placed = memory.device_choices.place(group.experiment)
+    devices, _ = memory.device_choices.place(group.experiment)
     assert need.of(8, 1, True) == pytest.approx(memory._measured(placed, devices, 8), rel=0.02)
     assert need.per_member > memory._lower_bound(placed, devices) / 4

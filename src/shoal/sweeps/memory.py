@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from shoal import placement
+from shoal import device_choices
 from shoal.errors import ShoalError
 from shoal.experiment import Experiment
 from shoal.runtime import limits, machine, population, trainer
@@ -40,7 +40,7 @@ class Need(NamedTuple):
 
 def need_of(group: Group) -> Need:
     """Estimate the bytes of a group's program; it is compiled for that only where memory could be short."""
-    devices, placed = placement.place(group.experiment)
+    devices, placed = device_choices.place(group.experiment)
     available = machine.available_memory(devices[0])
     bound = _lower_bound(placed, devices)
     members = placed.num_members
@@ -90,7 +90,7 @@ def split(group: Group, need: Need) -> list[Group]:
     Raises:
       ShoalError: not even one setting with all its seeds fits.
     """
-    devices, _ = placement.place(group.experiment)
+    devices, _ = device_choices.place(group.experiment)
     available = machine.available_memory(devices[0])
     count = len(group.candidates)
     if available is None:

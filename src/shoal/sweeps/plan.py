@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import jax
 
+from shoal import device_choices, settings, trees
 from shoal import experiment as experiments
-from shoal import placement, settings, trees
 from shoal.envs.base import Wrapper
 from shoal.errors import ShoalError
 from shoal.experiment import Experiment
@@ -139,7 +139,7 @@ def group_candidates(request: Request, candidates: Sequence[Candidate]) -> list[
 
 def _same_programs(experiment: Experiment, candidates: Sequence[Candidate]) -> Iterator[Group]:
     """Part the settings of a group further by the structure that their values give the config."""
-    solo = placement.place(experiment)[1].solo
+    solo = device_choices.place(experiment)[1].solo
     places: dict[Any, list[int]] = {}
     for place, member in enumerate(solo):
         places.setdefault(jax.tree.structure((member.environment, member.config)), []).append(place)

@@ -8,17 +8,17 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from shoal import placement
+from shoal import device_choices
 from shoal.experiment import Experiment
 from shoal.runtime.disk.directory import CONFIG, SUMMARY, RunDirectory
 from shoal.runtime.disk.json_files import read_json, write_json
 from shoal.runtime.disk.summary import device, revision, versions
 from shoal.runtime.disk.sweep_files import CONFIRMATION, MEMBERS, WINNER
-from shoal.sweeps import pictures, results
-from shoal.sweeps.directory import SweepDirectory
+from shoal.sweeps import results, sweep_plots
 from shoal.sweeps.plan import Group
 from shoal.sweeps.results import MemberResult, Ranked, rank
 from shoal.sweeps.space import Space
+from shoal.sweeps.sweep_directory import SweepDirectory
 
 SCHEMA = 1
 SHOWN = 3  # settings with curves, of the best and of the worst
@@ -128,7 +128,7 @@ class Report:
         """Write the best setting as a `config.json`, and return the command that trains it alone."""
         run = next(run for run in runs if any(x.label == label for x in run.group.candidates))
         place = [x.label for x in run.group.candidates].index(label)
-        solo = placement.place(run.group.experiment)[1].solo[place]
+        solo = device_choices.place(run.group.experiment)[1].solo[place]
         solo = dataclasses.replace(solo, run=dataclasses.replace(solo.run, devices=0, run_dir=""))
         write_json(self._directory.path / WINNER, solo.as_json(), not_finite=str)
         config, target = (shlex.quote(str(self._directory.path / x)) for x in (WINNER, "winner"))
@@ -143,17 +143,17 @@ class Report:
         label = "score" if self._objective == "absolute" else self._objective
         found = results.importances(ranked, space)
         names = [x.name for x in found]
-        pictures.plot_settings(path / "settings.png", ranked, space, title, names=names, label=label)
-        pictures.plot_importances(path / "importances.png", found, title)
+        sweep_plots.plot_settings(path / "settings.png", ranked, space, title, names=names, label=label)
+        sweep_plots.plot_importances(path / "importances.png", found, title)
         if len(space.names) > 1:
-            pictures.plot_pairs(path / "pairs.png", ranked, space, title, names=names, label=label)
-            pictures.plot_parallel(path / "parallel.png", ranked, space, title, names=names, label=label)
+            sweep_plots.plot_pairs(path / "pairs.png", ranked, space, title, names=names, label=label)
+            sweep_plots.plot_parallel(path / "parallel.png", ranked, space, title, names=names, label=label)
         metric = "return_mean" if self._objective == "absolute" else self._objective
         shown = min(SHOWN, len(finite) // 2)
         chosen = [x.label for x in (*finite[:shown], *finite[::-1][:shown])]
         curves = _curves(runs, metric, chosen)
         best, worst = ({name: curves[name] for name in part} for part in (chosen[:shown], chosen[shown:]))
-        pictures.plot_best_and_worst(path / "curves.png", best, worst, title, label=label)
+        sweep_plots.plot_best_and_worst(path / "curves.png", best, worst, title, label=label)
 
 
 def _curves(runs: Sequence[Run], metric: str, labels: Sequence[str]) -> dict[str, tuple[Any, Any]]:

@@ -20,10 +20,10 @@ from typing import Any
 from shoal import arguments
 from shoal.errors import ShoalError
 from shoal.files import report_os_errors, write_whole_file
-from shoal.sweeps.directory import flatten
 from shoal.sweeps.distributions import Choice, Distribution, Int, Log, OneMinusLog, Uniform
 from shoal.sweeps.results import MemberResult, Ranked, rank
 from shoal.sweeps.space import Point, Space, format_value, label_of
+from shoal.sweeps.sweep_directory import flatten
 
 OLDEST = (4, 3)  # the first version that takes over the lock of a process that was killed
 INSTALL = "pip install 'optuna>=4.3'"

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shoal import arguments, interruption, placement, resuming
+from shoal import arguments, device_choices, interruption, resuming
 from shoal import experiment as experiments
 from shoal.errors import ShoalError
 from shoal.experiment import Experiment
@@ -26,7 +26,6 @@ from shoal.runtime.halving import Halving
 from shoal.runtime.show.progress import Progress
 from shoal.sweeps import memory, reporting
 from shoal.sweeps.casting import cast_space
-from shoal.sweeps.directory import SweepDirectory
 from shoal.sweeps.plan import (
     Candidate,
     Group,
@@ -38,6 +37,7 @@ from shoal.sweeps.plan import (
 )
 from shoal.sweeps.results import AT_RUNG, MemberResult, Ranked, rank
 from shoal.sweeps.space import Space, label_of
+from shoal.sweeps.sweep_directory import SweepDirectory
 from shoal.training import Call, is_metric_name, run_experiment
 from shoal.user_code import reports_user_code
 
@@ -243,7 +243,7 @@ def _plan(
         )
     groups = with_halving(group_candidates(request, list(by_label.values())), options)
     for group in groups:
-        _, placed = placement.place(group.experiment)
+        _, placed = device_choices.place(group.experiment)
         placed.validate()
         check_objective_exists(placed, options.objective)
     needs = [memory.need_of(group) for group in groups]

@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from shoal import arguments, interruption, placement
+from shoal import arguments, device_choices, interruption
 from shoal.errors import ShoalError
 from shoal.runtime.disk.lock import Lock
 from shoal.sweeps import memory, reporting, studies, sweep, tuning
-from shoal.sweeps.directory import SweepDirectory
 from shoal.sweeps.plan import Candidate, Group, Request, group_candidates
 from shoal.sweeps.results import MemberResult
 from shoal.sweeps.space import Point, Space
+from shoal.sweeps.sweep_directory import SweepDirectory
 from shoal.training import Call
 from shoal.user_code import reports_user_code
 
@@ -152,7 +152,7 @@ class _Runner:
           ShoalError: they cannot.
         """
         for group in group_candidates(self._request, [Candidate("trial", point)]):
-            placed = placement.place(group.experiment)[1]
+            placed = device_choices.place(group.experiment)[1]
             placed.validate()
             sweep.check_objective_exists(placed, self._options.objective)
 
@@ -165,7 +165,7 @@ class _Runner:
         candidates = [Candidate(str(index), point) for index, point in enumerate(points)]
         (group, *_) = sweep.with_halving(group_candidates(self._request, candidates), self._options)
         if self._options.halving:
-            run = placement.place(group.experiment)[1].run
+            run = device_choices.place(group.experiment)[1].run
             sweep.halving_of(self._options).check(run, self._options.batch)
 
     def __call__(self, points: Mapping[str, Point], directory: Path) -> list[MemberResult]:

@@ -6,7 +6,7 @@ from matplotlib.image import imread
 
 from shoal.errors import ShoalError
 from shoal.runtime.show import figures
-from shoal.sweeps import pictures
+from shoal.sweeps import sweep_plots
 from shoal.sweeps.results import Importance, MemberResult, rank
 from shoal.sweeps.space import from_tables, label_of
 
@@ -45,7 +45,7 @@ def line(axes, label):
 
 def test_scores_over_each_setting(shown):
     ranked = ranked_points(SPACE, samples=6)
-    pictures.plot_settings("a.png", ranked, SPACE, "title")
+    sweep_plots.plot_settings("a.png", ranked, SPACE, "title")
     panels = [axes for axes in shown[0].axes if axes.get_visible()]
     assert [axes.get_xlabel() for axes in panels] == list(SPACE.names)
     rate = panels[2]
@@ -69,36 +69,36 @@ def test_scores_over_each_setting(shown):
 def test_settings_without_a_score_are_left_out(shown):
     failed = [MemberResult("9", {"gamma": 0.9, "ent_coef": 0.0}, 0, {"at_rung": 5.0}, 10)]
     members = [MemberResult("0", {"gamma": 0.99, "ent_coef": 0.1}, 0, {"absolute": 1.0}, 100, rung=1)]
-    pictures.plot_settings("a.png", rank([*members, *failed]), GRID, "title")
+    sweep_plots.plot_settings("a.png", rank([*members, *failed]), GRID, "title")
     assert len(line(shown[0].axes[0], "one setting, 95% interval").get_xdata()) == 1
     nothing = rank([MemberResult("0", {"gamma": 0.99, "ent_coef": 0.1}, 0, {}, 100, failure="not finite")])
-    pictures.plot_settings("a.png", nothing, GRID, "title")
-    pictures.plot_pairs("a.png", nothing, GRID, "title")
-    pictures.plot_parallel("a.png", nothing, GRID, "title")
+    sweep_plots.plot_settings("a.png", nothing, GRID, "title")
+    sweep_plots.plot_pairs("a.png", nothing, GRID, "title")
+    sweep_plots.plot_parallel("a.png", nothing, GRID, "title")
 
 
 def test_a_heat_map_has_the_median_of_each_cell(shown):
     ranked = ranked_points(GRID)
-    pictures.plot_pairs("a.png", ranked, GRID, "title")
+    sweep_plots.plot_pairs("a.png", ranked, GRID, "title")
     (image,) = shown[0].axes[0].images
     scores = {(r.settings["ent_coef"], r.settings["gamma"]): r.score for r in ranked}
     wanted = [[scores[row, column] for column in (0.9, 0.99)] for row in (0.0, 0.01, 0.1)]
     np.testing.assert_allclose(image.get_array(), wanted)
     assert [text.get_text() for text in shown[0].axes[0].get_yticklabels()] == ["0", "0.01", "0.1"]
     with pytest.raises(ValueError, match="two settings"):
-        pictures.plot_pairs("a.png", ranked, GRID, "title", names=["gamma"])
+        sweep_plots.plot_pairs("a.png", ranked, GRID, "title", names=["gamma"])
 
 
 def test_parallel_coordinates_end_at_the_score(shown):
     ranked = ranked_points(SPACE, samples=4)
-    pictures.plot_parallel("a.png", ranked, SPACE, "title", names=["learning_rate", "kl_coef"])
+    sweep_plots.plot_parallel("a.png", ranked, SPACE, "title", names=["learning_rate", "kl_coef"])
     lines = [x.get_ydata() for x in shown[0].axes[0].lines if len(x.get_ydata()) == 3]
     assert len(lines) == len(ranked) + 1  # the best is drawn once more, on top
     np.testing.assert_array_equal(lines[-1], lines[-2])
     order = [x[-1] for x in lines]
     assert order == sorted(order) and order[-1] == 1
     absent = sum("kl_coef" not in r.settings for r in ranked)
-    assert sum(x[1] == pictures.ABSENT for x in lines[:-1]) == absent > 0
+    assert sum(x[1] == sweep_plots.ABSENT for x in lines[:-1]) == absent > 0
 
 
 def test_bars_of_importance_tell_chance_apart(shown):
@@ -107,7 +107,7 @@ def test_bars_of_importance_tell_chance_apart(shown):
         Importance("ent_coef", 0.1, 0.4),
         Importance("x", 0.0, float("nan")),
     ]
-    pictures.plot_importances("a.png", found, "title")
+    sweep_plots.plot_importances("a.png", found, "title")
     axes = shown[0].axes[0]
     bars = axes.patches[:3]
     assert [bar.get_width() for bar in bars] == [0.5, 0.1, 0.0]
@@ -119,7 +119,7 @@ def test_curves_of_the_best_and_the_worst(shown):
     steps, generator = np.arange(5) * 1000, np.random.default_rng(0)
     curves = {name: (steps, generator.normal(size=(5, 3))) for name in "abcd"}
     best, worst = ({name: curves[name] for name in names} for names in ("ab", "dc"))
-    pictures.plot_best_and_worst("a.png", best, worst, "title")
+    sweep_plots.plot_best_and_worst("a.png", best, worst, "title")
     for name, (_, returns) in curves.items():
         np.testing.assert_allclose(line(shown[0].axes[0], name).get_ydata(), returns.mean(axis=1))
     (legend,) = shown[0].legends
@@ -140,13 +140,13 @@ def test_curves_of_the_best_and_the_worst(shown):
 )
 def test_ticks_suit_the_scale(distribution, texts):
     space = from_tables({"random": {"x": distribution}})
-    ticks = pictures.ticks_of(space, "x")
+    ticks = sweep_plots.ticks_of(space, "x")
     assert [text for _, text in ticks] == texts
     assert all(-1e-9 <= place <= 1 + 1e-9 for place, _ in ticks)
 
 
 def test_files_are_written(tmp_path):
-    pictures.plot_parallel(tmp_path / "a.png", ranked_points(SPACE, 2), SPACE, "CartPole-v1, ppo")
+    sweep_plots.plot_parallel(tmp_path / "a.png", ranked_points(SPACE, 2), SPACE, "CartPole-v1, ppo")
     assert imread(tmp_path / "a.png").shape[:2] == (660, 1230)
     with pytest.raises(ShoalError, match=r"a\.png cannot be written: No such file or directory\.$"):
-        pictures.plot_importances(tmp_path / "missing" / "a.png", [], "title")
+        sweep_plots.plot_importances(tmp_path / "missing" / "a.png", [], "title")
