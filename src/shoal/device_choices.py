@@ -1,4 +1,4 @@
-"""What depends on the machine: devices, groups of environments, an algorithm's choices, and whether memory suffices."""
+"""Choose devices, groups of environments and what else depends on the machine, and check that memory suffices."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What changes in the settings of a run while it trains: tuned settings, which members exchange, or a schedule."""
+"""Settings that change while a run trains: tuned ones, which members exchange, or a schedule."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

@@ -38,7 +38,7 @@ Leaves = Mapping[str, Sequence[str]]  # the leaves of the config that have the v
 
 
 class Exchanged(NamedTuple):
-    """What an exchange did, for each member.
+    """The result of an exchange, for each member.
 
     Attributes:
       parent: the member that it continues; itself if it copied none.

@@ -16,7 +16,7 @@ ENVIRONMENT = "env."  # what the names of settings that are parameters of the en
 
 
 class Variant(NamedTuple):
-    """What some members of a population, one for each seed, have in common, and others do not."""
+    """A setting of a population: a label and the numbers that its members, one for each seed, share."""
 
     label: str
     settings: Mapping[

@@ -27,7 +27,7 @@ EXAMPLE = "learning_rate=log:1e-5:1e-2"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PbtOptions:
-    """What a population tunes, and when it exchanges.
+    """The tuned settings of a population, and the times of its exchanges.
 
     Attributes:
       tune: the distribution of each tuned setting: its bounds, its scale, and where new values are drawn.

@@ -29,7 +29,7 @@ class Candidate(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What a sweep trains, but for the settings that vary; the fields are arguments of `experiment.decide`."""
+    """The arguments of `experiment.decide` that all members of a sweep have in common."""
 
     environment: Any
     algorithm: Any = ""

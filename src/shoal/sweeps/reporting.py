@@ -1,4 +1,4 @@
-"""What a sweep leaves behind: tables, pictures, the best setting and the command that trains it alone."""
+"""The results of a sweep: tables, pictures, the best setting and the command that trains it alone."""
 
 import dataclasses
 import shlex

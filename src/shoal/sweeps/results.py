@@ -26,7 +26,7 @@ FEWEST_OF_GROUP = 3
 
 @dataclasses.dataclass(frozen=True)
 class MemberResult:
-    """What one member of a sweep reached.
+    """The scores of one member of a sweep.
 
     Attributes:
       label: of its setting; members that differ only in their seed share it.
@@ -79,7 +79,7 @@ class Ranked:
 
 @dataclasses.dataclass(frozen=True)
 class Importance:
-    """How much of the differences between settings one setting explains alone.
+    """The share of the differences between settings that one setting explains alone.
 
     Attributes:
       name: of the setting.

@@ -52,7 +52,7 @@ NOT_GIVEN = ("run_dir", "started_from")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Judging:
-    """How a search judges settings, and where it writes.
+    """The options by which a search judges settings, and its directory.
 
     Attributes:
       objective: "absolute", or the name of a metric of evaluations.
@@ -71,7 +71,7 @@ class Judging:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(Judging):
-    """How a sweep samples and judges.
+    """The options by which a sweep samples and judges.
 
     Attributes:
       samples: of the random settings, for each combination of the grid.

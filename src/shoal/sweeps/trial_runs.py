@@ -26,7 +26,7 @@ TRIED = 8  # settings of a space of which one must work
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TuneOptions(sweep.Judging):
-    """How settings are proposed and judged.
+    """The options by which settings are proposed and judged.
 
     Attributes:
       trials: the number that the study has in the end, those of other processes counted.
