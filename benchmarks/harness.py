@@ -35,6 +35,7 @@ class Side(NamedTuple):
     script: str
     devices: int = 1
     environment: str = ""  # which, where the script knows several
+    members: int = 1  # of a population, where the script trains one
     same_backend: bool = False  # whether a peer is given the flags and compiler options that Shoal sets
     one_thread: bool = True  # with them, one thread for a small workload, as `shoal train` has
     plain: str = ""  # what SHOAL_PLAIN is: "1" for Shoal's plain forms alone, or the names of some
@@ -76,6 +77,7 @@ class Worker:
             str(side.devices),
         ]
         command += ["--environment", side.environment] if side.environment else []
+        command += ["--members", str(side.members)] if side.members > 1 else []
         modules = os.pathsep.join([str(HERE), str(SOURCE)])
         environment = {**os.environ, "PYTHONPATH": modules, "JAX_PLATFORMS": "cpu"}
         environment |= {"SHOAL_PLAIN": side.plain} if side.plain else {}

@@ -39,6 +39,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--num-envs", type=int, required=True)
     parser.add_argument("--num-steps", type=int, required=True)
     parser.add_argument("--devices", type=int, default=1)
+    parser.add_argument("--members", type=int, default=1, help="of a population, for workers that train one")
     parser.add_argument("--environment", default="", help="which, for workers that know several")
     parser.add_argument("--same-backend", action="store_true", help="compile as Shoal does")
     return parser.parse_args()
@@ -51,7 +52,7 @@ def compiler_options(sizes: argparse.Namespace) -> dict[str, Any]:
 
 def updates_per_call(sizes: argparse.Namespace) -> int:
     """How many updates one call makes: some 65,000 environment steps, so that calling costs nothing."""
-    return max(1, 65_536 // (sizes.num_envs * sizes.num_steps))
+    return max(1, 65_536 // (sizes.num_envs * sizes.num_steps * sizes.members))
 
 
 def serve(build: Callable[[argparse.Namespace], Program], packages: tuple[str, ...]) -> None:

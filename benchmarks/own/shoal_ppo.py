@@ -41,23 +41,31 @@ def ppo(**settings: Any) -> PPOConfig:
 def population(
     make: Callable[[], Environment], config: PPOConfig, sizes: Namespace
 ) -> tuple[Run, Settings, populations.Layout]:
-    """One run of one seed before its first update, its environments spread over the devices."""
-    one_thread = machine.is_worth_one_thread(sizes.devices, 1, sizes.num_envs, sizes.num_steps)
+    """A population before its first update, whose members have learning rates of their own.
+
+    The environments of a single member are spread over the devices, else the members are.
+    """
+    members, groups = sizes.members, sizes.devices if sizes.members == 1 else 1
+    one_thread = machine.is_worth_one_thread(sizes.devices, members, sizes.num_envs, sizes.num_steps)
     machine.prepare(sizes.devices, one_thread=one_thread)  # as `shoal train` does, before the backend starts
     environment, config = make(), config.resolved()
     updates = 1_000_000  # what a schedule divides by: it hardly moves while it is measured
     run = RunConfig(
-        seeds=1,
+        seeds=members,
         total_steps=updates * sizes.num_envs * sizes.num_steps,
         num_envs=sizes.num_envs,
         num_steps=sizes.num_steps,
         devices=sizes.devices,
-        env_groups=sizes.devices,
+        env_groups=groups,
     )
     settings = trainer.settings_of(run, run.env_groups, run.score, None)
-    layout = populations.lay_out(jax.devices()[: run.devices], run.seeds, run.env_groups)
-    keys = jnp.stack([jax.random.key(run.seed)])
-    environments, configs = (trainer.stack_members(tree, run.seeds) for tree in (environment, config))
+    layout = populations.lay_out(jax.devices()[: run.devices], members, groups)
+    keys = jax.vmap(jax.random.key)(jnp.arange(members, dtype=jnp.uint32))
+    rates = [config] if members == 1 else [with_rate(config, k / (members - 1)) for k in range(members)]
+    environments, configs = (
+        trainer.stack_members(environment, members),
+        trainer.stack_variants(rates, members),
+    )
     start = trainer.compile_run(keys, environments, configs, updates, settings, layout).population
     return start, settings, layout
 
@@ -68,7 +76,13 @@ def training(make: Callable[[], Environment], config: PPOConfig, sizes: Namespac
     arguments = jnp.int32(updates), jnp.bool_(True)
     advance = compiled(populations.run_program(train, settings, layout), layout, run, *arguments)
     jax.block_until_ready(run)
-    return Program(lambda run: advance(run, *arguments), run, updates * sizes.num_envs * sizes.num_steps)
+    steps = updates * sizes.num_envs * sizes.num_steps * sizes.members
+    return Program(lambda run: advance(run, *arguments), run, steps)
+
+
+def with_rate(config: PPOConfig, share: float) -> PPOConfig:
+    """The config with a learning rate between 1e-4 and 1e-2."""
+    return with_settings(config, learning_rate=10 ** (2 * share - 4))
 
 
 def compiled(program, layout: populations.Layout, *arguments):

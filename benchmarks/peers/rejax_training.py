@@ -1,4 +1,4 @@
-"""rejax's PPO training: rollouts and updates, without evaluation."""
+"""rejax's PPO training: rollouts and updates, without evaluation, of one seed or of several under `vmap`."""
 
 from argparse import Namespace
 
@@ -12,14 +12,18 @@ def build(sizes: Namespace) -> Program:
     algorithm = ppo(sizes)
     updates = updates_per_call(sizes)
 
-    def advance(state):
-        return jax.lax.fori_loop(0, updates, lambda _, s: algorithm.train_iteration(s), state), None
+    def train(state):
+        return jax.lax.fori_loop(0, updates, lambda _, s: algorithm.train_iteration(s), state)
 
-    state = jax.jit(algorithm.init_state)(jax.random.key(0))
+    if sizes.members == 1:
+        state = jax.jit(algorithm.init_state)(jax.random.key(0))
+    else:
+        train = jax.vmap(train)
+        state = jax.jit(jax.vmap(algorithm.init_state))(jax.random.split(jax.random.key(0), sizes.members))
     return Program(
-        jax.jit(advance, compiler_options=compiler_options(sizes)),
+        jax.jit(lambda state: (train(state), None), compiler_options=compiler_options(sizes)),
         state,
-        updates * sizes.num_envs * sizes.num_steps,
+        updates * sizes.num_envs * sizes.num_steps * sizes.members,
     )
 
 
