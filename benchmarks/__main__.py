@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-NAMES = ("environment", "grid", "mpe", "rollout", "training", "solving", "startup", "ops")
+NAMES = ("environment", "grid", "mpe", "rollout", "training", "solving", "populations", "startup", "ops")
 
 
 def main() -> None:
