@@ -23,12 +23,13 @@ from shoal.runtime.disk.directory import RunDirectory
 from shoal.runtime.disk.json_files import read_json, write_json
 from shoal.runtime.evolution import NONE, Evolution, Step
 from shoal.runtime.faults import NOWHERE
+from shoal.runtime.history import History
 from shoal.runtime.lineage import Ancestor, Exchange, ancestors, schedule_of
 from shoal.runtime.members import Variant
 from shoal.runtime.run import Run
 from shoal.runtime.show.lineages import plot_lineage
 from shoal.runtime.show.reports import Reporter
-from shoal.runtime.trainer import CompiledRun, History, TrainedPopulation
+from shoal.runtime.trainer import CompiledRun, TrainedPopulation
 
 SCHEDULE = "schedule.json"
 LINEAGE = "lineage.png"

@@ -19,8 +19,8 @@ from shoal.runtime.disk.directory import CONFIG, POLICIES, POLICY, SUMMARY, RunD
 from shoal.runtime.disk.json_files import to_jsonable, write_json
 from shoal.runtime.disk.metrics_file import METRICS, Mark, find_damage
 from shoal.runtime.faults import NOWHERE, STOPPED
+from shoal.runtime.history import History
 from shoal.runtime.run import Run
-from shoal.runtime.trainer import History
 
 # Settings of the run that a resumed one may change, beside the numbers of the algorithm that are data.
 CHANGEABLE = (

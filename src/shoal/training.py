@@ -29,8 +29,10 @@ from shoal.runtime.disk.lock import Lock
 from shoal.runtime.disk.metrics_file import NOTHING, Mark
 from shoal.runtime.disk.summary import build_summary, chosen_score, machine_facts, variant_scores
 from shoal.runtime.faults import STOPPED
+from shoal.runtime.history import History
 from shoal.runtime.run import Run, Settings
 from shoal.runtime.show import reports
+from shoal.runtime.supervision import Listener
 from shoal.types import Environment, Learner
 from shoal.user_code import reports_user_code
 
@@ -68,7 +70,7 @@ class Call(NamedTuple):
     own_process: bool = (
         False  # whether the process does nothing else: the backend may be set up for this run alone
     )
-    listener: trainer.Listener | None = None  # is told of each log point and evaluation too
+    listener: Listener | None = None  # is told of each log point and evaluation too
 
     def note(self, text: str) -> None:
         """Write a line to standard error, if anything is printed."""
@@ -237,7 +239,7 @@ def _run_new(experiment: Experiment, stop: interruption.Interruption, call: Call
     directory = RunDirectory.create(path, experiment.environment_name, experiment.algorithm, config)
     with Lock(directory.path, call.note) as lock:
         location = Location(directory, lock, NOTHING, is_new=True)
-        return _run_to_end(prepared, compiled_run, location, trainer.History(), stop, call)
+        return _run_to_end(prepared, compiled_run, location, History(), stop, call)
 
 
 def _initialisation(prepared: Prepared) -> Callable[[Run], Run]:
@@ -273,7 +275,7 @@ def _run_on(
             call.note(f"run {str(directory.path)!r} has no checkpoint yet, and begins anew")
             compiled_run = compile_prepared(prepared, initialise=_initialisation(prepared))
             location = Location(directory, lock, NOTHING)
-            return _run_to_end(prepared, compiled_run, location, trainer.History(), stop, call)
+            return _run_to_end(prepared, compiled_run, location, History(), stop, call)
         restoration = finished or Restoration(
             directory, prepared.identity, resuming.defaults_of(prepared.experiment), interruption.say
         )
@@ -306,7 +308,7 @@ def _run_to_end(
     prepared: Prepared,
     compiled_run: trainer.CompiledRun,
     location: Location,
-    history: trainer.History,
+    history: History,
     stop: interruption.Interruption,
     call: Call,
 ) -> TrainedRun:
@@ -401,7 +403,7 @@ def _save_results(
     reporter: reports.Reporter,
     supervisor: Supervisor,
     trained: trainer.TrainedPopulation,
-    history: trainer.History,
+    history: History,
     absolute: Future[trainer.EvaluationPrograms],
     call: Call,
 ) -> TrainedRun:

@@ -16,9 +16,10 @@ from shoal.experiment import decide
 from shoal.runtime.checkpointing import Supervisor
 from shoal.runtime.disk.directory import RunDirectory
 from shoal.runtime.evolution import Evolution, Step
+from shoal.runtime.history import History
 from shoal.runtime.lineage import Exchange, ancestors, exchanges_of, schedule_of
 from shoal.runtime.members import members_of
-from shoal.runtime.trainer import History, Pacer
+from shoal.runtime.trainer import Pacer
 from shoal.sweeps.pbt import read_tuned
 
 SMALL = {

@@ -19,11 +19,12 @@ from shoal.runtime.disk.checkpoints import Checkpoints
 from shoal.runtime.disk.directory import RunDirectory
 from shoal.runtime.disk.lock import Lock
 from shoal.runtime.faults import NOWHERE
+from shoal.runtime.history import History
 from shoal.runtime.loop import locate_fault
 from shoal.runtime.members import Members
 from shoal.runtime.run import Run
 from shoal.runtime.show.reports import Reporter
-from shoal.runtime.trainer import CompiledRun, History, compiler_options
+from shoal.runtime.trainer import CompiledRun, compiler_options
 
 # The parts of a Run that are not saved: the directory's config makes them again, or they are empty between evaluations.
 # Leaves of the config that change while the run trains are saved all the same (`Settings.changing`).

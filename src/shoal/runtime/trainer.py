@@ -5,7 +5,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,41 +13,19 @@ import numpy as np
 
 from shoal import hardware, trees
 from shoal.envs.base import can_explain_faults
-from shoal.errors import ShoalError
 from shoal.runtime import population as populations
 from shoal.runtime.config import RunConfig
 from shoal.runtime.dealing import Dealer
 from shoal.runtime.evaluation import Subject, begin_evaluation, continue_evaluation, evaluate
 from shoal.runtime.faults import NOWHERE, STOPPED, explanation
 from shoal.runtime.halving import Halving, stop_others
-from shoal.runtime.lineage import Exchange
+from shoal.runtime.history import History, Numbers, Seconds
 from shoal.runtime.loop import start_training, train, update_once
 from shoal.runtime.members import Members
 from shoal.runtime.pieces import Pacer
 from shoal.runtime.run import Run, Settings, evaluation_environment_of, start
+from shoal.runtime.supervision import Listener, Supervisor, Unsupervised
 from shoal.types import Environment, Mean
-
-Numbers = dict[str, np.ndarray]  # one number per member
-
-
-class Listener(Protocol):
-    """A receiver of a run's progress."""
-
-    def on_training(self, updates: int, metrics: Numbers, seconds: float, steps_per_second: float) -> None:
-        """Receive the metrics of a chunk of updates."""
-        ...
-
-    def on_evaluation(self, updates: int, metrics: Numbers) -> None:
-        """Receive the metrics of an evaluation."""
-        ...
-
-
-class Seconds(NamedTuple):
-    """Wall time by activity, in seconds."""
-
-    compile: float
-    train: float
-    evaluate: float
 
 
 class EvaluationPrograms(NamedTuple):
@@ -69,92 +47,6 @@ class CompiledRun(NamedTuple):
     settings: Settings
     layout: populations.Layout
     seconds: float  # of compiling
-
-
-@dataclasses.dataclass
-class History:
-    """The state of a run in progress that the host alone knows; with the population all that is needed to continue.
-
-    Attributes:
-      updates: made so far.
-      logged: the number of updates at the last log point.
-      logged_seconds: of training, at the last log point.
-      evaluations: (updates, metrics) of each evaluation.
-      seconds: wall time by activity.
-      frozen: members that had numbers that were not finite, and are trained no further.
-      exchanges: between the members, or changes of their settings, if there are any.
-    """
-
-    updates: int = 0
-    logged: int = 0
-    logged_seconds: float = 0.0
-    evaluations: list[tuple[int, Numbers]] = dataclasses.field(default_factory=list)
-    seconds: Seconds = dataclasses.field(default_factory=lambda: Seconds(0.0, 0.0, 0.0))
-    frozen: list[int] = dataclasses.field(default_factory=list)
-    exchanges: list[Exchange] = dataclasses.field(default_factory=list)
-
-    @property
-    def evaluated(self) -> int:
-        """The number of updates at the last evaluation; -1 before the first."""
-        return self.evaluations[-1][0] if self.evaluations else -1
-
-    def spend(self, **seconds: float) -> None:
-        """Add wall time to activities."""
-        spent = {name: getattr(self.seconds, name) + x for name, x in seconds.items()}
-        self.seconds = self.seconds._replace(**spent)
-
-
-class Supervisor(Protocol):
-    """Hooks between two pieces of training, for checkpoints and signals; they may end the run by an exception."""
-
-    def begins(self, activity: str) -> None:
-        """Note what is done from now on: "training" or "evaluating"."""
-        ...
-
-    def next_stop(self, updates: int) -> int | None:
-        """Return the number of updates, above `updates`, after which a piece must end; None for any."""
-        ...
-
-    def between_pieces(self, population: Run, history: History) -> None:
-        """Act on a population that has been logged and evaluated as far as it goes."""
-        ...
-
-    def handle_faults(self, population: Run, history: History, members: Sequence[int]) -> Run:
-        """Return the population to go on with after numbers of some members were not finite, or raise an error."""
-        ...
-
-    def wants_to_stop(self) -> bool:
-        """Report whether an evaluation is to be broken off; `between_pieces` is called next."""
-        ...
-
-    def note_fault(self, member: int, sentence: str) -> None:
-        """Show what was not finite in an evaluation of a member."""
-        ...
-
-
-class Unsupervised:
-    """A supervisor that lets a run go on to its end."""
-
-    def begins(self, activity: str) -> None:
-        """Do nothing."""
-
-    def next_stop(self, updates: int) -> int | None:
-        """Return None: pieces may end anywhere."""
-
-    def between_pieces(self, population: Run, history: History) -> None:
-        """Do nothing."""
-
-    def handle_faults(self, population: Run, history: History, members: Sequence[int]) -> Run:
-        """Raise ShoalError, with the first member and update."""
-        update = int(np.asarray(population.fault)[members[0]])
-        raise ShoalError(f"something was not finite in update {update} of member {members[0]}.")
-
-    def wants_to_stop(self) -> bool:
-        """Return False."""
-        return False
-
-    def note_fault(self, member: int, sentence: str) -> None:
-        """Do nothing."""
 
 
 class TrainedPopulation(NamedTuple):

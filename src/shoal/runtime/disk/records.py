@@ -11,8 +11,8 @@ from shoal.ops import scores
 from shoal.runtime.disk.checkpoints import Checkpoints
 from shoal.runtime.disk.json_files import read_number
 from shoal.runtime.disk.metrics_file import Mark
+from shoal.runtime.history import History, Numbers, Seconds
 from shoal.runtime.lineage import exchanges_of
-from shoal.runtime.trainer import History, Numbers, Seconds
 
 Choice = Callable[[Mapping[int, Mapping[str, Any]]], int]
 

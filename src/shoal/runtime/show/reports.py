@@ -11,10 +11,11 @@ from shoal.runtime import machine
 from shoal.runtime.config import RunConfig
 from shoal.runtime.disk.directory import RunDirectory
 from shoal.runtime.disk.metrics_file import Mark, MetricsWriter
+from shoal.runtime.history import Numbers
 from shoal.runtime.members import Members, members_of
 from shoal.runtime.show.plots import plot_learning_curve
 from shoal.runtime.show.progress import Progress
-from shoal.runtime.trainer import Listener, Numbers
+from shoal.runtime.supervision import Listener
 
 CLOSING_SECONDS = 5.0  # that the end of a run waits for rows that are being written
 

@@ -1,0 +1,51 @@
+"""The state of a run in progress that the host alone knows."""
+
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+
+from shoal.runtime.lineage import Exchange
+
+Numbers = dict[str, np.ndarray]  # one number per member
+
+
+class Seconds(NamedTuple):
+    """Wall time by activity, in seconds."""
+
+    compile: float
+    train: float
+    evaluate: float
+
+
+@dataclasses.dataclass
+class History:
+    """The state of a run in progress that the host alone knows; with the population all that is needed to continue.
+
+    Attributes:
+      updates: made so far.
+      logged: the number of updates at the last log point.
+      logged_seconds: of training, at the last log point.
+      evaluations: (updates, metrics) of each evaluation.
+      seconds: wall time by activity.
+      frozen: members that had numbers that were not finite, and are trained no further.
+      exchanges: between the members, or changes of their settings, if there are any.
+    """
+
+    updates: int = 0
+    logged: int = 0
+    logged_seconds: float = 0.0
+    evaluations: list[tuple[int, Numbers]] = dataclasses.field(default_factory=list)
+    seconds: Seconds = dataclasses.field(default_factory=lambda: Seconds(0.0, 0.0, 0.0))
+    frozen: list[int] = dataclasses.field(default_factory=list)
+    exchanges: list[Exchange] = dataclasses.field(default_factory=list)
+
+    @property
+    def evaluated(self) -> int:
+        """The number of updates at the last evaluation; -1 before the first."""
+        return self.evaluations[-1][0] if self.evaluations else -1
+
+    def spend(self, **seconds: float) -> None:
+        """Add wall time to activities."""
+        spent = {name: getattr(self.seconds, name) + x for name, x in seconds.items()}
+        self.seconds = self.seconds._replace(**spent)
