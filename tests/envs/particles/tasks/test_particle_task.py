@@ -220,7 +220,9 @@ def test_a_decision_of_one_step_is_one_step_of_the_physics():
     before = placed(env, [(3.0, 3.0), (4.9, 3.0), (8.0, 6.0)], [(1.0, 0.0), (-1.0, 0.1), (0.0, 1.0)])
     action = jnp.asarray([(0.0, 1.0), (1.0, 0.0), (0.0, 0.0)])
     after, _ = step(env, before, action)
-    expected = dynamics.advance(env.rules, before.world, before.particles, action.T, jnp.zeros((1, 3)))
+    expected = dynamics.advance(
+        env.rules, before.world, before.particles, env.drive * action.T, jnp.zeros((1, 3))
+    )
     np.testing.assert_allclose(after.particles.velocity, expected.velocity, rtol=1e-5, atol=1e-6)
     batch = jax.tree.map(lambda x: jnp.stack([x, x]), before)
     together, _ = jax.jit(jax.vmap(lambda s: env.step(s, action, jax.random.key(0))))(batch)
