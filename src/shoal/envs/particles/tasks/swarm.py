@@ -31,7 +31,7 @@ class Swarm(ParticleTask):
     num_agents: int = parameter(default=32, low=2, high=MAX_AGENTS)  # type: ignore[assignment]
     num_targets: int = parameter(default=16, low=1, high=MAX_AGENTS)  # type: ignore[assignment]
     target_reach: float = parameter(default=12.0, above=0)  # up to which targets are shown
-    collision_penalty: float = parameter(default=2.0, low=0, in_reward=True)  # with more, all keep apart and hold nothing
+    collision_penalty: float = parameter(default=2.0, low=0, in_reward=True)  # with 20, nothing is held
     bonus: float = parameter(default=20.0, low=0, in_reward=True)  # for each target held for the first time
 
     dimensions: ClassVar[int] = 2
