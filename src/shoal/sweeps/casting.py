@@ -9,11 +9,11 @@ from typing import Any
 from shoal import arguments
 from shoal.errors import ShoalError, nearest
 from shoal.experiment import cast_to_declared
+from shoal.runtime.members import ENVIRONMENT
 from shoal.settings import Setting
 from shoal.sweeps.distributions import Choice, Int
 from shoal.sweeps.space import Space
 
-ENVIRONMENT = "env."  # before the names of the environment's parameters
 SIZES = re.compile(r"\d+(x\d+)*")  # 64x64, which a command line takes without quotes
 
 
