@@ -228,10 +228,14 @@ def geometry(env: Environment, state: State) -> Geometry:
 
 
 def can_explain_faults(env: Environment) -> bool:
-    """Report whether an environment or the one inside its wrappers has a method `explain_fault(state)`."""
+    """Report whether an environment or the one inside its wrappers has a method `explain_fault(state)`.
+
+    Its attribute `explains_faults`, if there is one, says whether the method has anything to explain: only then are
+    states kept for it.
+    """
     if isinstance(env, Wrapper) and type(env).explain_fault is Wrapper.explain_fault:
         return can_explain_faults(env.env)
-    return hasattr(env, "explain_fault")
+    return hasattr(env, "explain_fault") and getattr(env, "explains_faults", True)
 
 
 def explain_fault(env: Environment, state: State) -> str | None:

@@ -7,7 +7,7 @@ import pytest
 
 import shoal
 from shoal import envs
-from shoal.envs.base import explain_fault, geometry, unwrapped
+from shoal.envs.base import can_explain_faults, explain_fault, geometry, unwrapped
 from shoal.envs.checking.check_contract import require_contract
 from shoal.envs.checking.checker import check
 from shoal.envs.particles.physics import dynamics
@@ -108,6 +108,7 @@ def test_a_cell_list_computes_what_all_pairs_do_or_says_what_it_lacks():
     np.testing.assert_allclose(listed.particles.velocity, paired.particles.velocity, atol=1e-5)
     np.testing.assert_allclose(listed_timestep.reward, timestep.reward, atol=1e-5)
     assert explain_fault(lists, listed) is None and explain_fault(pairs, paired) is None
+    assert can_explain_faults(envs.TimeLimit(lists, 10)) and not can_explain_faults(envs.TimeLimit(pairs, 10))
     crowd, timestep = step(lists, placed(lists, [(3.0, 3.0), (3.5, 3.5), (4.0, 4.0)]), np.zeros((3, 2)))
     assert np.isnan(timestep.reward).all()
     wrapped = envs.TimeLimit(lists, 10)

@@ -313,6 +313,11 @@ class ParticleTask(abc.ABC):
         """Return the agents as points, and their contacts as lines."""
         return particle_geometry.geometry_of(self, state)
 
+    @property
+    def explains_faults(self) -> bool:
+        """Whether there is a cell list, whose capacities `explain_fault` looks at."""
+        return self.layout is not None
+
     def explain_fault(self, state: TaskState) -> str | None:
         """Say which capacity of the cell list was too small, and what would be enough; None if all agents fitted."""
         layout = self.layout
