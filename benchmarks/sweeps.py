@@ -8,8 +8,8 @@
 
 Wall time is from the start of the first process to the end of the last, with imports and compilation; each way begins
 with an empty compile cache. Memory is the largest resident size of a process, times the number of processes at once.
-All train with 4 environments, rollouts of 128 steps, 4 epochs of 4 minibatches and two 64x64 tanh networks, and evaluate
-before and after training. Last, what early stopping itself takes, as a share of the time between two rungs.
+All train with 4 environments, rollouts of 128 steps, 4 epochs of 4 minibatches and two 64x64 tanh networks, and
+evaluate before and after training. Last, what early stopping itself takes, as a share of the time between two rungs.
 """
 
 import argparse

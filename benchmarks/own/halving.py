@@ -34,9 +34,7 @@ def measure(samples: int, total_steps: int) -> dict[str, Any]:
 
     def compile_timed(*arguments: Any) -> dealing.Programs:
         programs = compile_programs(*arguments)
-        return programs._replace(
-            take=timed(programs.take, dealing_out), put=timed(programs.put, dealing_out)
-        )
+        return programs._replace(take=timed(programs.take, dealing_out), put=timed(programs.put, dealing_out))
 
     with (
         tempfile.TemporaryDirectory() as folder,
