@@ -88,7 +88,7 @@ class ParticleTask(abc.ABC):
     rough: bool = False
     physics_steps: int = parameter(default=10, low=1, high=10)  # for each decision
     sensing: str = "rays"
-    num_rays: int = parameter(default=16, low=1)
+    num_rays: int = parameter(default=32, low=1)
     hold_decisions: int = parameter(default=5, low=1)
     reward: str = "potential"
     team_reward: bool = False
