@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 import shoal
-from shoal.cli.eval import trial_lines
+from shoal.cli.eval import info_lines, trial_lines
 from shoal.runtime.disk.directory import RunDirectory
 from shoal.runtime.disk.summary import statistics_by_episode
 
@@ -42,6 +42,13 @@ def test_eval_prints_a_line_for_each_seed(trained, command, capsys):
     assert header.split() == ["seed", "return", "std", "min", "max", "length", "terminated", "truncated"]
     assert [line.split()[0] for line in seeds] == ["0", "1"]
     assert iqm.split()[0] == "IQM"
+
+
+def test_eval_prints_what_info_says_of_an_episode():
+    metrics = {"0": {"return_mean": 3.0, "info_success": 0.5}, "1": {"return_mean": 2.0, "info_success": 1.0}}
+    assert info_lines({"metrics": metrics}) == ["  success 0.75   [0.5, 1] over the seeds"]
+    assert info_lines({"metrics": {"0": metrics["0"]}}) == ["  success 0.5"]
+    assert info_lines({"metrics": {"0": {"return_mean": 3.0}}}) == []
 
 
 def test_eval_as_json_agrees_with_python(trained, command, capsys):

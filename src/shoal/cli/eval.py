@@ -140,7 +140,7 @@ def table(results: dict[str, Any]) -> str:
     if len(results["metrics"]) > 1:
         low, high = results["interval"]
         lines.append(f"{'IQM':>{width}}{results['iqm']:>11.2f}   [{low:.2f}, {high:.2f}]")
-    lines += agent_lines(results)
+    lines += [*agent_lines(results), *info_lines(results)]
     return "\n".join([*lines, *trial_lines(results["by_episode"]), *rendered_lines(results)])
 
 
@@ -176,6 +176,19 @@ def agent_lines(results: dict[str, Any]) -> list[str]:
     return [
         f"  a return is the {results['team_return']} over {len(means)} agents, of which each has {of_agents}"
     ]
+
+
+def info_lines(results: dict[str, Any]) -> list[str]:
+    """Format what the environment's `info` says of an episode, the seeds' mean and range; empty without `info`."""
+    metrics = list(results["metrics"].values())
+    lines = []
+    for name in (name for name in metrics[0] if name.startswith("info_")):
+        values = [x[name] for x in metrics]
+        line = f"  {name.removeprefix('info_')} {sum(values) / len(values):.4g}"
+        lines.append(
+            line + (f"   [{min(values):.4g}, {max(values):.4g}] over the seeds" if len(values) > 1 else "")
+        )
+    return lines
 
 
 def rendered_lines(results: dict[str, Any]) -> list[str]:
