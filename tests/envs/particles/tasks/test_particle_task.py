@@ -317,13 +317,13 @@ def test_the_state_of_a_swarm_is_two_sets_which_a_critic_reads_in_any_order():
     require_contract(env)
 
 
-def test_a_swarm_is_shown_free_and_held_targets_and_paid_once_for_each():
+def test_a_swarm_is_shown_free_and_held_targets_and_its_holders_are_paid():
     env = unwrapped(
         envs.make("particles/Swarm-v0", num_agents=3, num_targets=2, num_rays=4, gamma=0.9, bonus=7.0)
     )
     target = [(3.0, 5.0), (6.0, 5.0)]
     start = placed(env, [(3.0, 4.5), (6.0, 1.5), (9.0, 5.0)], target=target)
-    state, timestep = step(env, start, np.zeros((3, 2)))
+    _, timestep = step(env, start, np.zeros((3, 2)))
     assert timestep.observation.shape == (3, 2 + 2 * 4 + 1 + 3 * 4)
     shown = np.asarray(timestep.observation)[:, :9]
     reach = float(env.target_reach)
@@ -335,13 +335,14 @@ def test_a_swarm_is_shown_free_and_held_targets_and_paid_once_for_each():
     np.testing.assert_allclose(
         shown[0], [np.hypot(3, 0.5) / reach, 1, 1, 1, 1, 0.5 / reach, 1, 1, 1], atol=1e-5
     )
-    np.testing.assert_allclose(timestep.reward, [0.5 * 0.1 + 7.0, 3.5 * 0.1, 3 * 0.1], atol=1e-5)
-    _, again = step(env, state, np.zeros((3, 2)))
-    np.testing.assert_allclose(again.reward, [0.5 * 0.1, 3.5 * 0.1, 3 * 0.1], atol=1e-5)
-    assert float(again.info["success"]) == 0.5 and float(again.info["decisions_below_90"]) == 1
+    np.testing.assert_allclose(timestep.reward, [0.5 * 0.1 + 0.7, 3.5 * 0.1, 3 * 0.1], atol=1e-5)
+    assert float(timestep.info["success"]) == 0.5 and float(timestep.info["decisions_below_90"]) == 1
     both = placed(env, [(3.0, 4.5), (3.0, 8.0), (6.0, 5.0)], target=target)
     for _ in range(5):
         both, ended = step(env, both, np.zeros((3, 2)))
+    np.testing.assert_allclose(
+        ended.reward, [0.5 + 7.0, reach, 7.0], atol=1e-5
+    )  # a target pays its holder alone
     assert (
         ended.last
         and (np.asarray(ended.discount) == 0).all()

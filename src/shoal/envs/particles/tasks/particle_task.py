@@ -51,7 +51,6 @@ class TaskState(NamedTuple):
     particles: ParticleState
     target: Array  # in the plane, [2, M], m; of agents with a target each, M is A
     held: Array  # decisions for which each target has been held, up to now, [M], int32
-    reached: Array  # whether each target has been held in this episode, [M]
 
 
 @environment
@@ -263,7 +262,7 @@ class ParticleTask(abc.ABC):
             place = jnp.concatenate([place, height[None]])
         particles = dynamics.start(self.rules, world, place)
         held = jnp.zeros(self.num_targets, jnp.int32)
-        state = TaskState(world, particles, target, held, held > 0)
+        state = TaskState(world, particles, target, held)
         info = dict.fromkeys(self.info_summaries, jnp.zeros(()))
         agents = self.num_agents
         return state, restart(self._shown(observe(self, state), state), num_agents=agents, info=info)
@@ -335,6 +334,14 @@ class ParticleTask(abc.ABC):
         """Return which targets are held, [M, ...]: where an agent's centre is within its radius of its own target."""
         return length(way_to_target(self, state)) <= state.world.radius
 
+    def way_to_go(self, state: TaskState) -> Array:
+        """Return each agent's distance to its target, [A, ...]."""
+        return length(way_to_target(self, state))
+
+    def is_at_target(self, state: TaskState) -> Array:
+        """Return which agents hold a target, [A, ...]."""
+        return self.is_held(state)
+
     def paid(
         self, before: TaskState, after: TaskState, collisions: Array, work: Array, terminated: Array
     ) -> Array:
@@ -404,7 +411,7 @@ def _decide(
     particles = _moved(env, state, force, torque)
     state = state._replace(particles=particles)
     is_held = env.is_held(state)
-    state = state._replace(held=jnp.where(is_held, state.held + 1, 0), reached=state.reached | is_held)
+    state = state._replace(held=jnp.where(is_held, state.held + 1, 0))
     terminated = jnp.all(state.held >= env.hold_decisions, axis=0)
     collisions = onsets(env, before, state)
     reward = env.paid(before, state, collisions, work_of(env, before, state, force, torque), terminated)
@@ -433,17 +440,14 @@ def _moved(env: ParticleTask, state: TaskState, force: Array, torque: Array) -> 
 def potential_reward(
     env: ParticleTask, before: TaskState, after: TaskState, collisions: Array, work: Array, terminated: Array
 ) -> Array:
-    """Return γ Φ(s') - Φ(s), with Φ the negative distance to the target, minus work and collisions, plus the
-    bonus, [A].
+    """Return γ Φ(s') - Φ(s), with Φ the negative way to go, minus work and collisions, plus the bonus, [A].
 
-    Φ is 0 where the episode has terminated. The bonus is paid at the rate (1 - γ) bonus while an agent is at its
-    target, and in full at termination, as if it stayed there for ever.
+    Φ is 0 where the episode has terminated. The bonus is paid at the rate (1 - γ) bonus while an agent is at a target
+    of its own, and in full at termination, as if it stayed there for ever.
     """
-    potential = -length(way_to_target(env, before))
-    distance = length(way_to_target(env, after))
-    progress = env.gamma * jnp.where(terminated, 0.0, -distance) - potential
-    is_there = (distance <= after.world.radius).astype(distance.dtype)
-    bonus = env.bonus * jnp.where(terminated, 1.0, (1 - env.gamma) * is_there)
+    progress = env.way_to_go(before) - env.gamma * jnp.where(terminated, 0.0, env.way_to_go(after))
+    rate = jnp.where(terminated, 1.0, 1 - env.gamma)
+    bonus = env.bonus * rate * env.is_at_target(after).astype(progress.dtype)
     return progress - env.work_weight * work - env.collision_penalty * collisions + bonus
 
 

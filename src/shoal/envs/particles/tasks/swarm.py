@@ -24,15 +24,14 @@ class Swarm(ParticleTask):
 
     A target is held by the nearest agent whose centre is within its radius. In each of K angles an agent is shown the
     nearest free and the nearest held target, then whether it holds one, its velocity, and what its rays meet. It is
-    paid for coming closer to the nearest target that is free or its own, and once for each target that it is the first
-    to hold. The episode terminates when all targets have been held for five decisions.
+    paid for coming closer to the nearest target that is free or its own, and while it holds one; a target pays one
+    agent alone. The episode terminates when all targets have been held for five decisions.
     """
 
     num_agents: int = parameter(default=32, low=2, high=MAX_AGENTS)  # type: ignore[assignment]
     num_targets: int = parameter(default=16, low=1, high=MAX_AGENTS)  # type: ignore[assignment]
     target_reach: float = parameter(default=12.0, above=0)  # up to which targets are shown
-    collision_penalty: float = parameter(default=2.0, low=0, in_reward=True)  # with 20, nothing is held
-    bonus: float = parameter(default=20.0, low=0, in_reward=True)  # for each target held for the first time
+    collision_penalty: float = parameter(default=5.0, low=0, in_reward=True)  # with 20, nothing is held
 
     dimensions: ClassVar[int] = 2
     info_summaries: ClassVar[Mapping[str, str]] = MappingProxyType(
@@ -72,7 +71,7 @@ class Swarm(ParticleTask):
             lidar.centre_bins(offset, is_seen, self.num_rays, reach) / reach
             for is_seen in (~is_held, is_held)
         ]
-        holding = jnp.any(holds, axis=1).astype(offset.dtype)[:, None]
+        holding = self.is_at_target(state).astype(offset.dtype)[:, None]
         return jnp.moveaxis(jnp.concatenate([*channels, holding], axis=1), 1, 0)
 
     @property
@@ -100,15 +99,16 @@ class Swarm(ParticleTask):
             "targets": jnp.concatenate([state.target / side, is_held]).T,
         }
 
-    def paid(
-        self, before: TaskState, after: TaskState, collisions: Array, work: Array, terminated: Array
-    ) -> Array:
-        """Return γ Φ(s') - Φ(s), minus work and collisions, plus the bonus for each target held for the first time."""
-        potential = jnp.where(terminated, 0.0, -_to_go(self, after))
-        progress = self.gamma * potential + _to_go(self, before)
-        first = holders(self, after) & ~before.reached
-        bonus = self.bonus * jnp.sum(first.astype(progress.dtype), axis=1)
-        return progress - self.work_weight * work - self.collision_penalty * collisions + bonus
+    def way_to_go(self, state: TaskState) -> Array:
+        """Return each agent's distance to the nearest target that is free or its own, at most `target_reach`."""
+        holds = holders(self, state)
+        is_open = ~jnp.any(holds, axis=0) | holds
+        distance = jnp.where(is_open, length(_ways(self, state)), self.target_reach)
+        return jnp.minimum(jnp.min(distance, axis=1), self.target_reach)
+
+    def is_at_target(self, state: TaskState) -> Array:
+        """Return which agents hold a target, [A, ...]."""
+        return jnp.any(holders(self, state), axis=1)
 
     def measures(self, state: TaskState) -> dict[str, Array]:
         """Return the share of targets held, the mean way to go, and whether fewer than 0.9 of the targets are held."""
@@ -116,7 +116,7 @@ class Swarm(ParticleTask):
         below = (share < MOST_HELD - 1e-6).astype(jnp.float32)
         return {
             "success": share,
-            "distance": jnp.mean(_to_go(self, state), axis=0),
+            "distance": jnp.mean(self.way_to_go(state), axis=0),
             "decisions_below_90": below,
         }
 
@@ -136,11 +136,3 @@ def holders(env: Swarm, state: TaskState) -> Array:
     distance = length(_ways(env, state))
     nearest = jnp.min(distance, axis=0, keepdims=True)
     return (distance <= nearest) & (distance <= state.world.radius[:, None])
-
-
-def _to_go(env: Swarm, state: TaskState) -> Array:
-    """Return each agent's distance to the nearest target that is free or its own, at most `target_reach`."""
-    holds = holders(env, state)
-    is_open = ~jnp.any(holds, axis=0) | holds
-    distance = jnp.where(is_open, length(_ways(env, state)), env.target_reach)
-    return jnp.minimum(jnp.min(distance, axis=1), env.target_reach)
