@@ -324,8 +324,9 @@ def test_a_swarm_is_shown_free_and_held_targets_and_its_holders_are_paid():
     target = [(3.0, 5.0), (6.0, 5.0)]
     start = placed(env, [(3.0, 4.5), (6.0, 1.5), (9.0, 5.0)], target=target)
     _, timestep = step(env, start, np.zeros((3, 2)))
-    assert timestep.observation.shape == (3, 2 + 2 * 4 + 1 + 3 * 4)
-    shown = np.asarray(timestep.observation)[:, :9]
+    assert timestep.observation.shape == (3, 4 + 2 * 4 + 1 + 2 + 3 * 4)
+    nearest, shown = np.split(np.asarray(timestep.observation)[:, :13], [4], axis=1)
+    np.testing.assert_allclose(nearest, [[0, 1, 0, 0.5 / 3], [0, 1, 0, 1], [-1, 0, -1, 0]], atol=1e-5)
     reach = float(env.target_reach)
     # East, north, west, south of each agent: the nearest free target, the nearest held one, and whether it holds one.
     np.testing.assert_allclose(

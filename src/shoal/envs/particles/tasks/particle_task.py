@@ -327,8 +327,7 @@ class ParticleTask(abc.ABC):
 
     def observe_targets(self, state: TaskState) -> Array:
         """Return the direction of each agent's target, and the way there in units of 3 radii, cut at 1, [4, A, ...]."""
-        way = way_to_target(self, state)
-        return jnp.concatenate([unit(way)[0], jnp.clip(way / (NEAR * state.world.radius), -1.0, 1.0)])
+        return shown_way(way_to_target(self, state), state.world.radius)
 
     def is_held(self, state: TaskState) -> Array:
         """Return which targets are held, [M, ...]: where an agent's centre is within its radius of its own target."""
@@ -376,6 +375,11 @@ def way_to_target(env: ParticleTask, state: TaskState) -> Array:
     box = state.world.box[:2]
     box = box.reshape(2, 1, *box.shape[1:])
     return nearest_image(state.target - state.particles.position[:2], box, env.boundaries[:2])
+
+
+def shown_way(way: Array, radius: Array) -> Array:
+    """Return the direction of a way [2, A, ...], and the way in units of 3 radii, cut at 1, [4, A, ...]."""
+    return jnp.concatenate([unit(way)[0], jnp.clip(way / (NEAR * radius), -1.0, 1.0)])
 
 
 def observe(env: ParticleTask, state: TaskState) -> Array:

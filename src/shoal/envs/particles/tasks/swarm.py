@@ -10,7 +10,7 @@ import numpy as np
 from shoal.envs.base import environment, parameter
 from shoal.envs.particles.physics.vectors import length
 from shoal.envs.particles.tasks import lidar, particle_scene
-from shoal.envs.particles.tasks.particle_task import MAX_AGENTS, ParticleTask, TaskState
+from shoal.envs.particles.tasks.particle_task import MAX_AGENTS, ParticleTask, TaskState, shown_way
 from shoal.errors import ShoalError
 from shoal.spaces import Box, Dict
 from shoal.types import Array
@@ -22,15 +22,16 @@ MOST_HELD = 0.9  # share of the targets whose holding is timed
 class Swarm(ParticleTask):
     """More discs than targets: each target is to be held by one of them, and nobody should crowd.
 
-    A target is held by the nearest agent whose centre is within its radius. In each of K angles an agent is shown the
-    nearest free and the nearest held target, then whether it holds one, its velocity, and what its rays meet. It is
+    A target is held by the nearest agent whose centre is within its radius. An agent is shown the direction of the
+    nearest target that is free or its own, and the way there as other tasks show it; in each of K angles the nearest
+    free and the nearest held target; whether it holds one, its velocity, and what its rays meet. It is
     paid for coming closer to the nearest target that is free or its own, and while it holds one; a target pays one
     agent alone. The episode terminates when all targets have been held for five decisions.
     """
 
     num_agents: int = parameter(default=32, low=2, high=MAX_AGENTS)  # type: ignore[assignment]
     num_targets: int = parameter(default=16, low=1, high=MAX_AGENTS)  # type: ignore[assignment]
-    target_reach: float = parameter(default=12.0, above=0)  # up to which targets are shown
+    target_reach: float = parameter(default=50.0, above=0)  # up to which targets are shown
     collision_penalty: float = parameter(default=5.0, low=0, in_reward=True)  # with 20, nothing is held
 
     dimensions: ClassVar[int] = 2
@@ -51,8 +52,8 @@ class Swarm(ParticleTask):
 
     @property
     def target_entries(self) -> int:
-        """Two channels of K angles, and whether the agent holds a target."""
-        return 2 * self.num_rays + 1
+        """The nearest target, two channels of K angles, and whether the agent holds a target."""
+        return 4 + 2 * self.num_rays + 1
 
     def driving(self, action: Array) -> tuple[Array, Array]:
         """Return the force of the actions, and no torque."""
@@ -63,7 +64,9 @@ class Swarm(ParticleTask):
         return jnp.any(holders(self, state), axis=0)
 
     def observe_targets(self, state: TaskState) -> Array:
-        """Return the channels of free and of held targets, and whether each agent holds one, [2 K + 1, A, ...]."""
+        """Return the nearest target, the channels of free and of held ones, and whether each agent holds one,
+        [4 + 2 K + 1, A, ...].
+        """
         offset, holds = _ways(self, state), holders(self, state)
         is_held = jnp.broadcast_to(jnp.any(holds, axis=0), holds.shape)
         reach = jnp.asarray(self.target_reach)
@@ -72,7 +75,8 @@ class Swarm(ParticleTask):
             for is_seen in (~is_held, is_held)
         ]
         holding = self.is_at_target(state).astype(offset.dtype)[:, None]
-        return jnp.moveaxis(jnp.concatenate([*channels, holding], axis=1), 1, 0)
+        angles = jnp.moveaxis(jnp.concatenate([*channels, holding], axis=1), 1, 0)
+        return jnp.concatenate([shown_way(_way_to_nearest(self, state), state.world.radius), angles])
 
     @property
     def world_space(self) -> Dict:
@@ -101,10 +105,7 @@ class Swarm(ParticleTask):
 
     def way_to_go(self, state: TaskState) -> Array:
         """Return each agent's distance to the nearest target that is free or its own, at most `target_reach`."""
-        holds = holders(self, state)
-        is_open = ~jnp.any(holds, axis=0) | holds
-        distance = jnp.where(is_open, length(_ways(self, state)), self.target_reach)
-        return jnp.minimum(jnp.min(distance, axis=1), self.target_reach)
+        return jnp.min(_open_distances(self, state), axis=1)
 
     def is_at_target(self, state: TaskState) -> Array:
         """Return which agents hold a target, [A, ...]."""
@@ -136,3 +137,20 @@ def holders(env: Swarm, state: TaskState) -> Array:
     distance = length(_ways(env, state))
     nearest = jnp.min(distance, axis=0, keepdims=True)
     return (distance <= nearest) & (distance <= state.world.radius[:, None])
+
+
+def _open_distances(env: Swarm, state: TaskState) -> Array:
+    """Return the distance from each agent to each target that is free or its own, else `target_reach`, [A, M, ...]."""
+    holds = holders(env, state)
+    is_open = ~jnp.any(holds, axis=0) | holds
+    reach = jnp.asarray(env.target_reach)
+    return jnp.where(is_open, jnp.minimum(length(_ways(env, state)), reach), reach)
+
+
+def _way_to_nearest(env: Swarm, state: TaskState) -> Array:
+    """Return the way from each agent to the nearest target that is free or its own, 0 if it is too far, [2, A, ...]."""
+    distance = _open_distances(env, state)
+    nearest = jnp.min(distance, axis=1, keepdims=True)
+    is_nearest = (distance <= nearest) & (distance < env.target_reach)
+    is_first = is_nearest & (jnp.cumsum(is_nearest.astype(jnp.int32), axis=1) == 1)
+    return jnp.sum(jnp.where(is_first, _ways(env, state), 0.0), axis=2)
