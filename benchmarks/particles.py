@@ -6,7 +6,7 @@ navigators, nothing for one). JaxDEM runs as JAX compiles it by default, and onc
 makes for itself. JaxDEM is on no package index: it is read from a checkout in .venvs/JaxDEM, or from where
 `JAXDEM_CHECKOUT` says; without it the command says how to get it.
 
-Then Shoal alone: steps of 256 worlds of 8 navigators as the task is by default (ten steps of the physics, 16 rays), and
+Then Shoal alone: steps of 256 worlds of 8 navigators as the task is by default (ten steps of the physics, 32 rays), and
 training in them, rollouts and updates without evaluation, with the settings of `training.py`: two 64x64 networks, four
 epochs of four minibatches. `--alone` measures that only. `python benchmarks/neighbours.py` measures the physics alone.
 """
