@@ -20,7 +20,7 @@ from shoal.envs.particles.physics.contact_laws import Material
 from shoal.envs.particles.physics.dynamics import INTEGRATORS, ParticleState, Rules, World
 from shoal.envs.particles.physics.restitution import damping_ratio
 from shoal.envs.particles.physics.vectors import dot, length, shortened, unit
-from shoal.envs.particles.tasks import lidar, particle_geometry, placement
+from shoal.envs.particles.tasks import lidar, particle_geometry, placement, rewards
 from shoal.envs.particles.tasks.randomisation import Uniform, as_uniform
 from shoal.errors import ShoalError, nearest
 from shoal.spaces import Box, Dict
@@ -37,11 +37,9 @@ CHOICES = {
     "integrator": INTEGRATORS,
     "boundary": ("walls", "periodic"),
     "sensing": ("none", *lidar.KINDS),
-    "reward": ("potential", "jaxdem"),
+    "reward": tuple(rewards.KINDS),
     "neighbours": ("auto", "all", "cells"),
 }
-# JaxDEM's reward: weights of the change of kinetic energy, of the team's mean, and of being near, and what is near.
-JAXDEM_ENERGY, JAXDEM_TEAM, JAXDEM_NEAR, JAXDEM_NEAR_RADII = 0.1, 0.2, 0.1, 2.5
 
 
 class TaskState(NamedTuple):
@@ -353,8 +351,7 @@ class ParticleTask(abc.ABC):
           work: of each agent's drive, [A, ...].
           terminated: whether the episode has.
         """
-        function = potential_reward if self.reward == "potential" else jaxdem_reward
-        return function(self, before, after, collisions, work, terminated)
+        return rewards.KINDS[self.reward](self, before, after, collisions, work, terminated)
 
     def measures(self, state: TaskState) -> dict[str, Array]:
         """Return the entries of `info` but collisions, [...]."""
@@ -418,7 +415,9 @@ def _decide(
     state = state._replace(held=jnp.where(is_held, state.held + 1, 0))
     terminated = jnp.all(state.held >= env.hold_decisions, axis=0)
     collisions = onsets(env, before, state)
-    reward = env.paid(before, state, collisions, work_of(env, before, state, force, torque), terminated)
+    reward = env.paid(
+        before, state, collisions, rewards.work_of(env, before, state, force, torque), terminated
+    )
     if env.team_reward:
         reward = jnp.broadcast_to(jnp.mean(reward, axis=0), reward.shape)
     info = {**env.measures(state), "collisions": jnp.mean(collisions, axis=0)}
@@ -439,54 +438,6 @@ def _moved(env: ParticleTask, state: TaskState, force: Array, torque: Array) -> 
     if env.physics_steps > 1:
         return advance(*arguments)
     return compute_once(state.world.time_step > 0, advance, *arguments)
-
-
-def potential_reward(
-    env: ParticleTask, before: TaskState, after: TaskState, collisions: Array, work: Array, terminated: Array
-) -> Array:
-    """Return γ Φ(s') - Φ(s), with Φ the negative way to go, minus work and collisions, plus the bonus, [A].
-
-    Φ is 0 where the episode has terminated. The bonus is paid at the rate (1 - γ) bonus while an agent is at a target
-    of its own, and in full at termination, as if it stayed there for ever.
-    """
-    progress = env.way_to_go(before) - env.gamma * jnp.where(terminated, 0.0, env.way_to_go(after))
-    rate = jnp.where(terminated, 1.0, 1 - env.gamma)
-    bonus = env.bonus * rate * env.is_at_target(after).astype(progress.dtype)
-    return progress - env.work_weight * work - env.collision_penalty * collisions + bonus
-
-
-def jaxdem_reward(
-    env: ParticleTask, before: TaskState, after: TaskState, collisions: Array, work: Array, terminated: Array
-) -> Array:
-    """Return the reward of JaxDEM's MultiNavigator, [A].
-
-    p_i - p_i' - 0.1 (K_i - K_i') + 0.2 mean_j (p_j - p_j') + 0.1 [d_i <= 2.5 r],  p = exp(-2 max(0, d - r / 2)),
-
-    where the dashes are of the time before. Its documentation gives the last term for d <= r, its code as here.
-    """
-    gained = _closeness(env, after) - _closeness(env, before)
-    energy = [_kinetic(x) for x in (before, after)]
-    near = length(way_to_target(env, after)) <= JAXDEM_NEAR_RADII * after.world.radius
-    team = JAXDEM_TEAM * jnp.mean(gained, axis=0)
-    return gained - JAXDEM_ENERGY * (energy[1] - energy[0]) + team + JAXDEM_NEAR * near.astype(gained.dtype)
-
-
-def _closeness(env: ParticleTask, state: TaskState) -> Array:
-    distance = length(way_to_target(env, state))
-    return jnp.exp(-2 * jnp.maximum(distance - state.world.radius / 2, 0.0))
-
-
-def _kinetic(state: TaskState) -> Array:
-    particles, world = state.particles, state.world
-    return contact_laws.kinetic_energy(world.mass, particles.velocity, world.inertia, particles.spin)
-
-
-def work_of(env: ParticleTask, before: TaskState, after: TaskState, force: Array, torque: Array) -> Array:
-    """Return the magnitude of the work of each agent's drive in a decision, at the mean velocity, [A]."""
-    duration = after.world.time_step * env.physics_steps
-    velocity = (before.particles.velocity + after.particles.velocity) / 2
-    spin = (before.particles.spin + after.particles.spin) / 2
-    return jnp.abs(dot(force, velocity) + dot(torque, spin)) * duration
 
 
 def touching(env: ParticleTask, state: TaskState) -> tuple[Array, Array]:
