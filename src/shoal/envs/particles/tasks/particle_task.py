@@ -339,25 +339,10 @@ class ParticleTask(abc.ABC):
         """Return which agents hold a target, [A, ...]."""
         return self.is_held(state)
 
-    def paid(
-        self, before: TaskState, after: TaskState, collisions: Array, work: Array, terminated: Array
-    ) -> Array:
-        """Return the reward of each agent, [A, ...].
-
-        Args:
-          before: the state before the decision.
-          after: the state after it.
-          collisions: contacts that began, of each agent, [A, ...].
-          work: of each agent's drive, [A, ...].
-          terminated: whether the episode has.
-        """
-        return rewards.KINDS[self.reward](self, before, after, collisions, work, terminated)
-
     def measures(self, state: TaskState) -> dict[str, Array]:
         """Return the entries of `info` but collisions, [...]."""
         is_held = self.is_held(state).astype(jnp.float32)
-        distance = length(way_to_target(self, state))
-        return {"success": jnp.mean(is_held, axis=0), "distance": jnp.mean(distance, axis=0)}
+        return {"success": jnp.mean(is_held, axis=0), "distance": jnp.mean(self.way_to_go(state), axis=0)}
 
     def observe_world(self, state: TaskState) -> Any:
         """Return a row for each agent: place and way to its target in box sides, velocity, radius, mass, [A, 8]."""
@@ -415,9 +400,8 @@ def _decide(
     state = state._replace(held=jnp.where(is_held, state.held + 1, 0))
     terminated = jnp.all(state.held >= env.hold_decisions, axis=0)
     collisions = onsets(env, before, state)
-    reward = env.paid(
-        before, state, collisions, rewards.work_of(env, before, state, force, torque), terminated
-    )
+    work = rewards.work_of(env, before, state, force, torque)
+    reward = rewards.KINDS[env.reward](env, before, state, collisions, work, terminated)
     if env.team_reward:
         reward = jnp.broadcast_to(jnp.mean(reward, axis=0), reward.shape)
     info = {**env.measures(state), "collisions": jnp.mean(collisions, axis=0)}

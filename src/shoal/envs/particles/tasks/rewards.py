@@ -1,4 +1,8 @@
-"""What agents in a world of particles are paid for a decision, of a task `env` between two of its states."""
+"""What agents in a world of particles are paid for a decision.
+
+A kind of reward is a function of the task `env`, its states before and after the decision, the contacts that began of
+each agent, [A, ...], the work of each agent's drive, [A, ...], and whether the episode has terminated.
+"""
 
 from typing import Any
 

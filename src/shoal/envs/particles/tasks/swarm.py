@@ -113,13 +113,9 @@ class Swarm(ParticleTask):
 
     def measures(self, state: TaskState) -> dict[str, Array]:
         """Return the share of targets held, the mean way to go, and whether fewer than 0.9 of the targets are held."""
-        share = jnp.mean(self.is_held(state).astype(jnp.float32), axis=0)
-        below = (share < MOST_HELD - 1e-6).astype(jnp.float32)
-        return {
-            "success": share,
-            "distance": jnp.mean(self.way_to_go(state), axis=0),
-            "decisions_below_90": below,
-        }
+        measures = super().measures(state)
+        below = (measures["success"] < MOST_HELD - 1e-6).astype(jnp.float32)
+        return measures | {"decisions_below_90": below}
 
     def render(self, state: TaskState, past: Sequence[TaskState] = ()) -> np.ndarray:
         """Draw agents, targets, rays and trails from above."""
