@@ -53,6 +53,11 @@ class SearchChoices:
     quiet: bool = False
     """Shows no progress; the result is still printed."""
 
+    @property
+    def judging(self) -> dict[str, Any]:
+        """The options by which any search judges."""
+        return {name: getattr(self, name) for name in ("objective", "confirm_seeds", "halving", "min_steps")}
+
 
 def read_search(
     command: str, description: str, choices: Callable[..., Any], example: str, arguments: Sequence[str]

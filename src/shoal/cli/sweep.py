@@ -51,11 +51,8 @@ def main(arguments: Sequence[str]) -> int:
         samples=choices.samples,
         sample_seed=choices.sample_seed,
         sobol=choices.sobol,
-        objective=choices.objective,
-        confirm_seeds=choices.confirm_seeds,
-        halving=choices.halving,
-        min_steps=choices.min_steps,
         path=choices.sweep_dir,
+        **choices.judging,
     )
     call = api.Call(progress=not choices.quiet, import_seconds=IMPORT_SECONDS)
     swept = api.run_sweep(request, space, options, call)

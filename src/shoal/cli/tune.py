@@ -64,11 +64,8 @@ def main(arguments: Sequence[str]) -> int:
         proposal_seed=choices.proposal_seed,
         storage=choices.storage,
         study=choices.study,
-        objective=choices.objective,
-        confirm_seeds=choices.confirm_seeds,
-        halving=choices.halving,
-        min_steps=choices.min_steps,
         path=choices.tune_dir,
+        **choices.judging,
     )
     call = api.Call(progress=not choices.quiet, import_seconds=IMPORT_SECONDS)
     tuned = api.run_tuning(request, space, options, call)

@@ -80,11 +80,7 @@ def sweep(
         samples=arguments.whole_number("samples", samples, 1),
         sample_seed=arguments.seed("sample_seed", sample_seed),
         sobol=arguments.boolean("sobol", sobol),
-        objective=arguments.text("objective", objective),
-        confirm_seeds=arguments.whole_number("confirm_seeds", confirm_seeds, 0),
-        halving=arguments.whole_number("halving", halving, 0),
-        min_steps=arguments.whole_number("min_steps", min_steps, 0),
-        path=str(sweep_dir),
+        **_judging(objective, confirm_seeds, halving, min_steps, sweep_dir),
     )
     searched = _space({"grid": grid, "random": random, "where": where}, space)
     return run_sweep(request, searched, options, Call(progress=arguments.boolean("progress", progress)))
@@ -156,11 +152,7 @@ def tune(
         proposal_seed=arguments.seed("proposal_seed", proposal_seed),
         storage=str(storage),
         study=arguments.text("study", study),
-        objective=arguments.text("objective", objective),
-        confirm_seeds=arguments.whole_number("confirm_seeds", confirm_seeds, 0),
-        halving=arguments.whole_number("halving", halving, 0),
-        min_steps=arguments.whole_number("min_steps", min_steps, 0),
-        path=str(tune_dir),
+        **_judging(objective, confirm_seeds, halving, min_steps, tune_dir),
     )
     searched = _space({"grid": grid, "random": random, "where": where}, space)
     return run_tuning(request, searched, options, Call(progress=arguments.boolean("progress", progress)))
@@ -258,6 +250,23 @@ def _request(
         None if eval_env is None else arguments.mapping("eval_env", eval_env),
         settings,
     )
+
+
+def _judging(
+    objective: Any, confirm_seeds: Any, halving: Any, min_steps: Any, directory: str | Path
+) -> dict[str, Any]:
+    """Return the options by which any search judges and where it is kept, from a caller's arguments.
+
+    Raises:
+      ShoalError: one of them is of a wrong type or out of bounds.
+    """
+    return {
+        "objective": arguments.text("objective", objective),
+        "confirm_seeds": arguments.whole_number("confirm_seeds", confirm_seeds, 0),
+        "halving": arguments.whole_number("halving", halving, 0),
+        "min_steps": arguments.whole_number("min_steps", min_steps, 0),
+        "path": str(directory),
+    }
 
 
 def _space(tables: Mapping[str, Any], file: str | Path) -> Space:
