@@ -4,6 +4,7 @@ import pytest
 
 from shoal import envs, presets
 from shoal.algos import catalogue
+from shoal.envs.jaxmarl import worlds
 from shoal.runtime.config import RunConfig
 from shoal.settings import settings_of
 
@@ -14,6 +15,7 @@ ENTRIES = [
     for algorithm, settings in presets.presets_of(environment, trials=trials).items()
     for name, value in settings.items()
 ]
+NAMES = {*envs.environments(), *(worlds.PREFIX + name for name in worlds.CLASSES)}
 
 
 def fields_of(config_class):
@@ -22,7 +24,7 @@ def fields_of(config_class):
 
 @pytest.mark.parametrize(("environment", "algorithm", "name", "value"), ENTRIES)
 def test_every_entry_is_a_setting_of_its_type(environment, algorithm, name, value):
-    assert environment in envs.environments()
+    assert environment in NAMES
     declared = (fields_of(catalogue.config_class(algorithm)) | fields_of(RunConfig)).get(name)
     assert declared is not None, f"{algorithm} has no setting {name!r}"
     if declared in (int, "int"):
