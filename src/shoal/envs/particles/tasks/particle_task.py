@@ -73,7 +73,7 @@ class ParticleTask(abc.ABC):
     reach: float = parameter(default=6.0, above=0)  # of the rays
     gamma: float = parameter(default=0.99, low=0, high=1, in_reward=True)  # the algorithm's discount
     work_weight: float = parameter(default=0.05, low=0, in_reward=True)  # of the work done in a decision
-    collision_penalty: float = parameter(default=20.0, low=0, in_reward=True)  # for the onset of a contact
+    collision_penalty: float = parameter(default=11.0, low=0, in_reward=True)  # for the onset of a contact
     bonus: float = parameter(default=50.0, low=0, in_reward=True)  # for staying at the target for ever
     area_per_agent: float = parameter(default=40.0, above=0, static=True)  # squared radii
     top_speed: float = parameter(
