@@ -68,12 +68,12 @@ class ParticleTask(abc.ABC):
     rolling_friction: float = parameter(default=0.0, low=0)
     drag: float = parameter(default=0.2, low=0)  # force per velocity
     gravity: float = parameter(default=9.81, low=0)  # with a floor
-    drive: float = parameter(default=3.0, above=0)  # the largest force, or torque, of an agent
+    drive: float = parameter(default=5.0, above=0)  # the largest force, or torque, of an agent
     time_step: float = parameter(default=0.01, above=0)  # of the physics
     reach: float = parameter(default=6.0, above=0)  # of the rays
     gamma: float = parameter(default=0.99, low=0, high=1, in_reward=True)  # the algorithm's discount
     work_weight: float = parameter(default=0.05, low=0, in_reward=True)  # of the work done in a decision
-    collision_penalty: float = parameter(default=11.0, low=0, in_reward=True)  # for the onset of a contact
+    collision_penalty: float = parameter(default=15.0, low=0, in_reward=True)  # for the onset of a contact
     bonus: float = parameter(default=50.0, low=0, in_reward=True)  # for staying at the target for ever
     area_per_agent: float = parameter(default=40.0, above=0, static=True)  # squared radii
     top_speed: float = parameter(
