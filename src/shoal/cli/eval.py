@@ -184,10 +184,8 @@ def info_lines(results: dict[str, Any]) -> list[str]:
     lines = []
     for name in (name for name in metrics[0] if name.startswith("info_")):
         values = [x[name] for x in metrics]
-        line = f"  {name.removeprefix('info_')} {sum(values) / len(values):.4g}"
-        lines.append(
-            line + (f"   [{min(values):.4g}, {max(values):.4g}] over the seeds" if len(values) > 1 else "")
-        )
+        extent = f"   [{min(values):.4g}, {max(values):.4g}] over the seeds" if len(values) > 1 else ""
+        lines.append(f"  {name.removeprefix('info_')} {sum(values) / len(values):.4g}{extent}")
     return lines
 
 

@@ -1,4 +1,4 @@
-"""What agents in a world of particles are paid for a decision.
+"""The rewards of a decision in worlds of particles: by a potential, and JaxDEM's own.
 
 A kind of reward is a function of the task `env`, its states before and after the decision, the contacts that began of
 each agent, [A, ...], the work of each agent's drive, [A, ...], and whether the episode has terminated.

@@ -24,9 +24,9 @@ class Swarm(ParticleTask):
 
     A target is held by the nearest agent whose centre is within its radius. An agent is shown the direction of the
     nearest target that is free or its own, and the way there as other tasks show it; in each of K angles the nearest
-    free and the nearest held target; whether it holds one, its velocity, and what its rays meet. It is
-    paid for coming closer to the nearest target that is free or its own, and while it holds one; a target pays one
-    agent alone. The episode terminates when all targets have been held for five decisions.
+    free and the nearest held target; whether it holds one, its velocity, and what its rays meet. It is paid for coming
+    closer to the nearest target that is free or its own, and while it holds one; a target pays one agent alone. The
+    episode terminates when all targets have been held for five decisions.
     """
 
     num_agents: int = parameter(default=32, low=2, high=MAX_AGENTS)  # type: ignore[assignment]
