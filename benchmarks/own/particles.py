@@ -13,8 +13,8 @@ from shoal.runtime import machine
 
 LIKE_JAXDEM: dict[str, Any] = {"physics_steps": 1, "time_step": 2e-3, "max_episode_steps": 1000}
 TASKS: dict[str, tuple[str, dict[str, Any]]] = {
-    "one navigator": ("particles/Navigator-v0", {"sensing": "none"} | LIKE_JAXDEM),
-    "one roller": ("particles/Roller-v0", {"sensing": "none"} | LIKE_JAXDEM),
+    "one navigator": ("particles/Navigator-v0", {"sensing": None} | LIKE_JAXDEM),
+    "one roller": ("particles/Roller-v0", {"sensing": None} | LIKE_JAXDEM),
     "16 navigators": ("particles/MultiNavigator-v0", {"num_agents": 16, "sensing": "bins"} | LIKE_JAXDEM),
     "8 navigators with rays": ("particles/MultiNavigator-v0", {}),
 }

@@ -178,7 +178,7 @@ def test_jaxdem_reward_and_team_reward():
             "num_agents=8 with area_per_agent=5 .* 4 fit into a box of 6.32",
         ),
         ("MultiNavigator", {"mass": [2.0, 1.0]}, r"mass=\[2, 1\] is no range"),
-        ("MultiNavigator", {"sensing": "ray"}, "sensing='ray' is none of none, rays, bins"),
+        ("MultiNavigator", {"sensing": "ray"}, "sensing='ray' is not one of None, rays, bins"),
         ("Roller", {"law": "hertz", "top_speed": 1e9}, "time_step=0.01 is too long: .* top_speed=1e[+]09"),
     ],
 )

@@ -20,7 +20,7 @@ class Navigator(ParticleTask):
     """
 
     area_per_agent: float = parameter(default=400.0, above=0, static=True)
-    sensing: str = "none"
+    sensing: str | None = None
 
     dimensions: ClassVar[int] = 2
 

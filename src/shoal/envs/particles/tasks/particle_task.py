@@ -36,7 +36,7 @@ CHOICES = {
     "law": contact_laws.LAWS,
     "integrator": INTEGRATORS,
     "boundary": ("walls", "periodic"),
-    "sensing": ("none", *lidar.KINDS),
+    "sensing": (None, *lidar.KINDS),
     "reward": tuple(rewards.KINDS),
     "neighbours": ("auto", "all", "cells"),
 }
@@ -84,7 +84,7 @@ class ParticleTask(abc.ABC):
     boundary: str = "walls"
     rough: bool = False
     physics_steps: int = parameter(default=10, low=1, high=10)  # for each decision
-    sensing: str = "rays"
+    sensing: str | None = "rays"
     num_rays: int = parameter(default=32, low=1)
     hold_decisions: int = parameter(default=5, low=1)
     reward: str = "potential"
@@ -109,8 +109,9 @@ class ParticleTask(abc.ABC):
             object.__setattr__(self, name, as_uniform(name, getattr(self, name)))
         for name, choices in CHOICES.items():
             if (value := getattr(self, name)) not in choices:
+                known = [str(choice) for choice in choices]
                 raise ShoalError(
-                    f"{name}={value!r} is none of {', '.join(choices)}{nearest(str(value), choices)}."
+                    f"{name}={value!r} is not one of {', '.join(known)}{nearest(str(value), known)}."
                 )
         self._cells()
         self._check_neighbours()
@@ -209,7 +210,7 @@ class ParticleTask(abc.ABC):
     def observation_size(self) -> int:
         """The number of entries of an agent's observation."""
         own = 2 if self.dimensions == 2 else 5
-        return own + self.target_entries + (0 if self.sensing == "none" else 3 * self.num_rays)
+        return own + self.target_entries + (0 if self.sensing is None else 3 * self.num_rays)
 
     @property
     def target_entries(self) -> int:
@@ -375,7 +376,7 @@ def observe(env: ParticleTask, state: TaskState) -> Array:
     if env.dimensions == 3:
         parts.append(particles.spin)
     own = [jnp.moveaxis(x, 0, 1) for x in parts]
-    if env.sensing != "none":
+    if env.sensing is not None:
         box, kinds, place = world.box[:2], env.boundaries[:2], particles.position[:2]
         reach = jnp.asarray(env.reach)
         if env.sensing == "rays":

@@ -22,7 +22,7 @@ class Roller(ParticleTask):
 
     area_per_agent: float = parameter(default=400.0, above=0, static=True)
     drive: float = parameter(default=4.0, above=0)
-    sensing: str = "none"
+    sensing: str | None = None
     rough: bool = True
 
     dimensions: ClassVar[int] = 3
