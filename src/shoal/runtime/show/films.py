@@ -1,5 +1,7 @@
 """Films as files: GIF by Pillow, MP4 by ffmpeg, or the first image alone as PNG."""
 
+import collections
+import concurrent.futures
 import contextlib
 import functools
 import itertools
@@ -7,7 +9,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -21,6 +23,7 @@ LAST_FRAME_SECONDS = 1.0  # seconds for which the last image of an episode stays
 MIN_FRAME_MILLISECONDS = 20  # milliseconds: players slow down a GIF of shorter ones
 CAPTION_HEIGHT = 24  # pixels, of the caption below an image
 FONT_SIZE = 13
+FRAMES_AHEAD = 4  # frames of a GIF that wait for their palette while the next ones are drawn
 CAPTION_COLOUR, TEXT_COLOUR = (24, 26, 32), (214, 218, 226)
 TEXT_LEVELS = 8  # levels of the letters' edges: few, so that the colours of an image fit the palette of a GIF
 
@@ -113,20 +116,40 @@ def _image(picture: np.ndarray) -> Any:
 
 def _write_gif(file: IO[bytes], frames: Iterable[Frame], frames_per_second: float) -> int:
     """Write a GIF; Pillow chooses the palettes, which are exact for images of at most 256 colours."""
+    from PIL import Image  # noqa: PLC0415
+
     duration = max(MIN_FRAME_MILLISECONDS, 10 * round(100 / frames_per_second))
     count = 0
 
+    def encode(frame: Frame) -> Any:
+        image = _image(add_caption(frame)).convert("P", palette=Image.Palette.ADAPTIVE)
+        image.info["duration"] = round(1000 * LAST_FRAME_SECONDS) if frame.is_last else duration
+        return image
+
     def images() -> Iterator[Any]:
         nonlocal count
-        for frame in frames:
-            image = _image(add_caption(frame))
-            image.info["duration"] = round(1000 * LAST_FRAME_SECONDS) if frame.is_last else duration
+        for image in _map_ahead(encode, frames):
             count += 1
             yield image
 
     film = images()
     next(film).save(file, format="GIF", save_all=True, append_images=film, loop=0)
     return count
+
+
+def _map_ahead(function: Callable[[Frame], Any], frames: Iterable[Frame]) -> Iterator[Any]:
+    """Apply a function to frames in another thread, some frames ahead of what was taken.
+
+    The next frame is drawn meanwhile: Pillow holds no lock while it chooses a palette, which takes as long as drawing.
+    """
+    waiting: collections.deque[concurrent.futures.Future] = collections.deque()
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        for frame in frames:
+            waiting.append(pool.submit(function, frame))
+            if len(waiting) > FRAMES_AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def _write_mp4(path: Path, temporary: str, frames: Iterable[Frame], frames_per_second: float) -> int:

@@ -77,39 +77,40 @@ class Canvas:
         from PIL import ImageDraw  # noqa: PLC0415
 
         self.image, self.scale, self.side = image, scale, side
+        self._stretch = np.array([scale, -scale])
+        self._origin = np.array([0, side * scale]) + MARGIN * SMOOTH
         self._pen = ImageDraw.Draw(image)
 
-    def pixel(self, place: np.ndarray) -> tuple[float, float]:
-        """Return the pixel of a place."""
-        x, y = (float(p) * self.scale for p in place)
-        return x + MARGIN * SMOOTH, (self.side * self.scale - y) + MARGIN * SMOOTH
+    def pixel(self, place: np.ndarray) -> np.ndarray:
+        """Return the pixels of places, [..., 2]."""
+        return place * self._stretch + self._origin
 
-    def disc(self, place: np.ndarray, radius: float, colour: tuple | None, edge: tuple | None = None) -> None:
-        """Paint a disc, an edge, or both."""
-        x, y = self.pixel(place)
-        r = float(radius) * self.scale
-        self._pen.ellipse(
-            (x - r, y - r, x + r, y + r), fill=colour, outline=edge, width=2 * SMOOTH if edge else 0
-        )
+    def disc(self, place: np.ndarray, radius: Any, colour: tuple | None, edge: tuple | None = None) -> None:
+        """Paint a disc, or many with places [N, 2] and radii [N]; an edge, or both."""
+        r = np.asarray(radius)[..., None] * self.scale
+        at = self.pixel(place)
+        for corners in np.concatenate([at - r, at + r], -1).reshape(-1, 4).tolist():
+            self._pen.ellipse(corners, fill=colour, outline=edge, width=2 * SMOOTH if edge else 0)
 
     def sphere(self, place: np.ndarray, radius: float, colour: tuple) -> None:
         """Paint a shaded sphere."""
         from PIL import Image  # noqa: PLC0415
 
-        x, y = self.pixel(place)
+        x, y = self.pixel(place).tolist()
         shaded, mask = shaded_sphere(max(1, round(float(radius) * self.scale)), colour)
         corner = round(x) - len(mask) // 2, round(y) - len(mask) // 2
         self.image.paste(Image.fromarray(shaded), corner, Image.fromarray(mask))
 
     def line(self, start: np.ndarray, end: np.ndarray, colour: tuple, width: float = 0.0) -> None:
-        """Paint a line, as thin as possible or with a width."""
+        """Paint a line, or many [N, 2], as thin as possible or with a width."""
         thickness = max(SMOOTH, round(width * self.scale))
-        self._pen.line((*self.pixel(start), *self.pixel(end)), fill=colour, width=thickness)
+        for corners in np.concatenate([self.pixel(start), self.pixel(end)], -1).reshape(-1, 4).tolist():
+            self._pen.line(corners, fill=colour, width=thickness)
 
     def box(self, has_walls: bool) -> None:
         """Paint the floor and, where there are walls, its edge."""
-        left, bottom = self.pixel(np.zeros(2))
-        right, top = self.pixel(np.full(2, self.side))
+        left, bottom = self.pixel(np.zeros(2)).tolist()
+        right, top = self.pixel(np.full(2, self.side)).tolist()
         self._pen.rectangle(
             (left, top, right, bottom),
             fill=FLOOR,
@@ -171,10 +172,10 @@ def _paint_rays(canvas: Canvas, env: Any, state: Any, place: np.ndarray, radius:
     distance, is_disc, is_wall = map(np.asarray, found)
     ends = place[:, None] + distance[..., None] * lidar.directions(env.num_rays).T
     for colour, meets in ((MISS, ~is_disc & ~is_wall), (MET_WALL, is_wall), (MET_DISC, is_disc)):
-        for i, k in np.argwhere(meets):
-            canvas.line(place[i], ends[i, k], colour)
-            if colour != MISS:
-                canvas.disc(ends[i, k], 0.09 * radius[i], colour)
+        agent, ray = np.nonzero(meets)
+        canvas.line(place[agent], ends[agent, ray], colour)
+        if colour != MISS:
+            canvas.disc(ends[agent, ray], 0.09 * radius[agent], colour)
 
 
 def _colour(target: int, is_own: bool) -> tuple:
