@@ -643,6 +643,14 @@ class AgentIsCut(Pair):
         return Pair.seen(self, timestep, alive)._replace(discount=jnp.full(2, alive.any(), jnp.float32))
 
 
+@breaks("alive", words=("an agent is no longer alive after 1 random step,",))
+@environment
+class AgentIsCutAtOnce(Pair):
+    def step(self, state, action, key):
+        state, timestep = Pair.step(self, (state[0], jnp.ones(2, bool)), action, key)
+        return state, timestep._replace(alive=jnp.array([True, False]), discount=jnp.ones(2))
+
+
 @breaks("alive", words=("the discount of an agent", "is 0 although it is alive"))
 @environment
 class EndedAgentIsAlive(Pair):

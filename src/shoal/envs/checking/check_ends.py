@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+import jax
 import numpy as np
 
 from shoal.envs.checking.check_clocks import check_clocks
@@ -15,11 +16,11 @@ MIN_EPISODES = 8  # episodes that are needed to judge their lengths
 def check_ends(rollouts: Rollouts) -> Iterator[Finding]:
     """Step until every environment has ended once or has made the most steps, then judge the ends."""
     sizes, block = rollouts.sizes, rollouts.first
-    previous_last, ends = np.asarray(rollouts.start[1].last), []
+    previous, ends = jax.tree.map(np.asarray, rollouts.start[1]), []
     offset = 0
     while True:
-        yield from check_block(rollouts, block, previous_last, offset)
-        previous_last = np.asarray(block.timesteps.last[:, -1])
+        yield from check_block(rollouts, block, previous, offset)
+        previous = jax.tree.map(lambda leaf: leaf[:, -1], block.timesteps)
         ends.append((block.timesteps.last, _is_terminated(block.timesteps)))
         offset += block.timesteps.last.shape[1]
         ended = np.concatenate([last for last, _ in ends], axis=1).any(axis=1)

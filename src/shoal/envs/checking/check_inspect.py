@@ -13,14 +13,24 @@ from shoal.trees import named_leaves
 ROUNDING = 1e-6  # relative: a compiled cosine may be one unit in the last place above 1
 
 
-def check_timesteps(env: Any, timesteps: Any, offset: int) -> Iterator[Finding]:
-    """Check time-steps [N, T, ...] in NumPy; the first is that of step number `offset` (0: of reset)."""
+def check_timesteps(
+    env: Any, timesteps: Any, offset: int, alive_before: np.ndarray | None = None
+) -> Iterator[Finding]:
+    """Check time-steps [N, T, ...] in NumPy.
+
+    Args:
+      env: the environment.
+      timesteps: the first is that of step number `offset` (0: of reset).
+      offset: the number of a step.
+      alive_before: the agents that took part before the first one, [N, A]; None for those that take part in it.
+    """
     alive = _alive_agents(env, timesteps)
+    acted = _acted(alive, alive_before)
     for path, space, value in observation_leaves(env.observation_space, timesteps.observation):
         yield from _check_observed(path, space, value, alive, offset)
-    yield from _check_reward(timesteps.reward, _acted(alive), offset)
+    yield from _check_reward(timesteps.reward, acted, offset)
     yield from _check_info(timesteps.info, alive, offset)
-    yield from _check_discount(env, timesteps, alive, offset)
+    yield from _check_discount(env, timesteps, alive, acted, offset)
     if timesteps.action_mask is not None:
         for path, mask, sizes in mask_parts(
             env.action_space, timesteps.action_mask, getattr(env, "roles", ())
@@ -94,9 +104,10 @@ def _describe_step(index: np.ndarray, offset: int) -> str:
     return f"after {step} random step{'' if step == 1 else 's'}" if step else "after reset"
 
 
-def _acted(alive: np.ndarray) -> np.ndarray:
-    """Return who took part at the step before, whose rewards and discounts count; before the first who does in it."""
-    return np.concatenate([alive[:, :1], alive[:, :-1]], axis=1)
+def _acted(alive: np.ndarray, before: np.ndarray | None) -> np.ndarray:
+    """Return who took part at the step before, whose rewards and discounts count."""
+    first = alive[:, :1] if before is None else before[:, None]
+    return np.concatenate([first, alive[:, :-1]], axis=1)
 
 
 def _check_reward(reward: np.ndarray, acted: np.ndarray, offset: int) -> Iterator[Finding]:
@@ -126,9 +137,10 @@ def _check_info(info: Any, alive: np.ndarray, offset: int) -> Iterator[Finding]:
             )
 
 
-def _check_discount(env: Any, timesteps: Any, alive: np.ndarray, offset: int) -> Iterator[Finding]:
+def _check_discount(
+    env: Any, timesteps: Any, alive: np.ndarray, acted: np.ndarray, offset: int
+) -> Iterator[Finding]:
     discount, last = timesteps.discount, timesteps.last
-    acted = _acted(alive)
     wrong = (discount != 0) & (discount != 1) & acted
     if wrong.any():
         right = "0 where the episode terminated and else 1 would be right (gamma belongs to the algorithm)"

@@ -152,17 +152,17 @@ def check_reset(rollouts: Rollouts) -> Iterator[Finding]:
     yield from check_timesteps(rollouts.env, timesteps, 0)
 
 
-def check_block(rollouts: Rollouts, block: Block, previous_last: Any, offset: int) -> Iterator[Finding]:
-    """Check a block for everything that holds for every time-step; `previous_last` is `last` of the step before it."""
+def check_block(rollouts: Rollouts, block: Block, previous: TimeStep, offset: int) -> Iterator[Finding]:
+    """Check a block for everything that holds for every time-step; `previous` are the time-steps before it, [N, ...]."""
     last = block.timesteps.last
-    is_reset = np.concatenate([np.asarray(previous_last)[:, None], last[:, :-1]], axis=1)
+    is_reset = np.concatenate([previous.last[:, None], last[:, :-1]], axis=1)
     wrong = block.timesteps.first & ~is_reset
     if wrong.any():
         step = offset + int(np.argwhere(wrong)[0][1]) + 1
         yield Finding(
             "first-flag", f"`first` is True on the time-step of step {step}; only on reset would it be"
         )
-    yield from check_timesteps(rollouts.env, block.timesteps, offset + 1)
+    yield from check_timesteps(rollouts.env, block.timesteps, offset + 1, previous.alive)
 
 
 def check_repeated(rollouts: Rollouts) -> Iterator[Finding]:
