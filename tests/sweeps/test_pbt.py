@@ -19,6 +19,7 @@ from shoal.runtime.evolution import Evolution, Step
 from shoal.runtime.history import History
 from shoal.runtime.lineage import Exchange, ancestors, exchanges_of, schedule_of
 from shoal.runtime.members import members_of
+from shoal.runtime.show.reports import result_text
 from shoal.runtime.trainer import Pacer
 from shoal.sweeps.pbt import read_tuned
 
@@ -82,6 +83,8 @@ def test_the_best_member_is_chosen_by_the_evaluations_during_training(trained):
     assert best["absolute"] == trained.summary["absolute"]["returns"][best["seed"]]
     last = [row for row in rows(trained.path, "exchange") if row["updates"] == 10][best["seed"]]
     assert best["settings"] == last["settings"]
+    printed = result_text(trained.summary, trained.path)
+    assert f"best member     seed {best['seed']}: {best['absolute']:.2f} in new episodes" in printed
 
 
 def test_the_schedule_is_that_of_the_ancestors_of_the_best_policy(trained):

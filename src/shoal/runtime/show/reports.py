@@ -181,8 +181,11 @@ def result_text(summary: dict[str, Any], path: Any) -> str:
 
 
 def _setting_lines(summary: dict[str, Any], shown: int = 5) -> list[str]:
-    """Return lines with the best settings of a population, best first; none where members differ in seeds only."""
-    rows = summary.get("members", [])
+    """Return lines with the best settings of a population, best first.
+
+    There are none where members differ in seeds only, or change their settings while they train.
+    """
+    rows = [row for row in summary.get("members", []) if "label" in row]
     lines = [f"  {row['label']}   IQM {_with_nan(row['absolute'])['iqm']:.2f}" for row in rows[:shown]]
     return lines + ([f"  and {len(rows) - shown} more"] if len(rows) > shown else [])
 
