@@ -13,9 +13,7 @@ from shoal.trees import named_leaves
 ROUNDING = 1e-6  # relative: a compiled cosine may be one unit in the last place above 1
 
 
-def check_timesteps(
-    env: Any, timesteps: Any, offset: int, alive_before: np.ndarray | None = None
-) -> Iterator[Finding]:
+def check_timesteps(env: Any, timesteps: Any, offset: int, alive_before: Any = None) -> Iterator[Finding]:
     """Check time-steps [N, T, ...] in NumPy.
 
     Args:

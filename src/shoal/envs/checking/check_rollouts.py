@@ -153,7 +153,7 @@ def check_reset(rollouts: Rollouts) -> Iterator[Finding]:
 
 
 def check_block(rollouts: Rollouts, block: Block, previous: TimeStep, offset: int) -> Iterator[Finding]:
-    """Check a block for everything that holds for every time-step; `previous` are the time-steps before it, [N, ...]."""
+    """Check a block for everything that holds for every time-step; `previous` are those before it, [N, ...]."""
     last = block.timesteps.last
     is_reset = np.concatenate([previous.last[:, None], last[:, :-1]], axis=1)
     wrong = block.timesteps.first & ~is_reset
