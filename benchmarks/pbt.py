@@ -60,7 +60,7 @@ class Task:
 
 TASKS = {
     "CartPole-v1": Task("CartPole-v1", 1e-3, 50_000),
-    "Pendulum-v1": Task("Pendulum-v1", 3e-4, 1_000_000),
+    "Pendulum-v1": Task("Pendulum-v1", 3e-4, 500_000),
     "MiniGrid-DoorKey-5x5": Task("MiniGrid-DoorKey-5x5", 1e-3, 500_000),
 }
 
