@@ -648,7 +648,8 @@ class AgentIsCut(Pair):
 class AgentIsCutAtOnce(Pair):
     def step(self, state, action, key):
         state, timestep = Pair.step(self, (state[0], jnp.ones(2, bool)), action, key)
-        return state, timestep._replace(alive=jnp.array([True, False]), discount=jnp.ones(2))
+        discount = jnp.where(timestep.last, 0.0, jnp.ones(2))
+        return state, timestep._replace(alive=jnp.array([True, False]), discount=discount)
 
 
 @breaks("alive", words=("the discount of an agent", "is 0 although it is alive"))
