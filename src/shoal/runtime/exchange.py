@@ -51,15 +51,17 @@ class Exchanged(NamedTuple):
     after: Values
 
 
-def select_parents(scores: Array, places: Array) -> Array:
+def select_parents(scores: Array, places: Array, ties: Array) -> Array:
     """Choose whom each member continues by truncation selection: the worst fifth copies the best fifth.
 
-    Members are sorted by score; of equal ones the first is the better. A member whose score is not finite has failed:
-    it copies in any case, since it would not train any further, and is not copied.
+    Members are sorted by score, equal ones in a random order: where rewards are seldom all scores are 0 at first, and
+    the same members would copy each time. A member whose score is not finite has failed: it copies in any case, since
+    it would not train any further, and is not copied.
 
     Args:
       scores: [members].
       places: uniform in [0, 1), [members]: which of the best fifth a member copies.
+      ties: uniform in [0, 1), [members]: of members with equal scores, that with the lower number is the better.
 
     Returns:
       indices of members, [members]; a member that copies none has its own.
@@ -67,7 +69,7 @@ def select_parents(scores: Array, places: Array) -> Array:
     members = scores.shape[0]
     count = members // PARTS
     scores = jnp.where(jnp.isfinite(scores), scores, -jnp.inf)
-    order = jnp.argsort(-scores, stable=True)
+    order = jnp.lexsort((ties, -scores))
     rank = jnp.zeros(members, jnp.int32).at[order].set(jnp.arange(members, dtype=jnp.int32))
     has_failed = scores == -jnp.inf
     among = jnp.clip(members - jnp.sum(has_failed), 1, count)  # a parent has not failed
@@ -124,10 +126,10 @@ def uniform_draws(keys: Array, number: Array | int, settings: int) -> Array:
       settings: that are tuned.
 
     Returns:
-      uniform in [0, 1), [members, 1 + 3 settings]: one for the parent, three for each setting.
+      uniform in [0, 1), [members, 2 + 3 settings]: one for the parent, three for each setting, one for ties.
     """
     return jax.vmap(
-        lambda key: jax.random.uniform(stream_key(key, Stream.EXCHANGE, number), (1 + 3 * settings,))
+        lambda key: jax.random.uniform(stream_key(key, Stream.EXCHANGE, number), (2 + 3 * settings,))
     )(keys)
 
 
@@ -145,7 +147,7 @@ def exchange_settings(
     """
     is_first = jnp.asarray(number) == 0
     own = jnp.arange(scores.shape[0])
-    parent = jnp.where(is_first, own, select_parents(scores, draws[:, 0]))
+    parent = jnp.where(is_first, own, select_parents(scores, draws[:, 0], draws[:, -1]))
     after = {}
     for index, setting in enumerate(tuned):
         of_setting = draws[:, 1 + 3 * index : 4 + 3 * index].T
