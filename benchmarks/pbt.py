@@ -4,7 +4,8 @@ Both begin with the same members: seeds, and learning rates drawn from a range t
 times too low. Only population-based training may leave it. Each repetition has other seeds and other draws. The best
 member is chosen by the evaluations during training, and its score is from new episodes. The best fixed setting is the
 best of some learning rates by the interquartile mean over as many seeds. The budget is one in which a good learning
-rate just learns the task.
+rate just learns the task. On DoorKey actions are sampled in evaluations: the reward is seldom, and a policy that takes
+its most probable actions reaches none until it has learned nearly all, so that selection would see nothing.
 
 A score counts by its distance from that of the untrained policies: 0 is theirs, 1 is that of the best fixed setting.
 Results are kept in the folder, so that the command goes on with what is missing.
@@ -30,22 +31,31 @@ from shoal.runtime.disk.json_files import read_number
 from shoal.runtime.disk.policy_files import best_scores
 
 BOUNDS = (1e-6, 1.0)  # of the tuned learning rate
-AWAY, WIDTH = (
-    30.0,
-    2.0,
-)  # a range is from 30 / 2 to 30 * 2 times the preset's learning rate, or as many times below
+# A range is from 30 / 2 to 30 * 2 times the preset's learning rate, or as many times below.
+AWAY, WIDTH = 30.0, 2.0
 GRID = (0.1, 0.3, 1.0, 3.0, 10.0)  # fixed learning rates, in units of the preset's
-SETTINGS = {"progress": False, "on_nan": "freeze", "env_groups": 1, "checkpoint_seconds": 600.0}
+SETTINGS: dict[str, Any] = {
+    "progress": False,
+    "on_nan": "freeze",
+    "env_groups": 1,
+    "checkpoint_seconds": 600.0,
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """An environment, its preset's learning rate, and the budget of a member."""
+    """An environment, its preset's learning rate, the budget of a member, and other settings than the preset's."""
 
     environment: str
     learning_rate: float
     total_steps: int
     exchanges: int = 20
+    others: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of its runs."""
+        return SETTINGS | self.others
 
     @property
     def ready_every(self) -> int:
@@ -61,7 +71,9 @@ class Task:
 TASKS = {
     "CartPole-v1": Task("CartPole-v1", 1e-3, 50_000),
     "Pendulum-v1": Task("Pendulum-v1", 3e-4, 500_000),
-    "MiniGrid-DoorKey-5x5": Task("MiniGrid-DoorKey-5x5", 1e-3, 500_000),
+    "MiniGrid-DoorKey-5x5": Task(
+        "MiniGrid-DoorKey-5x5", 1e-3, 500_000, 40, {"eval_mode": "sampled", "eval_episodes": 128}
+    ),
 }
 
 
@@ -89,7 +101,7 @@ def train_pbt(task: Task, path: Path, direction: str, repetition: int, members: 
         total_steps=task.total_steps,
         seed=1000 * repetition,
         run_dir=str(path),
-        **SETTINGS,
+        **task.settings,
     )
     rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     took = {row["updates"]: row["exchange_seconds"] for row in rows if row["kind"] == "exchange"}
@@ -101,7 +113,7 @@ def train_pbt(task: Task, path: Path, direction: str, repetition: int, members: 
 def train_random(task: Task, path: Path, direction: str, repetition: int, members: int) -> dict[str, float]:
     """Train the same members, with the same first settings, that never copy: random search within the range."""
 
-    def nobody_copies(scores: Any, places: Any) -> Any:
+    def nobody_copies(scores: Any, *_: Any) -> Any:
         return jnp.arange(len(scores))
 
     with mock.patch.object(exchange, "select_parents", nobody_copies):
@@ -118,7 +130,7 @@ def train_fixed(task: Task, path: Path, factor: float, repetitions: int) -> list
         total_steps=task.total_steps,
         eval_every=task.ready_every,
         run_dir=str(path),
-        **SETTINGS,
+        **task.settings,
     )
     untrained = float(np.nanmean(run.evaluations[0][1]["return_mean"]))
     return [{"score": x, "untrained": untrained} for x in run.summary["absolute"]["returns"]]
