@@ -76,6 +76,26 @@ def test_bins_show_the_nearest_centre_of_each_angle():
     np.testing.assert_array_equal(found.is_disc[0], [1, 0, 1, 0, 0, 0, 0, 0])
 
 
+@pytest.mark.parametrize("num_rays", [1, 2, 3, 8, 16])
+def test_bins_against_angles(num_rays):
+    offset = np.random.default_rng(num_rays).normal(size=(2, 40, 6)).astype(np.float32)
+    is_seen = np.arange(6) != 2
+    found = np.asarray(lidar.centre_bins(jnp.asarray(offset), jnp.asarray(is_seen), num_rays, 1.5))
+    angle = np.arctan2(offset[1], offset[0]) * num_rays / (2 * np.pi)
+    expected = np.full((40, num_rays), 1.5)
+    for i, j in np.argwhere(np.broadcast_to(is_seen, angle.shape)):
+        k = round(float(angle[i, j])) % num_rays
+        expected[i, k] = min(expected[i, k], np.hypot(*offset[:, i, j]))
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_a_centre_on_the_edge_of_two_bins_is_in_both():
+    edge = jnp.asarray([[1.0], [1.0]])[:, :, None]  # at 45 degrees, between the first two of four
+    found = lidar.centre_bins(edge, jnp.ones((1, 1), bool), 4, 6.0)
+    np.testing.assert_allclose(found[0, :2], 2**0.5, rtol=1e-6)
+    np.testing.assert_array_equal(found[0, 2:], 6.0)
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 def test_rays_against_small_steps_along_each_of_them(seed):
     random = np.random.default_rng(seed)

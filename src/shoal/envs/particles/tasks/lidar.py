@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.envs.particles.physics.boxes import nearest_image
-from shoal.envs.particles.physics.vectors import length, square_root
+from shoal.envs.particles.physics.vectors import dot, square_root
 from shoal.types import Array
 
 KINDS = ("rays", "bins")
@@ -125,16 +125,22 @@ def scan(
 def centre_bins(offset: Array, is_seen: Array, num_rays: int, reach: Array | float) -> Array:
     """Return the distance of the nearest centre in each of K equal angles, [A, K, ...]; `reach` where there is none.
 
-    The k-th angle is centred on the k-th ray. JaxDEM's angles begin at -π instead.
+    The k-th angle is centred on the k-th ray, and a centre on the edge of two is in both. JaxDEM's angles begin at -π
+    instead.
     """
-    distance = length(offset)
-    angle = jnp.arctan2(offset[1], offset[0]) / (2 * jnp.pi) * num_rays
-    index = jnp.mod(jnp.round(angle), num_rays)
-    found = [
-        jnp.min(jnp.where(is_seen & (index == k), distance, reach), axis=1, initial=jnp.inf)
-        for k in range(num_rays)
-    ]
-    return jnp.minimum(jnp.stack(found, axis=1), reach)
+    squared = jnp.where(is_seen, dot(offset, offset), jnp.inf)
+    edges = [x * offset[1] - y * offset[0] for x, y in _edges(num_rays)]  # positive to the left of the edge
+    found = []
+    for k in range(num_rays):
+        is_within = (edges[k] >= 0) & (edges[(k + 1) % num_rays] <= 0) | (num_rays == 1)
+        found.append(_least(jnp.where(is_within, squared, jnp.inf)))
+    return jnp.minimum(square_root(jnp.stack(found, axis=1)), reach)
+
+
+def _edges(num_rays: int) -> list[tuple[float, float]]:
+    """Return the unit vectors at which the angles of K rays begin."""
+    angle = 2 * np.pi * (np.arange(num_rays) - 0.5) / num_rays
+    return [(float(np.cos(x)), float(np.sin(x))) for x in angle]
 
 
 def scan_bins(
