@@ -15,7 +15,10 @@ LIKE_JAXDEM: dict[str, Any] = {"physics_steps": 1, "time_step": 2e-3, "max_episo
 TASKS: dict[str, tuple[str, dict[str, Any]]] = {
     "one navigator": ("particles/Navigator-v0", {"sensing": None} | LIKE_JAXDEM),
     "one roller": ("particles/Roller-v0", {"sensing": None} | LIKE_JAXDEM),
-    "16 navigators": ("particles/MultiNavigator-v0", {"num_agents": 16, "sensing": "bins"} | LIKE_JAXDEM),
+    "16 navigators": (
+        "particles/MultiNavigator-v0",
+        {"num_agents": 16, "sensing": "bins", "num_rays": 16} | LIKE_JAXDEM,
+    ),
     "8 navigators with rays": ("particles/MultiNavigator-v0", {}),
 }
 TRAINING = "8 navigators with rays, training"
