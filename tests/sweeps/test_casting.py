@@ -70,7 +70,7 @@ def test_conditions_are_cast_with_the_settings_that_they_name(known):
         (
             ["learning_rat=1,2"],
             [],
-            "there is no setting 'learning_rat'; a parameter of the environment is named env.learning_rat; did you "
+            "there is no setting 'learning_rat'; a parameter of the environment would be env.learning_rat; did you "
             "mean 'learning_rate'?",
         ),
         (

@@ -48,7 +48,7 @@ def require_known(name: str, known: Mapping[str, Setting]) -> None:
             f"optimizer_args.eps{nearest(owner, ['env', *known])}."
         )
     raise ShoalError(
-        f"there is no setting {name!r}; a parameter of the environment is named env.{name}{nearest(name, known)}."
+        f"there is no setting {name!r}; a parameter of the environment would be env.{name}{nearest(name, known)}."
     )
 
 
