@@ -93,9 +93,8 @@ def _height(value: Any, scale: str) -> Any:
 def _lines_of(exchanges: Sequence[Exchange], points: Sequence[int], name: str, scale: str) -> np.ndarray:
     """Return the line of each member between two evaluations, [lines, 2, 2], those of the first interval first."""
     found = []
-    for start, end in itertools.pairwise(
-        points
-    ):  # the end of a run that was made longer later has no exchange
+    for start, end in itertools.pairwise(points):
+        # The end of a run that was made longer later has no exchange.
         exchange = [x for x in exchanges if x.updates <= start][-1]
         found += [[(start, y), (end, y)] for y in _height(exchange.settings[name], scale)]
     return np.array(found)
