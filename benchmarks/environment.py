@@ -10,11 +10,12 @@ import sys
 
 from harness import Side, compare_all, options, peer_python, report, with_shoal_settings
 
+# Environments, steps; long enough that calling costs nothing.
 WORKLOADS = (
     (4, 4096),
     (64, 1024),
     (1024, 128),
-)  # environments, steps; long enough that calling costs nothing
+)
 
 
 def main() -> None:

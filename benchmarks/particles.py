@@ -37,9 +37,8 @@ REPOSITORY, COMMIT = "https://github.com/cdelv/JaxDEM", "5d9c13a"
 
 def require_checkout() -> None:
     """Say how to get JaxDEM where it is missing."""
-    checkout = Path(
-        os.environ.setdefault("JAXDEM_CHECKOUT", str(ENVIRONMENTS / "JaxDEM"))
-    )  # the worker reads it
+    # The worker reads it.
+    checkout = Path(os.environ.setdefault("JAXDEM_CHECKOUT", str(ENVIRONMENTS / "JaxDEM")))
     if not (checkout / "jaxdem").is_dir():
         raise SystemExit(
             f"{checkout} does not exist; to get it: git clone {REPOSITORY} {checkout} && git -C {checkout} checkout "

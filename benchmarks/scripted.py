@@ -23,10 +23,11 @@ from shoal.runtime.show import films
 from shoal.types import Array
 
 FILMED_EPISODES = 4
+# Units of time that agents look ahead; these and the next are the best that were tried.
 ARRIVING, CHASING = (
     0.16,
     0.4,
-)  # units of time that agents look ahead; these and the next are the best that were tried
+)
 AVOIDANCE, COMFORT = 2.0, 1.2  # weight of keeping apart, and the distance that is kept, in sums of two radii
 MOST_PERMUTED = 5  # agents; with more the assignment is greedy
 

@@ -11,9 +11,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "durability.md").read_text()
 PROMISES = PAGE.split("## What is promised", 1)[1].split("\n## ", 1)[0]
-ROWS = re.findall(r"^\| (.+?) \| (.+?) \|$", PROMISES, re.MULTILINE)[
-    2:
-]  # without the heading and the line below
+# Without the heading and the line below.
+ROWS = re.findall(r"^\| (.+?) \| (.+?) \|$", PROMISES, re.MULTILINE)[2:]
 NAMED = sorted({name for _, right in ROWS for name in re.findall(r"`(.+?)`", right)})
 
 

@@ -191,9 +191,8 @@ def test_the_table_names_settings_and_values_that_there_are(config):
 def test_a_need_of_a_class_is_met_by_its_name_or_itself():
     needs = Needs("network", (f"{Needs.__module__}:Needs",))
     assert needs.is_met("shoal.needs:Needs") and needs.is_met(Needs) and not needs.is_met(RunConfig)
-    check_needs(
-        {"a"}, {"a": 1}, {"a": (Needs("missing", (3,)),)}
-    )  # another algorithm's: nothing is known of it
+    # Another algorithm's: nothing is known of it.
+    check_needs({"a"}, {"a": 1}, {"a": (Needs("missing", (3,)),)})
 
 
 def test_python_says_the_same():

@@ -124,9 +124,8 @@ def test_a_population_goes_on_bit_for_bit(population, tmp_path, monkeypatch):
 
 
 def test_another_population_in_the_same_directory_is_refused(population, tmp_path):
-    assert (
-        train(population.path, variants=VARIANTS).summary == population.summary
-    )  # read, since it is finished
+    # Read, since it is finished.
+    assert train(population.path, variants=VARIANTS).summary == population.summary
     other = {**VARIANTS, "slow": VARIANTS["slow"] | {"gamma": 0.95}}
     with pytest.raises(ShoalError, match="holds another run: it has other members than was asked for"):
         train(population.path, variants=other)

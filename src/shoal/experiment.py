@@ -60,9 +60,8 @@ class Experiment:
         None  # the algorithm's, before what it implies was filled in; None is `config` itself
     )
     variants: tuple[Variant, ...] = ()  # of the members; empty where they differ in their seeds only
-    evaluation_parameters: Mapping[str, Any] = dataclasses.field(
-        default_factory=dict
-    )  # of the environment of evaluations, where they are not the environment's own
+    # Of the environment of evaluations, where they are not the environment's own.
+    evaluation_parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     halving: Halving | None = None  # when members stop early
     evolution: Evolution = evolutions.NONE  # the settings that change while the run trains
 

@@ -110,9 +110,8 @@ def parameter(
     """
     metadata = {"bounds": Bounds(low, high, above, below, longest), "static": static}
     metadata |= {"in_reward": True} if in_reward else {}
-    if isinstance(
-        default, np.ndarray
-    ):  # which a dataclass refuses as a default, since it could be written to
+    if isinstance(default, np.ndarray):
+        # A dataclass refuses it as a default, since it could be written to.
         return dataclasses.field(default_factory=default.copy, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
 

@@ -321,9 +321,8 @@ class Mean(NamedTuple):
 
 
 Metrics = Mapping[str, Mean]
-Checks = Mapping[
-    str, Array
-]  # by the name of a quantity, whether it is not finite, scalars: the run then stops
+# By the name of a quantity, whether it is not finite, scalars: the run then stops.
+Checks = Mapping[str, Array]
 
 
 class Algorithm(NamedTuple):

@@ -108,12 +108,13 @@ FAMILIES = {
     "storm": ("jaxmarl/storm_np", {"num_inner_steps": 30}),
 }
 QUICK = ("riddle",)
+# Of each kind; to check the others as well takes three minutes.
 CHECKED = (
     "one-agent",
     "riddle",
     "battle",
     "coins",
-)  # of each kind; to check the others as well takes three minutes
+)
 
 
 @needs_jaxmarl

@@ -58,9 +58,8 @@ def with_bad(part, index, value=np.nan):
 )
 def test_what_counts_is_found_in_its_environment(part, index, name, value):
     faults = found(with_bad(part, index, value))
-    is_expected = (
-        np.isnan(value) or name != "extras/log_prob"
-    )  # the log-probability of an illegal action is infinite
+    # The log-probability of an illegal action is infinite.
+    is_expected = np.isnan(value) or name != "extras/log_prob"
     expected = np.arange(ENVS) == index[1] if is_expected else np.zeros(ENVS, bool)
     np.testing.assert_array_equal(faults[name], expected)
     assert not any(np.any(x) for other, x in faults.items() if other != name)

@@ -67,9 +67,8 @@ def test_parameters_and_normalisers_are_taken_over_and_nothing_else(source, seed
         elif not name.startswith("best/policy"):
             np.testing.assert_array_equal(x, before[name], err_msg=name)
     acting = new.config.algorithm(spec_of(ENV)).policy(new.learner, Clock.zero())
-    assert jax.tree.all(
-        jax.tree.map(np.array_equal, new.best.policy, acting)
-    )  # the first best is not untrained
+    # The first best is not untrained.
+    assert jax.tree.all(jax.tree.map(np.array_equal, new.best.policy, acting))
     new, _ = compiled.train(new, jnp.int32(1))  # and it trains on, by the program compiled before
     assert new.updates.tolist() == [1] * len(seeds)
 

@@ -133,9 +133,8 @@ def test_what_fits_is_not_refused(monkeypatch):
     monkeypatch.setattr(machine, "available_memory", lambda device=None: bound - 1)
     with pytest.raises(ShoalError):
         api.check_memory(decided, settings, layout)
-    monkeypatch.setattr(
-        machine, "available_memory", lambda device=None: None
-    )  # nothing is known of the machine
+    # Nothing is known of the machine.
+    monkeypatch.setattr(machine, "available_memory", lambda device=None: None)
     api.check_memory(*placed(seeds=10**6))
 
 

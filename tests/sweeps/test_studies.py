@@ -77,11 +77,8 @@ def test_states_and_members_are_told(tmp_path):
     study.tell(told)
     trials = study.study.get_trials()
     assert [trial.state.name for trial in trials] == ["COMPLETE", "FAIL", "COMPLETE", "PRUNED"]
-    assert [trial.value for trial in trials][:3] == [
-        2.0,
-        None,
-        3.0,
-    ]  # a seed that failed has the worst score, 1
+    # A seed that failed has the worst score, 1.
+    assert [trial.value for trial in trials][:3] == [2.0, None, 3.0]
     assert trials[3].intermediate_values == {300: 7.0}
     assert study.running() == set()
     study.tell({0: members(0, asked[0], [100.0])})  # told before: nothing changes

@@ -10,9 +10,8 @@ from shoal.xla import packing
 LEAVES = (jnp.arange(4.0).reshape(2, 2), jnp.arange(12.0).reshape(2, 6), jnp.ones(2), jnp.zeros((2, 3)))
 
 
-@pytest.mark.parametrize(
-    "large, arrays", [(100, 1), (6, 3), (1, 5)]
-)  # the vector is there even if it is empty
+# The vector is there even if it is empty.
+@pytest.mark.parametrize("large, arrays", [(100, 1), (6, 3), (1, 5)])
 def test_both_forms_come_out_as_they_went_in(monkeypatch, large, arrays):
     """Bit for bit."""
     monkeypatch.setattr(packing, "MIN_UNPACKED_SIZE", large)

@@ -317,12 +317,13 @@ class GradientState(NamedTuple):
     stopped: Array  # whether the KL stop has ended the actor's updates for this rollout
 
 
+# Metrics of steps that the actor took.
 ACTOR_METRICS = (
     "policy_loss",
     "entropy",
     "approx_kl",
     "clip_fraction",
-)  # metrics of steps that the actor took
+)
 
 # What is known of each gradient step; the first five are means over its rows.
 METRICS = (

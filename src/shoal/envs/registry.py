@@ -114,10 +114,8 @@ def make(name: str, **parameters: Any) -> Environment:
     parameters = {**entry.parameters, **parameters}
     for parameter, value in parameters.items():
         parameters[parameter] = _check_parameter(name, parameter, value, known, bounds)
-    wrapper_parameters = {
-        TIME_LIMIT: entry.max_episode_steps,
-        TRIAL: None,
-    }  # the parameters of wrappers, unless the environment has its own of that name
+    # The parameters of wrappers, unless the environment has its own of that name.
+    wrapper_parameters = {TIME_LIMIT: entry.max_episode_steps, TRIAL: None}
     for parameter in wrapper_parameters.keys() - _constructor_parameters(constructor).keys():
         wrapper_parameters[parameter] = parameters.pop(parameter, wrapper_parameters[parameter])
     for parameter, declared in known.items():

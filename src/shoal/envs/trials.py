@@ -15,11 +15,12 @@ from shoal.spaces import Dict, Discrete
 from shoal.types import EPISODE_ENDED, Array, PyTree, State
 from shoal.xla import sparse_updates
 
+# Entries of `info` for the episode of this step.
 EPISODE_INDEX, EPISODE_RETURN, EPISODE_LENGTH = (
     "episode_index",
     "episode_return",
     "episode_length",
-)  # entries of `info` for the episode of this step
+)
 OF_EPISODE_SUFFIX = "_of_episode"  # suffix of the entries of `info` for each episode of the trial
 
 

@@ -78,9 +78,8 @@ class Part:
 
     path: tuple[str, ...]  # names to follow through dictionaries; empty if the observation is one array
     shape: tuple[int, ...]
-    sizes: (
-        tuple[int, ...] | None
-    )  # values of each integer of the last axis, to be made one-hot; None for numbers
+    # Values of each integer of the last axis, to be made one-hot; None for numbers.
+    sizes: tuple[int, ...] | None
 
     @property
     def num_features(self) -> int:

@@ -53,9 +53,8 @@ def orthogonals(key: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
     return _orthogonals(key, tuple(tuple(shape) for shape in shapes))
 
 
-@functools.partial(
-    jax.jit, static_argnames="shapes"
-)  # so that construction outside of `jit` compiles once, too
+# So that construction outside of `jit` compiles once, too.
+@functools.partial(jax.jit, static_argnames="shapes")
 def _orthogonals(key: Array, shapes: tuple[tuple[int, ...], ...]) -> list[Array]:
     groups: dict[tuple[int, int], list[int]] = {}
     for index, shape in enumerate(shapes):
@@ -103,12 +102,10 @@ def _product_of_reflections(normals: Array) -> Array:
     normals = jnp.where(row >= column, normals, 0.0)
     norm, pivot = jnp.sqrt(jnp.sum(normals**2, axis=0)), jnp.diagonal(normals)
     sign = jnp.where(pivot >= 0, 1.0, -1.0)
-    reflectors = normals + jnp.where(
-        row == column, sign * norm, 0.0
-    )  # of equal signs, so that nothing cancels
-    reflectors = reflectors / jnp.sqrt(
-        jnp.maximum(norm * (norm + jnp.abs(pivot)), 1e-30)
-    )  # of length sqrt(2)
+    # Of equal signs, so that nothing cancels.
+    reflectors = normals + jnp.where(row == column, sign * norm, 0.0)
+    # Of length sqrt(2).
+    reflectors = reflectors / jnp.sqrt(jnp.maximum(norm * (norm + jnp.abs(pivot)), 1e-30))
 
     def reflect(product: Array, reflector: Array) -> tuple[Array, None]:
         projection = jnp.matmul(reflector, product, precision="highest")

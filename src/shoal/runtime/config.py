@@ -10,9 +10,8 @@ from shoal.errors import ShoalError
 from shoal.needs import Needs, Table
 
 # Fixed limits of sizes that cost time on the host or do not fit their dtype; `limits` has those of memory.
-MAX_STEPS = (
-    2**53
-)  # environment steps are written into metrics and summaries as floats, which are exact up to here
+# Environment steps are written into metrics and summaries as floats, which are exact up to here.
+MAX_STEPS = 2**53
 MAX_POINTS = 100_000  # evaluations or log points: the host lists them, and the compiled loop stops at each
 
 
@@ -172,9 +171,8 @@ class RunConfig:
         """Raise ShoalError for the first size that no machine can hold, or that takes the host too long."""
         for name in ("num_envs", "num_steps", "eval_max_steps", "reset_pool"):
             check_at_most(name, getattr(self, name), LARGEST_INDEX)
-        check_at_most(
-            "eval_episodes", self.eval_episodes, LARGEST_INDEX // 10
-        )  # the best policy plays ten times as many episodes
+        # The best policy plays ten times as many episodes.
+        check_at_most("eval_episodes", self.eval_episodes, LARGEST_INDEX // 10)
         for name in ("total_steps", "eval_every", "log_every"):
             check_at_most(name, getattr(self, name), MAX_STEPS)
         check_at_most("num_evals", self.num_evals, MAX_POINTS)

@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+# As `sweeps.distributions` names them.
 LINEAR, LOG, ONE_MINUS_LOG = SCALES = (
     "linear",
     "log",
     "one-minus-log",
-)  # as `sweeps.distributions` names them
+)
 
 
 class Tuned(NamedTuple):

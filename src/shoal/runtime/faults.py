@@ -13,9 +13,8 @@ from shoal.streams import fold_trajectory, observations_of_agents, trajectory_of
 from shoal.types import Array, Environment, Learner, PyTree, State, TimeStep, Trajectory, transitions
 
 NOWHERE = -1  # the index of an environment where none is at fault, and the update of a run without fault
-STOPPED = (
-    -2
-)  # in the place of the update of a run that was stopped early: it makes no further one, and has no fault
+# In the place of the update of a run that was stopped early: it makes no further one, and has no fault.
+STOPPED = -2
 
 
 def find_faults(trajectory: Trajectory, learner: Learner, checks: Mapping[str, Any]) -> dict[str, Array]:

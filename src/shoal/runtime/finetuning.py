@@ -14,9 +14,8 @@ from shoal.runtime.disk.policy_files import LEARNER
 from shoal.runtime.run import Run, policy_of
 from shoal.types import Learner, PyTree, spec_of
 
-SavedLeaves = Mapping[
-    str, np.ndarray
-]  # a run's last policies as saved, by name, each with a leading seed axis
+# A run's last policies as saved, by name, each with a leading seed axis.
+SavedLeaves = Mapping[str, np.ndarray]
 
 
 def check_inherit(member: Run, leaves: SavedLeaves, algorithm: str, source: str) -> None:

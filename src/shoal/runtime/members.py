@@ -19,9 +19,8 @@ class Variant(NamedTuple):
     """A setting of a population: a label and the numbers that its members, one for each seed, share."""
 
     label: str
-    settings: Mapping[
-        str, float
-    ]  # that differ, by their flat names; `env.NAME` is a parameter of the environment
+    # What differs, by flat names; `env.NAME` is a parameter of the environment.
+    settings: Mapping[str, float]
 
     def parameters(self) -> dict[str, float]:
         """Return those of the settings that are parameters of the environment, by the environment's names."""

@@ -152,9 +152,8 @@ def test_the_pool_is_a_uniform_sample_of_the_past():
     assert len(share) == count
     expected = size / count
     np.testing.assert_allclose(share, expected, atol=5 * np.sqrt(expected * (1 - expected) / trials))
-    together = np.mean(
-        [{0, count - 1} <= set(pool) for pool in pools]
-    )  # pairs are as likely as they should be
+    # Pairs are as likely as they should be.
+    together = np.mean([{0, count - 1} <= set(pool) for pool in pools])
     assert together == pytest.approx(size * (size - 1) / (count * (count - 1)), abs=0.01)
 
 

@@ -76,9 +76,8 @@ def test_a_disk_that_hangs_holds_up_nobody(directory, monkeypatch):
         before = reporter.metrics.mark
         for updates in (4, 10):
             reporter.on_training(updates, numbers(episode_return=[30, 40]), 1.0, 2000.0)
-        assert (
-            reporter.metrics.mark.bytes > before.bytes > 0
-        )  # what a checkpoint will count once it is written
+        # What a checkpoint will count once it is written.
+        assert reporter.metrics.mark.bytes > before.bytes > 0
         assert directory.load_metrics() == []
     assert time.monotonic() - start_time < 30
     hangs.set()

@@ -44,10 +44,11 @@ RULES = {
     "not-checked": "checks that were left out because of an earlier finding",
 }
 
+# Errors that an environment may raise; `sys.exit` in it would end the check as a success.
 ERRORS = (
     Exception,
     SystemExit,
-)  # errors that an environment may raise; `sys.exit` in it would end the check as a success
+)
 MAX_PER_RULE = 3  # findings, since a state may have a hundred wrong leaves
 
 

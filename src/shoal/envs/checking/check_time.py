@@ -18,9 +18,8 @@ import jax
 from shoal.envs.checking.check_findings import Finding
 
 PATIENCE = 5.0  # seconds, after which a line reports the activity
-STACK_BYTES = (
-    64 * 2**20
-)  # bytes of the thread's stack, since deep programs need much and some systems give little
+# Bytes of the thread's stack, since deep programs need much and some systems give little.
+STACK_BYTES = 64 * 2**20
 CALLER_SETTINGS = {  # settings of JAX that a context manager may have changed for the caller's thread alone
     "jax_enable_x64": jax.enable_x64,
     "jax_default_device": jax.default_device,

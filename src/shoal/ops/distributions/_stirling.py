@@ -91,9 +91,8 @@ def _divergence_beyond_coins(x: Array, y: Array, difference: Array, shift: int) 
         """Compute r - ln(1 + r), r = (y - x) / x."""
         return deviance(x, y, -difference) / x
 
-    steps = jnp.arange(shift, dtype=x.dtype).reshape(
-        -1, *(1 for _ in x.shape)
-    )  # as an axis, since that compiles faster
+    # As an axis, since that compiles faster.
+    steps = jnp.arange(shift, dtype=x.dtype).reshape(-1, *(1 for _ in x.shape))
     total = jnp.sum(excess(x + steps, y + steps), axis=0) + 0.5 * excess(x + shift, y + shift)
     # Of x^-m the D is (y - x)² u² w (m u^(m-1) + (m - 1) u^(m-2) w + ... + w^(m-1)), u = 1 / x, w = 1 / y.
     u, w = 1.0 / (x + shift), 1.0 / (y + shift)

@@ -51,9 +51,8 @@ class RunDirectory:
     """A directory that holds one run; made by `create` or `open`, never directly."""
 
     path: Path
-    created_directories: tuple[Path, ...] = dataclasses.field(
-        default=(), compare=False
-    )  # the outermost first
+    # The outermost first.
+    created_directories: tuple[Path, ...] = dataclasses.field(default=(), compare=False)
 
     @classmethod
     def check(cls, path: Path | str | None, needed: int = 0) -> None:

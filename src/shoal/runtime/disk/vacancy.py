@@ -113,9 +113,8 @@ def _make_missing_directories(path: Path, created: list[Path]) -> None:
     missing = [parent for parent in (path, *path.parents) if not parent.is_dir()]
     try:
         for parent in reversed(missing):
-            with contextlib.suppress(
-                FileExistsError
-            ):  # another process was faster; or it is a file, which is detected below
+            # Another process was faster; or it is a file, which is detected below.
+            with contextlib.suppress(FileExistsError):
                 parent.mkdir()
                 created.append(parent)
         if not path.is_dir():

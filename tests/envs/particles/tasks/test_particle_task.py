@@ -341,9 +341,8 @@ def test_a_swarm_is_shown_free_and_held_targets_and_its_holders_are_paid():
     both = placed(env, [(3.0, 4.5), (3.0, 8.0), (6.0, 5.0)], target=target)
     for _ in range(5):
         both, ended = step(env, both, np.zeros((3, 2)))
-    np.testing.assert_allclose(
-        ended.reward, [0.5 + 7.0, reach, 7.0], atol=1e-5
-    )  # a target pays its holder alone
+    # A target pays its holder alone.
+    np.testing.assert_allclose(ended.reward, [0.5 + 7.0, reach, 7.0], atol=1e-5)
     assert (
         ended.last
         and (np.asarray(ended.discount) == 0).all()

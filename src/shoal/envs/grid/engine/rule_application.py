@@ -107,9 +107,8 @@ def _apply_in_batch(inputs: RuleInputs, cells: Array, pocket: Array) -> RuleOutp
 
     def apply_to_group(carry: tuple) -> tuple:
         pending, flat, local_cells, pocket = carry
-        group = jnp.nonzero(pending.holds, size=group_size, fill_value=count)[
-            0
-        ]  # writing at `count` is dropped
+        # Writing at `count` is dropped.
+        group = jnp.nonzero(pending.holds, size=group_size, fill_value=count)[0]
         group_inputs = jax.tree.map(lambda x: x[group], (inputs, pending.start, local_cells, pocket))
         places = group[:, None] * size + group_inputs[0].places
         group_outputs = jax.vmap(_apply_next)(*group_inputs)

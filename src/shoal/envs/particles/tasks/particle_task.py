@@ -76,9 +76,8 @@ class ParticleTask(abc.ABC):
     collision_penalty: float = parameter(default=15.0, low=0, in_reward=True)  # for the onset of a contact
     bonus: float = parameter(default=50.0, low=0, in_reward=True)  # for staying at the target for ever
     area_per_agent: float = parameter(default=40.0, above=0, static=True)  # squared radii
-    top_speed: float = parameter(
-        default=10.0, above=0, static=True
-    )  # greatest speed of an impact, for law="hertz"
+    # Greatest speed of an impact, for law="hertz".
+    top_speed: float = parameter(default=10.0, above=0, static=True)
     law: str = "linear"
     integrator: str = "verlet"
     boundary: str = "walls"
