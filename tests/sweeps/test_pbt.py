@@ -167,8 +167,11 @@ def test_a_finished_run_is_read_and_another_one_refused(trained):
 
 @pytest.mark.full
 def test_a_member_that_failed_copies_and_trains_again(tmp_path):
-    """The mean reward that is followed by a rate r overflows after some updates, as r to the power of their number."""
-    tune = {"baseline_rate": "log:0.1:1e8"}
+    """The mean reward that is followed by a rate r overflows after some updates, as r to the power of their number.
+
+    A rate below 2 never does; half of the range is below, so that there are sound members to copy to the end.
+    """
+    tune = {"baseline_rate": "log:1e-6:1e8"}
     run = pbt(tmp_path / "run", tune=tune, start={}, checkpoint_every=32)
     found = rows(run.path, "exchange")
     failed = [row for row in found if row["score"] is None]
