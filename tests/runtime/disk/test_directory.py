@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -169,7 +169,7 @@ def test_policies_round_trip(run):
     assert_same(run.load_policy("best")[0], ARRAYS)
 
 
-NAMES = st.text("ab/._0é", max_size=8)
+NAMES = st.text("ab/._0é%", max_size=8)
 VALUES = hnp.arrays(
     st.sampled_from([np.float32, np.int32, np.uint8, np.bool_, np.float16]),
     hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3),
@@ -178,6 +178,16 @@ VALUES = hnp.arrays(
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(NAMES, VALUES, max_size=4))
+@example({"": np.ones(1, np.float32), "/": np.zeros(1, np.float32), "%": np.full(1, 2), "%/%": np.full(1, 3)})
+@example(
+    {
+        "a": np.ones(1),
+        "a/": np.zeros(1),
+        "/a": np.full(1, 2.0),
+        "a//b": np.full(1, 3.0),
+        "a/b": np.full(1, 4.0),
+    }
+)
 def test_any_names_round_trip(run, arrays):
     run.save_policy("best", arrays, {})
     assert_same(run.load_policy("best")[0], arrays)

@@ -142,7 +142,7 @@ def write_arrays(path: Path, leaves: Mapping[str, np.ndarray]) -> None:
     """
 
     # Orbax refuses empty trees and arrays of size zero: `read_arrays` makes those from their expected shapes.
-    stored = {name: array for name, array in leaves.items() if array.size}
+    stored = {_stored_name(name): array for name, array in leaves.items() if array.size}
 
     def write() -> None:
         from orbax.checkpoint import v1 as orbax  # noqa: PLC0415 (takes a third of a second)
@@ -169,12 +169,18 @@ def read_arrays(path: Path, expected: Mapping[str, Mapping[str, Any]]) -> dict[s
         from orbax.checkpoint import v1 as orbax  # noqa: PLC0415
 
         leaves = {name: np.zeros(leaf["shape"], np.dtype(leaf["dtype"])) for name, leaf in expected.items()}
-        stored = {name: array for name, array in leaves.items() if array.size}
+        stored = {_stored_name(name): array for name, array in leaves.items() if array.size}
         if stored:  # the expected names and dtypes leave Orbax no choice
-            leaves |= orbax.load(path.absolute(), stored)
+            stored = orbax.load(path.absolute(), stored)
+            leaves |= {name: stored[_stored_name(name)] for name, array in leaves.items() if array.size}
         return {name: np.asarray(leaves[name]) for name in sorted(leaves)}
 
     return _run_quietly(read)
+
+
+def _stored_name(name: str) -> str:
+    """Return the name under which Orbax stores an array, without empty parts: it takes "" and "/" for the same."""
+    return "/".join(part if part.strip("%") else f"{part}%" for part in name.split("/"))
 
 
 def _run_quietly(action: Callable[[], Any]) -> Any:
