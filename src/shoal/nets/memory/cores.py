@@ -135,7 +135,7 @@ def unroll_cell(
 ) -> State:
     """Run a cell over T steps of N sequences, all feature-major.
 
-        unroll_cell_plain(...): a scan of `step` over time, whose values are bit-equal
+        unroll_cell_plain(...): a scan of `step` over time, of bit-equal values (beside a gradient within rounding)
 
     Its gradient is that of the scan within float32's rounding, but the recurrent weights' is one product outside, over
     all steps at once: inside, each step would add a matrix of their size to a sum. There is no forward-mode derivative.
