@@ -161,3 +161,14 @@ def test_what_belongs_to_the_process_is_as_before_once_two_threads_have_written(
     assert warnings.filters is filters
     assert absl.disabled == disabled and absl.filters == []
     assert absl.filter(logging.makeLogRecord({}))
+
+
+def test_a_policy_that_is_one_array_has_no_name_on_disk_either(tmp_path):
+    """Runs that were saved before names of several parts were changed are read."""
+    from orbax.checkpoint import v1 as orbax
+
+    orbax.save(tmp_path / "arrays", {"": np.arange(3.0), "layers/0/w": np.ones(2)})
+    expected = {"": {"dtype": "float64", "shape": [3]}, "layers/0/w": {"dtype": "float64", "shape": [2]}}
+    loaded = arrays.read_arrays(tmp_path / "arrays", expected)
+    np.testing.assert_array_equal(loaded[""], np.arange(3.0))
+    np.testing.assert_array_equal(loaded["layers/0/w"], np.ones(2))

@@ -169,17 +169,22 @@ def read_arrays(path: Path, expected: Mapping[str, Mapping[str, Any]]) -> dict[s
         from orbax.checkpoint import v1 as orbax  # noqa: PLC0415
 
         leaves = {name: np.zeros(leaf["shape"], np.dtype(leaf["dtype"])) for name, leaf in expected.items()}
-        stored = {_stored_name(name): array for name, array in leaves.items() if array.size}
+        stored = {_stored_name(name): (name, array) for name, array in leaves.items() if array.size}
         if stored:  # the expected names and dtypes leave Orbax no choice
-            stored = orbax.load(path.absolute(), stored)
-            leaves |= {name: stored[_stored_name(name)] for name, array in leaves.items() if array.size}
+            loaded = orbax.load(path.absolute(), {key: array for key, (_, array) in stored.items()})
+            leaves |= {name: loaded[key] for key, (name, _) in stored.items()}
         return {name: np.asarray(leaves[name]) for name in sorted(leaves)}
 
     return _run_quietly(read)
 
 
 def _stored_name(name: str) -> str:
-    """Return the name under which Orbax stores an array, without empty parts: it takes "" and "/" for the same."""
+    """Return the name under which Orbax stores an array: of several parts none is empty, since "/" would be "" to it.
+
+    A name of one part stays, also "", which is that of a policy that is one array.
+    """
+    if "/" not in name:
+        return name
     return "/".join(part if part.strip("%") else f"{part}%" for part in name.split("/"))
 
 
