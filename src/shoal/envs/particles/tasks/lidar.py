@@ -129,18 +129,13 @@ def centre_bins(offset: Array, is_seen: Array, num_rays: int, reach: Array | flo
     instead.
     """
     squared = jnp.where(is_seen, dot(offset, offset), jnp.inf)
-    edges = [x * offset[1] - y * offset[0] for x, y in _edges(num_rays)]  # positive to the left of the edge
+    ends = directions(2 * num_rays)[:, 1::2].T  # of the angles; each is halfway between two rays
+    left_of = [float(x) * offset[1] - float(y) * offset[0] for x, y in ends]  # positive to the left of an end
     found = []
     for k in range(num_rays):
-        is_within = (edges[k] >= 0) & (edges[(k + 1) % num_rays] <= 0) | (num_rays == 1)
+        is_within = (left_of[k - 1] >= 0) & (left_of[k] <= 0) | (num_rays == 1)
         found.append(_least(jnp.where(is_within, squared, jnp.inf)))
     return jnp.minimum(square_root(jnp.stack(found, axis=1)), reach)
-
-
-def _edges(num_rays: int) -> list[tuple[float, float]]:
-    """Return the unit vectors at which the angles of K rays begin."""
-    angle = 2 * np.pi * (np.arange(num_rays) - 0.5) / num_rays
-    return [(float(np.cos(x)), float(np.sin(x))) for x in angle]
 
 
 def scan_bins(
