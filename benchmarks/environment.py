@@ -11,11 +11,7 @@ import sys
 from harness import Side, compare_all, options, peer_python, report, with_shoal_settings
 
 # Environments, steps; long enough that calling costs nothing.
-WORKLOADS = (
-    (4, 4096),
-    (64, 1024),
-    (1024, 128),
-)
+WORKLOADS = ((4, 4096), (64, 1024), (1024, 128))
 
 
 def main() -> None:

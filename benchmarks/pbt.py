@@ -72,7 +72,9 @@ TASKS = {
     "CartPole-v1": Task("CartPole-v1", 1e-3, 50_000),
     "Pendulum-v1": Task("Pendulum-v1", 3e-4, 500_000),
     "MiniGrid-DoorKey-5x5": Task(
-        "MiniGrid-DoorKey-5x5", 1e-3, 500_000, 40, {"eval_mode": "sampled", "eval_episodes": 128}
+        *("MiniGrid-DoorKey-5x5", 1e-3, 500_000),
+        exchanges=40,
+        others={"eval_mode": "sampled", "eval_episodes": 128},
     ),
 }
 

@@ -24,10 +24,7 @@ from shoal.types import Array
 
 FILMED_EPISODES = 4
 # Units of time that agents look ahead; these and the next are the best that were tried.
-ARRIVING, CHASING = (
-    0.16,
-    0.4,
-)
+ARRIVING, CHASING = 0.16, 0.4
 AVOIDANCE, COMFORT = 2.0, 1.2  # weight of keeping apart, and the distance that is kept, in sums of two radii
 MOST_PERMUTED = 5  # agents; with more the assignment is greedy
 

@@ -318,12 +318,7 @@ class GradientState(NamedTuple):
 
 
 # Metrics of steps that the actor took.
-ACTOR_METRICS = (
-    "policy_loss",
-    "entropy",
-    "approx_kl",
-    "clip_fraction",
-)
+ACTOR_METRICS = ("policy_loss", "entropy", "approx_kl", "clip_fraction")
 
 # What is known of each gradient step; the first five are means over its rows.
 METRICS = (

@@ -16,11 +16,7 @@ from shoal.types import EPISODE_ENDED, Array, PyTree, State
 from shoal.xla import sparse_updates
 
 # Entries of `info` for the episode of this step.
-EPISODE_INDEX, EPISODE_RETURN, EPISODE_LENGTH = (
-    "episode_index",
-    "episode_return",
-    "episode_length",
-)
+EPISODE_INDEX, EPISODE_RETURN, EPISODE_LENGTH = "episode_index", "episode_return", "episode_length"
 OF_EPISODE_SUFFIX = "_of_episode"  # suffix of the entries of `info` for each episode of the trial
 
 

@@ -10,6 +10,7 @@ from shoal.errors import ShoalError
 from shoal.needs import Needs, Table
 
 # Fixed limits of sizes that cost time on the host or do not fit their dtype; `limits` has those of memory.
+
 # Environment steps are written into metrics and summaries as floats, which are exact up to here.
 MAX_STEPS = 2**53
 MAX_POINTS = 100_000  # evaluations or log points: the host lists them, and the compiled loop stops at each

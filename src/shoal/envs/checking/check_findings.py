@@ -45,10 +45,7 @@ RULES = {
 }
 
 # Errors that an environment may raise; `sys.exit` in it would end the check as a success.
-ERRORS = (
-    Exception,
-    SystemExit,
-)
+ERRORS = (Exception, SystemExit)
 MAX_PER_RULE = 3  # findings, since a state may have a hundred wrong leaves
 
 

@@ -8,11 +8,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 Sources = frozenset[int]  # indices of inputs; ~i stands for random numbers drawn from a key made of input i
 NO_SOURCES: Sources = frozenset()
 # Primitives that turn keys into random numbers.
-RANDOM_PRIMITIVES = (
-    "random_bits",
-    "threefry2x32",
-    "rng_bit_generator",
-)
+RANDOM_PRIMITIVES = ("random_bits", "threefry2x32", "rng_bit_generator")
 
 
 class Origin(NamedTuple):

@@ -47,10 +47,7 @@ GOAL_NAMES = {
 GOAL_KINDS = np.asarray(list(GOAL_NAMES.values()), int)
 PAIR_GOALS = tuple(kind for kind in GoalKind if kind.name.startswith("TILE_NEAR"))
 # An object of such a rule cannot be carried.
-ON_CONTACT_KINDS = (
-    RuleKind.AGENT_HOLD,
-    RuleKind.AGENT_NEAR,
-)
+ON_CONTACT_KINDS = (RuleKind.AGENT_HOLD, RuleKind.AGENT_NEAR)
 
 BLOCK_SIZE = 8192  # rulesets per block
 MAX_EMPTY_BLOCKS = 64  # blocks in a row without a new ruleset, after which generation stops
