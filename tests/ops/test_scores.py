@@ -1,4 +1,6 @@
-"""The interquartile mean against SciPy's trimmed mean; the interval by how often it covers the truth."""
+"""The interquartile mean against SciPy's trimmed mean; the interval by how often it covers the truth; the ranking."""
+
+import math
 
 import numpy as np
 import pytest
@@ -89,3 +91,34 @@ def test_rows_and_columns_are_both_drawn():
     assert scores.crossed_bootstrap_interval([[3.0]]) == (3.0, 3.0)
     with pytest.raises(ValueError, match=r"must be \[rows, columns\]"):
         scores.crossed_bootstrap_interval(x[:, 0])
+
+
+def test_settings_are_in_the_order_of_their_interquartile_means():
+    by_label = {str(k): np.random.default_rng(k).normal(size=9) for k in range(20)}
+    ranked = scores.rank_settings(by_label)
+    means = {label: scipy.stats.trim_mean(x, 0.25) for label, x in by_label.items()}
+    assert list(ranked) == sorted(means, key=means.get, reverse=True)
+    np.testing.assert_allclose([x.iqm for x in ranked.values()], sorted(means.values(), reverse=True))
+    assert all(x.scores == tuple(by_label[label]) and x.failures == 0 for label, x in ranked.items())
+
+
+def test_a_failed_seed_has_the_worst_score_of_the_search():
+    by_label = {"a": [9.0, math.nan], "b": [2.0, math.inf], "c": [math.nan, math.nan], "d": [3.0, 4.0]}
+    ranked = scores.rank_settings(by_label)
+    assert list(ranked) == ["a", "d", "b", "c"]
+    assert (ranked["a"].scores, ranked["b"].scores) == ((9.0, 2.0), (2.0, 2.0))
+    assert np.isnan(ranked["c"].scores).all() and math.isnan(ranked["c"].iqm)
+    assert [x.failures for x in ranked.values()] == [1, 0, 1, 2]
+    assert scores.rank_settings(by_label, others=[-50.0, math.nan])["a"].scores == (9.0, -50.0)
+
+
+def test_of_equal_scores_what_did_not_fail_comes_first():
+    by_label = {
+        "two failed": [1.0, math.nan, math.nan],
+        "one failed": [1.0, 1.0, math.nan],
+        "b": [1.0] * 3,
+        "a": [1.0] * 3,
+    }
+    assert list(scores.rank_settings(by_label)) == ["b", "a", "one failed", "two failed"]
+    assert list(scores.rank_settings({"failed": [math.nan], "lowest": [-1e30]})) == ["lowest", "failed"]
+    assert list(scores.rank_settings({"b": [math.nan], "a": [math.nan]})) == ["b", "a"]

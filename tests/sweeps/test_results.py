@@ -1,6 +1,7 @@
 """The table of members, the ranking of settings and the importance of each, against SciPy and by hand."""
 
 import csv
+import dataclasses
 import math
 
 import numpy as np
@@ -55,19 +56,49 @@ def test_one_seed_has_no_interval():
     assert summarise([ranked])[0]["absolute"] == {"returns": [3.0], "iqm": 3.0, "interval": None}
 
 
-def test_a_failed_seed_counts_as_the_worst_of_the_sweep():
+def test_a_failed_seed_counts_as_the_worst_of_the_search():
     members = [
         member("a", 9.0, 0),
-        member("a", None, 1, failure="not finite"),
+        member("a", 9.5, 1, failure="not finite"),  # its best policy from before is no score
         member("b", 6.0),
         member("c", 1.0),
     ]
-    by_label = {x.label: x for x in rank(members)}
-    assert by_label["a"].scores == (9.0, 1.0)
-    assert (by_label["a"].failed, by_label["b"].failed) == (1, 0)
-    assert [x.label for x in rank(members)] == ["b", "a", "c"]
-    everything_failed = rank([member("a", math.nan), member("b", None, failure="not finite")])
-    assert all(math.isnan(x.score) and x.interval is None for x in everything_failed)
+    ranked = rank(members)
+    assert [x.label for x in ranked] == ["b", "a", "c"]
+    assert ranked[1].scores == (9.0, 1.0)
+    assert [x.failed for x in ranked] == [(), (1,), ()]
+    (alone,) = rank(members[:2], others=members[2:])
+    assert alone.scores == (9.0, 1.0)
+    assert summarise(ranked)[1]["failed"] == [1]
+
+
+def test_a_setting_without_a_surviving_seed_has_no_score_and_is_last():
+    members = [
+        member("all failed", 500.0, failure="not finite"),  # its best policy from before the fault
+        member("not finite", math.nan),
+        member("good", 500.0),
+        member("bad", 9.0),
+        member("stopped", None, scores={AT_RUNG: 8.0}, rung=0),
+    ]
+    ranked = rank(members)
+    assert [x.label for x in ranked] == ["good", "bad", "stopped", "all failed", "not finite"]
+    assert [x.has_score for x in ranked] == [True, True, True, False, False]
+    assert all(math.isnan(x.score) and np.isnan(x.scores).all() and x.interval is None for x in ranked[3:])
+    assert not any(x.has_score for x in rank(members[:2]))
+
+
+def test_equal_scores_are_in_the_order_of_failures_then_of_the_members():
+    members = [
+        member("one of two failed", 3.0, 0),
+        member("one of two failed", None, 1, failure="not finite"),
+        *(member(label, 3.0, seed) for label in ("second", "first") for seed in (0, 1)),
+    ]
+    ranked = rank(members)
+    assert [(x.label, x.score) for x in ranked] == [
+        ("second", 3.0),
+        ("first", 3.0),
+        ("one of two failed", 3.0),
+    ]
 
 
 def test_settings_that_went_further_come_first():
@@ -75,14 +106,19 @@ def test_settings_that_went_further_come_first():
         member("stopped at 0", None, scores={AT_RUNG: 90.0}, rung=0),
         member("stopped at 1", None, scores={AT_RUNG: 50.0}, rung=1),
         member("also at 1", None, scores={AT_RUNG: 60.0}, rung=1),
-        member("to the end", 40.0, scores={AT_RUNG: 40.0}, rung=2),
         member("failed at the end", None, failure="not finite", rung=2),
+        member("one seed failed", 45.0, 0, rung=2),
+        member("one seed failed", None, 1, failure="not finite", rung=2),
+        member("to the end", 46.0, scores={AT_RUNG: 40.0}, rung=2),
+        member("without rungs", 50.0),
     ]
     ranked = rank(members)
     assert [x.label for x in ranked] == [
-        *("to the end", "failed at the end", "also at 1", "stopped at 1", "stopped at 0"),
+        *("without rungs", "to the end", "one seed failed", "also at 1", "stopped at 1", "stopped at 0"),
+        "failed at the end",
     ]
-    assert [x.stopped for x in ranked] == [False, False, True, True, True]
+    assert ranked[2].scores == (45.0, 45.0)  # the worst of all scores, of rungs and of the end
+    assert [x.stopped for x in ranked] == [False] * 3 + [True] * 3 + [False]
     entries = {x["label"]: x for x in summarise(ranked)}
     assert "absolute" not in entries["stopped at 0"] and entries["stopped at 0"][AT_RUNG]["iqm"] == 90.0
 
@@ -146,6 +182,27 @@ def test_a_setting_with_conditions_is_measured_where_it_is_active():
     found = {x.name: x for x in importances(rank(members), SPACE)}
     assert found["kl_coef"].share > 0.9  # of the penalty's points alone; those of clip are all better
     assert found["surrogate"].share > 0.5
+
+
+def test_importance_counts_no_setting_without_a_score_and_ties_none_that_failed():
+    space = from_tables({"grid": {"a": [1, 2, 3]}, "random": {"b": "uniform:0:1"}})
+    members = members_of(space, lambda point: float(point["a"] > 1), samples=4, seeds=2)
+    failed = [
+        dataclasses.replace(x, failure="not finite")
+        for x in members
+        if x.settings["a"] == 3 or (x.settings["a"] == 1 and x.seed == 1)
+    ]
+    others = [x for x in members if not any((x.label, x.seed) == (y.label, y.seed) for y in failed)]
+    found = {x.name: x for x in importances(rank([*others, *failed]), space)}
+    survivors = {x.name: x for x in importances(rank(others), space)}
+    assert found == survivors
+    assert found["a"].share == pytest.approx(1.0)  # a=1 against a=2 alone
+    level = [member(str(k), 1.0, seed) for k in range(4) for seed in range(2)]
+    level = [dataclasses.replace(x, settings={"a": int(x.label) % 2}) for x in level]
+    space = from_tables({"grid": {"a": [0, 1]}})
+    assert importances(rank(level), space)[0].share == 0
+    level = [dataclasses.replace(x, failure="not finite") if x.settings["a"] and x.seed else x for x in level]
+    assert importances(rank(level), space)[0].share > 0.5  # equal scores, but those of a=1 have failures
 
 
 def test_nothing_to_compare_has_no_importance():

@@ -1,6 +1,8 @@
-"""Scores of several runs: interquartile mean and its bootstrap interval, on the host in NumPy float64."""
+"""Scores of several runs: interquartile mean, its bootstrap interval, and ranking, on the host in NumPy float64."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,6 +38,50 @@ def iqm(scores: np.ndarray, axis: int | tuple[int, ...] | None = None) -> np.nda
     # Scores with a NaN among them have no middle half; say so and do not guess.
     result = np.where(np.isnan(flat).any(axis=-1), np.nan, middle.mean(axis=-1))
     return float(result) if result.ndim == 0 else result
+
+
+class SettingScore(NamedTuple):
+    """The score of one setting.
+
+    Attributes:
+      scores: of each seed; one that failed has the worst score of the search. All are NaN if all seeds failed.
+      iqm: the interquartile mean of `scores`.
+      failures: the number of seeds that failed.
+    """
+
+    scores: tuple[float, ...]
+    iqm: float
+    failures: int
+
+
+def rank_settings(
+    scores: Mapping[str, Sequence[float]], others: Iterable[float] = ()
+) -> dict[str, SettingScore]:
+    """Aggregate the scores of each setting's seeds, and sort the settings, best first.
+
+    A seed that failed counts with the worst score of the search, so that a setting does not win by the seeds that
+    survived it. A setting of which all seeds failed has no score and is last. Of equal scores that of fewer failures
+    comes first, then the order of the arguments decides.
+
+    Args:
+      scores: of the seeds of each setting, by label; those that are not finite are of seeds that failed.
+      others: further scores of the same search, which count for its worst.
+    """
+    every = [float(x) for x in (*(x for seeds in scores.values() for x in seeds), *others)]
+    worst = min((x for x in every if math.isfinite(x)), default=math.nan)
+    found = {label: _aggregate(np.asarray(seeds, np.float64), worst) for label, seeds in scores.items()}
+
+    def order(item: tuple[str, SettingScore]) -> tuple[bool, float, int]:
+        score = item[1]
+        return math.isnan(score.iqm), -np.nan_to_num(score.iqm), score.failures
+
+    return dict(sorted(found.items(), key=order))
+
+
+def _aggregate(scores: np.ndarray, worst: float) -> SettingScore:
+    has_failed = ~np.isfinite(scores)
+    filled = np.where(has_failed, math.nan if has_failed.all() else worst, scores)
+    return SettingScore(tuple(filled.tolist()), float(iqm(filled)), int(has_failed.sum()))
 
 
 def stratified_bootstrap_interval(

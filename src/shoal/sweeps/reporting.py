@@ -20,7 +20,7 @@ from shoal.sweeps.results import MemberResult, Ranked, rank
 from shoal.sweeps.space import Space
 from shoal.sweeps.sweep_directory import SweepDirectory
 
-SCHEMA = 1
+SCHEMA = 2  # in 1, `failed` was a number of seeds
 SHOWN = 3  # settings with curves, of the best and of the worst
 
 
@@ -191,7 +191,7 @@ def result_text(summary: Mapping[str, Any], path: Path, shown: int = 5) -> str:
     for entry in summary["members"][:shown]:
         score = entry.get("absolute") or entry["at_rung"]
         stopped = "" if "absolute" in entry else f"   stopped after {entry['steps_per_seed']:,} steps"
-        failed = f"   {entry['failed']} of {len(entry['seeds'])} seeds failed" if entry["failed"] else ""
+        failed = f"   {_failed_seeds(entry)}" if entry["failed"] else ""
         lines.append(f"  {_shown(score):<28}{entry['label']}{stopped}{failed}")
     if count > shown:
         lines.append(f"  and {count - shown} more, in {path / MEMBERS}")
@@ -204,6 +204,12 @@ def result_text(summary: Mapping[str, Any], path: Path, shown: int = 5) -> str:
         lines.append(f"best: {best['label']}; alone it is trained by")
         lines.append(f"  {summary['command']}")
     return "\n".join([*lines, f"  {path}"])
+
+
+def _failed_seeds(entry: Mapping[str, Any]) -> str:
+    """Name the seeds of a setting that failed."""
+    seeds = entry["failed"]
+    return f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))} failed"
 
 
 def _shown(score: Mapping[str, Any]) -> str:

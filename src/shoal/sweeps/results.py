@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from shoal.files import write_whole_file
-from shoal.ops.scores import iqm, stratified_bootstrap_interval
+from shoal.ops.scores import SettingScore, rank_settings, stratified_bootstrap_interval
 from shoal.sweeps.distributions import Choice, is_same
 from shoal.sweeps.space import Space, format_value
 
@@ -56,13 +56,13 @@ class Ranked:
       label: of the setting.
       settings: the values that vary in the sweep.
       seeds: that it was trained with.
-      scores: of each seed; a seed that failed has the worst score of the sweep.
-      score: the interquartile mean of `scores`; NaN if there are none.
+      scores: of each seed; a seed that failed has the worst score of the search. All are NaN if all seeds failed.
+      score: the interquartile mean of `scores`; NaN if all seeds failed.
       interval: the 95% bootstrap interval of the score; None with one seed.
       steps: environment steps of each seed.
       rung: see `MemberResult`.
       stopped: whether it was stopped early; then its scores are those at its rung.
-      failed: the number of seeds that failed.
+      failed: the seeds that failed.
     """
 
     label: str
@@ -74,7 +74,12 @@ class Ranked:
     steps: int
     rung: int
     stopped: bool
-    failed: int
+    failed: tuple[int, ...]
+
+    @property
+    def has_score(self) -> bool:
+        """Whether a seed survived; a setting without a score is never the best, and is not counted."""
+        return not math.isnan(self.score)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,28 +97,33 @@ class Importance:
     p_value: float
 
 
-def rank(members: Sequence[MemberResult], objective: str = "absolute") -> list[Ranked]:
+def rank(
+    members: Sequence[MemberResult], objective: str = "absolute", others: Sequence[MemberResult] = ()
+) -> list[Ranked]:
     """Aggregate members by their settings, best first.
 
-    A seed that failed counts with the worst score that a member of the sweep reached, so that a setting does not win by
-    the seeds that survived it. Settings that early stopping let go further come first; ties are in the order of the
-    members.
+    A seed that failed counts with the worst score that a member of the search reached, so that a setting does not win
+    by the seeds that survived it; a setting of which all seeds failed has no score and is last. Settings that were
+    trained to the end come first, then those that early stopping let go furthest. Of equal scores that of fewer
+    failures comes first, then the order of the members decides.
 
     Args:
-      members: of the sweep, in the order of its points.
+      members: in the order of the search's points.
       objective: the name of the score; a larger one is better.
+      others: further members of the same search, which are not ranked, and count for the worst score.
     """
-    worst = _worst_by_rung(members, objective)
     groups: dict[str, list[MemberResult]] = {}
     for member in members:
         groups.setdefault(member.label, []).append(member)
-    ranked = [_aggregate(group, objective, worst) for group in groups.values()]
+    scores = {label: [_score(x, objective) for x in group] for label, group in groups.items()}
+    ordered = rank_settings(scores, [_score(x, objective) for x in others])
+    ranked = [_aggregate(groups[label], objective, scores[label], x) for label, x in ordered.items()]
+    return sorted(ranked, key=lambda x: (not x.has_score, _distance(x)))
 
-    def order(x: Ranked) -> tuple[int, bool, bool, float]:
-        is_missing = math.isnan(x.score)
-        return -x.rung, x.stopped, is_missing, 0.0 if is_missing else -x.score
 
-    return sorted(ranked, key=order)
+def _distance(ranked: Ranked) -> tuple[bool, int]:
+    """Return a number that is smaller for a setting that went further; those trained to the end have the smallest."""
+    return ranked.stopped, -ranked.rung if ranked.stopped else 0
 
 
 def _is_stopped(member: MemberResult, objective: str) -> bool:
@@ -123,38 +133,25 @@ def _is_stopped(member: MemberResult, objective: str) -> bool:
 def _score(member: MemberResult, objective: str) -> float:
     """Return the score by which a member is compared; NaN if it failed."""
     name = AT_RUNG if _is_stopped(member, objective) else objective
-    score = member.scores.get(name, math.nan)
-    return math.nan if member.failure or not math.isfinite(score) else float(score)
-
-
-def _worst_by_rung(members: Sequence[MemberResult], objective: str) -> dict[tuple[int, bool], float]:
-    """Return the worst score of the members that are compared with each other; NaN where all of them failed."""
-    found: dict[tuple[int, bool], list[float]] = {}
-    for member in members:
-        key = member.rung, _is_stopped(member, objective)
-        found.setdefault(key, []).append(_score(member, objective))
-    return {key: float(np.nanmin(x)) if np.isfinite(x).any() else math.nan for key, x in found.items()}
+    return math.nan if member.failure else float(member.scores.get(name, math.nan))
 
 
 def _aggregate(
-    members: Sequence[MemberResult], objective: str, worst: Mapping[tuple[int, bool], float]
+    members: Sequence[MemberResult], objective: str, reached: Sequence[float], score: SettingScore
 ) -> Ranked:
-    rung = max(member.rung for member in members)
-    stopped = any(_is_stopped(member, objective) for member in members)
-    reached = [_score(member, objective) for member in members]
-    scores = tuple(worst.get((rung, stopped), math.nan) if math.isnan(x) else x for x in reached)
-    has_interval = len(scores) > 1 and np.isfinite(scores).all()
+    has_interval = len(score.scores) > 1 and math.isfinite(score.iqm)
+    seeds = tuple(member.seed for member in members)
     return Ranked(
         label=members[0].label,
         settings=dict(members[0].settings),
-        seeds=tuple(member.seed for member in members),
-        scores=scores,
-        score=float(iqm(np.array(scores))),
-        interval=stratified_bootstrap_interval(np.array(scores)) if has_interval else None,
+        seeds=seeds,
+        scores=score.scores,
+        score=score.iqm,
+        interval=stratified_bootstrap_interval(np.array(score.scores)) if has_interval else None,
         steps=max(member.steps for member in members),
-        rung=rung,
-        stopped=stopped,
-        failed=sum(math.isnan(score) for score in reached),
+        rung=max(member.rung for member in members),
+        stopped=any(_is_stopped(member, objective) for member in members),
+        failed=tuple(seed for seed, x in zip(seeds, reached, strict=True) if not math.isfinite(x)),
     )
 
 
@@ -175,7 +172,7 @@ def summarise(ranked: Sequence[Ranked]) -> list[dict[str, Any]]:
             },
             "steps_per_seed": x.steps,
             "rung": x.rung,
-            "failed": x.failed,
+            "failed": list(x.failed),
         }
         for x in ranked
     ]
@@ -228,22 +225,24 @@ def importances(ranked: Sequence[Ranked], space: Space) -> list[Importance]:
     number of settings.
 
     Args:
-      ranked: from `rank`; a setting that was stopped earlier counts as worse than any that went further.
+      ranked: from `rank`; a setting that was stopped earlier counts as worse than any that went further, and one
+        without a score does not count.
       space: that they are points of.
     Source: Kruskal and Wallis 1952, "Use of ranks in one-criterion variance analysis"; for the effect size (eta squared
     of H) Tomczak and Tomczak 2014, "The need to report effect size estimates revisited".
     """
+    ranked = [x for x in ranked if x.has_score]
     places = _places(ranked)
     found = [_importance(name, ranked, places, space) for name in space.names]
     return sorted(found, key=lambda importance: -importance.share)
 
 
 def _places(ranked: Sequence[Ranked]) -> dict[str, int]:
-    """Return the place of each setting by its label; settings of equal scores share one."""
+    """Return the place of each setting by its label; settings of equal scores and equally many failures share one."""
     places: dict[str, int] = {}
     before, place = None, -1
     for x in ranked:
-        key = (x.rung, x.stopped, repr(x.score))
+        key = (_distance(x), x.score, len(x.failed))
         place += key != before
         places[x.label], before = place, key
     return places

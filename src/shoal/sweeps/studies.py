@@ -138,7 +138,7 @@ class Study:
     def _tell(self, number: int, result: Ranked | None) -> None:
         states = importlib.import_module("optuna").trial.TrialState
         with _quiet():
-            if result is None or result.failed == len(result.seeds):
+            if result is None or not result.has_score:
                 self.study.tell(number, state=states.FAIL)
             elif result.stopped:
                 self.storage.set_trial_intermediate_value(self._id(number), result.steps, result.score)
