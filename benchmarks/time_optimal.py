@@ -89,13 +89,12 @@ def play(env, policy, state, timestep):
     step = jax.jit(jax.vmap(env.step))
     count = len(timestep.reward)
     keys = jax.random.split(jax.random.key(0), count)  # not used: the world is deterministic
-    memory, first = policy.initial_memory((count,)), np.ones(count, bool)
+    memory = policy.initial_memory((count,))
     length, has_ended, goes_on = np.zeros(count), np.zeros(count, bool), np.ones(count, bool)
     while goes_on.any():
         observation, reward = np.asarray(timestep.observation), np.asarray(timestep.reward)
-        memory, action = policy(memory, observation, reward=reward, first=first)
+        memory, action = policy(memory, observation, reward=reward)
         state, timestep = step(state, action, keys)
-        first = np.zeros(count, bool)
         length += goes_on
         has_ended |= goes_on & np.asarray(timestep.last & (timestep.discount == 0))
         goes_on &= ~np.asarray(timestep.last)

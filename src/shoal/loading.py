@@ -120,7 +120,7 @@ def load_policy(
 ) -> TrainedPolicy:
     """Load the policy of the member at a place, where the run's settings are known; see `load`."""
     own = experiment.solo[member // experiment.run.seeds if experiment.variants else 0]
-    spec, config = spec_of(experiment.environment), trees.as_arrays(experiments.resolve(own.config))
+    spec, config = spec_of(own.environment), trees.as_arrays(experiments.resolve(own.config))
 
     def init(config: Any) -> Learner:
         return config.algorithm(spec).init(jax.random.key(0), experiment.run.num_envs)
@@ -138,7 +138,7 @@ def load_policy(
     if parts:
         new = jax.jit(lambda config: policy(config, init(config)))(config)
         parameters = _take_parts(parameters, new, parts)
-    return TrainedPolicy(config, parameters, experiment.environment)
+    return TrainedPolicy(config, parameters, own.environment)
 
 
 def _take_parts(saved: Any, new: Any, parts: Sequence[str]) -> Any:

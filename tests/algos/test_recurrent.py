@@ -494,7 +494,7 @@ def test_a_trained_policy_remembers():
     carry = memories.unpack(algorithm.memory((3,))).carry
     after, distribution = policy.parameters.actor.apply(carry, inputs, inputs.first)
     np.testing.assert_array_equal(taken, distribution.mode())
-    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), memory.carry, after)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), memory.state.carry, after)
     memory, alone = policy.initial_memory(), []
     for t in range(8):
         memory, action = policy(memory, observations[t, 1], rewards[t, 1], first[t, 1])

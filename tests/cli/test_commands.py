@@ -338,7 +338,7 @@ def test_the_names_that_python_offers(trained):
 
     policy = shoal.load(path)
     memory = policy.initial_memory()
-    memory, action = policy(memory, np.zeros(4), reward=0.0, first=True)
+    memory, action = policy(memory, np.zeros(4))
     assert action in (0, 1)
     assert shoal.evaluate(policy, "CartPole-v1", episodes=4)["length_max"] <= 500
     # The seed of the best evaluation is taken unless one is named.

@@ -292,8 +292,7 @@ def test_masks_of_other_spaces():
 def test_memory_carries_the_noise_from_step_to_step(pendulum):
     """Neighbouring samples differ little while an episode goes on, and start anew where `first` says so."""
     observation, keys = np.zeros(3, np.float32), jax.random.split(jax.random.key(0), 20)
-    memory = pendulum.initial_memory()
-    assert memory.shape == (1, 1)
+    assert pendulum.initial_memory().state.shape == (1, 1)
 
     def walk(first):
         memory, actions = pendulum.initial_memory(), []
@@ -306,7 +305,7 @@ def test_memory_carries_the_noise_from_step_to_step(pendulum):
     assert walk(first=False) < walk(first=True) / 3
     batch = pendulum.initial_memory((4,))
     memory, actions = pendulum(batch, np.zeros((4, 3)), key=keys[0])
-    assert memory.shape == (4, 1)
+    assert memory.state.shape == (4, 1)
     assert actions.shape == (4, 1)
     assert len(np.unique(actions)) == 4
     assert np.all(np.abs(actions) <= 2)  # the torque's own bounds
@@ -320,17 +319,23 @@ def test_memory_of_another_batch_is_one_sentence(pendulum):
     )
 
 
-def test_memory_of_a_users_algorithm():
+def test_a_memory_is_cleared_where_it_is_new_and_where_first_says_so():
     policy = policy_of(Halves(), BanditConfig())
     memory = policy.initial_memory()
     counts = []
-    for first in (True, False, False, True, False):
-        memory, action = policy(memory, np.zeros(1), first=first)
-        counts.append(int(memory[0]))
+    for arguments in ({}, {}, {}, {"first": True}, {}, {"first": False}):
+        memory, action = policy(memory, np.zeros(1), **arguments)
+        counts.append(int(memory.state[0]))
         assert action.shape == ()
-    assert counts == [0, 1, 2, 0, 1]
-    memory, actions = policy(policy.initial_memory((3,)), np.zeros((3, 1)), first=[True, False, False])
-    assert memory.tolist() == [0, 1, 1]
+    assert counts == [0, 1, 2, 0, 1, 2]
+    memory, _ = policy(policy.initial_memory((3,)), np.zeros((3, 1)), first=[True, False, False])
+    assert memory.state.tolist() == [0, 0, 0]  # all are new
+    memory, _ = policy(memory, np.zeros((3, 1)), first=[True, False, False])
+    assert memory.state.tolist() == [0, 1, 1]
+    one = policy.initial_memory()
+    memory = jax.tree.map(lambda x, y: x.at[2].set(y[0]), memory, one)  # begins the third row again
+    memory, actions = policy(memory, np.zeros((3, 1)))
+    assert memory.state.tolist() == [1, 2, 0]
     assert actions.shape == (3,)
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,13 @@ from shoal.errors import ShoalError
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 from shoal.types import Array, Environment, EnvSpec, Memory, PyTree, TimeStep, spec_of, without_entries
 from shoal.user_code import reports_user_code
+
+
+class PolicyMemory(NamedTuple):
+    """The memory of a policy that is called step by step, with one row for each environment of the batch."""
+
+    state: Memory  # of the algorithm, [N, ...]
+    is_new: Array  # [N], whether it is from `initial_memory`; the next call clears it there
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,8 +77,10 @@ class TrainedPolicy:
         return dataclasses.replace(self, config=dataclasses.replace(self.config, memory_lasts=memory_lasts))
 
     @reports_user_code
-    def initial_memory(self, batch_shape: tuple[int, ...] = (1,)) -> Memory:
+    def initial_memory(self, batch_shape: tuple[int, ...] = (1,)) -> PolicyMemory | tuple[()]:
         """Return the memory before an episode's first step; () for a policy without memory.
+
+        It is marked as new, so that the call that receives it begins an episode.
 
         Raises:
           ShoalError: the shape is not a tuple of whole numbers.
@@ -80,30 +89,32 @@ class TrainedPolicy:
             raise ShoalError(
                 f"batch_shape={short_repr(batch_shape)} is no tuple of whole numbers, such as (1,)."
             )
-        return self.algorithm.memory(
-            tuple(whole_number("batch_shape", n, 1, LARGEST_INDEX) for n in batch_shape)
-        )
+        shape = tuple(whole_number("batch_shape", n, 1, LARGEST_INDEX) for n in batch_shape)
+        state = self.algorithm.memory(shape)
+        return PolicyMemory(state, jnp.ones(shape, bool)) if jax.tree.leaves(state) else ()
 
     @reports_user_code
     def __call__(
         self,
-        memory: Memory,
+        memory: PolicyMemory | tuple[()],
         observation: PyTree,
         reward: Any = 0.0,
-        first: Any = True,
+        first: Any = False,
         *,
         action_mask: Any = None,
         alive: Any = None,
         key: Array | None = None,
-    ) -> tuple[Memory, np.ndarray]:
+    ) -> tuple[PolicyMemory | tuple[()], np.ndarray]:
         """Choose the action for one observation, or for a batch with one leading axis.
 
+        The memory is cleared where it is from `initial_memory`, and where `first` is true.
+
         Args:
-          memory: from `initial_memory` (of the batch's shape) or the previous call.
+          memory: from `initial_memory` (of the batch's shape) at an episode's first step, else from the previous call.
           observation: one element of the observation space, or a batch of them; of several agents, that of each along
             one more axis. Entries for the critic only may be left out.
           reward: of the step that led here; of several agents, one number for all or one for each.
-          first: whether the observation begins an episode.
+          first: whether the observation begins an episode, where the memory is not new.
           action_mask: the legal actions, where the environment has masks; for several agents, of each.
           alive: which of several agents take part; None for all.
           key: samples an action; without it the policy takes its mode.
@@ -145,14 +156,22 @@ class TrainedPolicy:
 
 @functools.partial(jax.jit, static_argnums=1)
 def _act(
-    config: Any, spec: EnvSpec, parameters: PyTree, memory: Memory, timestep: TimeStep, key: Array | None
-) -> tuple[Memory, PyTree]:
+    config: Any,
+    spec: EnvSpec,
+    parameters: PyTree,
+    memory: PolicyMemory | tuple[()],
+    timestep: TimeStep,
+    key: Array | None,
+) -> tuple[PolicyMemory | tuple[()], PyTree]:
     algorithm = config.algorithm(spec)
     greedy = key is None
-    memory, action, _ = algorithm.act(
-        parameters, memory, timestep, jax.random.key(0) if greedy else key, greedy=greedy
+    has_memory = isinstance(memory, PolicyMemory)
+    state = memory.state if has_memory else algorithm.memory(timestep.first.shape)
+    timestep = timestep._replace(first=timestep.first | memory.is_new) if has_memory else timestep
+    state, action, _ = algorithm.act(
+        parameters, state, timestep, jax.random.key(0) if greedy else key, greedy=greedy
     )
-    return memory, action
+    return PolicyMemory(state, jnp.zeros_like(timestep.first)) if has_memory else (), action
 
 
 def as_numbers(observation: PyTree, space: Space, name: str = "observation") -> PyTree:

@@ -128,10 +128,10 @@ def test_a_network_of_ones_own_trains_and_acts(kind, tmp_path):
     memory = policy.initial_memory((3,))
     observation = np.ones((3, 3), np.float32)
     memory, action = policy(memory, observation)
-    again, _ = policy(memory, observation, first=False)
+    again, _ = policy(memory, observation)
     assert action.shape == (3,)
-    assert memories.unpack(memory).carry["steps"].tolist() == [1, 1, 1]
-    assert memories.unpack(again).carry["steps"].tolist() == [2, 2, 2]
+    assert memories.unpack(memory.state).carry["steps"].tolist() == [1, 1, 1]
+    assert memories.unpack(again.state).carry["steps"].tolist() == [2, 2, 2]
 
 
 RECURRENT = dict(core="gru", core_size=5, hidden_sizes=(4,), previous_action=True, previous_reward=True)
