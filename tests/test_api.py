@@ -197,7 +197,7 @@ def test_the_best_seeds_policy_is_loaded_unless_told_otherwise(bandit):
         np.testing.assert_array_equal(bandit.policy("last", seed=seed).parameters, actions[k])
     policy = shoal.load(str(bandit.path), "last", seed=3)
     memory, action = policy(policy.initial_memory(), np.zeros(1), reward=0.0)
-    assert memory.tolist() == [0]
+    assert memory.state.tolist() == [0]
     assert action == int(np.argmax(actions[0]))
 
 

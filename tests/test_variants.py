@@ -166,6 +166,12 @@ def test_the_environment_of_evaluations_is_used_and_saved(tmp_path):
     assert trained[0] != trained[1]  # in worlds of their own
     saved = decide(None, config_file=run.path, overrides={})
     assert float(saved.evaluation_environment.env.gravity) == 3.0
+    # A policy has the environment that it was trained in, of which its own evaluations are.
+    policies = [run.policy("last", label=label) for label in worlds]
+    assert [float(policy.environment.env.force) for policy in policies] == [1.0, 30.0]
+    for policy, force in zip(policies, (1.0, 30.0), strict=True):
+        played = shoal.evaluate(policy, episodes=8)["return_mean"]
+        assert played == shoal.evaluate(policy, "CartPole-v1", force=force, episodes=8)["return_mean"]
 
 
 def refuse(match, variants, **settings):

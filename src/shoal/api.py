@@ -29,6 +29,7 @@ from shoal.runtime.config import RunConfig
 from shoal.runtime.disk.checkpoints import Checkpoints
 from shoal.runtime.disk.directory import RunDirectory
 from shoal.runtime.disk.json_files import to_jsonable
+from shoal.runtime.disk.summary import interval_text
 from shoal.runtime.members import Variant
 from shoal.runtime.show import reports
 from shoal.runtime.show.progress import Activity, format_duration
@@ -85,6 +86,7 @@ __all__ = [
     "evaluate",
     "evaluate_run",
     "format_duration",
+    "interval_text",
     "load",
     "make",
     "parameter",

@@ -83,7 +83,7 @@ def cross_play(
     Returns:
       `environment`, `mode`, `episodes`; `first` and `second`, each with its `name`, `which`, `seeds` and `roles`; and
       `returns`, by role: `matrix` [seeds of first][seeds of second], each the mean over the role's agents and the
-      episodes, their `iqm`, and its 95% `interval`, by a bootstrap over the seeds of both sides.
+      episodes, their `iqm`, and its 95% `interval`, by a bootstrap over the seeds of both sides (None for one pair).
     Raises:
       ShoalError: a side is none of these, its spaces are not the environment's, or the world has only one role.
     """
@@ -228,5 +228,5 @@ def _stacked(side: _Given, world: Environment) -> Side:
 def _statistics(returns: np.ndarray) -> dict[str, Any]:
     """Compute the result of one role from the returns of its agents, [S, R, A]."""
     matrix = np.asarray(returns, np.float64).mean(axis=-1)
-    low, high = scores.crossed_bootstrap_interval(matrix)
-    return {"matrix": matrix.tolist(), "iqm": float(scores.iqm(matrix)), "interval": [low, high]}
+    interval = list(scores.crossed_bootstrap_interval(matrix)) if matrix.size > 1 else None
+    return {"matrix": matrix.tolist(), "iqm": float(scores.iqm(matrix)), "interval": interval}

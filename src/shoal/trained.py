@@ -43,6 +43,7 @@ from shoal.types import EPISODE_ENDED, Environment, spec_of
 from shoal.user_code import reports_user_code
 
 MAX_DRAWN_STEPS = 1000  # most steps of an episode that is drawn
+MAX_STEPS = 10_000  # most steps of an episode that is evaluated
 
 
 @reports_user_code
@@ -53,7 +54,7 @@ def evaluate(
     episodes: int = 100,
     seed: int = 0,
     greedy: bool = True,
-    max_steps: int = 10_000,
+    max_steps: int = MAX_STEPS,
     **parameters: Any,
 ) -> dict[str, float]:
     """Evaluate a policy on whole episodes, one in each of `episodes` environments.
@@ -125,8 +126,9 @@ def evaluate_run(
       tell: called repeatedly with a description of the current work.
       **parameters: of the environment; those not given are the run's own.
     Returns:
-      `environment`, `which`, `mode`, `memory` (its duration), `episodes` and, of several agents, `team_return`;
-      `metrics`, of each seed by name (see `evaluate`); `iqm` of the seeds' mean returns and its 95% `interval`;
+      `environment`, `which`, `mode`, `memory` (its duration), `episodes`, `max_steps` and, of several agents,
+      `team_return`; `metrics`, of each seed by name (see `evaluate`); `iqm` of the seeds' mean returns and its 95%
+      `interval`, None for one seed;
       `by_episode`, of trials (see `shoal.runtime.disk.summary.statistics_by_episode`); `rendered`, the drawn `seed` and
       its `Rendered`.
     Raises:
@@ -252,6 +254,7 @@ def _evaluate_each(
         "mode": "greedy" if greedy else "sampled",
         "memory": next(iter(policies.values())).memory_lasts,
         "episodes": episodes,
+        "max_steps": MAX_STEPS,
         "metrics": metrics,
         **score_statistics([x["return_mean"] for x in metrics.values()]),
         "by_episode": statistics_by_episode(list(metrics.values())),

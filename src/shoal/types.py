@@ -165,6 +165,11 @@ class Environment(Protocol):
         ...
 
     @property
+    def pays_absent(self) -> bool:
+        """Whether rewards of agents that take no part are numbers that count in returns; in no loss. Usually False."""
+        ...
+
+    @property
     def critic_only(self) -> tuple[str, ...]:
         """The entries of a dictionary of observations that only a critic is shown, while training; () for none."""
         ...

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 import shoal
-from shoal.cli.eval import info_lines, trial_lines
+from shoal.cli.eval import info_lines, trial_lines, unfinished_lines
 from shoal.runtime.disk.directory import RunDirectory
 from shoal.runtime.disk.summary import statistics_by_episode
 
@@ -49,6 +49,13 @@ def test_eval_prints_what_info_says_of_an_episode():
     assert info_lines({"metrics": metrics}) == ["  success 0.75   [0.5, 1] over the seeds"]
     assert info_lines({"metrics": {"0": metrics["0"]}}) == ["  success 0.5"]
     assert info_lines({"metrics": {"0": {"return_mean": 3.0}}}) == []
+
+
+def test_eval_says_which_share_of_the_episodes_was_cut():
+    metrics = {"0": {"unfinished": 0.5}, "1": {"unfinished": 0.0}}
+    (line,) = unfinished_lines({"metrics": metrics, "max_steps": 10_000})
+    assert line == "  25% of the episodes were cut at 10,000 steps, and count by their return until then"
+    assert unfinished_lines({"metrics": {"0": {"unfinished": 0.0}}, "max_steps": 10_000}) == []
 
 
 def test_eval_as_json_agrees_with_python(trained, command, capsys):

@@ -17,7 +17,10 @@ from shoal.envs import Batch, describing, make, parameters_of
 from shoal.envs.jaxmarl import conversion, endings, worlds
 from shoal.envs.jaxmarl.adapter import JaxMARL
 from shoal.errors import ShoalError
+from shoal.runtime.evaluation import add_timestep, start_episodes
+from shoal.runtime.players import RandomPlayer
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
+from shoal.types import spec_of
 
 needs_jaxmarl = pytest.mark.skipif(
     importlib.util.find_spec("jaxmarl") is None, reason=f"JaxMARL is not installed: {worlds.INSTALL}"
@@ -227,6 +230,25 @@ def test_units_that_die_end_alone_and_do_not_return():
         assert not timestep.observation[0].any()
     last, *_ = steps[-1]
     assert last.truncated and not last.terminated and float(last.info["won"]) == 0
+
+
+@pytest.mark.full
+@needs_jaxmarl
+def test_the_score_of_a_battle_has_the_rewards_of_units_that_died():
+    """JaxMARL's own score is the sum of each unit's rewards, those after its death included."""
+    env = make(BATTLE, scenario="3m")
+    _, timestep = env.reset(jax.random.key(3))
+    results = start_episodes(env, RandomPlayer().algorithm(spec_of(env)), jax.random.key(0), 1).results
+    own, deaths = np.zeros(3), 0
+    before = jax.tree.map(lambda x: x[None], timestep)
+    for timestep, _, dones in play(env, 101, seed=3):
+        own += np.asarray(timestep.reward)  # equal to JaxMARL's, as `play` checks
+        deaths += sum(bool(dones[agent]) for agent in env.agents) and not timestep.last
+        after = jax.tree.map(lambda x: x[None], timestep)
+        results, before = add_timestep(env, results, after, before), after
+    assert deaths > 0
+    np.testing.assert_allclose(results.agents[0], own, rtol=1e-5)
+    np.testing.assert_allclose(results.returned[0], own.mean(), rtol=1e-5)
 
 
 @needs_jaxmarl

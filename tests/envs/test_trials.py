@@ -25,7 +25,10 @@ from shoal.envs.grid.engine.tiles import Colour, Tile
 from shoal.envs.grid.rulesets.rulesets import ruleset
 from shoal.envs.summaries import REDUCTIONS
 from shoal.errors import ShoalError
+from shoal.runtime.evaluation import play_episodes
+from shoal.runtime.players import RandomPlayer
 from shoal.spaces import Box, Dict, Discrete
+from shoal.types import spec_of
 
 TASKS = 1000
 
@@ -326,6 +329,50 @@ def test_dictionaries_get_one_more_entry_and_agents_one_flag_each():
     np.testing.assert_array_equal(timesteps.reward, [[0, 0], [1, 0], [2, 1], [1, 1], [1, 2]])
     np.testing.assert_array_equal(timesteps.discount, [[1, 1]] * 4 + [[0, 0]])
     np.testing.assert_array_equal(timesteps.info["return_of_episode"][-1], [[3, 1], [2, 3]])
+
+
+@environment
+class Mortal:
+    """Two agents, of which the second ends with its first step; what it is paid later is `late`."""
+
+    late: float
+
+    observation_space = Box(0.0, 9.0, (1,))
+    action_space = Discrete(2)
+    num_agents = 2
+
+    def seen(self, step):
+        return jnp.broadcast_to(step.astype(jnp.float32), (2, 1))
+
+    def reset(self, key):
+        step = jnp.zeros((), jnp.int32)
+        return step, restart(self.seen(step), num_agents=2, alive=jnp.ones(2, bool))
+
+    def step(self, state, action, key):
+        step, over = state + 1, state + 1 >= 3
+        reward = jnp.stack([jnp.float32(1.0), jnp.where(step == 1, 5.0, self.late)])
+        alive = jnp.stack([~over, jnp.asarray(False)])
+        return step, transition(self.seen(step), reward, terminated=~alive, alive=alive)
+
+
+@environment
+class PaidLater(Mortal):
+    """The same, whose late payments count."""
+
+    pays_absent = True
+
+
+@pytest.mark.parametrize(
+    "world, returned", [(Mortal(float("nan")), [3, 5]), (Mortal(7.0), [3, 5]), (PaidLater(7.0), [3, 19])]
+)
+def test_rewards_of_agents_that_take_no_part_count_where_the_world_says_so(world, returned):
+    env = Trial(world, 2)
+    steps = played(env, [(0, 0)] * 6)
+    np.testing.assert_array_equal(steps.info["return_of_episode"][-1], [returned] * 2)
+    algorithm = RandomPlayer().algorithm(spec_of(env))
+    settings = dict(episodes=2, max_steps=6, greedy=False)
+    results = play_episodes(env, algorithm, (), jax.random.key(0), **settings)
+    np.testing.assert_array_equal(results.agents, np.full((2, 2), returned) * 2)
 
 
 @pytest.mark.parametrize(

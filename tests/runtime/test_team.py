@@ -7,7 +7,7 @@ import pytest
 from shoal import experiment
 from shoal.algos.ppo import ppo
 from shoal.algos.ppo_config import PPOConfig
-from shoal.runtime import team, trainer
+from shoal.runtime import rollout, team, trainer
 from shoal.runtime.loop import update_once
 
 
@@ -26,7 +26,7 @@ def without_agents(monkeypatch):
 
     def apply():
         monkeypatch.setattr(team, "of_team", lambda environment, x: x)
-        monkeypatch.setattr(team, "counted_reward", lambda timestep, before: timestep.reward)
+        monkeypatch.setattr(rollout, "counted_reward", lambda environment, reward, alive: reward)
         monkeypatch.setattr(team, "zeros", lambda environment, count: jnp.zeros(count))
         monkeypatch.setattr(
             PPOConfig, "algorithm", lambda self, spec, axis=(): ppo(self.with_critic_defaults(), spec, axis)

@@ -138,9 +138,8 @@ def table(results: dict[str, Any]) -> str:
             f"{x['return_max']:>11.2f}{x['length_mean']:>10.1f}{x['terminated']:>12.0%}{x['truncated']:>11.0%}"
         )
     if len(results["metrics"]) > 1:
-        low, high = results["interval"]
-        lines.append(f"{'IQM':>{width}}{results['iqm']:>11.2f}   [{low:.2f}, {high:.2f}]")
-    lines += [*agent_lines(results), *info_lines(results)]
+        lines.append(f"{'IQM':>{width}}{results['iqm']:>11.2f} {api.interval_text(results['interval'])}")
+    lines += [*unfinished_lines(results), *agent_lines(results), *info_lines(results)]
     return "\n".join([*lines, *trial_lines(results["by_episode"]), *rendered_lines(results)])
 
 
@@ -152,8 +151,10 @@ def matrices(results: dict[str, Any]) -> str:
         f"rows: {_side(first)}; columns: {_side(second)}",
     ]
     for role, x in results["returns"].items():
-        low, high = x["interval"]
-        lines.append(f"return of role {role}, its agents' mean: IQM {x['iqm']:.2f}   [{low:.2f}, {high:.2f}]")
+        interval = api.interval_text(x["interval"])
+        lines.append(
+            f"return of role {role}, its agents' mean: IQM {x['iqm']:.2f}{interval and ' '}{interval}"
+        )
         lines.append(f"{'seed':>6}" + "".join(f"{seed:>10}" for seed in second["seeds"]))
         for seed, row in zip(first["seeds"], x["matrix"], strict=True):
             lines.append(f"{seed:>6}" + "".join(f"{value:>10.2f}" for value in row))
@@ -163,6 +164,17 @@ def matrices(results: dict[str, Any]) -> str:
 def _side(side: dict[str, Any]) -> str:
     which = f" ({side['which']})" if side["which"] else ""
     return f"{side['name']}{which} as role {' and '.join(map(str, side['roles']))}"
+
+
+def unfinished_lines(results: dict[str, Any]) -> list[str]:
+    """Format the share of episodes that were cut before they ended; empty where all ended."""
+    shares = [x["unfinished"] for x in results["metrics"].values()]
+    if not any(shares):
+        return []
+    share, steps = sum(shares) / len(shares), results["max_steps"]
+    return [
+        f"  {share:.0%} of the episodes were cut at {steps:,} steps, and count by their return until then"
+    ]
 
 
 def agent_lines(results: dict[str, Any]) -> list[str]:
@@ -209,9 +221,9 @@ def trial_lines(by_episode: dict[str, dict[str, list]]) -> list[str]:
     lines.append(
         " episode" + "".join(f"{x:>16}" for x in header) + ("   95% of return" if has_several_seeds else "")
     )
-    for index, (low, high) in enumerate(by_episode["return"]["interval"]):
+    for index, interval in enumerate(by_episode["return"]["interval"]):
         line = f"{index:>8}" + "".join(
             f"{x[statistic][index]:>16.3f}" for x in by_episode.values() for statistic in statistics
         )
-        lines.append(line + (f"   [{low:.3f}, {high:.3f}]" if has_several_seeds else ""))
+        lines.append(line + (f" {api.interval_text(interval, '.3f')}" if has_several_seeds else ""))
     return lines

@@ -5,6 +5,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar, dataclass_transform
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from shoal.envs.geometry import Geometry
@@ -21,6 +22,7 @@ __all__ = [
     "can_explain_faults",
     "can_export",
     "can_render",
+    "counted_reward",
     "draws_past",
     "environment",
     "explain_fault",
@@ -37,7 +39,7 @@ T = TypeVar("T")
 
 REQUIRED = ("observation_space", "action_space", "reset", "step")
 DEFAULTS: Mapping[str, Any] = {
-    **{"num_agents": 1, "roles": (), "team_return": "sum"},
+    **{"num_agents": 1, "roles": (), "team_return": "sum", "pays_absent": False},
     **{"info_summaries": MappingProxyType({}), "critic_only": ()},
 }
 
@@ -54,8 +56,8 @@ def environment(cls: type[T]) -> type[T]:
     Fields declared `float` (or `Array`, or another environment) are data: they can be traced, stacked and
     mapped over, and a new value does not compile anything again. Fields of other types are static. Class
     attributes without an annotation, such as `observation_space`, are not fields. If the class does not
-    define them, `num_agents` is 1, `team_return` is "sum", and `roles`, `info_summaries` and `critic_only` are
-    empty.
+    define them, `num_agents` is 1, `team_return` is "sum", `pays_absent` is False, and `roles`, `info_summaries` and
+    `critic_only` are empty.
 
     Raises:
       ShoalError: the class lacks a space, `reset` or `step`.
@@ -99,6 +101,11 @@ class Wrapper:
     def team_return(self) -> str:
         """The convention by which the agents' returns make the team's, "sum" or "mean"."""
         return getattr(self.env, "team_return", "sum")
+
+    @property
+    def pays_absent(self) -> bool:
+        """Whether the rewards of agents that take no part count in returns too."""
+        return getattr(self.env, "pays_absent", False)
 
     @property
     def critic_only(self) -> tuple[str, ...]:
@@ -246,6 +253,21 @@ def explain_fault(env: Environment, state: State) -> str | None:
     has no such method.
     """
     return env.explain_fault(state) if can_explain_faults(env) else None  # type: ignore[attr-defined]
+
+
+def counted_reward(env: Environment, reward: jax.Array, alive: jax.Array | None) -> jax.Array:
+    """Return the rewards of a step that count in returns: 0 for agents that took no part, whatever theirs are.
+
+    Where the environment declares `pays_absent`, theirs count as they are.
+
+    Args:
+      env: the environment.
+      reward: of the step, [..., A] for several agents.
+      alive: which agents took part in it, as the time-step before it says; None for all.
+    """
+    if alive is None or getattr(env, "pays_absent", False):
+        return reward
+    return jnp.where(alive, reward, 0.0)
 
 
 def frames_per_second(env: Environment) -> float:

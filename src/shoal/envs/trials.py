@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from shoal.envs import summaries
-from shoal.envs.base import TimeStep, Wrapper, again, environment, parameter
+from shoal.envs.base import TimeStep, Wrapper, again, counted_reward, environment, parameter
 from shoal.envs.registry import MAX_COUNT
 from shoal.errors import ShoalError
 from shoal.spaces import Dict, Discrete
@@ -27,6 +27,7 @@ class TrialState(NamedTuple):
     episode: Array  # the index of the current episode, from 0
     returned: Array  # its return so far
     length: Array  # its steps so far
+    alive: Array | None  # which agents take part in the next step; None for all
     info: Mapping[str, Array]  # the reductions of `info` over its steps
     log: Mapping[str, Array]  # of every episode by its index, [episodes, ...]; 0 for later episodes
 
@@ -96,6 +97,7 @@ class Trial(Wrapper):
             episode=jnp.zeros((), jnp.int32),
             returned=jnp.zeros_like(timestep.reward),
             length=jnp.zeros((), jnp.int32),
+            alive=timestep.alive,
             info=zeros,
             log={},
         )
@@ -139,6 +141,7 @@ class Trial(Wrapper):
                 episode=state.episode + 1,
                 returned=jnp.zeros_like(state.returned),
                 length=jnp.zeros_like(state.length),
+                alive=next_timestep.alive,
                 info=jax.tree.map(jnp.zeros_like, state.info),
             )
             observation = {**timestep.observation, **self._observation_entries(next_timestep.observation)}
@@ -157,8 +160,9 @@ class Trial(Wrapper):
         """Add one step to the records of the current episode."""
         reductions = self.env.info_summaries
         updated = state._replace(
-            returned=state.returned + timestep.reward,
+            returned=state.returned + counted_reward(self.env, timestep.reward, state.alive),
             length=state.length + 1,
+            alive=timestep.alive,
             info=summaries.accumulate(state.info, timestep.info, reductions, state.length == 0),
         )
         results = _episode_results(updated, summaries.finalise(updated.info, reductions, updated.length))

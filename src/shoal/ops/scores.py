@@ -94,7 +94,7 @@ def stratified_bootstrap_interval(
     """Confidence interval of a statistic of runs: percentiles over samples with replacement.
 
     Stratified: the seeds of each task are drawn among that task's own, so that every task keeps its
-    share. With one run the interval is that run's statistic, twice.
+    share. One run says nothing of how runs differ: both ends are NaN.
 
     Args:
       scores: one number a run, [seeds] or [seeds, tasks].
@@ -116,6 +116,8 @@ def stratified_bootstrap_interval(
     scores = np.asarray(scores, np.float64)
     if scores.ndim not in (1, 2) or scores.size == 0:
         raise ValueError(f"scores has shape {list(scores.shape)}; it must be [seeds] or [seeds, tasks].")
+    if len(scores) == 1:
+        return np.nan, np.nan
     columns = scores.reshape(len(scores), -1)
 
     def draw(generator: np.random.Generator, count: int) -> np.ndarray:
@@ -135,7 +137,7 @@ def crossed_bootstrap_interval(
     """Confidence interval of a statistic of pairs: rows and columns are both drawn with replacement.
 
     For scores of each of some runs with each of some others, of which those of one run are not independent. With one
-    column it is the bootstrap over the rows.
+    column it is the bootstrap over the rows; with one pair both ends are NaN.
 
     Args:
       scores: one number a pair, [rows, columns].
@@ -155,6 +157,8 @@ def crossed_bootstrap_interval(
     scores = np.asarray(scores, np.float64)
     if scores.ndim != 2 or scores.size == 0:
         raise ValueError(f"scores has shape {list(scores.shape)}; it must be [rows, columns].")
+    if scores.size == 1:
+        return np.nan, np.nan
 
     def draw(generator: np.random.Generator, count: int) -> np.ndarray:
         rows, columns = (generator.integers(size, size=(count, size)) for size in scores.shape)

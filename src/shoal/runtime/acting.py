@@ -165,13 +165,14 @@ def _act(
 ) -> tuple[PolicyMemory | tuple[()], PyTree]:
     algorithm = config.algorithm(spec)
     greedy = key is None
-    has_memory = isinstance(memory, PolicyMemory)
-    state = memory.state if has_memory else algorithm.memory(timestep.first.shape)
-    timestep = timestep._replace(first=timestep.first | memory.is_new) if has_memory else timestep
+    if isinstance(memory, PolicyMemory):
+        state, timestep = memory.state, timestep._replace(first=timestep.first | memory.is_new)
+    else:
+        state = algorithm.memory(timestep.first.shape)
     state, action, _ = algorithm.act(
         parameters, state, timestep, jax.random.key(0) if greedy else key, greedy=greedy
     )
-    return PolicyMemory(state, jnp.zeros_like(timestep.first)) if has_memory else (), action
+    return PolicyMemory(state, jnp.zeros_like(timestep.first)) if memory else (), action
 
 
 def as_numbers(observation: PyTree, space: Space, name: str = "observation") -> PyTree:

@@ -15,6 +15,7 @@ import numpy as np
 
 from shoal import trees
 from shoal.envs import summaries
+from shoal.envs.base import counted_reward
 from shoal.errors import ShoalError, nearest
 from shoal.imports import import_name
 from shoal.runtime import team
@@ -143,7 +144,7 @@ def add_timestep(
 ) -> EpisodeResults:
     """Add one time-step to the results; `before` is the one that led to it."""
     declared = environment.info_summaries
-    reward = team.counted_reward(timestep, before)
+    reward = counted_reward(environment, timestep.reward, before.alive)
     of_team = team.of_team(environment, reward)
     return EpisodeResults(
         returned=results.returned + of_team,

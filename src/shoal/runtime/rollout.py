@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from shoal.envs.base import counted_reward
 from shoal.envs.batch import Batch
 from shoal.runtime import team
 from shoal.runtime.contract import checked_act
@@ -125,7 +126,9 @@ def count_episodes(
       before: their time-step one step earlier.
     """
     first, last = for_each(timestep.first, timestep), for_each(timestep.last, timestep)
-    returned = jnp.where(first, 0.0, episodes.returned + team.counted_reward(timestep, before))
+    returned = jnp.where(
+        first, 0.0, episodes.returned + counted_reward(environment, timestep.reward, before.alive)
+    )
     length = jnp.where(timestep.first, 0.0, episodes.length + 1.0)
 
     def total(x: Array) -> Array:

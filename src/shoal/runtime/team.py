@@ -1,9 +1,9 @@
-"""Rewards of several agents: whose count, and what they make together."""
+"""Convert what is of each of several agents to what is of their team."""
 
 import jax.numpy as jnp
 
 from shoal.errors import ShoalError, nearest
-from shoal.types import TEAM_RETURNS, Array, Environment, TimeStep
+from shoal.types import TEAM_RETURNS, Array, Environment
 
 
 def team_return_of(environment: Environment) -> str:
@@ -29,16 +29,6 @@ def of_team(environment: Environment, x: Array) -> Array:
     if not convention:
         return x
     return jnp.sum(x, axis=-1) if convention == "sum" else jnp.mean(x, axis=-1)
-
-
-def counted_reward(timestep: TimeStep, before: TimeStep) -> Array:
-    """Return the rewards of a step, 0 for agents that took no part in it: whose do not count, whatever they are.
-
-    Args:
-      timestep: after the step.
-      before: the time-step at which the agents acted.
-    """
-    return timestep.reward if before.alive is None else jnp.where(before.alive, timestep.reward, 0.0)
 
 
 def zeros(environment: Environment, count: int) -> Array:

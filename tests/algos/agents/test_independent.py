@@ -16,7 +16,7 @@ from shoal.algos.ppo import PPOConfig, ppo, prepare
 from shoal.envs import Wrapper, environment, make
 from shoal.envs.team_probe import ALIVE, STEPS, TeamProbe
 from shoal.errors import ShoalError
-from shoal.runtime import loop, team
+from shoal.runtime import loop, rollout, team
 from shoal.runtime.evaluation import play_episodes
 from shoal.runtime.run import Settings
 from shoal.runtime.trainer import member_shapes
@@ -378,7 +378,7 @@ def test_one_agent_costs_nothing(monkeypatch):
     monkeypatch.setattr(
         PPOConfig, "algorithm", lambda self, spec, axis=(): ppo(self.with_critic_defaults(), spec, axis)
     )
-    monkeypatch.setattr(team, "counted_reward", lambda timestep, before: timestep.reward)
+    monkeypatch.setattr(rollout, "counted_reward", lambda environment, reward, alive: reward)
     monkeypatch.setattr(team, "of_team", lambda environment, x: x)
     for name in ("fold", "unfold", "as_streams", "trajectory_of_streams", "fold_trajectory"):
         monkeypatch.setattr(streams, name, no_agents)

@@ -171,6 +171,13 @@ def test_the_result_names_the_scores_and_the_place():
     assert lines[3] == (
         "  the score info_success chose the best policies: IQM 0.94  [0.9, 0.98]  worst seed 0.9; last policies 0.91"
     )
+    summary["evaluation"]["unfinished"] = [1.0, 0.5]
+    cut = "  75% of the new episodes were cut at eval_max_steps, and count by their return until then"
+    assert result_text(summary, "runs/here").splitlines()[3] == cut
+    score = {"iqm": 499.5, "interval": None, "returns": [499.5]}
+    alone = {**summary, "seeds": [0], "absolute": score, "final": score}
+    assert "IQM 499.50  worst seed 499.50" in result_text(alone, "runs/here")
+    summary["evaluation"]["unfinished"] = [0.0, 0.0]
     summary["score"] = {"name": "my_scores:careful"}
     assert (
         result_text(summary, "runs/here").splitlines()[3]

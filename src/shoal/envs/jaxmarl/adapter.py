@@ -103,6 +103,11 @@ class JaxMARL:
         return self._facts.roles
 
     @property
+    def pays_absent(self) -> bool:
+        """Whether the score has the rewards of agents that ended, which in SMAX go on being their side's."""
+        return self._facts.rule.pays_absent
+
+    @property
     def observation_space(self) -> Space:
         """The widest of the agents' observations; with the world state, a dictionary of both."""
         space = self._facts.observation_space

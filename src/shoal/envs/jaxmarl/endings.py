@@ -40,6 +40,7 @@ class Rule(NamedTuple):
 
     ends: Callable[[Step], Ends]
     ends_agents: Callable[[Any], bool] = lambda world: False  # whether agents end before their world
+    pays_absent: bool = False  # whether JaxMARL's score has the rewards of agents that ended
 
 
 def rule_of(world: Any) -> Rule:
@@ -95,7 +96,7 @@ def _other_ends(step: Step) -> Ends:
     return Ends(step.is_done & ~is_cut)
 
 
-_CLOCK, _BATTLE = Rule(_ends_by_clock), Rule(_battle_ends, lambda world: True)
+_CLOCK, _BATTLE = Rule(_ends_by_clock), Rule(_battle_ends, lambda world: True, pays_absent=True)
 RULES: Mapping[str, Rule] = {
     "SimpleMPE": _CLOCK,
     "Overcooked": _CLOCK,

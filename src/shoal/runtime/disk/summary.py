@@ -79,7 +79,7 @@ def build_summary(
 
 
 def score_statistics(returns: Sequence[float]) -> dict[str, Any]:
-    """Compute the interquartile mean of returns, one per seed, and its 95% bootstrap interval.
+    """Compute the interquartile mean of returns, one per seed, and its 95% bootstrap interval; None for one seed.
 
     Source: Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical
     Precipice".
@@ -89,8 +89,16 @@ def score_statistics(returns: Sequence[float]) -> dict[str, Any]:
     return {
         "returns": values.tolist(),
         "iqm": float(scores.iqm(values)),
-        "interval": [float(low), float(high)],
+        "interval": [float(low), float(high)] if len(values) > 1 else None,
     }
+
+
+def interval_text(interval: Sequence[float] | None, precision: str = ".2f") -> str:
+    """Format an interval as it stands behind a score; empty where there is none."""
+    if interval is None:
+        return ""
+    low, high = (float("nan") if end is None else end for end in interval)
+    return f"  [{low:{precision}}, {high:{precision}}]"
 
 
 def chosen_score(

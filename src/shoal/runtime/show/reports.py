@@ -11,6 +11,7 @@ from shoal.runtime import machine
 from shoal.runtime.config import RunConfig
 from shoal.runtime.disk.directory import RunDirectory
 from shoal.runtime.disk.metrics_file import Mark, MetricsWriter
+from shoal.runtime.disk.summary import interval_text
 from shoal.runtime.history import Numbers
 from shoal.runtime.members import Members, members_of
 from shoal.runtime.show.plots import plot_learning_curve
@@ -156,7 +157,6 @@ def _by_setting(returns: np.ndarray, members: Members) -> np.ndarray:
 def result_text(summary: dict[str, Any], path: Any) -> str:
     """Format the result of a run in a few lines."""
     absolute, final = (_with_nan(summary[name]) for name in ("absolute", "final"))
-    low, high = absolute["interval"]
     episodes = summary["evaluation"]["episodes"]
     seconds = summary["seconds"]
     num_seeds = len(summary["seeds"])
@@ -167,9 +167,10 @@ def result_text(summary: dict[str, Any], path: Any) -> str:
             f"{summary['steps_per_seed']:,} steps each",
             *_team_line(summary),
             *_setting_lines(summary),
-            f"  best policies   IQM {absolute['iqm']:.2f}  [{low:.2f}, {high:.2f}]  "
+            f"  best policies   IQM {absolute['iqm']:.2f}{interval_text(summary['absolute']['interval'])}  "
             f"worst seed {np.min(absolute['returns']):.2f}   ({episodes} new episodes each)",
             f"  last policies   IQM {final['iqm']:.2f}  worst seed {np.min(final['returns']):.2f}",
+            *_unfinished_lines(summary),
             *_score_lines(summary),
             *_best_lines(summary),
             *_not_finite_lines(summary),
@@ -201,6 +202,16 @@ def _team_line(summary: dict[str, Any]) -> list[str]:
     ]
 
 
+def _unfinished_lines(summary: dict[str, Any]) -> list[str]:
+    """Return a line about episodes of the best policies that were cut before they ended; none where all ended."""
+    shares = summary["evaluation"].get("unfinished", [])
+    if not any(shares):
+        return []
+    return [
+        f"  {np.mean(shares):.0%} of the new episodes were cut at eval_max_steps, and count by their return until then"
+    ]
+
+
 def _score_lines(summary: dict[str, Any]) -> list[str]:
     """Return a line about the score by which the best policies were chosen; none where that is the mean return."""
     score = summary.get("score")
@@ -209,10 +220,10 @@ def _score_lines(summary: dict[str, Any]) -> list[str]:
     if "absolute" not in score:
         return [f"  the score {score['name']} chose the best policies"]
     absolute, final = score["absolute"], score["final"]
-    low, high = absolute["interval"]
+    interval = interval_text(absolute["interval"], ".4g")
     return [
-        f"  the score {score['name']} chose the best policies: IQM {absolute['iqm']:.4g}  "
-        f"[{low:.4g}, {high:.4g}]  worst seed {np.min(absolute['values']):.4g}; last policies {final['iqm']:.4g}"
+        f"  the score {score['name']} chose the best policies: IQM {absolute['iqm']:.4g}{interval}  "
+        f"worst seed {np.min(absolute['values']):.4g}; last policies {final['iqm']:.4g}"
     ]
 
 
