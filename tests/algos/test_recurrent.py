@@ -500,6 +500,9 @@ def test_a_trained_policy_remembers():
         memory, action = policy(memory, observations[t, 1], rewards[t, 1], first[t, 1])
         alone.append(int(action))
     assert alone == taken[:, 1].tolist()
+    policy(policy.initial_memory(), observations[0, 1])  # nothing was paid before the first step
+    with pytest.raises(ShoalError, match="reward=None: this policy is shown the reward of the step before"):
+        policy(memory, observations[0, 1])
     with pytest.raises(ShoalError, match=r"begin with initial_memory\(\(2,\)\)"):
         policy(memory, observations[0, :2])
 

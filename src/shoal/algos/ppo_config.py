@@ -197,6 +197,11 @@ class PPOConfig(settings.Nested):
         return self.agents.acts_alike(spec, other)
 
     @property
+    def needs_reward(self) -> bool:
+        """Whether a policy is to be given the reward of each step."""
+        return networks.has_memory(self.network) and bool(getattr(self.network, "previous_reward", False))
+
+    @property
     def is_split(self) -> bool:
         """Whether the critic's parameters are updated apart from the actor's."""
         return self.optimization.separate_updates or self.kl_stop

@@ -98,7 +98,7 @@ class TrainedPolicy:
         self,
         memory: PolicyMemory | tuple[()],
         observation: PyTree,
-        reward: Any = 0.0,
+        reward: Any = None,
         first: Any = False,
         *,
         action_mask: Any = None,
@@ -113,7 +113,8 @@ class TrainedPolicy:
           memory: from `initial_memory` (of the batch's shape) at an episode's first step, else from the previous call.
           observation: one element of the observation space, or a batch of them; of several agents, that of each along
             one more axis. Entries for the critic only may be left out.
-          reward: of the step that led here; of several agents, one number for all or one for each.
+          reward: of the step that led here; of several agents, one number for all or one for each. Only policies that
+            are shown it need it, and not at an episode's first step.
           first: whether the observation begins an episode, where the memory is not new.
           action_mask: the legal actions, where the environment has masks; for several agents, of each.
           alive: which of several agents take part; None for all.
@@ -123,7 +124,8 @@ class TrainedPolicy:
         Raises:
           ShoalError: the observation or the mask does not have its space's shape; an observation is NaN, infinite
             where its space has a bound, or not a value of a Discrete or integer space; the mask allows no action; the
-            reward is not finite; the memory is of another policy or another batch; or the key is not a key.
+            reward is not finite, or missing where the policy needs it; the memory is of another policy or another
+            batch; or the key is not a key.
         """
         spec, agents = self.spec, () if self.spec.num_agents == 1 else (self.spec.num_agents,)
         space = spec.of_actor.observation_space
@@ -135,12 +137,16 @@ class TrainedPolicy:
             observation = jax.tree.map(lambda x: x[None], observation)
         size = jax.tree.leaves(observation)[0].shape[0]
         check_memory(memory, size, self._memory_structure)
+        if reward is None and getattr(self.config, "needs_reward", False) and not np.all(memory.is_new):  # type: ignore[union-attr]
+            raise ShoalError(
+                "reward=None: this policy is shown the reward of the step before; give it, such as reward=0.0."
+            )
         if action_mask is not None:
             batch_shape = () if is_single else (size,)
             action_mask = as_mask(action_mask, spec.action_space, (*batch_shape, *agents), spec.roles)
             action_mask = jax.tree.map(lambda x: x[None], action_mask) if is_single else action_mask
         fields: dict[str, Any] = {  # NumPy arrays, which are transferred in one call
-            "reward": as_batch("reward", reward, np.float32, size, agents),
+            "reward": as_batch("reward", 0.0 if reward is None else reward, np.float32, size, agents),
             "discount": np.ones((size, *agents), np.float32),
             "first": as_batch("first", first, bool, size),
             "last": np.zeros(size, bool),
