@@ -18,6 +18,7 @@ from shoal.interruption import Interrupted, Phase
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals are sent as POSIX does")
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
+OF_SCHEDULERS = [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU]
 PYTHONS_OWN = (130, -signal.SIGINT)  # exit statuses after KeyboardInterrupt
 LATER = [Phase.TRAINING, Phase.EVALUATING, Phase.SAVING]
 PRELUDE = """
@@ -29,9 +30,10 @@ from shoal.interruption import Phase
 def inside_c():
     # Until the test writes to standard input: no handler of Python's runs, and the interpreter's lock is released.
     # The signals go to other threads, since they would end the reading.
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    signals = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     ctypes.CDLL(None).read(0, ctypes.create_string_buffer(1), ctypes.c_size_t(1))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
 
 def tell(*words):
     print(*words, flush=True)
@@ -135,6 +137,19 @@ def test_a_command_answers_within_a_second_in_each_phase(child, phase, number):
         assert line == f"{phase.value}\n"
         status = 75 if phase is Phase.STARTING else 128 + number
         assert process.end() == (status, "", "")
+
+
+@pytest.mark.parametrize("number", OF_SCHEDULERS[1:])
+def test_the_signals_of_schedulers_save_as_sigterm_does(child, number):
+    process = child(in_phase(Phase.TRAINING))
+    process.send(number)
+    assert process.answer()[0] == f"shoal: interrupted by {number.name}; {Phase.TRAINING.value}.\n"
+    process.send(number)  # changes nothing
+    process.go_on()
+    assert process.end() == (0, "requested\n", "")
+    process = child(in_phase(Phase.UNSAVED))
+    process.send(number)
+    assert process.end() == (128 + number, "", f"{Phase.UNSAVED.value}\n")
 
 
 def test_a_signal_that_reaches_a_computing_main_thread_is_answered(child):
@@ -404,9 +419,10 @@ def test_a_call_within_c_that_is_starting_raises_when_it_is_back(child):
     assert trace.startswith("Traceback") and trace.endswith("\nKeyboardInterrupt\n")
 
 
-def test_sigterm_is_left_alone_from_python():
+def test_only_ctrl_c_is_received_from_python():
     with interruption.handle():
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        assert callable(signal.getsignal(signal.SIGINT))
+        assert all(signal.getsignal(number) is signal.SIG_DFL for number in OF_SCHEDULERS)
 
 
 @pytest.mark.parametrize("former", [signal.SIG_IGN, signal.SIG_DFL])
@@ -418,12 +434,20 @@ def test_what_a_process_chose_to_ignore_or_to_end_by_stays(former):
         assert not stop.requested
 
 
-def test_what_a_command_ignores_stays_ignored():
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with interruption.handle(command_line=True):
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-        assert callable(signal.getsignal(signal.SIGTERM))
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+@pytest.mark.parametrize("ignored", [signal.SIGINT, *OF_SCHEDULERS])
+def test_what_a_command_ignores_stays_ignored(ignored):
+    """SIGINT of a shell's background job, SIGHUP under nohup."""
+    former = signal.signal(ignored, signal.SIG_IGN)
+    try:
+        with interruption.handle(command_line=True):
+            assert signal.getsignal(ignored) is signal.SIG_IGN
+            received = {signal.SIGINT, *OF_SCHEDULERS} - {ignored}
+            assert all(callable(signal.getsignal(number)) for number in received)
+        assert signal.getsignal(signal.SIGXCPU) is (
+            signal.SIG_IGN if ignored is signal.SIGXCPU else signal.SIG_DFL
+        )
+    finally:
+        signal.signal(ignored, former)
 
 
 def test_a_thread_receives_nothing():

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM during a run, answered while the main thread is inside a compiled program.
+"""Signals that end a run, answered while the main thread is inside a compiled program.
 
 Python calls a signal's handler when the main thread is back in the interpreter, and a compiled program keeps it for
 seconds. So the number of each signal is also written to a socket, at once and by C (`signal.set_wakeup_fd`), and a
@@ -36,6 +36,13 @@ from typing import Any
 
 RESUMABLE = 75  # exit status after an interruption: EX_TEMPFAIL of sysexits.h, "try again later"
 INTERRUPTED = 130  # exit status after a second Ctrl-C: 128 + SIGINT, as shells count
+# What schedulers send before they kill a job, a terminal that is closed, and the limit of CPU time; not every system has
+# all of them.
+SAVING_SIGNALS: list[int] = [
+    getattr(signal, name)
+    for name in ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU")
+    if hasattr(signal, name)
+]
 # Seconds that saving may take, so that the process has ended 30 seconds after the signal: a piece of training before
 # takes 5 (or is one update), and the end itself at most 3 (the next two constants).
 SAVING_SECONDS = 22.0
@@ -131,8 +138,8 @@ class Interruption:
 
     def install(self, undo: contextlib.ExitStack) -> None:
         """Receive the signals until `undo` is closed; the main thread only."""
-        numbers: list[int] = [signal.SIGINT, signal.SIGTERM] if self._command_line else [signal.SIGINT]
-        # A signal that is ignored (a shell's background job) stays so; one handled by C code (None) could not be
+        numbers: list[int] = [signal.SIGINT, *(SAVING_SIGNALS if self._command_line else [])]
+        # A signal that is ignored (a shell's background job, nohup) stays so; one handled by C code (None) could not be
         # restored; and from Python, one that ends the process shall do so.
         left_alone = [signal.SIG_IGN, None] if self._command_line else [signal.SIG_IGN, None, signal.SIG_DFL]
         handlers = {number: signal.getsignal(number) for number in numbers}
@@ -242,7 +249,7 @@ class Interruption:
         elif number == signal.SIGINT:
             self._note_ctrl_c()
         elif not self._requested:
-            self._request(f"shoal: interrupted by SIGTERM; {self._phase.value}.")
+            self._request(f"shoal: interrupted by {signal.Signals(number).name}; {self._phase.value}.")
 
     def _note_ctrl_c(self) -> None:
         since_last = time.monotonic() - self._ctrl_c_time
@@ -292,9 +299,9 @@ def handle(*, command_line: bool = False) -> Iterator[Interruption]:
     A call within another one in the main thread yields what the outer one yielded: a run that a command trains goes by
     the command's rules. In another thread, which receives no signals, `requested` is never true.
 
-    `command_line`: SIGTERM and Ctrl-C. While the run is starting, the process ends at once, with 75. Later a line says
-    what is happening, and `requested` becomes true; a second Ctrl-C ends the process at once, with 130, a further
-    SIGTERM changes nothing.
+    `command_line`: Ctrl-C and `SAVING_SIGNALS`. While the run is starting, the process ends at once, with 75. Later a
+    line says what is happening, and `requested` becomes true; a second Ctrl-C ends the process at once, with 130; any
+    other further signal changes nothing.
 
     Else, from Python: Ctrl-C only. While the run is starting, it does what it always does in Python: it raises
     KeyboardInterrupt. Later a line says what is happening, and `requested` becomes true; a second one raises
