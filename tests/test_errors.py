@@ -11,7 +11,7 @@ from shoal.algos.catalogue import algorithms
 from shoal.algos.ppo import PPOConfig
 from shoal.cli import flags
 from shoal.envs.grid.rulesets.generation import GOAL_NAMES
-from shoal.errors import ShoalError, nearest
+from shoal.errors import ShoalError, alternatives, nearest
 from shoal.nets.activations import ACTIVATIONS
 from shoal.settings import flat
 
@@ -69,6 +69,13 @@ def test_another_algorithm_is_not_a_mistyped_one(typed, meant):
 )
 def test_the_setting_that_was_meant(typed, meant):
     assert suggested(typed, flat(PPOConfig())) == meant
+
+
+def test_few_names_are_all_listed_and_of_many_the_nearest_three():
+    assert alternatives("dqn", algorithms(), "x") == "there are a2c, mappo, ppo, reinforce"
+    assert alternatives("3", ["b", "a"], "x", "it has") == "it has a, b"
+    many = [f"{letter}{number}" for letter in "abc" for number in range(10)]
+    assert alternatives("a77", many, "shoal x") == "the nearest are a7, a0 and a1; `shoal x` lists all 30"
 
 
 def test_names_of_other_lists():

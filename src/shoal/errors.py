@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 MAX_EDITS = 4  # largest number of edits between a name and a suggestion
+MAX_LISTED = 12  # largest number of names that a sentence lists
 
 
 class ShoalError(ValueError):
@@ -65,6 +66,23 @@ def nearest(name: str, options: Iterable[str]) -> str:
     ]
     close = [(distance, option) for distance, option in distances if distance is not None]
     return f"; did you mean {min(close, key=lambda pair: pair[0])[1]!r}?" if close else ""
+
+
+def alternatives(name: str, options: Iterable[str], listing: str, verb: str = "there are") -> str:
+    """Say what there is instead of an unknown name: all names where they are few, else the nearest three.
+
+    Args:
+      name: as it was given.
+      options: the names that exist.
+      listing: the command that lists them all.
+      verb: what leads to the list of few.
+    """
+    names, wanted = sorted(options), _normalise(name)
+    if len(names) <= MAX_LISTED:
+        return f"{verb} {', '.join(names)}"
+    edits = {x: _edit_distance(wanted, _normalise(x)) / max(len(wanted), len(x)) for x in names}
+    first, second, third = sorted(names, key=edits.__getitem__)[:3]
+    return f"the nearest are {first}, {second} and {third}; `{listing}` lists all {len(names)}"
 
 
 def _normalise(name: str) -> str:

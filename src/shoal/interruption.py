@@ -36,8 +36,8 @@ from typing import Any
 
 RESUMABLE = 75  # exit status after an interruption: EX_TEMPFAIL of sysexits.h, "try again later"
 INTERRUPTED = 130  # exit status after a second Ctrl-C: 128 + SIGINT, as shells count
-# What schedulers send before they kill a job, a terminal that is closed, and the limit of CPU time; not every system has
-# all of them.
+# Sent by schedulers before they kill a job, by a terminal that is closed, and at the limit of CPU time; not every
+# system has all of them.
 SAVING_SIGNALS: list[int] = [
     getattr(signal, name)
     for name in ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU")

@@ -32,6 +32,10 @@ T = TypeVar("T")
 # Settings declared as text that name a function by module:Name, in whose place it may be given itself.
 IMPORTABLE = ("score", "eval_metrics")
 
+# First words of settings by which other trainers send their metrics to a service or a viewer.
+LOGGERS = ("wandb", "tensorboard", "tb", "mlflow", "comet", "neptune", "clearml", "aim", "track", "logger")
+METRICS_PLACE = "a run writes metrics.jsonl, summary.json and learning_curve.png to its directory"
+
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
@@ -252,7 +256,13 @@ def unknown_setting(
             return ShoalError(
                 f"{name}={value!r} has no effect with {field.name}={chosen.value!r}; it needs {needed}."
             )
-    return ShoalError(f"there is no setting {name!r}{nearest(name, known or own)}.")
+    return ShoalError(f"there is no setting {name!r}{logging_hint(name) or nearest(name, known or own)}.")
+
+
+def logging_hint(name: str) -> str:
+    """Say where metrics are, where an unknown setting or flag is one by which other trainers log; else ""."""
+    is_logging = name.strip("-").replace("_", "-").lower().partition("-")[0] in LOGGERS
+    return f"; {METRICS_PLACE}" if is_logging else ""
 
 
 def needs_of(config: Any) -> Table:

@@ -68,6 +68,10 @@ def test_whole_numbers_as_people_write_them(text, number):
             r"shoal try has no flag '--learing-rate'; did you mean '--learning-rate'\?",
         ),
         (["--no-norm-ob"], r"no flag '--no-norm-ob'; did you mean '--no-norm-obs'\?"),
+        (
+            ["--wandb-project=x"],
+            r"no flag '--wandb-project'; a run writes metrics.jsonl, ",
+        ),
         (["--qqqqqqqq=3"], r"no flag '--qqqqqqqq'; `shoal try --help` lists them"),
     ],
 )

@@ -105,7 +105,8 @@ def parse(command: str, description: str, default: T, arguments: Sequence[str]) 
         if word.startswith("-"):
             flag = word.partition("=")[0]
             program = " ".join(command.split()[:2])
-            hint = _replaced_choice(flag, default) or nearest(flag, flag_names(default))
+            hint = _replaced_choice(flag, default) or settings.logging_hint(flag)
+            hint = hint or nearest(flag, flag_names(default))
             hint = hint or f"; `{program} --help` lists them"
             raise ShoalError(f"{program} has no flag {flag!r}{hint}.")
     given = {name: getattr(parsed, name) for name in given_names}

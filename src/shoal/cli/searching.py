@@ -45,7 +45,7 @@ class SearchChoices:
     eval_env: tuple[str, ...] = ()
     """Evaluates all members in an environment with this parameter, NAME=VALUE; may be given several times."""
     algorithm: str = "ppo"
-    """Trains with this algorithm: ppo, a2c, reinforce, or a config of your own as module:Name."""
+    """Trains with this algorithm: ppo, mappo, a2c, reinforce, or a config of your own as module:Name."""
     config: str = ""
     """Uses the settings of this run directory or config.json; then ENV may be left out."""
     preset: bool = True

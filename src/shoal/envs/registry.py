@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.arguments import mapping, short_repr, text
 from shoal.envs.grid.tasks import task_names as grid_names
-from shoal.errors import ShoalError, nearest
+from shoal.errors import ShoalError, alternatives, nearest
 from shoal.imports import import_object
 from shoal.user_code import reports_user_code
 
@@ -239,9 +239,8 @@ def _entry(name: str) -> Entry:
         return Entry(import_object(FAMILIES[prefix])(name.removeprefix(prefix)))
     if ":" in name:
         return Entry(name)
-    raise ShoalError(
-        f"there is no environment {name!r}{nearest(name, _entries) or f'; there are {_join_sorted(_entries)}'}"
-    )
+    hint = nearest(name, _entries) or f"; {alternatives(name, _entries, 'shoal envs')}"
+    raise ShoalError(f"there is no environment {name!r}{hint}")
 
 
 def _resolve(name: str, constructor: Callable[..., Environment] | str) -> Callable[..., Environment]:
@@ -293,7 +292,8 @@ def _check_parameter(
         if any(declared.kind is inspect.Parameter.VAR_KEYWORD for declared in known.values()):
             return value
         raise ShoalError(
-            f"{name} has no parameter {parameter!r} (it has {_join_sorted(known)}){nearest(parameter, known)}"
+            f"{name} has no parameter {parameter!r} "
+            f"({alternatives(parameter, known, f'shoal envs {name}', 'it has')}){nearest(parameter, known)}"
         )
     declared = known[parameter].annotation
     default = known[parameter].default
@@ -327,10 +327,6 @@ def _check_is_environment(name: str, env: Any) -> None:
             raise ShoalError(
                 f"{name} made a {type(env).__name__}, which has no `{attribute}`; is @environment missing?"
             )
-
-
-def _join_sorted(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names))
 
 
 for _name, _attribute, _limit in (
