@@ -2,7 +2,9 @@
 
 import importlib
 import io
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +12,7 @@ import shoal
 from shoal.cli import main
 from shoal.envs.registry import make
 from shoal.errors import ShoalError, UserCodeError
-from shoal.imports import import_name, import_object
+from shoal.imports import find_user_modules, import_name, import_object
 
 # (source, what is said after the name, the user's lines that are shown)
 FAILURES = {
@@ -257,4 +259,73 @@ def test_code_inside_of_a_run_directory_is_never_imported(tmp_path, monkeypatch,
     assert import_object(inside) == 1
     for name in list(sys.modules):
         if name.split(".")[0] in ("evil", "runs"):
+            del sys.modules[name]
+
+
+WORLD = """
+import neighbour  # of the same folder
+
+import jax.numpy as jnp
+from shoal import environment, restart, transition
+from shoal.spaces import Box, Discrete
+
+
+@environment
+class World:
+    observation_space = Box(0, 1, (1,))
+    action_space = Discrete(2)
+
+    def reset(self, key):
+        import later  # not before the first episode
+
+        return (), restart(jnp.full(1, later.VALUE))
+
+    def step(self, state, action, key):
+        return (), transition(jnp.zeros(1), neighbour.VALUE, terminated=True)
+"""
+
+
+def test_files_that_are_named_like_modules_of_others_are_not_imported_in_their_place(tmp_path):
+    """A user's module, its neighbours, and their neighbours are found, behind the standard library and packages."""
+    for name in ("random", "secrets", "ast", "numpy", "optuna", "tomllib", "matplotlib"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('the file of the current directory')")
+    (tmp_path / "mine.py").write_text(WORLD)
+    (tmp_path / "neighbour.py").write_text("VALUE = 1.0")
+    (tmp_path / "later.py").write_text("VALUE = 0.5")
+    shoal_command = Path(sys.executable).with_name("shoal")
+
+    def told(*words, status=0):
+        done = subprocess.run(
+            [shoal_command, *words], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == status, done.stderr
+        return done.stdout + done.stderr
+
+    assert "mean return 1.00" in told(
+        "rollout", "mine:World", "--envs", "2", "--steps", "4", "--devices", "1"
+    )
+    assert told("envs", "random:World", status=2) == (
+        "shoal: 'random:World' cannot be imported: random has no 'World'; this is not 'random.py' of the current "
+        "directory, which needs another name to be found.\n"
+    )
+
+
+def test_the_current_directory_is_for_what_is_looked_up_there_and_its_neighbours(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "of_the_user.py").write_text("def load():\n    import beside_it\n    return beside_it")
+    (tmp_path / "beside_it.py").touch()
+    (tmp_path / "other_package").mkdir()
+    (tmp_path / "other_package" / "part.py").write_text("Name = 1")
+    find_user_modules()
+    before, paths = set(sys.modules), list(sys.path)
+    try:
+        for name in ("of_the_user", "beside_it", "other_package"):
+            with pytest.raises(ModuleNotFoundError):
+                importlib.import_module(name)  # as a library, or Shoal, would import an optional module
+        assert import_object("other_package.part:Name") == 1
+        assert import_object("of_the_user:load")().__name__ == "beside_it"
+        assert sys.path == paths
+    finally:
+        for name in set(sys.modules) - before:
             del sys.modules[name]

@@ -2,7 +2,9 @@
 
 import functools
 import importlib
+import importlib.machinery
 import importlib.util
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -27,6 +29,41 @@ MOVED_NAMES = {"shoal.envs.grid.rulesets:Ruleset": "shoal.envs.grid.rulesets.rul
 RUN_FILES = ("metrics.jsonl", "summary.json", "checkpoints", "best", "last")
 
 
+class UserModules:
+    """A finder of the modules in a folder, for `import_object` and for the modules that it found there.
+
+    The folder is not on `sys.path`: a user's file with the name of a module that Python, Shoal or a library imports,
+    now or later, would be taken for it. Installed packages and the standard library come first.
+    """
+
+    def __init__(self, folder: str):
+        self._folder = folder
+        self._names: set[str] = set()  # of the modules that were found
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """Return the spec of a module of the folder; None for any other importer, and for modules of a package."""
+        if path is not None or not self._may_import():
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, [self._folder])
+        if spec is not None:
+            self._names.add(name)
+        return spec
+
+    def _may_import(self) -> bool:
+        """Report whether the code that imports is `import_object`, or from the folder itself."""
+        frame = sys._getframe(2)
+        while frame.f_back and str(frame.f_globals.get("__name__")).startswith(("importlib", "_frozen_")):
+            frame = frame.f_back
+        importer = str(frame.f_globals.get("__name__"))
+        return importer == __name__ or importer.partition(".")[0] in self._names
+
+
+def find_user_modules(folder: str | None = None) -> None:
+    """Let `import_object` find the modules in a folder, None for the current directory, behind all others."""
+    sys.meta_path[:] = [x for x in sys.meta_path if not isinstance(x, UserModules)]
+    sys.meta_path.append(UserModules(os.getcwd() if folder is None else folder))
+
+
 def import_object(name: str) -> Any:
     """Import the object that `module:Name` names.
 
@@ -44,7 +81,9 @@ def import_object(name: str) -> Any:
     except AttributeError as error:
         if user_frames(error):
             raise _import_failure(name, error) from error  # the module's own __getattr__
-        hint = nearest(attribute, [x for x in vars(module) if not x.startswith("_")])
+        hint = _hidden_file(module_name) or nearest(
+            attribute, [x for x in vars(module) if not x.startswith("_")]
+        )
         raise ShoalError(f"{name!r} cannot be imported: {module_name} has no {attribute!r}{hint}.") from None
     except (Exception, SystemExit) as error:
         raise _import_failure(name, error) from error
@@ -72,12 +111,25 @@ def _import_module(module_name: str, name: str) -> Any:
             raise _import_failure(
                 name, error
             ) from error  # the module exists, but something that it imports does not
-        hint = nearest(module_name, [path.stem for path in Path.cwd().glob("*.py")])
+        hint = _hidden_file(module_name) or nearest(
+            module_name, [path.stem for path in Path.cwd().glob("*.py")]
+        )
         raise ShoalError(f"{name!r} cannot be imported: there is no module {error.name!r}{hint}.") from error
     except (Exception, SystemExit) as error:
         if module_name.partition(".")[0] == "shoal" and not user_frames(error):
             raise  # a module of Shoal's own
         raise _import_failure(name, error) from error
+
+
+def _hidden_file(module_name: str) -> str:
+    """Say that another module has the name of a file of the current directory, which may be meant; else ""."""
+    package = module_name.partition(".")[0]
+    module = sys.modules.get(package)
+    paths = [path for path in (Path.cwd() / f"{package}.py", Path.cwd() / package) if path.exists()]
+    found = [getattr(module, "__file__", None), *getattr(module, "__path__", ())]
+    if module is None or not paths or any(x and Path(x).is_relative_to(Path.cwd()) for x in found):
+        return ""
+    return f"; this is not {paths[0].name!r} of the current directory, which needs another name to be found"
 
 
 def _refuse_run_directories(module_name: str, name: str) -> None:

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from shoal import interruption
+from shoal import imports, interruption
 from shoal.errors import ResumableError, ShoalError, UserCodeError, nearest
 from shoal.user_code import is_callback_error
 
@@ -127,6 +127,5 @@ def _dispatch(arguments: list[str]) -> int:
         raise ShoalError(
             f"there is no command {name!r}; there are {', '.join(COMMANDS)}{nearest(name, COMMANDS)}."
         )
-    if os.getcwd() not in sys.path:  # where a user's own module:Name is found
-        sys.path.insert(0, os.getcwd())
+    imports.find_user_modules()
     return importlib.import_module(f"shoal.cli.{name}").main(rest)
