@@ -2,6 +2,7 @@
 
 import importlib
 import math
+import threading
 
 import numpy as np
 import pytest
@@ -210,3 +211,58 @@ def test_one_sentence_says_that_optuna_is_missing_or_old(tmp_path, monkeypatch):
     monkeypatch.setattr(optuna, "__version__", "4.2.1")
     with pytest.raises(ShoalError, match=r"^Optuna 4\.2\.1 is too old for tuning; `pip install"):
         open_study(tmp_path, RATE, identity=IDENTITY)
+
+
+def test_a_torn_last_line_of_a_journal_is_cut(tmp_path, capsys):
+    """A process was killed while it wrote: whatever is written next would be joined to what it left."""
+    journal = tmp_path / "study.journal"
+    open_study(tmp_path, RATE, identity=IDENTITY).ask(2)
+    written = journal.read_bytes()
+    whole, last = written[: written.rindex(b"\n", 0, -1) + 1], written.splitlines(keepends=True)[-1]
+    for torn in (last[:1], last[:-2], last[:-1], last[:20] + b"\0" * 9, last[:20] + last):
+        journal.write_bytes(whole + torn)
+        for _ in range(2):
+            study = open_study(tmp_path, RATE, identity=IDENTITY)
+            assert len(study.trials) == 2
+            study.study.set_user_attr("later", 1)
+        assert journal.read_bytes().startswith(whole + b'{"op_code":')
+        assert capsys.readouterr().err == (
+            f"{journal}: the last record is not whole, since its process was killed while it wrote; its {len(torn)} "
+            "bytes are removed\n"
+        )
+
+
+def test_a_line_that_a_live_process_is_writing_stays(tmp_path, capsys):
+    journal = tmp_path / "study.journal"
+    open_study(tmp_path, RATE, identity=IDENTITY).ask(1)
+    written = journal.read_bytes()
+    journal.write_bytes(written[:-7])
+    lock = optuna.storages.journal.JournalFileOpenLock(str(journal))
+    lock.acquire()
+
+    def finish():
+        journal.write_bytes(written)
+        lock.release()
+
+    writer = threading.Timer(0.3, finish)
+    writer.start()
+    assert len(open_study(tmp_path, RATE, identity=IDENTITY).trials) == 1
+    writer.join()
+    assert journal.read_bytes().startswith(written) and capsys.readouterr().err == ""
+
+
+def test_what_is_no_whole_journal_is_one_sentence(tmp_path):
+    journal = tmp_path / "study.journal"
+    journal.write_text("notes\nof mine")
+    with pytest.raises(
+        ShoalError, match=r"^storage '.*study\.journal' is no journal of Optuna; give another"
+    ):
+        open_study(tmp_path, RATE, identity=IDENTITY)
+    assert journal.read_text() == "notes\nof mine"
+    journal.unlink()
+    open_study(tmp_path, RATE, identity=IDENTITY)
+    first, *others = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join([first[:-9], b"\n", *others]))
+    with pytest.raises(ShoalError, match=r"^storage '.*study\.journal' cannot be opened: ") as caught:
+        open_study(tmp_path, RATE, identity=IDENTITY)
+    assert "\n" not in str(caught.value)

@@ -8,6 +8,7 @@ that several processes work on one study.
 import contextlib
 import dataclasses
 import importlib
+import json
 import math
 import os
 import secrets
@@ -17,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from shoal import arguments
+from shoal import arguments, interruption
 from shoal.errors import ShoalError
 from shoal.files import report_os_errors, write_whole_file
 from shoal.sweeps.distributions import Choice, Distribution, Int, Log, OneMinusLog, Uniform
@@ -28,6 +29,7 @@ from shoal.sweeps.sweep_directory import flatten
 OLDEST = (4, 3)  # the first version that takes over the lock of a process that was killed
 INSTALL = "pip install 'optuna>=4.3'"
 IDENTITY, MEMBERS, OWNER, PATH = "shoal", "members", "owner", "path"  # names of Optuna's user attributes
+RECORD = b'{"op_code":'  # the beginning of each line of a journal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,20 +231,63 @@ def require_optuna() -> Any:
 
 
 def _open_storage(optuna: Any, storage: str) -> Any:
-    if "://" not in storage:
-        path = arguments.path("storage", storage)
-        with report_os_errors(f"storage {str(path)!r} cannot be opened"), open(path, "ab"):
-            pass
-        journal = optuna.storages.journal
-        # The other kind of lock is a symbolic link, which not every file system has.
-        lock = journal.JournalFileOpenLock(os.fspath(path))
-        return optuna.storages.JournalStorage(journal.JournalFileBackend(os.fspath(path), lock))
+    is_database = "://" in storage
+    path = None if is_database else arguments.path("storage", storage)
     try:
         with _quiet():
-            return optuna.storages.RDBStorage(storage)
-    except Exception as error:  # of the database's driver, of whichever kind
+            return optuna.storages.RDBStorage(storage) if path is None else _open_journal(optuna, path)
+    except ShoalError:
+        raise
+    except (
+        Exception
+    ) as error:  # of the database's driver, or of the reader of a damaged journal, of whichever kind
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ShoalError(f"storage {storage!r} cannot be opened: {reason}") from error
+
+
+def _open_journal(optuna: Any, path: Path) -> Any:
+    journal = optuna.storages.journal
+    # The other kind of lock is a symbolic link, which not every file system has.
+    lock = journal.JournalFileOpenLock(os.fspath(path))
+    with report_os_errors(f"storage {str(path)!r} cannot be opened"):
+        with open(path, "ab"):
+            pass
+        _cut_torn_line(path, lock)
+    return optuna.storages.JournalStorage(journal.JournalFileBackend(os.fspath(path), lock))
+
+
+def _cut_torn_line(path: Path, lock: Any) -> None:
+    """Remove the last line of a journal if it is not a whole record, since the next record would be joined to it.
+
+    Its process was killed while it wrote. One that is writing now holds the lock.
+
+    Raises:
+      ShoalError: the file is no journal.
+    """
+    if not _torn_bytes(path):
+        return
+    lock.acquire()
+    try:
+        if torn := _torn_bytes(path):
+            os.truncate(path, path.stat().st_size - torn)
+            interruption.say(
+                f"{path}: the last record is not whole, since its process was killed while it wrote; its {torn} bytes "
+                "are removed"
+            )
+    finally:
+        lock.release()
+
+
+def _torn_bytes(path: Path) -> int:
+    """Return the length of the last line of a journal if that is not a whole record, else 0."""
+    content = path.read_bytes()
+    if not content.startswith(RECORD[: len(content)]):
+        raise ShoalError(f"storage {str(path)!r} is no journal of Optuna; give another file.")
+    last = content[content.rfind(b"\n", 0, -1) + 1 :]
+    with contextlib.suppress(ValueError):
+        if not last or (last.endswith(b"\n") and json.loads(last)):
+            return 0
+    return len(last)
 
 
 def _sampler(space: Space, seed: int) -> Any:
