@@ -200,14 +200,19 @@ def test_importance_counts_no_setting_without_a_score_and_ties_none_that_failed(
     level = [member(str(k), 1.0, seed) for k in range(4) for seed in range(2)]
     level = [dataclasses.replace(x, settings={"a": int(x.label) % 2}) for x in level]
     space = from_tables({"grid": {"a": [0, 1]}})
-    assert importances(rank(level), space)[0].share == 0
+    assert math.isnan(importances(rank(level), space)[0].share)
     level = [dataclasses.replace(x, failure="not finite") if x.settings["a"] and x.seed else x for x in level]
     assert importances(rank(level), space)[0].share > 0.5  # equal scores, but those of a=1 have failures
 
 
-def test_nothing_to_compare_has_no_importance():
-    space = from_tables({"grid": {"a": [1, 2]}})
-    (found,) = importances(rank(members_of(space, lambda point: 1.0)), space)
-    assert found.share == 0 and math.isnan(found.p_value)
-    (found,) = importances(rank(members_of(space, lambda point: point["a"])), space)
-    assert found.share == 0 and math.isnan(found.p_value)
+def test_what_cannot_be_estimated_has_no_importance():
+    """One setting of each value, as in a grid; or equal scores."""
+    space = from_tables({"grid": {"a": [1, 2, 3]}})
+    (found,) = importances(rank(members_of(space, lambda point: float(point["a"]))), space)
+    assert math.isnan(found.share) and math.isnan(found.p_value)
+    space = from_tables({"grid": {"a": [1, 2], "b": [1, 2, 3], "c": [1]}})
+    found = importances(rank(members_of(space, lambda point: float(point["a"]))), space)
+    assert [x.name for x in found] == ["a", "b", "c"]  # that of which there is no share comes last
+    assert [math.isnan(x.share) for x in found] == [False, False, True]
+    found = importances(rank(members_of(space, lambda point: 1.0)), space)
+    assert all(math.isnan(x.share) for x in found)

@@ -1,12 +1,16 @@
 """What the pictures of a sweep show: the values that are drawn, and files that can be read."""
 
+import csv
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from matplotlib.image import imread
+from scipy import stats
 
 from shoal.errors import ShoalError
 from shoal.runtime.show import figures
-from shoal.sweeps import sweep_plots
+from shoal.sweeps import reporting, sweep_plots
 from shoal.sweeps.results import Importance, MemberResult, rank
 from shoal.sweeps.space import from_tables, label_of
 
@@ -57,7 +61,7 @@ def test_scores_over_each_setting(shown):
     np.testing.assert_allclose(
         [path.vertices[:, 1] for path in rate.collections[0].get_paths()], [r.interval for r in ranked]
     )
-    assert line(rate, "best setting").get_data()[1] == [ranked[0].score]
+    assert line(rate, "best score").get_data()[1] == [ranked[0].score]
     assert [text.get_text() for text in rate.get_xticklabels()] == ["1e-05", "0.0001", "0.001", "0.01"]
     np.testing.assert_allclose(rate.get_xticks(), [0, 1 / 3, 2 / 3, 1])
     clip, penalty = line(panels[0], "median of the settings there").get_ydata()
@@ -75,6 +79,127 @@ def test_settings_without_a_score_are_left_out(shown):
     sweep_plots.plot_settings("a.png", nothing, GRID, "title")
     sweep_plots.plot_pairs("a.png", nothing, GRID, "title")
     sweep_plots.plot_parallel("a.png", nothing, GRID, "title")
+
+
+def test_settings_of_a_list_are_drawn_at_their_values(shown):
+    """One setting of a value is at its tick; several are around it, at different places."""
+    space = from_tables({"grid": {"learning_rate": [0.0001, 0.001, 0.01]}})
+    sweep_plots.plot_settings("a.png", ranked_points(space, seeds=1), space, "title")
+    (axes,) = shown[0].axes
+    (points,) = (x.get_xdata() for x in axes.lines if x.get_label() == "one setting, 95% interval")
+    np.testing.assert_array_equal(np.sort(points), axes.get_xticks())
+    ranked = ranked_points(GRID)
+    places = sweep_plots._places(ranked, GRID, "gamma")
+    for value in GRID.axis("gamma"):
+        at = places[[x.settings["gamma"] == value for x in ranked]]
+        assert np.mean(at) == pytest.approx(GRID.to_unit("gamma", value)) and len(set(at)) == 3
+
+
+SEARCH = from_tables({"grid": {"gamma": [0.9, 0.99, 0.999]}, "random": {"learning_rate": "log:1e-5:1e-2"}})
+
+
+def failing_members():
+    """Members of two settings of each gamma: two that tie, a seed that failed, a setting that failed whole, NaN."""
+    scores = [[5.0, 9.0], [7.0, 7.0], [7.0, 7.0], [2.0, None], [None, None], [np.nan, 8.0]]
+    return [
+        MemberResult(
+            label_of(index, point),
+            point,
+            seed,
+            {} if score is None else {"absolute": score},
+            1000,
+            failure="a number was not finite" if score is None else "",
+        )
+        for (index, point), row in zip(enumerate(SEARCH.points(2)), scores, strict=True)
+        for seed, score in enumerate(row)
+    ]
+
+
+def rows_of_evaluations(members):
+    """What `metrics.jsonl` has of the members, of each at two points; null where it had failed, and before that 3."""
+    return [
+        {"kind": "evaluation", "label": x.label, "seed": x.seed, "step": step}
+        | {"return_mean": 3.0 if step == 500 else x.scores.get("absolute")}
+        for step in (500, 1000)
+        for x in members[::-1]
+    ]
+
+
+@pytest.fixture
+def drawn(shown, tmp_path, monkeypatch):
+    """The files and the figures, by name, of a search with members that failed."""
+    members, saved = failing_members(), {}
+    run = SimpleNamespace(path=tmp_path, group=SimpleNamespace(candidates=members))
+    rows = SimpleNamespace(load_metrics=lambda: rows_of_evaluations(members))
+    monkeypatch.setattr(reporting.RunDirectory, "open", lambda path: rows)
+    monkeypatch.setattr(reporting.Report, "_write_winner", lambda *_: ("", ""))
+    monkeypatch.setattr(reporting.Report, "_run_of", lambda *_: "")
+    monkeypatch.setattr(figures, "save", lambda figure, path: saved.update({path.name: figure}))
+    base = SimpleNamespace(environment_name="CartPole-v1", algorithm="ppo")
+    options = SimpleNamespace(objective="absolute")
+    report = reporting.Report(SimpleNamespace(path=tmp_path), SEARCH, base, options)
+    summary = report.finish(members, [run], [])
+    with open(tmp_path / "members.csv", newline="") as file:
+        return summary, list(csv.DictReader(file)), saved
+
+
+def scores_of(table):
+    """The score of each setting by the table of members alone; a seed that failed has the worst score of all."""
+    worst = min(float(row["absolute"]) for row in table if row["absolute"])
+    found = {}
+    for row in table:
+        found.setdefault(row["label"], []).append(float(row["absolute"] or "nan"))
+    filled = {label: np.nan_to_num(x, nan=worst) for label, x in found.items() if np.isfinite(x).any()}
+    return {label: stats.trim_mean(x, 0.25) for label, x in filled.items()}
+
+
+def test_pictures_have_the_scores_of_the_files(drawn):
+    summary, table, saved = drawn
+    scores = scores_of(table)
+    assert list(scores.values()) != [] and len(scores) == 5  # the sixth setting failed whole
+    listed = {x["label"]: x["absolute"]["iqm"] for x in summary["members"]}
+    assert {label: x for label, x in listed.items() if np.isfinite(x)} == scores
+    assert list(listed)[-1] not in scores
+    assert summary["best"]["score"]["iqm"] == max(scores.values())
+    rates = {row["label"]: float(row["learning_rate"]) for row in table}
+    wanted = sorted((SEARCH.to_unit("learning_rate", rates[label]), x) for label, x in scores.items())
+    panel = next(x for x in saved["settings.png"].axes if x.get_xlabel() == "learning_rate")
+    points = zip(*line(panel, "one setting, 95% interval").get_data(), strict=True)
+    np.testing.assert_allclose(sorted(points), wanted)
+    scatter = saved["pairs.png"].axes[0].collections[0]
+    np.testing.assert_allclose(np.sort(scatter.get_array()), np.sort(list(scores.values())))
+    lines = [x.get_ydata() for x in saved["parallel.png"].axes[0].lines if len(x.get_ydata()) == 3]
+    assert len(lines) == len(scores) + 1  # the best once more
+    order = np.array([scores[label] for label in list(listed)[:5]])
+    low, high = np.quantile(order, 0.1), order.max()
+    heights = [x[-1] for x in lines[:-1]][::-1]
+    np.testing.assert_allclose(heights, np.clip((order - low) / (high - low), 0, 1))
+
+
+def test_the_pictures_of_importance_and_of_curves_have_the_numbers_of_the_files(drawn):
+    summary, table, saved = drawn
+    scores = scores_of(table)
+    gammas = {row["label"]: row["gamma"] for row in table}
+    failures = {x["label"]: len(x["failed"]) for x in summary["members"]}
+    order = sorted(scores, key=lambda label: (-scores[label], failures[label]))
+    keys = [(-scores[label], failures[label]) for label in order]
+    places = stats.rankdata([sorted(set(keys)).index(key) for key in keys])
+    groups = [[r for r, x in zip(places, order, strict=True) if gammas[x] == g] for g in set(gammas.values())]
+    h, _ = stats.kruskal(*groups)
+    axes = saved["importances.png"].axes[0]
+    names = [x.get_text() for x in axes.get_yticklabels()]
+    bar = axes.patches[names.index("gamma")]
+    assert bar.get_width() == pytest.approx(np.clip((h - 2) / (5 - 3), 0, 1))
+    texts = dict(zip(names, (x.get_text() for x in axes.texts), strict=True))
+    assert texts["learning_rate"] == sweep_plots.NO_SHARE  # five points are one group
+    axes = saved["curves.png"].axes[0]
+    drawn_labels = [x.get_label() for x in axes.lines]
+    assert len(drawn_labels) == 4 and set(drawn_labels) < set(scores)
+    for label in drawn_labels:
+        ends = [float(row["absolute"]) for row in table if row["label"] == label and row["absolute"]]
+        x, y = line(axes, label).get_data()
+        np.testing.assert_array_equal(x, [500, 1000])
+        np.testing.assert_allclose(y, [3.0, stats.trim_mean(ends, 0.25)])
 
 
 def test_a_heat_map_has_the_median_of_each_cell(shown):
@@ -105,13 +230,15 @@ def test_bars_of_importance_tell_chance_apart(shown):
     found = [
         Importance("gamma", 0.5, 0.001),
         Importance("ent_coef", 0.1, 0.4),
-        Importance("x", 0.0, float("nan")),
+        Importance("x", float("nan"), float("nan")),
     ]
     sweep_plots.plot_importances("a.png", found, "title")
     axes = shown[0].axes[0]
     bars = axes.patches[:3]
-    assert [bar.get_width() for bar in bars] == [0.5, 0.1, 0.0]
-    assert len({bar.get_facecolor() for bar in bars}) == 2
+    np.testing.assert_array_equal([bar.get_width() for bar in bars], [0.5, 0.1, np.nan])
+    assert bars[0].get_facecolor() != bars[1].get_facecolor()
+    texts = [text.get_text() for text in axes.texts]
+    assert texts == ["0.50", "0.10", "cannot be estimated: too few settings, or equal scores"]
     assert [text.get_text() for text in axes.get_yticklabels()] == ["gamma", "ent_coef", "x"]
 
 

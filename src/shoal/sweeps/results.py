@@ -88,8 +88,8 @@ class Importance:
 
     Attributes:
       name: of the setting.
-      share: of the variance of the ranks, from 0 to 1.
-      p_value: the probability of a share at least as large if the setting had no effect; NaN if it was not tested.
+      share: of the variance of the ranks, from 0 to 1; NaN if it cannot be estimated.
+      p_value: the probability of a share at least as large if the setting had no effect; NaN without a share.
     """
 
     name: str
@@ -115,8 +115,8 @@ def rank(
     groups: dict[str, list[MemberResult]] = {}
     for member in members:
         groups.setdefault(member.label, []).append(member)
-    scores = {label: [_score(x, objective) for x in group] for label, group in groups.items()}
-    ordered = rank_settings(scores, [_score(x, objective) for x in others])
+    scores = {label: [score_of(x, objective) for x in group] for label, group in groups.items()}
+    ordered = rank_settings(scores, [score_of(x, objective) for x in others])
     ranked = [_aggregate(groups[label], objective, scores[label], x) for label, x in ordered.items()]
     return sorted(ranked, key=lambda x: (not x.has_score, _distance(x)))
 
@@ -130,7 +130,7 @@ def _is_stopped(member: MemberResult, objective: str) -> bool:
     return not member.failure and AT_RUNG in member.scores and objective not in member.scores
 
 
-def _score(member: MemberResult, objective: str) -> float:
+def score_of(member: MemberResult, objective: str) -> float:
     """Return the score by which a member is compared; NaN if it failed."""
     name = AT_RUNG if _is_stopped(member, objective) else objective
     return math.nan if member.failure else float(member.scores.get(name, math.nan))
@@ -222,7 +222,8 @@ def importances(ranked: Sequence[Ranked], space: Space) -> list[Importance]:
     space: a setting may have a large share because a part of its range fails, and matter little among the good values.
     A setting with conditions is measured where it is active. Ranks leave out by how much one score exceeds another.
     With few settings the shares are rough; `p_value` tells those that chance may give, without a correction for the
-    number of settings.
+    number of settings. Where each group has one setting, where there is one group, or where all scores are equal, there
+    is no share, since nothing tells the groups from chance.
 
     Args:
       ranked: from `rank`; a setting that was stopped earlier counts as worse than any that went further, and one
@@ -234,7 +235,7 @@ def importances(ranked: Sequence[Ranked], space: Space) -> list[Importance]:
     ranked = [x for x in ranked if x.has_score]
     places = _places(ranked)
     found = [_importance(name, ranked, places, space) for name in space.names]
-    return sorted(found, key=lambda importance: -importance.share)
+    return sorted(found, key=lambda x: (math.isnan(x.share), -x.share))
 
 
 def _places(ranked: Sequence[Ranked]) -> dict[str, int]:
@@ -255,7 +256,7 @@ def _importance(name: str, ranked: Sequence[Ranked], places: Mapping[str, int], 
     groups = [[places[x.label] for x in group] for group in _groups(name, active, space) if group]
     n, k = len(active), len(groups)
     if k < 2 or n <= k or len({place for group in groups for place in group}) < 2:
-        return Importance(name, 0.0, math.nan)
+        return Importance(name, math.nan, math.nan)
     h, p_value = kruskal(*groups)
     return Importance(name, float(np.clip((h - k + 1) / (n - k), 0, 1)), float(p_value))
 

@@ -26,6 +26,7 @@ MOST_PAIRED = 4  # settings of which all pairs are shown
 MOST_GROUPS = 6  # for the medians over a range
 MOST_CELLS_WITH_NUMBERS = 64
 CHANCE = 0.05
+NO_SHARE = "cannot be estimated: too few settings, or equal scores"
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 ABSENT = -0.12  # the place below an axis of a setting that is no part of a point
 
@@ -111,7 +112,7 @@ def _plot_setting(axes: Any, ranked: Sequence[Ranked], space: Space, name: str) 
         label="median of the settings there",
     )
     if present and present[0] is ranked[0]:
-        axes.plot(places[:1], scores[:1], "D", color=BEST, markersize=6, label="best setting", zorder=5)
+        axes.plot(places[:1], scores[:1], "D", color=BEST, markersize=6, label="best score", zorder=5)
     figures.style(axes)
     axes.set_xlabel(name, color=TEXT)
     axes.set_xlim(*_limits(space, name))
@@ -244,7 +245,7 @@ def plot_parallel(
     for x, line in zip(valid, lines, strict=True):
         axes.plot(line, color=_colour(norm, x.score), linewidth=1.0, alpha=0.6)
     if valid:
-        axes.plot(lines[-1], color=BEST, linewidth=2.4, label="best setting")
+        axes.plot(lines[-1], color=BEST, linewidth=2.4, label="best score")
     _draw_parallel_axes(axes, space, shown, bool((lines == ABSENT).any()))
     _draw_score_axis(axes, len(shown), norm, label)
     if valid:
@@ -302,6 +303,8 @@ def _format_score(value: float) -> str:
 def plot_importances(path: Path, found: Sequence[Importance], title: str) -> None:
     """Write a PNG of bars: the share of the differences between settings that each explains alone.
 
+    A share that cannot be estimated has a text in the place of its bar.
+
     Args:
       path: the file.
       found: from `results.importances`.
@@ -313,11 +316,11 @@ def plot_importances(path: Path, found: Sequence[Importance], title: str) -> Non
     axes = figure.add_subplot()
     is_clear = [x.p_value < CHANCE for x in found]
     places = np.arange(len(found))[::-1]
-    axes.barh(
-        places, [x.share for x in found], color=[COLOUR if clear else GREY for clear in is_clear], height=0.62
-    )
-    for place, x in zip(places, found, strict=True):
-        axes.text(x.share + 0.012, place, f"{x.share:.2f}", va="center", fontsize=9, color=TEXT)
+    shares = np.array([x.share for x in found])
+    axes.barh(places, shares, color=[COLOUR if clear else GREY for clear in is_clear], height=0.62)
+    for place, share in zip(places, shares, strict=True):
+        x, text = (0.0, NO_SHARE) if math.isnan(share) else (share, f"{share:.2f}")
+        axes.text(x + 0.012, place, text, va="center", fontsize=9, color=TEXT)
     for colour, text in ((COLOUR, f"p < {CHANCE:g}"), (GREY, "may be chance")):
         axes.barh([0], [0], color=colour, label=text)
     axes.set_yticks(places, [x.name for x in found])
@@ -419,7 +422,7 @@ def _set_ticks(axis: Any, space: Space, name: str) -> None:
 
 
 def _places(ranked: Sequence[Ranked], space: Space, name: str, share: float = 1) -> np.ndarray:
-    """Return the places of settings on an axis; those of one value of a list are spread around it.
+    """Return the places of settings on an axis; several of one value of a list are spread evenly around it.
 
     Args:
       ranked: the settings.
@@ -428,13 +431,14 @@ def _places(ranked: Sequence[Ranked], space: Space, name: str, share: float = 1)
       share: of the full spread.
     """
     spread = share * _spread(space, name)
-    found = []
-    for index, x in enumerate(ranked):
-        offset = 2 * (index * GOLDEN_RATIO % 1) - 1  # an even spread for any number of them
-        found.append(
-            space.to_unit(name, x.settings[name]) + spread * offset if name in x.settings else ABSENT
-        )
-    return np.array(found)
+    found = np.array(
+        [space.to_unit(name, x.settings[name]) if name in x.settings else ABSENT for x in ranked]
+    )
+    for place in np.unique(found[found != ABSENT]) if spread else ():
+        at = np.flatnonzero(found == place)
+        order = np.argsort(np.argsort(np.arange(len(at)) * GOLDEN_RATIO % 1))  # neighbours in rank are apart
+        found[at] += spread * ((2 * order + 1) / len(at) - 1)
+    return found
 
 
 def _spread(space: Space, name: str) -> float:
