@@ -9,7 +9,7 @@ import pytest
 
 from shoal import ShoalError
 from shoal.sweeps import studies
-from shoal.sweeps.results import AT_RUNG, MemberResult
+from shoal.sweeps.results import AT_RUNG, MemberResult, rank
 from shoal.sweeps.space import from_tables, label_of
 
 optuna = pytest.importorskip("optuna")
@@ -89,11 +89,37 @@ def test_states_and_members_are_told(tmp_path):
     assert found == [member for group in told.values() for member in group]
 
 
+def test_failed_seeds_count_as_the_worst_of_the_search(tmp_path):
+    """Not of their batch, in which others may have failed whole, nor of what was known when they were told."""
+    study = open_study(tmp_path, RATE, identity=IDENTITY)
+    batches = [
+        {0: [2.0, 9.0], 1: [9.0, 9.0]},
+        {2: [50.0, None], 3: [None, None]},  # 2 is (50 + 2) / 2
+        {4: [26.0, 26.0], 5: [None, math.nan]},  # 4 ties with it, and did not fail
+        {6: [-100.0, -100.0]},
+    ]
+    for batch in batches:
+        asked = study.ask(len(batch))
+        study.tell({number: members(number, asked[number], scores) for number, scores in batch.items()})
+        if 2 in batch:
+            assert (study.best[0].number, study.best[1]) == (2, 26.0)
+        if 4 in batch:
+            assert (study.best[0].number, study.best[1]) == (4, 26.0)
+    trials = study.study.get_trials()
+    assert [trial.value for trial in trials] == [5.5, 9.0, 26.0, None, 26.0, None, -100.0]
+    assert [trial.number for trial in trials if trial.state.name == "FAIL"] == [3, 5]
+    ranked = rank(study.members())
+    assert [x.label.split()[0] for x in ranked] == ["4", "1", "0", "2", "6", "3", "5"]
+    assert ranked[3].score == -25.0 and ranked[3].failed == (1,)
+    assert [x.has_score for x in ranked[4:]] == [True, False, False]
+    assert (study.best[0].number, study.best[1]) == (4, 26.0)
+
+
 def test_trials_are_compared_by_the_objective(tmp_path):
     study = open_study(tmp_path, RATE, objective="length_mean", identity=IDENTITY)
     (number, point), *_ = study.ask(1).items()
     study.tell({number: [MemberResult("0", point, 0, {"length_mean": 3.0, "absolute": 1.0}, 10)]})
-    assert study.best.value == 3.0
+    assert study.best[1] == 3.0
     with pytest.raises(ShoalError, match="made with objective='length_mean', not 'absolute'"):
         open_study(tmp_path, RATE, identity=IDENTITY)
 

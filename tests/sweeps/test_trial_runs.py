@@ -120,6 +120,13 @@ def test_trials_that_stop_early_are_pruned(tmp_path):
     for trial in trials:
         if trial.state.name == "PRUNED":
             assert trial.intermediate_values == {96: by_number[trial.number]["at_rung"]["iqm"]}
+    ends = [x["absolute"]["iqm"] for x in tuned.summary["members"] if "absolute" in x]
+    assert (
+        ends
+        == sorted(ends, reverse=True)
+        == [x.get("absolute", {}).get("iqm") for x in tuned.summary["members"]][:2]
+    )
+    assert tuned.summary["best"]["score"]["iqm"] == max(ends)
     assert tune(tmp_path / "tune", trials=4, halving=3, min_steps=96).summary == tuned.summary
 
 

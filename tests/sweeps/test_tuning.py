@@ -6,7 +6,7 @@ import math
 import pytest
 
 from shoal import ShoalError
-from shoal.sweeps.results import MemberResult, rank
+from shoal.sweeps.results import AT_RUNG, MemberResult, rank
 from shoal.sweeps.space import from_tables
 from shoal.sweeps.studies import open_study
 from shoal.sweeps.tuning import tune
@@ -59,6 +59,48 @@ def test_batches_run_until_there_are_enough_trials(tmp_path):
     again = Runner()
     assert tune(opened(tmp_path), again, tmp_path, trials=10, batch=4) == members and again.calls == []
     assert len(tune(opened(tmp_path), again, tmp_path, trials=12, batch=4)) == 24
+
+
+def test_a_last_batch_that_is_too_small_to_stop_any_ranks_beside_what_was_trained_to_the_end(tmp_path):
+    """Batches of three, of which one goes on; the last has one trial, which no rung has compared."""
+
+    def halving(points, directory):
+        best = max(points, key=lambda label: score(points[label]))
+        return [
+            MemberResult(label, point, 0, {"absolute": score(point)}, 900, rung=len(points) // 3)
+            if label == best
+            else MemberResult(label, point, 0, {AT_RUNG: score(point) + 5}, 300)
+            for label, point in points.items()
+        ]
+
+    study = opened(tmp_path, seed=2)
+    members = tune(study, halving, tmp_path, trials=7, batch=3)
+    assert [trial.state.name for trial in study.trials].count("PRUNED") == 4
+    ranked = rank(members)
+    ends = [x.scores["absolute"] for x in members if "absolute" in x.scores]
+    assert [x.score for x in ranked[:3]] == sorted(ends, reverse=True)
+    assert all(x.stopped for x in ranked[3:])
+    assert study.best[1] == ranked[0].score
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_a_study_in_which_every_trial_fails(tmp_path, trained):
+    """By numbers that are not finite: there are members, of which none has a score; else nothing was trained."""
+
+    def run(points, directory):
+        failed = [MemberResult(x, point, 0, {}, 0, failure="not finite") for x, point in points.items()]
+        return failed if trained else []
+
+    lines, study = [], opened(tmp_path)
+    if trained:
+        members = tune(study, run, tmp_path, trials=3, batch=2, report=lines.append)
+        assert len(members) == 3 and not any(x.has_score for x in rank(members))
+    else:
+        with pytest.raises(
+            ShoalError, match=r"^no trial could be trained; each was told to Optuna as failed\.$"
+        ):
+            tune(study, run, tmp_path, trials=3, batch=2, report=lines.append)
+    assert study.best is None and lines[-1] == "3 of 3 trials, 3 failed"
 
 
 def test_a_process_that_was_killed_resumes_its_trials(tmp_path):

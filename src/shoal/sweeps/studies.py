@@ -21,8 +21,9 @@ from typing import Any
 from shoal import arguments, interruption
 from shoal.errors import ShoalError
 from shoal.files import report_os_errors, write_whole_file
+from shoal.ops.scores import rank_settings
 from shoal.sweeps.distributions import Choice, Distribution, Int, Log, OneMinusLog, Uniform
-from shoal.sweeps.results import MemberResult, Ranked, rank
+from shoal.sweeps.results import MemberResult, Ranked, rank, score_of
 from shoal.sweeps.space import Point, Space, format_value, label_of
 from shoal.sweeps.sweep_directory import flatten
 
@@ -70,10 +71,19 @@ class Study:
         return [trial for trial in self.study.get_trials(deepcopy=False) if trial.state.name != "WAITING"]
 
     @property
-    def best(self) -> Any:
-        """Optuna's trial of the largest value so far; None if there is none."""
-        told = [trial for trial in self.trials if trial.state.name == "COMPLETE"]
-        return max(told, key=lambda trial: trial.value, default=None)
+    def best(self) -> tuple[Any, float] | None:
+        """Optuna's trial that is the best so far, and its score; None if no trial was trained to the end.
+
+        The score differs from the value that Optuna was told if a seed failed and the search has found a worse score
+        since.
+        """
+        trials = {str(trial.number): trial for trial in self.trials if trial.state.name == "COMPLETE"}
+        scores = {number: self._scores(self._members_of(trial)) for number, trial in trials.items()}
+        ranked = rank_settings(scores, self._scores(self.members()))
+        return next(((trials[number], score.iqm) for number, score in ranked.items()), None)
+
+    def _scores(self, members: Sequence[MemberResult]) -> list[float]:
+        return [score_of(member, self.objective) for member in members]
 
     def ask(self, count: int) -> dict[int, Point]:
         """Propose trials by the multivariate TPE, each apart from those that run; they are then running.
@@ -118,11 +128,12 @@ class Study:
     def tell(self, members: Mapping[int, Sequence[MemberResult]]) -> None:
         """Tell what trials reached; those that were told before are left as they are.
 
-        A trial's value is the score of its setting, in which a seed that failed counts as the worst of this batch. One
-        of which all seeds failed is told as failed, one that was stopped early as pruned, with its score at its steps.
+        A trial's value is the score of its setting, in which a seed that failed counts as the worst score of the search
+        so far. One of which all seeds failed is told as failed, one that was stopped early as pruned, with its score at
+        its steps.
         """
         every = [member for group in members.values() for member in group]
-        results = {x.label: x for x in rank(every, self.objective)}
+        results = {x.label: x for x in rank(every, self.objective, self.members())}
         running = self.running()
         for number, group in members.items():
             if number not in running:
@@ -154,12 +165,12 @@ class Study:
 
     def members(self) -> list[MemberResult]:
         """Return the members of all trials of the study that were told, those of other processes too."""
-        found = []
-        for trial in self.trials:
-            point = _point_of(trial.params, self.space)
-            for member in trial.user_attrs.get(MEMBERS, []):
-                found.append(MemberResult(label_of(trial.number, point), point, **member))
-        return found
+        return [member for trial in self.trials for member in self._members_of(trial)]
+
+    def _members_of(self, trial: Any) -> list[MemberResult]:
+        point = _point_of(trial.params, self.space)
+        label = label_of(trial.number, point)
+        return [MemberResult(label, point, **member) for member in trial.user_attrs.get(MEMBERS, [])]
 
 
 def open_study(

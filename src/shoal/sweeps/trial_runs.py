@@ -123,12 +123,14 @@ def _check_some(space: Space, runner: "_Runner") -> None:
 
 def _note_other_best(study: studies.Study, call: Call) -> None:
     """Say where the best trial of the study is, if another process has it."""
-    best = study.best
-    if best is not None and best.user_attrs[studies.OWNER] != study.owner:
+    if study.best is None:
+        return
+    best, score = study.best
+    if best.user_attrs[studies.OWNER] != study.owner:
         path = best.user_attrs[studies.PATH]
         call.note(
-            f"tune: the best of the study so far is trial {best.number}, {best.value:.4g}, in {path}; the results here "
-            "are those of this directory."
+            f"tune: the best of the study so far is trial {best.number}, {score:.4g}, in {path}; the results here are "
+            "those of this directory."
         )
 
 

@@ -54,7 +54,7 @@ def tune(
     Returns:
       the members of all trials of the study.
     Raises:
-      ShoalError: no setting of the study can work, or the batches of the directory are of another study.
+      ShoalError: no trial of the study could be trained, or the batches of the directory are of another study.
     """
     trials = arguments.whole_number("trials", trials, 1)
     batch = arguments.whole_number("batch", batch, 1)
@@ -70,9 +70,10 @@ def tune(
         if valid := {number: point for number, point in points.items() if number not in errors}:
             _run_batch(study, run_points, _record(directory, valid))
         report(_progress(study, trials))
-    if error and all(trial.state.name == "FAIL" for trial in study.trials):
-        raise error
-    return study.members()
+    members, states = study.members(), {trial.state.name for trial in study.trials}
+    if not members and states == {"FAIL"}:
+        raise error or ShoalError("no trial could be trained; each was told to Optuna as failed.")
+    return members
 
 
 def check_all(points: Mapping[int, Point], check: Callable[[Point], None]) -> dict[int, ShoalError]:
@@ -136,5 +137,5 @@ def _progress(study: Study, trials: int) -> str:
     failed, best = states.count("FAIL"), study.best
     words = [f"{len(states) - states.count('RUNNING')} of {trials} trials"]
     words += [f"{failed} failed"] if failed else []
-    words += [f"best {best.value:.4g} (trial {best.number})"] if best else []
+    words += [f"best {best[1]:.4g} (trial {best[0].number})"] if best else []
     return ", ".join(words)
