@@ -1,5 +1,6 @@
 """A run that was ended and resumed is the run that was never interrupted, and what may change in it."""
 
+import dataclasses
 import json
 import shutil
 
@@ -13,9 +14,11 @@ import shoal
 from shoal import interruption, resuming
 from shoal.envs.probes import ActionReward
 from shoal.errors import ResumableError
-from shoal.runtime.checkpointing import Supervisor
+from shoal.runtime.checkpointing import Supervisor, with_evaluated
+from shoal.runtime.disk import records
 from shoal.runtime.disk.checkpoints import Checkpoints
 from shoal.runtime.disk.directory import RunDirectory
+from shoal.runtime.history import History
 from shoal.runtime.trainer import Pacer
 
 SMALL = {
@@ -160,6 +163,25 @@ def test_a_run_without_checkpoints_goes_on_from_memory_as_one_with_them_from_the
         resume(run.path, total_steps=32 * 20)
 
 
+def test_fewer_steps_than_were_made_are_refused(whole, ended_at, tmp_path):
+    """Of a run that was ended, of a finished one, and of one in memory; nothing on the disk changes."""
+    copy = shutil.copytree(whole.path, tmp_path / "copy")
+    sentence = (
+        "total_steps=350 is less than the 384 environment steps that each seed of run .* give more than 384"
+    )
+    in_memory = dataclasses.replace(whole, finished=resuming.Finished(384, None, None, None))
+    for run, steps, match in (
+        (ended_at(8), 32 * 5, "total_steps=160 is less than the 256 environment steps"),
+        (copy, 350, sentence),
+        (in_memory, 350, sentence),
+    ):
+        path = getattr(run, "path", run)
+        before = {x: x.read_bytes() for x in path.rglob("*") if x.is_file()}
+        with pytest.raises(shoal.ShoalError, match=match):
+            resume(run, total_steps=steps)
+        assert {x: x.read_bytes() for x in path.rglob("*") if x.is_file()} == before
+
+
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
@@ -223,6 +245,21 @@ def test_policies_come_from_checkpoints(whole):
         shoal.load(whole.path, environment=ActionReward(), checkpoint=5)
     with pytest.raises(shoal.ShoalError, match="neither a number of environment steps nor best or last"):
         shoal.load(whole.path, environment=ActionReward(), checkpoint="newest")
+
+
+def test_the_score_of_a_checkpoint_is_that_of_its_policies():
+    """A frozen seed has the policy of its last evaluation; one whose score is not finite leaves the run without one."""
+    evaluations = [(k, {"score": np.array(x)}) for k, x in enumerate([[4.0, 9.0], [6.0, np.nan]])]
+    assert records.iqm_of(History(evaluations=evaluations, frozen=[1])) == 7.5
+    assert records.iqm_of(History(evaluations=evaluations)) == -np.inf
+    assert records.iqm_of(History(evaluations=evaluations[:1])) == 6.5
+    assert records.best_steps({0: 6.5, 32: 7.5, 64: 7.5, 96: -np.inf}) == 32
+
+
+def test_a_checkpoint_of_a_version_without_the_last_evaluation_is_completed():
+    saved = {"updates": 7, "learner/shared/w": 1, "learner/local": 2}
+    expected = [*saved, "evaluated/updates", "evaluated/shared/w"]
+    assert with_evaluated(saved, expected) == saved | {"evaluated/updates": 7, "evaluated/shared/w": 1}
 
 
 def test_a_difference_of_machines_is_named():

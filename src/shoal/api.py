@@ -86,6 +86,7 @@ __all__ = [
     "evaluate",
     "evaluate_run",
     "format_duration",
+    "have_all_failed",
     "interval_text",
     "load",
     "make",
@@ -117,6 +118,7 @@ __all__ = [
 ]
 
 report_text, result_text, devices_note = checker.report, reports.result_text, machine.devices_note
+have_all_failed = reports.have_all_failed
 
 
 @reports_user_code

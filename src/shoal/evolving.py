@@ -18,11 +18,12 @@ import numpy as np
 from shoal import trees
 from shoal.errors import ShoalError
 from shoal.experiment import Experiment
+from shoal.files import report_os_errors
 from shoal.runtime import exchange as exchanges
 from shoal.runtime.disk.directory import RunDirectory
 from shoal.runtime.disk.json_files import read_json, write_json
 from shoal.runtime.evolution import NONE, Evolution, Step
-from shoal.runtime.faults import NOWHERE
+from shoal.runtime.faults import NOWHERE, failed_members
 from shoal.runtime.history import History
 from shoal.runtime.lineage import Ancestor, Exchange, ancestors, schedule_of
 from shoal.runtime.members import Variant
@@ -170,47 +171,56 @@ def _report(
     reporter.on_exchange(history.updates, rows)
 
 
-def best_member(trained: TrainedPopulation) -> int:
-    """Return the index of the member whose best policy had the highest score when it was chosen."""
-    scores = np.asarray(trained.population.best.score)
-    return int(np.argmax(np.where(np.isfinite(scores), scores, -np.inf)))
+def ranked_members(population: Run) -> list[int]:
+    """Return the indices of the members by the scores of their best policies when these were chosen, best first.
+
+    Those that have failed come last, in the order of their seeds.
+    """
+    scores, failed = np.asarray(population.best.score), failed_members(population.fault)
+    is_failed = np.isin(np.arange(len(scores)), failed)
+    return np.lexsort((np.where(np.isfinite(scores) & ~is_failed, -scores, np.inf), is_failed)).tolist()
 
 
-def best_line(trained: TrainedPopulation, history: History) -> list[Ancestor]:
-    """Return the line of descent of the best policy, up to its evaluation."""
-    member = best_member(trained)
-    return ancestors(history.exchanges, member, max(1, int(trained.population.best.updates[member])))
+def best_member(population: Run) -> int | None:
+    """Return the index of the best member; None where all have failed."""
+    first = ranked_members(population)[0]
+    return None if first in failed_members(population.fault) else first
+
+
+def line_of(history: History, member: int, updates: int) -> list[Ancestor]:
+    """Return the line of descent of a member's policy of an evaluation; that of an untrained one is its start."""
+    return ancestors(history.exchanges, member, max(1, updates))
 
 
 def summarise_members(experiment: Experiment, trained: TrainedPopulation, history: History) -> dict[str, Any]:
     """Return the entries of a summary that a run of exchanging members has beside the others.
 
     The best member is chosen by the evaluations during training; its return is from new episodes, so that it does not
-    flatter.
+    flatter. `settings` are those that last trained the best policy, `final_settings` those of the last one.
     """
-    best = jax.device_get(trained.population.best)
-    last = history.exchanges[-1].settings
+    population = trained.population
+    best, evaluated = jax.device_get((population.best, population.evaluated.updates))
+    failed, final = failed_members(population.fault), trained.final["return_mean"]
     entries = [
         {
             "seed": member.seed,
             "score": float(best.score[k]),
             "steps": int(best.updates[k]) * experiment.run.steps_per_update,
             "absolute": float(trained.absolute["return_mean"][k]),
-            "final": float(trained.final["return_mean"][k]),
-            "settings": {name: values[k] for name, values in last.items()},
-            **({"failed": True} if k in history.frozen else {}),
+            "final": float(final[k]),
+            "settings": line_of(history, k, int(best.updates[k]))[-1].settings,
+            "final_settings": line_of(history, k, int(evaluated[k]))[-1].settings,
+            **({"failed": True} if k in failed else {}),
         }
         for k, member in enumerate(experiment.members)
     ]
-    chosen = best_member(trained)
-    order = sorted(
-        range(len(entries)), key=lambda k: (k != chosen, -np.nan_to_num(best.score[k], nan=-np.inf))
-    )
-    return {"members": [entries[k] for k in order], "best": entries[chosen]}
+    chosen = best_member(population)
+    ranked = [entries[k] for k in ranked_members(population)]
+    return {"members": ranked, "best": None if chosen is None else entries[chosen]}
 
 
 def save_lineage(path: Path, experiment: Experiment, trained: TrainedPopulation, history: History) -> None:
-    """Write the schedule of the best policy's line of descent, and the picture of all.
+    """Write the schedule of the best policy's line of descent, if there is one, and the picture of all.
 
     Args:
       path: the run's directory.
@@ -220,25 +230,28 @@ def save_lineage(path: Path, experiment: Experiment, trained: TrainedPopulation,
     Raises:
       ShoalError: a file cannot be written.
     """
-    run, members, line = experiment.run, experiment.members, best_line(trained, history)
-    write_json(
-        path / SCHEDULE,
-        {
-            "member": members[best_member(trained)].seed,
-            "ancestors": [{"updates": x.updates, "seed": members[x.member].seed} for x in line],
-            "schedule": [
-                {"updates": x.updates, "step": x.updates * run.steps_per_update, "settings": dict(x.settings)}
-                for x in schedule_of(line)
-            ],
-        },
-    )
+    run, members, best = experiment.run, experiment.members, best_member(trained.population)
+    best_updates = 0 if best is None else int(trained.population.best.updates[best])
+    line = [] if best is None else line_of(history, best, best_updates)
+    if best is None:
+        with report_os_errors(f"{path / SCHEDULE} cannot be removed"):
+            (path / SCHEDULE).unlink(missing_ok=True)  # of an earlier end of the run
+    else:
+        schedule = [
+            {"updates": x.updates, "step": x.updates * run.steps_per_update, "settings": dict(x.settings)}
+            for x in schedule_of(line)
+        ]
+        ancestry = [{"updates": x.updates, "seed": members[x.member].seed} for x in line]
+        write_json(
+            path / SCHEDULE, {"member": members[best].seed, "ancestors": ancestry, "schedule": schedule}
+        )
     scores = {updates: metrics["score"] for updates, metrics in history.evaluations}
     plot_lineage(
         path / LINEAGE,
         history.exchanges,
         scores,
         line,
-        best_updates=int(trained.population.best.updates[best_member(trained)]),
+        best_updates=best_updates,
         scales={x.name: x.scale for x in experiment.evolution.tuned},
         steps_per_update=run.steps_per_update,
         title=f"{experiment.environment_name}, {experiment.algorithm}",
@@ -255,7 +268,8 @@ def read_schedule(path: str | Path) -> Evolution:
     file = directory.path / SCHEDULE
     if not file.is_file():
         raise ShoalError(
-            f"run directory {str(directory.path)!r} holds no {SCHEDULE}; `shoal pbt` writes one when it has ended."
+            f"run directory {str(directory.path)!r} holds no {SCHEDULE}; `shoal pbt` writes one at its end, where "
+            "a member has not failed."
         )
     saved = read_json(file)["schedule"]
     return Evolution(schedule=tuple(Step(x["updates"], x["settings"]) for x in saved))

@@ -1,10 +1,11 @@
 """Trained policies from a run's directory, and the environments that they act in."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from shoal import arguments, trees
 from shoal import experiment as experiments
@@ -19,6 +20,7 @@ from shoal.runtime.disk.checkpoints import Checkpoints
 from shoal.runtime.disk.directory import RunDirectory
 from shoal.runtime.disk.records import Choice, choose_checkpoint
 from shoal.runtime.disk.sweep_files import resolve_run
+from shoal.runtime.faults import failed_members
 from shoal.runtime.members import Members, from_metadata
 from shoal.types import Clock, Environment, Learner, spec_of
 from shoal.user_code import reports_user_code
@@ -40,7 +42,8 @@ def load(
     Args:
       run: the directory, or that of a sweep, whose best setting is taken.
       which: "best" (by evaluation score) or "last".
-      seed: the seed whose policy is loaded; None uses the seed with the highest finite best score.
+      seed: the seed whose policy is loaded; None uses the seed with the highest finite best score of those that were
+        trained to the end.
       label: of the members among which it is chosen, in a run whose members differ in more than their seeds; None
         chooses among all.
       environment: that the run was trained in, where it cannot be made by a name (a wrapper of your own).
@@ -51,7 +54,7 @@ def load(
         policy. Empty loads all.
     Raises:
       ShoalError: there is no such run, policy, checkpoint, part or seed, it is damaged, or no seed is given and no
-        score is finite.
+        score of one that was trained to the end is finite.
     """
     label = None if label is None else arguments.text("label", label)
     run, label = resolve_run(arguments.path("run", run), label)
@@ -71,7 +74,12 @@ class StoredPolicies(NamedTuple):
     leaves: Mapping[str, Any]  # by name, each with a leading member axis
     members: Members
     scores: Sequence[Any]  # of each member; empty where they are unknown
+    failed: Sequence[int]  # the places of members that were not trained to the end
     checkpoint: int | None  # its steps; None for the best or the last policies
+
+    def failed_of(self, policies: Collection[int | str]) -> list[int | str]:
+        """Return those of some policies, by the keys of their members, that were not trained to the end."""
+        return [key for k in self.failed if (key := self.members[k].key) in policies]
 
 
 def read_policies(
@@ -87,12 +95,14 @@ def read_policies(
     """
     if checkpoint is None or checkpoint == "":
         leaves, metadata = directory.load_policy(which)
-        return StoredPolicies(directory, leaves, from_metadata(metadata), (), None)
+        failed = np.flatnonzero(metadata.get("failed", ())).tolist()
+        return StoredPolicies(directory, leaves, from_metadata(metadata), (), failed, None)
     checkpoints = Checkpoints(directory.path)
     steps = choose_checkpoint(checkpoints, checkpoint)
     leaves, record = checkpoints.load(steps)
     scores = (record["evaluation"] or {}).get("score", ())
-    return StoredPolicies(directory, leaves, experiment.members, scores, steps)
+    failed = failed_members(leaves["fault"])
+    return StoredPolicies(directory, leaves, experiment.members, scores, failed, steps)
 
 
 def chosen_member(stored: StoredPolicies, seed: int | None, label: str | None) -> int:
@@ -102,7 +112,7 @@ def chosen_member(stored: StoredPolicies, seed: int | None, label: str | None) -
       ShoalError: there is none, or no score is finite.
     """
     places = members.chosen(stored.members, seed, label)
-    if len(places) == 1:
+    if len(places) == 1 and (seed is not None or places[0] not in stored.failed):
         return places[0]
     if stored.checkpoint is None:
         missing = f"no score of the run {str(stored.directory.path)!r} was ever finite"
@@ -112,7 +122,7 @@ def chosen_member(stored: StoredPolicies, seed: int | None, label: str | None) -
             f"the checkpoint at {stored.checkpoint} was not written at an evaluation with a finite score"
         )
         scores = list(stored.scores)
-    return policy_files.with_best_score(places, stored.members, scores, missing)
+    return policy_files.with_best_score(places, stored.members, scores, stored.failed, missing)
 
 
 def load_policy(

@@ -43,6 +43,7 @@ class _Given(NamedTuple):
     players: list[Any]  # policies, or one RandomPlayer or ScriptedPlayer
     which: str = ""  # of the run's policies
     run: RunDirectory | None = None
+    failed: Sequence[int | str] = ()  # the seeds of the run that were not trained to the end
 
 
 @reports_user_code
@@ -81,9 +82,10 @@ def cross_play(
       tell: called with a description of the work.
       **parameters: of the environment; those not given are the run's own.
     Returns:
-      `environment`, `mode`, `episodes`; `first` and `second`, each with its `name`, `which`, `seeds` and `roles`; and
-      `returns`, by role: `matrix` [seeds of first][seeds of second], each the mean over the role's agents and the
-      episodes, their `iqm`, and its 95% `interval`, by a bootstrap over the seeds of both sides (None for one pair).
+      `environment`, `mode`, `episodes`; `first` and `second`, each with its `name`, `which`, `seeds`, those of which
+      `failed` (were not trained to the end), and `roles`; and `returns`, by role: `matrix` [seeds of first][seeds of
+      second], each the mean over the role's agents and the episodes, their `iqm`, and its 95% `interval`, by a
+      bootstrap over the seeds of both sides (None for one pair).
     Raises:
       ShoalError: a side is none of these, its spaces are not the environment's, or the world has only one role.
     """
@@ -155,11 +157,18 @@ def _side(argument: str, value: Any, checkpoint: Any, which: str, parameters: Ma
     stored = read_policies(directory, which, checkpoint, experiment)
     policies = load_policies(stored, None, None, experiment)
     which = which if stored.checkpoint is None else f"checkpoint {stored.checkpoint:,}"
-    return _Given(str(value), list(policies), list(policies.values()), which, directory)
+    failed = stored.failed_of(policies)
+    return _Given(str(value), list(policies), list(policies.values()), which, directory, failed)
 
 
 def _description(side: _Given, roles: list[int]) -> dict[str, Any]:
-    return {"name": side.name, "which": side.which, "seeds": side.seeds, "roles": roles}
+    return {
+        "name": side.name,
+        "which": side.which,
+        "seeds": side.seeds,
+        "failed": list(side.failed),
+        "roles": roles,
+    }
 
 
 def _world(

@@ -11,14 +11,14 @@ import jax
 from shoal import settings, trees
 from shoal.errors import ShoalError
 from shoal.experiment import Experiment
-from shoal.runtime.checkpointing import restored, saved_leaves
+from shoal.runtime.checkpointing import EVALUATED, restored, saved_leaves, with_evaluated
 from shoal.runtime.config import RunConfig
 from shoal.runtime.disk import records
 from shoal.runtime.disk.checkpoints import Checkpoints, Info
 from shoal.runtime.disk.directory import CONFIG, POLICIES, POLICY, SUMMARY, RunDirectory, parameters_sha256
 from shoal.runtime.disk.json_files import to_jsonable, write_json
 from shoal.runtime.disk.metrics_file import METRICS, Mark, find_damage
-from shoal.runtime.faults import NOWHERE, STOPPED
+from shoal.runtime.faults import failed_members
 from shoal.runtime.history import History
 from shoal.runtime.run import Run
 
@@ -88,6 +88,20 @@ def is_finished(directory: RunDirectory, run: RunConfig) -> bool:
     if not all(file.is_file() for file in files):
         return False
     return directory.load_summary().get("steps_per_seed") == run.total_updates * run.steps_per_update
+
+
+def check_budget(directory: RunDirectory, run: RunConfig, finished: "Finished | None") -> None:
+    """Require that a run is not to end before the steps that it has made.
+
+    Raises:
+      ShoalError: it is.
+    """
+    made = finished.steps if finished else max(Checkpoints(directory.path).steps(), default=0)
+    if run.total_updates * run.steps_per_update < made:
+        raise ShoalError(
+            f"total_steps={run.total_steps} is less than the {made:,} environment steps that each seed of run "
+            f"{str(directory.path)!r} has made; give more than {made}."
+        )
 
 
 def changes(directory: RunDirectory, saved: Mapping[str, Any], experiment: Experiment) -> dict[str, list]:
@@ -227,11 +241,13 @@ class Restoration:
         if reason := find_damage(content, records.mark_of(info.record)):
             return f"{METRICS} does not go with it: {reason}", False
         try:
-            self.leaves, self.record = checkpoints.load(info.steps, saved_leaves(shapes))
+            expected = saved_leaves(shapes)
+            leaves, self.record = checkpoints.load(info.steps, expected, may_lack=EVALUATED)
+            self.leaves = with_evaluated(leaves, expected)
         except ShoalError as error:
             return str(error).rstrip("."), True
         self.steps = info.steps
-        self.frozen = [k for k, update in enumerate(self.leaves["fault"]) if update not in (NOWHERE, STOPPED)]
+        self.frozen = failed_members(self.leaves["fault"])
         return "", False
 
     def place(self, population: Run) -> Run:

@@ -121,16 +121,16 @@ def evaluate_run(
       memory_lasts: "trial" or "episode", instead of the setting that the policies were trained with.
       plot: a PNG of the results of a trial's episodes by their index, and for policies with memory also the results
         if it is cleared with every episode; empty for none.
-      render: a file for a film of the first episodes of the best of these policies; empty for none.
+      render: a file for a film of the first episodes of the best of these policies, one that was trained to the end
+        if there is any; empty for none.
       render_episodes: the number of episodes in the film.
       tell: called repeatedly with a description of the current work.
       **parameters: of the environment; those not given are the run's own.
     Returns:
       `environment`, `which`, `mode`, `memory` (its duration), `episodes`, `max_steps` and, of several agents,
-      `team_return`; `metrics`, of each seed by name (see `evaluate`); `iqm` of the seeds' mean returns and its 95%
-      `interval`, None for one seed;
-      `by_episode`, of trials (see `shoal.runtime.disk.summary.statistics_by_episode`); `rendered`, the drawn `seed` and
-      its `Rendered`.
+      `team_return`; `metrics`, of each seed by name (see `evaluate`); `failed`, those that were not trained to the end;
+      `iqm` of the seeds' mean returns and its 95% `interval`, None for one seed; `by_episode`, of trials (see
+      `shoal.runtime.disk.summary.statistics_by_episode`); `rendered`, the drawn `seed` and its `Rendered`.
     Raises:
       ShoalError: as `load`, `evaluate` and `render`.
     """
@@ -159,7 +159,8 @@ def evaluate_run(
             "render_episodes", render_episodes, experiment.environment, next(iter(policies.values()))
         )
     settings: dict[str, Any] = dict(environment=experiment.environment, seed=seed, greedy=greedy)
-    results: dict[str, Any] = {"environment": experiment.environment_name, "which": which}
+    failed = stored.failed_of(policies)
+    results: dict[str, Any] = {"environment": experiment.environment_name, "which": which, "failed": failed}
     if stored.checkpoint is not None:
         results["which"] = f"checkpoint {stored.checkpoint:,}"
     if experiment.environment.num_agents > 1:
@@ -172,8 +173,9 @@ def evaluate_run(
         tell(f"evaluating with the memory cleared for {plot}")
         _plot_trials(Path(plot), results, policies, episodes=episodes, **settings)
     if render:
+        ranked = {k: policy for k, policy in policies.items() if k not in failed} or policies
         results["rendered"] = _draw_best(
-            policies, results["metrics"], render, episodes=render_episodes, tell=tell, **settings
+            ranked, results["metrics"], render, episodes=render_episodes, tell=tell, **settings
         )
     return results
 

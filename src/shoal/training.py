@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ from shoal.runtime.disk.directory import SUMMARY, RunDirectory
 from shoal.runtime.disk.lock import Lock
 from shoal.runtime.disk.metrics_file import NOTHING, Mark
 from shoal.runtime.disk.summary import build_summary, chosen_score, machine_facts, variant_scores
-from shoal.runtime.faults import STOPPED
+from shoal.runtime.faults import STOPPED, failed_members
 from shoal.runtime.history import History
 from shoal.runtime.run import Run, Settings
 from shoal.runtime.show import reports
@@ -150,7 +150,8 @@ def resume_run(
       call: how it was called for.
       finished: the same run in memory, for one without checkpoints.
     Raises:
-      ShoalError: there is no such run, it is finished, or a setting cannot change.
+      ShoalError: there is no such run, it is finished, it has made more steps than it is to have, or a setting cannot
+        change.
     """
     with interruption.handle() as stop:
         stop.phase(interruption.Phase.STARTING)
@@ -161,6 +162,7 @@ def resume_run(
         experiment.run.validate()
         changes = resuming.changes(directory, experiments.read_config(directory.path), experiment)
         experiment = dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, **functions))
+        resuming.check_budget(directory, experiment.run, finished)
         if resuming.is_finished(directory, experiment.run):
             steps = experiment.run.total_updates * experiment.run.steps_per_update
             raise ShoalError(
@@ -426,7 +428,7 @@ def _save_results(
     try_to(supervisor.finish, trained.population, history)
     trained = trainer.with_absolute_metric(trained, absolute, history, supervisor)
     supervisor.begins("saving")
-    summary = summarise(experiment, trained, call.import_seconds, history.frozen)
+    summary = summarise(experiment, trained, call.import_seconds)
     if experiment.evolution.tuned:
         summary |= evolving.summarise_members(experiment, trained, history)
         try_to(evolving.save_lineage, directory.path, experiment, trained, history)
@@ -481,11 +483,24 @@ def _stopped_after(experiment: Experiment, population: Run) -> dict[str, int]:
     return {member.label: int(x) for member, stopped, x in rows if stopped}
 
 
+def _failures(experiment: Experiment, population: Run) -> dict[int, dict[str, Any]]:
+    """Return by its place what a summary says of each member that was not trained to the end.
+
+    `update` is the one in which a number was not finite, `last_policy_step` the environment steps of its last policy.
+    """
+    faults, evaluated = np.asarray(population.fault), np.asarray(population.evaluated.updates)
+    return {
+        k: {
+            **experiment.members[k].columns,
+            "update": int(faults[k]),
+            "last_policy_step": int(evaluated[k]) * experiment.run.steps_per_update,
+        }
+        for k in failed_members(faults)
+    }
+
+
 def summarise(
-    experiment: Experiment,
-    trained: trainer.TrainedPopulation,
-    import_seconds: float,
-    failed: Sequence[int] = (),
+    experiment: Experiment, trained: trainer.TrainedPopulation, import_seconds: float
 ) -> dict[str, Any]:
     """Build the summary of a finished run.
 
@@ -493,12 +508,12 @@ def summarise(
       experiment: that was run.
       trained: the population.
       import_seconds: the duration of the imports.
-      failed: the members that were not trained to the end, since a number was not finite.
     """
     run, seconds, members = experiment.run, trained.seconds, experiment.members
     steps = run.total_updates * run.steps_per_update
     best = jax.device_get(trained.population.best.policy)
     environment, further = experiment.environment, dict[str, Any]()
+    failed = _failures(experiment, trained.population)
     if environment.num_agents > 1:
         further["agents"] = {
             "count": environment.num_agents,
@@ -506,10 +521,11 @@ def summarise(
             "agent_steps_per_seed": steps * environment.num_agents,
         }
     if run.score != "return_mean":
-        further["score"] = chosen_score(run.score, trained.final, trained.absolute)
+        has_score = len(failed) < len(members)
+        further["score"] = chosen_score(run.score, trained.final, trained.absolute, has_score)
     final, absolute = trained.final["return_mean"].tolist(), trained.absolute["return_mean"].tolist()
     if experiment.variants:
-        further["members"] = variant_scores(members, final, absolute, failed)
+        further["members"] = variant_scores(members, final, absolute, list(failed))
     if experiment.halving:
         further["stopped_after"] = _stopped_after(experiment, trained.population)
     return build_summary(
@@ -522,6 +538,7 @@ def summarise(
         steps_per_second=float(np.sum(trained.population.updates)) * run.steps_per_update / seconds.train,
         seconds={"import": import_seconds, **seconds._asdict()},
         parameters=[trees.named_leaves(population.take_member(best, k)) for k in range(len(members))],
+        failed=list(failed.values()),
         evaluation={
             "mode": run.eval_mode,
             "episodes": 10 * run.eval_episodes,

@@ -55,6 +55,7 @@ def test_a_finished_run_needs_more_steps_and_then_goes_on(path, command, capsys)
         (["{path}/no"], "there is no run directory"),
         (["{path}", "--num-envs", "8"], "num_envs=8 cannot be changed in a run that goes on (it has 4)"),
         (["{path}", "--num-env", "8"], "no flag '--num-env'; did you mean '--num-envs'?"),
+        (["{path}", "--total-steps", "2048"], "total_steps=2048 is less than the 4,096 environment steps"),
         (["{path}", "more"], "takes one run directory, and was given"),
         (["{path}", "--keep", "0"], "keep=0 is too small: it must be at least 1"),
         (

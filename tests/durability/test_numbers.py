@@ -13,8 +13,12 @@ from tiny_worlds import Halves
 import shoal
 from shoal import envs
 from shoal.cli import main
+from shoal.cli.train import print_result
 from shoal.runtime.disk.arrays import is_key
 from shoal.runtime.disk.checkpoints import Checkpoints
+from shoal.runtime.disk.directory import RunDirectory
+from shoal.runtime.disk.json_files import read_number
+from shoal.runtime.show.reports import result_text
 from shoal.runtime.trainer import Pacer
 
 ENVS, STEPS = 4, 8
@@ -197,52 +201,171 @@ def test_the_command_ends_with_2(tmp_path, capsys):
     )
 
 
-def training_rows(path, seed):
-    """The log points of a seed; the worlds of its evaluations break by themselves."""
-    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-    found = [
-        {name: x for name, x in row.items() if "seconds" not in name and "per_second" not in name}
-        for row in rows
-        if (row["kind"], row["seed"]) == ("train", seed)
-    ]
-    assert found
+FROZEN = {
+    **{"total_steps": ENVS * STEPS * 20, "seeds": 6, "num_evals": 5, "log_every": ENVS * STEPS * 5},
+    **{"on_nan": "freeze"},
+}
+
+
+def train_frozen(path, reward=1.0, **settings):
+    return train(Breaks(reward=reward, within=600.0), BanditConfig(), path, **FROZEN | settings)
+
+
+@pytest.fixture(scope="module")
+def frozen(many_pieces, tmp_path_factory):
+    """Six seeds, of which some break."""
+    return train_frozen(tmp_path_factory.mktemp("frozen") / "run")
+
+
+@pytest.fixture(scope="module")
+def clean(many_pieces, tmp_path_factory):
+    """The same in a world that never breaks, with a checkpoint at each evaluation."""
+    return train_frozen(tmp_path_factory.mktemp("clean") / "run", reward=0.0, checkpoint_evals=True)
+
+
+def faults_of(run):
+    """By seed, the update at fault of each seed that breaks, counted from 1."""
+    updates = -(-first_breaks(run.path).min(axis=1) // STEPS)
+    found = {seed: int(update) for seed, update in enumerate(updates) if update <= 20}
+    assert 0 < len(found) < 6
     return found
 
 
-@pytest.mark.full
-def test_a_frozen_seed_does_not_touch_the_others(tmp_path):
-    """The others end bit for bit as in a world that never breaks; the frozen ones keep what was finite."""
-    settings = {"total_steps": ENVS * STEPS * 20, "seeds": 6, "log_every": ENVS * STEPS * 5}
-    frozen = train(
-        Breaks(reward=1.0, within=600.0), BanditConfig(), tmp_path / "frozen", on_nan="freeze", **settings
+def leaves_at(path, updates):
+    return Checkpoints(path).load(updates * ENVS * STEPS)[0]
+
+
+def rows_of(path, kind, seed):
+    """The rows of a seed, without times."""
+    found = [
+        row for row in RunDirectory.open(path).load_metrics() if (row["kind"], row["seed"]) == (kind, seed)
+    ]
+    assert found
+    return [{k: x for k, x in row.items() if "second" not in k} for row in found]
+
+
+def test_a_frozen_seed_is_what_it_was_at_its_last_evaluation(frozen, clean):
+    """Its last policy and its rows until then are those of the world that never breaks; from then on there are none."""
+    failed = faults_of(frozen)
+    evaluated = {seed: (update - 1) // 4 * 4 for seed, update in failed.items()}
+    assert frozen.summary["failed"] == [
+        {"seed": seed, "update": failed[seed], "last_policy_step": evaluated[seed] * ENVS * STEPS}
+        for seed in sorted(failed)
+    ]
+    for seed, last in evaluated.items():
+        expected = leaves_at(clean.path, last)
+        policy = shoal.load(frozen.path, "last", seed=seed, environment=Breaks())
+        assert np.asarray(policy.parameters).tobytes() == expected["learner/shared/actions"][seed].tobytes()
+        metadata = RunDirectory.open(frozen.path).load_policy("best")[1]
+        chosen = metadata["updates"][seed]
+        assert chosen <= last
+        best = shoal.load(frozen.path, seed=seed, environment=Breaks())
+        of_then = leaves_at(clean.path, chosen)["learner/shared/actions"]
+        assert np.asarray(best.parameters).tobytes() == of_then[seed].tobytes()
+        rows = rows_of(frozen.path, "evaluation", seed)
+        assert [row["return_mean"] is None for row in rows if row["updates"] > last] == [True] * (
+            (20 - last) // 4
+        )
+        assert frozen.summary["final"]["returns"][seed] == next(
+            row["return_mean"] for row in rows if row["updates"] == last
+        )
+        rows = rows_of(frozen.path, "train", seed)
+        assert all(row["baseline"] is None for row in rows if row["updates"] >= failed[seed])
+        before = [row for row in rows if row["updates"] < failed[seed]]
+        assert before == rows_of(clean.path, "train", seed)[: len(before)]
+    assert_checkpoints_are_finite(frozen.path)
+
+
+def test_when_checkpoints_are_written_changes_no_result(frozen, tmp_path):
+    """Nor whether there are any."""
+    seldom = train_frozen(tmp_path / "seldom", checkpoint_every=10**6)
+    without = {name: x for name, x in (SETTINGS | FROZEN).items() if name not in ("checkpoint_every", "keep")}
+    never = shoal.train(
+        Breaks(reward=1.0, within=600.0),
+        algorithm=BanditConfig(),
+        run_dir=tmp_path / "never",
+        checkpoints=False,
+        **without,
     )
-    clean = train(Breaks(within=600.0), BanditConfig(), tmp_path / "clean", **settings)
-    breaks = (first_breaks(frozen.path) <= 20 * STEPS).any(axis=1)
-    assert breaks.any()
-    assert not breaks.all()
+    for other in (seldom, never):
+        for name in frozen.summary.keys() - {"seconds", "steps_per_second"}:
+            assert json.dumps(other.summary[name]) == json.dumps(frozen.summary[name]), name
+        for which in ("best", "last"):
+            (mine, _), (theirs, _) = (RunDirectory.open(x.path).load_policy(which) for x in (frozen, other))
+            assert all(x.tobytes() == mine[name].tobytes() for name, x in theirs.items())
+        for seed in range(6):
+            for kind in ("train", "evaluation"):
+                assert rows_of(other.path, kind, seed) == rows_of(frozen.path, kind, seed)
+
+
+def test_a_frozen_seed_is_named_and_never_the_best(frozen):
+    failed = faults_of(frozen)
+    text = result_text(frozen.summary, frozen.path)
+    assert text.count("  failed          seed ") == len(failed)
+    for seed, update in failed.items():
+        assert (
+            f"  failed          seed {seed}: a number was not finite in update {update}; its last policy"
+            in text
+        )
+    metadata = RunDirectory.open(frozen.path).load_policy("best")[1]
+    assert metadata["failed"] == [seed in failed for seed in range(6)]
+    scores = [read_number(x) for x in metadata["scores"]]
+    sound = [k for k in range(6) if k not in failed and np.isfinite(scores[k])]
+    best = max(sound, key=lambda k: scores[k])
+    policy = shoal.load(frozen.path, environment=Breaks())
+    expected = shoal.load(frozen.path, seed=best, environment=Breaks())
+    assert np.asarray(policy.parameters).tobytes() == np.asarray(expected.parameters).tobytes()
+
+
+def test_a_frozen_seed_does_not_touch_the_others(frozen, clean):
+    """The others end bit for bit as in a world that never breaks."""
+    failed = faults_of(frozen)
     for seed in range(6):
         for name in ("actions", "baseline"):
             mine, other = (np.asarray(getattr(run.learner.shared, name))[seed] for run in (frozen, clean))
             assert np.isfinite(mine).all()
-            assert (mine.tobytes() == other.tobytes()) == (not breaks[seed]), (seed, name)
-        if not breaks[seed]:
-            assert training_rows(frozen.path, seed) == training_rows(clean.path, seed)
-        for which in ("last", "best"):
-            policy = shoal.load(frozen.path, which, seed=seed, environment=Breaks())
-            assert all(np.isfinite(x).all() for x in jax.tree.leaves(policy.parameters))
-    assert_checkpoints_are_finite(frozen.path)
+            assert (mine.tobytes() == other.tobytes()) == (seed not in failed), (seed, name)
+        if seed not in failed:
+            assert rows_of(frozen.path, "train", seed) == rows_of(clean.path, "train", seed)
 
 
+@pytest.mark.full
 def test_a_frozen_seed_stays_frozen_when_the_run_goes_on(tmp_path):
-    settings = {"total_steps": ENVS * STEPS * 20, "seeds": 6, "log_every": ENVS * STEPS * 5}
-    run = train(
-        Breaks(reward=1.0, within=600.0), BanditConfig(), tmp_path / "run", on_nan="freeze", **settings
-    )
-    breaks = (first_breaks(run.path) <= 20 * STEPS).any(axis=1)
+    run = train_frozen(tmp_path / "run")
+    failed = faults_of(run)
     more = shoal.resume(run, total_steps=ENVS * STEPS * 21, progress=False)
-    for seed in np.flatnonzero(breaks):
+    for seed in failed:
         before, after = (np.asarray(r.learner.shared.actions)[seed] for r in (run, more))
         assert before.tobytes() == after.tobytes()
+    assert [x for x in more.summary["failed"] if x["seed"] in failed] == run.summary["failed"]
+
+
+def test_where_all_seeds_fail_there_is_no_best_and_the_status_is_2(tmp_path, capsys):
+    path = tmp_path / "run"
+    sizes = {"total_steps": ENVS * STEPS * 12, "on_nan": "freeze"}
+    algorithm = BrokenBandit(breaks_in=5.0, part=1.0)
+
+    def run():
+        return train(Breaks(), algorithm, path, **sizes, progress=True)
+
+    with pytest.raises(shoal.ShoalError, match=r"^all seeds failed \(0, 1, 2\), since numbers"):
+        print_result(run)
+    told = capsys.readouterr()
+    for seed in range(3):
+        sentence = f"seed {seed}: the learner/shared/baseline was not finite in update 6 (192 environment steps); its "
+        assert sentence in told.err
+        assert f"  failed          seed {seed}: " in told.out
+    assert "no other goes on" in told.err
+    assert "IQM" not in told.out
+    assert "there is no best policy" in told.out
+    summary = json.loads((path / "summary.json").read_text())
+    assert [x["seed"] for x in summary["failed"]] == [0, 1, 2]
+    assert summary["absolute"]["iqm"] is None
+    assert summary["final"]["interval"] is None
+    with pytest.raises(
+        shoal.ShoalError, match=r"not finite, so that no seed is the best; name one: seed=0, 1, 2"
+    ):
+        shoal.load(path, environment=Breaks())
 
 
 def test_what_has_weight_zero_may_be_nan(tmp_path):

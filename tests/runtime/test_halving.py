@@ -91,6 +91,10 @@ def test_what_cannot_be_halved_is_refused():
             halving.check(RUN, settings)
 
 
+def training_rows(run):
+    return [row for row in RunDirectory.open(run.path).load_metrics() if row["kind"] == "train"]
+
+
 @pytest.mark.full
 def test_stopped_members_make_no_step_and_are_not_evaluated(halved):
     stopped = halved.summary["stopped_after"]
@@ -133,6 +137,8 @@ def test_members_are_dealt_out_or_packed_without_changing_them(halved, tmp_path,
     assert other.summary["stopped_after"] == halved.summary["stopped_after"]
     for one, two in zip(halved.learner.shared, other.learner.shared, strict=True):
         np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)
+    first, second = (training_rows(run) for run in (halved, other))
+    assert [row["baseline"] is None for row in first] == [row["baseline"] is None for row in second]
 
 
 @pytest.mark.slow

@@ -14,6 +14,8 @@ from shoal.envs.probes import ActionReward
 from shoal.runtime import population as populations
 from shoal.runtime import trainer
 from shoal.runtime.config import RunConfig
+from shoal.runtime.faults import NOWHERE, STOPPED
+from shoal.runtime.history import History, Seconds
 from shoal.runtime.members import members_of
 from shoal.runtime.run import Run
 from shoal.types import Mean
@@ -106,6 +108,18 @@ def test_it_learns_and_every_number_is_one_a_seed(done):
     assert result.absolute["return_mean"].tolist() == [1.0, 1.0]
     first = calls[0][2]["return_mean"]
     assert set(first.tolist()) <= {-1.0, 1.0}
+
+
+def test_a_member_that_trains_no_further_has_no_metrics(done):
+    """However the members are mapped: its sums may be those of the last interval in which it was trained."""
+    population, recorder = done[0].population, Recorder()
+    history = History(updates=7, logged=6, seconds=Seconds(0.0, 1.0, 0.0))
+    for fault in (STOPPED, 7):
+        faulty = dataclasses.replace(population, fault=jnp.array([NOWHERE, fault]))
+        trainer._report_training(faulty, RUN, dataclasses.replace(history), recorder)
+        _, _, metrics = recorder.calls[-1]
+        for name, x in trainer.mean_metrics(population.metrics).items():
+            np.testing.assert_array_equal(metrics[name], [x[0], np.nan])
 
 
 def test_a_state_without_entries_is_trained_on_two_devices():

@@ -11,14 +11,17 @@ from tiny_worlds import Halves, populate
 
 import shoal
 from shoal import cli, evolving
+from shoal.cli.train import print_result
 from shoal.errors import ShoalError
 from shoal.experiment import decide
 from shoal.runtime.checkpointing import Supervisor
 from shoal.runtime.disk.directory import RunDirectory
 from shoal.runtime.evolution import Evolution, Step
+from shoal.runtime.faults import NOWHERE
 from shoal.runtime.history import History
-from shoal.runtime.lineage import Exchange, ancestors, exchanges_of, schedule_of
+from shoal.runtime.lineage import Ancestor, Exchange, ancestors, exchanges_of, schedule_of
 from shoal.runtime.members import members_of
+from shoal.runtime.show import figures, lineages
 from shoal.runtime.show.reports import result_text
 from shoal.runtime.trainer import Pacer
 from shoal.sweeps.pbt import read_tuned
@@ -81,10 +84,29 @@ def test_the_best_member_is_chosen_by_the_evaluations_during_training(trained):
     assert best["score"] == max(entry["score"] for entry in members)
     assert sorted(entry["seed"] for entry in members) == list(range(10))
     assert best["absolute"] == trained.summary["absolute"]["returns"][best["seed"]]
-    last = [row for row in rows(trained.path, "exchange") if row["updates"] == 10][best["seed"]]
-    assert best["settings"] == last["settings"]
     printed = result_text(trained.summary, trained.path)
     assert f"best member     seed {best['seed']}: {best['absolute']:.2f} in new episodes" in printed
+
+
+def settings_before(path, seed, steps):
+    """The settings with which a member's place was trained up to an evaluation: those of the last exchange before."""
+    found = [row for row in rows(path, "exchange") if row["seed"] == seed and row["step"] < max(steps, 1)]
+    return found[-1]["settings"]
+
+
+def test_the_settings_of_a_member_are_those_that_trained_its_policy(trained):
+    """Not those that its place had after the last exchange."""
+    differ = 0
+    for entry in trained.summary["members"]:
+        assert entry["settings"] == settings_before(trained.path, entry["seed"], entry["steps"])
+        assert entry["final_settings"] == settings_before(trained.path, entry["seed"], 12 * 32)
+        differ += entry["settings"] != entry["final_settings"]
+    assert differ
+    best = trained.summary["best"]
+    schedule = json.loads((trained.path / "schedule.json").read_text())["schedule"]
+    assert schedule[-1]["settings"] == best["settings"]
+    shown = ", ".join(f"{name}={x:.4g}" for name, x in best["settings"].items())
+    assert f"(of step {best['steps']:,}, trained with {shown})" in result_text(trained.summary, trained.path)
 
 
 def test_the_schedule_is_that_of_the_ancestors_of_the_best_policy(trained):
@@ -124,6 +146,47 @@ def test_a_line_of_descent_is_followed_to_the_start():
         for k, p in enumerate((0, 0))
     ]
     assert exchanges_of(listed) == [Exchange(0, [0, 0], {"rate": [0.0, 1.0]})]
+
+
+def ranking(scores, failed):
+    population = SimpleNamespace(
+        best=SimpleNamespace(score=np.array(scores, np.float32)), fault=np.where(failed, 3, NOWHERE)
+    )
+    return evolving.ranked_members(population), evolving.best_member(population)
+
+
+def test_members_that_failed_rank_below_all_others():
+    """Of equal ones that of the lower seed is the better; one whose scores were never finite has not failed."""
+    assert ranking([9.0, 5.0, 5.0, np.nan, 7.0], [1, 0, 0, 0, 0]) == ([4, 1, 2, 3, 0], 4)
+    assert ranking([9.0, 5.0, 9.0, -1.0, 5.0], [1, 0, 1, 0, 0]) == ([1, 4, 3, 0, 2], 1)
+    assert ranking([9.0, 5.0], [1, 1]) == ([0, 1], None)
+
+
+def test_the_picture_has_a_dotted_line_where_a_member_failed(tmp_path, monkeypatch):
+    """Member 1 fails in the first interval and copies member 0, member 2 fails in the second; 0 and 1 tie."""
+    found = []
+    monkeypatch.setattr(figures, "save", lambda figure, path: found.append(figure))
+    exchanges = [
+        Exchange(0, [0, 1, 2], {"rate": [0.1, 0.9, 0.5]}),
+        Exchange(2, [0, 0, 2], {"rate": [0.1, 0.2, 0.5]}),
+    ]
+    scores = {0: [0.0, 0.0, 0.0], 2: [4.0, np.nan, 3.0], 4: [5.0, 5.0, np.nan]}
+    for line in ([Ancestor(0, 0, {"rate": 0.1}), Ancestor(2, 0, {"rate": 0.1})], []):
+        more = {"scales": {"rate": "linear"}, "steps_per_update": 10, "title": "x"}
+        lineages.plot_lineage(tmp_path / "x.png", exchanges, scores, line, best_updates=4, **more)
+        axes = found.pop().axes[0]
+        copies, outline, coloured, dotted = axes.collections
+        assert len(copies.get_segments()) == 1
+        assert [x.tolist() for x in outline.get_segments()] == [
+            [[0, 0.1], [20, 0.1]], [[20, 0.1], [40, 0.1]],
+        ][: len(line)]  # fmt: skip
+        assert coloured.get_array().tolist() == [4.0, 3.0, 5.0, 5.0]
+        drawn = [x.tolist() for x in coloured.get_segments()]
+        np.testing.assert_allclose([x[0][1] for x in drawn], [0.1, 0.5, 0.1, 0.2])
+        missing = [x.tolist() for x in dotted.get_segments()]
+        np.testing.assert_allclose(missing, [[[0, 0.9], [20, 0.9]], [[20, 0.5], [40, 0.5]]])
+        labels = [text.get_text() for text in axes.get_legend().get_texts()]
+        assert labels == ["members that failed", "ancestors of the best policy"][: 1 + bool(line)]
 
 
 class Killed(BaseException):
@@ -180,6 +243,33 @@ def test_a_member_that_failed_copies_and_trains_again(tmp_path):
     later = {(row["updates"] - 2, row["seed"]): row["score"] for row in found}
     assert any(later.get((row["updates"], row["seed"])) is not None for row in failed)
     assert np.isfinite(run.summary["best"]["absolute"])
+    assert "failed" not in run.summary["best"]
+    other = pbt(tmp_path / "other", tune=tune, start={}, checkpoint_every=10**6)
+    assert rows(other.path) == rows(run.path)
+    for name in ("members", "best", "failed", "parameters_sha256", "absolute", "final"):
+        assert json.dumps(other.summary[name]) == json.dumps(run.summary[name])
+    for entry in run.summary["members"]:
+        assert entry["settings"] == settings_before(run.path, entry["seed"], entry["steps"])
+        evaluated = [x for x in rows(run.path, "evaluation") if x["seed"] == entry["seed"]]
+        scores = {x["step"]: x["score"] for x in evaluated if x["score"] is not None}
+        assert entry["score"] == scores[entry["steps"]] == max(scores.values())
+
+
+def test_where_all_members_fail_there_is_no_best_and_the_status_is_2(tmp_path, capsys):
+    path, tune = tmp_path / "run", {"baseline_rate": "log:1e30:1e38"}
+    with pytest.raises(ShoalError, match=r"^all members failed \(0, 1, 2, .*, 9\), since"):
+        print_result(lambda: pbt(path, tune=tune, start={}, total_steps=32 * 8))
+    text = capsys.readouterr().out
+    assert text.count("  failed          seed ") == 10
+    assert "best member" not in text and "IQM" not in text
+    summary = json.loads((path / "summary.json").read_text())
+    assert summary["best"] is None
+    assert [entry["seed"] for entry in summary["members"]] == list(range(10))
+    assert all(entry["failed"] for entry in summary["members"])
+    assert not (path / "schedule.json").exists()
+    assert (path / "lineage.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(ShoalError, match=r"holds no schedule\.json"):
+        evolving.read_schedule(path)
 
 
 @pytest.mark.full

@@ -139,6 +139,8 @@ def table(results: dict[str, Any]) -> str:
         )
     if len(results["metrics"]) > 1:
         lines.append(f"{'IQM':>{width}}{results['iqm']:>11.2f} {api.interval_text(results['interval'])}")
+    if failed := ", ".join(str(seed) for seed in results["failed"]):
+        lines.append(f"  not trained to the end, since a number was not finite: {failed}")
     lines += [*unfinished_lines(results), *agent_lines(results), *info_lines(results)]
     return "\n".join([*lines, *trial_lines(results["by_episode"]), *rendered_lines(results)])
 
@@ -163,7 +165,8 @@ def matrices(results: dict[str, Any]) -> str:
 
 def _side(side: dict[str, Any]) -> str:
     which = f" ({side['which']})" if side["which"] else ""
-    return f"{side['name']}{which} as role {' and '.join(map(str, side['roles']))}"
+    failed = f", seed {', '.join(map(str, side['failed']))} not trained to the end" if side["failed"] else ""
+    return f"{side['name']}{which} as role {' and '.join(map(str, side['roles']))}{failed}"
 
 
 def unfinished_lines(results: dict[str, Any]) -> list[str]:

@@ -68,13 +68,24 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def print_result(run: Callable[[], api.TrainedRun]) -> int:
-    """Run to the end, and print the result."""
+    """Run to the end, and print the result.
+
+    Raises:
+      ShoalError: no seed was trained to the end.
+    """
     try:
         trained = run()
     except api.SavingError as error:
         print(api.result_text(dict(error.run.summary), error.run.path))
         raise
     print(api.result_text(dict(trained.summary), trained.path))
+    if api.have_all_failed(trained.summary):
+        unit = "members" if "members" in trained.summary else "seeds"
+        names = ", ".join(str(x["seed"]) for x in trained.summary["failed"])
+        raise api.ShoalError(
+            f"all {unit} failed ({names}), since numbers were not finite; what they had learned before is in "
+            f"{trained.path}."
+        )
     return 0
 
 

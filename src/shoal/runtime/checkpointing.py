@@ -1,7 +1,7 @@
 """Checkpoints of a run in progress, written between two pieces of training, and the end of a run by a signal."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -29,10 +29,12 @@ from shoal.runtime.trainer import CompiledRun, compiler_options
 # The parts of a Run that are not saved: the directory's config makes them again, or they are empty between evaluations.
 # Leaves of the config that change while the run trains are saved all the same (`Settings.changing`).
 NOT_SAVED = ("environment", "config", "total_updates", "evaluation", "evaluation_environment")
+EVALUATED = "evaluated/"  # what the names of the leaves of `Run.evaluated` begin with
 FIRST_PAUSE = (
     2.0  # seconds before the first is written: imports for that would delay the first updates and their row
 )
 REST = 30  # the pause between two checkpoints is so many times what the last write took, at least
+ENDS = "the run ends there, and "  # said of a fault, before what a checkpoint is from
 ACTIVITIES = {
     "training": interruption.Phase.TRAINING,
     "evaluating": interruption.Phase.EVALUATING,
@@ -49,6 +51,17 @@ def saved_leaves(population: Run) -> dict[str, Any]:
         for name, leaf in leaves.items()
         if name in changing or name.split("/", 1)[0] not in NOT_SAVED
     }
+
+
+def with_evaluated(leaves: Mapping[str, Any], expected: Iterable[str]) -> dict[str, Any]:
+    """Complete the leaves of a checkpoint of a version that kept no last evaluation: by what was learned since."""
+    return dict(leaves) | {name: leaves[_current(name)] for name in expected if name not in leaves}
+
+
+def _current(evaluated: str) -> str:
+    """Return the leaf of a Run that has now what a leaf of `Run.evaluated` had at the last evaluation."""
+    name = evaluated.removeprefix(EVALUATED)
+    return name if name == "updates" else f"learner/{name}"
 
 
 def copy_to_host(population: Run) -> dict[str, Any]:
@@ -86,14 +99,35 @@ class _Fault(NamedTuple):
     explanation: str = ""
 
 
-def _locate(compiled_run: CompiledRun, population: Run, update: int, member: int) -> _Fault:
-    """Make the updates up to one in which a member has a fault, and name its first quantity that is not finite."""
-    before = update - 1 - int(np.asarray(population.updates)[member])
-    population, _ = compiled_run.train(population, np.int32(before), np.bool_(True))
+def _locate(compiled_run: CompiledRun, population: Run, updates: Mapping[int, int]) -> dict[int, _Fault]:
+    """Make updates again in which members have a fault, and name the first quantity of each that is not finite.
+
+    Args:
+      compiled_run: the programs that train the population.
+      population: from before these updates.
+      updates: the update at fault of each member.
+    """
     program = populations.run_program(locate_fault, compiled_run.settings, compiled_run.layout)
-    compiled = program.lower(population).compile(compiler_options(compiled_run.layout))
-    population, located = compiled(population)
-    for numbered, (at_fault, indices) in sorted(jax.device_get(located).items()):
+    compiled = program.lower(compiled_run.shapes).compile(compiler_options(compiled_run.layout))
+    faults, made = {}, int(np.max(np.asarray(population.updates)))
+    for update in sorted(set(updates.values())):
+        population, _ = compiled_run.train(population, np.int32(update - 1 - made), np.bool_(True))
+        after, located = compiled(jax.tree.map(_copy_on_device, population))
+        made, quantities = update - 1, sorted(jax.device_get(located).items())
+        for member in (k for k, own in updates.items() if own == update):
+            faults[member] = _first_fault(after, quantities, member)
+    return faults
+
+
+def _first_fault(population: Run, quantities: Sequence[tuple[str, Any]], member: int) -> _Fault:
+    """Return the first quantity of a member's update that is not finite.
+
+    Args:
+      population: after the update.
+      quantities: by numbered names, in order, whether each is at fault and in which environment, [members] both.
+      member: its index.
+    """
+    for numbered, (at_fault, indices) in quantities:
         if at_fault[member]:
             name, index = f"the {numbered.partition(' ')[2]}", indices[member]
             if index == NOWHERE:
@@ -104,14 +138,25 @@ def _locate(compiled_run: CompiledRun, population: Run, update: int, member: int
     return _Fault("something that is finite when the update is made again")
 
 
-def _take_members(members: np.ndarray, saved: Any, current: Any, name: str) -> Any:
-    """Take some members from a checkpoint; their mark of the fault stays, and their sums of metrics are empty."""
-    if name == "fault":
-        return current
-    if is_key(current):
-        return current  # a run's key never changes; those of environments are of no use to a frozen member
-    mask = members.reshape(-1, *[1] * (current.ndim - 1))
-    return np.where(mask, np.zeros_like(current) if name.startswith("metrics/") else saved, current)
+def frozen(population: Run, members: Sequence[int]) -> Run:
+    """Put members back to what they had learned at their last evaluation; their best policies and their faults stay.
+
+    The rest of them, such as the states of their environments, is of no further use: NaN in it becomes 0, so that no
+    checkpoint holds any.
+    """
+    leaves = copy_to_host(population)
+    is_frozen = np.isin(np.arange(len(population.fault)), members)
+    evaluated = {_current(name): x for name, x in leaves.items() if name.startswith(EVALUATED)}
+
+    def of_frozen(name: str, x: Any) -> Any:
+        mask = is_frozen.reshape(-1, *[1] * (x.ndim - 1))
+        if name in evaluated:
+            return (jax.numpy if is_key(x) else np).where(mask, evaluated[name], x)
+        if name.startswith("best/") or is_key(x) or not jax.numpy.issubdtype(x.dtype, jax.numpy.inexact):
+            return x
+        return np.where(mask & np.isnan(x), np.zeros_like(x), x)
+
+    return restored(population, {name: of_frozen(name, x) for name, x in leaves.items()})
 
 
 class Supervisor:
@@ -215,43 +260,29 @@ class Supervisor:
             self._submit(steps, *copied)
 
     def handle_faults(self, population: Run, history: History, members: Sequence[int]) -> Run:
-        """End the run, or put members back to their last checkpoint, where they stay.
-
-        The update at fault is made again from the last checkpoint, to say what was not finite, and where; but not to
-        put back members of several settings, some of which are expected to fail: that would train all of them again;
-        nor where settings change meanwhile.
+        """End the run, or put members back to their last evaluation, where they stay.
 
         Raises:
           ShoalError: with `on_nan="stop"`; names the member, the update, the environment, and the first quantity.
         """
-        faults = np.asarray(population.fault).copy()
-        member = min(members, key=lambda k: (faults[k], k))
-        where = self.members[member].name
-        when = f"update {faults[member]} ({faults[member] * self.run.steps_per_update:,} environment steps)"
-        if self._writer is None:
-            raise ShoalError(
-                f"{where}: a number was not finite in {when}; with checkpoints the message says which one."
+        faults, evaluated = (np.asarray(x) for x in (population.fault, population.evaluated.updates))
+        updates = {k: int(faults[k]) for k in sorted(members, key=lambda k: (faults[k], k))}
+        if stops := self.run.on_nan == "stop":
+            updates = dict([next(iter(updates.items()))])
+        found, ending = self._located(population, updates, stops)
+        goes_on = "the others go on" if (faults == NOWHERE).any() else "no other goes on"
+        for k, update in updates.items():
+            cause = found.get(k, _Fault("a number"))
+            when = f"update {update} ({update * self.run.steps_per_update:,} environment steps)"
+            sentence = f"{self.members[k].name}: {cause.name} was not finite in {when}"
+            sentence += f", since {cause.explanation}" if cause.explanation else ""
+            if stops:
+                raise ShoalError(f"{sentence}; {ending}")
+            steps = int(evaluated[k]) * self.run.steps_per_update
+            self.reporter.progress.note(
+                f"{sentence}; its last policy is that of its evaluation at {steps:,} steps, and {goes_on}."
             )
-        self._write_first()
-        self._writer.wait()
-        leaves = self._leaves_before(int(faults[list(members)].min()))
-        found = _Fault("a number")
-        is_located = self.run.on_nan == "stop" or not self.members[member].label
-        if is_located and not self._compiled_run.settings.changing:
-            copied = jax.tree.map(_copy_on_device, population)
-            found = _locate(self._compiled_run, restored(copied, leaves), int(faults[member]), member)
-        sentence = f"{where}: {found.name} was not finite in {when}"
-        sentence += f", since {found.explanation}" if found.explanation else ""
-        if self.run.on_nan == "stop":
-            raise ShoalError(
-                f"{sentence}; the run ends there, and its last checkpoint is from before (--on-nan freeze goes on "
-                "without the seed)."
-            )
-        self.reporter.progress.note(f"{sentence}; it stays at its last checkpoint, and the others go on.")
-        current = copy_to_host(population)
-        frozen = np.isin(np.arange(len(faults)), members)
-        mixed = {name: _take_members(frozen, leaves[name], x, name) for name, x in current.items()}
-        return restored(population, mixed)
+        return frozen(population, members)
 
     # ---- what the end of a run calls
 
@@ -285,13 +316,38 @@ class Supervisor:
         """Seconds between two checkpoints by time."""
         return self.run.checkpoint_seconds if self.run.checkpoint_every == -1 else 0.0
 
-    def _leaves_before(self, update: int) -> dict[str, Any]:
-        """Load the newest sound checkpoint from before an update."""
+    def _located(
+        self, population: Run, updates: Mapping[int, int], stops: bool
+    ) -> tuple[dict[int, _Fault], str]:
+        """Make updates at fault again from the last checkpoint before, to say what was not finite, and where.
+
+        Not where members of several settings go on without those at fault, some of which are expected to fail: that
+        would train all of them again; nor where settings change meanwhile.
+
+        Returns:
+          what is known of the faults of members; and what is said of a run that ends there.
+        """
+        if self._writer is None:
+            return {}, "with checkpoints the message says which one."
+        self._write_first()
+        self._writer.wait()
+        leaves = self._leaves_before(min(updates.values()))
+        if leaves is None:
+            return {}, f"{ENDS}no checkpoint is from before."
+        ending = f"{ENDS}its last checkpoint is from before (--on-nan freeze goes on without the seed)."
+        is_expected = not stops and bool(self.members[0].label)
+        if is_expected or self._compiled_run.settings.changing:
+            return {}, ending
+        copied = jax.tree.map(_copy_on_device, population)
+        return _locate(self._compiled_run, restored(copied, leaves), updates), ending
+
+    def _leaves_before(self, update: int) -> dict[str, Any] | None:
+        """Load the newest sound checkpoint from before an update; None where there is none."""
         last = (update - 1) * self.run.steps_per_update
         for steps in reversed([steps for steps in self.checkpoints.steps() if steps <= last]):
             if not self.checkpoints.problem(steps):
                 return self.checkpoints.load(steps)[0]
-        raise ShoalError(f"a number was not finite in update {update}, and no checkpoint is from before.")
+        return None
 
     def _recorded_scores(self) -> dict[int, float]:
         scores = {}

@@ -163,10 +163,6 @@ class RunConfig:
         if self.checkpoint_every != -1:
             check_at_least("checkpoint_every", self.checkpoint_every, 1)
             check_at_most("checkpoint_every", self.checkpoint_every, MAX_STEPS)
-        if self.on_nan == "freeze" and not self.checkpoints:
-            raise ShoalError(
-                "on_nan='freeze' goes back to the seed's last checkpoint, and checkpoints=False; leave one of them out."
-            )
 
     def _check_limits(self) -> None:
         """Raise ShoalError for the first size that no machine can hold, or that takes the host too long."""

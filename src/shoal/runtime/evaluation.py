@@ -19,10 +19,11 @@ from shoal.envs.base import counted_reward
 from shoal.errors import ShoalError, nearest
 from shoal.imports import import_name
 from shoal.runtime import team
-from shoal.runtime.faults import STOPPED, FirstFaults, keep_first_faults, no_faults
+from shoal.runtime.faults import NOWHERE, STOPPED, FirstFaults, keep_first_faults, no_faults
 from shoal.runtime.metrics import checked_numbers
 from shoal.runtime.run import (
     Best,
+    Evaluated,
     Run,
     Settings,
     Stream,
@@ -254,6 +255,13 @@ class Subject(NamedTuple):
             return stream_key(run.key, Stream.ABSOLUTE, 0)
         return stream_key(run.key, Stream.EVALUATION, run.updates)
 
+    def leaves_out(self, fault: Any) -> Any:
+        """Report for which marks of faults a run is not evaluated: it was stopped early, or its training has failed.
+
+        The best policy of a run that has failed is from before, and is evaluated again.
+        """
+        return fault == STOPPED if self.best else fault != NOWHERE
+
 
 def begin_evaluation(run: Run, subject: Subject) -> tuple[EvaluationState, ...]:
     """Start the episodes of each mode of an evaluation."""
@@ -272,19 +280,20 @@ def continue_evaluation(
     """Make at most `num_steps` further steps in the episodes of `run.evaluation`, so that the host is never away long.
 
     Returns:
-      the run, whose best policy is replaced at the end of an evaluation of the current policy that is better; and
-      the metrics, which are valid at the end, and whether it is reached. A run that was stopped early makes no step.
+      the run, which at the end of an evaluation of its current policy keeps what it has learned, and the policy too if
+      it is better than the best; and the metrics, which are valid at the end, and whether it is reached. A run that is
+      left out (`Subject.leaves_out`) makes no step.
     """
     settings, environment = run.settings, evaluation_environment_of(run)
     algorithm = run.config.algorithm(spec_of(environment))
-    policy, is_stopped, is_done = subject.policy(run), run.fault == STOPPED, jnp.bool_(True)
+    policy, is_left_out, is_done = subject.policy(run), subject.leaves_out(run.fault), jnp.bool_(True)
     evaluations = []
     for greedy, running in zip(MODES[settings.eval_mode], run.evaluation, strict=True):
         until = jnp.where(
-            is_stopped, running.step, jnp.minimum(running.step + num_steps, settings.eval_max_steps)
+            is_left_out, running.step, jnp.minimum(running.step + num_steps, settings.eval_max_steps)
         )
         evaluation = continue_episodes(environment, algorithm, policy, running, until, greedy)
-        is_done &= is_stopped | ~is_running(evaluation, settings.eval_max_steps)
+        is_done &= is_left_out | ~is_running(evaluation, settings.eval_max_steps)
         evaluations.append(evaluation)
     results = [finished_results(environment, evaluation) for evaluation in evaluations]
     metrics = metrics_of_modes(results, settings)
@@ -292,9 +301,11 @@ def continue_evaluation(
     if subject.best:
         return run, (metrics, is_done)
     score = jnp.asarray(score_of(settings.score, metrics), jnp.float32)
-    candidate = Best(policy, score, run.updates)
-    best = trees.where(is_done & ~is_stopped & is_better(score, run.best.score), candidate, run.best)
-    return dataclasses.replace(run, best=best), ({**metrics, "score": score}, is_done)
+    has_ended, candidate = is_done & ~is_left_out, Best(policy, score, run.updates)
+    best = trees.where(has_ended & is_better(score, run.best.score), candidate, run.best)
+    evaluated = trees.where(has_ended, Evaluated(run.learner.shared, run.updates), run.evaluated)
+    run = dataclasses.replace(run, best=best, evaluated=evaluated)
+    return run, ({**metrics, "score": score}, is_done)
 
 
 def evaluate(run: Run, subject: Subject | None = None) -> tuple[Run, dict[str, Array]]:

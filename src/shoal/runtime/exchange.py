@@ -29,7 +29,7 @@ FACTORS = (0.8, 1.25)
 REDRAW = 0.25  # the probability of a new draw
 # What stays with a member's place in the population, and what all members have in common.
 NOT_COPIED = (
-    *("key", "best"),
+    *("key", "best", "evaluated"),
     *("environment", "evaluation_environment", "total_updates", "evaluation", "settings"),
 )
 
@@ -164,7 +164,7 @@ def exchange(
     """Exchange between the members of a population that has been evaluated.
 
     A member that copies takes over everything of its parent but the key: learner, environments, memory, counters. Its
-    best policy so far, and the score of that, stay.
+    best policy so far, the score of that, and what it had learned at its last evaluation stay.
 
     Args:
       population: with a leading member axis.

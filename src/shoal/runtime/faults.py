@@ -17,6 +17,11 @@ NOWHERE = -1  # the index of an environment where none is at fault, and the upda
 STOPPED = -2
 
 
+def failed_members(faults: Any) -> list[int]:
+    """List the members that made an update in which something was not finite, by their `Run.fault`, [members]."""
+    return np.flatnonzero(~np.isin(np.asarray(faults), (NOWHERE, STOPPED))).tolist()
+
+
 def find_faults(trajectory: Trajectory, learner: Learner, checks: Mapping[str, Any]) -> dict[str, Array]:
     """Report which quantities of an update are not finite, by name, in the order in which they are computed.
 

@@ -1,6 +1,7 @@
 """The state of a run in progress that the host alone knows."""
 
 import dataclasses
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,23 @@ class Seconds(NamedTuple):
     compile: float
     train: float
     evaluate: float
+
+
+def with_last_scores(scores: np.ndarray, members: Iterable[int]) -> np.ndarray:
+    """Let members keep the last score that they had, from there on: those whose training ended before the others'.
+
+    Args:
+      scores: at each evaluation, [evaluations, members]; a score that is missing is not finite.
+      members: the columns that are filled.
+
+    Returns:
+      a copy.
+    """
+    filled = np.array(scores)
+    for column in (filled[:, member] for member in members):
+        if (found := np.flatnonzero(np.isfinite(column))).size:
+            column[found[-1] :] = column[found[-1]]
+    return filled
 
 
 @dataclasses.dataclass

@@ -70,6 +70,13 @@ class Best(NamedTuple):
     updates: Array  # the number of updates of the policy
 
 
+class Evaluated(NamedTuple):
+    """What a run had learned at its last evaluation: it goes back to this when a number is not finite."""
+
+    shared: Any  # of its learner
+    updates: Array  # the number of updates at that evaluation
+
+
 @trees.struct
 class Run:
     """The state of a run; every function of the runtime maps a Run to a Run."""
@@ -85,6 +92,7 @@ class Run:
     updates: jax.Array  # number of updates made
     total_updates: jax.Array  # data, so that a run can be extended without compiling again
     best: Any
+    evaluated: Any
     metrics: Any  # sums since the last log point; () before `loop.start_training` fills them in
     fault: jax.Array  # the number of the update in which something was not finite; -1 for none
     evaluation: Any  # the episodes of a running evaluation; () between evaluations
@@ -124,6 +132,7 @@ def start(
             jnp.full((), -jnp.inf, jnp.float32),
             jnp.zeros((), jnp.int32),
         ),
+        evaluated=Evaluated(learner.shared, jnp.zeros((), jnp.int32)),
         metrics=(),
         fault=jnp.full((), NOWHERE, jnp.int32),
         evaluation=(),
@@ -189,6 +198,7 @@ def placement(settings: Settings, local: Any, shared: Any) -> Run:
         updates=shared,
         total_updates=shared,
         best=shared,
+        evaluated=shared,
         metrics=shared,
         fault=shared,
         evaluation=shared,

@@ -17,7 +17,7 @@ from shoal.runtime import population as populations
 from shoal.runtime.config import RunConfig
 from shoal.runtime.dealing import Dealer
 from shoal.runtime.evaluation import Subject, begin_evaluation, continue_evaluation, evaluate
-from shoal.runtime.faults import NOWHERE, STOPPED, explanation
+from shoal.runtime.faults import NOWHERE, STOPPED, explanation, failed_members
 from shoal.runtime.halving import Halving, stop_others
 from shoal.runtime.history import History, Numbers, Seconds
 from shoal.runtime.loop import start_training, train, update_once
@@ -31,6 +31,7 @@ from shoal.types import Environment, Mean
 class EvaluationPrograms(NamedTuple):
     """The programs of an evaluation in pieces."""
 
+    subject: Subject
     begin: Callable  # population -> the episodes of its evaluation
     advance: (
         Callable  # (population with episodes, number of steps) -> (population, (metrics, whether it is done))
@@ -59,8 +60,15 @@ class TrainedPopulation(NamedTuple):
 
     @property
     def final(self) -> Numbers:
-        """The last evaluation."""
-        return self.evaluations[-1][1]
+        """The last evaluation of each member, which is that of its last policy; NaN for one that was stopped early."""
+        points = [updates for updates, _ in self.evaluations]
+        last = np.searchsorted(points, np.asarray(self.population.evaluated.updates), side="right") - 1
+        found = {
+            name: np.array([self.evaluations[row][1][name][k] for k, row in enumerate(last)])
+            for name in self.evaluations[-1][1]
+        }
+        is_stopped = np.asarray(self.population.fault) == STOPPED
+        return {name: _without(is_stopped, x) for name, x in found.items()}
 
 
 def accept_any(_: Run) -> None:
@@ -182,7 +190,7 @@ def compile_evaluation(shapes: Run, subject: Subject, layout: populations.Layout
     with ThreadPoolExecutor() as pool:
         compiled_advance = pool.submit(advance_program.lower(running, jnp.int32(1)).compile, options)
         compiled_begin = pool.submit(begin_program.lower(shapes).compile, options)
-        return EvaluationPrograms(compiled_begin.result(), compiled_advance.result())
+        return EvaluationPrograms(subject, compiled_begin.result(), compiled_advance.result())
 
 
 def compiler_options(layout: populations.Layout) -> dict[str, Any]:
@@ -347,17 +355,16 @@ def _train_piece(
 
 def _new_faults(population: Run, history: History) -> list[int]:
     """List the members that made an update in which something was not finite, and are not frozen yet."""
-    faults = np.asarray(population.fault)
-    return [k for k in range(len(faults)) if faults[k] not in (NOWHERE, STOPPED) and k not in history.frozen]
+    return [k for k in failed_members(population.fault) if k not in history.frozen]
 
 
 def _report_training(population: Run, run: RunConfig, history: History, listener: Listener) -> None:
-    """Give the listener the metrics since the last log point."""
-    members = int(np.sum(np.asarray(population.fault) == NOWHERE))  # that train
-    steps = (history.updates - history.logged) * run.steps_per_update * members
+    """Give the listener the metrics since the last log point; NaN of members that train no further."""
+    has_ended = np.asarray(population.fault) != NOWHERE
+    steps = (history.updates - history.logged) * run.steps_per_update * int(np.sum(~has_ended))
     seconds = history.seconds.train - history.logged_seconds
     history.logged, history.logged_seconds = history.updates, history.seconds.train
-    numbers = mean_metrics(population.metrics)
+    numbers = {name: _without(has_ended, x) for name, x in mean_metrics(population.metrics).items()}
     listener.on_training(history.updates, numbers, history.seconds.train, steps / seconds)
 
 
@@ -383,12 +390,15 @@ def _evaluate_in_pieces(
     if can_explain_faults(population.environment):
         _note_faults(population, history, supervisor)
     population = dataclasses.replace(population, evaluation=())
-    is_stopped = np.asarray(population.fault) == STOPPED
-    numbers = {name: np.asarray(x) for name, x in jax.device_get(metrics).items()}
-    if is_stopped.any():
-        numbers = {name: np.where(is_stopped, np.float32(np.nan), x) for name, x in numbers.items()}
+    is_left_out = programs.subject.leaves_out(np.asarray(population.fault))
+    numbers = {name: _without(is_left_out, x) for name, x in jax.device_get(metrics).items()}
     history.spend(evaluate=time.perf_counter() - start_time)
     return population, numbers if is_done else None
+
+
+def _without(members: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Return numbers of members with NaN in the places of some of them, which are marked, [members]."""
+    return np.where(members, np.float32(np.nan), numbers) if members.any() else np.asarray(numbers)
 
 
 def _note_faults(population: Run, history: History, supervisor: Supervisor) -> None:

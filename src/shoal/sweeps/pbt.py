@@ -76,8 +76,6 @@ def decide_pbt(request: Request, options: PbtOptions) -> Experiment:
             raise ShoalError(f"{name} has no effect on population-based training; give {instead}.")
     ready_every = arguments.whole_number("ready_every", options.ready_every, 0)
     chosen = {"seeds": members, "eval_every": ready_every or -1, "on_nan": "freeze", "env_groups": 1}
-    if request.overrides.get("checkpoints") is False:
-        chosen["on_nan"] = "stop"
     experiment = experiments.decide(
         request.environment,
         algorithm=request.algorithm,

@@ -87,20 +87,24 @@ def test_a_missing_leaf_and_another_shape_are_one_sentence(trained, saved):
 
 
 @pytest.mark.parametrize(
-    ("scores", "seed"),
+    ("scores", "failed", "seed"),
     [
-        ([1.0, 3.0, 2.0], 4),
-        ([math.nan, -7.0, math.inf], 4),
-        ([None, None, 0.5], 5),
-        ([2.0, 2.0, -math.inf], 3),
+        ([1.0, 3.0, 2.0], [], 4),
+        ([math.nan, -7.0, math.inf], [], 4),
+        ([None, None, 0.5], [], 5),
+        ([2.0, 2.0, -math.inf], [], 3),
+        ([2.0, 2.0, 1.0], [0], 4),
+        ([3.0, 2.0, 1.0], [0, 1], 5),
     ],
 )
-def test_the_best_seed_has_the_highest_finite_score(tmp_path, scores, seed):
+def test_the_best_seed_has_the_highest_finite_score_of_those_that_did_not_fail(
+    tmp_path, scores, failed, seed
+):
     """Null is how a score that is not finite was once written."""
     directory = RunDirectory.create(tmp_path / "run", "x", "y", {})
     directory.save_policy("best", {}, {"seeds": [3, 4, 5], "scores": scores})
     found = policy_files.with_best_score(
-        range(3), members_of((3, 4, 5)), policy_files.best_scores(directory), "no score"
+        range(3), members_of((3, 4, 5)), policy_files.best_scores(directory), failed, "no score"
     )
     assert found + 3 == seed
 
@@ -111,7 +115,11 @@ def test_without_a_finite_score_there_is_no_best_seed(tmp_path):
         directory.save_policy("best", {}, {"seeds": [3, 4], "scores": scores})
         with pytest.raises(ShoalError, match=r"no seed is the best; name one: seed=3, 4\.$"):
             stored = policy_files.best_scores(directory)
-            policy_files.with_best_score(range(2), members_of((3, 4)), stored, "no score")
+            policy_files.with_best_score(range(2), members_of((3, 4)), stored, [], "no score")
+    with pytest.raises(
+        ShoalError, match=r"^each of them had a number that was not finite, so that no seed is"
+    ):
+        policy_files.with_best_score(range(2), members_of((3, 4)), [1.0, 2.0], [0, 1], "no score")
 
 
 def test_a_key_stays_a_key_of_its_own_kind():

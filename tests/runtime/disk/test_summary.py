@@ -14,6 +14,7 @@ from scipy import stats
 import shoal
 from shoal.runtime.disk import summary as summaries
 from shoal.runtime.disk.directory import RunDirectory
+from shoal.runtime.members import Variant, members_of
 
 RETURNS = [9.0, 500.0, 480.0, 490.0, 500.0, 470.0, 500.0, 495.0, 300.0, 500.0]
 
@@ -36,7 +37,7 @@ def make(**changes):
 def test_the_fields():
     summary = make(evaluation={"episodes": 320})
     assert list(summary) == [
-        "schema", "environment", "algorithm", "seeds", "steps_per_seed", "final", "absolute",
+        "schema", "environment", "algorithm", "seeds", "steps_per_seed", "failed", "final", "absolute",
         "steps_per_second", "seconds", "parameters_sha256", "versions", "revision", "device", "plain",
         "evaluation",
     ]  # fmt: skip
@@ -67,6 +68,32 @@ def test_scores_hold_the_interquartile_mean_and_its_interval():
     assert summaries.score_statistics([3.0]) == {"returns": [3.0], "iqm": 3.0, "interval": None}
     # The bootstrap's seed is fixed.
     assert summaries.score_statistics(RETURNS) == summaries.score_statistics(RETURNS)
+
+
+def test_a_run_of_which_all_seeds_failed_has_no_score():
+    """A seed that failed beside others counts with the return of the policy that it has."""
+    failed = [{"seed": k, "update": 3, "last_policy_step": 64} for k in range(10)]
+    some = make(failed=failed[:3])
+    assert some["failed"] == failed[:3]
+    assert some["absolute"] == make()["absolute"]
+    every = make(failed=failed)
+    for part in ("absolute", "final"):
+        assert np.isnan(every[part]["iqm"]) and every[part]["interval"] is None
+        assert every[part]["returns"] == make()[part]["returns"]
+    metrics = {"x": np.arange(3.0)}
+    assert np.isnan(summaries.chosen_score("x", metrics, metrics, has_score=False)["final"]["iqm"])
+
+
+def test_settings_with_seeds_that_failed_rank_below_those_without():
+    """Two tie and one has a failed seed of the same score; of another all failed, with the best returns of all."""
+    members = members_of((0, 1), [Variant(label, {}) for label in ("whole", "some", "b", "a", "worst")])
+    returns = [9.0, 9.0, 5.0, 5.0, 5.0, 5.0, 4.0, 6.0, 1.0, 1.0]
+    rows = summaries.variant_scores(members, returns, returns, failed=[0, 1, 3])
+    assert [row["label"] for row in rows] == ["a", "b", "worst", "some", "whole"]
+    assert [row.get("failed") for row in rows] == [None, None, None, [1], [0, 1]]
+    assert [row["absolute"]["iqm"] for row in rows[:4]] == [5.0, 5.0, 1.0, 5.0]
+    assert np.isnan(rows[4]["absolute"]["iqm"])
+    assert rows[4]["final"]["interval"] is None
 
 
 def git(root, *arguments):

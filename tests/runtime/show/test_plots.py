@@ -17,9 +17,9 @@ STEPS = np.arange(5) * 128_000
 RETURNS = np.random.default_rng(0).normal(size=(5, 8)) + np.arange(5)[:, None] * 10
 
 
-def drawn(steps, returns):
+def drawn(steps, returns, **more):
     axes = Figure().add_subplot()
-    plots._plot_curve(axes, np.asarray(steps), np.asarray(returns, float))
+    plots._plot_curve(axes, np.asarray(steps), np.asarray(returns, float), **more)
     return axes
 
 
@@ -54,6 +54,30 @@ def test_points_without_returns_are_left_out():
     curve = line(drawn(STEPS, returns), "interquartile")
     assert curve[1] == pytest.approx(stats.trim_mean(np.delete(RETURNS[1], 3), 0.25), rel=0.2)
     assert np.isnan(curve[2]) and np.isfinite(np.delete(curve, 2)).all()
+
+
+def test_seeds_that_failed_end_and_count_with_their_last_returns():
+    """Two of eight fail, at different points; two of the others are equal."""
+    returns = RETURNS.copy()
+    returns[:, 1] = returns[:, 0]
+    returns[2:, 3] = np.nan
+    returns[4:, 6] = np.nan
+    filled = returns.copy()
+    filled[2:, 3], filled[4:, 6] = returns[1, 3], returns[3, 6]
+    axes = drawn(STEPS, returns, failed=[3, 6])
+    expected = stats.trim_mean(filled, 0.25, axis=1)
+    np.testing.assert_allclose(line(axes, "interquartile mean of 8 seeds"), expected, rtol=1e-6)
+    (marked,) = [x for x in axes.lines if x.get_label() == "failed: 2 of 8 seeds"]
+    np.testing.assert_allclose(marked.get_xydata(), [[128_000, returns[1, 3]], [384_000, returns[3, 6]]])
+
+
+def test_where_all_seeds_failed_there_is_no_mean():
+    returns = np.where(STEPS[:, None] < 300_000, RETURNS[:, :3], np.nan)
+    axes = drawn(STEPS, returns, failed=[0, 1, 2])
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert labels == ["failed: 3 of 3 seeds", "one seed"]
+    axes = drawn(STEPS, returns[:, :1], failed=[0])
+    np.testing.assert_allclose(line(axes, "one seed"), returns[:, 0], rtol=1e-6)
 
 
 def test_one_seed_has_no_band():

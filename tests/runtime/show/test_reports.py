@@ -120,7 +120,7 @@ def test_settings_are_one_curve_each_and_named_in_rows_and_result(directory, mon
     ]
     ((_, _, returns, _), more) = drawn[0]
     assert returns.tolist() == [[15.0, 30.0]]
-    assert more == {"unit": "setting"}
+    assert more == {"unit": "setting", "failed": []}
     assert "steps of 4 members (100%)" in capsys.readouterr().err
     score = {"iqm": None, "interval": [None, None], "returns": [1.0, 2.0, 3.0, None]}
     summary = {
@@ -139,6 +139,22 @@ def test_settings_are_one_curve_each_and_named_in_rows_and_result(directory, mon
     assert text.startswith("x, y, 4 members, 100 steps each\n  0   IQM 2.00\n  1   IQM nan\n")
     assert "  and 2 more\n" in text
     assert "returns that are not finite: 1 of 4 members" in text
+
+
+def test_settings_of_which_seeds_failed_are_drawn_to_their_end(directory, monkeypatch):
+    """A seed that failed counts with its last return; a setting of which all failed ends."""
+    drawn = []
+    monkeypatch.setattr(reports, "plot_learning_curve", lambda *given, **more: drawn.append((given[2], more)))
+    members = members_of((7, 8), [Variant(label, {}) for label in ("sound", "some", "whole")])
+    failed = [("some", 8), ("whole", 7), ("whole", 8)]
+    with Reporter(directory, RUN, "x", show=False, members=members) as reporter:
+        reporter.on_evaluation(0, numbers(return_mean=[1, 3, 2, 4, 8, 8]))
+        reporter.on_evaluation(10, numbers(return_mean=[5, 7, 6, np.nan, np.nan, np.nan]))
+        entries = [{"label": label, "seed": seed} for label, seed in failed]
+        reporter.draw_learning_curve({"environment": "x", "algorithm": "y", "failed": entries})
+    ((returns, more),) = drawn
+    np.testing.assert_array_equal(returns, [[2, 3, 8], [6, 5, np.nan]])
+    assert more["failed"] == [2]
 
 
 def test_the_learning_curve_is_drawn(directory, told):
@@ -165,6 +181,17 @@ def test_the_result_names_the_scores_and_the_place():
         "  1,234,568 steps/s of all seeds together; compile 2.2 s, train 3.0 s, evaluate 4.0 s",
         "  runs/here",
     ]
+    summary["failed"] = [{"seed": 1, "update": 7, "last_policy_step": 2048}]
+    assert result_text(summary, "runs/here").splitlines()[3] == (
+        "  failed          seed 1: a number was not finite in update 7; its last policy is that of step 2,048"
+    )
+    summary["failed"].append({"seed": 0, "label": "rate=9", "update": 7, "last_policy_step": 0})
+    assert result_text(summary, "runs/here").splitlines()[1:4] == [
+        "  failed          seed 1: a number was not finite in update 7; its last policy is that of step 2,048",
+        "  failed          rate=9, seed 0: a number was not finite in update 7; its last policy is that of step 0",
+        "  none was trained to the end, so that there is no best policy",
+    ]
+    del summary["failed"]
     values = {"values": [0.9, 0.98], "iqm": 0.94, "interval": [0.9, 0.98]}
     summary["score"] = {"name": "info_success", "absolute": values, "final": values | {"iqm": 0.91}}
     lines = result_text(summary, "runs/here").splitlines()

@@ -117,7 +117,7 @@ class Checkpoints:
         return Info(steps, folder, length, seconds, record, problem, is_newer)
 
     def load(
-        self, steps: int, expected: Mapping[str, Any] | None = None
+        self, steps: int, expected: Mapping[str, Any] | None = None, may_lack: str | tuple[()] = ()
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Load the leaves of a checkpoint (sorted by name), and its record.
 
@@ -127,6 +127,7 @@ class Checkpoints:
         Args:
           steps: which one.
           expected: the leaves that it must have, by name: arrays, or shapes and dtypes as `jax.eval_shape` returns.
+          may_lack: what the names of leaves begin with that a version of before did not save.
 
         Raises:
           ShoalError: there is no such checkpoint, it is not sound, or a leaf is missing, additional, or of another
@@ -136,6 +137,8 @@ class Checkpoints:
         what = f"the checkpoint at {steps} of run directory {str(self.run_path)!r}"
         try:
             saved = checkpoint_folder.verify(folder, steps)["leaves"]
+            if expected is not None:
+                expected = {k: x for k, x in expected.items() if k in saved or not k.startswith(may_lack)}
             if expected is not None and (misfit := checkpoint_folder.find_misfit(saved, expected)):
                 raise ShoalError(
                     f"{what} does not fit: {misfit}; it was made with other settings or by another version."

@@ -11,6 +11,7 @@ from shoal.errors import ShoalError
 from shoal.runtime.disk import arrays
 from shoal.runtime.disk.directory import RunDirectory
 from shoal.runtime.disk.json_files import read_number
+from shoal.runtime.faults import failed_members
 from shoal.runtime.members import Members, to_metadata
 from shoal.runtime.run import Run, policy_of
 from shoal.types import PyTree
@@ -49,7 +50,7 @@ def save_best(directory: RunDirectory, population: Run, members: Members) -> Non
       ShoalError: they cannot be written.
     """
     metadata = {
-        **to_metadata(members),
+        **_metadata(population, members),
         "scores": np.asarray(population.best.score).tolist(),
         "updates": np.asarray(population.best.updates).tolist(),
     }
@@ -62,7 +63,12 @@ def save_last(directory: RunDirectory, population: Run, members: Members) -> Non
     Raises:
       ShoalError: they cannot be written.
     """
-    _save(directory, "last", _saved_trees(population)[1], to_metadata(members))
+    _save(directory, "last", _saved_trees(population)[1], _metadata(population, members))
+
+
+def _metadata(population: Run, members: Members) -> dict[str, Any]:
+    failed = failed_members(population.fault)
+    return to_metadata(members) | {"failed": [k in failed for k in range(len(members))]}
 
 
 def _saved_trees(population: Run) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
@@ -101,21 +107,24 @@ def best_scores(directory: RunDirectory) -> list[Any]:
     return directory.load_policy("best")[1]["scores"]
 
 
-def with_best_score(places: Sequence[int], members: Members, scores: Sequence[Any], missing: str) -> int:
-    """Return the place of the member with the highest finite score.
+def with_best_score(
+    places: Sequence[int], members: Members, scores: Sequence[Any], failed: Sequence[int], missing: str
+) -> int:
+    """Return the place of the member with the highest finite score of those that have not failed.
 
     Args:
       places: those that may be chosen.
       members: of a run.
       scores: of each member, as JSON holds them; empty where there are none.
+      failed: the places of members that were not trained to the end.
       missing: a clause for the message, that there is no score.
     Raises:
-      ShoalError: no score is finite.
+      ShoalError: no such score is finite.
     """
-    values = (
-        np.array([read_number(scores[k]) for k in places]) if len(scores) else np.full(len(places), np.nan)
-    )
+    values = np.array([read_number(scores[k]) if len(scores) and k not in failed else np.nan for k in places])
     if not np.isfinite(values).any():
+        if set(places) <= set(failed):
+            missing = "each of them had a number that was not finite"
         names = ", ".join(str(members[k].seed) for k in places)
         raise ShoalError(f"{missing}, so that no seed is the best; name one: seed={names}.")
     return places[int(np.argmax(np.where(np.isfinite(values), values, -np.inf)))]

@@ -11,7 +11,7 @@ from shoal.ops import scores
 from shoal.runtime.disk.checkpoints import Checkpoints
 from shoal.runtime.disk.json_files import read_number
 from shoal.runtime.disk.metrics_file import Mark
-from shoal.runtime.history import History, Numbers, Seconds
+from shoal.runtime.history import History, Numbers, Seconds, with_last_scores
 from shoal.runtime.lineage import exchanges_of
 
 Choice = Callable[[Mapping[int, Mapping[str, Any]]], int]
@@ -38,15 +38,19 @@ def to_record(
         "seconds": history.seconds._asdict(),
         "metrics": mark._asdict(),
         "evaluation": evaluation,
-        "iqm": None if evaluation is None else iqm_of(history.evaluations[-1][1]),
+        "iqm": None if evaluation is None else iqm_of(history),
         "identity": identity,
         "machine": machine,
     }
 
 
-def iqm_of(metrics: Numbers) -> float:
-    """Return the interquartile mean of an evaluation's scores over members; minus infinity where one is not finite."""
-    values = np.asarray(metrics["score"], np.float64)
+def iqm_of(history: History) -> float:
+    """Return the interquartile mean over members of the scores of their current policies, at an evaluation.
+
+    A frozen member has the policy of its last evaluation. Where a score is not finite, the mean is minus infinity.
+    """
+    table = np.array([metrics["score"] for _, metrics in history.evaluations], np.float64)
+    values = with_last_scores(table, history.frozen)[-1]
     return float(scores.iqm(values)) if np.isfinite(values).all() else -math.inf
 
 

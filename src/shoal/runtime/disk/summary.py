@@ -42,6 +42,7 @@ def build_summary(
     steps_per_second: float,
     seconds: Mapping[str, float],
     parameters: Sequence[Mapping[str, Any]],
+    failed: Sequence[Mapping[str, Any]] = (),
     **further: Any,
 ) -> dict[str, Any]:
     """Build the content of `summary.json`.
@@ -57,6 +58,7 @@ def build_summary(
       steps_per_second: of all seeds together, without compilation and evaluation.
       seconds: wall time by part: "import", "compile", "train", "evaluate".
       parameters: each seed's best policy, its leaves by name.
+      failed: an entry for each seed that was not trained to the end; if none was, there is no score.
       **further: further entries, put at the end.
     """
     return {
@@ -65,8 +67,9 @@ def build_summary(
         "algorithm": algorithm,
         "seeds": list(seeds),
         "steps_per_seed": steps_per_seed,
-        "final": score_statistics(final),
-        "absolute": score_statistics(absolute),
+        "failed": list(failed),
+        "final": score_statistics(final, len(failed) < len(seeds)),
+        "absolute": score_statistics(absolute, len(failed) < len(seeds)),
         "steps_per_second": steps_per_second,
         "seconds": dict(seconds),
         "parameters_sha256": [parameters_sha256(leaves) for leaves in parameters],
@@ -78,8 +81,11 @@ def build_summary(
     }
 
 
-def score_statistics(returns: Sequence[float]) -> dict[str, Any]:
+def score_statistics(returns: Sequence[float], has_score: bool = True) -> dict[str, Any]:
     """Compute the interquartile mean of returns, one per seed, and its 95% bootstrap interval; None for one seed.
+
+    A seed that failed counts with the return of the policy that it has from before. Where all have failed there is no
+    score (`has_score`): the mean is NaN, and the interval None.
 
     Source: Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical
     Precipice".
@@ -88,8 +94,8 @@ def score_statistics(returns: Sequence[float]) -> dict[str, Any]:
     low, high = scores.stratified_bootstrap_interval(values, scores.iqm)
     return {
         "returns": values.tolist(),
-        "iqm": float(scores.iqm(values)),
-        "interval": [float(low), float(high)] if len(values) > 1 else None,
+        "iqm": float(scores.iqm(values)) if has_score else float("nan"),
+        "interval": [float(low), float(high)] if has_score and len(values) > 1 else None,
     }
 
 
@@ -102,7 +108,7 @@ def interval_text(interval: Sequence[float] | None, precision: str = ".2f") -> s
 
 
 def chosen_score(
-    score: str | Callable, final: Mapping[str, Any], absolute: Mapping[str, Any]
+    score: str | Callable, final: Mapping[str, Any], absolute: Mapping[str, Any], has_score: bool = True
 ) -> dict[str, Any]:
     """Return the name of the score that chose the best policies, and its statistics where it is a metric.
 
@@ -110,11 +116,14 @@ def chosen_score(
       score: a metric's name, or a function or its import name.
       final: metrics of the last policies, [seeds] each.
       absolute: metrics of the best policies, evaluated again.
+      has_score: whether a seed was trained to the end.
     """
     name = score if isinstance(score, str) else import_name(score)
     if name not in absolute:
         return {"name": name}
-    parts = {"final": score_statistics(final[name]), "absolute": score_statistics(absolute[name])}
+    parts = {
+        part: score_statistics(x[name], has_score) for part, x in (("final", final), ("absolute", absolute))
+    }
     return {"name": name} | {
         part: {"values": x["returns"], "iqm": x["iqm"], "interval": x["interval"]}
         for part, x in parts.items()
@@ -130,26 +139,29 @@ def variant_scores(
       members: of the population.
       final: mean return of each member's last policy.
       absolute: mean return of each member's best policy, evaluated again.
-      failed: the members that were not trained to the end; their variants come last.
+      failed: the members that were not trained to the end. Their variants come last, and the very last are those of
+        which all members failed; these have no score.
     """
     rows = []
     for label in dict.fromkeys(member.label for member in members):
         places = [k for k, member in enumerate(members) if member.label == label]
         failures = [members[k].seed for k in places if k in failed]
+        has_score = len(failures) < len(places)
         rows.append(
             {
                 "label": label,
                 "settings": dict(members[places[0]].settings),
                 "seeds": [members[k].seed for k in places],
-                "absolute": score_statistics([absolute[k] for k in places]),
-                "final": score_statistics([final[k] for k in places]),
+                "absolute": score_statistics([absolute[k] for k in places], has_score),
+                "final": score_statistics([final[k] for k in places], has_score),
                 **({"failed": failures} if failures else {}),
             }
         )
 
-    def order(row: Mapping[str, Any]) -> tuple[bool, float, str]:
+    def order(row: Mapping[str, Any]) -> tuple[bool, bool, float, str]:
         score = row["absolute"]["iqm"]
-        return "failed" in row or not np.isfinite(score), -score if np.isfinite(score) else 0.0, row["label"]
+        has_score = bool(np.isfinite(score))
+        return not has_score, "failed" in row, -score if has_score else 0.0, row["label"]
 
     return sorted(rows, key=order)
 

@@ -10,9 +10,10 @@ import numpy as np
 from shoal.runtime.evolution import LINEAR, ONE_MINUS_LOG
 from shoal.runtime.lineage import Ancestor, Exchange
 from shoal.runtime.show import figures
-from shoal.runtime.show.figures import TEXT
+from shoal.runtime.show.figures import COLOURS, TEXT
 
 COPY_COLOUR = "#b0b0b0"
+FAILED_COLOUR = COLOURS[1]
 COLOUR_MAP = "viridis"
 
 
@@ -29,14 +30,15 @@ def plot_lineage(
 ) -> None:
     """Write a PNG with one panel for each setting.
 
-    A horizontal line is a member between two evaluations, coloured by its score at the second; a grey line leads from a
-    parent to the member that copied it; the line of descent of the best policy is outlined.
+    A horizontal line is a member between two evaluations, coloured by its score at the second, and dotted where it has
+    none; a grey line leads from a parent to the member that copied it; the line of descent of the best policy is
+    outlined.
 
     Args:
       path: the file.
       exchanges: of the run.
       scores: of the members, by the number of updates of each evaluation.
-      best: the line of descent of the best policy.
+      best: the line of descent of the best policy; empty where there is none.
       best_updates: the number of updates of that policy.
       scales: of the axes, by setting: "linear", "log" or "one-minus-log".
       steps_per_update: environment steps.
@@ -54,24 +56,35 @@ def plot_lineage(
     finite = np.concatenate([np.ravel(scores[updates]) for updates in points])
     finite = finite[np.isfinite(finite)]
     norm = Normalize(*(finite.min(), finite.max()) if finite.size else (0.0, 1.0))
+    values = np.ravel([scores[updates] for updates in points[1:]])
+    has_score = np.isfinite(values)
     for axes, (name, scale) in zip(panels, scales.items(), strict=True):
         lines = _lines_of(exchanges, points, name, scale)
-        values = [scores[updates] for updates in points[1:]]
         outline = _outline(best, best_updates, name, scale)
         copies = _copies_of(exchanges, name, scale)
         size = np.array([steps_per_update, 1.0])
         thin = LineCollection(list(copies * size), colors=COPY_COLOUR, linewidths=0.7)
         thick = LineCollection(
-            list(outline * size), colors=TEXT, linewidths=5.0, label="ancestors of the best policy"
+            list(outline * size),
+            colors=TEXT,
+            linewidths=5.0,
+            label="ancestors of the best policy" if best else None,
+        )
+        dotted = LineCollection(
+            list(lines[~has_score] * size),
+            colors=FAILED_COLOUR,
+            linestyles=":",
+            linewidths=2.2,
+            label=None if has_score.all() else "members that failed",
         )
         coloured = LineCollection(
-            list(lines * size),
-            array=np.ravel(values),
+            list(lines[has_score] * size),
+            array=values[has_score],
             cmap=COLOUR_MAP,
             norm=norm,
             linewidths=2.2,
         )
-        for collection in (thin, thick, coloured):
+        for collection in (thin, thick, coloured, dotted):
             axes.add_collection(collection)
         axes.set_yscale("linear" if scale == LINEAR else "log")
         axes.autoscale()
@@ -116,4 +129,5 @@ def _outline(line: Sequence[Ancestor], end: int, name: str, scale: str) -> np.nd
     """Return the line of descent as lines of two points, [lines, 2, 2]."""
     ends = [*(ancestor.updates for ancestor in line[1:]), end]
     heights = [float(_height(ancestor.settings[name], scale)) for ancestor in line]
-    return np.array([[(x.updates, y), (to, y)] for x, y, to in zip(line, heights, ends, strict=True)])
+    found = [[(x.updates, y), (to, y)] for x, y, to in zip(line, heights, ends, strict=False)]
+    return np.array(found).reshape(-1, 2, 2)

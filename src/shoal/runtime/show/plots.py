@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from shoal.ops import scores
+from shoal.runtime.history import with_last_scores
 from shoal.runtime.show import figures
 from shoal.runtime.show.figures import COLOUR, COLOURS, TEXT, format_steps
 
@@ -19,8 +20,12 @@ def plot_learning_curve(
     *,
     label: str = "return of an evaluation episode",
     unit: str = "seed",
+    failed: Sequence[int] = (),
 ) -> None:
     """Write a PNG of returns against environment steps.
+
+    At each point the mean and its interval are of those that have a return there; one that failed counts from its end
+    on with its last return, and where all failed there is no mean.
 
     Args:
       path: the file.
@@ -29,12 +34,13 @@ def plot_learning_curve(
       title: the heading, such as "CartPole-v1, ppo".
       label: of the vertical axis.
       unit: what each column of the returns is of.
+      failed: the columns that end before the others, since a number was not finite; their ends are marked.
     Raises:
       ShoalError: the file cannot be written.
     """
     figure = figures.new_figure()
     axes = figure.add_subplot()
-    _plot_curve(axes, np.asarray(steps), np.asarray(returns, np.float64), unit)
+    _plot_curve(axes, np.asarray(steps), np.asarray(returns, np.float64), unit, failed)
     axes.set_ylabel(label, color=TEXT)
     figures.set_title(axes, title)
     figures.save(figure, path)
@@ -72,16 +78,25 @@ def plot_by_episode(
     figures.save(figure, path)
 
 
-def _plot_curve(axes: Any, steps: np.ndarray, returns: np.ndarray, unit: str = "seed") -> None:
-    count = returns.shape[1]
-    curve, low, high = iqm_and_interval(returns)
+def _plot_curve(
+    axes: Any, steps: np.ndarray, returns: np.ndarray, unit: str = "seed", failed: Sequence[int] = ()
+) -> None:
+    count, has_mean = returns.shape[1], len(failed) < returns.shape[1]
+    curve, low, high = iqm_and_interval(with_last_scores(returns, failed) if has_mean else returns)
     marker = "o" if len(steps) < 2 else None  # a line through one point shows nothing
     if count > 1:
         axes.plot(steps, returns, color=COLOUR, alpha=0.25, linewidth=0.7, marker=marker)
         axes.plot([], [], color=COLOUR, alpha=0.4, linewidth=0.7, label=f"one {unit}")
-        axes.fill_between(steps, low, high, color=COLOUR, alpha=0.2, linewidth=0, label="95% interval")
+        if has_mean:
+            axes.fill_between(steps, low, high, color=COLOUR, alpha=0.2, linewidth=0, label="95% interval")
+    ends = [(k, np.flatnonzero(np.isfinite(returns[:, k]))[-1:]) for k in failed]
+    points = [(steps[row], returns[row, k]) for k, rows in ends for row in rows]
+    if points:
+        name = f"failed: {len(failed)} of {count} {unit}{'s' * (count > 1)}"
+        axes.plot(*zip(*points, strict=True), "x", color=COLOURS[1], markersize=7, label=name)
     name = f"interquartile mean of {count} {unit}s" if count > 1 else f"one {unit}"
-    axes.plot(steps, curve, color=COLOUR, linewidth=2, marker=marker, label=name)
+    if has_mean or count == 1:
+        axes.plot(steps, curve, color=COLOUR, linewidth=2, marker=marker, label=name)
 
     axes.set_xlabel("environment steps of each seed", color=TEXT)
     axes.xaxis.set_major_formatter(format_steps)

@@ -12,8 +12,8 @@ from shoal.runtime.config import RunConfig
 from shoal.runtime.disk.directory import RunDirectory
 from shoal.runtime.disk.metrics_file import Mark, MetricsWriter
 from shoal.runtime.disk.summary import interval_text
-from shoal.runtime.history import Numbers
-from shoal.runtime.members import Members, members_of
+from shoal.runtime.history import Numbers, with_last_scores
+from shoal.runtime.members import Member, Members, members_of
 from shoal.runtime.show.plots import plot_learning_curve
 from shoal.runtime.show.progress import Progress
 from shoal.runtime.supervision import Listener
@@ -138,26 +138,40 @@ class Reporter:
         """Draw the learning curve."""
         steps, columns = zip(*self.evaluations, strict=True)
         returns, unit = np.stack(columns), "seed"
+        entries = [{name: x.get(name) for name in ("seed", "label")} for x in summary.get("failed", ())]
+        failed = [k for k, x in enumerate(self.members) if {"label": None, **x.columns} in entries]
         if self.members[0].label:
-            returns, unit = _by_setting(returns, self.members), "setting"
+            unit = "setting"
+            returns, failed = _by_setting(returns, self.members, failed)
         title = f"{summary['environment']}, {summary['algorithm']}"
-        plot_learning_curve(self.directory.learning_curve, steps, returns, title, unit=unit)
+        plot_learning_curve(self.directory.learning_curve, steps, returns, title, unit=unit, failed=failed)
 
 
-def _by_setting(returns: np.ndarray, members: Members) -> np.ndarray:
-    """Return the interquartile mean over the seeds of each setting, [points, settings]; NaN where none is finite."""
-    columns = []
-    for label in dict.fromkeys(member.label for member in members):
-        seeds = returns[:, [k for k, member in enumerate(members) if member.label == label]]
-        finite = [row[np.isfinite(row)] for row in seeds.astype(np.float64)]
+def _by_setting(returns: np.ndarray, members: Members, failed: Sequence[int]) -> tuple[np.ndarray, list[int]]:
+    """Return the interquartile mean over the seeds of each setting, and the settings of which all seeds failed.
+
+    Args:
+      returns: of the members, [points, members].
+      members: of the population.
+      failed: the places of those that were not trained to the end; beside others each counts with its last return.
+
+    Returns:
+      the means, [points, settings], NaN where no return is finite; and the indices of the settings.
+    """
+    columns, ended = [], []
+    filled = with_last_scores(returns, failed)
+    for index, label in enumerate(dict.fromkeys(member.label for member in members)):
+        places = [k for k, member in enumerate(members) if member.label == label]
+        if set(places) <= set(failed):
+            ended.append(index)
+        seeds = (returns if index in ended else filled)[:, places].astype(np.float64)
+        finite = [row[np.isfinite(row)] for row in seeds]
         columns.append([float(scores.iqm(row)) if row.size else np.nan for row in finite])
-    return np.array(columns).T
+    return np.array(columns).T, ended
 
 
 def result_text(summary: dict[str, Any], path: Any) -> str:
     """Format the result of a run in a few lines."""
-    absolute, final = (_with_nan(summary[name]) for name in ("absolute", "final"))
-    episodes = summary["evaluation"]["episodes"]
     seconds = summary["seconds"]
     num_seeds = len(summary["seeds"])
     seeds = "1 seed" if num_seeds == 1 else f"{num_seeds} {'members' if 'members' in summary else 'seeds'}"
@@ -166,19 +180,46 @@ def result_text(summary: dict[str, Any], path: Any) -> str:
             f"{summary['environment']}, {summary['algorithm']}, {seeds}, "
             f"{summary['steps_per_seed']:,} steps each",
             *_team_line(summary),
-            *_setting_lines(summary),
-            f"  best policies   IQM {absolute['iqm']:.2f}{interval_text(summary['absolute']['interval'])}  "
-            f"worst seed {np.min(absolute['returns']):.2f}   ({episodes} new episodes each)",
-            f"  last policies   IQM {final['iqm']:.2f}  worst seed {np.min(final['returns']):.2f}",
-            *_unfinished_lines(summary),
-            *_score_lines(summary),
-            *_best_lines(summary),
-            *_not_finite_lines(summary),
+            *([] if have_all_failed(summary) else _result_lines(summary)),
+            *_failed_lines(summary),
             f"  {summary['steps_per_second']:,.0f} steps/s of all seeds together; compile "
             f"{seconds['compile']:.1f} s, train {seconds['train']:.1f} s, evaluate {seconds['evaluate']:.1f} s",
             f"  {path}",
         ]
     )
+
+
+def have_all_failed(summary: Mapping[str, Any]) -> bool:
+    """Report whether no seed was trained to the end, so that a run has no result."""
+    return len(summary.get("failed", ())) == len(summary["seeds"])
+
+
+def _result_lines(summary: dict[str, Any]) -> list[str]:
+    """Return the lines with the scores of a run."""
+    absolute, final = (_with_nan(summary[name]) for name in ("absolute", "final"))
+    episodes = summary["evaluation"]["episodes"]
+    return [
+        *_setting_lines(summary),
+        f"  best policies   IQM {absolute['iqm']:.2f}{interval_text(summary['absolute']['interval'])}  "
+        f"worst seed {np.min(absolute['returns']):.2f}   ({episodes} new episodes each)",
+        f"  last policies   IQM {final['iqm']:.2f}  worst seed {np.min(final['returns']):.2f}",
+        *_unfinished_lines(summary),
+        *_score_lines(summary),
+        *_best_lines(summary),
+        *_not_finite_lines(summary),
+    ]
+
+
+def _failed_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Return a line for each seed that was not trained to the end, and one if none was."""
+    lines = [
+        f"  failed          {Member(x['seed'], x.get('label', '')).name}: a number was not finite in update "
+        f"{x['update']}; its last policy is that of step {x['last_policy_step']:,}"
+        for x in summary.get("failed", ())
+    ]
+    if have_all_failed(summary):
+        lines.append("  none was trained to the end, so that there is no best policy")
+    return lines
 
 
 def _setting_lines(summary: dict[str, Any], shown: int = 5) -> list[str]:
@@ -234,7 +275,8 @@ def _best_lines(summary: dict[str, Any]) -> list[str]:
     best = summary["best"]
     values = ", ".join(f"{name}={x:.4g}" for name, x in best["settings"].items())
     return [
-        f"  best member     seed {best['seed']}: {best['absolute']:.2f} in new episodes   (at the end {values})"
+        f"  best member     seed {best['seed']}: {best['absolute']:.2f} in new episodes   (of step {best['steps']:,}, "
+        f"trained with {values})"
     ]
 
 
