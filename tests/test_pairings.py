@@ -60,11 +60,18 @@ def test_the_diagonal_is_the_evaluation_of_each_policy(runs, greedy):
 def test_each_seed_plays_against_each_of_another_run(runs):
     result = cross_play(runs / "memory", runs / "shared", episodes=4)
     assert result["environment"] == "mpe/Tag-v0"
-    assert result["first"] == {"name": str(runs / "memory"), "which": "best", "seeds": [0, 1], "roles": [0]}
+    assert result["first"] == {
+        "name": str(runs / "memory"),
+        "which": "best",
+        "seeds": [0, 1],
+        "failed": [],
+        "roles": [0],
+    }
     assert result["second"] == {
         "name": str(runs / "shared"),
         "which": "best",
         "seeds": [0, 1, 2],
+        "failed": [],
         "roles": [1],
     }
     alone = [shoal.load(runs / "memory", seed=1)], [shoal.load(runs / "shared", seed=k) for k in (2, 0)]
@@ -103,7 +110,7 @@ def test_functions_act_for_their_roles():
     name = f"{__name__}:wrong"
     for role, other in ((0, 1), (1, 0)):
         result = cross_play(best, name, "probe/team", role=role, episodes=8)
-        assert result["second"] == {"name": name, "which": "", "seeds": [0], "roles": [other]}
+        assert result["second"] == {"name": name, "which": "", "seeds": [0], "failed": [], "roles": [other]}
         (mine,), (others,) = (result["returns"][k]["matrix"][0] for k in (role, other))
         counts = {0: COUNTS[:2].mean(), 1: COUNTS[2]}
         assert mine / counts[role] == pytest.approx(1 + others / counts[other], abs=1e-5)
