@@ -105,7 +105,7 @@ class DoorKey(GridWorld):
         board, rows = self.board, self.height - 2
         bits = random_bits(key, 5)
         wall = 2 + uniform_below(bits[0], self.width - 4)
-        door = 1 + uniform_below(bits[1], self.width - 3)
+        door = 1 + uniform_below(bits[1], self.height - 3)
         key_rank, agent_rank = sample_distinct(bits[2:4], rows * (wall - 1))
         cells = jnp.asarray(board.flat(place_goal(layouts.room(self.height, self.width))))
         cells = write(cells, board.place(np.arange(self.height), wall), WALL)
@@ -187,11 +187,11 @@ class BlockedUnlockPickUp(GridWorld):
     """Two rooms: clear the way to the locked door, open it, and pick up the object in the other room.
 
     As in XLand-MiniGrid, the object in the way may have been put where the key was; such an episode cannot be
-    solved.
+    solved. In less than 4 x 6 cells most others could not either.
     """
 
-    height: int = side_length(6, smallest=5)
-    width: int = side_length(11, smallest=5)
+    height: int = side_length(6, smallest=4)
+    width: int = side_length(11, smallest=6)
 
     def start(self, key: Array) -> GridState:
         """Draw key, agent and the object in the way in the left room, and the other object in the right one."""
@@ -247,13 +247,12 @@ class LockedRoom(GridWorld):
         corners = jnp.asarray(layouts.six_rooms_corners(board))
         colours = jnp.asarray(np.asarray(COLOURS, np.int32))[jnp.stack(sample_distinct(bits[:6], 6))]
         goal_room, key_room = sample_distinct(bits[6:8], 6)
-        room_height, room_width = self.height // 3, self.width // 2 - 2
+        third, middle = self.height // 3, self.width // 2
+        # The free cells that all rooms have: the lowest may have fewer rows, those on the right fewer columns.
+        rows, columns = min(third - 1, self.height - 2 - 2 * third), self.width - 4 - middle
 
         def random_place_in(room: Array, row_bits: Array, column_bits: Array) -> Array:
-            row, column = (
-                1 + uniform_below(row_bits, room_height - 1),
-                1 + uniform_below(column_bits, room_width - 1),
-            )
+            row, column = 1 + uniform_below(row_bits, rows), 1 + uniform_below(column_bits, columns)
             return corners[room] + row * board.stride + column
 
         cells = jnp.asarray(board.flat(layouts.six_rooms(self.height, self.width)))
@@ -265,7 +264,7 @@ class LockedRoom(GridWorld):
         )
         row, column = (
             1 + uniform_below(bits[12], self.height - 2),
-            self.width // 2 - 1 + uniform_below(bits[13], 2),
+            middle - 1 + uniform_below(bits[13], 2),
         )
         return make_state(cells, board.place(row, column), uniform_below(bits[14], 4), reach_goal_tile())
 
