@@ -1,12 +1,32 @@
 """Which settings differ within a compiled program, and which divide a sweep into several."""
 
+import itertools
+import math
+
 import pytest
 
 from shoal.errors import ShoalError
+from shoal.runtime import population
 from shoal.sweeps import plan
 from shoal.sweeps.plan import Candidate, Request
 
 REQUEST = Request("CartPole-v1", overrides={"seeds": 2, "devices": 1, "hidden_sizes": (8,)})
+
+
+def test_a_setting_alone_has_one_device_only_where_its_population_had():
+    """And as many for the groups of its environments; one machine has 2 devices, or 32 of which cores are shared."""
+    for devices, settings, seeds, groups in itertools.product(
+        (1, 2, 3, 8), (1, 2, 3), (1, 2, 3, 5, 37), (1, 4)
+    ):
+        whole = population.mesh_shape(devices, settings * seeds, groups)
+        count, trained = plan.devices_alone(devices, settings * seeds, seeds, groups)
+        alone = population.mesh_shape(count, trained, groups)
+        assert (math.prod(alone) > 1, alone[1]) == (math.prod(whole) > 1, whole[1])
+        assert trained in (seeds, seeds + 1) and trained % alone[0] == 0 and count <= 32
+    assert plan.devices_alone(2, 10, 5, 1) == (5, 5)
+    assert plan.devices_alone(2, 15, 5, 1) == plan.devices_alone(2, 5, 5, 1) == (2, 5)
+    assert plan.devices_alone(2, 8, 4, 1) == (2, 4)
+    assert plan.devices_alone(2, 2, 1, 1) == (2, 2) and plan.devices_alone(2, 74, 37, 1) == (2, 38)
 
 
 def groups(*points, request=REQUEST):

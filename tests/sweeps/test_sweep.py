@@ -2,8 +2,11 @@
 
 import csv
 import json
+import os
 import shlex
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -89,18 +92,54 @@ def test_the_best_member_is_loaded_and_evaluated(swept):
         shoal.load(swept.path, label="x")
 
 
+def compare_winner(path):
+    """Require that the run of the printed command has the parameters of the sweep's best setting, bit for bit."""
+    best = json.loads((path / "summary.json").read_text())["best"]
+    alone, together = (
+        json.loads((path / name / "summary.json").read_text()) for name in ("winner", best["run"])
+    )
+    variants = json.loads((path / best["run"] / "config.json").read_text())["variants"]
+    seeds, place = best["optimistic"]["seeds"], [x["label"] for x in variants].index(best["label"])
+    first = place * len(seeds)
+    assert alone["seeds"][: len(seeds)] == seeds
+    assert (
+        alone["parameters_sha256"][: len(seeds)] == together["parameters_sha256"][first : first + len(seeds)]
+    )
+
+
 @pytest.mark.full
 def test_the_command_trains_the_winner_alone(swept, capsys, monkeypatch):
-    """On two devices, one for each seed; the sweep had one for all members."""
     monkeypatch.setattr("shoal.experiment.catalogue.config_class", lambda _: BanditConfig)
     program, *words = shlex.split(swept.summary["command"])
-    assert program == "shoal"
-    assert "--env-groups" in words
-    assert cli.main([*words, "--devices", "2", "--quiet"]) == 0
-    alone = json.loads((swept.path / "winner" / "summary.json").read_text())
-    entry = next(x for x in swept.summary["members"] if x["label"] == swept.summary["best"]["label"])
-    assert alone["seeds"] == entry["seeds"]
-    np.testing.assert_allclose(alone["absolute"]["returns"], entry["absolute"]["returns"], rtol=1e-5)
+    assert program == "shoal" and swept.summary["command_is"] == "bit for bit"
+    assert words[words.index("--env-groups") + 1] == words[words.index("--devices") + 1] == "1"
+    assert cli.main([*words, "--quiet"]) == 0
+    compare_winner(swept.path)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("seeds", "flags", "likeness"),
+    [(3, "--devices 3", "bit for bit"), (1, "--seeds 2 --devices 2", "bit for bit, with a further seed")],
+)
+def test_the_command_trains_an_odd_number_of_seeds_bit_for_bit(tmp_path, seeds, flags, likeness):
+    """Two devices share the members of the sweep, and could not share the seeds of one setting evenly."""
+    surroundings = {
+        name: x for name, x in os.environ.items() if name != "XLA_FLAGS"
+    }  # compiled as for a user
+
+    def run(*words):
+        words = [sys.executable, "-c", "import sys; from shoal.cli import main; sys.exit(main())", *words]
+        return subprocess.run(words, check=True, capture_output=True, text=True, env=surroundings).stdout
+
+    words = "--grid learning_rate=1e-3,3e-3 --num-envs 4 --num-steps 32 --total-steps 2048 --eval-episodes 4"
+    words = [*words.split(), "--devices", "2", "--confirm-seeds", "0", "--sweep-dir", str(tmp_path / "sweep")]
+    printed = run("sweep", "CartPole-v1", *words, "--seeds", str(seeds))
+    command = json.loads((tmp_path / "sweep" / "summary.json").read_text())["command"]
+    assert f" {flags} --run-dir " in command
+    assert f"; alone it is trained, {likeness}, by\n  {command}\n" in printed
+    run(*shlex.split(command)[1:])
+    compare_winner(tmp_path / "sweep")
 
 
 def test_a_finished_sweep_is_read_and_another_one_refused(swept, monkeypatch):

@@ -37,8 +37,7 @@ def lay_out(devices: Sequence[jax.Device], members: int, groups: int, mapped_by:
     Only as many devices take part as divide the work evenly. Members of one device run one after the other on
     the CPU (`lax.map`: batched matrix products are slow there) and together elsewhere (`vmap`).
     """
-    devices_per_member = groups if len(devices) >= groups else 1
-    member_shards = max(n for n in range(1, len(devices) // devices_per_member + 1) if members % n == 0)
+    member_shards, devices_per_member = mesh_shape(len(devices), members, groups)
     indices = jax.numpy.asarray(range(member_shards * devices_per_member)).reshape(
         member_shards, devices_per_member
     )
@@ -48,6 +47,12 @@ def lay_out(devices: Sequence[jax.Device], members: int, groups: int, mapped_by:
     if mapped_by == "auto":
         mapped_by = "map" if devices[0].platform == "cpu" else "vmap"
     return Layout(mesh, mapped_by)
+
+
+def mesh_shape(devices: int, members: int, groups: int) -> tuple[int, int]:
+    """Return over how many devices members are distributed, and over how many the groups of each."""
+    devices_per_member = groups if devices >= groups else 1
+    return max(n for n in range(1, devices // devices_per_member + 1) if members % n == 0), devices_per_member
 
 
 def map_members(function: Callable, mapped_by: str) -> Callable:

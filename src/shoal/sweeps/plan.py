@@ -11,6 +11,7 @@ from shoal import experiment as experiments
 from shoal.envs.base import Wrapper
 from shoal.errors import ShoalError
 from shoal.experiment import Experiment
+from shoal.runtime import machine, population
 from shoal.runtime.config import RunConfig
 from shoal.runtime.members import ENVIRONMENT, Variant
 from shoal.settings import Setting
@@ -82,6 +83,29 @@ class Group(NamedTuple):
     def seeds(self) -> int:
         """The number of members of each setting."""
         return self.experiment.run.seeds
+
+
+def devices_alone(devices: int, members: int, seeds: int, groups: int) -> tuple[int, int]:
+    """Return with how many devices of a CPU, and how many seeds, one setting of a population trains bit for bit alike.
+
+    The compiler makes other instructions of a program for one device than of one that several share, so that sums are
+    rounded otherwise; how many share it makes no difference. Where devices cannot share the seeds of one setting
+    evenly, each seed has a device of its own, and one seed trains beside another.
+
+    Args:
+      devices: that the population may use.
+      members: of the population.
+      seeds: of the setting, from the first of which as many are to be alike.
+      groups: of each member's environments.
+    """
+
+    def kind(devices: int, members: int) -> tuple[bool, int]:
+        over_members, over_groups = population.mesh_shape(devices, members, groups)
+        return over_members * over_groups > 1, over_groups
+
+    wanted = kind(devices, members)
+    possible = [(devices, seeds), (seeds, seeds), (devices, seeds + 1)]
+    return next(x for x in possible if x[0] <= machine.max_devices() and kind(*x) == wanted)
 
 
 def known_settings(base: Experiment) -> dict[str, Setting]:

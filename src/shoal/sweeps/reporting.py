@@ -14,8 +14,9 @@ from shoal.runtime.disk.directory import CONFIG, SUMMARY, RunDirectory
 from shoal.runtime.disk.json_files import read_json, write_json
 from shoal.runtime.disk.summary import device, revision, versions
 from shoal.runtime.disk.sweep_files import CONFIRMATION, MEMBERS, WINNER
+from shoal.runtime.population import lay_out
 from shoal.sweeps import results, sweep_plots
-from shoal.sweeps.plan import Group
+from shoal.sweeps.plan import Group, devices_alone
 from shoal.sweeps.results import MemberResult, Ranked, rank
 from shoal.sweeps.space import Space
 from shoal.sweeps.sweep_directory import SweepDirectory
@@ -80,7 +81,8 @@ class Report:
         path, ranked = self._directory.path, rank(members, self._objective)
         self.write(members)
         best = self._best(ranked, confirmed)
-        command = self._write_winner(best["label"], runs) if best else None
+        found = next((x for x in ranked if best and x.label == best["label"]), None)
+        command, likeness = self._write_winner(found, runs) if found else (None, "")
         summary = {
             "schema": SCHEMA,
             "environment": self._base.environment_name,
@@ -90,6 +92,7 @@ class Report:
             "confirmed": results.summarise(confirmed),
             "best": best,
             "command": command,
+            "command_is": likeness,
             "versions": versions(),
             "revision": revision(),
             "device": device(),
@@ -124,15 +127,20 @@ class Report:
                 return str(config.parent.relative_to(path))
         return None
 
-    def _write_winner(self, label: str, runs: Sequence[Run]) -> str:
-        """Write the best setting as a `config.json`, and return the command that trains it alone."""
-        run = next(run for run in runs if any(x.label == label for x in run.group.candidates))
-        place = [x.label for x in run.group.candidates].index(label)
-        solo = device_choices.place(run.group.experiment)[1].solo[place]
+    def _write_winner(self, best: Ranked, runs: Sequence[Run]) -> tuple[str, str]:
+        """Write the best setting as a `config.json`; return the command that trains it alone, and how alike that is."""
+        run = next(run for run in runs if any(x.label == best.label for x in run.group.candidates))
+        place = [x.label for x in run.group.candidates].index(best.label)
+        devices, placed = device_choices.place(run.group.experiment)
+        solo, of_sweep = placed.solo[place], placed.run
         solo = dataclasses.replace(solo, run=dataclasses.replace(solo.run, devices=0, run_dir=""))
         write_json(self._directory.path / WINNER, solo.as_json(), not_finite=str)
         config, target = (shlex.quote(str(self._directory.path / x)) for x in (WINNER, "winner"))
-        return f"shoal train --config {config} --env-groups {solo.run.env_groups} --run-dir {target}"
+        flags, likeness = _flags_alone(placed, devices)
+        command = (
+            f"shoal train --config {config} --env-groups {of_sweep.env_groups} {flags} --run-dir {target}"
+        )
+        return command, "over the whole budget" if best.stopped else likeness
 
     def _draw(self, ranked: Sequence[Ranked], runs: Sequence[Run]) -> None:
         """Draw the pictures that have something to show."""
@@ -154,6 +162,18 @@ class Report:
         curves = _curves(runs, metric, chosen)
         best, worst = ({name: curves[name] for name in part} for part in (chosen[:shown], chosen[shown:]))
         sweep_plots.plot_best_and_worst(path / "curves.png", best, worst, title, label=label)
+
+
+def _flags_alone(of_sweep: Experiment, devices: Sequence[Any]) -> tuple[str, str]:
+    """Return the flags with which a setting trains alone, and how alike the numbers are to those of the sweep's run."""
+    run, members = of_sweep.run, of_sweep.num_members
+    mapped_by = lay_out(devices, members, run.env_groups, run.members).mapped_by
+    if mapped_by != "map" or devices[0].platform != "cpu":
+        return f"--devices {len(devices)}", "equal but for rounding"
+    count, seeds = devices_alone(len(devices), members, run.seeds, run.env_groups)
+    if seeds == run.seeds:
+        return f"--devices {count}", "bit for bit"
+    return f"--seeds {seeds} --devices {count}", "bit for bit, with a further seed"
 
 
 def _curves(runs: Sequence[Run], metric: str, labels: Sequence[str]) -> dict[str, tuple[Any, Any]]:
@@ -201,7 +221,7 @@ def result_text(summary: Mapping[str, Any], path: Path, shown: int = 5) -> str:
     if best is None:
         lines.append("no score was finite, so that no setting is the best")
     else:
-        lines.append(f"best: {best['label']}; alone it is trained by")
+        lines.append(f"best: {best['label']}; alone it is trained, {summary['command_is']}, by")
         lines.append(f"  {summary['command']}")
     return "\n".join([*lines, f"  {path}"])
 
