@@ -1,5 +1,9 @@
 """Settings that stop early: which go on, and that the others' absence changes nothing of those."""
 
+import dataclasses
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from tiny_bandit import BanditConfig
@@ -12,8 +16,9 @@ from shoal.errors import ShoalError
 from shoal.runtime.checkpointing import Supervisor
 from shoal.runtime.config import RunConfig
 from shoal.runtime.disk.directory import RunDirectory
-from shoal.runtime.halving import Halving
-from shoal.runtime.members import Variant
+from shoal.runtime.faults import NOWHERE, STOPPED
+from shoal.runtime.halving import Halving, stop_others
+from shoal.runtime.members import Variant, members_of
 from shoal.training import Call, run_experiment
 
 RUN = RunConfig(num_envs=4, num_steps=8, total_steps=32 * 30)
@@ -62,17 +67,43 @@ def test_rungs_are_at_powers_of_the_factor_below_the_budget():
 
 def test_the_best_go_on_and_equal_ones_in_the_order_of_their_labels():
     halving = Halving(3, 32)
-    values = {
+    scores = {
         "a": [1.0, 1.0],
         "b": [3.0, 1.0],
         "c": [2.0, 2.0],
         "d": [np.nan, 9.0],
         "e": [0.0, 0.0],
         "f": [5.0, 5.0],
+        "g": [np.nan, np.nan],
     }
-    assert halving.survivors(list(values), values) == ["f", "b"]  # b and c have the mean 2
-    assert halving.survivors(["d", "e"], values) == ["e"]
-    assert halving.survivors(["d"], values) == ["d"]
+    assert halving.survivors(scores) == ["f", "d"]  # the seed of d that failed counts as 0, the worst
+    assert halving.survivors(scores, others=[-9.0]) == ["f", "b"]  # and as -9 here; b and c have the mean 2
+    assert halving.survivors({"g": [np.nan], "e": [0.0]}) == ["e"]
+    assert halving.survivors({"g": [np.nan], "h": [np.nan]}) == []
+
+
+def test_a_third_of_the_settings_that_live_go_on_at_each_rung():
+    """Of 27 settings with two seeds nine have failed before the first rung; a seed of the best fails later."""
+
+    @dataclasses.dataclass
+    class Population:
+        fault: jax.Array
+
+    halving = Halving(3, 32)
+    members = members_of((0, 1), [Variant(str(k), {}) for k in range(27)])
+    population = Population(jnp.array([1 if k < 18 else NOWHERE for k in range(54)]))
+    evaluations, living = [(0, {"return_mean": np.full(54, -9.0)})], []
+    for updates in halving.rungs(RUN):
+        fault = np.asarray(population.fault)
+        living.append(len({x.label for x, update in zip(members, fault, strict=True) if update == NOWHERE}))
+        scores = np.where(fault == STOPPED, np.nan, np.arange(54.0) + updates)  # the failed are evaluated too
+        evaluations.append((updates, {"return_mean": scores}))
+        population = stop_others(population, RUN, evaluations, members, halving)
+        population.fault = population.fault.at[53].set(updates + 1)
+    assert living == [18, 6, 2, 1]
+    # at the second rung the last setting has 52 + 3 and, for the seed that failed, 18 + 1 from the first: the mean 37
+    went_on = [1] * 18 + [STOPPED] * 32 + [NOWHERE] * 2 + [STOPPED, 28]
+    np.testing.assert_array_equal(population.fault, went_on)
 
 
 def test_what_cannot_be_halved_is_refused():

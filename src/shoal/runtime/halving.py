@@ -1,22 +1,23 @@
 """Synchronous successive halving: at each rung the best settings go on, and the others stop.
 
-All settings are compared after the same number of updates, by the interquartile mean of their seeds' evaluations; the
-best of every `factor` go on, at least one. A member that has stopped makes no further update and is not evaluated; its
-schedules are those of the full budget, as those of the members that go on.
+All settings are compared after the same number of updates, by the interquartile mean of their seeds' evaluations. Of
+those that have a score (a setting of which all seeds failed has none) one of every `factor` goes on, at least one.
+A member that has stopped makes no further update and is not evaluated; its schedules are those of the full budget, as
+those of the members that go on.
 
 Source: Jamieson and Talwalkar 2016, "Non-stochastic Best Arm Identification and Hyperparameter Optimization"; Li et al.
 2020, "A System for Massively Parallel Hyperparameter Tuning".
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from shoal.errors import ShoalError
-from shoal.ops import scores
+from shoal.ops.scores import rank_settings
 from shoal.runtime.config import RunConfig
 from shoal.runtime.faults import NOWHERE, STOPPED
 from shoal.runtime.members import Members
@@ -60,34 +61,41 @@ class Halving(NamedTuple):
                 f"halving={self.factor} stops none of {settings} settings; give at least {self.factor} of them."
             )
 
-    def survivors(self, labels: Sequence[str], values: Mapping[str, Sequence[float]]) -> list[str]:
-        """Return the labels of the settings that go on, best first; equal ones in the order of the labels.
+    def survivors(self, scores: Mapping[str, Sequence[float]], others: Iterable[float] = ()) -> list[str]:
+        """Return the labels of the settings that go on, best first: one of every `factor` that have a score.
 
         Args:
-          labels: of the settings that are compared.
-          values: of each of them, the metric of its seeds; one that is not finite is worse than all.
+          scores: of the seeds of each setting that is compared; NaN for a seed that failed (see `rank_settings`).
+          others: further scores of the same search, which count for its worst.
         """
-        finite = {label: bool(np.isfinite(values[label]).all()) for label in labels}
-        ranks = {x: float(scores.iqm(np.asarray(values[x]))) if finite[x] else -np.inf for x in labels}
-        ordered = sorted(labels, key=lambda label: -ranks[label])  # stable
-        return ordered[: max(len(labels) // self.factor, 1)]
+        living = [label for label, x in rank_settings(scores, others).items() if np.isfinite(x.iqm)]
+        return living[: max(len(living) // self.factor, 1)]
 
 
-def stop_others(population: Run, metrics: Mapping[str, Any], members: Members, halving: Halving) -> Run:
+def stop_others(
+    population: Run,
+    run: RunConfig,
+    evaluations: Sequence[tuple[int, Mapping[str, Any]]],
+    members: Members,
+    halving: Halving,
+) -> Run:
     """Mark the members of the settings that do not go on as stopped.
 
     Args:
       population: at a rung, evaluated.
-      metrics: of that evaluation, a number per member.
+      run: of the population.
+      evaluations: (updates, metrics) of each so far, a number per member; the last is that of this rung.
       members: of the population.
       halving: how many go on.
     """
-    faults = np.asarray(population.fault).copy()
-    values: dict[str, list[float]] = {}
-    for member, fault, value in zip(members, faults, metrics[halving.metric], strict=True):
+    faults, rungs = np.asarray(population.fault).copy(), halving.rungs(run)
+    at_rungs = np.stack([metrics[halving.metric] for updates, metrics in evaluations if updates in rungs])
+    scores = np.where(np.isin(faults, (NOWHERE, STOPPED)), at_rungs, np.nan)
+    compared: dict[str, list[float]] = {}
+    for member, fault, score in zip(members, faults, scores[-1], strict=True):
         if fault != STOPPED:
-            values.setdefault(member.label, []).append(float(value) if fault == NOWHERE else np.nan)
-    survivors = set(halving.survivors(list(values), values))
+            compared.setdefault(member.label, []).append(float(score))
+    survivors = set(halving.survivors(compared, scores.ravel()))
     for k, member in enumerate(members):
         if member.label not in survivors and faults[k] == NOWHERE:
             faults[k] = STOPPED

@@ -313,7 +313,7 @@ def train_population(
                 history.evaluations.append((history.updates, metrics))
                 listener.on_evaluation(history.updates, metrics)
                 if halving and history.updates in rungs:
-                    population = stop_others(population, metrics, members, halving)
+                    population = stop_others(population, run, history.evaluations, members, halving)
                 if change is not None and history.updates < run.total_updates:
                     population = change(population, history)
         supervisor.between_pieces(population, history)
