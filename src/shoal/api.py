@@ -37,6 +37,7 @@ from shoal.runtime.show.recording import Rendered
 from shoal.sweeps.calls import pbt, replay, sweep, tune
 from shoal.sweeps.pbt import PbtOptions, run_pbt, run_replay
 from shoal.sweeps.plan import Request
+from shoal.sweeps.reporting import check_has_best
 from shoal.sweeps.reporting import result_text as sweep_text
 from shoal.sweeps.space import assignments
 from shoal.sweeps.space import from_words as space_from_words
@@ -72,6 +73,7 @@ __all__ = [
     "assignments",
     "bounds_of",
     "check",
+    "check_has_best",
     "check_memory",
     "checkpoints",
     "cross_play",

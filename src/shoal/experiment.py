@@ -86,6 +86,14 @@ class Experiment:
             return (self,)
         return tuple(_experiment_of(self, variant) for variant in self.variants)
 
+    def solo_of(self, label: str) -> "Experiment":
+        """Return the experiment that trains the members of a label alone; "" where members differ in their seeds only.
+
+        Raises:
+          ValueError: there is none.
+        """
+        return self.solo[self._labels.index(label)]
+
     @functools.cached_property
     def evaluation_environment(self) -> Environment | None:
         """The environment that all members are evaluated in; None if that is each one's own.
@@ -120,7 +128,7 @@ class Experiment:
         """Raises one sentence for the first setting that cannot work, before anything compiles."""
         self.run.validate()
         require_contract(self.environment, self.environment_name)
-        for experiment, name in zip(self.solo, self._variant_names(), strict=True):
+        for experiment, name in zip(self.solo, self._labels, strict=True):
             with named(name):
                 _check_discount(experiment.environment, experiment.config)
                 if hasattr(experiment.config, "validate"):  # an algorithm need not have one
@@ -139,7 +147,8 @@ class Experiment:
             label = ", ".join(f"{name}={x:g}" for name, x in point.items())
             dataclasses.replace(self, evolution=evolutions.NONE, variants=(Variant(label, point),)).validate()
 
-    def _variant_names(self) -> list[str]:
+    @property
+    def _labels(self) -> list[str]:
         return [variant.label for variant in self.variants] or [""]
 
     def as_json(self) -> dict[str, Any]:

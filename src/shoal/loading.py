@@ -129,7 +129,7 @@ def load_policy(
     stored: StoredPolicies, member: int, experiment: experiments.Experiment, parts: Sequence[str] = ()
 ) -> TrainedPolicy:
     """Load the policy of the member at a place, where the run's settings are known; see `load`."""
-    own = experiment.solo[member // experiment.run.seeds if experiment.variants else 0]
+    own = experiment.solo_of(stored.members[member].label)
     spec, config = spec_of(own.environment), trees.as_arrays(experiments.resolve(own.config))
 
     def init(config: Any) -> Learner:

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -15,10 +16,13 @@ from tiny_worlds import Halves
 
 import shoal
 from shoal import cli, interruption
+from shoal.cli.searching import print_result
 from shoal.errors import ShoalError
 from shoal.runtime.checkpointing import Supervisor
 from shoal.runtime.disk.directory import RunDirectory
+from shoal.sweeps import plan, reporting, results
 from shoal.sweeps import sweep as sweeps
+from shoal.sweeps.results import MemberResult, rank
 from shoal.sweeps.space import from_tables
 from shoal.trained import evaluate_run
 
@@ -47,6 +51,13 @@ def sweep(path, **settings):
 def swept(tmp_path_factory):
     """Four settings in one program, of which the best three train again on a new seed."""
     return sweep(tmp_path_factory.mktemp("sweep") / "sweep", **SPACE, confirm_seeds=1)
+
+
+@pytest.fixture(scope="module")
+def diverged(tmp_path_factory):
+    """Three settings, of which the first has no seed that survives: its baseline is infinite after an update."""
+    path = tmp_path_factory.mktemp("diverged") / "sweep"
+    return sweep(path, grid={"baseline_rate": [3e38, 0.1, 0.2]}, confirm_seeds=1)
 
 
 def labels(summary):
@@ -105,6 +116,136 @@ def compare_winner(path):
     assert (
         alone["parameters_sha256"][: len(seeds)] == together["parameters_sha256"][first : first + len(seeds)]
     )
+
+
+def test_a_setting_that_diverged_is_last_and_is_neither_confirmed_nor_the_best(diverged):
+    """Its seeds have best policies from before the fault, with scores like the others'."""
+    summary, last = diverged.summary, "0 baseline_rate=3e+38"
+    assert labels(summary)[-1] == last
+    entry = summary["members"][-1]
+    assert entry["failed"] == [0, 1]
+    assert np.isnan(entry["absolute"]["iqm"]) and np.isnan(entry["absolute"]["returns"]).all()
+    assert json.loads((diverged.path / "summary.json").read_text())["members"][-1]["absolute"]["iqm"] is None
+    assert {x["label"] for x in summary["confirmed"]} == set(labels(summary)[:2])
+    assert summary["best"]["label"] in labels(summary)[:2]
+    assert float(diverged.policy().config.baseline_rate) == np.float32(
+        summary["best"]["settings"]["baseline_rate"]
+    )
+    text = reporting.result_text(summary, diverged.path)
+    assert f"no score                    {last}   failed: seeds 0, 1\n" in text
+    table = list(csv.DictReader((diverged.path / "members.csv").read_text().splitlines()))
+    assert (
+        [row["label"] for row in table if row["failure"]]
+        == [last] * 2
+        == [row["label"] for row in table][-2:]
+    )
+
+
+def test_the_worst_of_settings_that_live_is_drawn_and_not_what_failed(diverged, monkeypatch, tmp_path):
+    curves = []
+    monkeypatch.setattr(
+        "shoal.sweeps.sweep_plots.plot_best_and_worst", lambda *args, **_: curves.extend(args[1:3])
+    )
+    path = shutil.copytree(diverged.path, tmp_path / "sweep")
+    again = sweep(path, grid={"baseline_rate": [3e38, 0.1, 0.2]}, confirm_seeds=1)
+    assert labels(again.summary) == labels(diverged.summary)
+    best, worst = labels(diverged.summary)[:2]
+    assert [list(part) for part in curves] == [[best], [worst]]
+    assert curves[0][best][1].shape == (3, 2)  # points and seeds
+    members = [
+        MemberResult(best, {}, 0, {"absolute": 1.0}, 384),
+        MemberResult(best, {}, 1, {"absolute": 1.0}, 384, failure="a number was not finite"),
+    ]
+    run = types.SimpleNamespace(
+        path=path / "runs/000", group=types.SimpleNamespace(candidates=[plan.Candidate(best, {})])
+    )
+    _, drawn = reporting._curves([run], "return_mean", rank(members))[best]
+    np.testing.assert_array_equal(drawn, curves[0][best][1][:, :1])
+
+
+def test_a_policy_has_the_settings_of_its_label_wherever_the_config_lists_them(swept, tmp_path):
+    path = shutil.copytree(swept.path / "runs/000", tmp_path / "run")
+    config = json.loads((path / "config.json").read_text())
+    config["variants"].reverse()
+    (path / "config.json").write_text(json.dumps(config))
+    for label in labels(swept.summary):
+        before, after = (shoal.load(run, label=label, seed=1) for run in (swept.path / "runs/000", path))
+        assert after.config == before.config
+
+
+def test_what_failed_is_named_and_what_failed_again_is_not_the_best(tmp_path):
+    def members(label, scores):
+        """A seed for each score; None is one that failed."""
+        for seed, score in enumerate(scores):
+            failure = "a number was not finite" if score is None else ""
+            yield MemberResult(label, {"a": 1}, seed, {"absolute": score}, 100, failure=failure)
+
+    ranked = rank([*members("0 a=1", [9.0, 9.0]), *members("1 a=2", [5.0, None]), *members("2 a=3", [None])])
+    directory = types.SimpleNamespace(path=tmp_path, plan=lambda: {"runs/000": [x.label for x in ranked]})
+    base = types.SimpleNamespace(environment_name="x", algorithm="y")
+    report = reporting.Report(directory, from_tables({"grid": {"a": [1, 2, 3]}}), base, sweeps.Options())
+    assert report._best(ranked, [])["label"] == "0 a=1"
+    again = rank([*members("0 a=1", [None, None]), *members("1 a=2", [3.0, None])])
+    best = report._best(ranked, again)
+    assert (best["label"], best["score"]["iqm"]) == ("1 a=2", 3.0)
+    assert (
+        report._best(ranked, again[1:])["label"] == "1 a=2"
+    )  # the only one that did not fail when it was confirmed
+    assert report._best(ranked[2:], []) is None
+    summary = {"environment": "x", "algorithm": "y", "objective": "absolute", "best": None, "command": None}
+    summary |= {"members": results.summarise(ranked), "confirmed": results.summarise(again)}
+    text = reporting.result_text(summary, tmp_path, shown=1)
+    assert "failed among these: 1 a=2 (seed 1), 2 a=3 (seed 0)" in text
+    assert "0 a=1   failed: seeds 0, 1" in text and "there is no best setting" in text
+
+
+@pytest.mark.full
+def test_a_sweep_of_which_every_member_fails_ends_with_their_names(tmp_path, capsys):
+    """Its directory is whole; the command line makes exit code 2 of the error."""
+    searched = sweep(tmp_path / "sweep", grid={"baseline_rate": [3e38, 2e38]}, confirm_seeds=1)
+    assert searched.summary["best"] is None and searched.summary["confirmed"] == []
+    assert sorted(x.name for x in searched.path.iterdir()) == [
+        *("members.csv", "runs", "summary.json", "sweep.json"),
+    ]
+    with pytest.raises(ShoalError) as error:
+        print_result(searched)
+    assert str(error.value) == (
+        "no setting is the best, since a number was not finite in the training of each: 0 baseline_rate=3e+38 "
+        f"(seeds 0, 1), 1 baseline_rate=2e+38 (seeds 0, 1); the results are in {searched.path}."
+    )
+    assert "best:" not in capsys.readouterr().out
+    with pytest.raises(ShoalError, match="has no best setting"):
+        searched.policy()
+
+
+def test_another_number_of_new_seeds_trains_what_is_missing(swept, tmp_path, monkeypatch):
+    """Every score stays that of its label and seed, whatever the order in which the runs hold them."""
+    path, trained = shutil.copytree(swept.path, tmp_path / "sweep"), []
+    run_experiment = sweeps.run_experiment
+
+    def train(run, call):
+        trained.extend((x.label, x.seed) for x in run.members)
+        return run_experiment(run, call)
+
+    monkeypatch.setattr(sweeps, "run_experiment", train)
+    more = sweep(path, **SPACE, confirm_seeds=3)
+    confirmed = {x["label"]: x["absolute"]["returns"][0] for x in swept.summary["confirmed"]}
+    assert set(trained) == {(label, seed) for label in confirmed for seed in (3, 4)}
+    assert {x["label"]: x["absolute"]["returns"][0] for x in more.summary["confirmed"]} == confirmed
+    new = json.loads(next(path.glob("confirmation/*-seeds-3-to-4/summary.json")).read_text())["members"]
+    assert {x["label"]: x["absolute"]["returns"][1:] for x in more.summary["confirmed"]} == {
+        x["label"]: x["absolute"]["returns"] for x in new
+    }
+    assert all(x["seeds"] == [2, 3, 4] for x in more.summary["confirmed"])
+    trained.clear()
+    fewer = sweep(path, **SPACE, confirm_seeds=1)
+    parts = ("members", "confirmed", "best")
+    assert trained == [] and [fewer.summary[x] for x in parts] == [swept.summary[x] for x in parts]
+    two = sweep(path, **SPACE, confirm_seeds=2).summary["confirmed"]
+    of_three = {x["label"]: x["absolute"]["returns"] for x in more.summary["confirmed"]}
+    assert trained == [] and {x["label"]: x["absolute"]["returns"] for x in two} == {
+        label: x[:2] for label, x in of_three.items()
+    }
 
 
 @pytest.mark.full
@@ -276,3 +417,15 @@ def test_halving_stops_the_worst_and_says_where(tmp_path):
     assert float(shoal.load(found.path).config.step_size) == np.float32(
         found.summary["members"][0]["settings"]["step_size"]
     )
+
+
+@pytest.mark.slow
+def test_settings_that_diverged_take_no_place_at_a_rung(tmp_path):
+    """Of eight settings four live at the first rung: two and one go on, and four are last."""
+    space = {"grid": {"baseline_rate": [3e38, 0.1], "step_size": [0.01, 0.1, 1.0, 5.0]}}
+    found = sweep(tmp_path / "sweep", **space, halving=2, min_steps=128, confirm_seeds=1).summary
+    entries = found["members"]
+    assert [x["failed"] for x in entries] == [[]] * 4 + [[0, 1]] * 4
+    assert [x["steps_per_seed"] for x in entries[:4]] == [384, 256, 128, 128]
+    assert len(found["confirmed"]) == 3
+    assert all(x["settings"]["baseline_rate"] == 0.1 for x in found["confirmed"])

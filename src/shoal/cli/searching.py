@@ -112,3 +112,14 @@ def read_request(
         overrides,
     )
     return parsed, request
+
+
+def print_result(searched: api.Sweep) -> int:
+    """Print the result of a search.
+
+    Raises:
+      ShoalError: there is no best setting, since all failed.
+    """
+    print(api.sweep_text(searched.summary, searched.path))
+    api.check_has_best(searched.summary, searched.path)
+    return 0

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from shoal import api
 from shoal.cli import STARTED
-from shoal.cli.searching import SearchChoices, read_search
+from shoal.cli.searching import SearchChoices, print_result, read_search
 
 IMPORT_SECONDS = time.perf_counter() - STARTED
 
@@ -55,6 +55,4 @@ def main(arguments: Sequence[str]) -> int:
         **choices.judging,
     )
     call = api.Call(progress=not choices.quiet, import_seconds=IMPORT_SECONDS)
-    swept = api.run_sweep(request, space, options, call)
-    print(api.sweep_text(swept.summary, swept.path))
-    return 0
+    return print_result(api.run_sweep(request, space, options, call))

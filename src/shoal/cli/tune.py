@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from shoal import api
 from shoal.cli import STARTED
-from shoal.cli.searching import SearchChoices, read_search
+from shoal.cli.searching import SearchChoices, print_result, read_search
 
 IMPORT_SECONDS = time.perf_counter() - STARTED
 
@@ -68,6 +68,4 @@ def main(arguments: Sequence[str]) -> int:
         **choices.judging,
     )
     call = api.Call(progress=not choices.quiet, import_seconds=IMPORT_SECONDS)
-    tuned = api.run_tuning(request, space, options, call)
-    print(api.sweep_text(tuned.summary, tuned.path))
-    return 0
+    return print_result(api.run_tuning(request, space, options, call))

@@ -67,6 +67,13 @@ def members_of(seeds: Sequence[int], variants: Sequence[Variant] = ()) -> Member
     )
 
 
+def members_of_config(config: Mapping[str, Any]) -> Members:
+    """Make the table of a run on disk from its `config.json`: the arrays of the run's files are in its order."""
+    run = config["run"]
+    variants = [Variant(x["label"], x["settings"]) for x in config.get("variants", ())]
+    return members_of(range(run["seed"], run["seed"] + run["seeds"]), variants)
+
+
 def to_metadata(members: Members) -> dict[str, Any]:
     """Return the table as JSON holds it beside saved policies."""
     labels = [member.label for member in members]

@@ -9,11 +9,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from shoal import device_choices
+from shoal.errors import ShoalError
 from shoal.experiment import Experiment
 from shoal.runtime.disk.directory import CONFIG, SUMMARY, RunDirectory
-from shoal.runtime.disk.json_files import read_json, write_json
+from shoal.runtime.disk.json_files import read_json, read_number, write_json
 from shoal.runtime.disk.summary import device, revision, versions
 from shoal.runtime.disk.sweep_files import CONFIRMATION, MEMBERS, WINNER
+from shoal.runtime.members import members_of_config
 from shoal.runtime.population import lay_out
 from shoal.sweeps import results, sweep_plots
 from shoal.sweeps.plan import Group, devices_alone
@@ -102,29 +104,42 @@ class Report:
         return summary
 
     def _best(self, ranked: Sequence[Ranked], confirmed: Sequence[Ranked]) -> dict[str, Any] | None:
-        """Return the setting that is called the best: by its confirmed score, where there is one."""
-        chosen = next((x for x in [*confirmed, *ranked] if not np.isnan(x.score)), None)
+        """Return the setting that is called the best: by its confirmed score, where any was confirmed.
+
+        One that failed with all seeds when it was trained again is not, whatever its score was before.
+        """
+        again = {x.label: x for x in confirmed}
+        unconfirmed = [x for x in ranked if x.label not in again]
+        chosen = next((x for x in [*confirmed, *unconfirmed] if x.has_score), None)
         if chosen is None:
             return None
         optimistic = next(x for x in ranked if x.label == chosen.label)
-        again = next((x for x in confirmed if x.label == chosen.label), None)
         return {
             "label": chosen.label,
-            "run": self._run_of(optimistic),
+            "run": self._run_of(optimistic, again.get(chosen.label)),
             "settings": dict(chosen.settings),
-            "score": _score(again or optimistic),
+            "score": _score(chosen),
             "optimistic": _score(optimistic),
-            "confirmed": None if again is None else _score(again),
+            "confirmed": _score(again[chosen.label]) if chosen.label in again else None,
         }
 
-    def _run_of(self, ranked: Ranked) -> str | None:
-        """Return the run with the policies of a setting: where it was stopped early, that of its confirmation."""
+    def _run_of(self, ranked: Ranked, again: Ranked | None) -> str | None:
+        """Return the run with the policies of a setting: where it was stopped early, the best of its confirmation."""
         path = self._directory.path
         if not ranked.stopped:
             return next(name for name, labels in self._directory.plan().items() if ranked.label in labels)
-        for config in sorted(path.glob(f"{CONFIRMATION}/*/{CONFIG}")):
-            if any(variant["label"] == ranked.label for variant in read_json(config)["variants"]):
-                return str(config.parent.relative_to(path))
+        if again is None:
+            return None
+        survived = [
+            (x, seed) for seed, x in zip(again.seeds, again.scores, strict=True) if seed not in again.failed
+        ]
+        seed = max(survived, key=lambda item: item[0])[1]
+        for file in sorted(path.glob(f"{CONFIRMATION}/*/{CONFIG}")):
+            table = members_of_config(read_json(file))
+            if (file.parent / SUMMARY).is_file() and any(
+                (x.label, x.seed) == (again.label, seed) for x in table
+            ):
+                return str(file.parent.relative_to(path))
         return None
 
     def _write_winner(self, best: Ranked, runs: Sequence[Run]) -> tuple[str, str]:
@@ -145,7 +160,7 @@ class Report:
     def _draw(self, ranked: Sequence[Ranked], runs: Sequence[Run]) -> None:
         """Draw the pictures that have something to show."""
         path, space, title = self._directory.path, self._space, self._title
-        finite = [x for x in ranked if not np.isnan(x.score)]
+        finite = [x for x in ranked if x.has_score]
         if len(finite) < 2:
             return
         label = "score" if self._objective == "absolute" else self._objective
@@ -158,9 +173,10 @@ class Report:
             sweep_plots.plot_parallel(path / "parallel.png", ranked, space, title, names=names, label=label)
         metric = "return_mean" if self._objective == "absolute" else self._objective
         shown = min(SHOWN, len(finite) // 2)
-        chosen = [x.label for x in (*finite[:shown], *finite[::-1][:shown])]
-        curves = _curves(runs, metric, chosen)
-        best, worst = ({name: curves[name] for name in part} for part in (chosen[:shown], chosen[shown:]))
+        curves = _curves(runs, metric, [*finite[:shown], *finite[-shown:]])
+        best, worst = (
+            {x.label: curves[x.label] for x in part} for part in (finite[:shown], finite[: -shown - 1 : -1])
+        )
         sweep_plots.plot_best_and_worst(path / "curves.png", best, worst, title, label=label)
 
 
@@ -176,17 +192,24 @@ def _flags_alone(of_sweep: Experiment, devices: Sequence[Any]) -> tuple[str, str
     return f"--seeds {seeds} --devices {count}", "bit for bit, with a further seed"
 
 
-def _curves(runs: Sequence[Run], metric: str, labels: Sequence[str]) -> dict[str, tuple[Any, Any]]:
-    """Return the environment steps and the scores [points, seeds] of the evaluations of some settings."""
-    found: dict[str, dict[int, list[float]]] = {label: {} for label in labels}
+def _curves(runs: Sequence[Run], metric: str, ranked: Sequence[Ranked]) -> dict[str, tuple[Any, Any]]:
+    """Return the environment steps and the scores [points, seeds] of the evaluations of some settings.
+
+    Seeds that failed are left out, since they were not trained to the end.
+    """
+    failed = {x.label: x.failed for x in ranked}
+    found: dict[str, dict[int, list[float]]] = {label: {} for label in failed}
     for run in runs:
         if not any(x.label in found for x in run.group.candidates):
             continue
         for row in RunDirectory.open(run.path).load_metrics():
-            if row["kind"] == "evaluation" and row["label"] in found:
-                value = row[metric]
+            if (
+                row["kind"] == "evaluation"
+                and row["label"] in found
+                and row["seed"] not in failed[row["label"]]
+            ):
                 points = found[row["label"]].setdefault(row["step"], [])
-                points.append(float("nan") if value is None else value)
+                points.append(read_number(row[metric]))
     return {label: (list(points), np.array(list(points.values()))) for label, points in found.items()}
 
 
@@ -208,34 +231,57 @@ def result_text(summary: Mapping[str, Any], path: Path, shown: int = 5) -> str:
     """
     best, count = summary["best"], len(summary["members"])
     lines = [f"{summary['environment']}, {summary['algorithm']}, {count} settings, by {summary['objective']}"]
-    for entry in summary["members"][:shown]:
-        score = entry.get("absolute") or entry["at_rung"]
-        stopped = "" if "absolute" in entry else f"   stopped after {entry['steps_per_seed']:,} steps"
-        failed = f"   {_failed_seeds(entry)}" if entry["failed"] else ""
-        lines.append(f"  {_shown(score):<28}{entry['label']}{stopped}{failed}")
+    lines += [_setting_line(entry) for entry in summary["members"][:shown]]
     if count > shown:
         lines.append(f"  and {count - shown} more, in {path / MEMBERS}")
+    if failed := failed_seeds(summary["members"][shown:]):
+        lines.append(f"  failed among these: {failed}")
     if summary["confirmed"]:
         lines.append(f"trained again on {len(summary['confirmed'][0]['seeds'])} new seeds:")
-        lines += [f"  {_shown(x['absolute']):<28}{x['label']}" for x in summary["confirmed"]]
+        lines += [_setting_line(entry) for entry in summary["confirmed"]]
     if best is None:
-        lines.append("no score was finite, so that no setting is the best")
+        lines.append("there is no best setting")
     else:
         lines.append(f"best: {best['label']}; alone it is trained, {summary['command_is']}, by")
         lines.append(f"  {summary['command']}")
     return "\n".join([*lines, f"  {path}"])
 
 
-def _failed_seeds(entry: Mapping[str, Any]) -> str:
-    """Name the seeds of a setting that failed."""
-    seeds = entry["failed"]
-    return f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))} failed"
+def _setting_line(entry: Mapping[str, Any]) -> str:
+    """Format an entry of `members` or `confirmed`: score, label, and what happened before the end."""
+    score = entry.get("absolute") or entry["at_rung"]
+    stopped = "" if "absolute" in entry else f"   stopped after {entry['steps_per_seed']:,} steps"
+    failed = f"   failed: {_seeds(entry['failed'])}" if entry["failed"] else ""
+    return f"  {_shown(score):<28}{entry['label']}{stopped}{failed}"
+
+
+def failed_seeds(entries: Sequence[Mapping[str, Any]]) -> str:
+    """Name the settings with seeds that failed, and these; "" if there are none."""
+    return ", ".join(f"{entry['label']} ({_seeds(entry['failed'])})" for entry in entries if entry["failed"])
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    return f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}"
+
+
+def check_has_best(summary: Mapping[str, Any], path: Path) -> None:
+    """Require that a sweep has a best setting.
+
+    Raises:
+      ShoalError: every setting failed with all seeds, or with all new ones; the sentence names them.
+    """
+    if summary["best"] is None:
+        failed = failed_seeds([*summary["members"], *summary["confirmed"]])
+        raise ShoalError(
+            f"no setting is the best, since a number was not finite in the training of each: {failed}; the results are "
+            f"in {path}."
+        )
 
 
 def _shown(score: Mapping[str, Any]) -> str:
     """Format a score and its interval."""
     if score["iqm"] is None or np.isnan(score["iqm"]):
-        return "no finite score"
+        return "no score"
     low_high = score["interval"]
     interval = "" if low_high is None else f"  [{low_high[0]:.4g}, {low_high[1]:.4g}]"
     return f"{score['iqm']:.4g}{interval}"

@@ -5,7 +5,7 @@ finite are handled as in every run; what is done here is what lies between the r
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,10 +19,11 @@ from shoal.loading import load
 from shoal.ops import scores
 from shoal.runtime import limits, trainer
 from shoal.runtime.acting import TrainedPolicy
-from shoal.runtime.disk.directory import SUMMARY, RunDirectory
+from shoal.runtime.disk.directory import CONFIG, SUMMARY, RunDirectory
 from shoal.runtime.disk.json_files import read_json
 from shoal.runtime.disk.sweep_files import CONFIRMATION
 from shoal.runtime.halving import Halving
+from shoal.runtime.members import members_of_config
 from shoal.runtime.show.progress import Progress
 from shoal.sweeps import memory, reporting
 from shoal.sweeps.casting import cast_space
@@ -329,7 +330,7 @@ def _count(number: int, what: str) -> str:
 
 
 class SweepProgress:
-    """The one line of a sweep's progress: steps of all members, the best score so far, the time left.
+    """The one line of a sweep's progress: steps of all members, the best score now, the time left.
 
     Args:
       planned: the runs that will be trained.
@@ -345,7 +346,8 @@ class SweepProgress:
         self._progress = Progress(
             self._total // self._members, title, members=self._members, unit="members", quiet=quiet
         )
-        self._done, self._best = 0, -np.inf  # steps of finished runs; the best score of a setting so far
+        self._done = 0  # steps of finished runs
+        self._best: dict[str, float] = {}  # of each run, the best score of a setting at the last evaluation
         self._run: Planned | None = None
 
     def __enter__(self) -> "SweepProgress":
@@ -369,15 +371,17 @@ class SweepProgress:
         """Show a log point of the run."""
         assert self._run is not None
         steps = self._run.steps * updates // self._run.group.experiment.run.total_updates
-        best = {"best": float(self._best)} if np.isfinite(self._best) else {}
+        best = {"best": max(self._best.values())} if self._best else {}
         self._progress.update((self._done + steps) // self._members, steps_per_second, **best)
 
     def on_evaluation(self, updates: int, metrics: Mapping[str, Any]) -> None:
         """Take note of the scores of an evaluation of the run."""
         assert self._run is not None
         by_setting = np.asarray(metrics[self._metric], np.float64).reshape(-1, self._run.group.seeds)
-        found = [float(scores.iqm(row)) for row in by_setting if np.isfinite(row).all()]
-        self._best = max([self._best, *found])
+        ranked = scores.rank_settings({str(k): row for k, row in enumerate(by_setting.tolist())})
+        found = [x.iqm for x in ranked.values() if np.isfinite(x.iqm)]
+        self._best.pop(self._run.name, None)
+        self._best |= {self._run.name: found[0]} if found else {}
 
 
 def train_all(
@@ -399,27 +403,22 @@ def train_all(
 def members_of_runs(planned: Sequence[Planned], options: Judging) -> list[MemberResult]:
     """Return what the members of the finished runs reached, in the order of the settings."""
     found = [member for run in planned if run.is_finished for member in _members_of(run, options)]
-    order = {
-        label: place
-        for place, label in enumerate(
-            sorted({x.label for x in found}, key=lambda label: int(label.split(" ", 1)[0]))
-        )
-    }
-    return sorted(found, key=lambda member: order[member.label])
+    return sorted(found, key=lambda member: int(member.label.split(" ", 1)[0]))
 
 
 def _members_of(run: Planned, options: Judging) -> list[MemberResult]:
-    summary, objective, experiment = read_json(run.path / SUMMARY), options.objective, run.group.experiment
+    """Return what the members of a finished run reached; they are those that its `config.json` has."""
+    summary, experiment = read_json(run.path / SUMMARY), run.group.experiment
     stopped = summary.get("stopped_after", {})
     rungs = [x * experiment.run.steps_per_update for x in _rungs(experiment)]
     at_rung = _scores_at_rungs(run, metric_of(options.objective), stopped) if stopped else {}
     failed = {(x["label"], seed) for x in summary["members"] for seed in x.get("failed", ())}
     given = {candidate.label: candidate.settings for candidate in run.group.candidates}
     returns = {ABSOLUTE: summary["absolute"]["returns"], "final": summary["final"]["returns"]}
-    if objective != ABSOLUTE:
-        returns = {objective: summary["evaluation"][objective], **returns}
+    if options.objective != ABSOLUTE:
+        returns = {options.objective: summary["evaluation"][options.objective], **returns}
     found = []
-    for k, member in enumerate(experiment.members):
+    for k, member in enumerate(members_of_config(read_json(run.path / CONFIG))):
         steps = stopped.get(member.label)
         scores_of_member = {name: _number(values[k]) for name, values in returns.items()}
         if steps is not None:
@@ -463,25 +462,61 @@ def confirm(
     options: Judging,
     call: Call,
 ) -> list[Ranked]:
-    """Train the best settings again on seeds that were never used, since the best of many scores flatters."""
-    ranked = [x for x in rank(members, options.objective) if not np.isnan(x.score)][:CONFIRMED]
+    """Train the best settings again on seeds that were never used, since the best of many scores flatters.
+
+    What an earlier call trained is read, by label and seed, and what is missing is trained.
+    """
+    ranked = [x for x in rank(members, options.objective) if x.has_score][:CONFIRMED]
     if not options.confirm_seeds or not ranked:
         return []
-    base = request.decide({}, ())
-    seeds = {"seed": base.run.seed + base.run.seeds, "seeds": options.confirm_seeds}
-    request = dataclasses.replace(request, overrides={**request.overrides, **seeds})
-    chosen = {x.label for x in ranked}
-    groups = group_candidates(request, [x for x in candidates if x.label in chosen])
-    planned = []
-    for group in groups:
-        name = "-".join(x.label.split(" ", 1)[0] for x in group.candidates)
-        planned.append(Planned(directory.path, f"{CONFIRMATION}/{name}", group))
-    best = ", ".join(x.label for x in ranked)
+    chosen = [x.label for x in ranked]
+    run = request.decide({}, ()).run
+    seeds = range(run.seed + run.seeds, run.seed + run.seeds + options.confirm_seeds)
+    planned = _plan_confirmation(request, chosen, seeds, candidates, directory)
     if not all(run.is_finished for run in planned):
-        call.note(
-            f"sweep: the best settings train again on {_count(options.confirm_seeds, 'new seed')}: {best}"
-        )
+        count = _count(options.confirm_seeds, "new seed")
+        call.note(f"sweep: the best settings train again on {count}: {', '.join(chosen)}")
     train_all(planned, options.objective, call, lambda: None)
-    again = rank(members_of_runs(planned, options), options.objective)
-    places = {x.label: place for place, x in enumerate(ranked)}  # which decide between equal scores
-    return sorted(again, key=lambda x: (np.isnan(x.score), -x.score, places[x.label]))
+    found = {(x.label, x.seed): x for x in members_of_runs(planned, options)}
+    again = [found[label, seed] for label in chosen for seed in seeds]  # their order decides between equals
+    return rank(again, options.objective, others=members)
+
+
+def _plan_confirmation(
+    request: Request,
+    chosen: Container[str],
+    seeds: Sequence[int],
+    candidates: Sequence[Candidate],
+    directory: SweepDirectory,
+) -> list[Planned]:
+    """Return the runs that have some settings with some seeds: those on disk, and new ones for what these lack.
+
+    A run on disk that is not finished counts only if all of its members are asked for.
+    """
+
+    def groups_of(some: Sequence[Candidate], first: int, last: int) -> list[Group]:
+        overrides = {**request.overrides, "seed": first, "seeds": last - first + 1}
+        return group_candidates(dataclasses.replace(request, overrides=overrides), some)
+
+    by_label, stored = {x.label: x for x in candidates}, []
+    for file in directory.path.glob(f"{CONFIRMATION}/*/{CONFIG}"):
+        table = members_of_config(read_json(file))
+        labels = dict.fromkeys(member.label for member in table)
+        (group,) = groups_of([by_label[label] for label in labels], table[0].seed, table[-1].seed)
+        stored.append(Planned(directory.path, f"{CONFIRMATION}/{file.parent.name}", group))
+    missing = {(x.label, seed) for x in candidates if x.label in chosen for seed in seeds}
+    planned = []
+    for run in sorted(stored, key=lambda run: (not run.is_finished, run.name)):
+        members = {(x.label, x.seed) for x in run.group.experiment.members}
+        if members <= missing or (run.is_finished and members & missing):
+            planned.append(run)
+            missing -= members
+    together: dict[tuple[int, int], list[Candidate]] = {}
+    for candidate in candidates:
+        if lacking := [seed for seed in seeds if (candidate.label, seed) in missing]:
+            together.setdefault((lacking[0], lacking[-1]), []).append(candidate)
+    for (first, last), some in together.items():
+        for group in groups_of(some, first, last):
+            name = "-".join(x.label.split(" ", 1)[0] for x in group.candidates)
+            planned.append(Planned(directory.path, f"{CONFIRMATION}/{name}-seeds-{first}-to-{last}", group))
+    return planned

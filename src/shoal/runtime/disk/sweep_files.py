@@ -2,7 +2,7 @@
 
 sweep.json          what was asked for, and which run trains which settings
 runs/000, ...       ordinary run directories, one for each compiled group, or a part of one
-confirmation-...    those of the best settings, trained again on new seeds
+confirmation/...    those of the best settings, trained again on new seeds
 members.csv         a line for each member
 summary.json        settings sorted by score, the best, and the command that trains it alone
 winner.json         the best setting as a `config.json`
@@ -51,7 +51,8 @@ def resolve_run(path: str | Path, label: str | None = None) -> Chosen:
     if label is None:
         if summary["best"] is None:
             raise ShoalError(
-                f"no score of the sweep {str(path)!r} was ever finite, so that none is the best."
+                f"sweep {str(path)!r} has no best setting, since a number was not finite in the training of each; name "
+                "one by its label."
             )
         label, run = summary["best"]["label"], summary["best"]["run"]
         if run is not None:
