@@ -10,6 +10,7 @@ from particle_bench import energy, momentum, run, world
 
 from shoal.envs.particles.physics import dynamics
 from shoal.envs.particles.physics.dynamics import Rules
+from shoal.errors import ShoalError
 
 FREE = ("open", "open", "open")
 GRAVITY = 9.81
@@ -292,6 +293,57 @@ def test_periodic_images():
     for x in (velocity, spin, place):
         np.testing.assert_allclose(x[1:], np.broadcast_to(x[:1], x[1:].shape), atol=1e-10)
     assert (inside >= 0).all() and (inside < np.array([4.0, 5.0, 6.0])[:, None]).all()
+
+
+def test_a_box_in_which_two_particles_touch_on_both_sides_is_refused():
+    rules, place = Rules(boundaries=("periodic",) * 2), jnp.asarray([[0.5, 2.0], [1.0, 1.0]])
+
+    def begin(side):
+        return dynamics.start(rules, world(jnp.asarray([1.0, 0.5]), dimensions=2, side=side), place).position
+
+    assert np.isfinite(begin(3.0)).all()
+    with pytest.raises(ShoalError, match=r"^box=2.9 is too short for a periodic axis, .* give 3 or more"):
+        begin(2.9)
+    assert np.isnan(jax.jit(begin)(2.9)).all()
+
+
+# --- rolling friction of several contacts -------------------------------------------------------------------------
+
+
+@x64
+@jax.jit
+def in_a_corner():
+    """The spin, at each step, of a disc that a force of 5 N presses against two walls."""
+    disc = world(jnp.ones(1), dimensions=2, stiffness=1e3, rolling_friction=0.5, side=10.0)
+    rules, place = Rules(boundaries=("walls", "walls")), jnp.full((2, 1), 1 - 5 / 1e3)
+    state = dynamics.start(rules, disc, place, spin=jnp.ones((1, 1)))
+    return run(rules, disc, state, 300, force=jnp.full((2, 1), -5.0), watch=lambda s: s.spin[0, 0])[1]
+
+
+def test_rolling_friction_of_two_contacts_stops_a_body():
+    time = np.arange(1, 301) * 1e-3
+    slowing = 2 * 0.5 * 5.0 / 0.5  # both walls, μ_r r F / I
+    np.testing.assert_allclose(in_a_corner(), np.maximum(1 - slowing * time, 0), atol=1e-6)
+
+
+@x64
+@jax.jit
+def in_a_crowd():
+    """The spins, at each step, of a disc among six others, all pressed together, with a large rolling friction."""
+    angle = jnp.arange(6) * jnp.pi / 3
+    place = 5 + 1.9 * jnp.concatenate(
+        [jnp.zeros((2, 1)), jnp.stack([jnp.cos(angle), jnp.sin(angle)])], axis=1
+    )
+    discs = world(jnp.ones(7), dimensions=2, rolling_friction=100.0, side=10.0)
+    rules = Rules(boundaries=("open", "open"))
+    state = dynamics.start(rules, discs, place, spin=jnp.ones((1, 7)).at[0, 0].set(-1.0))
+    return run(rules, discs, state, 10, watch=lambda s: s.spin[0])[1]
+
+
+def test_rolling_friction_of_a_crowd_accelerates_no_body():
+    spin = in_a_crowd()
+    assert np.abs(spin).max() <= 1 + 1e-12 and np.ptp(spin[-1]) < 0.1
+    np.testing.assert_allclose(spin.sum(1), 5.0, rtol=1e-12)  # equal discs keep the sum
 
 
 # --- gradients and batches --------------------------------------------------------------------------------------------

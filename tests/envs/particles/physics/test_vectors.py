@@ -26,6 +26,11 @@ def test_a_spring_turns_with_the_tangent_plane_and_keeps_its_length():
     np.testing.assert_allclose(turned(jnp.asarray(across), jnp.asarray(after)), rotated, atol=1e-5)
 
 
+def test_a_length_of_what_is_no_number_is_none():
+    found = length(jnp.asarray([[np.nan, 0.0, 3.0], [1.0, 0.0, 4.0]]))
+    np.testing.assert_array_equal(found, [np.nan, 0.0, 5.0])
+
+
 def test_vectors_of_no_length_have_finite_gradients():
     def total(x):
         return (

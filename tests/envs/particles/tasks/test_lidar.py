@@ -64,6 +64,32 @@ def test_periodic_images_are_sensed():
     assert found.is_disc[0].sum() == 1 and not found.is_wall.any()
 
 
+@pytest.mark.parametrize("side", [4.6, 9.0])
+def test_all_images_of_a_small_periodic_box_are_sensed(side):
+    """Against a loop over all images, an agent's own among them; 4.6 is the smallest box of two agents."""
+    places, radius, reach = np.random.default_rng(0).uniform(0, side, (3, 2)), np.array([1.0, 0.7, 0.4]), 6.0
+    box, position = jnp.full(2, side), jnp.asarray(places.T, jnp.float32)
+    rays = lidar.scan(position, jnp.asarray(radius, jnp.float32), box, PERIODIC, RAYS, reach)
+    bins = lidar.scan_bins(position, box, PERIODIC, RAYS, reach)
+    shifts = side * np.stack(np.meshgrid(*[np.arange(-4, 5)] * 2), -1).reshape(-1, 2)
+    directions = lidar.directions(RAYS).T
+    for i, place in enumerate(places):
+        on_rays, in_bins = np.full(RAYS, reach), np.full(RAYS, reach)
+        for j, other in enumerate(places):
+            for shift in shifts:
+                way = other + shift - place
+                if i == j and not shift.any():
+                    continue
+                along, across = directions @ way, np.abs(directions @ (way[1], -way[0]))
+                hits = (along > 0) & (across <= radius[j])
+                met = along - np.sqrt(np.maximum(radius[j] ** 2 - across**2, 0))
+                on_rays = np.where(hits, np.minimum(on_rays, np.maximum(met, 0)), on_rays)
+                k = round(np.arctan2(way[1], way[0]) * RAYS / (2 * np.pi)) % RAYS
+                in_bins[k] = min(in_bins[k], np.hypot(*way))
+        np.testing.assert_allclose(rays.distance[i], on_rays, atol=2e-3)
+        np.testing.assert_allclose(bins.distance[i], in_bins, rtol=1e-5)
+
+
 def test_a_disc_that_overlaps_is_at_no_negative_distance():
     found = sense([(8, 8), (8.5, 8)])["walls"]
     assert found.distance[0][0] == 0 and found.is_disc[0][0]

@@ -12,7 +12,8 @@ from shoal.envs.checking.check_contract import require_contract
 from shoal.envs.checking.checker import check
 from shoal.envs.particles.physics import dynamics
 from shoal.envs.particles.tasks import particle_scene
-from shoal.envs.particles.tasks.particle_task import observe
+from shoal.envs.particles.tasks.particle_task import observe, onsets
+from shoal.envs.particles.tasks.swarm import holders
 from shoal.errors import ShoalError
 from shoal.experiment import decide
 from shoal.nets.actor_critic import Critic
@@ -108,7 +109,7 @@ def test_a_cell_list_computes_what_all_pairs_do_or_says_what_it_lacks():
     np.testing.assert_allclose(listed.particles.velocity, paired.particles.velocity, atol=1e-5)
     np.testing.assert_allclose(listed_timestep.reward, timestep.reward, atol=1e-5)
     assert explain_fault(lists, listed) is None and explain_fault(pairs, paired) is None
-    assert can_explain_faults(envs.TimeLimit(lists, 10)) and not can_explain_faults(envs.TimeLimit(pairs, 10))
+    assert can_explain_faults(envs.TimeLimit(lists, 10)) and can_explain_faults(envs.TimeLimit(pairs, 10))
     crowd, timestep = step(lists, placed(lists, [(3.0, 3.0), (3.5, 3.5), (4.0, 4.0)]), np.zeros((3, 2)))
     assert np.isnan(timestep.reward).all()
     wrapped = envs.TimeLimit(lists, 10)
@@ -116,6 +117,40 @@ def test_a_cell_list_computes_what_all_pairs_do_or_says_what_it_lacks():
     assert explain_fault(wrapped, state).startswith("cell_capacity=2 is too few: a cell held 3 particles")
     many = unwrapped(envs.make("particles/MultiNavigator-v0", num_agents=1025))
     assert many.layout.cells == (84, 84) and three().layout is None
+
+
+def test_an_agent_whose_place_is_no_number_is_at_no_target():
+    env = three()
+    places = [(2.0, 2.0), (6.0, 6.0), (9.0, 2.0)]
+    state = placed(env, places, target=places)
+    state = state._replace(particles=state.particles._replace(position=state.particles.position * jnp.nan))
+    for _ in range(5):
+        state, timestep = step(env, state, np.zeros((3, 2)))
+    assert not timestep.last and timestep.info["success"] == 0
+    assert np.isnan(timestep.reward).all() and np.isnan(timestep.info["distance"])
+
+
+def test_a_wall_is_met_also_where_another_is_left():
+    env = three()
+    far = [(5.0, 5.0), (8.0, 8.0)]
+    west, south, corner = (placed(env, [place, *far]) for place in ((0.9, 4.0), (4.0, 0.9), (0.9, 0.9)))
+    for before, after, expected in ((west, south, 1), (west, corner, 1), (corner, west, 0), (west, west, 0)):
+        np.testing.assert_array_equal(onsets(env, before, after), [expected, 0, 0])
+
+
+def test_agents_that_pass_through_each_other_are_named():
+    """Without drag no speed is too great in a periodic box, and two that meet at 40 overlap by more than a radius."""
+    env = three(boundary="periodic", drag=0.0)
+    state = placed(env, [(2.0, 3.0), (6.0, 3.0), (8.0, 8.0)], [(20.0, 0.0), (-20.0, 0.0), (0.0, 0.0)])
+    slow = placed(env, [(2.0, 3.0), (6.0, 3.0), (8.0, 8.0)], [(5.0, 0.0), (-5.0, 0.0), (0.0, 0.0)])
+    for _ in range(4):
+        state, timestep = step(env, state, np.zeros((3, 2)))
+        slow, sound = step(env, slow, np.zeros((3, 2)))
+    assert np.isnan(timestep.reward).all() and np.isfinite(sound.observation).all()
+    assert explain_fault(env, slow) is None
+    assert explain_fault(env, state).startswith(
+        "two agents overlapped by more than 1 of the smaller one's radius"
+    )
 
 
 def test_an_action_is_a_force_of_limited_length():
@@ -176,6 +211,22 @@ def test_jaxdem_reward_and_team_reward():
             "MultiNavigator",
             {"area_per_agent": 5.0},
             "num_agents=8 with area_per_agent=5 .* 4 fit into a box of 6.32",
+        ),
+        (
+            "Roller",
+            {"law": "hertz", "stiffness": 400.0, "radius": [0.1, 1.0]},
+            r"time_step=0.01 is too long: it must be at most 0.00824, .* radius=1,",
+        ),
+        ("Navigator", {"mass": [1.0, 2.0, 3.0]}, r"^mass=\[1.0, 2.0, 3.0\] is neither a number nor a range"),
+        ("Navigator", {"mass": "heavy"}, "^mass='heavy' is neither a number nor a range"),
+        ("Navigator", {"radius": [1.0, "b"]}, r"^radius=\[1.0, 'b'\] is neither a number nor a range"),
+        ("Navigator", {"friction": None}, "^friction=None is neither a number nor a range"),
+        ("Navigator", {"restitution": True}, "^restitution=True is neither a number nor a range"),
+        ("Navigator", {"stiffness": [[1, 2], [3, 4]]}, "^stiffness=.* is neither a number nor a range"),
+        (
+            "MultiNavigator",
+            {"boundary": "periodic", "reach": 100.0},
+            "^reach=100 is too long .* give 71.5542 or",
         ),
         ("MultiNavigator", {"mass": [2.0, 1.0]}, r"mass=\[2, 1\] is no range"),
         ("MultiNavigator", {"sensing": "ray"}, "sensing='ray' is not one of None, rays, bins"),
@@ -348,6 +399,25 @@ def test_a_swarm_is_shown_free_and_held_targets_and_its_holders_are_paid():
         and (np.asarray(ended.discount) == 0).all()
         and float(ended.info["decisions_below_90"]) == 0
     )
+
+
+def test_a_target_is_held_by_the_nearest_agent_within_its_own_radius():
+    env = unwrapped(envs.make("particles/Swarm-v0", num_agents=3, num_targets=1, num_rays=2))
+    state = placed(env, [(3.0, 3.8), (3.0, 1.8), (4.4, 3.0)], target=[(3.0, 3.0)])  # at 0.8, 1.2 and 1.4
+    for radius, expected in (
+        ([0.5, 1.5, 1.5], [0, 1, 0]),
+        ([0.9, 1.5, 1.5], [1, 0, 0]),
+        ([0.5, 1, 1], [0, 0, 0]),
+    ):
+        world = state.world._replace(radius=jnp.asarray(radius, jnp.float32))
+        held = holders(env, state._replace(world=world))
+        np.testing.assert_array_equal(held[:, 0], expected)
+
+
+def test_agents_that_touch_across_a_border_have_an_edge():
+    places, radius = np.array([(0.5, 3.0), (10.5, 3.0), (5.0, 5.0)]), np.ones(3)
+    assert particle_scene._touched(places, radius, 11.0).tolist() == [True, True, False]
+    assert not particle_scene._touched(places, radius, 0.0).any()
 
 
 def test_a_run_with_another_discount_than_the_potentials_is_refused():

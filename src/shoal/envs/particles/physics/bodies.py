@@ -19,7 +19,7 @@ class Bodies(NamedTuple):
     spin: Array  # angular velocity, [S, ...], rad/s
     radius: Array  # [...], m
     mass: Array  # [...], kg
-    inertia: Array  # [...], kg m²
+    inertia: Array  # divided among the contacts of the body, [...], kg m²
 
 
 class Movement(NamedTuple):

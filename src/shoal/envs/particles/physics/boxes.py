@@ -12,10 +12,12 @@ Of the two walls of an axis a body touches at most one, so that each axis needs 
 
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 
 from shoal.envs.particles.physics.contact_laws import Contact
 from shoal.envs.particles.physics.vectors import velocity_by_spin
+from shoal.errors import ShoalError
 from shoal.types import Array
 
 BOUNDARIES = ("periodic", "walls", "floor", "open")
@@ -29,6 +31,29 @@ def walled_axes(boundaries: tuple[str, ...]) -> tuple[int, ...]:
 def nearest_image(offset: Array, box: Array, boundaries: tuple[str, ...]) -> Array:
     """Return the offsets [D, ...] to the nearest periodic image."""
     return _without_sides(jnp.round, offset, box, boundaries)
+
+
+def holds_one_image(box: Array, radius: Array, boundaries: tuple[str, ...]) -> Array:
+    """Return whether two particles touch at most by their nearest images, the only ones that are looked at, [...].
+
+    Along a periodic axis shorter than two diameters (of the two largest particles) they may touch on both sides.
+
+    Args:
+      box: its sides, [D, ...].
+      radius: of two particles or more, [N, ...].
+      boundaries: of the axes.
+    Raises:
+      ShoalError: they may touch by two images, if the numbers are not traced.
+    """
+    least = 2 * jnp.sum(jnp.sort(radius, axis=0)[-2:], axis=0)
+    sides = jnp.stack([side for side, kind in zip(box, boundaries, strict=True) if kind == "periodic"])
+    holds = jnp.all(sides >= least, axis=0)
+    if not isinstance(holds, jax.core.Tracer) and not jnp.all(holds):
+        raise ShoalError(
+            f"box={jnp.min(sides):g} is too short for a periodic axis, along which two particles would touch on both "
+            f"sides; give {jnp.max(least):g} or more, two of the largest diameters."
+        )
+    return holds
 
 
 def into_box(position: Array, box: Array, boundaries: tuple[str, ...]) -> Array:

@@ -11,7 +11,7 @@ the first body, if the second is a wall):
 | "linear" | F_e = k δ, S = k, c = 2 ζ √(S m*) |
 | "hertz" | F_e = (2/3) S δ = (4/3) E* √R* δ^(3/2), S = 2 E* √(R* δ), c = 2 √(5/6) ζ √(S m*) |
 | tangential | -(κ S ξ + √κ c u_t), shortened to μ F; the spring ξ follows dξ/dt = u_t and is shortened to μ F / (κ S) |
-| rolling | a torque of magnitude μ_r R* F against the relative rotation, at most what stops it within a step |
+| rolling | a torque of magnitude μ_r R* F against the relative rotation; all of a body at most stop it in a step |
 
 The damping ratio ζ is that of the restitution asked for (`restitution.damping_ratio`). κ = 2 (1 - ν) / (2 - ν) is
 the ratio of tangential to normal stiffness of elastic bodies with Poisson's ratio ν (Mindlin). The rolling
@@ -54,7 +54,7 @@ class Contact(NamedTuple):
     spin: Array  # the first body's angular velocity minus the second's, [S, ...], rad/s
     mass: Array  # m*, kg
     radius: Array  # R*, m
-    inertia: Array  # I*, kg m²
+    inertia: Array  # I*, kg m², of the bodies' inertias divided among their contacts
 
 
 class Slip(NamedTuple):
@@ -101,7 +101,7 @@ def normal_force(
 ) -> tuple[Array, Array, Array]:
     """Return the normal force F, the stiffness S and the dashpot's coefficient c of contacts, [...] each.
 
-    All are 0 where the bodies are apart, but S of a linear spring.
+    All are 0 where the bodies are apart, but S of a linear spring. The force of an overlap that is NaN is NaN.
     """
     overlap = jnp.maximum(contact.overlap, 0.0)
     if law == "linear":
@@ -111,8 +111,8 @@ def normal_force(
         elastic = (2 / 3) * tangent * overlap
     dashpot = DASHPOT_FACTOR[law] * damping_ratio * square_root(tangent * contact.mass)
     approach = dot(contact.normal, contact.velocity)
-    is_touching = contact.overlap > 0
-    force = jnp.where(is_touching, jnp.maximum(elastic + dashpot * approach, 0.0), 0.0)
+    is_apart = contact.overlap <= 0
+    force = jnp.where(is_apart, 0.0, jnp.maximum(elastic + dashpot * approach, 0.0))
     return force, tangent, dashpot
 
 

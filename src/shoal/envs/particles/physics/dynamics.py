@@ -6,6 +6,7 @@ further axes may follow (`vectors`). Units are SI, or any other consistent ones.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -21,7 +22,14 @@ from shoal.envs.particles.physics.bodies import (
     map_bodies,
     slip_between,
 )
-from shoal.envs.particles.physics.boxes import into_box, wall_contacts, wall_directions, walled_axes
+from shoal.envs.particles.physics.boxes import (
+    holds_one_image,
+    into_box,
+    nearest_image,
+    wall_contacts,
+    wall_directions,
+    walled_axes,
+)
 from shoal.envs.particles.physics.cell_lists import CellLayout, NeighbourList
 from shoal.envs.particles.physics.contact_laws import (
     Contact,
@@ -31,7 +39,7 @@ from shoal.envs.particles.physics.contact_laws import (
     rough_response,
     smooth_response,
 )
-from shoal.envs.particles.physics.vectors import sum_rows, tangential, torque_of
+from shoal.envs.particles.physics.vectors import length, sum_rows, tangential, torque_of
 from shoal.types import Array
 from shoal.xla.single_evaluation import compute_once
 
@@ -77,6 +85,8 @@ class World(NamedTuple):
     angular_drag: Array  # torque per angular velocity, kg m²/s
     time_step: Array  # s
     skin: Array  # by how much lists of neighbours reach beyond contact, m; unused without a cell list
+    # Overlap of two particles, in radii of the smaller one, beyond which forces are NaN; twice that with a wall.
+    deepest: Array | float = math.inf
 
 
 class ParticleState(NamedTuple):
@@ -103,8 +113,13 @@ def start(
       position: [D, N], m.
       velocity: [D, N], m/s; None for rest.
       spin: [S, N], rad/s; None for none.
+    Raises:
+      ShoalError: along a periodic axis two particles could touch on both sides. If the sizes are traced, the positions
+        are NaN then.
     """
     dimensions, number = position.shape[:2]
+    if number > 1 and "periodic" in rules.boundaries:
+        position = jnp.where(holds_one_image(world.box, world.radius, rules.boundaries), position, jnp.nan)
     still = jnp.zeros((SPIN_COMPONENTS[dimensions], *position.shape[1:]), position.dtype)
     position = into_box(position, _columns(world.box, position), rules.boundaries)
     neighbours: NeighbourList | tuple[()] = ()
@@ -240,7 +255,8 @@ def _with_contacts(
             world.skin,
         )
         state = state._replace(neighbours=neighbours, springs=springs)
-    bodies = Bodies(state.position, state.velocity, state.spin, world.radius, world.mass, world.inertia)
+    inertia = _shared_inertia(rules, world, state)
+    bodies = Bodies(state.position, state.velocity, state.spin, world.radius, world.mass, inertia)
     by_walls = _stage(world, lambda: _wall_forces(rules, world, state, bodies, movement))
     of_particles = _pair_forces if rules.layout is None else _neighbour_forces
     by_particles = of_particles(rules, world, state, bodies, movement, since)
@@ -251,6 +267,39 @@ def _with_contacts(
     return state._replace(
         force=force, torque=torque, springs=by_particles.spring, wall_springs=by_walls.spring
     )
+
+
+def _shared_inertia(rules: Rules, world: World, state: ParticleState) -> Array:
+    """Return each body's moment of inertia, divided by the number of its contacts, [N].
+
+    Rolling friction is at most what stops a rotation within a step, and the contacts of a body together are: if each
+    of them stopped it alone, two would turn it round for ever, and three would accelerate it. Without rolling friction
+    nothing reads the number, and it is not counted.
+    """
+    if not rules.rough:
+        return world.inertia
+
+    def divided() -> Array:
+        return world.inertia / jnp.maximum(_count_contacts(rules, world, state), 1.0)
+
+    return jax.lax.cond(jnp.any(world.material.rolling_friction > 0), divided, lambda: world.inertia)
+
+
+def _count_contacts(rules: Rules, world: World, state: ParticleState) -> Array:
+    """Return how many walls and other particles each particle touches, [N]."""
+    place, radius = state.position, world.radius
+    count = jnp.zeros_like(radius)
+    if walled_axes(rules.boundaries):
+        _, distance = wall_directions(place, _columns(world.box, place), rules.boundaries)
+        count += jnp.sum(distance < radius, axis=0)
+    if len(radius) == 1:
+        return count
+    of_partners, counts = _partners(state)
+    box = _columns(world.box, place[:, None])
+    offset = nearest_image(of_partners(place) - place[:, None], box, rules.boundaries)
+    touches = counts & (length(offset) < radius + of_partners(radius[None])[0])
+    each = touches.astype(radius.dtype)[None]
+    return count + (pairs.sum_over_pairs(each, each) if rules.layout is None else sum_rows(each))[0]
 
 
 def _stage(world: World, function: Callable[[], Any]) -> Any:
@@ -274,6 +323,7 @@ def _wall_forces(
     )
     of_bodies = (bodies.radius, bodies.mass, bodies.inertia)
     contact = wall_contacts(direction, distance, bodies.velocity, bodies.spin, *of_bodies)
+    contact = contact._replace(overlap=_or_nan(contact.overlap, 2 * world.deepest * bodies.radius))
     stiffness = world.material.wall_stiffness
     if not rules.rough:
         force = smooth_response(rules.law, stiffness, world.material, contact)
@@ -314,11 +364,7 @@ def _pair_forces(
     number = state.position.shape[1]
     if number == 1:
         return Response(jnp.zeros_like(state.force), jnp.zeros_like(state.torque), state.springs)
-    counts = jnp.asarray(pairs.counted_pairs(number))
-    counts = counts.reshape(counts.shape + (1,) * (state.position.ndim - 2))
-    first, second, contact, response = _contacts_with(
-        pairs.of_partners, counts, rules, world, state, bodies, movement, since
-    )
+    first, second, contact, response = _contacts_with(rules, world, state, bodies, movement, since)
     force = pairs.sum_over_pairs(response.force, -response.force)
     if not rules.rough:
         return Response(force, jnp.zeros_like(state.torque), state.springs)
@@ -331,12 +377,7 @@ def _neighbour_forces(
     rules: Rules, world: World, state: ParticleState, bodies: Bodies, movement: Movement, since: Array
 ) -> Response:
     """Return the force [D, N] and torque [S, N] by the particles in the lists, and the springs [D, K, N]."""
-    partner = state.neighbours.partner  # type: ignore[union-attr]
-    is_there = partner < state.position.shape[1]
-    index = jnp.where(is_there, partner, 0)
-    first, second, contact, response = _contacts_with(
-        lambda x: x[:, index], is_there, rules, world, state, bodies, movement, since
-    )
+    first, second, contact, response = _contacts_with(rules, world, state, bodies, movement, since)
     force = sum_rows(response.force)
     if not rules.rough:
         return Response(force, jnp.zeros_like(state.torque), state.springs)
@@ -344,9 +385,20 @@ def _neighbour_forces(
     return Response(force, sum_rows(arm * moment + response.torque), response.spring)
 
 
+def _partners(state: ParticleState) -> tuple[Callable[[Array], Array], Array]:
+    """Return the function that maps what belongs to particles, [C, N, ...], to what belongs to their partners,
+    [C, rows, N, ...], and which of these are contacts that count, [rows, N, ...].
+    """
+    number = state.position.shape[1]
+    if isinstance(state.neighbours, NeighbourList):
+        is_there = state.neighbours.partner < number
+        index = jnp.where(is_there, state.neighbours.partner, 0)
+        return lambda x: x[:, index], is_there
+    counts = jnp.asarray(pairs.counted_pairs(number))
+    return pairs.of_partners, counts.reshape(counts.shape + (1,) * (state.position.ndim - 2))
+
+
 def _contacts_with(
-    of_partners: Callable[[Array], Array],
-    counts: Array,
     rules: Rules,
     world: World,
     state: ParticleState,
@@ -357,8 +409,6 @@ def _contacts_with(
     """Return the bodies of all contacts, the contacts, and what they do to the first bodies.
 
     Args:
-      of_partners: maps what belongs to particles, [C, N, ...], to what belongs to their partners, [C, rows, N, ...].
-      counts: which of these are contacts that count, [rows, N, ...].
       rules: static.
       world: data.
       state: with the springs of one step before.
@@ -366,6 +416,7 @@ def _contacts_with(
       movement: as in `_with_contacts`.
       since: as in `_with_contacts`.
     """
+    of_partners, counts = _partners(state)
     first, of_first = map_bodies(bodies, lambda x: x[:, None]), Movement(*(x[:, None] for x in movement))
     second, of_second = _stage(
         world, lambda: (map_bodies(bodies, of_partners), Movement(*map(of_partners, movement)))
@@ -373,7 +424,8 @@ def _contacts_with(
 
     def find() -> Contact:
         contact = contact_between(first, second, _columns(world.box, second.position), rules.boundaries)
-        return contact._replace(overlap=jnp.where(counts, contact.overlap, -1.0))
+        deepest = world.deepest * jnp.minimum(first.radius, second.radius)
+        return contact._replace(overlap=jnp.where(counts, _or_nan(contact.overlap, deepest), -1.0))
 
     contact = _stage(world, find)
     movements = of_first, of_second
@@ -381,6 +433,11 @@ def _contacts_with(
         world, lambda: _respond(rules, world, contact, (first, second), movements, since, state.springs)
     )
     return first, second, contact, response
+
+
+def _or_nan(overlap: Array, deepest: Array) -> Array:
+    """Return overlaps, and NaN for those that are greater than `deepest`: bodies that pass through each other."""
+    return jnp.where(overlap > deepest, jnp.nan, overlap)
 
 
 def _moments(

@@ -33,9 +33,12 @@ def square_root(x: Array) -> Array:
 
 
 def length(a: Array) -> Array:
-    """Return the length of vectors [D, ...], as [...]; for the zero vector it is 0, and so is its gradient."""
+    """Return the length of vectors [D, ...], as [...]; for the zero vector it is 0, and so is its gradient.
+
+    With a NaN it is NaN, which no comparison takes for a short way.
+    """
     squared = dot(a, a)
-    return jnp.where(squared > 0, square_root(squared), 0.0)
+    return jnp.where(squared <= 0, 0.0, square_root(squared))
 
 
 def unit(a: Array) -> tuple[Array, Array]:

@@ -5,8 +5,10 @@ with the components of vectors first, and any further axes may follow.
 """
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -16,6 +18,7 @@ from shoal.types import Array
 
 KINDS = ("rays", "bins")
 MAX_SLICES = 64  # bodies
+MAX_IMAGES = 4  # of a periodic box along each direction of an axis
 
 
 class Scan(NamedTuple):
@@ -110,16 +113,77 @@ def scan(
       num_rays: K.
       reach: the range, m.
     """
+
+    def sense(offset: Array, is_seen: Array) -> Array:
+        return disc_distances(offset, radius, is_seen, num_rays, reach)
+
+    return _scan(sense, position, box, boundaries, num_rays, reach, jnp.max(radius, axis=0))
+
+
+def _scan(
+    sense: Callable[[Array, Array], Array],
+    position: Array,
+    box: Array,
+    boundaries: tuple[str, ...],
+    num_rays: int,
+    reach: Array | float,
+    beyond: Array | float,
+) -> Scan:
+    """Return the nearer of discs, other agents' and all images of all across a periodic boundary, and walls.
+
+    Args:
+      sense: returns the distances of discs, [A, K, ...], of the offsets to them, [2, A, A, ...], and which are seen.
+      position: in the plane, [2, A, ...].
+      box: sides of the plane, [2, ...].
+      boundaries: of the plane's two axes.
+      num_rays: K.
+      reach: the range, m.
+      beyond: how much farther than the range the centre of a disc may be that is sensed, [...], m.
+    """
     walls = wall_distances(position, box, boundaries, num_rays, reach)
     agents = position.shape[1]
+    offset = offsets_to(position, position, box, boundaries)
     if agents == 1:
         discs = jnp.broadcast_to(jnp.asarray(reach, position.dtype), walls.shape)
     else:
-        offset = offsets_to(position, position, box, boundaries)
-        discs = disc_distances(offset, radius, _others(agents, offset.ndim - 3), num_rays, reach)
+        discs = sense(offset, _others(agents, offset.ndim - 3))
+    if "periodic" in boundaries:
+        discs = _least_of_images(sense, discs, offset, box, boundaries, reach + beyond)
     return Scan(
         jnp.minimum(discs, walls), (discs < reach) & (discs <= walls), (walls < reach) & (walls < discs)
     )
+
+
+def _least_of_images(
+    sense: Callable[[Array, Array], Array],
+    nearest: Array,
+    offset: Array,
+    box: Array,
+    boundaries: tuple[str, ...],
+    farthest: Array,
+) -> Array:
+    """Return the least distance of the nearest images and of all others whose centres may be as far as `farthest`.
+
+    How many there are depends on data: none in a box of more than twice that size, which costs nothing. No gradient
+    passes through them, since a loop of unknown length has none.
+    """
+    nearest_only, offset, box, farthest = map(jax.lax.stop_gradient, (nearest, offset, box, farthest))
+    around = [
+        jnp.max(jnp.ceil(farthest / side + 0.5)).astype(jnp.int32) - 1
+        if kind == "periodic"
+        else jnp.zeros((), jnp.int32)
+        for side, kind in zip(box, boundaries, strict=True)
+    ]
+    along_x, along_y = (jnp.minimum(x, MAX_IMAGES) for x in around)
+    width = 2 * along_x + 1
+
+    def with_image(i: Array, found: Array) -> Array:
+        x, y = i % width - along_x, i // width - along_y
+        moved = jnp.stack([offset[0] + x * box[0], offset[1] + y * box[1]])
+        return jnp.minimum(found, sense(moved, (x != 0) | (y != 0)))
+
+    number = jnp.where((along_x > 0) | (along_y > 0), width * (2 * along_y + 1), 0)
+    return jnp.minimum(nearest, jax.lax.fori_loop(0, number, with_image, nearest_only))
 
 
 def centre_bins(offset: Array, is_seen: Array, num_rays: int, reach: Array | float) -> Array:
@@ -142,12 +206,11 @@ def scan_bins(
     position: Array, box: Array, boundaries: tuple[str, ...], num_rays: int, reach: Array | float
 ) -> Scan:
     """Return the nearest centres in angular bins, and walls where the middle of a bin meets them; see `scan`."""
-    walls = wall_distances(position, box, boundaries, num_rays, reach)
-    offset = offsets_to(position, position, box, boundaries)
-    discs = centre_bins(offset, _others(position.shape[1], offset.ndim - 3), num_rays, reach)
-    return Scan(
-        jnp.minimum(discs, walls), (discs < reach) & (discs <= walls), (walls < reach) & (walls < discs)
-    )
+
+    def sense(offset: Array, is_seen: Array) -> Array:
+        return centre_bins(offset, is_seen, num_rays, reach)
+
+    return _scan(sense, position, box, boundaries, num_rays, reach, 0.0)
 
 
 def _others(agents: int, further_axes: int) -> Array:

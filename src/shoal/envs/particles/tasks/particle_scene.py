@@ -46,7 +46,7 @@ def draw(env: Any, state: Any, past: Sequence[Any] = ()) -> np.ndarray:
         _paint_rays(canvas, env, state, place, radius)
     _paint_trails(canvas, [*map(_places, past[-TRAIL_DECISIONS::TRAIL_STRIDE]), place], radius)
     _paint_targets(canvas, state, radius)
-    touched = _touched(place, radius)
+    touched = _touched(place, radius, side if env.boundary == "periodic" else 0.0)
     for i, at in enumerate(place):
         if env.dimensions == 3:
             canvas.disc(at + radius[i] * SHADOW_SHIFT, radius[i], SHADOW)
@@ -183,9 +183,11 @@ def _colour(target: int, is_own: bool) -> tuple:
     return COLOURS[target % len(COLOURS)] if is_own else WALL
 
 
-def _touched(place: np.ndarray, radius: np.ndarray) -> np.ndarray:
-    """Return which agents overlap another one."""
+def _touched(place: np.ndarray, radius: np.ndarray, period: float) -> np.ndarray:
+    """Return which agents overlap another one; the side of a periodic box is its period, and that of others 0."""
     offset = place[:, None] - place[None]
+    if period:
+        offset -= period * np.round(offset / period)
     near = np.hypot(offset[..., 0], offset[..., 1]) < radius[:, None] + radius
     return (near & ~np.eye(len(place), dtype=bool)).any(1)
 

@@ -12,18 +12,20 @@ import numpy as np
 
 from shoal.envs.base import TimeStep, environment, parameter, restart, transition
 from shoal.envs.geometry import Geometry
-from shoal.envs.particles.physics import cell_lists, contact_laws, dynamics, pairs, time_steps
+from shoal.envs.particles.physics import cell_lists, contact_laws, dynamics, pairs, stability
 from shoal.envs.particles.physics.bodies import inertia_of
 from shoal.envs.particles.physics.boxes import nearest_image
 from shoal.envs.particles.physics.cell_lists import CellLayout
 from shoal.envs.particles.physics.contact_laws import Material
 from shoal.envs.particles.physics.dynamics import INTEGRATORS, ParticleState, Rules, World
 from shoal.envs.particles.physics.restitution import damping_ratio
-from shoal.envs.particles.physics.vectors import dot, length, shortened, unit
+from shoal.envs.particles.physics.stability import Ranges
+from shoal.envs.particles.physics.vectors import dot, length, shortened, sum_rows, unit
 from shoal.envs.particles.tasks import lidar, particle_geometry, placement, rewards
 from shoal.envs.particles.tasks.randomisation import Uniform, as_uniform
 from shoal.errors import ShoalError, nearest
 from shoal.spaces import Box, Dict
+from shoal.trees import bounds_of
 from shoal.types import GLOBAL_STATE, OBSERVATION, Array
 from shoal.xla.batch_last import batch_last
 from shoal.xla.single_evaluation import compute_once
@@ -32,6 +34,7 @@ TARGETS_APART = 2.5  # radii, the least distance between two targets and between
 MAX_AGENTS = 4096  # whose rays and collisions are still computed for all pairs, once in a decision
 NEAR = 3.0  # radii, within which the way to the target is shown exactly
 DRAWN = ("radius", "mass", "stiffness", "restitution", "friction")
+PHYSICS = (*DRAWN, "tangential_ratio", "rolling_friction", "drag", "gravity", "drive", "time_step", "reach")
 CHOICES = {
     "law": contact_laws.LAWS,
     "integrator": INTEGRATORS,
@@ -114,7 +117,7 @@ class ParticleTask(abc.ABC):
                 )
         self._cells()
         self._check_neighbours()
-        self._check_time_step()
+        self._check_ranges()
 
     @property
     @abc.abstractmethod
@@ -191,19 +194,47 @@ class ParticleTask(abc.ABC):
                 f"skin={self.skin:g}); give an area_per_agent of {least:.4g} or more, or neighbours='all'."
             ) from error
 
-    def _check_time_step(self) -> None:
-        numbers = (self.time_step, self.mass.low, self.stiffness.high, self.radius.low)
-        if any(isinstance(x, jax.core.Tracer) or not np.all(np.asarray(x) > 0) for x in numbers):
+    def _check_ranges(self) -> None:
+        """Refuse what cannot be computed. Traced numbers are not read; `make` refuses those that are none."""
+        numbers = self._numbers()
+        if numbers is None:
             return
-        time_step, mass, stiffness, radius = (np.asarray(x, np.float64) for x in numbers)
-        share = 2 if self.num_agents > 1 else 1
-        if self.law == "linear":
-            duration = time_steps.linear_contact_time(stiffness, mass / share)
-            origin = f"stiffness={np.max(stiffness):g}, mass={np.min(mass):g}"
-        else:
-            duration = time_steps.hertz_contact_time(stiffness, mass / share, radius / share, self.top_speed)
-            origin = f"stiffness={np.max(stiffness):g}, mass={np.min(mass):g}, top_speed={self.top_speed:g}"
-        time_steps.check_time_step("time_step", float(np.max(time_step)), float(np.min(duration)), origin)
+        stability.check_ranges(self._ranges(numbers))
+        side = self.side_in_radii * numbers["radius"][1]
+        if self.boundary == "periodic" and numbers["reach"][1] > lidar.MAX_IMAGES * side:
+            raise ShoalError(
+                f"reach={numbers['reach'][1]:g} is too long for a periodic box with a side of {side:g}: rays reach "
+                f"over at most {lidar.MAX_IMAGES} sides; give {lidar.MAX_IMAGES * side:.6g} or less."
+            )
+
+    def _numbers(self) -> dict[str, tuple[float, float]] | None:
+        """Return the least and the greatest of each number of the physics; None if one is traced or out of bounds."""
+        bounds, found = bounds_of(type(self)), {}
+        for name in PHYSICS:
+            value = getattr(self, name)
+            low, high = value if isinstance(value, Uniform) else (value, value)
+            if isinstance(low, jax.core.Tracer) or isinstance(high, jax.core.Tracer):
+                return None
+            if not all(bounds[name].contains(x) for x in (low, high)):
+                return None
+            found[name] = float(np.min(low)), float(np.max(high))
+        return found
+
+    def _ranges(self, numbers: Mapping[str, tuple[float, float]]) -> Ranges:
+        low, high = ({name: x[end] for name, x in numbers.items()} for end in (0, 1))
+        return Ranges(
+            self.law,
+            self.dimensions,
+            self.rough,
+            self.num_agents,
+            self.side_in_radii * high["radius"],
+            *(numbers[name] for name in ("radius", "mass", "stiffness")),
+            low["restitution"],
+            *(high[name] for name in ("friction", "tangential_ratio")),
+            numbers["drag"],
+            *(high[name] for name in ("gravity", "drive", "time_step")),
+            self.top_speed,
+        )
 
     @property
     def observation_size(self) -> int:
@@ -292,6 +323,13 @@ class ParticleTask(abc.ABC):
             jnp.zeros(()),
             number(self.time_step),
             jnp.zeros(()) if self.layout is None else self.skin * number(self.radius.high),
+            stability.deepest_overlap(
+                self.law,
+                number(self.drive if self.dimensions == 2 else self.drive / self.radius.low),
+                *map(
+                    number, (self.drag, self.radius.low, self.mass.high, self.stiffness.low, self.time_step)
+                ),
+            ),
         )
 
     def step(self, state: TaskState, action: Array, key: Array) -> tuple[TaskState, TimeStep]:
@@ -310,18 +348,21 @@ class ParticleTask(abc.ABC):
         """Return the agents as points, and their contacts as lines."""
         return particle_geometry.geometry_of(self, state)
 
-    @property
-    def explains_faults(self) -> bool:
-        """Whether there is a cell list, whose capacities `explain_fault` looks at."""
-        return self.layout is not None
-
     def explain_fault(self, state: TaskState) -> str | None:
-        """Say which capacity of the cell list was too small, and what would be enough; None if all agents fitted."""
-        layout = self.layout
-        if layout is None:
+        """Say which capacity of the cell list was too small, or that agents passed through each other, else None."""
+        if (layout := self.layout) is not None:
+            needed = np.asarray(state.particles.neighbours.needed)  # type: ignore[union-attr]
+            if message := cell_lists.overflow_message(layout, needed):
+                return message
+        if np.isfinite(np.asarray(state.particles.velocity)).all():
             return None
-        needed = np.asarray(state.particles.neighbours.needed)  # type: ignore[union-attr]
-        return cell_lists.overflow_message(layout, needed)
+        deepest = float(state.world.deepest)
+        return (
+            f"two agents overlapped by more than {deepest:g} of the smaller one's radius, or an agent and a wall by "
+            f"twice as much, so the forces are unknown and were set to NaN: drive={np.max(self.drive):g} with "
+            f"drag={np.min(self.drag):g} makes agents too fast for stiffness={np.min(self.stiffness.low):g}; give less "
+            f"drive, more drag, or more stiffness with a shorter time_step"
+        )
 
     def observe_targets(self, state: TaskState) -> Array:
         """Return the direction of each agent's target, and the way there in units of 3 radii, cut at 1, [4, A, ...]."""
@@ -425,13 +466,12 @@ def _moved(env: ParticleTask, state: TaskState, force: Array, torque: Array) -> 
 
 
 def touching(env: ParticleTask, state: TaskState) -> tuple[Array, Array]:
-    """Return which pairs of agents touch, [S, A, ...] (`pairs`), and how many walls each agent touches, [A, ...]."""
+    """Return which pairs of agents touch, [S, A, ...] (`pairs`), and which walls each agent touches, [4, A, ...]."""
     place, radius = state.particles.position, state.world.radius
     box = state.world.box.reshape(len(place), 1, *state.world.box.shape[1:])
-    walls = jnp.zeros(radius.shape, jnp.float32)
+    walls = jnp.zeros((0, *radius.shape), bool)
     if env.boundary == "walls":
-        gap = jnp.minimum(place[:2], box[:2] - place[:2])
-        walls = (gap[0] < radius).astype(jnp.float32) + (gap[1] < radius).astype(jnp.float32)
+        walls = jnp.concatenate([place[:2], box[:2] - place[:2]]) < radius
     if env.num_agents == 1:
         return jnp.zeros((0, *radius.shape), bool), walls
     offset = nearest_image(pairs.of_partners(place) - place[:, None], box[:, None], env.boundaries)
@@ -447,7 +487,7 @@ def onsets(env: ParticleTask, before: TaskState, after: TaskState) -> Array:
     A contact lasts two decisions or more, since a time step is at most a twentieth of it and a decision has ten.
     """
     (pairs_before, walls_before), (pairs_after, walls_after) = touching(env, before), touching(env, after)
-    began = jnp.maximum(walls_after - walls_before, 0.0)
+    began = sum_rows((walls_after & ~walls_before).astype(jnp.float32)[None])[0]
     if env.num_agents == 1:
         return began
     new = (pairs_after & ~pairs_before).astype(jnp.float32)[None]

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shoal.arguments import short_repr
 from shoal.errors import ShoalError
 from shoal.types import Array
 
@@ -26,16 +27,25 @@ def as_uniform(name: str, value: Any) -> Uniform:
     """Return a distribution of what is given for a parameter: a number, two of them, or a distribution.
 
     Raises:
-      ShoalError: the ends are in the wrong order.
+      ShoalError: it is none of these, or the ends are in the wrong order.
     """
-    if isinstance(value, tuple | list) and len(value) == 2:
-        low, high = value
-        if not _is_traced(low, high) and np.any(np.asarray(low) > np.asarray(high)):
-            raise ShoalError(
-                f"{name}=[{low:g}, {high:g}] is no range: the first end must be at most the second."
-            )
-        return Uniform(low, high)
-    return Uniform(value, value)
+    ends = tuple(value) if isinstance(value, tuple | list) else (value, value)
+    if len(ends) != 2 or not all(_is_number(x) for x in ends):
+        raise ShoalError(
+            f"{name}={short_repr(value)} is neither a number nor a range [low, high] of two numbers; give such as 1.0 "
+            "or [1.0, 2.0]."
+        )
+    low, high = ends
+    if not _is_traced(low, high) and np.any(np.asarray(low) > np.asarray(high)):
+        raise ShoalError(f"{name}=[{low:g}, {high:g}] is no range: the first end must be at most the second.")
+    return Uniform(low, high)
+
+
+def _is_number(x: Any) -> bool:
+    """Report whether a value is a number, or an array of numbers, as that of several worlds is."""
+    if hasattr(x, "dtype"):
+        return np.issubdtype(x.dtype, np.integer) or np.issubdtype(x.dtype, np.floating)
+    return isinstance(x, int | float) and not isinstance(x, bool)
 
 
 def _is_traced(*values: Any) -> bool:

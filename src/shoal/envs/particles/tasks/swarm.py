@@ -22,11 +22,11 @@ MOST_HELD = 0.9  # share of the targets whose holding is timed
 class Swarm(ParticleTask):
     """More discs than targets: each target is to be held by one of them, and nobody should crowd.
 
-    A target is held by the nearest agent whose centre is within its radius. An agent is shown the direction of the
-    nearest target that is free or its own, and the way there as other tasks show it; in each of K angles the nearest
-    free and the nearest held target; whether it holds one, its velocity, and what its rays meet. It is paid for coming
-    closer to the nearest target that is free or its own, and while it holds one; a target pays one agent alone. The
-    episode terminates when all targets have been held for five decisions.
+    A target is held by the nearest of the agents that have it within their own radius. An agent is shown the direction
+    of the nearest target that is free or its own, and the way there as other tasks show it; in each of K angles the
+    nearest free and the nearest held target; whether it holds one, its velocity, and what its rays meet. It is paid for
+    coming closer to the nearest target that is free or its own, and while it holds one; a target pays one agent alone.
+    The episode terminates when all targets have been held for five decisions.
     """
 
     num_agents: int = parameter(default=32, low=2, high=MAX_AGENTS)  # type: ignore[assignment]
@@ -129,10 +129,11 @@ def _ways(env: Swarm, state: TaskState) -> Array:
 
 
 def holders(env: Swarm, state: TaskState) -> Array:
-    """Return which agent holds which target, [A, M, ...]: the nearest one, if it is within its radius."""
+    """Return which agent holds which target, [A, M, ...]: the nearest of those that have it within their own radius."""
     distance = length(_ways(env, state))
-    nearest = jnp.min(distance, axis=0, keepdims=True)
-    return (distance <= nearest) & (distance <= state.world.radius[:, None])
+    is_within = distance <= state.world.radius[:, None]
+    nearest = jnp.min(jnp.where(is_within, distance, jnp.inf), axis=0, keepdims=True)
+    return is_within & (distance <= nearest)
 
 
 def _open_distances(env: Swarm, state: TaskState) -> Array:

@@ -1,0 +1,254 @@
+"""What the integrators and the contact laws can compute: the bounds of a world's ranges.
+
+An impact of the effective mass m* against the stiffness S has ω = √(S / m*), and a step of dt turns its phase by ω dt.
+With s = (ω dt)² and y = 2 ζ √s, the share of a velocity that the dashpot takes in a step, a contact of the Verlet
+method is stable for y + s / 4 < 1: there -1 is an eigenvalue of the step. Beyond, the dashpot turns the velocity
+round, and from y = 2 on an impact gains energy. Friction has a spring and a dashpot of its own, κ and √κ times as
+strong, which act on a mass that is smaller by 1 + m r² / I; Coulomb's limit keeps their effect small, unless the
+friction is large.
+
+All numbers are float64, and each is the end of a range that is the worst for its bound.
+"""
+
+import dataclasses
+import math
+
+import jax.numpy as jnp
+
+from shoal.envs.particles.physics.bodies import INERTIA_FACTOR
+from shoal.envs.particles.physics.contact_laws import DASHPOT_FACTOR
+from shoal.envs.particles.physics.time_steps import check_time_step, hertz_contact_time, linear_contact_time
+from shoal.errors import ShoalError
+from shoal.types import Array
+
+PRESSED = 0.5  # radii to which weight or drive may press a body into a wall at rest
+MOVED = 0.5  # radii that the drive may make a body move in a step
+PASSING = 4.0  # radii of overlap with less than which agents of the drive's greatest speed meet head-on
+DEEPEST, DEEPEST_OF_SLOW = (
+    1.0,
+    1.75,
+)  # radii of overlap that are at fault in a run; where `PASSING` holds, the second
+SMALL_FRICTION = 1.0  # up to which Coulomb's limit keeps friction stable
+CROWDED = {
+    False: 2.0,
+    True: 5.0,
+}  # contacts that turn a body together, in units of one; of one body, and of many
+SMALLEST, LARGEST = 1e-12, 1e12  # radius, mass and inertia, whose squares and products float32 holds
+RESOLVED = 1e5  # radii, a box in which float32 resolves places to less than a hundredth of a radius
+SMALLEST_DRAG = 1e-30  # smaller ones bound no speed
+ROUNDING = 1e-6
+
+
+@dataclasses.dataclass(frozen=True)
+class Ranges:
+    """The numbers of a world's ranges by which its bounds are computed; pairs are low and high."""
+
+    law: str
+    dimensions: int
+    is_rough: bool
+    num_bodies: int
+    side: float  # of the box, m
+    radius: tuple[float, float]
+    mass: tuple[float, float]
+    stiffness: tuple[float, float]
+    restitution: float  # the lowest
+    friction: float  # the greatest
+    tangential_ratio: float
+    drag: tuple[float, float]
+    gravity: float
+    drive: float  # the greatest force, or torque of a body that rolls
+    time_step: float
+    top_speed: float
+
+    @property
+    def effective_mass(self) -> float:
+        """m* of the lightest contact."""
+        return self.mass[0] / (2 if self.num_bodies > 1 else 1)
+
+    @property
+    def push(self) -> float:
+        """The greatest force of an agent's drive."""
+        return self.drive if self.dimensions == 2 else self.drive / self.radius[0]
+
+    @property
+    def phase(self) -> float:
+        """ω dt of the fastest contact."""
+        tangent = self.stiffness[1]
+        if self.law == "hertz":
+            radius = self.radius[1] / (2 if self.num_bodies > 1 else 1)
+            energy = self.effective_mass * self.top_speed**2 / 2
+            depth = (15 / 8 * energy / (self.stiffness[1] * math.sqrt(radius))) ** 0.4
+            tangent = 2 * self.stiffness[1] * math.sqrt(radius * max(depth, PRESSED * self.radius[1]))
+        return math.sqrt(tangent / self.effective_mass) * self.time_step
+
+    def dashpot(self, damping_ratio: float) -> float:
+        """y of a damping ratio."""
+        return DASHPOT_FACTOR[self.law] * damping_ratio * self.phase
+
+    @property
+    def speed(self) -> float:
+        """The speed that an agent reaches from rest while it crosses the box, or the one at which drag holds it."""
+        crossing = math.sqrt(2 * self.push * self.side / self.mass[0])
+        return min(crossing, self.push / self.drag[0]) if self.drag[0] > 0 else crossing
+
+    @property
+    def bearing(self) -> float:
+        """The least force that a wall bears on a body that is pressed into it by `PRESSED` radii."""
+        radius, depth = self.radius[0], PRESSED * self.radius[0]
+        if self.law == "linear":
+            return self.stiffness[0] * depth
+        return 4 / 3 * self.stiffness[0] * math.sqrt(radius) * depth**1.5
+
+
+def deepest_overlap(
+    law: str, push: Array, drag: Array, radius: Array, mass: Array, stiffness: Array, time_step: Array
+) -> Array:
+    """Return the overlap, in radii of the smaller body, at which two agents of a run pass through each other.
+
+    It is a radius; or more, where drag holds agents at a speed at which soft bodies meet so deeply without passing.
+    What a drive without drag can bring about has no bound.
+
+    Args:
+      law: of contact.
+      push: the greatest force of an agent's drive.
+      drag: force per velocity.
+      radius: the smallest.
+      mass: the greatest.
+      stiffness: the lowest.
+      time_step: of the physics.
+    """
+    speed = push / jnp.maximum(drag, SMALLEST_DRAG)
+    is_bounded = speed * time_step <= MOVED * radius
+    if law == "linear":
+        is_bounded &= 2 * speed * jnp.sqrt(mass / 2 / stiffness) <= PASSING * radius
+    return jnp.where(is_bounded, DEEPEST_OF_SLOW, DEEPEST)
+
+
+def damping_ratio_of(restitution: float) -> float:
+    """Return ζ of a restitution by bisection of its equation (see `restitution`); for the bounds alone."""
+    low, high = 0.0, 1.0
+    while restitution_of(high) > restitution:
+        low, high = high, 2 * high
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if restitution_of(middle) > restitution else (low, middle)
+    return high
+
+
+def restitution_of(damping_ratio: float) -> float:
+    """Return the restitution of ζ: exp(-2 ψ cot ψ) with ζ = cos ψ, or exp(-2 χ coth χ) with ζ = cosh χ."""
+    if damping_ratio < 1:
+        angle = math.acos(damping_ratio)
+        return math.exp(-2 * angle / math.tan(angle))
+    angle = math.acosh(damping_ratio)
+    return math.exp(-2 * (angle / math.tanh(angle) if angle > 0 else 1.0))
+
+
+def check_ranges(x: Ranges) -> None:
+    """Require ranges that can be computed: nothing gains energy, sinks into a wall or is moved through another body.
+
+    Raises:
+      ShoalError: for the first number that is out of its bound, which the sentence says.
+    """
+    _check_scale(x)
+    _check_contact_time(x)
+    _check_restitution(x)
+    _check_drag(x)
+    if x.is_rough:
+        _check_friction(x)
+    if x.dimensions > 2:
+        _at_most(
+            "gravity",
+            x.gravity,
+            x.bearing / x.mass[1],
+            f"so that {_weight(x)} sinks half a radius into the floor",
+        )
+    _check_drive(x)
+
+
+def _at_most(name: str, value: float, bound: float, reason: str) -> None:
+    if value > bound * (1 + ROUNDING):
+        raise ShoalError(f"{name}={value:g} is too large: it must be at most {bound:.3g}, {reason}.")
+
+
+def _check_scale(x: Ranges) -> None:
+    """Require sizes whose squares float32 holds, and a box in which it resolves the smallest radius."""
+    inertia = [
+        INERTIA_FACTOR[x.dimensions] * mass * radius**2 for mass, radius in zip(x.mass, x.radius, strict=True)
+    ]
+    for name, (low, high) in (("radius", x.radius), ("mass", x.mass), ("inertia", inertia)):
+        if low < SMALLEST or high > LARGEST:
+            value = low if low < SMALLEST else high
+            raise ShoalError(
+                f"{name}={value:.6g} is out of bounds: {SMALLEST:g} to {LARGEST:g} can be computed in float32 (inertia "
+                f"is that of mass and radius); choose other units."
+            )
+    if x.side > RESOLVED * x.radius[0]:
+        raise ShoalError(
+            f"radius={x.radius[0]:g} is too small for a box with a side of {x.side:g}: float32 resolves places to "
+            f"{x.side * 2**-24:.3g}, and the side must be at most {RESOLVED:g} radii; give a smaller area_per_agent."
+        )
+
+
+def _weight(x: Ranges) -> str:
+    return f"mass={x.mass[1]:g} on stiffness={x.stiffness[0]:g}"
+
+
+def _check_contact_time(x: Ranges) -> None:
+    share = 2 if x.num_bodies > 1 else 1
+    if x.law == "linear":
+        duration = linear_contact_time(x.stiffness[1], x.effective_mass)
+        origin = f"stiffness={x.stiffness[1]:g}, mass={x.mass[0]:g}"
+    else:
+        duration = hertz_contact_time(x.stiffness[1], x.effective_mass, x.radius[1] / share, x.top_speed)
+        origin = f"stiffness={x.stiffness[1]:g}, mass={x.mass[0]:g}, radius={x.radius[1]:g}, top_speed={x.top_speed:g}"
+    check_time_step("time_step", x.time_step, float(duration), origin)
+
+
+def _check_restitution(x: Ranges) -> None:
+    strongest = max(1 - x.phase**2 / 4, 0.0) / x.dashpot(1.0)
+    least = restitution_of(strongest)
+    if x.restitution < least * (1 - 1e-4):
+        raise ShoalError(
+            f"restitution={x.restitution:g} is too small: it must be at least {least:.3g} with "
+            f"time_step={x.time_step:g}, since the dashpot of a smaller one would turn a velocity round within a step; "
+            f"a shorter time_step allows less."
+        )
+
+
+def _check_drag(x: Ranges) -> None:
+    taken = x.dashpot(damping_ratio_of(x.restitution)) + x.phase**2 / 4
+    bound = (1 - min(taken, 1.0) / 2) * x.mass[0] / x.time_step
+    reason = f"so that in a step it does not turn round the velocity of mass={x.mass[0]:g} (time_step={x.time_step:g})"
+    _at_most("drag", x.drag[1], bound, reason)
+
+
+def _check_friction(x: Ranges) -> None:
+    """Allow any friction whose own spring and dashpot are stable, also in a crowd, and else a small one."""
+    if x.friction <= SMALL_FRICTION * (1 + ROUNDING):
+        return
+    lighter = CROWDED[x.num_bodies > 1] * (1 + 1 / INERTIA_FACTOR[x.dimensions])
+    dashpot = lighter * math.sqrt(x.tangential_ratio) * x.dashpot(damping_ratio_of(x.restitution))
+    spring = lighter * x.tangential_ratio * x.phase**2 / 4
+    if dashpot + spring > 1:
+        shorter = 2 / (dashpot + math.sqrt(dashpot**2 + 4 * spring))  # of this time step
+        raise ShoalError(
+            f"friction={x.friction:g} is too large: with tangential_ratio={x.tangential_ratio:g}, "
+            f"restitution={x.restitution:g} and time_step={x.time_step:g} it must be at most {SMALL_FRICTION:g}, since "
+            f"a body that sticks would be turned round in every step; a time_step of {shorter * x.time_step:.3g} "
+            f"allows it."
+        )
+
+
+def _check_drive(x: Ranges) -> None:
+    """Bound the drive by which an agent sinks into what it is pressed against, or moves too far in a step."""
+    to_drive = 1.0 if x.dimensions == 2 else x.radius[0]
+    reason = f"by which stiffness={x.stiffness[0]:g} is pressed in by half of radius={x.radius[0]:g}"
+    _at_most("drive", x.drive, x.bearing * to_drive, reason)
+    fastest = MOVED * x.radius[0] / x.time_step
+    bound = max(fastest * x.drag[0], fastest**2 * x.mass[0] / (2 * x.side)) * to_drive
+    reason = (
+        f"by which mass={x.mass[0]:g} moves half of radius={x.radius[0]:g} in a step after it has crossed the box, so "
+        f"that it cannot pass through another (drag={x.drag[0]:g}, time_step={x.time_step:g})"
+    )
+    _at_most("drive", x.drive, bound, reason)

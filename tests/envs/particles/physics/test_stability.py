@@ -1,0 +1,218 @@
+"""The bounds of what can be computed, and a scan over worlds within them: the physics gains no energy and no NaN."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from shoal import envs
+from shoal.envs.base import unwrapped
+from shoal.envs.particles.physics.contact_laws import kinetic_energy
+from shoal.envs.particles.physics.restitution import damping_ratio
+from shoal.envs.particles.physics.stability import damping_ratio_of, restitution_of
+from shoal.errors import ShoalError
+from shoal.trees import as_arrays
+
+
+def verlet_matrix(s, y):
+    """One step of a contact that stays closed, of (x, dt v, dt² a), written from the method's formulas."""
+    x, v, a = np.eye(3)
+    place = x + v + a / 2
+    force = -s * place - y * (v + a)
+    return np.stack([place, v + (a + force) / 2, force])
+
+
+@pytest.mark.parametrize("s", [1e-4, 0.02, 0.5, 2.0])
+def test_a_contact_is_stable_up_to_the_bound_of_its_dashpot(s):
+    for share, is_stable in ((0.2, True), (0.99, True), (1.01, False)):
+        largest = np.abs(np.linalg.eigvals(verlet_matrix(s, share * (1 - s / 4)))).max()
+        assert (largest <= 1 + 1e-9) == is_stable
+
+
+def test_the_damping_ratio_is_the_one_of_the_physics():
+    e = np.array([0.002, 0.02, np.exp(-2), 0.3, 0.8, 0.99])
+    with jax.enable_x64(True):
+        ratio = np.asarray(damping_ratio(jnp.asarray(e)))
+    np.testing.assert_allclose([damping_ratio_of(x) for x in e], ratio, rtol=1e-9)
+    np.testing.assert_allclose([restitution_of(x) for x in ratio], e, rtol=1e-9)
+
+
+ROUGH = {"rough": True, "friction": 5.0}
+
+
+@pytest.mark.parametrize(
+    "name, parameters, message",
+    [
+        (
+            "Navigator",
+            {"restitution": 0.002},
+            "^restitution=0.002 is too small: it must be at least 0.0101 with",
+        ),
+        (
+            "MultiNavigator",
+            {"restitution": [0.001, 1]},
+            "^restitution=0.001 is too small: it must be at least 0.02",
+        ),
+        ("Navigator", {"drag": 250.0}, "^drag=250 is too large: it must be at most 98.9, so that in a step"),
+        (
+            "MultiNavigator",
+            {"drive": 1e4},
+            "^drive=10000 is too large: it must be at most 50, by which stiffness=100",
+        ),
+        (
+            "MultiNavigator",
+            {"drive": 49.0, "time_step": 0.02, "stiffness": 25.0},
+            "^drive=49 is too large: .* 12.5",
+        ),
+        (
+            "MultiNavigator",
+            {"stiffness": 1.0},
+            "^drive=5 is too large: it must be at most 0.5, by which stiffness=1",
+        ),
+        (
+            "Roller",
+            {"mass": 100.0},
+            "^gravity=9.81 is too large: it must be at most 0.5, so that mass=100 on",
+        ),
+        (
+            "MultiNavigator",
+            {"restitution": 0.3, **ROUGH},
+            "^friction=5 is too large: with tangential_ratio=0.8, .* 1,",
+        ),
+        (
+            "MultiNavigator",
+            {"tangential_ratio": 1e3, **ROUGH},
+            "^friction=5 is too large: with tangential_ratio=1000",
+        ),
+        (
+            "Navigator",
+            {"radius": 1e-20},
+            "^radius=1e-20 is out of bounds: 1e-12 to 1e[+]12 can be computed in",
+        ),
+        ("Navigator", {"mass": 1e30}, "^mass=1e[+]30 is out of bounds"),
+        (
+            "Navigator",
+            {"area_per_agent": 1e13},
+            "^radius=1 is too small for a box with a side of 3.16228e[+]06",
+        ),
+        (
+            "MultiNavigator",
+            {"mass": 0.01, "stiffness": 50.0, "time_step": 0.002, "drive": 25.0, "drag": 0.01},
+            "^drive=25 is too large: .* by which mass=0.01 moves half of radius=1 in a step",
+        ),
+    ],
+)
+def test_what_cannot_be_computed_is_refused_with_its_bound(name, parameters, message):
+    with pytest.raises(ShoalError, match=message):
+        envs.make(f"particles/{name}-v0", **parameters)
+
+
+def draw(random, name, **static):
+    """A world with parameters from all of the accepted ranges, many of them at their bounds."""
+    while True:
+        radius, mass, stiffness = (
+            10 ** random.uniform(-2, 2) * np.sort(10 ** random.uniform(-0.5, 0, 2)) for _ in "rms"
+        )
+        contact = np.pi * np.sqrt(mass[0] / 2 / stiffness[1])
+        step = contact / random.choice([20, 20, 40, 200])
+        parameters = {
+            **{"radius": radius.tolist(), "mass": mass.tolist(), "stiffness": stiffness.tolist()},
+            "restitution": float(random.choice([1.0, 10 ** random.uniform(-3, 0)])),
+            "friction": float(random.choice([0.0, 1.0, 10 ** random.uniform(-2, 2)])),
+            "tangential_ratio": 10 ** random.uniform(-2, 2),
+            "rolling_friction": float(random.choice([0.0, 10 ** random.uniform(-2, 2)])),
+            "drag": float(random.choice([0.0, mass[0] / step * 10 ** random.uniform(-5, 0)])),
+            "gravity": stiffness[0] * radius[0] / mass[1] * 10 ** random.uniform(-4, 0),
+            "drive": stiffness[0] * radius[0] * 10 ** random.uniform(-5, 0),
+            "time_step": float(step),
+            "reach": 3 * radius[1],
+        }
+        try:
+            return as_arrays(unwrapped(envs.make(name, **parameters, **static)))
+        except ShoalError:
+            continue
+
+
+@functools.partial(jax.jit, static_argnames=("decisions",))
+def simulate(worlds, keys, is_driven, decisions):
+    """Kinetic energy, deepest overlap in radii and finiteness at each decision, of each world, [worlds, decisions]."""
+
+    def one(env, key, is_driven):
+        keys = jax.random.split(key, 4)
+        state, _ = env.reset(keys[0])
+        particles, world = state.particles, state.world
+        fastest = 0.2 * world.radius.min() * jnp.sqrt(world.material.stiffness / world.mass.max())
+        velocity = fastest * jax.random.uniform(keys[1], (2, env.num_agents), minval=-1.0)
+        velocity = jnp.where(is_driven, 0.0, particles.velocity.at[:2].set(velocity))
+        state = state._replace(particles=particles._replace(velocity=velocity))
+        always, kind = jax.random.normal(keys[2], (env.num_agents, 2)), jax.random.randint(keys[3], (), 0, 3)
+
+        def decide(state, key):
+            middle = state.world.box[:2] / 2 - state.particles.position[:2].T
+            action = jnp.stack(
+                [jax.random.normal(key, always.shape), 10 * always, middle / state.world.radius[0]]
+            )[kind]
+            before = state
+            state, timestep = env.step(state, is_driven * action, key)
+            at = state.particles.position
+            apart = jnp.linalg.norm(at[:, :, None] - at[:, None], axis=0)
+            radius = state.world.radius
+            overlap = (radius[:, None] + radius - apart) / jnp.minimum(radius[:, None], radius)
+            overlap = jnp.max(jnp.where(jnp.eye(len(radius), dtype=bool), 0.0, overlap))
+            energy = kinetic_energy(
+                state.world.mass, state.particles.velocity, state.world.inertia, state.particles.spin
+            )
+            is_finite = jnp.isfinite(timestep.observation).all() & jnp.isfinite(energy).all()
+            kept = jax.tree.map(lambda x, y: jnp.where(is_finite, x, y), state, before)
+            return kept, (energy.sum(), overlap, is_finite, state.world.deepest)
+
+        return jax.lax.scan(decide, state, jax.random.split(keys[0], decisions))[1]
+
+    return jax.vmap(one)(worlds, keys, is_driven)
+
+
+KINDS = {
+    "smooth discs": ("MultiNavigator", {}),
+    "rough discs": ("MultiNavigator", {"rough": True}),
+    "euler": ("MultiNavigator", {"rough": True, "integrator": "euler"}),
+    "spheres": ("MultiRoller", {}),
+}
+
+
+def scan(kind, seed, number, decisions, agents):
+    """Draw worlds and simulate them, half of them without a drive."""
+    name, static = KINDS[kind]
+    random = np.random.default_rng(seed)
+    drawn = [
+        draw(random, f"particles/{name}-v0", num_agents=agents, num_rays=2, area_per_agent=12.0, **static)
+        for _ in range(number)
+    ]
+    worlds = jax.tree.map(lambda *x: jnp.stack(x), *drawn)
+    is_driven = np.arange(number) % 2 == 1
+    found = simulate(worlds, jax.random.split(jax.random.key(seed), number), is_driven, decisions)
+    energy, overlap, is_finite, deepest = map(np.asarray, found)
+    still = ~is_driven
+    assert is_finite[still].all(), "a NaN without a drive"
+    assert (overlap[still] < 1).all()
+    growth = energy[still].max(1) / energy[still][:, 0]
+    # What lies in springs after the first decision, and weights that settle, come back as motion.
+    assert growth.max() < 4, f"the energy grew by {growth.max()} without a drive"
+    assert (energy[still][:, -1] <= 1.05 * energy[still].max(1)).all()
+    assert (overlap[is_finite] <= np.broadcast_to(deepest, overlap.shape)[is_finite] + 1e-5).all()
+    bounded = is_driven & (deepest[:, 0] > 1)
+    assert is_finite[bounded].all(), "a NaN where the drive's speed is bounded"
+    return is_finite
+
+
+@pytest.mark.parametrize("kind", ["rough discs"])
+def test_worlds_within_the_bounds_gain_no_energy_and_no_nan(kind):
+    scan(kind, seed=0, number=32, decisions=40, agents=4)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_worlds_within_the_bounds_gain_no_energy_and_no_nan(kind, seed):
+    scan(kind, seed, number=200, decisions=300, agents=7)
