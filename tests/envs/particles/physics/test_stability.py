@@ -48,14 +48,14 @@ ROUGH = {"rough": True, "friction": 5.0}
         (
             "Navigator",
             {"restitution": 0.002},
-            "^restitution=0.002 is too small: it must be at least 0.0101 with",
+            "^restitution=0.002 is too small: it must be at least 0.00933 with",
         ),
         (
             "MultiNavigator",
             {"restitution": [0.001, 1]},
-            "^restitution=0.001 is too small: it must be at least 0.02",
+            "^restitution=0.001 is too small: it must be at least 0.0178",
         ),
-        ("Navigator", {"drag": 250.0}, "^drag=250 is too large: it must be at most 98.9, so that in a step"),
+        ("Navigator", {"drag": 250.0}, "^drag=250 is too large: it must be at most 99.1, so that in a step"),
         (
             "MultiNavigator",
             {"drive": 1e4},
@@ -99,8 +99,8 @@ ROUGH = {"rough": True, "friction": 5.0}
         ),
         (
             "MultiNavigator",
-            {"mass": 0.01, "stiffness": 50.0, "time_step": 0.002, "drive": 25.0, "drag": 0.01},
-            "^drive=25 is too large: .* by which mass=0.01 moves half of radius=1 in a step",
+            {"area_per_agent": 400.0, "drive": 25.0},
+            "^drive=25 is too large: it must be at most 22.1, by which mass=1 moves half of radius=1 in a step",
         ),
     ],
 )
