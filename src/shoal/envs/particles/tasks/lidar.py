@@ -160,16 +160,16 @@ def _least_of_images(
     offset: Array,
     box: Array,
     boundaries: tuple[str, ...],
-    farthest: Array,
+    farthest: Array | float,
 ) -> Array:
     """Return the least distance of the nearest images and of all others whose centres may be as far as `farthest`.
 
     How many there are depends on data: none in a box of more than twice that size, which costs nothing. No gradient
     passes through them, since a loop of unknown length has none.
     """
-    nearest_only, offset, box, farthest = map(jax.lax.stop_gradient, (nearest, offset, box, farthest))
+    nearest_only, offset, box = map(jax.lax.stop_gradient, (nearest, offset, box))
     around = [
-        jnp.max(jnp.ceil(farthest / side + 0.5)).astype(jnp.int32) - 1
+        jnp.max(jnp.ceil(jax.lax.stop_gradient(farthest) / side + 0.5)).astype(jnp.int32) - 1
         if kind == "periodic"
         else jnp.zeros((), jnp.int32)
         for side, kind in zip(box, boundaries, strict=True)

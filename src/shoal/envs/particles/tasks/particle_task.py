@@ -223,17 +223,22 @@ class ParticleTask(abc.ABC):
     def _ranges(self, numbers: Mapping[str, tuple[float, float]]) -> Ranges:
         low, high = ({name: x[end] for name, x in numbers.items()} for end in (0, 1))
         return Ranges(
-            self.law,
-            self.dimensions,
-            self.rough,
-            self.num_agents,
-            self.side_in_radii * high["radius"],
-            *(numbers[name] for name in ("radius", "mass", "stiffness")),
-            low["restitution"],
-            *(high[name] for name in ("friction", "tangential_ratio")),
-            numbers["drag"],
-            *(high[name] for name in ("gravity", "drive", "time_step")),
-            self.top_speed,
+            law=self.law,
+            dimensions=self.dimensions,
+            is_rough=self.rough,
+            num_bodies=self.num_agents,
+            side=self.side_in_radii * high["radius"],
+            radius=numbers["radius"],
+            mass=numbers["mass"],
+            stiffness=numbers["stiffness"],
+            restitution=low["restitution"],
+            friction=high["friction"],
+            tangential_ratio=high["tangential_ratio"],
+            drag=numbers["drag"],
+            gravity=high["gravity"],
+            drive=high["drive"],
+            time_step=high["time_step"],
+            top_speed=self.top_speed,
         )
 
     @property
