@@ -90,6 +90,17 @@ def test_all_images_of_a_small_periodic_box_are_sensed(side):
         np.testing.assert_allclose(bins.distance[i], in_bins, rtol=1e-5)
 
 
+def test_the_distance_of_a_nearest_image_has_its_gradient():
+    box, radius = jnp.full(2, 9.0), jnp.ones(2)
+
+    def east(x, radius):
+        place = jnp.stack([jnp.stack([x, x + 3.0]), jnp.ones(2)])
+        return lidar.scan(place.at[0, 0].set(1.0), radius, box, PERIODIC, 4, 6.0).distance[0, 0]
+
+    slope, by_radius = jax.grad(east, (0, 1))(jnp.asarray(1.0), radius)
+    assert slope == 1 and by_radius.tolist() == [0.0, -1.0]
+
+
 def test_a_disc_that_overlaps_is_at_no_negative_distance():
     found = sense([(8, 8), (8.5, 8)])["walls"]
     assert found.distance[0][0] == 0 and found.is_disc[0][0]

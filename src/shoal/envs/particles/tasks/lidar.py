@@ -180,10 +180,11 @@ def _least_of_images(
     def with_image(i: Array, found: Array) -> Array:
         x, y = i % width - along_x, i // width - along_y
         moved = jnp.stack([offset[0] + x * box[0], offset[1] + y * box[1]])
-        return jnp.minimum(found, sense(moved, (x != 0) | (y != 0)))
+        return jnp.minimum(found, jax.lax.stop_gradient(sense(moved, (x != 0) | (y != 0))))
 
     number = jnp.where((along_x > 0) | (along_y > 0), width * (2 * along_y + 1), 0)
-    return jnp.minimum(nearest, jax.lax.fori_loop(0, number, with_image, nearest_only))
+    found = jax.lax.fori_loop(0, number, with_image, nearest_only)
+    return jnp.where(found < nearest, found, nearest)
 
 
 def centre_bins(offset: Array, is_seen: Array, num_rays: int, reach: Array | float) -> Array:
