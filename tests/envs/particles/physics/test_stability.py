@@ -135,9 +135,27 @@ def draw(random, name, **static):
             continue
 
 
+def energy_of(state):
+    """The kinetic energy of a world."""
+    particles, world = state.particles, state.world
+    return kinetic_energy(world.mass, particles.velocity, world.inertia, particles.spin).sum()
+
+
+def deepest_of(state):
+    """The deepest overlap of two agents, in radii of the smaller one."""
+    at, radius = state.particles.position, state.world.radius
+    apart = jnp.linalg.norm(at[:, :, None] - at[:, None], axis=0)
+    overlap = (radius[:, None] + radius - apart) / jnp.minimum(radius[:, None], radius)
+    return jnp.max(jnp.where(jnp.eye(len(radius), dtype=bool), 0.0, overlap))
+
+
 @functools.partial(jax.jit, static_argnames=("decisions",))
 def simulate(worlds, keys, is_driven, decisions):
-    """Kinetic energy, deepest overlap in radii and finiteness at each decision, of each world, [worlds, decisions]."""
+    """Return of each world its first energy, and at each decision energy, overlap and whether all is finite.
+
+    Worlds without a drive begin with speeds by which stiff agents do not pass through each other. Actions are random,
+    constant or towards the middle.
+    """
 
     def one(env, key, is_driven):
         keys = jax.random.split(key, 4)
@@ -149,26 +167,16 @@ def simulate(worlds, keys, is_driven, decisions):
         state = state._replace(particles=particles._replace(velocity=velocity))
         always, kind = jax.random.normal(keys[2], (env.num_agents, 2)), jax.random.randint(keys[3], (), 0, 3)
 
-        def decide(state, key):
-            middle = state.world.box[:2] / 2 - state.particles.position[:2].T
-            action = jnp.stack(
-                [jax.random.normal(key, always.shape), 10 * always, middle / state.world.radius[0]]
-            )[kind]
-            before = state
-            state, timestep = env.step(state, is_driven * action, key)
-            at = state.particles.position
-            apart = jnp.linalg.norm(at[:, :, None] - at[:, None], axis=0)
-            radius = state.world.radius
-            overlap = (radius[:, None] + radius - apart) / jnp.minimum(radius[:, None], radius)
-            overlap = jnp.max(jnp.where(jnp.eye(len(radius), dtype=bool), 0.0, overlap))
-            energy = kinetic_energy(
-                state.world.mass, state.particles.velocity, state.world.inertia, state.particles.spin
-            )
-            is_finite = jnp.isfinite(timestep.observation).all() & jnp.isfinite(energy).all()
+        def decide(before, key):
+            middle = (before.world.box[:2] / 2 - before.particles.position[:2].T) / before.world.radius[0]
+            action = jnp.stack([jax.random.normal(key, always.shape), 10 * always, middle])[kind]
+            state, timestep = env.step(before, is_driven * action, key)
+            is_finite = jnp.isfinite(timestep.observation).all() & jnp.isfinite(energy_of(state))
             kept = jax.tree.map(lambda x, y: jnp.where(is_finite, x, y), state, before)
-            return kept, (energy.sum(), overlap, is_finite, state.world.deepest)
+            return kept, (energy_of(state), deepest_of(state), is_finite)
 
-        return jax.lax.scan(decide, state, jax.random.split(keys[0], decisions))[1]
+        found = jax.lax.scan(decide, state, jax.random.split(keys[0], decisions))[1]
+        return energy_of(state), state.world.deepest, *found
 
     return jax.vmap(one)(worlds, keys, is_driven)
 
@@ -192,18 +200,13 @@ def scan(kind, seed, number, decisions, agents):
     worlds = jax.tree.map(lambda *x: jnp.stack(x), *drawn)
     is_driven = np.arange(number) % 2 == 1
     found = simulate(worlds, jax.random.split(jax.random.key(seed), number), is_driven, decisions)
-    energy, overlap, is_finite, deepest = map(np.asarray, found)
+    first, allowed, energy, overlap, is_finite = map(np.asarray, found)
     still = ~is_driven
-    assert is_finite[still].all(), "a NaN without a drive"
-    assert (overlap[still] < 1).all()
-    growth = energy[still].max(1) / energy[still][:, 0]
-    # What lies in springs after the first decision, and weights that settle, come back as motion.
-    assert growth.max() < 4, f"the energy grew by {growth.max()} without a drive"
-    assert (energy[still][:, -1] <= 1.05 * energy[still].max(1)).all()
-    assert (overlap[is_finite] <= np.broadcast_to(deepest, overlap.shape)[is_finite] + 1e-5).all()
-    bounded = is_driven & (deepest[:, 0] > 1)
-    assert is_finite[bounded].all(), "a NaN where the drive's speed is bounded"
-    return is_finite
+    assert is_finite[still].all() and (overlap[still] < 1).all()
+    growth = energy[still].max(1) / first[still]
+    assert growth.max() < 1.05, drawn[np.flatnonzero(still)[growth.argmax()]]
+    assert (overlap <= allowed[:, None] + 1e-5)[is_finite].all()
+    assert is_finite[is_driven & (allowed > 1)].all()  # drag holds them slow
 
 
 @pytest.mark.parametrize("kind", ["rough discs"])

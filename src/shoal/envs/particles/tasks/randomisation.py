@@ -31,8 +31,9 @@ def as_uniform(name: str, value: Any) -> Uniform:
     """
     ends = tuple(value) if isinstance(value, tuple | list) else (value, value)
     if len(ends) != 2 or not all(_is_number(x) for x in ends):
+        given = short_repr(list(value) if isinstance(value, tuple | list) else value)
         raise ShoalError(
-            f"{name}={short_repr(value)} is neither a number nor a range [low, high] of two numbers; give such as 1.0 "
+            f"{name}={given} is neither a number nor a range [low, high] of two numbers; give such as 1.0 "
             "or [1.0, 2.0]."
         )
     low, high = ends
