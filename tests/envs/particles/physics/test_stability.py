@@ -194,7 +194,7 @@ def scan(kind, seed, number, decisions, agents):
     name, static = KINDS[kind]
     random = np.random.default_rng(seed)
     drawn = [
-        draw(random, f"particles/{name}-v0", num_agents=agents, num_rays=2, area_per_agent=12.0, **static)
+        draw(random, f"particles/{name}-v0", num_agents=agents, sensing=None, area_per_agent=12.0, **static)
         for _ in range(number)
     ]
     worlds = jax.tree.map(lambda *x: jnp.stack(x), *drawn)
