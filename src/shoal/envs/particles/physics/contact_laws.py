@@ -55,6 +55,7 @@ class Contact(NamedTuple):
     mass: Array  # m*, kg
     radius: Array  # R*, m
     inertia: Array  # I*, kg m², of the bodies' inertias divided among their contacts
+    deepest: Array | float = math.inf  # overlap beyond which bodies pass through each other, m
 
 
 class Slip(NamedTuple):
@@ -101,7 +102,7 @@ def normal_force(
 ) -> tuple[Array, Array, Array]:
     """Return the normal force F, the stiffness S and the dashpot's coefficient c of contacts, [...] each.
 
-    All are 0 where the bodies are apart, but S of a linear spring. The force of an overlap that is NaN is NaN.
+    All are 0 where the bodies are apart, but S of a linear spring. The force of too deep an overlap is NaN.
     """
     overlap = jnp.maximum(contact.overlap, 0.0)
     if law == "linear":
@@ -111,8 +112,9 @@ def normal_force(
         elastic = (2 / 3) * tangent * overlap
     dashpot = DASHPOT_FACTOR[law] * damping_ratio * square_root(tangent * contact.mass)
     approach = dot(contact.normal, contact.velocity)
-    is_apart = contact.overlap <= 0
-    force = jnp.where(is_apart, 0.0, jnp.maximum(elastic + dashpot * approach, 0.0))
+    is_touching = contact.overlap > 0
+    force = jnp.where(is_touching, jnp.maximum(elastic + dashpot * approach, 0.0), 0.0)
+    force = jnp.where(contact.overlap > contact.deepest, jnp.nan, force)
     return force, tangent, dashpot
 
 

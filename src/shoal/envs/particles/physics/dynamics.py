@@ -85,7 +85,7 @@ class World(NamedTuple):
     angular_drag: Array  # torque per angular velocity, kg m²/s
     time_step: Array  # s
     skin: Array  # by how much lists of neighbours reach beyond contact, m; unused without a cell list
-    # Overlap of two particles, in radii of the smaller one, beyond which forces are NaN; twice that with a wall.
+    # Overlap of two particles, in radii of the smaller one, beyond which their force is NaN; twice that with a wall.
     deepest: Array | float = math.inf
 
 
@@ -323,7 +323,7 @@ def _wall_forces(
     )
     of_bodies = (bodies.radius, bodies.mass, bodies.inertia)
     contact = wall_contacts(direction, distance, bodies.velocity, bodies.spin, *of_bodies)
-    contact = contact._replace(overlap=_or_nan(contact.overlap, 2 * world.deepest * bodies.radius))
+    contact = contact._replace(deepest=2 * world.deepest * bodies.radius)
     stiffness = world.material.wall_stiffness
     if not rules.rough:
         force = smooth_response(rules.law, stiffness, world.material, contact)
@@ -346,6 +346,8 @@ def _respond(
 ) -> Response:
     """Return what contacts of particles do to the first ones, without the torque of the tangential force."""
     stiffness = world.material.stiffness
+    first, second = particles
+    contact = contact._replace(deepest=world.deepest * jnp.minimum(first.radius, second.radius))
     if not rules.rough:
         force = smooth_response(rules.law, stiffness, world.material, contact)
         return Response(force, jnp.zeros_like(contact.spin), springs)
@@ -424,8 +426,7 @@ def _contacts_with(
 
     def find() -> Contact:
         contact = contact_between(first, second, _columns(world.box, second.position), rules.boundaries)
-        deepest = world.deepest * jnp.minimum(first.radius, second.radius)
-        return contact._replace(overlap=jnp.where(counts, _or_nan(contact.overlap, deepest), -1.0))
+        return contact._replace(overlap=jnp.where(counts, contact.overlap, -1.0))
 
     contact = _stage(world, find)
     movements = of_first, of_second
@@ -433,11 +434,6 @@ def _contacts_with(
         world, lambda: _respond(rules, world, contact, (first, second), movements, since, state.springs)
     )
     return first, second, contact, response
-
-
-def _or_nan(overlap: Array, deepest: Array) -> Array:
-    """Return overlaps, and NaN for those that are greater than `deepest`: bodies that pass through each other."""
-    return jnp.where(overlap > deepest, jnp.nan, overlap)
 
 
 def _moments(

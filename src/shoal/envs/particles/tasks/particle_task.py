@@ -364,7 +364,7 @@ class ParticleTask(abc.ABC):
         deepest = float(state.world.deepest)
         return (
             f"two agents overlapped by more than {deepest:g} of the smaller one's radius, or an agent and a wall by "
-            f"twice as much, so the forces are unknown and were set to NaN: drive={np.max(self.drive):g} with "
+            f"twice as much, so their force is unknown and was set to NaN: drive={np.max(self.drive):g} with "
             f"drag={np.min(self.drag):g} makes agents too fast for stiffness={np.min(self.stiffness.low):g}; give less "
             f"drive, more drag, or more stiffness with a shorter time_step"
         )
