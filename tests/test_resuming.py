@@ -188,6 +188,7 @@ def test_fewer_steps_than_were_made_are_refused(whole, ended_at, tmp_path):
         ({"num_envs": 8}, r"num_envs=8 cannot be changed in a run that goes on \(it has 4\); .* --from "),
         ({"seed": 3}, r"seed=3 cannot be changed"),
         ({"nu_envs": 8}, r"did you mean 'num_envs'"),
+        ({"spread": 0.5}, r"spread cannot change while a run trains, since .* only where a run starts"),
     ],
 )
 def test_what_cannot_change_is_refused(ended_at, settings, sentence):

@@ -8,7 +8,7 @@ that is killed at any instant goes on with the same members.
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +20,20 @@ from shoal.errors import ShoalError
 from shoal.experiment import Experiment
 from shoal.files import report_os_errors
 from shoal.runtime import exchange as exchanges
+from shoal.runtime import trainer
 from shoal.runtime.disk.directory import RunDirectory
 from shoal.runtime.disk.json_files import read_json, write_json
 from shoal.runtime.evolution import NONE, Evolution, Step
 from shoal.runtime.faults import NOWHERE, failed_members
 from shoal.runtime.history import History
 from shoal.runtime.lineage import Ancestor, Exchange, ancestors, schedule_of
+from shoal.runtime.loop import leaves_read
 from shoal.runtime.members import Variant
-from shoal.runtime.run import Run
+from shoal.runtime.run import Run, Settings
 from shoal.runtime.show.lineages import plot_lineage
 from shoal.runtime.show.reports import Reporter
 from shoal.runtime.trainer import CompiledRun, TrainedPopulation
+from shoal.settings import find
 
 SCHEDULE = "schedule.json"
 LINEAGE = "lineage.png"
@@ -58,6 +61,32 @@ def leaves_of(experiment: Experiment) -> dict[str, tuple[str, ...]]:
             raise ShoalError(f"{name} cannot change while a run trains, since {others} would follow from it.")
         found[name] = tuple(changed)
     return found
+
+
+def check_read(experiment: Experiment, names: Iterable[str], settings: Settings) -> None:
+    """Require that the updates of a run read the settings that change while it trains, and not only its start.
+
+    Args:
+      experiment: with all settings resolved.
+      names: of the settings that change; others than numbers of the algorithm are not looked at.
+      settings: static.
+    Raises:
+      ShoalError: a setting would change without effect.
+    """
+    config = experiment.solo[0].config
+    numbers = [x for x in names if (found := find(config, x)) and found.is_data]
+    if not numbers:
+        return
+    read = leaves_read(trainer.member_shapes(experiment.solo[0].environment, config, settings))
+    names_read = {leaf.rpartition("/")[2] for leaf in read if leaf.startswith(CONFIG)}
+    for name in numbers:
+        if name.rpartition(".")[2] not in names_read:
+            needed = getattr(config, "needs_to_change", {}).get(name, ())
+            hint = f"; it needs {' and '.join(map(str, needed))}" if needed else ""
+            raise ShoalError(
+                f"{name} cannot change while a run trains, since with these settings it is read only where a run "
+                f"starts{hint}."
+            )
 
 
 def _config_leaves(experiment: Experiment, values: Mapping[str, float]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -172,13 +172,16 @@ def resume_run(
         return _run_on(directory, experiment, changes, stop, call, finished)
 
 
-def prepare(experiment: Experiment, call: Call, *, resumes: bool = False) -> Prepared:
+def prepare(
+    experiment: Experiment, call: Call, *, resumes: bool = False, changes: Iterable[str] = ()
+) -> Prepared:
     """Decide what depends on the machine, and refuse what cannot work, before anything compiles.
 
     Args:
       experiment: the result of `decide`.
       call: how the run was called for.
       resumes: whether the devices are as many as there are, if they are fewer than the run had.
+      changes: the settings that a resumed run changes.
     """
     run, count = experiment.run, experiment.num_members
     if call.own_process and machine.is_worth_one_thread(run.devices, count, run.num_envs, run.num_steps):
@@ -196,6 +199,7 @@ def prepare(experiment: Experiment, call: Call, *, resumes: bool = False) -> Pre
     eval_metrics = experiments.load_function("eval_metrics", run.eval_metrics) if run.eval_metrics else None
     settings = trainer.settings_of(run, run.env_groups, score, eval_metrics)
     settings = settings._replace(changing=evolving.names_in_run(evolving.leaves_of(experiment)))
+    evolving.check_read(experiment, [*experiment.evolution.names, *changes], settings)
     layout = population.lay_out(devices, count, run.env_groups, run.members)
     check_memory(experiment, settings, layout)
     if not catalogue.is_builtin(experiment.algorithm):
@@ -260,7 +264,7 @@ def _run_on(
 ) -> TrainedRun:
     """Go on with a run that has not reached its end; one without any checkpoint begins anew."""
     with Lock(directory.path, call.note) as lock:
-        prepared = prepare(experiment, call, resumes=True)
+        prepared = prepare(experiment, call, resumes=True, changes=changes)
         checkpoints = Checkpoints(directory.path)
         checkpoints.recover()
         if not checkpoints.steps() and finished is None:

@@ -398,6 +398,18 @@ def test_the_adaptive_learning_rate_moves_against_the_kl():
         np.testing.assert_allclose(new.shared.learning_rate_scale, moved, rtol=1e-6)
 
 
+def test_a_coefficient_of_the_penalty_that_does_not_adapt_is_the_configs():
+    """A run's config may change while it trains; the learner is from before."""
+    env = envs.make("CartPole-v1")
+    config = with_settings(
+        PPOConfig(), hidden_sizes=(16,), surrogate="penalty", adaptive_kl_coef=False, kl_coef=1.0
+    ).resolved()
+    learner, trajectory = experience(config, env)
+    new, metrics = updated(dataclasses.replace(config, kl_coef=50.0), env, learner, trajectory)
+    assert float(metrics["kl_coef"].value) == float(new.shared.kl_coef) == 50.0
+    assert distance(new.shared.network, updated(config, env, learner, trajectory)[0].shared.network) > 1e-4
+
+
 def test_the_normaliser_that_acted_is_the_one_that_learns():
     env = envs.make("CartPole-v1")
     config = with_settings(PPOConfig(), hidden_sizes=(16,), norm_obs=True).resolved()

@@ -1,5 +1,7 @@
 """Populations that exchange, of a quick algorithm: what they leave behind, how they go on, and what is refused."""
 
+import contextlib
+import dataclasses
 import json
 import shutil
 from types import SimpleNamespace
@@ -13,7 +15,7 @@ import shoal
 from shoal import cli, evolving
 from shoal.cli.train import print_result
 from shoal.errors import ShoalError
-from shoal.experiment import decide
+from shoal.experiment import decide, resolve
 from shoal.runtime.checkpointing import Supervisor
 from shoal.runtime.disk.directory import RunDirectory
 from shoal.runtime.evolution import Evolution, Step
@@ -21,6 +23,7 @@ from shoal.runtime.faults import NOWHERE
 from shoal.runtime.history import History
 from shoal.runtime.lineage import Ancestor, Exchange, ancestors, exchanges_of, schedule_of
 from shoal.runtime.members import members_of
+from shoal.runtime.run import Settings
 from shoal.runtime.show import figures, lineages
 from shoal.runtime.show.reports import result_text
 from shoal.runtime.trainer import Pacer
@@ -340,6 +343,7 @@ def test_a_setting_is_the_value_of_every_leaf_that_follows_it():
         ({"step_size": 0.5}, "step_size=0.5 has no effect, since step_size changes"),
         ({"eval_every": 64}, "eval_every has no effect .* give ready_every"),
         ({"seeds": 6}, "seeds has no effect .* give members"),
+        ({"tune": {"spread": "log:0.01:1"}, "start": {}}, "spread cannot change while a run trains, since"),
         ({"eval_episodes": 31}, "eval_episodes=31 is too small: it must be at least 32"),
     ],
 )
@@ -347,6 +351,32 @@ def test_what_cannot_work_is_refused_before_anything_is_made(tmp_path, settings,
     with pytest.raises(ShoalError, match=sentence):
         pbt(tmp_path / "run", **settings)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "sentence"),
+    [
+        (
+            "kl_coef",
+            {"surrogate": "penalty"},
+            "kl_coef cannot change .* only where a run starts; it needs adaptive_kl_coef=False",
+        ),
+        ("kl_coef", {"surrogate": "penalty", "adaptive_kl_coef": False}, ""),
+        ("optimizer_args.initial_scale", {"optimizer": "rmsprop", "optimizer_args": ()}, "only where a run"),
+        ("optimizer_args.decay", {"optimizer": "rmsprop", "optimizer_args": ()}, ""),
+        ("noise_correlation", {"correlated_noise": True}, ""),
+    ],
+    ids=["penalty", "fixed penalty", "rmsprop", "decay", "noise"],
+)
+@pytest.mark.quick("penalty", "rmsprop")
+def test_a_setting_that_only_the_start_reads_cannot_change(name, settings, sentence):
+    tuned = read_tuned({name: "log:0.1:0.9"}, {})
+    env = "Pendulum-v1" if "correlated_noise" in settings else "CartPole-v1"
+    decided = decide(env, evolution=Evolution(tuned), overrides={"hidden_sizes": (8,), **settings})
+    experiment = dataclasses.replace(decided, config=resolve(decided.config))
+    static = Settings(num_envs=4, num_steps=8)
+    with pytest.raises(ShoalError, match=sentence) if sentence else contextlib.nullcontext():
+        evolving.check_read(experiment, [name, "total_steps"], static)
 
 
 def test_bounds_that_the_algorithm_refuses_are_named():

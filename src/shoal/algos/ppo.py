@@ -162,6 +162,8 @@ def update(
     """PPO's update: the rollout as rows with advantages, then epochs of gradient steps on minibatches of them."""
     rows, prepared, metrics, rollout = prepare(config, spec, axis, learner, trajectory)
     shared, recompute = prepared.shared, recomputation.RECOMPUTATIONS[config.recompute]
+    if not config.adapts_kl_coef:  # the config's, which may change while a run trains
+        shared = shared._replace(kl_coef=jnp.asarray(config.kl_coef, jnp.float32))
     rate = (
         optimisers.schedule_factor(config.optimization.lr_schedule, clock.progress)
         * shared.learning_rate_scale
@@ -425,6 +427,6 @@ def adapt_coefficients(config: PPOConfig, shared: Shared, kl: Array) -> Shared:
     scale, kl_coef = shared.learning_rate_scale, shared.kl_coef
     if config.optimization.lr_schedule == "adaptive":
         scale = optimisers.adapt_scale(scale, kl, config.desired_kl)
-    if config.surrogate == "penalty" and config.adaptive_kl_coef:
+    if config.adapts_kl_coef:
         kl_coef = policy_losses.adapt_kl_coef(kl_coef, kl, config.desired_kl)
     return shared._replace(learning_rate_scale=scale, kl_coef=kl_coef)

@@ -43,6 +43,7 @@ class PPOConfig(settings.Nested):
         ),
         "noise_correlation": (Needs("correlated_noise", (True,)),),
     }
+    needs_to_change: ClassVar[Table] = {"kl_coef": (Needs("adaptive_kl_coef", (False,)),)}
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "most used": ("learning_rate", "gamma", "update_epochs", "num_minibatches", "ent_coef", "norm_obs"),
         "policy loss": (
@@ -186,6 +187,11 @@ class PPOConfig(settings.Nested):
         if all(critic is not None for critic, _ in pairs):  # as of a config that was resolved before
             return any(critic != actor for critic, actor in pairs)
         return any(critic is not None for critic, _ in pairs)
+
+    @property
+    def adapts_kl_coef(self) -> bool:
+        """Whether the coefficient of the KL penalty is learned, so that `kl_coef` is its first value only."""
+        return self.surrogate == "penalty" and self.adaptive_kl_coef
 
     @property
     def is_joint(self) -> bool:

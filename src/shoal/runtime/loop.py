@@ -5,7 +5,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import Literal
 
+from shoal import trees
 from shoal.runtime.contract import checked_update
 from shoal.runtime.faults import NOWHERE, FirstFaults, find_faults, has_fault, locate, no_faults
 from shoal.runtime.metrics import checked_means, checked_numbers
@@ -58,6 +60,13 @@ def update_once(run: Run) -> tuple[Run, Metrics]:
     run, metrics, found, _ = _update(run)
     fault = jnp.where(has_fault(found, run.settings.axis), run.updates, run.fault)
     return dataclasses.replace(run, fault=fault), metrics
+
+
+def leaves_read(run: Run) -> set[str]:
+    """Name the leaves of a run, given as shapes, that its updates read; the others matter only where it starts."""
+    jaxpr = jax.make_jaxpr(update_once)(run).jaxpr
+    read = {x for equation in jaxpr.eqns for x in equation.invars if not isinstance(x, Literal)}
+    return {name for name, x in zip(trees.named_leaves(run), jaxpr.invars, strict=True) if x in read}
 
 
 # Tracing an update takes half a second. The start of a run, its memory bound and its training share one trace.
