@@ -9,6 +9,7 @@ environment, then the defaults of the classes.
 
 import dataclasses
 import functools
+import inspect
 import json
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -132,9 +133,11 @@ class Experiment:
             with named(name):
                 _check_discount(experiment.environment, experiment.config)
                 if hasattr(experiment.config, "validate"):  # an algorithm need not have one
-                    num_envs = self.run.num_envs // max(self.run.env_groups, 1)
-                    spec = spec_of(experiment.environment)
-                    experiment.config.validate(spec, num_envs, self.run.num_steps)
+                    groups, validate = max(self.run.env_groups, 1), experiment.config.validate
+                    sizes = [self.run.num_envs // groups, self.run.num_steps]
+                    if "groups" in inspect.signature(validate).parameters:  # only statistics over all need it
+                        sizes.append(groups)
+                    validate(spec_of(experiment.environment), *sizes)
         if self.halving:
             self.halving.check(self.run, len(self.variants))
         self._check_evolution()

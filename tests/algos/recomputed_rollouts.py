@@ -51,9 +51,9 @@ def ends(key):
 ENDS = ends(jax.random.key(0))
 
 
-def acted(config, key, unread=0.0, reward_scale=1.0):
+def acted(config, key, unread=0.0, reward_scale=1.0, spec=SPEC):
     """A learner in the midst of training, and a rollout of it; what may not be read is `unread`."""
-    algorithm = config.algorithm(SPEC)
+    algorithm = config.algorithm(spec)
     keys = jax.random.split(key, 6)
     first, last, discount = ENDS
     reward = reward_scale * jax.random.normal(keys[0], first.shape)

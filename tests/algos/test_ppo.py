@@ -1,5 +1,6 @@
 """PPO held to its contract: purity, invariants of the replay, switches, early stopping, probes."""
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -265,24 +266,6 @@ def test_chunks_of_the_gradient_do_not_change_it():
         np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-4)
 
 
-def test_rows_of_weight_zero_count_nowhere():
-    """What stands in a step that is no transition (NaN included) changes nothing."""
-    env = envs.make("CartPole-v1", max_episode_steps=3)
-    config = with_settings(PPOConfig(), hidden_sizes=(16,), norm_adv="minibatch").resolved()
-    learner, trajectory = experience(config, env)
-    weightless = trajectory.timesteps.last[:-1]
-    assert bool(weightless.any())
-    log_prob = jnp.where(weightless, jnp.nan, trajectory.extras.log_prob)
-    poisoned = trajectory._replace(
-        actions=jnp.where(weightless, 1 - trajectory.actions, trajectory.actions),
-        extras=trajectory.extras._replace(log_prob=log_prob),
-    )
-    clean, _ = updated(config, env, learner, trajectory)
-    other, metrics = updated(config, env, learner, poisoned)
-    assert jax.tree.all(jax.tree.map(np.array_equal, clean, other))
-    assert jax.tree.all(jax.tree.map(lambda x: np.isfinite(x).all(), metrics))
-
-
 @envs.environment
 class Ending:
     """Three steps, then a terminal observation that is given: no action is taken there and nothing follows it."""
@@ -478,6 +461,37 @@ def test_bad_settings_are_one_sentence(settings, message):
         )
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "agents", "sizes", "sentence"),
+    [
+        (
+            {"num_minibatches": 32},
+            1,
+            (4, 8),
+            "each minibatch has one step .*=32.*=32.*choose num_minibatches=16,",
+        ),
+        ({"num_minibatches": 9}, 1, (3, 3), "choose num_minibatches=3, or norm_adv='none'"),
+        ({"num_minibatches": 1}, 1, (1, 1), "choose more num_steps"),
+        ({"num_minibatches": 1, "norm_adv": "batch"}, 1, (1, 1), "each batch has one step"),
+        ({"core": "gru", "chunk_length": 1, "num_minibatches": 32}, 1, (4, 8), "each minibatch has one step"),
+        ({"recompute": "minibatch", "num_minibatches": 4}, 1, (4, 1), "each minibatch has one step"),
+        ({"num_minibatches": 24}, 3, (1, 8), "each minibatch has one step"),
+        ({"num_minibatches": 8, "parameters": "agent"}, 3, (1, 8), "each minibatch has one step"),
+        # Several steps in each: of a chunk, of all groups, and of all agents of a world that a network is shown.
+        ({"core": "gru", "chunk_length": 2, "num_minibatches": 16}, 1, (4, 8), ""),
+        ({"num_minibatches": 32}, 1, (4, 8, 2), ""),
+        ({"num_minibatches": 8}, 3, (1, 8), ""),
+        ({"num_minibatches": 8, "network": "shoal.nets.joint:JointActorCritic"}, 3, (1, 8), ""),
+        ({"num_minibatches": 32, "norm_adv": "none"}, 1, (4, 8), ""),
+        ({"num_minibatches": 32, "norm_adv": "batch"}, 1, (4, 8), ""),
+    ],
+)
+def test_advantages_are_not_normalised_one_by_one(settings, agents, sizes, sentence):
+    config = with_settings(PPOConfig(), **settings).resolved()
+    with pytest.raises(ShoalError, match=sentence) if sentence else contextlib.nullcontext():
+        config.validate(EnvSpec(Box(-1.0, 1.0, (4,)), Discrete(2), agents), *sizes)
 
 
 def test_what_is_left_at_none_follows_the_actor():

@@ -7,8 +7,10 @@ from flax import nnx
 
 from shoal.errors import ShoalError
 from shoal.nets.actor_critic import ActorCritic
+from shoal.nets.composition import Chain
 from shoal.nets.mlp import MLP
 from shoal.nets.network_check import check_network
+from shoal.nets.noisy import NoisyMLP
 from shoal.ops.distributions import Categorical, Normal
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
 from shoal.types import EnvSpec
@@ -84,6 +86,18 @@ class WrongAction(Good):
         return Normal(self.actor_mlp(observation), jnp.ones(()))
 
 
+class Noisy(Good):
+    def __init__(self, spec, *, key):
+        super().__init__(spec, key=key)
+        self.actor_mlp = NoisyMLP(3, (4,), 2, key=key)
+
+
+class NoisyWithin(Good):
+    def __init__(self, spec, *, key):
+        super().__init__(spec, key=key)
+        self.critic_mlp = Chain(MLP(3, (4,), key=key), NoisyMLP(4, (), 1, key=key))
+
+
 @pytest.mark.parametrize(
     "broken, message",
     [
@@ -94,6 +108,11 @@ class WrongAction(Good):
         (WithKey, r"WithKey holds a leaf of key"),
         (BareArray, r"BareArray loses 'offset' .* nnx.Param"),
         (ValueWithAxis, r"ValueWithAxis gives values of shape \(3, 2, 1\) .* must be \(3, 2\)"),
+        (
+            Noisy,
+            r"Noisy has noisy layers \(a NoisyMLP in 'actor_mlp'\), .* would train without it; build it of",
+        ),
+        (NoisyWithin, r"NoisyWithin has noisy layers \(a \w+ in 'critic_mlp'\)"),
         (WrongAction, r"WrongAction has a policy whose samples are of shape .* must be \(3, 2\)"),
     ],
 )

@@ -33,9 +33,16 @@ def check_divides(name: str, number: int, what: str, total: int) -> None:
     raise ShoalError(f"{name}={number} does not divide {what}={total}; {hint}.")
 
 
-def check_ppo(config: Any, spec: EnvSpec, num_envs: int, num_steps: int) -> None:
+def check_ppo(config: Any, spec: EnvSpec, num_envs: int, num_steps: int, copies: int = 1) -> None:
     """Check PPO's config for an environment and the size of a rollout.
 
+    Args:
+      config: with the critic's defaults filled in.
+      spec: of one agent.
+      num_envs: the streams of one group, which are shuffled as one: environments, or agents of environments.
+      num_steps: of a rollout.
+      copies: for each such step, the steps that enter the same statistics: those of all groups, and of all agents of a
+        world where they are one row.
     Raises:
       ShoalError: the first setting that cannot work.
     """
@@ -70,6 +77,7 @@ def check_ppo(config: Any, spec: EnvSpec, num_envs: int, num_steps: int) -> None
         raise ShoalError(
             f"norm_obs=True replaces the integers that {reason} by normalised numbers; set norm_obs=False."
         )
+    check_advantages(config, num_envs * num_steps, copies)
     check_distribution(config, spec)
     check_estimates(config)
     check_recomputation(config, num_envs, num_steps)
@@ -95,6 +103,23 @@ def check_chunks(config: Any, num_steps: int) -> None:
             f"burn_in={config.burn_in} needs steps before a chunk, but a chunk is the whole rollout of {num_steps} "
             f"steps; choose a shorter chunk_length, or burn_in=0."
         )
+
+
+def check_advantages(config: Any, num_rows: int, copies: int) -> None:
+    """Check that advantages are not normalised one by one, which makes each of them 0.
+
+    Raises:
+      ShoalError: they are.
+    """
+    parts = {"minibatch": config.num_minibatches, "batch": 1}.get(config.norm_adv, 0)
+    if num_rows * copies != parts:
+        return
+    divisor = next((k for k in range(num_rows // 2, 0, -1) if num_rows % k == 0), 0)
+    raise ShoalError(
+        f"norm_adv={config.norm_adv!r} makes every advantage 0, since each {config.norm_adv} has one step "
+        f"(num_minibatches={config.num_minibatches}, num_envs*num_steps={num_rows}), and nothing is learned; choose "
+        f"{f'num_minibatches={divisor}' if divisor else 'more num_steps'}, or norm_adv='none'."
+    )
 
 
 def check_estimates(config: Any) -> None:

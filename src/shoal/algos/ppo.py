@@ -274,7 +274,7 @@ def make_rows(
         log_prob=masked(rollout.log_prob),
         distribution=trajectory.extras.distribution,
         value=masked(value),
-        advantage=advantage,
+        advantage=masked(advantage),
         target=masked(target),
         weight=weight,
     )
@@ -404,7 +404,7 @@ def summed_loss(
     """
     batch, distribution, value = minibatches.replay(network, batch)
     log_ratio = actions.log_prob(distribution, batch.raw_action) - batch.log_prob
-    batch = in_loss(batch, log_ratio, value)
+    batch = minibatches.without_unread(in_loss(batch, log_ratio, value), distribution)
     entropy = actions.entropy(distribution)
     surrogate = surrogates.SURROGATES[config.surrogate]
     policy_loss = surrogate(config, log_ratio, batch.advantage, (batch.distribution, distribution), kl_coef)

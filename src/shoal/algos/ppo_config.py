@@ -212,16 +212,17 @@ class PPOConfig(settings.Nested):
         """Whether the critic's parameters are updated apart from the actor's."""
         return self.optimization.separate_updates or self.kl_stop
 
-    def validate(self, spec: EnvSpec, num_envs: int, num_steps: int) -> None:
+    def validate(self, spec: EnvSpec, num_envs: int, num_steps: int, groups: int = 1) -> None:
         """Raises one sentence for the first setting that cannot work (`shoal.algos.checks`)."""
         config = self.with_critic_defaults()
         if spec.num_agents == 1:
-            checks.check_ppo(config, spec, num_envs, num_steps)
+            checks.check_ppo(config, spec, num_envs, num_steps, groups)
             return
         self.agents.validate(spec, num_envs, self.is_joint)
         of_agent = self.agents.view(spec, self.is_joint).spec_of_agent
         for agents in self.agents.sets(spec).members:
-            checks.check_ppo(config, of_agent, num_envs * (1 if self.is_joint else len(agents)), num_steps)
+            streams, copies = (num_envs, len(agents)) if self.is_joint else (num_envs * len(agents), 1)
+            checks.check_ppo(config, of_agent, streams, num_steps, copies * groups)
 
     @staticmethod
     def upgraded(saved: Mapping[str, Any], schema: int) -> dict[str, Any]:

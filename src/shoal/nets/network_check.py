@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 
 from shoal.errors import ShoalError
+from shoal.nets.composition import is_noisy
 from shoal.nets.memory.sequence_check import check_sequences, sequence_modules
 from shoal.spaces import Box, Dict, Space, zeros
-from shoal.trees import named_leaves
+from shoal.trees import named_leaves, path_name
 from shoal.types import EnvSpec
 from shoal.user_code import reports_user_code, user_frames
 
@@ -28,7 +29,7 @@ def check_network(network_class: Callable[..., Any], spec: EnvSpec) -> None:
 
     Raises:
       ShoalError: it cannot be built so, lacks a method, is no pytree of float arrays, has another
-        structure at each construction or under a trace, or `policy` or `value` give other shapes than
+        structure at each construction or under a trace, has noisy layers, or `policy` or `value` give other shapes than
         the spec and the batch ask for.
     """
     name = getattr(network_class, "__name__", repr(network_class))
@@ -47,6 +48,7 @@ def check_network(network_class: Callable[..., Any], spec: EnvSpec) -> None:
     if not has_memory:
         _check_methods(network, name)
     _check_tree(network_class, spec, name, network)
+    _check_noise(network, name)
     if has_memory:
         shows = {x: getattr(network_class, f"previous_{x}", True) for x in ("action", "reward")}
         check_sequences(network, spec, name, **shows)
@@ -134,6 +136,19 @@ def _check_tree(network_class: Callable[..., Any], spec: EnvSpec, name: str, net
             f"network {name} loses {sorted(missing)[0]!r} when it is built under jax.jit, where a bare array "
             "kept as an attribute is not recognised; keep it as nnx.Param(array)."
         )
+
+
+def _check_noise(network: Any, name: str) -> None:
+    """Require that no part takes a key for its noise, since no algorithm gives it one: it would act by its means."""
+    parts, _ = jax.tree_util.tree_flatten_with_path(network, is_leaf=is_noisy)
+    for path, part in parts:
+        if is_noisy(part):
+            place = f" in {path_name(path)!r}" if path else ""
+            raise ShoalError(
+                f"network {name} has noisy layers (a {type(part).__name__}{place}), and policy and value are given no "
+                "key for their noise, so that they would train without it; build it of layers without noise, such as "
+                "MLP."
+            )
 
 
 def _action_shape(space: Space) -> tuple[int, ...]:

@@ -107,6 +107,18 @@ def replay(network: PyTree, batch: Rows) -> tuple[Rows, Any, Array]:
     return batch, unrolled.distribution, unrolled.value
 
 
+def without_unread(batch: Rows, distribution: Any) -> Rows:
+    """Replace the distributions that acted by the current ones where there is no transition.
+
+    Those may hold anything there, and a KL divergence of NaN has a gradient of NaN, whatever it is multiplied by. The
+    current ones are sound, since their inputs are masked, for any family of distributions.
+    """
+    if not jax.tree.leaves(batch.distribution):
+        return batch
+    current = jax.lax.stop_gradient(distribution)
+    return batch._replace(distribution=trees.where(batch.weight > 0, batch.distribution, current))
+
+
 def _time_first(x: Array) -> Array:
     return jnp.swapaxes(x, 0, 1)
 
