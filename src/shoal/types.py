@@ -347,3 +347,7 @@ class Algorithm(NamedTuple):
     # behaviour: (learner, clock) -> Policy: what acts while transitions are collected, where that is not the policy
     # that is evaluated and saved, such as opponents of the past, or an epsilon-greedy policy of which only the greedy
     # part is the result. `act` is given either. None: it is `policy`.
+    warm_up: Callable[[Learner, Trajectory], Learner] | None = None
+    # warm_up: (learner, trajectory) -> Learner: a learner that has seen a rollout of random actions, before training;
+    # the trajectory has no extras and no memory. None: nothing precedes training.
+    warm_up_steps: int = 0  # environment steps of these rollouts, of all environments together

@@ -145,7 +145,7 @@ def everything(config, env, key):
 
     policy = algorithm.policy(learner, Clock.zero())
     before = jax.tree.map(lambda x: x[:-1], trajectory.timesteps)
-    observation = ppo.normalise(policy.observation, before.observation)
+    observation = ppo.normalise(config, policy.observation, before.observation)
     distribution = policy.actor.policy(observation, before.action_mask)
     replayed = actions.log_prob(distribution, ppo.raw_actions(trajectory))
 
@@ -402,7 +402,7 @@ def test_the_normaliser_that_acted_is_the_one_that_learns():
     live = np.asarray(rows.weight) > 0
     np.testing.assert_allclose(
         np.asarray(rows.inputs.observation)[live],
-        np.asarray(ppo.normalise(learner.shared.observation, raw))[live],
+        np.asarray(ppo.normalise(config, learner.shared.observation, raw))[live],
         rtol=1e-6,
     )
     merged = after.shared.observation

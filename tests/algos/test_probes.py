@@ -45,7 +45,7 @@ def trained(env, updates, **settings):
     @jax.jit
     def read(population):
         shared = jax.tree.map(lambda x: x[0], population.learner.shared)
-        observation = normalise(shared.observation, jnp.asarray(OBSERVATIONS))
+        observation = normalise(config, shared.observation, jnp.asarray(OBSERVATIONS))
         value = denormalise(shared.value, shared.network.value(observation))
         return value, shared.network.policy(observation)
 

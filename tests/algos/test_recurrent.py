@@ -181,7 +181,7 @@ def acted(config, spec, key):
         memory, critic = carry
         timestep, key = timestep_and_key
         parts = memories.unpack(memory)
-        observation = ppo.normalise(policy.observation, timestep.observation)
+        observation = ppo.normalise(config, policy.observation, timestep.observation)
         inputs = memories.network_inputs(config, timestep, observation, parts.action)
         one = sequences.unroll(
             network, Memories(parts.carry, critic), jax.tree.map(lambda x: x[None], inputs)
@@ -486,7 +486,7 @@ def test_a_trained_policy_remembers():
     one_hot = np.eye(2, dtype=np.float32)[taken]
     previous = np.concatenate([np.zeros((1, 3, 2), np.float32), one_hot[:-1]])
     inputs = NetworkInputs(
-        ppo.normalise(policy.parameters.observation, jnp.asarray(observations)),
+        ppo.normalise(config, policy.parameters.observation, jnp.asarray(observations)),
         first=jnp.asarray(first),
         action=jnp.where(first[..., None], 0.0, previous),  # none and 0 where an episode begins
         reward=jnp.where(first, 0.0, rewards),

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from shoal import settings
+from shoal import settings, trees
 from shoal.algos.acting import memories, networks
-from shoal.errors import ShoalError
-from shoal.spaces import Box, Discrete, MultiDiscrete
+from shoal.algos.acting.normalisation import belongs_to
+from shoal.errors import ShoalError, nearest
+from shoal.spaces import Box, Discrete, MultiDiscrete, zeros
 from shoal.types import EnvSpec
 
 
@@ -77,6 +78,7 @@ def check_ppo(config: Any, spec: EnvSpec, num_envs: int, num_steps: int, copies:
         raise ShoalError(
             f"norm_obs=True replaces the integers that {reason} by normalised numbers; set norm_obs=False."
         )
+    check_observations(config, spec)
     check_advantages(config, num_envs * num_steps, copies)
     check_distribution(config, spec)
     check_estimates(config)
@@ -103,6 +105,42 @@ def check_chunks(config: Any, num_steps: int) -> None:
             f"burn_in={config.burn_in} needs steps before a chunk, but a chunk is the whole rollout of {num_steps} "
             f"steps; choose a shorter chunk_length, or burn_in=0."
         )
+
+
+def check_observations(config: Any, spec: EnvSpec) -> None:
+    """Check the bounds of normalised observations, and that the entries that are named are there and hold numbers.
+
+    Raises:
+      ShoalError: the first that does not fit.
+    """
+    least, most = config.obs_norm_min_deviation, config.obs_norm_max_deviation
+    if least > most:
+        raise ShoalError(
+            f"obs_norm_min_deviation={least:g} is greater than obs_norm_max_deviation={most:g}; it must be at most "
+            f"{most:g}."
+        )
+    clipped = []
+    for text in config.obs_clip_entries:
+        name, _, bound = text.partition("=")
+        clipped.append(name.strip())
+        try:
+            is_bound = float(bound) > 0
+        except ValueError:
+            is_bound = False
+        if not is_bound:
+            raise ShoalError(
+                f"obs_clip_entries={text!r} is not name=bound with a bound above 0, such as 'speed=5'."
+            )
+    leaves = trees.named_leaves(zeros(spec.observation_space))
+    names = [name for name, x in leaves.items() if np.issubdtype(x.dtype, np.floating)]
+    for setting, entries in (("obs_norm_entries", config.obs_norm_entries), ("obs_clip_entries", clipped)):
+        for entry in entries:
+            if not any(belongs_to(name, entry) for name in names):
+                there = f"; there are {', '.join(names)}{nearest(entry, names)}" if any(names) else ""
+                raise ShoalError(
+                    f"{setting} names {entry!r}, which is no entry of floats of observation_space="
+                    f"{spec.observation_space}{there}."
+                )
 
 
 def check_advantages(config: Any, num_rows: int, copies: int) -> None:

@@ -16,7 +16,13 @@ import optax
 
 from shoal import spaces, trees
 from shoal.algos.acting import actions, memories, networks
-from shoal.algos.acting.normalisation import moments_of_actor, normalise, scale_rewards
+from shoal.algos.acting.normalisation import (
+    initial_moments,
+    moments_of_actor,
+    normalise,
+    observe,
+    scale_rewards,
+)
 from shoal.algos.learning import (
     advantages,
     metric_means,
@@ -93,11 +99,10 @@ def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorit
         network = config.network.build(spec, key)
         parts, _ = optimisers.split_parameters(config.optimization, network, is_split=config.is_split)
         batch_shape = (num_envs,) if isinstance(num_envs, int) else num_envs
-        example = spaces.zeros(spec.observation_space)
         shared = Shared(
             network=network,
             optimizer=optimisers.build(config.optimization, parts, 0.0).init(parts),
-            observation=statistics.init_moments(example) if config.norm_obs else None,
+            observation=initial_moments(config, spec),
             reward=statistics.init_moments(jnp.zeros(())) if config.norm_reward else None,
             learning_rate_scale=jnp.ones(()),
             kl_coef=jnp.asarray(config.kl_coef, jnp.float32),
@@ -117,7 +122,7 @@ def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorit
         policy: ActingPolicy, memory: PyTree, timestep: TimeStep, key: Array, *, greedy: bool = False
     ) -> tuple[PyTree, Array, Extras]:
         carry, previous, noise = memories.unpack(memory)
-        observation = normalise(policy.observation, timestep.observation)
+        observation = normalise(config, policy.observation, timestep.observation)
         inputs = memories.network_inputs(config, timestep, observation, previous)
         carry, distribution = memories.policy_step(policy.actor, carry, inputs)
         if greedy:
@@ -137,7 +142,22 @@ def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorit
             return memory, raw, Extras((), log_prob, stored_distribution, stored)
         return memory, to_action(raw), Extras(raw, log_prob, stored_distribution, stored)
 
-    return Algorithm(init, memory, policy, act, functools.partial(update, config, spec, axis), inherit)
+    def warm_up(learner: Learner, trajectory: Trajectory) -> Learner:
+        observation = without_last(trajectory.timesteps).observation
+        weight = transitions(trajectory).weight
+        moments = observe(learner.shared.observation, observation, weight, axis)
+        return learner._replace(shared=learner.shared._replace(observation=moments))
+
+    return Algorithm(
+        init,
+        memory,
+        policy,
+        act,
+        functools.partial(update, config, spec, axis),
+        inherit,
+        warm_up=warm_up if config.norm_obs and config.obs_norm_warmup_steps else None,
+        warm_up_steps=config.obs_norm_warmup_steps,
+    )
 
 
 def inherit(learner: Learner, saved: Mapping[str, Array]) -> Learner:
@@ -240,9 +260,7 @@ def prepare(
     advantage = advantages.standardise_over_rollout(config, axis, advantage, weight)
     normalise_values = value_normalisation.NORMALISATIONS[config.norm_value]
     shared, output, target = normalise_values(axis, learner.shared, replayed.value[:-1], target, weight)
-    if shared.observation is not None:
-        moments = statistics.update_moments(shared.observation, before.observation, weight, axis_name=axis)
-        shared = shared._replace(observation=moments)
+    shared = shared._replace(observation=observe(shared.observation, before.observation, weight, axis))
     local = learner.local
     if jax.tree.leaves(replayed.critic):
         local = memories.pack_local(memories.unpack_local(local)._replace(critic=replayed.critic))
@@ -291,7 +309,7 @@ def replay_rollout(
     critic with one of its own, runs once over all steps; the memories that acting kept are not computed again.
     """
     memory = memories.unpack(trajectory.memory)
-    observation = normalise(learner.shared.observation, trajectory.timesteps.observation)
+    observation = normalise(config, learner.shared.observation, trajectory.timesteps.observation)
     previous = memories.previous_actions(spec, memory.action, raw_actions(trajectory))
     inputs = memories.network_inputs(config, trajectory.timesteps, observation, previous)
     carries = memories.before_rollout(trajectory.memory, learner.local)

@@ -42,6 +42,13 @@ class PPOConfig(settings.Nested):
             Needs("distribution", ("auto", "normal")),
         ),
         "noise_correlation": (Needs("correlated_noise", (True,)),),
+        **dict.fromkeys(
+            (
+                *("obs_norm_entries", "obs_norm_min_deviation", "obs_norm_max_deviation"),
+                "obs_norm_warmup_steps",
+            ),
+            (Needs("norm_obs", (True,)),),
+        ),
     }
     needs_to_change: ClassVar[Table] = {"kl_coef": (Needs("adaptive_kl_coef", (False,)),)}
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -54,7 +61,11 @@ class PPOConfig(settings.Nested):
             *("gae_lambda", "advantage", "rho_clip", "c_clip", "recompute"),
             *("vf_coef", "clip_vloss", "vf_clip_coef"),
         ),
-        "normalisation": ("norm_adv", "norm_value", "norm_reward"),
+        "normalisation": (
+            *("norm_adv", "norm_value", "norm_reward", "reward_scale", "obs_norm_entries"),
+            *("obs_norm_min_deviation", "obs_norm_max_deviation", "obs_norm_warmup_steps"),
+            *("obs_clip", "obs_clip_entries"),
+        ),
         "optimisation": ("gradient_chunk",),
         "the critic's own optimisation": ("critic_update_epochs",),
         "network": ("network",),
@@ -122,8 +133,24 @@ class PPOConfig(settings.Nested):
     rescales its last layer when these change, so that no value changes."""
     norm_obs: bool = False
     """Normalises observations by their running mean and standard deviation, kept with the policy."""
+    obs_norm_entries: tuple[str, ...] = ()
+    """Normalises these entries of a dictionary of observations; () normalises all that are no integers (norm_obs)."""
+    obs_norm_min_deviation: float = parameter(1e-4, above=0.0, static=True)
+    """Divides observations by at least this deviation, so that an entry that hardly changes is not blown up
+    (norm_obs)."""
+    obs_norm_max_deviation: float = parameter(math.inf, above=0.0, high=math.inf, static=True)
+    """Divides observations by at most this deviation (norm_obs)."""
+    obs_norm_warmup_steps: int = parameter(0, low=0, high=LARGEST_INDEX)
+    """Collects the statistics of observations from this many environment steps of random actions before training,
+    which no budget counts, in whole rollouts; with 0 the first rollout sees observations as they are (norm_obs)."""
+    obs_clip: float | None = parameter(None, above=0.0, high=math.inf, static=True)
+    """Clips observations to plus and minus this, after they are normalised; None takes 10 with norm_obs, else inf."""
+    obs_clip_entries: tuple[str, ...] = ()
+    """Clips entries of a dictionary of observations to bounds of their own, each as name=bound."""
     norm_reward: bool = False
     """Divides rewards by the running standard deviation of their discounted return."""
+    reward_scale: float = parameter(1.0, above=0.0)
+    """Multiplies the rewards that are learned from, after norm_reward; returns are reported in the environment's."""
     critic_update_epochs: int | None = parameter(None, low=1, high=MAX_EPOCHS)
     """Passes this many times over each rollout with the critic; None takes update_epochs."""
     chunk_length: int = parameter(0, low=0)

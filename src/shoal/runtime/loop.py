@@ -11,7 +11,13 @@ from shoal import trees
 from shoal.runtime.contract import checked_update
 from shoal.runtime.faults import NOWHERE, FirstFaults, find_faults, has_fault, locate, no_faults
 from shoal.runtime.metrics import checked_means, checked_numbers
-from shoal.runtime.rollout import RolloutState, episode_metrics, no_ended_episodes, rollout
+from shoal.runtime.rollout import (
+    RolloutState,
+    episode_metrics,
+    no_ended_episodes,
+    random_rollout,
+    rollout,
+)
 from shoal.runtime.run import Run, Settings, Stream, batch_of, clock_of, group_key, start, stream_key
 from shoal.types import Array, Environment, Keys, Metrics, spec_of
 
@@ -19,11 +25,36 @@ from shoal.types import Array, Environment, Keys, Metrics, spec_of
 def start_training(
     key: Array, environment: Environment, config: Any, total_updates: Array | int, settings: Settings
 ) -> Run:
-    """Make a new run as `run.start` does, with the sums of its metrics at zero."""
-    run = start(key, environment, config, total_updates, settings)
+    """Make a new run as `run.start` does, warmed up, with the sums of its metrics at zero."""
+    run = warm_up(start(key, environment, config, total_updates, settings))
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), run)
     metrics = jax.eval_shape(_update_traced_once, shapes)[1]
     return dataclasses.replace(run, metrics=jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), metrics))
+
+
+def warm_up(run: Run) -> Run:
+    """Show a new run's learner rollouts of random actions, if its algorithm asks for any.
+
+    They are as many whole rollouts as make `warm_up_steps` or more. Training starts from the environments' first states
+    all the same.
+    """
+    settings = run.settings
+    algorithm = run.config.algorithm(spec_of(run.environment), settings.axis)
+    if algorithm.warm_up is None:
+        return run
+    batch, see = batch_of(run.environment, settings), algorithm.warm_up
+
+    def one(carry: tuple[Any, ...], number: Array) -> tuple[tuple[Any, ...], None]:
+        learner, state, timestep = carry
+        key = group_key(stream_key(run.key, Stream.WARM_UP, number), settings)
+        state, trajectory = random_rollout(batch, state, timestep, key, settings.num_steps)
+        last = jax.tree.map(lambda x: x[-1], trajectory.timesteps)
+        return (see(learner, trajectory), state, last), None
+
+    count = -(-algorithm.warm_up_steps // (settings.num_envs * settings.num_steps))
+    (learner, *_), _ = jax.lax.scan(one, (run.learner, run.state, run.timestep), jnp.arange(count))
+    best = run.best._replace(policy=algorithm.policy(learner, clock_of(run)))
+    return dataclasses.replace(run, learner=learner, best=best)
 
 
 def train(run: Run, num_updates: Array | int, begins_interval: Array | bool = True) -> tuple[Run, Metrics]:

@@ -111,6 +111,22 @@ def rollout(
     return rollout_state, Trajectory(timesteps, actions, extras, memory)
 
 
+def random_rollout(
+    batch: Batch, state: PyTree, timestep: TimeStep, key: Array, num_steps: int
+) -> tuple[PyTree, Trajectory]:
+    """Make T steps of N environments by uniform legal actions; the trajectory has no extras and no memory."""
+
+    def step(carry: tuple[PyTree, TimeStep], key: Array) -> tuple[tuple[PyTree, TimeStep], tuple]:
+        action_key, env_key = jax.random.split(key)
+        action = batch.sample_actions(carry[1], action_key)
+        after = batch.step(carry[0], action, env_key)
+        return after, (after[1], action)
+
+    (state, _), (timesteps, actions) = jax.lax.scan(step, (state, timestep), jax.random.split(key, num_steps))
+    timesteps = jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), timestep, timesteps)
+    return state, Trajectory(timesteps, actions, (), ())
+
+
 def count_episodes(
     environment: Environment, episodes: Episodes, ended: EndedEpisodes, timestep: TimeStep, before: TimeStep
 ) -> tuple[Episodes, EndedEpisodes]:

@@ -32,6 +32,7 @@ class Stream(enum.IntEnum):
     EVALUATION = 4
     ABSOLUTE = 5
     EXCHANGE = 6
+    WARM_UP = 7
 
 
 class Settings(NamedTuple):

@@ -1,18 +1,77 @@
-"""Normalisation of observations and rewards by running statistics."""
+"""Normalisation, clipping and scaling of observations and rewards."""
 
+import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from shoal import spaces, trees
 from shoal.algos.acting import memories
 from shoal.ops import statistics
 from shoal.types import Array, EnvSpec, Learner, PyTree, TimeStep, without_entries
 
+CLIP = 10.0  # of normalised observations, unless `obs_clip` says otherwise
 
-def normalise(moments: statistics.RunningMoments | None, observation: PyTree) -> PyTree:
-    """Normalise observations by running moments; without moments return them unchanged."""
-    return observation if moments is None else statistics.normalise(moments, observation)
+
+def initial_moments(config: Any, spec: EnvSpec) -> statistics.RunningMoments | None:
+    """Make the moments of observations before any sample; None where nothing is normalised."""
+    if not config.norm_obs:
+        return None
+    entries = config.obs_norm_entries
+
+    def is_chosen(path: str) -> bool:
+        return any(belongs_to(path, entry) for entry in entries)
+
+    return statistics.init_moments(spaces.zeros(spec.observation_space), is_chosen if entries else None)
+
+
+def belongs_to(path: str, entry: str) -> bool:
+    """Report whether a leaf of an observation, by its path, is an entry or a part of it."""
+    return path == entry or path.startswith(f"{entry}/")
+
+
+def clips_of(config: Any) -> dict[str, float]:
+    """Parse `obs_clip_entries` to bounds by entry."""
+    pairs = (text.partition("=") for text in config.obs_clip_entries)
+    return {name.strip(): float(bound) for name, _, bound in pairs}
+
+
+def normalise(config: Any, moments: statistics.RunningMoments | None, observation: PyTree) -> PyTree:
+    """Normalise and clip the numbers of observations as configured; integers stay as they are.
+
+    Before there are any samples nothing is shifted, scaled or clipped: a bound in units of deviations would cut numbers
+    of any scale.
+    """
+    by_entry = clips_of(config)
+    default = (CLIP if config.norm_obs else math.inf) if config.obs_clip is None else config.obs_clip
+    followed = jax.tree.map(lambda _: True, observation)
+    if moments is not None:
+        followed = jax.tree.map(statistics.is_followed, moments.mean)
+        observation = statistics.normalise(
+            moments, observation, math.inf, config.obs_norm_min_deviation, config.obs_norm_max_deviation
+        )
+
+    def clip(path: tuple, x: Array, is_followed: bool) -> Array:
+        name = trees.path_name(path)
+        own = next((bound for entry, bound in by_entry.items() if belongs_to(name, entry)), None)
+        bound: Any = (default if is_followed else math.inf) if own is None else own
+        if bound == math.inf or not jnp.issubdtype(x.dtype, jnp.floating):
+            return x
+        if moments is not None and is_followed:
+            bound = jnp.where(moments.count > 0, bound, math.inf)
+        return jnp.clip(x, -bound, bound)
+
+    return jax.tree_util.tree_map_with_path(clip, observation, followed)
+
+
+def observe(
+    moments: statistics.RunningMoments | None, observation: PyTree, weight: Array, axis: tuple[str, ...]
+) -> statistics.RunningMoments | None:
+    """Add the observations of T steps of N environments to the moments; those of weight 0 count nowhere."""
+    if moments is None:
+        return None
+    return statistics.update_moments(moments, observation, weight, axis_name=axis)
 
 
 def moments_of_actor(
@@ -34,13 +93,13 @@ def moments_of_actor(
 def scale_rewards(
     config: Any, axis: tuple[str, ...], learner: Learner, after: TimeStep, weight: Array
 ) -> tuple[Array, Learner]:
-    """Divide rewards [T, N] by the running standard deviation of the discounted return, if `norm_reward` is set.
+    """Multiply rewards [T, N] by `reward_scale`, with `norm_reward` after their division by a running deviation.
 
-    The discounted return of each environment is updated and enters the statistics, and is only then set to 0 where
-    the episode ended.
+    That is the deviation of the discounted return of the environment's own rewards. Each environment's is updated and
+    enters the statistics, and is only then set to 0 where the episode ended.
     """
     if not config.norm_reward:
-        return after.reward, learner
+        return config.reward_scale * after.reward, learner
 
     unpacked = memories.unpack_local(learner.local)
 
@@ -53,4 +112,4 @@ def scale_rewards(
     moments = statistics.update_moments(learner.shared.reward, discounted, weight, axis_name=axis)
     reward = jnp.clip(after.reward / statistics.standard_deviation(moments), -10.0, 10.0)
     local = memories.pack_local(unpacked._replace(discounted=last))
-    return reward, Learner(learner.shared._replace(reward=moments), local)
+    return config.reward_scale * reward, Learner(learner.shared._replace(reward=moments), local)

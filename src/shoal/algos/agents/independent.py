@@ -128,8 +128,16 @@ def over_agents(
     """
     algorithm = make(view.spec_of_agent)
     parts = _OfAgents(algorithm, view, sets, joint, learns)
-    inherit = parts.inherit if algorithm.inherit else None
-    return Algorithm(parts.init, parts.memory, parts.policy, parts.act, parts.update, inherit)
+    return Algorithm(
+        parts.init,
+        parts.memory,
+        parts.policy,
+        parts.act,
+        parts.update,
+        inherit=parts.inherit if algorithm.inherit else None,
+        warm_up=parts.warm_up if algorithm.warm_up else None,
+        warm_up_steps=algorithm.warm_up_steps,
+    )
 
 
 class _OfAgents(NamedTuple):
@@ -194,6 +202,12 @@ class _OfAgents(NamedTuple):
         take_over: Any = self.algorithm.inherit
         pairs = zip(self._split(learner), self.sets.named_parts(saved), strict=True)
         return self._joined([take_over(*pair) for pair in pairs])
+
+    def warm_up(self, learner: Learner, trajectory: Trajectory) -> Learner:
+        see: Any = self.algorithm.warm_up
+        trajectory = trajectory._replace(extras=((),) * len(self.sets.sizes))
+        pairs = zip(self._split(learner), self._trajectories(trajectory), strict=True)
+        return self._joined([see(*pair) for pair in pairs])
 
     def _trajectories(self, trajectory: Trajectory) -> list[Trajectory]:
         """Return the trajectory of each set's agents, as that of streams."""

@@ -86,6 +86,7 @@ def against_past(algorithm: Algorithm, opponents: Opponents) -> Algorithm:
     """
     num_sets, size = len(opponents.sets.members), opponents.size
     take_over: Any = algorithm.inherit
+    see: Any = algorithm.warm_up
 
     def begin(learner: Learner) -> Learner:
         policies = algorithm.policy(learner, Clock.zero())
@@ -135,8 +136,19 @@ def against_past(algorithm: Algorithm, opponents: Opponents) -> Algorithm:
     def inherit(learner: Learner, saved: Mapping[str, Array]) -> Learner:
         return begin(take_over(_latest(learner), saved))
 
+    def warm_up(learner: Learner, trajectory: Trajectory) -> Learner:
+        return begin(see(_latest(learner), trajectory))
+
     return Algorithm(
-        init, algorithm.memory, policy, act, update, inherit if take_over else None, behaviour=behaviour
+        init,
+        algorithm.memory,
+        policy,
+        act,
+        update,
+        inherit if take_over else None,
+        behaviour,
+        warm_up if see else None,
+        algorithm.warm_up_steps,
     )
 
 
