@@ -195,7 +195,7 @@ def update_moments(
     leading = {
         x.shape[: x.ndim - mean.ndim]
         for x, mean in zip(leaves, jax.tree.leaves(moments.mean), strict=True)
-        if is_followed(mean)
+        if _is_followed(mean)
     }
     if not leading:
         return moments
@@ -258,7 +258,7 @@ def standard_deviation(
     """
 
     def leaf_deviation(variance: Array) -> Array:
-        if not is_followed(variance):
+        if not _is_followed(variance):
             return jnp.ones((), jnp.float32)
         deviation = jnp.clip(jnp.sqrt(jnp.maximum(variance, minimum**2)), minimum, maximum)
         return jnp.where(moments.count < warm_up, 1.0, deviation)
@@ -338,7 +338,7 @@ def _map_followed(
             jnp.where(warming_up, 0.0, residual),
             deviation,
         )
-        if is_followed(mean)
+        if _is_followed(mean)
         else leaf
         for leaf, mean, residual, deviation in columns
     ]
@@ -349,8 +349,7 @@ def _dtype(leaf: Any) -> Any:
     return leaf.dtype if hasattr(leaf, "dtype") else jnp.result_type(leaf)
 
 
-def is_followed(part: Array) -> bool:
-    """Report whether a leaf of moments belongs to samples that are followed."""
+def _is_followed(part: Array) -> bool:
     return part.dtype != jnp.bool_
 
 
@@ -367,7 +366,7 @@ def _matching_leaves(x: PyTree, moments: RunningMoments, name: str) -> list[Arra
         raise ValueError(f"{name} has the structure {structure}, which must be the example's, {expected}.")
     leaves = []
     for (path, leaf), mean in zip(paths, jax.tree.leaves(moments.mean), strict=True):
-        if not is_followed(mean):
+        if not _is_followed(mean):
             leaves.append(leaf)
             continue
         where = jax.tree_util.keystr(path)
@@ -464,7 +463,7 @@ def _rebuild(
     moment_parts = list(zip(*(jax.tree.leaves(part) for part in _parts(moments)), strict=True))
     columns = zip(
         *(
-            function(*other, *parts) if is_followed(parts[0]) else parts
+            function(*other, *parts) if _is_followed(parts[0]) else parts
             for *other, parts in zip(*others, moment_parts, strict=True)
         ),
         strict=True,

@@ -36,7 +36,10 @@ def small(**settings):
 
 def test_nothing_is_clipped_before_there_are_statistics():
     """A first observation of any scale reaches the network as it is, and is clipped when it is normalised."""
-    config, spec = small(norm_obs=True), EnvSpec(Box(-np.inf, np.inf, (3,)), Discrete(2))
+    config, spec = (
+        small(norm_obs=True, obs_norm_max_deviation=0.5),
+        EnvSpec(Box(-np.inf, np.inf, (3,)), Discrete(2)),
+    )
     learner = config.algorithm(spec).init(jax.random.key(0), 4)
     moments = config.algorithm(spec).policy(learner, Clock.zero()).observation
     shown = jnp.asarray([3.0, 12.0, 200.0])

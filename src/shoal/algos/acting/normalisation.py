@@ -47,10 +47,9 @@ def normalise(config: Any, moments: statistics.RunningMoments | None, observatio
     default = (CLIP if config.norm_obs else math.inf) if config.obs_clip is None else config.obs_clip
     followed = jax.tree.map(lambda _: True, observation)
     if moments is not None:
-        followed = jax.tree.map(statistics.is_followed, moments.mean)
-        observation = statistics.normalise(
-            moments, observation, math.inf, config.obs_norm_min_deviation, config.obs_norm_max_deviation
-        )
+        followed = jax.tree.map(lambda mean: mean.dtype != jnp.bool_, moments.mean)
+        least, most = config.obs_norm_min_deviation, config.obs_norm_max_deviation
+        observation = statistics.normalise(moments, observation, math.inf, least, most, warm_up=1.0)
 
     def clip(path: tuple, x: Array, is_followed: bool) -> Array:
         name = trees.path_name(path)
