@@ -133,10 +133,11 @@ def test_random_actions_before_training_give_the_first_statistics(groups):
 @pytest.mark.quick("past")
 def test_each_set_of_agents_has_its_first_statistics(opponent):
     further = {"opponent": "past", "opponent_pool": 2} if opponent == "past" else {}
-    config = small(norm_obs=True, obs_norm_warmup_steps=1, parameters="agent", **further)
-    shared = populate(TeamProbe(), config)[0].learner.shared
+    config = small(norm_obs=True, obs_norm_warmup_steps=1, parameters="role", **further)
+    shared = populate(TeamProbe(float("nan")), config)[0].learner.shared
     for part in shared.latest if further else shared:
         assert float(part.observation.count[0]) > 0
+        assert jax.tree.all(jax.tree.map(lambda x: bool(np.isfinite(x).all()), part.observation.mean))
     if further:
         assert all((np.asarray(part.observation.count) > 0).all() for part in shared.pool)
 
