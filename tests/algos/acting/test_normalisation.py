@@ -130,7 +130,7 @@ def test_random_actions_before_training_give_the_first_statistics(groups):
 
 
 @pytest.mark.parametrize("opponent", ["latest", "past"])
-@pytest.mark.quick("past")
+@pytest.mark.full
 def test_each_set_of_agents_has_its_first_statistics(opponent):
     further = {"opponent": "past", "opponent_pool": 2} if opponent == "past" else {}
     config = small(norm_obs=True, obs_norm_warmup_steps=1, parameters="role", **further)
