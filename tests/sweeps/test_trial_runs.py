@@ -221,4 +221,4 @@ def test_the_command_line_reads_the_flags(tmp_path, capsys, monkeypatch):
 
 
 def sweep_of(path):
-    return sweeps.Sweep(path, {})
+    return sweeps.Sweep(path, {"best": {}})

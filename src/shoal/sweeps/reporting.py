@@ -265,12 +265,12 @@ def _seeds(seeds: Sequence[int]) -> str:
 
 
 def check_has_best(summary: Mapping[str, Any], path: Path) -> None:
-    """Require that a sweep has a best setting.
+    """Require that a sweep has a best setting, unless other processes have trained all trials of its study.
 
     Raises:
       ShoalError: every setting failed with all seeds, or with all new ones; the sentence names them.
     """
-    if summary["best"] is None:
+    if summary["best"] is None and summary["members"]:
         failed = failed_seeds([*summary["members"], *summary["confirmed"]])
         raise ShoalError(
             f"no setting is the best, since a number was not finite in the training of each: {failed}; the results are "
