@@ -84,14 +84,14 @@ def test_a_run_of_which_all_seeds_failed_has_no_score():
     assert np.isnan(summaries.chosen_score("x", metrics, metrics, has_score=False)["final"]["iqm"])
 
 
-def test_settings_with_seeds_that_failed_rank_below_those_without():
+def test_a_seed_that_failed_counts_as_the_worst_of_all_settings():
     """Two tie and one has a failed seed of the same score; of another all failed, with the best returns of all."""
     members = members_of((0, 1), [Variant(label, {}) for label in ("whole", "some", "b", "a", "worst")])
     returns = [9.0, 9.0, 5.0, 5.0, 5.0, 5.0, 4.0, 6.0, 1.0, 1.0]
     rows = summaries.variant_scores(members, returns, returns, failed=[0, 1, 3])
-    assert [row["label"] for row in rows] == ["a", "b", "worst", "some", "whole"]
-    assert [row.get("failed") for row in rows] == [None, None, None, [1], [0, 1]]
-    assert [row["absolute"]["iqm"] for row in rows[:4]] == [5.0, 5.0, 1.0, 5.0]
+    assert [row["label"] for row in rows] == ["b", "a", "some", "worst", "whole"]
+    assert [row.get("failed") for row in rows] == [None, None, [1], None, [0, 1]]
+    assert [row["absolute"]["iqm"] for row in rows[:4]] == [5.0, 5.0, 3.0, 1.0]
     assert np.isnan(rows[4]["absolute"]["iqm"])
     assert rows[4]["final"]["interval"] is None
 

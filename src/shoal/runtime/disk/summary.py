@@ -133,37 +133,38 @@ def chosen_score(
 def variant_scores(
     members: Members, final: Sequence[float], absolute: Sequence[float], failed: Sequence[int] = ()
 ) -> list[dict[str, Any]]:
-    """Compute the scores of the variants of a population, sorted by the interquartile mean of their absolute ones.
+    """Compute the scores of the variants of a population, sorted as `rank_settings` sorts their absolute ones.
 
     Args:
       members: of the population.
       final: mean return of each member's last policy.
       absolute: mean return of each member's best policy, evaluated again.
-      failed: the members that were not trained to the end. Their variants come last, and the very last are those of
-        which all members failed; these have no score.
+      failed: the members that were not trained to the end; they count as the worst of the population.
     """
-    rows = []
-    for label in dict.fromkeys(member.label for member in members):
-        places = [k for k, member in enumerate(members) if member.label == label]
-        failures = [members[k].seed for k in places if k in failed]
-        has_score = len(failures) < len(places)
+    places: dict[str, list[int]] = {}
+    for k, member in enumerate(members):
+        places.setdefault(member.label, []).append(k)
+
+    def ranked(returns: Sequence[float]) -> dict[str, scores.SettingScore]:
+        return scores.rank_settings(
+            {label: [np.nan if k in failed else returns[k] for k in own] for label, own in places.items()}
+        )
+
+    finals, rows = ranked(final), []
+    for label, score in ranked(absolute).items():
+        failures = [members[k].seed for k in places[label] if k in failed]
+        has_score = len(failures) < len(places[label])
         rows.append(
             {
                 "label": label,
-                "settings": dict(members[places[0]].settings),
-                "seeds": [members[k].seed for k in places],
-                "absolute": score_statistics([absolute[k] for k in places], has_score),
-                "final": score_statistics([final[k] for k in places], has_score),
+                "settings": dict(members[places[label][0]].settings),
+                "seeds": [members[k].seed for k in places[label]],
+                "absolute": score_statistics(score.scores, has_score),
+                "final": score_statistics(finals[label].scores, has_score),
                 **({"failed": failures} if failures else {}),
             }
         )
-
-    def order(row: Mapping[str, Any]) -> tuple[bool, bool, float, str]:
-        score = row["absolute"]["iqm"]
-        has_score = bool(np.isfinite(score))
-        return not has_score, "failed" in row, -score if has_score else 0.0, row["label"]
-
-    return sorted(rows, key=order)
+    return rows
 
 
 def statistics_by_episode(metrics: Sequence[Mapping[str, float]]) -> dict[str, dict[str, list]]:
