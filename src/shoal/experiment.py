@@ -36,6 +36,7 @@ from shoal.runtime import machine
 from shoal.runtime.config import RunConfig
 from shoal.runtime.evolution import Evolution
 from shoal.runtime.halving import Halving
+from shoal.runtime.jax_settings import require_usable
 from shoal.runtime.members import Members, Variant, members_of
 from shoal.types import Environment, spec_of
 from shoal.user_code import reports_user_code
@@ -225,6 +226,7 @@ def decide(
     Raises:
       ShoalError: an unknown name, with the nearest one; an override that has no effect with the other settings.
     """
+    require_usable()
     saved = read_config(config_file) if config_file else {}
     if environment is None and not saved:
         raise ShoalError("no environment was named; give one such as CartPole-v1, or a config file.")

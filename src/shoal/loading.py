@@ -21,6 +21,7 @@ from shoal.runtime.disk.directory import RunDirectory
 from shoal.runtime.disk.records import Choice, choose_checkpoint
 from shoal.runtime.disk.sweep_files import resolve_run
 from shoal.runtime.faults import failed_members
+from shoal.runtime.jax_settings import require_usable
 from shoal.runtime.members import Members, from_metadata
 from shoal.types import Clock, Environment, Learner, spec_of
 from shoal.user_code import reports_user_code
@@ -211,6 +212,7 @@ def environment_of(environment: str | Environment, parameters: Mapping[str, Any]
       ShoalError: there is no such environment or parameter, parameters were given for an environment object, or a
         parameter is out of its bounds.
     """
+    require_usable()
     if isinstance(environment, str):
         return make(environment, **parameters)
     if isinstance(environment, type) or not all(

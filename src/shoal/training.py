@@ -30,6 +30,7 @@ from shoal.runtime.disk.metrics_file import NOTHING, Mark
 from shoal.runtime.disk.summary import build_summary, chosen_score, machine_facts, variant_scores
 from shoal.runtime.faults import STOPPED, failed_members
 from shoal.runtime.history import History
+from shoal.runtime.jax_settings import require_usable
 from shoal.runtime.run import Run, Settings
 from shoal.runtime.show import reports
 from shoal.runtime.supervision import Listener
@@ -183,6 +184,7 @@ def prepare(
       resumes: whether the devices are as many as there are, if they are fewer than the run had.
       changes: the settings that a resumed run changes.
     """
+    require_usable(training=True)
     run, count = experiment.run, experiment.num_members
     if call.own_process and machine.is_worth_one_thread(run.devices, count, run.num_envs, run.num_steps):
         machine.prepare(one_thread=True)
@@ -437,7 +439,7 @@ def _save_results(
         summary |= evolving.summarise_members(experiment, trained, history)
         try_to(evolving.save_lineage, directory.path, experiment, trained, history)
     try_to(directory.save_summary, summary)
-    try_to(reporter.draw_learning_curve, summary)
+    reporter.draw_learning_curve(summary)
     try_to(reporter.metrics.write)
     steps, mark = history.updates * run.steps_per_update, reporter.metrics.mark
     trained_run = TrainedRun(

@@ -8,6 +8,7 @@ import jax
 
 from shoal.errors import ShoalError, nearest
 from shoal.hardware import cores
+from shoal.runtime.jax_settings import require_precision, require_usable
 from shoal.xla import backend
 from shoal.xla.plain import TRICKS, unknown_tricks, uses_plain_form
 
@@ -35,8 +36,9 @@ def prepare(devices: int = 0, *, one_thread: bool = False) -> None:
         Threads that pass kernels of a microsecond to each other lose more time than they save.
 
     Raises:
-      ShoalError: `SHOAL_PLAIN` names a trick that does not exist.
+      ShoalError: `SHOAL_PLAIN` names a trick that does not exist, or Shoal cannot work with a setting of JAX.
     """
+    require_usable()
     for name in unknown_tricks():
         raise ShoalError(
             f"SHOAL_PLAIN names {name!r}, which is no trick; it may be 1 for all, 0 for none, or names, separated by "
@@ -59,6 +61,7 @@ def prepare(devices: int = 0, *, one_thread: bool = False) -> None:
         jax.config.update("jax_compilation_cache_dir", str(Path(root) / "shoal" / "jax"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    require_precision()
 
 
 def max_devices() -> int:

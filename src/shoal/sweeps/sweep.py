@@ -23,6 +23,7 @@ from shoal.runtime.disk.directory import CONFIG, SUMMARY, RunDirectory
 from shoal.runtime.disk.json_files import read_json
 from shoal.runtime.disk.sweep_files import CONFIRMATION
 from shoal.runtime.halving import Halving
+from shoal.runtime.jax_settings import require_usable
 from shoal.runtime.members import members_of_config
 from shoal.runtime.show.progress import Progress
 from shoal.sweeps import memory, reporting
@@ -183,6 +184,7 @@ def check_request(request: Request, space: Space, options: Judging) -> tuple[Req
     Raises:
       ShoalError: something cannot work.
     """
+    require_usable(training=True)
     for name in NOT_GIVEN:
         if name in request.overrides:
             raise ShoalError(f"{name} is no setting of a sweep, whose runs have directories of their own.")

@@ -1,0 +1,101 @@
+"""Settings of JAX under which Shoal cannot work: by their names, at once, and before anything is blamed for them."""
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+import shoal
+from shoal.errors import ShoalError
+from shoal.runtime.jax_settings import REFUSED, REFUSED_IN_TRAINING
+
+
+@contextlib.contextmanager
+def setting(name, value):
+    former = getattr(jax.config, name)
+    jax.config.update(name, value)
+    try:
+        yield
+    finally:
+        jax.config.update(name, former)
+
+
+CASES = [(name, value) for name, reasons in REFUSED.items() for value in reasons]
+IN_TRAINING = [(name, value) for name, reasons in REFUSED_IN_TRAINING.items() for value in reasons]
+
+
+@pytest.mark.parametrize(("name", "value"), CASES)
+def test_a_setting_with_which_nothing_works_is_refused_everywhere(name, value, tmp_path):
+    path = str(tmp_path / "run")
+    with setting(name, value):
+        for call in (
+            lambda: shoal.train("CartPole-v1", run_dir=path),
+            lambda: shoal.sweep("CartPole-v1", grid={"gamma": [0.9, 0.99]}, sweep_dir=path),
+            lambda: shoal.rollout("CartPole-v1"),
+            lambda: shoal.check("CartPole-v1"),
+        ):
+            with pytest.raises(
+                ShoalError, match=rf"^JAX's setting {name}={value} cannot be used here: Shoal "
+            ):
+                call()
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("name", "value"), IN_TRAINING)
+def test_a_setting_for_debugging_is_refused_in_training_alone(name, value, tmp_path):
+    path = str(tmp_path / "run")
+    with setting(name, value):
+        for call in (
+            lambda: shoal.train("CartPole-v1", run_dir=path),
+            lambda: shoal.sweep("CartPole-v1", grid={"gamma": [0.9, 0.99]}, sweep_dir=path),
+            lambda: shoal.tune("CartPole-v1", random={"gamma": "uniform:0.9:0.99"}, tune_dir=path),
+            lambda: shoal.pbt(
+                "CartPole-v1", tune={"gamma": "uniform:0.9:0.99"}, ready_every=8192, run_dir=path
+            ),
+        ):
+            with pytest.raises(ShoalError, match=rf"^JAX's setting {name}={value} cannot be used here: "):
+                call()
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_variable_that_was_set_is_named(monkeypatch):
+    monkeypatch.setenv("JAX_TRANSFER_GUARD", "disallow")
+    with (
+        setting("jax_transfer_guard_host_to_device", "disallow"),
+        pytest.raises(ShoalError, match=r"^JAX's setting JAX_TRANSFER_GUARD=disallow cannot be used here"),
+    ):
+        shoal.rollout("CartPole-v1")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "start"),
+    [
+        (
+            "JAX_DEFAULT_MATMUL_PRECISION",
+            "F16_F16_F16",
+            "JAX cannot compute with JAX_DEFAULT_MATMUL_PRECISION=F16_F16_F16 on ",
+        ),
+        (
+            "JAX_PLATFORMS",
+            "nonsense",
+            "JAX cannot compute with JAX_PLATFORMS=nonsense on this machine: RuntimeError: ",
+        ),
+        (
+            "JAX_NUMPY_DTYPE_PROMOTION",
+            "nonsense",
+            "JAX cannot be imported with JAX_NUMPY_DTYPE_PROMOTION=nonsense: ",
+        ),
+    ],
+)
+def test_jax_itself_does_not_start(variable, value, start):
+    command = [Path(sys.executable).with_name("shoal"), "rollout", "CartPole-v1"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=os.environ | {variable: value}
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == "" and done.stderr.startswith(f"shoal: {start}")
+    assert done.stderr.count("\n") == 1
