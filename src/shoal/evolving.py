@@ -30,6 +30,7 @@ from shoal.runtime.lineage import Ancestor, Exchange, ancestors, schedule_of
 from shoal.runtime.loop import leaves_read
 from shoal.runtime.members import Variant
 from shoal.runtime.run import Run, Settings
+from shoal.runtime.show import figures
 from shoal.runtime.show.lineages import plot_lineage
 from shoal.runtime.show.reports import Reporter
 from shoal.runtime.trainer import CompiledRun, TrainedPopulation
@@ -275,16 +276,17 @@ def save_lineage(path: Path, experiment: Experiment, trained: TrainedPopulation,
             path / SCHEDULE, {"member": members[best].seed, "ancestors": ancestry, "schedule": schedule}
         )
     scores = {updates: metrics["score"] for updates, metrics in history.evaluations}
-    plot_lineage(
-        path / LINEAGE,
-        history.exchanges,
-        scores,
-        line,
-        best_updates=best_updates,
-        scales={x.name: x.scale for x in experiment.evolution.tuned},
-        steps_per_update=run.steps_per_update,
-        title=f"{experiment.environment_name}, {experiment.algorithm}",
-    )
+    with figures.as_warning(path / LINEAGE):
+        plot_lineage(
+            path / LINEAGE,
+            history.exchanges,
+            scores,
+            line,
+            best_updates=best_updates,
+            scales={x.name: x.scale for x in experiment.evolution.tuned},
+            steps_per_update=run.steps_per_update,
+            title=f"{experiment.environment_name}, {experiment.algorithm}",
+        )
 
 
 def read_schedule(path: str | Path) -> Evolution:

@@ -33,8 +33,8 @@ from shoal.runtime.evaluation import (
     summarise_episodes,
 )
 from shoal.runtime.faults import FirstFaults, explanation
+from shoal.runtime.show import figures, recording
 from shoal.runtime.show import plots as pictures
-from shoal.runtime.show import recording
 from shoal.runtime.show.progress import Activity, ignore_text
 from shoal.runtime.show.recording import Rendered
 from shoal.runtime.team import team_return_of
@@ -278,6 +278,7 @@ def _check_pictures(
         )
     if not path.resolve().parent.is_dir():
         raise ShoalError(f"plot={str(path)!r}: there is no directory {str(path.parent)!r}.")
+    figures.require_drawing(path)
 
 
 def _plot_trials(

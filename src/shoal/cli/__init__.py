@@ -8,10 +8,12 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from shoal import imports, interruption
+from shoal.cli import output
 from shoal.errors import ResumableError, ShoalError, UserCodeError, nearest
-from shoal.user_code import is_callback_error
+from shoal.user_code import describe_error, is_callback_error
 
 STARTED = time.perf_counter()  # imports after this line count as a run's `seconds.import`
 
@@ -65,6 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     own_process = arguments is None
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if own_process:
+        output.protect_streams()
     with contextlib.ExitStack() as stack:
         if own_process and arguments and arguments[0] in SAVING_COMMANDS:
             stack.enter_context(interruption.handle(command_line=True))  # before any heavy import
@@ -76,11 +80,11 @@ def _run(arguments: list[str], own_process: bool) -> int:
     for name in CALLBACK_LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
-        status = _dispatch(arguments)
-        sys.stdout.flush()  # so that a closed pipe shows here
+        status = _dispatch(arguments, own_process)
+        output.require_printed()
         return status
     except ResumableError as error:
-        print(f"shoal: {error}", file=sys.stderr)
+        interruption.say(f"shoal: {error}")
         return interruption.RESUMABLE
     except ShoalError as error:
         print(f"shoal: {error}", file=sys.stderr)
@@ -97,8 +101,8 @@ def _run(arguments: list[str], own_process: bool) -> int:
     except KeyboardInterrupt:
         interruption.say("shoal: interrupted.")
         return interruption.INTERRUPTED
-    except BrokenPipeError:  # `shoal envs | head -1`: the reader has closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader has closed the pipe, and the process is not only Shoal's
+        output.drop(sys.stdout.fileno())
         return 0
     except Exception as error:
         error.add_note(DEFECT)
@@ -112,7 +116,7 @@ def _exit_immediately(status: int) -> None:
     os._exit(status)
 
 
-def _dispatch(arguments: list[str]) -> int:
+def _dispatch(arguments: list[str], own_process: bool) -> int:
     if arguments[:1] == ["help"] and arguments[1:2] != []:  # `shoal help train`, as other programs accept it
         arguments = [*arguments[1:], "--help"]
     if not arguments or arguments[0] in ("-h", "--help", "help"):
@@ -128,4 +132,27 @@ def _dispatch(arguments: list[str]) -> int:
             f"there is no command {name!r}; there are {', '.join(COMMANDS)}{nearest(name, COMMANDS)}."
         )
     imports.find_user_modules()
-    return importlib.import_module(f"shoal.cli.{name}").main(rest)
+    command = _import_command(name)
+    try:
+        return command.main(rest)
+    except SystemExit as end:  # after the page of --help
+        if own_process and not end.code:
+            return 0
+        raise
+
+
+def _import_command(name: str) -> Any:
+    """Import the module of a command.
+
+    Raises:
+      ShoalError: JAX cannot be imported with the environment's settings of it.
+    """
+    try:
+        return importlib.import_module(f"shoal.cli.{name}")
+    except Exception as error:
+        variables = [x for x in sorted(os.environ) if x.startswith("JAX_")]
+        if "jax" in sys.modules or not variables:
+            raise
+        named = [x for x in variables if x.lower() in str(error)] or variables
+        values = ", ".join(f"{x}={os.environ[x]}" for x in named)
+        raise ShoalError(f"JAX cannot be imported with {values}: {describe_error(error)}.") from error

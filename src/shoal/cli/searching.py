@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from shoal import api
-from shoal.cli import flags
+from shoal.cli import flags, output
 from shoal.cli.train import parse_settings
 from shoal.needs import Needs, Table
 
@@ -120,6 +120,6 @@ def print_result(searched: api.Sweep) -> int:
     Raises:
       ShoalError: there is no best setting, since all failed.
     """
-    print(api.sweep_text(searched.summary, searched.path))
+    output.print_result(api.sweep_text(searched.summary, searched.path), searched.path)
     api.check_has_best(searched.summary, searched.path)
     return 0

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 import tyro
 
 from shoal import api, settings
-from shoal.cli import STARTED, flags
+from shoal.cli import STARTED, flags, output
 
 IMPORT_SECONDS = time.perf_counter() - STARTED
 
@@ -76,9 +76,9 @@ def print_result(run: Callable[[], api.TrainedRun]) -> int:
     try:
         trained = run()
     except api.SavingError as error:
-        print(api.result_text(dict(error.run.summary), error.run.path))
+        output.print_result(api.result_text(dict(error.run.summary), error.run.path), error.run.path)
         raise
-    print(api.result_text(dict(trained.summary), trained.path))
+    output.print_result(api.result_text(dict(trained.summary), trained.path), trained.path)
     if api.have_all_failed(trained.summary):
         unit = "members" if "members" in trained.summary else "seeds"
         names = ", ".join(str(x["seed"]) for x in trained.summary["failed"])

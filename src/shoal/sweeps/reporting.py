@@ -17,6 +17,7 @@ from shoal.runtime.disk.summary import device, revision, versions
 from shoal.runtime.disk.sweep_files import CONFIRMATION, MEMBERS, WINNER
 from shoal.runtime.members import members_of_config
 from shoal.runtime.population import lay_out
+from shoal.runtime.show import figures
 from shoal.sweeps import results, sweep_plots
 from shoal.sweeps.plan import Group, devices_alone
 from shoal.sweeps.results import MemberResult, Ranked, rank
@@ -100,7 +101,8 @@ class Report:
             "device": device(),
         }
         write_json(path / SUMMARY, summary)
-        self._draw(ranked, runs)
+        with figures.as_warning(path / "settings.png"):
+            self._draw(ranked, runs)
         return summary
 
     def _best(self, ranked: Sequence[Ranked], confirmed: Sequence[Ranked]) -> dict[str, Any] | None:

@@ -1,9 +1,16 @@
 """The style that all pictures share: figures, axes, colours and the ticks of environment steps."""
 
+import contextlib
+import io
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from shoal import interruption
+from shoal.errors import ShoalError
 from shoal.files import write_whole_file
+from shoal.user_code import describe_error
 
 COLOUR = "#1f6fb4"
 COLOURS = (COLOUR, "#c8553d", "#4f8a3c", "#8a5fb0")  # of several curves
@@ -20,6 +27,37 @@ def new_figure(width: float = 7, height: float = 4.2) -> Any:
     figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
+
+
+@contextlib.contextmanager
+def as_warning(path: Path) -> Iterator[None]:
+    """Report in one warning that a picture of a finished run cannot be drawn: its numbers are saved without it."""
+    try:
+        yield
+    except ShoalError as error:
+        interruption.say(f"shoal: {error}")
+    except Exception as error:  # of matplotlib, its settings, or TeX
+        interruption.say(f"shoal: {path} cannot be drawn: {_describe_failure(error)}.")
+
+
+def require_drawing(path: Path) -> None:
+    """Require that pictures can be drawn, before anything is computed for one that a user asks for.
+
+    Raises:
+      ShoalError: they cannot.
+    """
+    try:
+        figure = new_figure(1, 1)
+        set_title(figure.add_subplot(), "1")
+        figure.savefig(io.BytesIO(), format="png")
+    except Exception as error:
+        raise ShoalError(f"{path} cannot be drawn: {_describe_failure(error)}.") from error
+
+
+def _describe_failure(error: Exception) -> str:
+    backend = os.environ.get("MPLBACKEND", "")
+    text = describe_error(error)
+    return f"{text} (MPLBACKEND={backend})" if backend and "backend" in text else text
 
 
 def set_title(axes: Any, title: str) -> None:

@@ -14,6 +14,7 @@ from shoal.runtime.disk.metrics_file import Mark, MetricsWriter
 from shoal.runtime.disk.summary import interval_text
 from shoal.runtime.history import Numbers, with_last_scores
 from shoal.runtime.members import Member, Members, members_of
+from shoal.runtime.show import figures
 from shoal.runtime.show.plots import plot_learning_curve
 from shoal.runtime.show.progress import Progress
 from shoal.runtime.supervision import Listener
@@ -144,7 +145,10 @@ class Reporter:
             unit = "setting"
             returns, failed = _by_setting(returns, self.members, failed)
         title = f"{summary['environment']}, {summary['algorithm']}"
-        plot_learning_curve(self.directory.learning_curve, steps, returns, title, unit=unit, failed=failed)
+        with figures.as_warning(self.directory.learning_curve):
+            plot_learning_curve(
+                self.directory.learning_curve, steps, returns, title, unit=unit, failed=failed
+            )
 
 
 def _by_setting(returns: np.ndarray, members: Members, failed: Sequence[int]) -> tuple[np.ndarray, list[int]]:

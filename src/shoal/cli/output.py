@@ -1,0 +1,103 @@
+"""The standard streams of a command, and what their failure means for its exit status.
+
+The result of a run is in its directory: where it cannot be printed, one warning says so, and the status is the run's.
+The result of any other command is what it prints, so that losing it is an error; only a reader that has gone away, as
+in `shoal envs | head -1`, is none.
+"""
+
+import errno
+import io
+import os
+import sys
+from pathlib import Path
+
+from shoal import interruption
+from shoal.errors import ShoalError
+
+
+class Stream(io.FileIO):
+    """A standard stream whose writes cannot fail: the first error is kept, and from then on everything is dropped.
+
+    Attributes:
+      error: the error that nobody has been told of.
+    """
+
+    error: OSError | None = None
+
+    def write(self, data) -> int | None:  # type: ignore[no-untyped-def, override]
+        """Write, to the null device after an error."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            self.error = error
+            drop(self.fileno())
+            return len(data)
+
+
+def drop(descriptor: int) -> None:
+    """Drop what is written to a stream from now on."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, descriptor)
+    os.close(null)
+
+
+def protect_streams() -> None:
+    """Replace standard output and standard error of this process by streams whose writes cannot fail.
+
+    A stream that is closed is opened for reading, so that writing is an error, and no file of a run takes its place.
+    """
+    if os.name != "posix":
+        return
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDONLY)  # the lowest that is free, which is this
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        former = getattr(sys, name)
+        # A path or a text that the terminal's encoding lacks is no error.
+        errors = former.errors if former and former.errors != "strict" else "backslashreplace"
+        lines = name == "stderr" or former is None or former.line_buffering or former.write_through
+        stream = io.TextIOWrapper(
+            io.BufferedWriter(Stream(descriptor, "w", closefd=False)),  # type: ignore[arg-type]
+            encoding=getattr(former, "encoding", None),
+            errors=errors,
+            line_buffering=lines,
+        )
+        setattr(sys, name, stream)
+
+
+def print_result(text: str, path: Path) -> None:
+    """Print the result of a run or a search, all of which is saved in a directory."""
+    print(text)
+    if error := _take_error():
+        interruption.say(
+            f"shoal: the result cannot be written to standard output: {error.strerror}; it is in {path}."
+        )
+
+
+def require_printed() -> None:
+    """Require that all of a command's output was written, but for a reader that has gone away.
+
+    Raises:
+      ShoalError: it was not.
+    """
+    error = _take_error()
+    if error is not None and error.errno != errno.EPIPE:
+        raise ShoalError(f"the result cannot be written to standard output: {error.strerror}.")
+
+
+def _take_error() -> OSError | None:
+    """Write what is still in memory, and return the error of standard output that nobody has been told of."""
+    if sys.stdout is None:  # a process without a console
+        return None
+    try:
+        sys.stdout.flush()
+    except OSError as error:  # the streams are not those of `protect_streams`
+        drop(sys.stdout.fileno())
+        return error
+    stream = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    if not isinstance(stream, Stream):
+        return None
+    lost, stream.error = stream.error, None
+    return lost
