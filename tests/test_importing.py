@@ -292,19 +292,19 @@ def test_files_that_are_named_like_modules_of_others_are_not_imported_in_their_p
     (tmp_path / "mine.py").write_text(WORLD)
     (tmp_path / "neighbour.py").write_text("VALUE = 1.0")
     (tmp_path / "later.py").write_text("VALUE = 0.5")
-    shoal_command = Path(sys.executable).with_name("shoal")
+    words = ["rollout", "mine:World", "--envs", "2", "--steps", "4", "--devices", "1"]
+    command = [Path(sys.executable).with_name("shoal"), *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "mean return 1.00" in done.stdout
 
-    def told(*words, status=0):
-        done = subprocess.run(
-            [shoal_command, *words], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == status, done.stderr
-        return done.stdout + done.stderr
 
-    assert "mean return 1.00" in told(
-        "rollout", "mine:World", "--envs", "2", "--steps", "4", "--devices", "1"
-    )
-    assert told("envs", "random:World", status=2) == (
+def test_a_file_that_another_module_hides_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "random.py").write_text("World = None")
+    assert main(["envs", "random:World"]) == 2
+    assert capsys.readouterr().err == (
         "shoal: 'random:World' cannot be imported: random has no 'World'; this is not 'random.py' of the current "
         "directory, which needs another name to be found.\n"
     )

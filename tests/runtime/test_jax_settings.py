@@ -71,6 +71,7 @@ def test_the_variable_that_was_set_is_named(monkeypatch):
         shoal.rollout("CartPole-v1")
 
 
+@pytest.mark.quick("platform")
 @pytest.mark.parametrize(
     ("variable", "value", "start"),
     [
@@ -90,6 +91,7 @@ def test_the_variable_that_was_set_is_named(monkeypatch):
             "JAX cannot be imported with JAX_NUMPY_DTYPE_PROMOTION=nonsense: ",
         ),
     ],
+    ids=["precision", "platform", "promotion"],
 )
 def test_jax_itself_does_not_start(variable, value, start):
     command = [Path(sys.executable).with_name("shoal"), "rollout", "CartPole-v1"]
