@@ -94,24 +94,26 @@ def test_text_that_the_terminal_cannot_show_is_no_error():
 
 
 def test_commands_that_save_print_nothing_but_the_result():
-    for name in SAVING_COMMANDS:
+    for name in (*SAVING_COMMANDS, "searching"):
         tree = ast.parse((Path(cli.__file__).parent / f"{name}.py").read_text())
         assert not [x for x in ast.walk(tree) if isinstance(x, ast.Name) and x.id == "print"]
 
 
-BANDIT = (
-    "--algorithm tiny_bandit:BanditConfig --num-envs 4 --num-steps 8 --eval-episodes 4 --devices 1 --quiet"
-)
-SMALL = f"probe/action {BANDIT} --total-steps 64"
+BANDIT = "--algorithm tiny_bandit:BanditConfig --devices 1 --quiet"
+SMALL = f"probe/action {BANDIT} --num-envs 4 --num-steps 8 --total-steps 64"
 
 
 @pytest.mark.parametrize(
     ("words", "lost"),
     [
-        (f"train {SMALL} --seeds 1 --run-dir", "learning_curve.png"),
-        (f"sweep {SMALL} --seeds 1 --grid step_size=0.1,1.0 --confirm-seeds 0 --sweep-dir", "settings.png"),
+        (f"train {SMALL} --eval-episodes 4 --seeds 1 --run-dir", "learning_curve.png"),
         (
-            f"pbt {SMALL} --members 5 --tune step_size=log:0.01:1 --ready-every 32 --checkpoint-every 32 --run-dir",
+            f"sweep {SMALL} --eval-episodes 4 --seeds 1 --grid step_size=0.1,1.0 --confirm-seeds 0 --sweep-dir",
+            "settings.png",
+        ),
+        (
+            f"pbt {SMALL} --members 5 --tune step_size=log:0.01:1 --eval-episodes 32 --ready-every 32 "
+            "--checkpoint-every 32 --run-dir",
             "lineage.png",
         ),
     ],
@@ -144,7 +146,7 @@ def test_a_backend_that_matplotlib_lacks_is_named(tmp_path):
     )
     words, environment = [sys.executable, "-c", code], os.environ | {"MPLBACKEND": "nonsense"}
     done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment, cwd=tmp_path)
-    lines = [line for line in done.stderr.splitlines() if "cannot be drawn" in line]
+    lines = [line for line in done.stderr.splitlines() if line.startswith("shoal")]
     assert len(lines) == 2  # the warning, and the error
     assert lines[0].startswith("shoal: x.png cannot be drawn: ValueError: ")
     assert lines[0].endswith("(MPLBACKEND=nonsense).")
@@ -156,7 +158,7 @@ def test_a_backend_that_matplotlib_lacks_is_named(tmp_path):
 def test_a_whole_run_without_output_and_pictures_is_sound(how, tmp_path):
     folder = next(x for x in sys.path if (Path(x) / "tiny_bandit.py").is_file())
     environment = os.environ | {"MPLBACKEND": "nonsense", "PYTHONPATH": os.pathsep.join([*sys.path, folder])}
-    words = [*f"train {SMALL} --seeds 1 --run-dir".split(), str(tmp_path / "run")]
+    words = [*f"train {SMALL} --eval-episodes 4 --seeds 1 --run-dir".split(), str(tmp_path / "run")]
     code = "import sys; from shoal.cli import main; sys.exit(main())"
     status, _, told = run(words, how, code=code, env=environment)
     assert status == 0, told

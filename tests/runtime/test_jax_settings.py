@@ -77,8 +77,8 @@ def test_the_variable_that_was_set_is_named(monkeypatch):
     [
         (
             "JAX_DEFAULT_MATMUL_PRECISION",
-            "F16_F16_F16",
-            "JAX cannot compute with JAX_DEFAULT_MATMUL_PRECISION=F16_F16_F16 on ",
+            "ANY_F8_ANY_F8_F32",
+            "JAX cannot compute with JAX_DEFAULT_MATMUL_PRECISION=ANY_F8_ANY_F8_F32 on ",
         ),
         (
             "JAX_PLATFORMS",
