@@ -13,6 +13,9 @@ from shoal.user_code import describe_error
 MOVES = "Shoal moves numbers between the host and its devices without asking for each"
 REFUSED: dict[str, Mapping[Any, str]] = {
     "jax_enable_x64": {True: "Shoal computes with 32-bit numbers"},
+    "jax_disable_jit": {
+        True: "Shoal compiles its programs before it runs them; debug an environment by calling its reset and step"
+    },
     "jax_numpy_dtype_promotion": {"strict": "Shoal relies on the standard promotion of types"},
     "jax_numpy_rank_promotion": {"raise": "Shoal relies on the broadcasting of arrays"},
     **{
@@ -22,9 +25,6 @@ REFUSED: dict[str, Mapping[Any, str]] = {
 }
 REFUSED_IN_TRAINING: dict[str, Mapping[Any, str]] = {
     "jax_debug_infs": {True: "numbers that are masked are infinite in every sound run"},
-    "jax_disable_jit": {
-        True: "training step by step takes hours; an environment is debugged with `shoal check` and `shoal rollout`"
-    },
 }
 PRECISIONS = (
     None,
