@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from shoal.algos.checks import check_distribution
+from shoal.algos.ppo_config import PPOConfig
+from shoal.errors import ShoalError
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete, zeros
+from shoal.types import EnvSpec
 
 INF = np.inf
 DRAWS = 4000
@@ -233,3 +237,58 @@ def test_dict_masks_go_by_name():
 def test_the_parts_of_a_dict_are_drawn_independently():
     samples = draw(Dict({"a": Discrete(3), "b": Discrete(3)}))
     assert uniform_p(3 * samples["a"] + samples["b"], range(9)) > 1e-3
+
+
+WRONG = {
+    "a fraction in whole numbers": (
+        lambda: Box(0.5, 1.5, dtype=np.int32),
+        "low=0.5 cannot be a bound in int32",
+    ),
+    "NaN in whole numbers": (lambda: Box(0, np.nan, (2,), np.int32), "high=nan cannot be a bound in int32"),
+    "infinity in whole numbers": (
+        lambda: Box(0, np.inf, (2,), np.int8),
+        "high=inf cannot be a bound in int8",
+    ),
+    "beyond an image's range": (lambda: Box(0, 256, (2,), np.uint8), "high=256 cannot be a bound in uint8"),
+    "below it": (lambda: Box(-1, 255, (2,), np.uint8), "low=-1 cannot be a bound in uint8"),
+    "beyond float32": (
+        lambda: Box(-1e39, 1, (2,)),
+        "low=-1e+39 cannot be a bound in float32; -inf or inf says",
+    ),
+    "a text": (lambda: Box("a", 1, (2,)), "low='a' cannot be a bound in float32"),
+    "a dtype as the shape": (lambda: Box(0.5, 1.5, np.int32), "is no shape; a tuple, such as (3,),"),
+    "fractions of values": (
+        lambda: MultiDiscrete([2.7, 3]),
+        "MultiDiscrete([2.7, 3]) has no numbers of values",
+    ),
+    "rows of values": (lambda: MultiDiscrete([[2, 3], [4, 5]]), "one row of whole numbers, such as"),
+    "one number of values": (lambda: MultiDiscrete(3), "MultiDiscrete(3) has no numbers of values"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_cannot_be_a_space_is_refused_in_one_sentence(case):
+    make, words = WRONG[case]
+    with pytest.raises(ValueError, match=r"^[^\n]+\.$") as error:
+        make()
+    assert words in str(error.value)
+
+
+def test_bounds_keep_their_values():
+    assert MultiDiscrete([2.0, np.int64(3)]).nvec == MultiDiscrete(np.asarray([2, 3])).nvec == (2, 3)
+    largest = np.finfo(np.float32).max
+    space = Box(-largest, largest, (2,))
+    assert space.bounded and not space.can_be_scaled
+    assert Box(-1, 1).can_be_scaled and not Box(0, INF).can_be_scaled
+    assert Box(0.1, 1).low == np.float32(0.1) and Box(0.0, 255.0, dtype=np.uint8).high == 255
+
+
+def test_actions_are_not_scaled_to_bounds_at_an_infinite_distance():
+    """Half of the distance would be infinite, and every action NaN."""
+    largest = np.finfo(np.float32).max
+    spec = EnvSpec(Box(-1, 1, (2,)), Box(-largest, largest, (2,)))
+    with pytest.raises(
+        ShoalError, match=r"needs finite bounds, and .* has bounds at an infinite distance; .* works"
+    ):
+        check_distribution(PPOConfig(), spec)
+    check_distribution(PPOConfig(action_scaling="clip"), spec)

@@ -63,7 +63,16 @@ class MultiDiscrete:
     dtype = np.dtype(np.int32)
 
     def __init__(self, nvec: Any):
-        object.__setattr__(self, "nvec", tuple(int(n) for n in nvec))
+        """Take the numbers of values.
+
+        Raises:
+          ValueError: they are not whole numbers in one row.
+        """
+        numbers = np.asarray(nvec if np.ndim(nvec) else None)
+        if numbers.ndim != 1 or not _are_whole(numbers):
+            right = "one row of whole numbers, such as MultiDiscrete((2, 3)), would be right"
+            raise ValueError(f"MultiDiscrete({_short(nvec)}) has no numbers of values; {right}.")
+        object.__setattr__(self, "nvec", tuple(int(n) for n in numbers))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -103,11 +112,20 @@ class Box:
     dtype: np.dtype
 
     def __init__(self, low: Any, high: Any, shape: tuple[int, ...] | None = None, dtype: Any = np.float32):
+        """Take the bounds, which are broadcast to the shape.
+
+        Raises:
+          ValueError: a bound is another number in the dtype, such as 0.5 in int32, or has another shape.
+        """
         if shape is None:
             shape = np.broadcast_shapes(np.shape(low), np.shape(high))
+        elif not isinstance(shape, tuple | list):
+            raise ValueError(
+                f"Box: shape={_short(shape)} is no shape; a tuple, such as (3,), would be right."
+            )
         dtype = jax.dtypes.canonicalize_dtype(dtype)
-        object.__setattr__(self, "low", _bound(low, shape, dtype))
-        object.__setattr__(self, "high", _bound(high, shape, dtype))
+        object.__setattr__(self, "low", _bound("low", low, shape, dtype))
+        object.__setattr__(self, "high", _bound("high", high, shape, dtype))
         object.__setattr__(self, "shape", tuple(int(n) for n in shape))
         object.__setattr__(self, "dtype", dtype)
 
@@ -133,6 +151,12 @@ class Box:
     def bounded(self) -> bool:
         """Whether every bound is finite."""
         return bool(np.all(np.isfinite(self.low)) and np.all(np.isfinite(self.high)))
+
+    @property
+    def can_be_scaled(self) -> bool:
+        """Whether the distance between the bounds is finite in float32, so that [-1, 1] can be mapped onto it."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return bool(np.all(np.isfinite(np.float32(self.high) - np.float32(self.low))))
 
     def sample(self, key: jax.Array, mask: jax.Array | None = None) -> jax.Array:
         """Draw one element: uniform where bounded, exponential or normal where not. Masks do not apply."""
@@ -185,13 +209,34 @@ class Box:
         return jnp.all((array >= self.low) & (array <= self.high))
 
 
-def _bound(bound: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+def _bound(name: str, bound: Any, shape: Any, dtype: np.dtype) -> np.ndarray:
     """Convert a bound to a read-only array of the space's shape, not shared with the caller's."""
-    array = np.array(np.broadcast_to(np.asarray(bound, dtype), shape))
-    if jnp.issubdtype(dtype, jnp.floating):
+    given, is_float = np.asarray(bound), jnp.issubdtype(dtype, jnp.floating)
+    has_numbers = given.dtype.kind in "biuf" or given.dtype == dtype
+    with np.errstate(over="ignore", invalid="ignore"):
+        array = given.astype(dtype) if has_numbers else np.zeros(given.shape, dtype)
+    # A float may be rounded, but a number may not become infinite.
+    is_same = np.isfinite(array) == np.isfinite(given) if has_numbers and is_float else array == given
+    if not has_numbers or not np.all(is_same):
+        hint = (
+            "-inf or inf says that there is no bound" if is_float else "give whole numbers within its range"
+        )
+        raise ValueError(f"Box: {name}={_short(bound)} cannot be a bound in {np.dtype(dtype).name}; {hint}.")
+    array = np.array(np.broadcast_to(array, shape))
+    if is_float:
         array += 0  # -0.0 becomes 0.0: equal bounds have equal bytes
     array.flags.writeable = False
     return array
+
+
+def _are_whole(numbers: np.ndarray) -> bool:
+    """Report whether an array holds whole numbers only; those of an empty one do."""
+    return numbers.size == 0 or (numbers.dtype.kind in "iuf" and bool(np.all(numbers == np.floor(numbers))))
+
+
+def _short(value: Any) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

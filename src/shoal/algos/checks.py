@@ -266,10 +266,11 @@ def check_distribution(config: Any, spec: EnvSpec) -> None:
     if isinstance(space, Box):
         kind = "normal" if kind == "auto" else kind
         needs_bounds = kind != "normal" or config.action_scaling == "rescale"
-        if needs_bounds and not space.bounded:
+        if needs_bounds and not space.can_be_scaled:
+            wrong = "bounds at an infinite distance" if space.bounded else "infinite ones"
             raise ShoalError(
                 f"distribution={kind!r} with action_scaling={config.action_scaling!r} needs finite bounds, and "
-                f"action_space={space} has infinite ones; distribution='normal' with action_scaling='clip' works."
+                f"action_space={space} has {wrong}; distribution='normal' with action_scaling='clip' works."
             )
     if config.correlated_noise and kind not in ("normal", "tanh_normal"):
         raise ShoalError(
