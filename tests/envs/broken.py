@@ -419,9 +419,22 @@ variant(
     discount=lambda t: t.discount * (t.observation[0] < 0),
 )
 variant(
-    "TerminationTruncates", "termination", ("none of", "ends has discount 0", "the actions decide"), "step",
-    discount=lambda t: jnp.ones(()),
+    "TerminationTruncates", "termination", ("none of", "ends has discount 0", "the actions decide", "reward -10"),
+    "step", discount=lambda t: jnp.ones(()), reward=lambda t: jnp.where(t.last, -10.0, t.reward),
 )  # fmt: skip
+
+
+@breaks("self-reset", words=("the state after an end does not depend on the state before it",))
+@environment
+class ResetsItself(Walk):
+    """Where an episode has ended, the step returns the start of the next, as batches of other libraries do."""
+
+    def step(self, state, action, key):
+        state, timestep = Walk.step(self, state, action, key)
+        new, start = Walk.reset(self, key)
+        state = jax.tree.map(lambda x, y: jnp.where(timestep.last, x, y), new, state)
+        observation = jnp.where(timestep.last, start.observation, timestep.observation)
+        return state, timestep._replace(observation=observation)
 
 
 @breaks("never-ends", words=("none of 16 environments ended within 384 random steps",), max_steps=300)

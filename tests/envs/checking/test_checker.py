@@ -26,6 +26,7 @@ from shoal.envs.checking.check_traces import trace
 from shoal.envs.checking.checker import RULES, Finding, check, report
 from shoal.errors import ShoalError
 from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
+from shoal.trees import struct
 
 # Found as another is, though the checker gives the rest up for another reason or at another moment.
 ALIKE = (
@@ -332,18 +333,104 @@ class InfoOfTheDead(Pair):
         return timestep._replace(info={"health": jnp.where(alive, 1.0, jnp.nan)})
 
 
+@environment
+class LateChoice(Walk):
+    """The action counts once, after more steps than a block has."""
+
+    length: int = 200
+
+    def reset(self, key):
+        state = ClockState(jax.random.uniform(key), jnp.zeros((), jnp.int32))
+        return state, restart(jnp.stack([state.position, 0.0]))
+
+    def step(self, state, action, key):
+        is_last = state.steps == self.length
+        state = ClockState(state.position, state.steps + 1)
+        observation = jnp.stack([state.position, state.steps / self.length])
+        return state, transition(observation, jnp.where(is_last, action - 1.0, 0.0), terminated=is_last)
+
+
+@environment
+class HiddenHunger(Walk):
+    """Hunger falls at each step, is not shown, and ends the episode; food is too far away for random actions."""
+
+    def reset(self, key):
+        state, timestep = Walk.reset(self, key)
+        return {"walk": state, "hunger": jnp.asarray(40, jnp.int32)}, timestep
+
+    def step(self, state, action, key):
+        walk, _ = Walk.step(self, state["walk"], action, key)
+        walk = WalkState(jnp.clip(walk.position, -2, 2), walk.velocity)
+        hunger = jnp.where(walk.position >= 2, 40, state["hunger"] - 1)
+        timestep = transition(jnp.stack(walk), 0.0, terminated=hunger <= 0)
+        return {"walk": walk, "hunger": hunger}, timestep
+
+
+@environment
+class LeavesTheField(Walk):
+    """What lies outside is not simulated, so that an episode is cut there."""
+
+    def step(self, state, action, key):
+        state, timestep = Walk.step(self, state, action, key)
+        return state, timestep._replace(discount=jnp.ones(()))
+
+
+@environment
+class EndsAtOnePlace(Walk):
+    """Every end is the same state, whatever was before it; the start is drawn."""
+
+    def step(self, state, action, key):
+        state, timestep = Walk.step(self, state, action, key)
+        state = jax.tree.map(lambda x: jnp.where(timestep.last, 0.0, x), state)
+        return state, timestep._replace(observation=jnp.stack(state))
+
+
+class Label:
+    """A static part of a state that compares by value, and whose text has an address."""
+
+    def __eq__(self, other):
+        return isinstance(other, Label)
+
+    def __hash__(self):
+        return 0
+
+
+@struct
+class Labelled:
+    """A state with such a part, made anew by each call."""
+
+    walk: WalkState
+    label: Label
+
+
+@environment
+class AddressInTheStructure(Walk):
+    """The structure of its state is equal after each call, and prints otherwise."""
+
+    def reset(self, key):
+        state, timestep = Walk.reset(self, key)
+        return Labelled(state, Label()), timestep
+
+    def step(self, state, action, key):
+        state, timestep = Walk.step(self, state.walk, action, key)
+        return Labelled(state, Label()), timestep
+
+
 GOOD = {
     env.__name__: env
     for env in (
         Walk, Pair, Everything, FiniteHorizon, BlindHorizon, Huge, CountsItsCalls, JittedMethods, box_walk,
         RandomStep, KeyInState, KeyFoldedByStep, KeyOfTheStepBefore, RawKeyInState, FixedMap, KeysForSilentParts,
-        CopiesItsState, DoublingLimit, BudgetThatShows, InfoOfTheDead,
+        CopiesItsState, DoublingLimit, BudgetThatShows, InfoOfTheDead, LateChoice,
+        HiddenHunger, LeavesTheField, EndsAtOnePlace, AddressInTheStructure,
     )
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", GOOD)
-@pytest.mark.quick("Everything", "KeyInState")
+@pytest.mark.quick(
+    "Everything", "KeyInState", "LateChoice", "HiddenHunger", "LeavesTheField", "AddressInTheStructure"
+)
 @pytest.mark.rare(
     "Walk",
     "FiniteHorizon",

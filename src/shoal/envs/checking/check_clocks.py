@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from shoal.envs.checking.check_findings import Finding
+from shoal.envs.checking.check_flow import trace_flow
 from shoal.envs.checking.check_rollouts import MAX_LEAF_SIZE, QUICK_COMPILE, Rollouts
 from shoal.envs.checking.check_traces import sample_action
 from shoal.trees import named_leaves, with_named_leaves
@@ -69,8 +70,10 @@ def check_clocks(rollouts: Rollouts, lengths: Sequence[int]) -> Iterator[Finding
         )
 
     first_end_of = _first_end_function(rollouts)
-    counters = list(_counters(rollouts))
+    counters, changeable = list(_counters(rollouts)), _changeable_leaves(rollouts)
     for clock in [*counters, *_fixed_clocks(rollouts, counters)]:
+        if clock.name in changeable:
+            continue
         limit = _clock_limit(clock, step_at, first_end_of, lengths)
         if limit:
             kind = "counter" if clock.course is None else "clock"
@@ -81,6 +84,24 @@ def check_clocks(rollouts: Rollouts, lengths: Sequence[int]) -> Iterator[Finding
                 "truncation, so discount 1 would be right",
             )
             return
+
+
+def _changeable_leaves(rollouts: Rollouts) -> set[str]:
+    """Return the scalars of the state that a step computes from more than the time, such as hunger that food ends.
+
+    Random actions may never have changed them. What only depends on itself and on other such numbers is a clock. In an
+    array of several numbers the one that counts may be independent of what changes the others.
+    """
+    env, (state, timestep) = rollouts.env, jax.tree.map(lambda leaf: leaf[0], rollouts.start)
+    action = sample_action(env, rollouts.action_keys[0], timestep.action_mask)
+    flow = trace_flow(jax.make_jaxpr(env.step)(state, action, rollouts.keys[0]))
+    names = list(named_leaves(state))
+    clocks = set(range(len(names)))
+    while dependent := {i for i in clocks if not flow.results[i].sources <= clocks}:
+        clocks -= dependent
+    return {
+        name for i, name in enumerate(names) if i not in clocks and np.ndim(named_leaves(state)[name]) == 0
+    }
 
 
 def _clock_limit(

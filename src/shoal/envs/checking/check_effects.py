@@ -10,7 +10,7 @@ import numpy as np
 
 from shoal.envs.checking.check_findings import Finding
 from shoal.envs.checking.check_traces import Traces, is_inexact, sample_action
-from shoal.trees import is_struct, named_leaves
+from shoal.trees import data_fields, is_struct, named_leaves
 
 MAX_DEPTH = 4  # nested containers, in which a leaked value is searched by its name
 MAX_ENTRIES = 10_000  # entries of a container that are searched
@@ -81,22 +81,35 @@ def check_side_effects(env: Any, snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _fields(env: Any) -> dict[str, Any]:
-    """Return the environment's declared fields: NumPy arrays as copies, all else as text."""
+    """Return copies of the environment's declared fields: data as structure and leaves, static values one by one."""
     names = getattr(env, "__dataclass_fields__", {})
-    values = {name: getattr(env, name, None) for name in names}
-    return {name: _copy_value(value) for name, value in values.items()}
+    data = data_fields(env) if is_struct(env) else ()
+    fields = {}
+    for name in names:
+        value = getattr(env, name, None)
+        leaves, structure = jax.tree.flatten(value) if name in data else ([value], None)
+        fields[name] = (structure, [_copy_leaf(leaf) for leaf in leaves])
+    return fields
 
 
-def _copy_value(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return value.copy()
-    return value if isinstance(value, jax.Array) else repr(value)
+def _copy_leaf(leaf: Any) -> tuple[Any, str]:
+    """Return a leaf with the text that shows whether it is changed in place; a NumPy array as a copy."""
+    if isinstance(leaf, np.ndarray):
+        return leaf.copy(), ""
+    return leaf, "" if isinstance(leaf, jax.Array) else repr(leaf)
 
 
 def _is_equal(one: Any, other: Any) -> bool:
-    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-        return one.dtype == other.dtype and np.array_equal(one, other, equal_nan=is_inexact(one))
-    return one is other or (isinstance(one, str) and one == other)
+    """Report whether a field is as it was: equal in structure, and each leaf equal or the same object unchanged."""
+    (structure, leaves), (other_structure, others) = one, other
+    return structure == other_structure and all(map(_is_leaf_equal, leaves, others))
+
+
+def _is_leaf_equal(one: tuple[Any, str], other: tuple[Any, str]) -> bool:
+    (x, text), (y, other_text) = one, other
+    if isinstance(x, np.ndarray) and isinstance(y, np.ndarray):
+        return x.dtype == y.dtype and np.array_equal(x, y, equal_nan=is_inexact(x))
+    return text == other_text if x is y else not isinstance(x, jax.Array) and bool(x == y)
 
 
 def _traced_values() -> list[Any]:

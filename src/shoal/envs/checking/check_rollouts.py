@@ -191,14 +191,23 @@ def check_actions(rollouts: Rollouts) -> Iterator[Finding]:
     """Check that other actions change something."""
     if not _has_choice(rollouts.env.action_space):
         return
-    other = run_block(rollouts.advance, rollouts.start, rollouts.keys_at(0, other_actions(rollouts)))
-    if not _difference(rollouts.first, other):
-        yield Finding(
-            "action-ignored",
-            f"no action changes anything: {rollouts.sizes.keys} rollouts of {rollouts.sizes.steps} random "
-            "steps were equal to those with other actions in state, observation, reward and end; the step "
-            "would depend on its action",
-        )
+    actions, block, offset = other_actions(rollouts), rollouts.first, 0
+    other = run_block(rollouts.advance, rollouts.start, rollouts.keys_at(0, actions))
+    ended = np.zeros(rollouts.sizes.keys, bool)
+    while not _difference(block, other):
+        offset += block.timesteps.last.shape[1]
+        ended |= block.timesteps.last.any(axis=1)
+        if ended.all() or offset >= rollouts.sizes.max_steps:
+            yield Finding(
+                "action-ignored",
+                f"no action changes anything: {rollouts.sizes.keys} rollouts of {offset} random "
+                "steps were equal to those with other actions in state, observation, reward and end; the step "
+                "would depend on its action",
+            )
+            return
+        # An action may count at the end of an episode only, so that each is followed to its end.
+        block = run_block(rollouts.advance, block.end, rollouts.keys_at(offset))
+        other = run_block(rollouts.advance, other.end, rollouts.keys_at(offset, actions))
 
 
 def other_actions(rollouts: Rollouts) -> jax.Array:

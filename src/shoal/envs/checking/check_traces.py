@@ -203,7 +203,7 @@ def _compare_trees(rule: str, what: str, before: Any, after: Any) -> Iterator[Fi
                 rule,
                 f"{_leaf(what, path)} is {old_type} after reset and {new_type} after step; make them equal",
             )
-    structures = [str(jax.tree.structure(tree)) for tree in (before, after)]
+    structures: list[Any] = [jax.tree.structure(tree) for tree in (before, after)]
     if old.keys() == new.keys() and structures[0] != structures[1]:
         wrong = f"the structure of the {what} is {structures[0]} after reset and {structures[1]} after step"
         yield Finding(rule, f"{wrong}; make them equal")
@@ -388,7 +388,7 @@ def is_inexact(value: Any) -> bool:
 
 def _difference(shapes: Any, one: Any, other: Any, key: jax.Array) -> str:
     """Describe the first output in which two traces differ; "" if none does."""
-    if str(one.out_avals) != str(other.out_avals):
+    if one.out_avals != other.out_avals:
         return f"the results have the types {one.out_avals} and then {other.out_avals}"
     names = list(named_leaves(shapes))
     for i in range(REPEATS):
