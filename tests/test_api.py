@@ -225,6 +225,10 @@ def test_an_evaluation_is_the_same_each_time_and_another_for_another_seed(pole):
     assert shoal.evaluate(pole.path, episodes=16) == shoal.evaluate(pole.policy(), episodes=16)
 
 
+def test_what_a_training_returned_is_evaluated_as_its_best_policy_is(pole):
+    assert shoal.evaluate(pole, episodes=3) == shoal.evaluate(pole.policy(), episodes=3)
+
+
 def test_an_evaluation_in_another_world(pole):
     policy = pole.policy()
     assert shoal.evaluate(policy, "CartPole-v1", episodes=4, max_episode_steps=3)["truncated"] == 1

@@ -79,7 +79,13 @@ _MODULE_OF = {
 }
 
 
+# Parts with public names of their own: `import shoal` is enough for `shoal.envs.TimeLimit`.
+_PARTS = ("algos", "envs", "nets", "ops", "spaces", "types")
+
+
 def __getattr__(name: str) -> Any:
+    if name in _PARTS:
+        return importlib.import_module(f"{__name__}.{name}")
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF.get(name, 'api')}"), name)
@@ -88,4 +94,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, *_PARTS])

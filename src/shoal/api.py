@@ -275,6 +275,7 @@ def rollout(
     devices: int = 0,
     save: str | Path | None = None,
     greedy: bool = False,
+    environment_parameters: Mapping[str, Any] | None = None,
     **parameters: Any,
 ) -> RolloutResult:
     """Step many environments over all devices of the machine, by random actions or by a policy.
@@ -284,19 +285,22 @@ def rollout(
 
     Args:
       environment: a name, `module:Name`, or an environment itself; None uses the policy's.
-      policy: from `load`, or a run directory; None draws actions uniformly, the legal ones where there are masks.
+      policy: from `load`, a run directory, or what `train` or `sweep` returned; None draws actions uniformly, the
+        legal ones where there are masks.
       num_envs: the number of environments.
       num_steps: the number of steps of each; an episode that ends is followed by a new one.
       seed: of the rollout.
       devices: the number of devices, 0 for all; as many as divide `num_envs` take part.
       save: an .npz file that the whole data is written to (see `shoal.runtime.collecting.collect`).
       greedy: whether a policy takes its mode instead of a sample.
+      environment_parameters: those parameters of the environment whose names are also arguments here.
       **parameters: of the environment, if it is given by name.
     Returns:
       steps per second, and the number, mean return and mean length of the episodes that ended.
     Raises:
       ShoalError: a size is too small, the environment's spaces are not the policy's, or the file cannot be written.
     """
+    parameters = arguments.parameters_of_call("environment_parameters", environment_parameters, parameters)
     num_envs = arguments.whole_number("num_envs", num_envs, 1, arguments.LARGEST_INDEX)
     num_steps = arguments.whole_number("num_steps", num_steps, 1, arguments.LARGEST_INDEX)
     seed, greedy = arguments.seed("seed", seed), arguments.boolean("greedy", greedy)
@@ -351,6 +355,7 @@ def check(
     ignore: Iterable[str] = (),
     seconds: float = 60.0,
     progress: bool = False,
+    environment_parameters: Mapping[str, Any] | None = None,
     **parameters: Any,
 ) -> list[checker.Finding]:
     """Look for errors in an environment; prints nothing, unless `progress` is set.
@@ -365,12 +370,14 @@ def check(
       seconds: the limit of one part of the check, such as tracing reset, after which it is stopped with a
         finding; above 0.
       progress: whether a line on standard error names an activity that takes more than 5 seconds.
+      environment_parameters: those parameters of the environment whose names are also arguments here.
       **parameters: of the environment, if it is given by name.
     Returns:
       the findings, one sentence each; an empty list if there are none.
     Raises:
       ShoalError: there is no such environment or rule, or an argument is out of range.
     """
+    parameters = arguments.parameters_of_call("environment_parameters", environment_parameters, parameters)
     largest = arguments.LARGEST_INDEX
     keys, steps = (
         arguments.whole_number("keys", keys, 2, largest),

@@ -136,6 +136,15 @@ def mapping(name: str, value: Any) -> Mapping[str, Any]:
     return value
 
 
+def parameters_of_call(name: str, value: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Join an environment's parameters that a call gives as a dictionary with those that it gives as keywords.
+
+    Raises:
+      ShoalError: `value` is not a mapping.
+    """
+    return {**mapping(name, value), **parameters}
+
+
 def short_repr(value: Any) -> str:
     """Format a value for a message: its representation in one line, cut where it is long."""
     text = " ".join(repr(value).split())

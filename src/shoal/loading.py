@@ -11,7 +11,7 @@ from shoal import arguments, trees
 from shoal import experiment as experiments
 from shoal.envs.checking.check_contract import require_contract
 from shoal.envs.parameters import check_parameters
-from shoal.envs.registry import make
+from shoal.envs.registry import check_is_environment, make
 from shoal.errors import ShoalError
 from shoal.runtime import members
 from shoal.runtime.acting import TrainedPolicy
@@ -197,12 +197,16 @@ def load_policies(
 
 
 def policy_of(policy: TrainedPolicy | str | Path) -> TrainedPolicy:
-    """Return a policy, loaded if a run directory is given.
+    """Return a policy, loaded if a run directory is given, or what `train` or `sweep` returned.
 
     Raises:
-      ShoalError: as `load`, or it is neither.
+      ShoalError: as `load`, or it is none of these.
     """
-    return policy if isinstance(policy, TrainedPolicy) else load(arguments.path("policy", policy))
+    if isinstance(policy, TrainedPolicy):
+        return policy
+    if callable(getattr(policy, "policy", None)):  # it loads the policy with its own environment
+        return policy.policy()  # type: ignore[union-attr]
+    return load(arguments.path("policy", policy))
 
 
 def environment_of(environment: str | Environment, parameters: Mapping[str, Any]) -> Environment:
@@ -215,14 +219,13 @@ def environment_of(environment: str | Environment, parameters: Mapping[str, Any]
     require_usable()
     if isinstance(environment, str):
         return make(environment, **parameters)
-    if isinstance(environment, type) or not all(
-        hasattr(environment, x) for x in ("reset", "step", "action_space")
-    ):
+    if isinstance(environment, type) or not hasattr(environment, "reset"):
         kind = "a class" if isinstance(environment, type) else f"of type {type(environment).__name__}"
         raise ShoalError(
             f"environment={arguments.short_repr(environment)} is {kind}; give an environment, or a name such as "
             "'CartPole-v1'."
         )
+    check_is_environment("the environment is", environment)
     if parameters:
         raise ShoalError(f"{', '.join(parameters)} cannot be set on an environment that is made already.")
     check_parameters(environment)

@@ -60,6 +60,7 @@ def cross_play(
     greedy: bool | None = None,
     max_steps: int = 10_000,
     tell: Callable[[str], None] = ignore_text,
+    environment_parameters: Mapping[str, Any] | None = None,
     **parameters: Any,
 ) -> dict[str, Any]:
     """Let each policy of one side play against each of the other, in a world whose agents have several roles.
@@ -80,6 +81,7 @@ def cross_play(
       greedy: whether policies take their mode or sample; None does as the evaluations of the first run did.
       max_steps: the number of steps after which an episode is cut.
       tell: called with a description of the work.
+      environment_parameters: those parameters of the environment whose names are also arguments here.
       **parameters: of the environment; those not given are the run's own.
     Returns:
       `environment`, `mode`, `episodes`; `first` and `second`, each with its `name`, `which`, `seeds`, those of which
@@ -90,6 +92,7 @@ def cross_play(
       ShoalError: a side is none of these, its spaces are not the environment's, or the world has only one role.
     """
     machine.prepare()
+    parameters = arguments.parameters_of_call("environment_parameters", environment_parameters, parameters)
     episodes, max_steps = (
         arguments.whole_number(name, x, 1, arguments.LARGEST_INDEX)
         for name, x in (("episodes", episodes), ("max_steps", max_steps))

@@ -55,17 +55,19 @@ def evaluate(
     seed: int = 0,
     greedy: bool = True,
     max_steps: int = MAX_STEPS,
+    environment_parameters: Mapping[str, Any] | None = None,
     **parameters: Any,
 ) -> dict[str, float]:
     """Evaluate a policy on whole episodes, one in each of `episodes` environments.
 
     Args:
-      policy: from `load`, or a run directory.
+      policy: from `load`, a run directory, or what `train` or `sweep` returned.
       environment: the environment of the episodes; None uses the one that the policy was trained in.
       episodes: the number of episodes.
       seed: of the episodes.
       greedy: whether the policy takes its mode or samples.
       max_steps: the number of steps after which an episode is cut.
+      environment_parameters: those parameters of the environment whose names are also arguments here.
       **parameters: of the environment, if it is given by name.
     Returns:
       mean, median, std, min and max of return and length, the shares that terminated, were truncated or cut,
@@ -75,6 +77,7 @@ def evaluate(
         environment explains.
     """
     machine.prepare()
+    parameters = arguments.parameters_of_call("environment_parameters", environment_parameters, parameters)
     settings = _check_episode_settings(episodes, max_steps, seed, greedy)
     policy = policy_of(policy)
     environment = trees.as_arrays(environment_for(policy, environment, parameters))
@@ -104,6 +107,7 @@ def evaluate_run(
     render: str | Path = "",
     render_episodes: int = 3,
     tell: Callable[[str], None] = ignore_text,
+    environment_parameters: Mapping[str, Any] | None = None,
     **parameters: Any,
 ) -> dict[str, Any]:
     """Evaluate the policies of a run, of all its seeds or of one.
@@ -125,6 +129,7 @@ def evaluate_run(
         if there is any; empty for none.
       render_episodes: the number of episodes in the film.
       tell: called repeatedly with a description of the current work.
+      environment_parameters: those parameters of the environment whose names are also arguments here.
       **parameters: of the environment; those not given are the run's own.
     Returns:
       `environment`, `which`, `mode`, `memory` (its duration), `episodes`, `max_steps` and, of several agents,
@@ -135,6 +140,7 @@ def evaluate_run(
       ShoalError: as `load`, `evaluate` and `render`.
     """
     machine.prepare()
+    parameters = arguments.parameters_of_call("environment_parameters", environment_parameters, parameters)
     render_episodes = arguments.whole_number("render_episodes", render_episodes, 1, arguments.LARGEST_INDEX)
     _check_episode_settings(episodes, 1, seed, greedy is None or greedy)
     run_seed = None if run_seed is None else arguments.seed("run_seed", run_seed)
@@ -191,6 +197,7 @@ def render(
     greedy: bool = True,
     max_steps: int = MAX_DRAWN_STEPS,
     progress: bool = True,
+    environment_parameters: Mapping[str, Any] | None = None,
     **parameters: Any,
 ) -> Rendered:
     """Draw episodes of a policy into a file, one after the other, each image with its step and the return so far.
@@ -198,7 +205,7 @@ def render(
     They are the first episodes that `evaluate` plays with the same seed.
 
     Args:
-      policy: from `load`, or a run directory.
+      policy: from `load`, a run directory, or what `train` or `sweep` returned.
       path: ends in .gif, or .mp4 where the program ffmpeg is on the path, or .png for the first image alone, or
         .pvd for ParaView where the environment has a `geometry(state)`.
       environment: the environment of the episodes; None uses the one that the policy was trained in.
@@ -207,6 +214,7 @@ def render(
       greedy: whether the policy takes its mode or samples.
       max_steps: of an episode; later steps are not shown.
       progress: whether progress is shown on standard error if drawing takes more than some seconds.
+      environment_parameters: those parameters of the environment whose names are also arguments here.
       **parameters: of the environment, if it is given by name.
     Returns:
       the path, the number of images, and return and length of each episode.
@@ -214,6 +222,7 @@ def render(
       ShoalError: the environment cannot be drawn, its spaces are not the policy's, or the file cannot be written.
     """
     machine.prepare()
+    parameters = arguments.parameters_of_call("environment_parameters", environment_parameters, parameters)
     settings, path = _check_episode_settings(episodes, max_steps, seed, greedy), arguments.path("path", path)
     policy = policy_of(policy)
     environment = trees.as_arrays(environment_for(policy, environment, parameters))

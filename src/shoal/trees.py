@@ -186,8 +186,10 @@ def struct(cls: type[T]) -> type[T]:
 
     It is registered as a node of its own kind and not by `jax.tree_util.register_dataclass`, whose structures
     compare equal for two classes with the same field names: a compiled function could then run the program
-    that was traced for the other class.
+    that was traced for the other class. A class that is a struct already stays as it is.
     """
+    if _DATA in vars(cls):
+        return cls
     cls = dataclasses.dataclass(frozen=True)(cls)
     hints = typing.get_type_hints(cls)
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ import sys
 import jax.numpy as jnp
 import pytest
 
+import shoal
 from shoal.envs import (
     TimeLimit,
     environment,
@@ -183,3 +184,70 @@ def test_the_decorator_gives_defaults_and_keeps_what_is_there():
 def test_listing_the_names_does_not_import_jax():
     program = "import sys, shoal.envs as e; e.environments(); sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@environment
+class Named(Lamp):
+    """Fields that have the names of arguments."""
+
+    count: int = 1
+    name: str = "lamp"
+    seed: float = 1.0
+    steps: int = 3
+
+
+def test_a_field_may_have_the_name_of_an_argument():
+    world = make(f"{__name__}:Named", name="mine", seed=2.0, steps=4)
+    assert (world.name, world.seed, world.steps) == ("mine", 2.0, 4)
+    fields = {"name": "mine", "seed": 2.0, "steps": 4}
+    ignore = ("key-ignored", "action-ignored", "never-ends")
+    world = f"{__name__}:Named"
+    assert (
+        shoal.check(world, keys=2, steps=2, max_steps=2, ignore=ignore, environment_parameters=fields) == []
+    )
+    assert shoal.rollout(world, num_envs=2, num_steps=2, devices=1, environment_parameters=fields).steps == 4
+    with pytest.raises(ShoalError, match="Named has no parameter 'colour'"):
+        shoal.rollout(world, num_envs=2, num_steps=2, environment_parameters={"colour": 3})
+
+
+def test_a_class_that_is_decorated_twice_is_as_it_was():
+    again = environment(Lamp)
+    assert again is Lamp
+    assert (
+        environment(environment(type("Twice", (Lamp,), {"__annotations__": {"more": float}, "more": 2.0})))(
+            1
+        ).more
+        == 2.0
+    )
+
+
+@pytest.mark.parametrize(
+    "module", ["gymnasium.wrappers", "brax.envs.ant", "gymnax.environments.pole", "mine"]
+)
+def test_an_environment_of_another_library_is_refused_in_one_sentence(module):
+    """Each has some of the attributes of Shoal's."""
+    names = {
+        "gymnasium": ("action_space", "observation_space", "spec"),
+        "gymnax": ("action_space", "num_actions"),
+    }
+    attributes = dict.fromkeys(("reset", "step", *names.get(module.split(".")[0], ("action_size",))))
+    made = type("Foreign", (), attributes | {"__module__": module})()
+    hint = (
+        "is @environment missing"
+        if module == "mine"
+        else f"it is an environment of {module.split('.')[0]}, and Shoal"
+    )
+    for call in (shoal.train, shoal.rollout, shoal.check):
+        with pytest.raises(
+            ShoalError, match=rf"^the environment is a Foreign, which has no `\w+`; {hint}[^\n]*[.?]$"
+        ):
+            call(made)
+
+
+def test_parts_of_the_package_need_no_import_of_their_own():
+    code = (
+        "import sys, shoal; assert 'jax' not in sys.modules; shoal.envs; assert 'jax' not in sys.modules; "
+        "print(shoal.envs.TimeLimit.__name__, shoal.spaces.Discrete(2), shoal.nets.__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "TimeLimit Discrete(n=2) shoal.nets\n"

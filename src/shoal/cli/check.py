@@ -38,6 +38,8 @@ def main(arguments: Sequence[str]) -> int:
     settings, words = flags.parse(COMMAND, DESCRIPTION, Settings(), arguments)
     environment, parameters = flags.parse_environment(words)
     flags.require("environment", "shoal check CartPole-v1", environment)
-    findings = api.check(environment, **dataclasses.asdict(settings), progress=True, **parameters)
+    findings = api.check(
+        environment, **dataclasses.asdict(settings), progress=True, environment_parameters=parameters
+    )
     print(api.report_text(findings, environment))
     return 1 if findings else 0

@@ -91,7 +91,7 @@ def main(arguments: Sequence[str]) -> int:
             render=settings.render,
             render_episodes=settings.render_episodes,
             tell=activity.describe,
-            **parameters,
+            environment_parameters=parameters,
         )
     print(as_json(results) if settings.json else table(results))
     return 0
@@ -113,7 +113,7 @@ def play_against(
             seed=settings.episode_seed,
             greedy=None if mode == "run" else mode == "greedy",
             tell=activity.describe,
-            **parameters,
+            environment_parameters=parameters,
         )
     print(as_json(results) if settings.json else matrices(results))
     return 0

@@ -61,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
             devices=settings.devices,
             save=settings.save or None,
             greedy=settings.greedy,
-            **parameters,
+            environment_parameters=parameters,
         )
     if note := api.devices_note(result.devices):
         print(note, file=sys.stderr)

@@ -28,6 +28,13 @@ TRIAL = "trial_episodes"
 MAX_COUNT = 2**31 - 1  # largest number of steps and of episodes, which are counted in int32
 
 
+# Packages whose environments have another interface.
+OTHER_LIBRARIES = (
+    *("brax", "craftax", "dm_env", "gym", "gymnasium", "gymnax", "jaxmarl", "jumanji", "mujoco_playground"),
+    *("navix", "pettingzoo", "pgx"),
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class Entry:
     """A registered constructor, the time limit of its environment, and the parameters that the name sets."""
@@ -92,7 +99,7 @@ def family_of(name: str) -> str:
 
 
 @reports_user_code
-def make(name: str, **parameters: Any) -> Environment:
+def make(name: str, /, **parameters: Any) -> Environment:
     """Make the environment of a name.
 
     Args:
@@ -122,7 +129,7 @@ def make(name: str, **parameters: Any) -> Environment:
         if declared.default is inspect.Parameter.empty and parameter not in parameters:
             raise ShoalError(f"{name} needs the parameter {parameter!r}, which has no default")
     env = constructor(**parameters)
-    _check_is_environment(name, env)
+    check_is_environment(f"{name} made", env)
     check_parameters(env)
     return _wrap(env, wrapper_parameters[TIME_LIMIT], wrapper_parameters[TRIAL])
 
@@ -321,12 +328,26 @@ def _check_count(name: str, parameter: str, value: Any) -> int | None:
     return count
 
 
-def _check_is_environment(name: str, env: Any) -> None:
+def check_is_environment(subject: str, env: Any) -> None:
+    """Require that an object has all that every environment has.
+
+    Args:
+      subject: the beginning of the sentence, such as "mine:Name made".
+      env: the object.
+    Raises:
+      ShoalError: it lacks an attribute; if its class is another library's, the sentence names the library.
+    """
     for attribute in ("observation_space", "action_space", "num_agents", "info_summaries", "reset", "step"):
         if not hasattr(env, attribute):
-            raise ShoalError(
-                f"{name} made a {type(env).__name__}, which has no `{attribute}`; is @environment missing?"
+            packages = {cls.__module__.partition(".")[0] for cls in type(env).__mro__}
+            library = next((name for name in OTHER_LIBRARIES if name in packages), "")
+            hint = (
+                f"it is an environment of {library}, and Shoal runs its own, which are pure functions "
+                "(@shoal.environment)"
+                if library
+                else "is @environment missing?"
             )
+            raise ShoalError(f"{subject} a {type(env).__name__}, which has no `{attribute}`; {hint}")
 
 
 for _name, _attribute, _limit in (
