@@ -36,7 +36,10 @@ def space_of(space: Any, element: PyTree = None) -> Space:
     low, high = np.asarray(space.low), np.asarray(space.high)
     if jnp.issubdtype(dtype, jnp.integer):
         limits = jnp.iinfo(dtype)
-        low, high = np.clip(low, limits.min, limits.max), np.clip(high, limits.min, limits.max)
+        # In float64, which has every 32-bit integer; a float32 would be rounded beyond the largest.
+        low, high = (
+            np.clip(bound.astype(np.float64), limits.min, limits.max).astype(dtype) for bound in (low, high)
+        )
     return Box(np.broadcast_to(low, shape), np.broadcast_to(high, shape), dtype=dtype)
 
 
