@@ -352,7 +352,7 @@ class LateChoice(Walk):
 
 @environment
 class HiddenHunger(Walk):
-    """Hunger falls at each step, is not shown, and ends the episode; food is too far away for random actions."""
+    """Hunger falls at each step, is not shown, and ends the episode; random actions never run fast enough to eat."""
 
     def reset(self, key):
         state, timestep = Walk.reset(self, key)
@@ -361,7 +361,7 @@ class HiddenHunger(Walk):
     def step(self, state, action, key):
         walk, _ = Walk.step(self, state["walk"], action, key)
         walk = WalkState(jnp.clip(walk.position, -2, 2), walk.velocity)
-        hunger = jnp.where(walk.position >= 2, 40, state["hunger"] - 1)
+        hunger = jnp.where(walk.velocity > 0.95, 40, state["hunger"] - 1)
         timestep = transition(jnp.stack(walk), 0.0, terminated=hunger <= 0)
         return {"walk": walk, "hunger": hunger}, timestep
 
