@@ -2,15 +2,19 @@
 
 import contextlib
 import errno
+import hashlib
 import os
 import shutil
-from collections.abc import Iterator
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
 from shoal.errors import ShoalError
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+LONG_NAME = 100  # bytes
 
 
 def user_path(value: Any, what: str) -> Path:
@@ -41,7 +45,8 @@ def write_whole_file(
 ) -> Iterator[IO[bytes]]:
     """Open a file for writing that replaces the one at its path once it is complete, so that readers see no part of it.
 
-    It is opened at once, so that a path that cannot be written is known before anything is computed for it.
+    It is opened at once, so that a path that cannot be written is known before anything is computed for it. Only a
+    regular file is replaced, and its mode stays: links are followed, and a device or a FIFO receives the content.
 
     Args:
       path: the file.
@@ -51,7 +56,6 @@ def write_whole_file(
     Raises:
       ShoalError: it cannot be written.
     """
-    temporary = path.parent / temporary_name(path.name, os.getpid())
     with report_os_errors(f"{path} cannot be written", needed):
         if "\0" in str(path):
             raise OSError(errno.EINVAL, "its name holds a NUL byte")
@@ -59,24 +63,86 @@ def write_whole_file(
             raise IsADirectoryError(errno.EISDIR, "it is a directory")
         if parents:
             path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with open(temporary, "wb") as file:
+        if new:
+            with _replacing(path, link_new) as file:
                 yield file
-                file.flush()
-                os.fsync(file.fileno())
-            if new:
-                link_new(temporary, path)
-            else:
-                os.replace(temporary, path)
-            sync_directory(path.parent)
-        finally:
-            with contextlib.suppress(OSError):  # the first failure is the one to report
-                temporary.unlink(missing_ok=True)
+        elif path.exists() and not path.is_file():
+            with _spooled_into(path) as file:
+                yield file
+        else:
+            with _replacing(_end_of_links(path), os.replace) as file:
+                yield file
+
+
+@contextlib.contextmanager
+def _replacing(path: Path, put: Callable[[Path, Path], None]) -> Iterator[IO[bytes]]:
+    """Open a temporary file that `put` gives its name once it is complete; it has the mode of the one it replaces."""
+    temporary = path.parent / temporary_name(path.name, os.getpid())
+    try:
+        with open(temporary, "wb") as file:
+            if path.exists():
+                os.chmod(temporary, stat.S_IMODE(path.stat().st_mode))
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        put(temporary, path)
+        sync_directory(path.parent)
+    finally:
+        with contextlib.suppress(OSError):  # the first failure is the one to report
+            temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _spooled_into(path: Path) -> Iterator[IO[bytes]]:
+    """Open a regular temporary file whose content is written to a device or a FIFO, which cannot be replaced, in one go.
+
+    A writer may seek in it, and open it by its name.
+    """
+    with (
+        open(path, "wb", opener=lambda name, _: os.open(name, os.O_WRONLY)) as target,
+        tempfile.NamedTemporaryFile() as file,
+    ):
+        yield file
+        file.flush()
+        file.seek(0)
+        shutil.copyfileobj(file, target)
+
+
+def _end_of_links(path: Path) -> Path:
+    """Return the file that a path leads to, which need not exist.
+
+    Raises:
+      OSError: symbolic links lead to each other.
+    """
+    end = Path(os.path.realpath(path))
+    if end.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    return end
+
+
+def find_obstacle(path: Path) -> str:
+    """Return a clause that says why a file cannot be written, before anything is computed for it; "" if it seems to be.
+
+    Args:
+      path: the file; its directory must exist.
+    """
+    if path.is_dir():
+        return "it is a directory"
+    if path.exists() and not path.is_file():
+        return "" if os.access(path, os.W_OK) else "it is no file, and read-only"
+    parent = Path(os.path.realpath(path)).parent
+    if not parent.is_dir():
+        return f"there is no directory {str(parent if path.is_symlink() else path.parent)!r}"
+    return "" if os.access(parent, os.W_OK) else f"{str(path.parent)!r} is read-only"
 
 
 def temporary_name(name: str, process: int | str) -> str:
-    """Name the file in which a process writes before it has its name; a killed process leaves it behind."""
-    return f".{name}.{process}.tmp"
+    """Name the file in which a process writes before it has its name; a killed process leaves it behind.
+
+    File systems limit names to 255 bytes or less, so that a long one is replaced by its checksum.
+    """
+    data = os.fsencode(name)
+    return f".{name if len(data) <= LONG_NAME else hashlib.sha256(data).hexdigest()}.{process}.tmp"
 
 
 def link_new(temporary: Path, path: Path) -> None:

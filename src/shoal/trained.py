@@ -12,6 +12,7 @@ import numpy as np
 from shoal import arguments, trees
 from shoal import experiment as experiments
 from shoal.errors import ShoalError
+from shoal.files import find_obstacle
 from shoal.loading import (
     check_which,
     environment_for,
@@ -285,8 +286,8 @@ def _check_pictures(
         raise ShoalError(
             f"plot={str(path)!r} draws the episodes of trials, and these are none; trial_episodes=5 makes some."
         )
-    if not path.resolve().parent.is_dir():
-        raise ShoalError(f"plot={str(path)!r}: there is no directory {str(path.parent)!r}.")
+    if obstacle := find_obstacle(path):
+        raise ShoalError(f"plot={str(path)!r} cannot be written: {obstacle}.")
     figures.require_drawing(path)
 
 

@@ -25,7 +25,7 @@ from shoal.files import free_bytes, report_os_errors, sync_directory
 from shoal.runtime.disk import checkpoint_folder
 from shoal.runtime.disk.arrays import OrbaxError, check_storable, to_numpy
 from shoal.runtime.disk.checkpoint_folder import DamageError, NewerSchemaError
-from shoal.runtime.disk.json_files import json_text
+from shoal.runtime.disk.json_files import json_text, write_text
 
 CHECKPOINTS = "checkpoints"
 SET_ASIDE = re.compile(r"[0-9]+\.damaged(-[0-9]+)?")
@@ -199,8 +199,8 @@ class Checkpoints:
                 aside = self.path / f"{steps}.damaged-{number}"
             os.rename(folder, aside)
             sync_directory(self.path)
-        with contextlib.suppress(OSError):
-            (self.path / f"{aside.name}.txt").write_text(f"{reason}\n", encoding="utf-8")
+        with contextlib.suppress(ShoalError):
+            write_text(self.path / f"{aside.name}.txt", f"{reason}\n")
         return aside
 
     def keep(self, kept: Collection[int]) -> None:

@@ -5,7 +5,6 @@ import concurrent.futures
 import contextlib
 import functools
 import itertools
-import os
 import shutil
 import subprocess
 import tempfile
@@ -16,7 +15,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from shoal.errors import ShoalError, nearest
-from shoal.files import write_whole_file
+from shoal.files import find_obstacle, write_whole_file
 
 FORMATS = (".gif", ".mp4", ".png")
 LAST_FRAME_SECONDS = 1.0  # seconds for which the last image of an episode stays
@@ -49,14 +48,8 @@ def check_writable(path: str | Path) -> Path:
             f"render={str(path)!r} must end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
             f"{nearest(path.suffix, FORMATS) if path.suffix else ''}."
         )
-    if path.is_dir():
-        raise ShoalError(f"render={str(path)!r} cannot be written: it is a directory.")
-    if not path.parent.is_dir():
-        raise ShoalError(
-            f"render={str(path)!r} cannot be written: there is no directory {str(path.parent)!r}."
-        )
-    if not os.access(path.parent, os.W_OK):
-        raise ShoalError(f"render={str(path)!r} cannot be written: {str(path.parent)!r} is read-only.")
+    if obstacle := find_obstacle(path):
+        raise ShoalError(f"render={str(path)!r} cannot be written: {obstacle}.")
     if path.suffix.lower() == ".mp4" and shutil.which("ffmpeg") is None:
         raise ShoalError(
             f"render={str(path)!r} needs the program ffmpeg, which is not on the path; .gif does not."

@@ -11,6 +11,7 @@ import numpy as np
 from shoal.envs.base import can_export, geometry, unwrapped
 from shoal.envs.geometry import Geometry
 from shoal.errors import ShoalError
+from shoal.files import find_obstacle, write_whole_file
 from shoal.types import Environment, State
 
 SUFFIX = ".pvd"
@@ -30,10 +31,8 @@ def check_writable(environment: Environment, path: str | Path) -> Path:
             f"{type(unwrapped(environment)).__name__} cannot be written for ParaView: it has no `geometry(state)`, "
             "which returns a shoal.envs.Geometry."
         )
-    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise ShoalError(
-            f"render={str(path)!r} cannot be written: {str(path.parent)!r} is no directory that can be written to."
-        )
+    if obstacle := find_obstacle(path):
+        raise ShoalError(f"render={str(path)!r} cannot be written: {obstacle}.")
     if (folder := data_folder(path)).exists():
         raise ShoalError(
             f"render={str(path)!r} cannot be written: its data would be in {str(folder)!r}, which exists already."
@@ -48,8 +47,8 @@ def check_writable(environment: Environment, path: str | Path) -> Path:
 
 
 def data_folder(path: Path) -> Path:
-    """Return the folder of a collection's data."""
-    return path.with_name(f"{path.stem}-data")
+    """Return the folder of a collection's data, beside the file that links lead to."""
+    return Path(os.path.realpath(path)).with_name(f"{path.stem}-data")
 
 
 def write_states(
@@ -74,14 +73,20 @@ def write_states(
     folder.mkdir()
     try:
         written = [_write_state(folder, number, geometry(environment, x)) for number, x in enumerate(states)]
+        draft = folder / "collection"
+        collection = VtkGroup(str(draft))
+        collection.root = str(folder.parent)  # names in a collection are relative to it
+        for number, files in enumerate(written):
+            for part, file in enumerate(files):
+                collection.addFile(file, sim_time=number / frames_per_second, part=str(part))
+        collection.save()
+        draft = draft.with_suffix(SUFFIX)
+        with write_whole_file(path) as target:
+            target.write(draft.read_bytes())
+        draft.unlink()
     except BaseException:
         shutil.rmtree(folder)
         raise
-    collection = VtkGroup(str(path.resolve().with_suffix("")))
-    for number, files in enumerate(written):
-        for part, file in enumerate(files):
-            collection.addFile(str(Path(file).resolve()), sim_time=number / frames_per_second, part=str(part))
-    collection.save()
     return len(written)
 
 
