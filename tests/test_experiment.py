@@ -289,7 +289,7 @@ def test_an_unknown_name_suggests_the_nearest(arguments, sentence):
     "text,sentence",
     [
         ("{", "is not JSON"),
-        ("[]", "lacks environment, algorithm or run"),
+        ("[]", "is damaged: it holds a list, not an object"),
         ('{"run": {}}', "lacks environment, algorithm or run; is it a config.json?"),
     ],
 )

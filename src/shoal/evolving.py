@@ -22,7 +22,7 @@ from shoal.files import report_os_errors
 from shoal.runtime import exchange as exchanges
 from shoal.runtime import trainer
 from shoal.runtime.disk.directory import RunDirectory
-from shoal.runtime.disk.json_files import read_json, write_json
+from shoal.runtime.disk.json_files import read_json, report_wrong_types, write_json
 from shoal.runtime.evolution import NONE, Evolution, Step
 from shoal.runtime.faults import NOWHERE, failed_members
 from shoal.runtime.history import History
@@ -302,5 +302,6 @@ def read_schedule(path: str | Path) -> Evolution:
             f"run directory {str(directory.path)!r} holds no {SCHEDULE}; `shoal pbt` writes one at its end, where "
             "a member has not failed."
         )
-    saved = read_json(file)["schedule"]
-    return Evolution(schedule=tuple(Step(x["updates"], x["settings"]) for x in saved))
+    with report_wrong_types(str(file)):
+        saved = read_json(file)["schedule"]
+        return Evolution(schedule=tuple(Step(x["updates"], x["settings"]) for x in saved))

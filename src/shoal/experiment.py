@@ -10,7 +10,6 @@ environment, then the defaults of the classes.
 import dataclasses
 import functools
 import inspect
-import json
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -27,13 +26,14 @@ from shoal.envs.checking.check_contract import require_contract
 from shoal.envs.describing import Description, decode_parameters, from_json
 from shoal.envs.parameters import check_parameters
 from shoal.envs.registry import TRIAL
-from shoal.errors import ShoalError
+from shoal.errors import ShoalError, nearest
 from shoal.imports import import_name, import_object
 from shoal.needs import check_needs
 from shoal.presets import preset
 from shoal.runtime import evolution as evolutions
 from shoal.runtime import machine
 from shoal.runtime.config import RunConfig
+from shoal.runtime.disk.json_files import read_json, report_wrong_types
 from shoal.runtime.evolution import Evolution
 from shoal.runtime.halving import Halving
 from shoal.runtime.jax_settings import require_usable
@@ -42,6 +42,11 @@ from shoal.types import Environment, spec_of
 from shoal.user_code import reports_user_code
 from shoal.variants import check_variants, named, number, with_first_settings
 
+PARTS = {"environment", "algorithm", "run"}  # of config.json
+FURTHER_PARTS = {
+    *("schema", "from", "from_step", "variants", "eval_env", "halving", "evolution"),
+    *("asked", "history"),
+}
 SCHEMA = 2  # of config.json; in 1, some settings had 0 or empty for "off" and "the same as the actor's"
 
 
@@ -247,13 +252,16 @@ def decide(
     run_settings, algorithm_settings = split_settings(default_config, overrides)
     run = dataclasses.replace(default_run, **run_settings)
     config = settings.with_settings(default_config, **algorithm_settings)
-    if variants is None:
-        variants = [Variant(**x) for x in saved.get("variants", ())]
+    with report_wrong_types(f"config file {str(config_file)!r}"):
+        if variants is None:
+            variants = [Variant(**x) for x in saved.get("variants", ())]
+        if evolution is None:
+            evolution = evolutions.NONE if variants else evolutions.from_json(saved.get("evolution", {}))
+        if halving is None and saved.get("halving"):
+            halving = Halving(**saved["halving"])
     if evaluation_parameters is None:
         evaluation_parameters = saved_evaluation_parameters(saved)
     check_variants(variants, config, overrides)
-    if evolution is None:
-        evolution = evolutions.NONE if variants else evolutions.from_json(saved.get("evolution", {}))
     config = with_first_settings(evolution, config, overrides)
     varied = variants[0].of_algorithm() if variants else dict.fromkeys(evolution.names)
     _check_effects({**overrides, **varied}, environment, run, config)
@@ -273,7 +281,7 @@ def decide(
         environment_gaps=gaps,
         variants=tuple(variants),
         evaluation_parameters=dict(evaluation_parameters),
-        halving=halving or (Halving(**saved["halving"]) if saved.get("halving") else None),
+        halving=halving,
         evolution=evolution,
     )
 
@@ -476,21 +484,30 @@ def read_config(path: str | Path) -> dict[str, Any]:
     """
     path = arguments.path("config", path)
     path = path / "config.json" if path.is_dir() else path
-    try:
-        saved = json.loads(path.read_text())
-    except OSError as error:
-        raise ShoalError(f"config file {str(path)!r} cannot be read: {error.strerror}.") from error
-    except ValueError as error:
-        raise ShoalError(f"config file {str(path)!r} is not JSON: {error}.") from error
-    if not isinstance(saved, dict) or not {"environment", "algorithm", "run"} <= set(saved):
+    what = f"config file {str(path)!r}"
+    saved = read_json(path, what)
+    if not set(saved) >= PARTS:
+        raise ShoalError(f"{what} lacks environment, algorithm or run; is it a config.json?")
+    with report_wrong_types(what):
+        is_newer = saved.get("schema", 1) > SCHEMA
+    if is_newer:
         raise ShoalError(
-            f"config file {str(path)!r} lacks environment, algorithm or run; is it a config.json?"
-        )
-    if saved.get("schema", 1) > SCHEMA:
-        raise ShoalError(
-            f"config file {str(path)!r} has schema={saved['schema']}, and this version of Shoal reads up to {SCHEMA}; "
+            f"{what} has schema={saved['schema']}, and this version of Shoal reads up to {SCHEMA}; "
             "use the version that made it, or a newer one."
         )
+    for name in PARTS:
+        if not isinstance(saved[name], dict):
+            raise ShoalError(f"{what} has {name}={saved[name]!r:.100}, which is not an object.")
+    environment = saved["environment"]
+    if not isinstance(environment["name"], str) or not isinstance(environment["parameters"], dict):
+        raise ShoalError(
+            f"{what} has an environment whose name is not text, or whose parameters are not an object."
+        )
+    # An entry of another name would otherwise count as left out, and the run be another one.
+    for entries, known in ((saved, PARTS | FURTHER_PARTS), (environment, {"name", "parameters", "gaps"})):
+        for name in entries:
+            if name not in known:
+                raise ShoalError(f"{what} has {name!r}, which no config has{nearest(name, known)}")
     return saved
 
 

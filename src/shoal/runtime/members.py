@@ -5,6 +5,7 @@ of `metrics.jsonl`, its entries of `summary.json`, its saved policies and the se
 ten members of the one variant that has no label.
 """
 
+import operator
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -82,8 +83,8 @@ def to_metadata(members: Members) -> dict[str, Any]:
 
 def from_metadata(metadata: Mapping[str, Any]) -> Members:
     """Make the table again from `to_metadata`; what settings the members have, it does not hold."""
-    seeds = metadata["seeds"]
-    return tuple(map(Member, seeds, metadata.get("labels", [""] * len(seeds))))
+    seeds = [operator.index(seed) for seed in metadata["seeds"]]
+    return tuple(map(Member, seeds, map(str, metadata.get("labels", [""] * len(seeds)))))
 
 
 def chosen(members: Members, seed: int | None, label: str | None) -> list[int]:

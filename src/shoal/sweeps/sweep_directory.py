@@ -8,7 +8,7 @@ from typing import Any
 from shoal import arguments
 from shoal.errors import ShoalError
 from shoal.runtime.disk import vacancy
-from shoal.runtime.disk.json_files import read_json, to_jsonable, write_json
+from shoal.runtime.disk.json_files import read_json, report_wrong_types, to_jsonable, write_json
 from shoal.runtime.disk.sweep_files import SWEEP, holds_sweep
 
 SCHEMA = 1
@@ -31,9 +31,11 @@ class SweepDirectory:
         self._path: Path | None = None
         if self._given is not None and holds_sweep(self._given):
             self._path = self._given.expanduser()
-            saved = read_json(self._path / SWEEP)
+            file = self._path / SWEEP
+            saved = read_json(file)
             _check_same(self._path, saved["asked"], self._asked)
-            self._runs = {run["path"]: run["labels"] for run in saved["runs"]}
+            with report_wrong_types(str(file)):
+                self._runs = {run["path"]: run["labels"] for run in saved["runs"]}
         elif self._given is not None:
             vacancy.check_vacant(self._given, SWEEP)
         else:

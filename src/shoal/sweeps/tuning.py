@@ -5,14 +5,14 @@ finds it there, runs that batch to its end and tells it; trials that were asked 
 failed.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from shoal import arguments
 from shoal.errors import ShoalError
-from shoal.files import report_os_errors, write_whole_file
+from shoal.files import report_os_errors
+from shoal.runtime.disk.json_files import read_json, report_wrong_types, write_json
 from shoal.sweeps.results import MemberResult
 from shoal.sweeps.space import Point, label_of
 from shoal.sweeps.studies import Study
@@ -91,8 +91,9 @@ def _record(directory: Path, points: Mapping[int, Point]) -> Path:
     """Write down the trials of a batch before it runs, and return its folder."""
     folder = directory / BATCHES / f"{min(points):05d}"
     labels = {str(number): label_of(number, point) for number, point in points.items()}
-    with write_whole_file(folder / TRIALS) as file:
-        file.write((json.dumps({"trials": labels}, indent=2) + "\n").encode())
+    with report_os_errors(f"{folder} cannot be written"):
+        folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / TRIALS, {"trials": labels})
     return folder
 
 
@@ -115,12 +116,8 @@ def _unfinished(study: Study, directory: Path) -> list[Path]:
 
 
 def _numbers(file: Path) -> list[int]:
-    with report_os_errors(f"{file} cannot be read"):
-        text = file.read_text()
-    try:
-        return sorted(int(number) for number in json.loads(text)["trials"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ShoalError(f"{file} is damaged: it has no trials ({error}).") from None
+    with report_wrong_types(str(file)):
+        return sorted(int(number) for number in read_json(file)["trials"])
 
 
 def _run_batch(study: Study, run_points: RunPoints, folder: Path) -> None:

@@ -154,7 +154,7 @@ def test_a_torn_last_line_is_dropped(run, torn):
 
 def test_damage_before_the_last_line_is_named(run):
     (run.path / "metrics.jsonl").write_text('{"a": 1}\n{"a"\n{"a": 3}\n')
-    with pytest.raises(ShoalError, match="line 2 is not JSON"):
+    with pytest.raises(ShoalError, match=r"line 2 of .*metrics\.jsonl is damaged: it is not JSON"):
         run.load_metrics()
 
 

@@ -3,6 +3,7 @@
     config.json         the complete settings: running it again gives the same run
     metrics.jsonl       one line per log point and seed
     summary.json        scores, speed, checksums, versions
+    progress.json       scores so far, of a run that has not finished
     learning_curve.png
     best/, last/        policies with their normalisers
 
@@ -12,7 +13,6 @@ Every file is complete or absent at any instant, and reading executes no code: J
 import contextlib
 import dataclasses
 import hashlib
-import json
 import re
 import shutil
 from collections.abc import Mapping
@@ -35,12 +35,20 @@ from shoal.runtime.disk.arrays import (
 )
 from shoal.runtime.disk.checkpoints import CHECKPOINTS
 from shoal.runtime.disk.checksums import folder_sha256
-from shoal.runtime.disk.json_files import json_text, read_json, write_json, write_text
+from shoal.runtime.disk.json_files import (
+    json_text,
+    parse_json,
+    read_json,
+    report_wrong_types,
+    write_json,
+    write_text,
+)
 from shoal.runtime.disk.lock import LOCK
 from shoal.runtime.disk.metrics_file import METRICS, Mark, MetricsFile
 
 CONFIG = "config.json"
 SUMMARY = "summary.json"
+PROGRESS = "progress.json"  # in place of a summary, as long as the run has not finished
 LEARNING_CURVE = "learning_curve.png"
 POLICIES = ("best", "last")
 POLICY = "policy.json"  # in the folder of the arrays: their names, dtypes, shapes and checksum
@@ -104,7 +112,7 @@ class RunDirectory:
 
     def discard(self) -> None:
         """Remove the files of a run, and the directories made for it that hold nothing else."""
-        for name in (CONFIG, METRICS, SUMMARY, LEARNING_CURVE, LOCK):
+        for name in (CONFIG, METRICS, SUMMARY, PROGRESS, LEARNING_CURVE, LOCK):
             with contextlib.suppress(OSError):
                 (self.path / name).unlink()
         for name in (*POLICIES, CHECKPOINTS):
@@ -141,8 +149,14 @@ class RunDirectory:
         """
         return read_json(self.path / CONFIG)
 
+    def save_progress(self, progress: Mapping[str, Any]) -> None:
+        """Write `progress.json`; a number that is not finite becomes null."""
+        write_json(self.path / PROGRESS, progress)
+
     def save_summary(self, summary: Mapping[str, Any]) -> None:
-        """Write `summary.json`; a number that is not finite becomes null."""
+        """Write `summary.json`, in place of `progress.json`; a number that is not finite becomes null."""
+        with report_os_errors(f"{self.path / PROGRESS} cannot be removed"):
+            (self.path / PROGRESS).unlink(missing_ok=True)
         write_json(self.path / SUMMARY, summary)
 
     def load_summary(self) -> dict[str, Any]:
@@ -166,13 +180,7 @@ class RunDirectory:
         path = self.path / METRICS
         with report_os_errors(f"{path} cannot be read"):
             lines = path.read_bytes().split(b"\n")[:-1]
-        rows = []
-        for number, line in enumerate(lines, start=1):
-            try:
-                rows.append(json.loads(line))
-            except ValueError:
-                raise ShoalError(f"{path} is damaged: line {number} is not JSON.") from None
-        return rows
+        return [parse_json(line, f"line {number} of {path}") for number, line in enumerate(lines, start=1)]
 
     def save_policy(self, name: str, arrays: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
         """Save the leaves of a policy by name; the previous policy exists until the new one is complete.
@@ -223,22 +231,24 @@ class RunDirectory:
         if not (directory / POLICY).is_file():
             raise ShoalError(f"{str(self.path)!r} holds no policy {name!r}.")
         manifest = read_json(directory / POLICY)
-        try:
-            expected = manifest["leaves"]
+        with report_wrong_types(str(directory / POLICY)):
+            expected, metadata, sha256 = (manifest[x] for x in ("leaves", "metadata", "sha256"))
             folder = directory / Path(manifest["arrays"]).name
-            # Checked before Orbax reads: with damaged files its tasks print errors after the first has
-            # failed.
-            if "files" in manifest and manifest["files"] != folder_sha256(folder):
-                raise ValueError("a file is not the one that was saved")
-            stored = read_arrays(folder, expected)
-            shapes = {leaf: list(array.shape) for leaf, array in stored.items()}
-            is_intact = shapes == {leaf: entry["shape"] for leaf, entry in expected.items()}
-            leaves = {leaf: from_numpy(array, expected[leaf].get("key")) for leaf, array in stored.items()}
-            is_intact = is_intact and parameters_sha256(leaves) == manifest["sha256"]
-            metadata = manifest["metadata"]
-        except Exception as error:  # a damaged file makes Orbax and NumPy raise many kinds of errors
-            raise ShoalError(f"{directory} is damaged: its arrays cannot be read.") from error
+            shapes = {leaf: (entry["shape"], entry["dtype"]) for leaf, entry in expected.items()}
+        # Checked before Orbax reads: with damaged files its tasks print errors after the first has failed.
+        with report_os_errors(f"{directory} cannot be read"):
+            is_intact = "files" not in manifest or manifest["files"] == folder_sha256(folder)
         if not is_intact:
+            raise ShoalError(f"{directory} is damaged: its arrays cannot be read.")
+        try:
+            stored = read_arrays(folder, expected)
+            leaves = {leaf: from_numpy(array, expected[leaf].get("key")) for leaf, array in stored.items()}
+        except Exception as error:  # Orbax, NumPy and JAX raise many kinds of errors
+            raise ShoalError(
+                f"{directory} is damaged: its arrays cannot be read; or another version wrote them."
+            ) from error
+        is_intact = shapes == {leaf: (list(x.shape), x.dtype.name) for leaf, x in stored.items()}
+        if not (is_intact and parameters_sha256(leaves) == sha256):
             raise ShoalError(f"{directory} is damaged: its arrays are not those that were saved.")
         return leaves, metadata
 

@@ -1,8 +1,9 @@
 """Strict JSON files that are complete or absent: written to a temporary file and moved to their path."""
 
+import contextlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,21 +51,61 @@ def read_number(value: Any) -> float:
     return math.nan if value is None else float(value)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON file that holds an object.
+def read_json(path: Path, what: str = "") -> dict[str, Any]:
+    """Read a JSON file that holds an object; a key that is asked for and missing is a ShoalError that names the file.
 
+    Args:
+      path: the file.
+      what: its name in a sentence; empty for the path.
     Raises:
       ShoalError: it is missing or damaged.
     """
-    with report_os_errors(f"{path} cannot be read"):
-        text = path.read_text(encoding="utf-8")
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise ShoalError(f"{path} is damaged: it is not JSON ({error}).") from None
+    what = what or str(path)
+    with report_os_errors(f"{what} cannot be read"):
+        data = path.read_bytes()
+    value = parse_json(data, what)
     if not isinstance(value, dict):
-        raise ShoalError(f"{path} is damaged: it holds a {type(value).__name__}, not an object.")
+        raise ShoalError(f"{what} is damaged: it holds a {type(value).__name__}, not an object.")
     return value
+
+
+def parse_json(data: bytes, what: str) -> Any:
+    """Read JSON whose objects raise a ShoalError where a key is asked for that they do not have.
+
+    Args:
+      data: the text in UTF-8.
+      what: the name of the file in a sentence.
+    Raises:
+      ShoalError: it is no JSON.
+    """
+
+    class Entries(dict):
+        def __missing__(self, key: str) -> Any:
+            beside = f" beside {', '.join(map(repr, list(self)[:3]))}" if self else ""
+            raise ShoalError(f"{what} is damaged: it lacks {key!r}{beside}.")
+
+        def __reduce__(self) -> Any:
+            return dict, (dict(self),)
+
+    try:
+        return json.loads(data.decode(), object_hook=Entries)
+    except (ValueError, RecursionError) as error:
+        raise ShoalError(f"{what} is damaged: it is not JSON ({error}).") from None
+
+
+@contextlib.contextmanager
+def report_wrong_types(what: str) -> Iterator[None]:
+    """Convert the errors of code that takes a file's JSON apart, where an entry is of another type, to one sentence.
+
+    Raises:
+      ShoalError: instead of another error.
+    """
+    try:
+        yield
+    except ShoalError:
+        raise
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        raise ShoalError(f"{what} is damaged: an entry is missing or of another type ({error}).") from error
 
 
 def to_jsonable(value: Any, *, not_finite: Callable[[float], Any]) -> Any:

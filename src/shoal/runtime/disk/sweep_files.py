@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from shoal.errors import ShoalError
 from shoal.runtime.disk.directory import SUMMARY
-from shoal.runtime.disk.json_files import read_json
+from shoal.runtime.disk.json_files import read_json, report_wrong_types
 
 SWEEP, MEMBERS, WINNER = "sweep.json", "members.csv", "winner.json"
 CONFIRMATION = "confirmation"  # the folder of the runs of the best settings on new seeds
@@ -47,17 +47,18 @@ def resolve_run(path: str | Path, label: str | None = None) -> Chosen:
         raise ShoalError(
             f"sweep {str(path)!r} has no results yet; the command that began it goes on with it."
         )
-    summary = read_json(path / SUMMARY)
-    if label is None:
-        if summary["best"] is None:
-            raise ShoalError(
-                f"sweep {str(path)!r} has no best setting, since a number was not finite in the training of each; name "
-                "one by its label."
-            )
-        label, run = summary["best"]["label"], summary["best"]["run"]
-        if run is not None:
-            return Chosen(path / run, label)
-    runs = {known: run["path"] for run in read_json(path / SWEEP)["runs"] for known in run["labels"]}
-    if label not in runs:
-        raise ShoalError(f"label={label!r} is none of the sweep's; members.csv lists them.")
-    return Chosen(path / runs[label], label)
+    with report_wrong_types(f"{path / SUMMARY}, or {SWEEP} beside it,"):
+        summary = read_json(path / SUMMARY)
+        if label is None:
+            if summary["best"] is None:
+                raise ShoalError(
+                    f"sweep {str(path)!r} has no best setting, since a number was not finite in the training of each; "
+                    "name one by its label."
+                )
+            label, run = summary["best"]["label"], summary["best"]["run"]
+            if run is not None:
+                return Chosen(path / run, label)
+        runs = {known: run["path"] for run in read_json(path / SWEEP)["runs"] for known in run["labels"]}
+        if label not in runs:
+            raise ShoalError(f"label={label!r} is none of the sweep's; members.csv lists them.")
+        return Chosen(path / runs[label], label)
