@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from shoal.experiment import Experiment
 from shoal.runtime.checkpointing import EVALUATED, restored, saved_leaves, with_evaluated
 from shoal.runtime.config import RunConfig
 from shoal.runtime.disk import records
-from shoal.runtime.disk.checkpoints import Checkpoints, Info
+from shoal.runtime.disk.checkpoints import Checkpoints, Info, MisfitError
 from shoal.runtime.disk.directory import CONFIG, POLICIES, POLICY, SUMMARY, RunDirectory, parameters_sha256
 from shoal.runtime.disk.json_files import to_jsonable, write_json
 from shoal.runtime.disk.metrics_file import METRICS, Mark, find_damage
@@ -206,49 +206,71 @@ class Restoration:
     _rows: bytes = b""  # of metrics.jsonl, up to the checkpoint's mark
 
     def choose(self, shapes: Run) -> None:
-        """Load the newest checkpoint that is sound, of this run, and of these shapes.
+        """Load the newest checkpoint that is sound; damaged ones are set aside once it is certain that the run goes on.
 
         Raises:
-          ShoalError: there is none, so that going on would lose what was trained.
+          ShoalError: it does not fit this run, these shapes or this version; then nothing on the disk changes. Or there
+            is none, so that going on would lose what was trained.
         """
         checkpoints = Checkpoints(self.directory.path)
         path = self.directory.path / METRICS
         content = path.read_bytes() if path.is_file() else b""
-        reasons = []
+        found = list[Info]()  # those that cannot be used, the newest first
         for steps in reversed(checkpoints.steps()):
             info = checkpoints.info(steps)
-            reason, is_damaged = info.problem, not info.is_newer
-            if not reason:
-                reason, is_damaged = self._load(checkpoints, info, shapes, content)
-            if not reason:
+            if not info.problem:
+                info = dataclasses.replace(info, problem=self._load(checkpoints, info, shapes, content))
+            if not info.problem:
+                self._set_aside(checkpoints, found)
                 self._rows = content[: self.mark.bytes]
                 return
-            reasons.append(f"at {steps}, {reason}")
-            aside = ""
-            if is_damaged:
-                aside = f"; it is now {checkpoints.set_aside(steps, reason).name}"
-            self.note(f"the checkpoint at {steps} cannot be used: {reason}{aside}")
+            if info.is_newer:
+                raise self._misfit(steps, info.problem)
+            found.append(info)
+        self._set_aside(checkpoints, found)
+        reasons = "; ".join(f"at {info.steps}, {info.problem}" for info in found)
         raise ShoalError(
-            f"run directory {str(self.directory.path)!r} has no checkpoint that can be used ({'; '.join(reasons)}); "
+            f"run directory {str(self.directory.path)!r} has no checkpoint that can be used ({reasons}); "
             "it is not started over, since that would lose what it has; name a new directory."
         )
 
-    def _load(self, checkpoints: Checkpoints, info: Info, shapes: Run, content: bytes) -> tuple[str, bool]:
-        """Try a sound checkpoint; return why it cannot be used, and whether it is itself at fault."""
+    def _set_aside(self, checkpoints: Checkpoints, unusable: Sequence[Info]) -> None:
+        """Say of each checkpoint why it cannot be used, and rename those that are damaged."""
+        for info in unusable:
+            aside = ""
+            if info.is_damaged:
+                aside = f"; it is now {checkpoints.set_aside(info.steps, info.problem).name}"
+            self.note(f"the checkpoint at {info.steps} cannot be used: {info.problem}{aside}")
+
+    def _load(self, checkpoints: Checkpoints, info: Info, shapes: Run, content: bytes) -> str:
+        """Load a sound checkpoint; return why it cannot be used, or "".
+
+        Raises:
+          ShoalError: it does not fit.
+        """
         saved = info.record.get("identity", {})
         if reason := _first_difference(saved, self.identity, self.defaults):
-            return f"it belongs to another run: {reason}", True
+            raise self._misfit(info.steps, reason)
         if reason := find_damage(content, records.mark_of(info.record)):
-            return f"{METRICS} does not go with it: {reason}", False
+            return f"{METRICS} does not go with it: {reason}"
         try:
             expected = saved_leaves(shapes)
             leaves, self.record = checkpoints.load(info.steps, expected, may_lack=EVALUATED)
             self.leaves = with_evaluated(leaves, expected)
+        except MisfitError as error:
+            raise self._misfit(info.steps, error.difference) from error
         except ShoalError as error:
-            return str(error).rstrip("."), True
+            return str(error).rstrip(".")
         self.steps = info.steps
         self.frozen = failed_members(self.leaves["fault"])
-        return "", False
+        return ""
+
+    def _misfit(self, steps: int, difference: str) -> ShoalError:
+        return ShoalError(
+            f"run {str(self.directory.path)!r} cannot be resumed as it is: its checkpoint at {steps} is sound and does "
+            f"not fit, since {difference}; nothing was changed, and with the settings, the code and the versions that "
+            "wrote it the run goes on."
+        )
 
     def place(self, population: Run) -> Run:
         """Put the leaves that were chosen into a population; they are given up here."""
@@ -333,7 +355,8 @@ def _first_difference(
         for name, value in names.items():
             found = found_of_part.get(name)
             if found != value:
-                return f"{name} is {found!r}, and {value!r} here"
+                what = "the checksum of the environment's numbers" if name == "sha256" else name
+                return f"{what} is {found!r}, and {value!r} here"
     return ""
 
 

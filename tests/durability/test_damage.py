@@ -211,6 +211,13 @@ DAMAGE = {
     "manifest flipped": (lambda f, o: flip(f / "manifest.json"), "manifest.json"),
     "manifest emptied": (lambda f, o: (f / "manifest.json").write_bytes(b""), "its manifest.json is empty"),
     "manifest missing": (lambda f, o: (f / "manifest.json").unlink(), "it has no manifest.json"),
+    "half deleted": (lambda f, o: keep_half(f), "missing|no manifest"),
+    "empty folder": (lambda f, o: [shutil.rmtree(f), f.mkdir()], "it is empty"),
+}
+# The same for what no checksum finds: the one before is used as well, and the folder keeps its name.
+UNUSABLE = {
+    "a file in its place": (lambda f, o: [shutil.rmtree(f), f.write_text("")], "it is a file, not a folder"),
+    "a file more": (lambda f, o: (f / "notes.txt").write_text("x"), "'notes.txt' is not one of its files"),
     "manifest of an older one": (
         lambda f, o: shutil.copy(f.parent / "256" / "manifest.json", f / "manifest.json"),
         "its manifest.json is that of the checkpoint at 256",
@@ -219,18 +226,21 @@ DAMAGE = {
         lambda f, o: copied_from(f, f.parent / "256"),
         "is that of the checkpoint at 256",
     ),
-    "half deleted": (lambda f, o: keep_half(f), "missing|no manifest"),
-    "empty folder": (lambda f, o: [shutil.rmtree(f), f.mkdir()], "it is empty"),
-    "a file in its place": (lambda f, o: [shutil.rmtree(f), f.write_text("")], "it is a file, not a folder"),
-    "a file more": (lambda f, o: (f / "notes.txt").write_text("x"), "'notes.txt' is not one of its files"),
-    "of another run": (copied_from, "it belongs to another run: seed is 7, and 0 here"),
+}
+# The same for what is sound and does not fit the code, the versions or the settings: the run is refused.
+MISFITS = {
+    "of another run": (copied_from, "seed is 7, and 0 here"),
     "of another algorithm's settings": (
         lambda f, o: edit_record(f, lambda record: record["identity"]["run"].update(num_steps=16)),
-        "it belongs to another run: num_steps is 16, and 8 here",
+        "num_steps is 16, and 8 here",
     ),
     "of another environment": (
         lambda f, o: edit_record(f, lambda record: record["identity"]["environment"].update(name="Other")),
-        "it belongs to another run: name is 'Other'",
+        "name is 'Other'",
+    ),
+    "of a newer version": (
+        lambda f, o: change_manifest(f, schema=checkpoint_folder.SCHEMA + 1),
+        "its schema is 2, of a newer version of Shoal",
     ),
     "wrong shape": (lambda f, o: with_another_leaf_shape(f), r"of shape \(2, 5\), and \(2, 4\) is expected"),
     "wrong dtype": (lambda f, o: with_another_dtype(f), "'updates' of dtype int64, and int32 is expected"),
@@ -238,14 +248,13 @@ DAMAGE = {
 }
 
 
-@pytest.mark.parametrize("kind", DAMAGE)
-@pytest.mark.quick(
-    "arrays flipped", "record swapped", "manifest of an older one", "of another run", "wrong dtype"
-)
-def test_a_damaged_checkpoint_is_named_and_set_aside_and_the_one_before_is_used(
+@pytest.mark.parametrize("kind", [*DAMAGE, *UNUSABLE])
+@pytest.mark.quick("arrays flipped", "record swapped", "manifest of an older one")
+def test_a_checkpoint_that_cannot_be_used_is_named_and_the_one_before_is_used(
     kind, path, another, whole, capsys
 ):
-    damage, sentence = DAMAGE[kind]
+    """It is set aside where a checksum says that it is damaged, and only there."""
+    damage, sentence = (DAMAGE | UNUSABLE)[kind]
     folder = path / "checkpoints" / "320"
     damage(folder, another / "checkpoints" / "320")
     damaged = files_of(folder)
@@ -255,25 +264,33 @@ def test_a_damaged_checkpoint_is_named_and_set_aside_and_the_one_before_is_used(
     assert len(lines) == 1
     assert lines[0].startswith("the checkpoint at 320 cannot be used: ")
     assert re.search(sentence, lines[0]), lines[0]
-    assert lines[0].endswith("; it is now 320.damaged")
-    assert files_of(path / "checkpoints" / "320.damaged") == damaged
-    assert Checkpoints(path).steps() == ALL[:-2]
+    assert lines[0].endswith("; it is now 320.damaged") == (kind in DAMAGE)
+    assert files_of(path / "checkpoints" / ("320.damaged" if kind in DAMAGE else "320")) == damaged
+    assert Checkpoints(path).steps() == (ALL[:-2] if kind in DAMAGE else ALL[:-1])
 
 
-def test_a_checkpoint_of_a_newer_version_stays_where_it_is(path, whole, capsys):
-    folder = path / "checkpoints" / "320"
-    change_manifest(folder, schema=checkpoint_folder.SCHEMA + 1)
-    before = files_of(folder)
-    with only_choosing(whole[1]), pytest.raises(ChosenError, match=r"^256\b"):
+@pytest.mark.parametrize("kind", MISFITS)
+@pytest.mark.quick("of another run", "of a newer version", "wrong dtype")
+def test_a_sound_checkpoint_that_does_not_fit_is_refused_and_nothing_changes(
+    kind, path, another, whole, capsys
+):
+    """Neither it nor a damaged one after it is renamed, and none of before is used in its place."""
+    misfit, sentence = MISFITS[kind]
+    misfit(path / "checkpoints" / "256", another / "checkpoints" / "256")
+    truncate(array_file(path / "checkpoints" / "320"))
+    before = files_of(path)
+    with only_choosing(whole[1]), pytest.raises(shoal.ShoalError, match=sentence) as error:
         resume(path)
-    assert "its schema is 2, of a newer version of Shoal" in capsys.readouterr().err
-    assert files_of(folder) == before
+    assert not isinstance(error.value, ChosenError)
+    assert "its checkpoint at 256 is sound and does not fit" in str(error.value)
+    assert "damaged" not in str(error.value) + capsys.readouterr().err
+    assert files_of(path) == before
 
 
-def test_several_damaged_ones_change_nothing_in_the_result(path, another, whole):
+def test_several_damaged_ones_change_nothing_in_the_result(path, whole):
     """The newest three are of three kinds; the run goes on from the fourth, to the same end."""
     truncate(array_file(path / "checkpoints" / "320"))
-    copied_from(path / "checkpoints" / "256", another / "checkpoints" / "256")
+    (path / "checkpoints" / "256" / "record.json").write_bytes(b"")
     (path / "checkpoints" / "192" / "manifest.json").unlink()
     run = resume(path, progress=False)
     assert_same(run, whole[0])
@@ -344,19 +361,19 @@ def test_if_all_are_damaged_nothing_is_started_over_or_deleted(path, whole):
 @pytest.mark.parametrize(
     ("part", "name", "value", "sentence"),
     [
-        ("run", "num_envs", 8, "it belongs to another run: num_envs is 4, and 8 here"),
-        ("run", "seeds", 3, "it belongs to another run: seeds is 2, and 3 here"),
-        ("run", "seed", 1, "it belongs to another run: seed is 0, and 1 here"),
+        ("run", "num_envs", 8, "num_envs is 4, and 8 here"),
+        ("run", "seeds", 3, "seeds is 2, and 3 here"),
+        ("run", "seed", 1, "seed is 0, and 1 here"),
     ],
 )
 def test_a_config_that_was_edited_does_not_go_with_the_checkpoints(path, whole, part, name, value, sentence):
     config = json.loads((path / "config.json").read_text())
     config[part][name] = value
     (path / "config.json").write_text(json.dumps(config))
-    before = files_of(path / "checkpoints")
+    before = files_of(path)
     with only_choosing(whole[1]), pytest.raises(shoal.ShoalError, match=sentence):
         resume(path)
-    assert set(before.values()) <= set(files_of(path / "checkpoints").values())
+    assert files_of(path) == before
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"run": 3}', b"\xff\xfe"])

@@ -20,10 +20,11 @@ from typing import Any
 
 import numpy as np
 
+from shoal.errors import ShoalError
 from shoal.files import sync_directory, sync_tree
 from shoal.runtime.disk.arrays import STORABLE, describe, from_numpy, is_key, read_arrays, write_arrays
 from shoal.runtime.disk.checksums import file_sha256, folder_sha256
-from shoal.runtime.disk.json_files import json_text
+from shoal.runtime.disk.json_files import json_text, parse_json
 
 ARRAYS = "arrays"
 RECORD = "record.json"
@@ -31,11 +32,15 @@ MANIFEST = "manifest.json"
 SCHEMA = 1  # counts up when an entry changes its meaning
 
 
-class DamageError(Exception):
-    """A folder is not the checkpoint that was written; the message is one clause that names the damage."""
+class UnusableError(Exception):
+    """A folder cannot be used as a checkpoint; the message is one clause that says why."""
 
 
-class NewerSchemaError(DamageError):
+class DamageError(UnusableError):
+    """A folder does not hold the bytes that were written, as its manifest says; nothing else is damage."""
+
+
+class NewerSchemaError(UnusableError):
     """A folder was written by a newer version of Shoal: it may be sound, and must stay as it is."""
 
 
@@ -105,7 +110,7 @@ def verify(folder: Path, steps: int) -> dict[str, Any]:
       the manifest.
 
     Raises:
-      DamageError: it is not sound.
+      UnusableError: it is not sound; a DamageError where its bytes are not those that were written.
     """
     _check_is_folder(folder)
     found = dict(_list_files(folder))
@@ -114,7 +119,7 @@ def verify(folder: Path, steps: int) -> dict[str, Any]:
         raise DamageError(f"{what}, since it was not written or not deleted to the end")
     manifest = _read_manifest(folder)
     if manifest["steps"] != steps:
-        raise DamageError(f"its {MANIFEST} is that of the checkpoint at {manifest['steps']}")
+        raise UnusableError(f"its {MANIFEST} is that of the checkpoint at {manifest['steps']}")
     _compare_files(folder, manifest["files"], found)
     return manifest
 
@@ -123,7 +128,7 @@ def folder_bytes(folder: Path) -> int:
     """Return the length of all files of a folder together, damaged or not; of one that cannot be read, 0."""
     try:
         return sum(size for _, size in _list_files(folder))
-    except DamageError:
+    except UnusableError:
         return 0
 
 
@@ -131,16 +136,16 @@ def _check_is_folder(folder: Path) -> None:
     with _reading("it"):
         mode = folder.lstat().st_mode
     if stat.S_ISLNK(mode):
-        raise DamageError("it is a symbolic link, not a folder")
+        raise UnusableError("it is a symbolic link, not a folder")
     if not stat.S_ISDIR(mode):
-        raise DamageError("it is a file, not a folder")
+        raise UnusableError("it is a file, not a folder")
 
 
 def _list_files(folder: Path, prefix: str = "") -> Iterator[tuple[str, int]]:
     """Yield the path within a folder, and the length, of each file; follows no links.
 
     Raises:
-      DamageError: something below it is neither a file nor a folder, or cannot be listed.
+      UnusableError: something below it is neither a file nor a folder, or cannot be listed.
     """
     with _reading(repr(prefix) if prefix else "it"):
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
@@ -153,7 +158,7 @@ def _list_files(folder: Path, prefix: str = "") -> Iterator[tuple[str, int]]:
             yield name, status.st_size
         else:
             kind = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "no regular file"
-            raise DamageError(f"{name!r} is {kind}")
+            raise UnusableError(f"{name!r} is {kind}")
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
@@ -177,7 +182,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
             f"its schema is {schema}, of a newer version of Shoal, and this one reads schema {SCHEMA}"
         )
     if not _has_entries(entries):
-        raise DamageError(f"its {MANIFEST} does not have the entries of a checkpoint")
+        raise UnusableError(f"its {MANIFEST} does not have the entries of a checkpoint")
     return entries
 
 
@@ -213,7 +218,7 @@ def _compare_files(folder: Path, expected: Mapping[str, Any], found: Mapping[str
         others = f", and {len(missing) - 1} of its other files are" if len(missing) > 1 else ""
         raise DamageError(f"{missing[0]!r} is missing{others}")
     if extra := sorted(set(found) - {*expected, MANIFEST}):
-        raise DamageError(f"{extra[0]!r} is not one of its files")
+        raise UnusableError(f"{extra[0]!r} is not one of its files")
     for name, entry in expected.items():
         if found[name] != entry["bytes"]:
             raise DamageError(_other_length(name, found[name], entry["bytes"]))
@@ -237,7 +242,7 @@ def _reading(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DamageError(f"{what} cannot be read: {error.strerror or error}") from error
+        raise UnusableError(f"{what} cannot be read: {error.strerror or error}") from error
 
 
 # ---- reading
@@ -292,7 +297,7 @@ def read_leaves(folder: Path, leaves: Mapping[str, Mapping[str, Any]]) -> dict[s
       leaves: the manifest's entries by name.
 
     Raises:
-      DamageError: they cannot be read, or are not what the manifest says.
+      UnusableError: they cannot be read, or are not what the manifest says.
     """
     try:
         stored = read_arrays(folder / ARRAYS, leaves)
@@ -301,21 +306,21 @@ def read_leaves(folder: Path, leaves: Mapping[str, Mapping[str, Any]]) -> dict[s
             raise ValueError("other shapes or dtypes")
         return {name: from_numpy(array, leaves[name].get("key")) for name, array in stored.items()}
     except Exception as error:  # Orbax, NumPy and JAX raise many kinds of errors
-        raise DamageError("its arrays cannot be read") from error
+        raise UnusableError("its arrays cannot be read") from error
 
 
 def read_record(folder: Path) -> dict[str, Any]:
     """Read the record of a folder that was verified.
 
     Raises:
-      DamageError: it cannot be read.
+      UnusableError: it cannot be read.
     """
     with _reading(repr(RECORD)):
         data = (folder / RECORD).read_bytes()
     try:
-        record = json.loads(data)
-    except (ValueError, RecursionError):
+        record = parse_json(data, f"its {RECORD}")
+    except ShoalError:
         record = None
     if not isinstance(record, dict):
-        raise DamageError(f"its {RECORD} is not a JSON object")
+        raise UnusableError(f"its {RECORD} is not a JSON object")
     return record

@@ -24,8 +24,8 @@ from shoal.errors import ShoalError
 from shoal.files import free_bytes, report_os_errors, sync_directory
 from shoal.runtime.disk import checkpoint_folder
 from shoal.runtime.disk.arrays import OrbaxError, check_storable, to_numpy
-from shoal.runtime.disk.checkpoint_folder import DamageError, NewerSchemaError
-from shoal.runtime.disk.json_files import json_text, write_text
+from shoal.runtime.disk.checkpoint_folder import DamageError, NewerSchemaError, UnusableError
+from shoal.runtime.disk.json_files import json_text
 
 CHECKPOINTS = "checkpoints"
 SET_ASIDE = re.compile(r"[0-9]+\.damaged(-[0-9]+)?")
@@ -42,7 +42,8 @@ class Info:
       bytes: the length of all its files together.
       seconds: since it was written.
       record: what the host saved with it; empty where it is damaged.
-      problem: one clause that names the damage; empty where it is sound.
+      problem: one clause that says why it cannot be used; empty where it is sound.
+      is_damaged: whether the problem is that its bytes are not those that were written.
       is_newer: whether the problem is that a newer version of Shoal wrote it.
     """
 
@@ -52,7 +53,20 @@ class Info:
     seconds: float
     record: dict[str, Any]
     problem: str
+    is_damaged: bool
     is_newer: bool
+
+
+class MisfitError(ShoalError):
+    """A sound checkpoint has other leaves than are expected.
+
+    Attributes:
+      difference: a clause that names the first leaf which differs.
+    """
+
+    def __init__(self, message: str, difference: str):
+        super().__init__(message)
+        self.difference = difference
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,16 +102,21 @@ class Checkpoints:
         """Verify a checkpoint, byte for byte, before anything in it is read for its content.
 
         Returns:
-          one clause that names the damage, or "" if it is sound.
+          one clause that says why it cannot be used, or "" if it is sound.
 
         Raises:
           ShoalError: there is no such checkpoint.
         """
         try:
             checkpoint_folder.verify(self._existing(steps), steps)
-        except DamageError as damage:
-            return str(damage)
+        except UnusableError as error:
+            return str(error)
         return ""
+
+    def newest_sound(self, candidates: Iterable[int] | None = None) -> int | None:
+        """Return the newest checkpoint that is sound, of some or of all; None where there is none."""
+        existing = sorted(self.steps() if candidates is None else candidates, reverse=True)
+        return next((steps for steps in existing if not self.problem(steps)), None)
 
     def info(self, steps: int) -> Info:
         """Verify a checkpoint and read its record.
@@ -106,15 +125,17 @@ class Checkpoints:
           ShoalError: there is no such checkpoint.
         """
         folder = self._existing(steps)
-        written_time, record, problem, is_newer = _modified_time(folder), {}, "", False
+        written_time, record = _modified_time(folder), dict[str, Any]()
+        error: UnusableError | None = None
         try:
             written_time = checkpoint_folder.verify(folder, steps)["written_time"]
             record = checkpoint_folder.read_record(folder)
-        except DamageError as damage:
-            problem, is_newer = str(damage), isinstance(damage, NewerSchemaError)
+        except UnusableError as unusable:
+            error = unusable
         seconds = max(0.0, time.time() - written_time)
         length = checkpoint_folder.folder_bytes(folder)
-        return Info(steps, folder, length, seconds, record, problem, is_newer)
+        kinds = isinstance(error, DamageError), isinstance(error, NewerSchemaError)
+        return Info(steps, folder, length, seconds, record, str(error or ""), *kinds)
 
     def load(
         self, steps: int, expected: Mapping[str, Any] | None = None, may_lack: str | tuple[()] = ()
@@ -130,8 +151,8 @@ class Checkpoints:
           may_lack: what the names of leaves begin with that a version of before did not save.
 
         Raises:
-          ShoalError: there is no such checkpoint, it is not sound, or a leaf is missing, additional, or of another
-            shape or dtype than expected.
+          MisfitError: a leaf is missing, additional, or of another shape or dtype than expected.
+          ShoalError: there is no such checkpoint, or it is not sound.
         """
         folder = self._existing(steps)
         what = f"the checkpoint at {steps} of run directory {str(self.run_path)!r}"
@@ -140,12 +161,13 @@ class Checkpoints:
             if expected is not None:
                 expected = {k: x for k, x in expected.items() if k in saved or not k.startswith(may_lack)}
             if expected is not None and (misfit := checkpoint_folder.find_misfit(saved, expected)):
-                raise ShoalError(
-                    f"{what} does not fit: {misfit}; it was made with other settings or by another version."
+                raise MisfitError(
+                    f"{what} does not fit: {misfit}; it was made with other settings or by another version.",
+                    misfit,
                 )
             return checkpoint_folder.read_leaves(folder, saved), checkpoint_folder.read_record(folder)
-        except DamageError as damage:
-            raise ShoalError(f"{what} cannot be used: {damage}.") from damage
+        except UnusableError as error:
+            raise ShoalError(f"{what} cannot be used: {error}.") from error
 
     # ---- writing
 
@@ -199,8 +221,8 @@ class Checkpoints:
                 aside = self.path / f"{steps}.damaged-{number}"
             os.rename(folder, aside)
             sync_directory(self.path)
-        with contextlib.suppress(ShoalError):
-            write_text(self.path / f"{aside.name}.txt", f"{reason}\n")
+        with contextlib.suppress(OSError):
+            (self.path / f"{aside.name}.txt").write_text(f"{reason}\n", encoding="utf-8")
         return aside
 
     def keep(self, kept: Collection[int]) -> None:
@@ -211,8 +233,8 @@ class Checkpoints:
         """
         existing = self.steps()
         deleted = [steps for steps in existing if steps not in kept]
-        if deleted and self._newest_sound(steps for steps in existing if steps in kept) is None:
-            spared = self._newest_sound(deleted)
+        if deleted and self.newest_sound(steps for steps in existing if steps in kept) is None:
+            spared = self.newest_sound(deleted)
             deleted = [steps for steps in deleted if steps != spared]
         with report_os_errors(f"checkpoints in {self.path} cannot be deleted"):
             for steps in deleted:
@@ -252,9 +274,6 @@ class Checkpoints:
             raise ShoalError(f"run directory {str(self.run_path)!r} holds no checkpoint.")
         nearest = min(existing, key=lambda other: abs(other - steps))
         raise ShoalError(f"there is no checkpoint at {steps}; the nearest is {nearest}.")
-
-    def _newest_sound(self, candidates: Iterable[int]) -> int | None:
-        return next((steps for steps in sorted(candidates, reverse=True) if not self.problem(steps)), None)
 
     def _hidden(self, steps: int, kind: str) -> Path:
         return self.path / f".{steps}.{kind}"
@@ -299,10 +318,11 @@ class Checkpoints:
         _remove(self._hidden(steps, "tmp"))
         _remove(self._hidden(steps, "deleted"))
         if os.path.lexists(old):
-            if os.path.lexists(final) and (problem := self.problem(steps)):
-                self.set_aside(steps, problem)
+            if os.path.lexists(final) and (info := self.info(steps)).is_damaged:
+                self.set_aside(steps, info.problem)
             if os.path.lexists(final):
-                self._delete(steps, old)
+                if not self.problem(steps):
+                    self._delete(steps, old)
             else:
                 os.rename(old, final)
                 sync_directory(self.path)
