@@ -108,6 +108,47 @@ def test_the_same_call_resumes_and_then_reads_the_result(whole, ended_at):
     assert again.summary == json.loads((path / "summary.json").read_text())
 
 
+def test_a_run_that_was_ended_is_loaded_and_evaluated_at_its_last_checkpoint(whole, ended_at, capsys):
+    """After its last update its best policies are those of the whole run; it counts as unfinished all the same."""
+    path = ended_at(12)
+    capsys.readouterr()
+    for which in ("best", "last"):
+        policies = [
+            shoal.load(x, which, environment=ActionReward(), seed=1).parameters for x in (path, whole.path)
+        ]
+        jax.tree.map(np.testing.assert_array_equal, *policies)
+        assert (
+            f"its {which} policies so far are those of its checkpoint at 384 env" in capsys.readouterr().err
+        )
+    assert shoal.load(path, environment=ActionReward()).parameters is not None
+    results, expected = (shoal.evaluate_run(x, ActionReward(), episodes=4) for x in (path, whole.path))
+    assert (results.pop("which"), expected.pop("which")) == ("best (checkpoint 384)", "best")
+    assert results["metrics"] == expected["metrics"]
+    (path / "checkpoints" / "384" / "record.json").write_text("")
+    shoal.load(path, environment=ActionReward(), seed=1)
+    assert "those of its checkpoint at 288 " in capsys.readouterr().err
+    shutil.rmtree(path / "checkpoints")
+    with pytest.raises(shoal.ShoalError, match="holds no policy 'best'"):
+        shoal.load(path, environment=ActionReward())
+
+
+def test_a_run_that_was_ended_says_what_it_has_reached(ended_at):
+    path = ended_at(9)
+    progress = json.loads((path / "progress.json").read_text())
+    assert (progress["finished"], progress["seeds"], progress["failed"]) == (False, [0, 1], [])
+    assert (progress["steps_per_seed"], progress["total_steps_per_seed"]) == (9 * 32, 12 * 32)
+    evaluations = [row for row in rows(path) if row["kind"] == "evaluation"]
+    last = [row["return_mean"] for row in evaluations if row["step"] == evaluations[-1]["step"]]
+    assert progress["last_evaluation"]["returns"] == last
+    assert progress["best"]["scores"] == [
+        max(row["score"] for row in evaluations if row["seed"] == seed) for seed in (0, 1)
+    ]
+    assert (path / "learning_curve.png").stat().st_size > 1000
+    assert not (path / "summary.json").exists()
+    run = resume(path)
+    assert run.summary["steps_per_seed"] == 12 * 32 and not (path / "progress.json").exists()
+
+
 def test_another_call_is_refused_by_the_name_that_differs(ended_at):
     path = ended_at(3)
     before = sorted(path.rglob("*"))

@@ -94,7 +94,7 @@ def _replacing(path: Path, put: Callable[[Path, Path], None]) -> Iterator[IO[byt
 
 @contextlib.contextmanager
 def _spooled_into(path: Path) -> Iterator[IO[bytes]]:
-    """Open a regular temporary file whose content is written to a device or a FIFO, which cannot be replaced, in one go.
+    """Open a temporary file whose content is written, once it is complete, to a device or a FIFO.
 
     A writer may seek in it, and open it by its name.
     """

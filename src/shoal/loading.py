@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from shoal import arguments, trees
+from shoal import arguments, interruption, trees
 from shoal import experiment as experiments
 from shoal.envs.checking.check_contract import require_contract
 from shoal.envs.parameters import check_parameters
@@ -17,7 +17,8 @@ from shoal.runtime import members
 from shoal.runtime.acting import TrainedPolicy
 from shoal.runtime.disk import policy_files
 from shoal.runtime.disk.checkpoints import Checkpoints
-from shoal.runtime.disk.directory import RunDirectory
+from shoal.runtime.disk.directory import POLICY, SUMMARY, RunDirectory
+from shoal.runtime.disk.json_files import report_wrong_types
 from shoal.runtime.disk.records import Choice, choose_checkpoint
 from shoal.runtime.disk.sweep_files import resolve_run
 from shoal.runtime.faults import failed_members
@@ -42,7 +43,7 @@ def load(
 
     Args:
       run: the directory, or that of a sweep, whose best setting is taken.
-      which: "best" (by evaluation score) or "last".
+      which: "best" (by evaluation score) or "last"; of a run that has not finished, at its newest sound checkpoint.
       seed: the seed whose policy is loaded; None uses the seed with the highest finite best score of those that were
         trained to the end.
       label: of the members among which it is chosen, in a run whose members differ in more than their seeds; None
@@ -76,7 +77,15 @@ class StoredPolicies(NamedTuple):
     members: Members
     scores: Sequence[Any]  # of each member; empty where they are unknown
     failed: Sequence[int]  # the places of members that were not trained to the end
-    checkpoint: int | None  # its steps; None for the best or the last policies
+    checkpoint: int | None  # its steps; None for the best or the last policies of a finished run
+    which: str = ""  # "best" or "last"; empty for the current policies of a checkpoint that was named
+    prefix: str = policy_files.POLICY  # of the leaves' names: policies, or learners that have them
+
+    @property
+    def title(self) -> str:
+        """Which policies they are, before the word "policies"."""
+        steps = "" if self.checkpoint is None else f"checkpoint {self.checkpoint:,}"
+        return f"{self.which} ({steps})" if self.which and steps else self.which or steps
 
     def failed_of(self, policies: Collection[int | str]) -> list[int | str]:
         """Return those of some policies, by the keys of their members, that were not trained to the end."""
@@ -91,19 +100,41 @@ def read_policies(
 ) -> StoredPolicies:
     """Read the policies of all members, from `best/` or `last/` or from a checkpoint.
 
+    Of a run that has not finished, which holds neither, they are those of its newest sound checkpoint; a line says so.
+
     Raises:
       ShoalError: there is no such policy or checkpoint, or it is damaged.
     """
-    if checkpoint is None or checkpoint == "":
-        leaves, metadata = directory.load_policy(which)
+    learner, checkpoints = policy_files.LEARNER, Checkpoints(directory.path)
+    if checkpoint is not None and checkpoint != "":
+        steps = choose_checkpoint(checkpoints, checkpoint)
+        leaves, record = checkpoints.load(steps)
+        scores = (record["evaluation"] or {}).get("score", ())
+        failed = failed_members(leaves["fault"])
+        return StoredPolicies(directory, leaves, experiment.members, scores, failed, steps, prefix=learner)
+    if (instead := checkpoint_instead(directory, which)) is not None:
+        leaves, _ = checkpoints.load(instead)
+        further = experiment.members, leaves["best/score"].tolist(), failed_members(leaves["fault"]), instead
+        if which == "last":
+            return StoredPolicies(directory, leaves, *further, which, learner)
+        return StoredPolicies(directory, policy_files.best_leaves(leaves), *further, which)
+    leaves, metadata = directory.load_policy(which)
+    with report_wrong_types(str(directory.path / which)):
         failed = np.flatnonzero(metadata.get("failed", ())).tolist()
-        return StoredPolicies(directory, leaves, from_metadata(metadata), (), failed, None)
-    checkpoints = Checkpoints(directory.path)
-    steps = choose_checkpoint(checkpoints, checkpoint)
-    leaves, record = checkpoints.load(steps)
-    scores = (record["evaluation"] or {}).get("score", ())
-    failed = failed_members(leaves["fault"])
-    return StoredPolicies(directory, leaves, experiment.members, scores, failed, steps)
+        return StoredPolicies(directory, leaves, from_metadata(metadata), (), failed, None, which)
+
+
+def checkpoint_instead(directory: RunDirectory, which: str) -> int | None:
+    """Return the newest sound checkpoint of a run that has not finished, and say that it is used; else None."""
+    if (directory.path / which / POLICY).is_file() or (directory.path / SUMMARY).is_file():
+        return None
+    steps = Checkpoints(directory.path).newest_sound()
+    if steps is not None:
+        interruption.say(
+            f"run {str(directory.path)!r} has not finished; its {which} policies so far are those of its checkpoint at "
+            f"{steps:,} environment steps"
+        )
+    return steps
 
 
 def chosen_member(stored: StoredPolicies, seed: int | None, label: str | None) -> int:
@@ -118,6 +149,11 @@ def chosen_member(stored: StoredPolicies, seed: int | None, label: str | None) -
     if stored.checkpoint is None:
         missing = f"no score of the run {str(stored.directory.path)!r} was ever finite"
         scores = policy_files.best_scores(stored.directory)
+    elif stored.which:
+        missing, scores = (
+            f"no score up to the checkpoint at {stored.checkpoint} was finite",
+            list(stored.scores),
+        )
     else:
         missing = (
             f"the checkpoint at {stored.checkpoint} was not written at an evaluation with a finite score"
@@ -140,7 +176,7 @@ def load_policy(
         return config.algorithm(spec).policy(learner, Clock.zero())
 
     learner = jax.eval_shape(init, config)
-    if stored.checkpoint is None:
+    if stored.prefix == policy_files.POLICY:
         template = jax.eval_shape(policy, config, learner)
         parameters = policy_files.restore(template, stored.leaves, policy_files.POLICY, member)
     else:

@@ -159,9 +159,8 @@ def _side(argument: str, value: Any, checkpoint: Any, which: str, parameters: Ma
     experiment = experiment_of(directory, parameters)
     stored = read_policies(directory, which, checkpoint, experiment)
     policies = load_policies(stored, None, None, experiment)
-    which = which if stored.checkpoint is None else f"checkpoint {stored.checkpoint:,}"
     failed = stored.failed_of(policies)
-    return _Given(str(value), list(policies), list(policies.values()), which, directory, failed)
+    return _Given(str(value), list(policies), list(policies.values()), stored.title, directory, failed)
 
 
 def _description(side: _Given, roles: list[int]) -> dict[str, Any]:

@@ -167,9 +167,8 @@ def evaluate_run(
         )
     settings: dict[str, Any] = dict(environment=experiment.environment, seed=seed, greedy=greedy)
     failed = stored.failed_of(policies)
-    results: dict[str, Any] = {"environment": experiment.environment_name, "which": which, "failed": failed}
-    if stored.checkpoint is not None:
-        results["which"] = f"checkpoint {stored.checkpoint:,}"
+    results: dict[str, Any] = {"environment": experiment.environment_name, "which": stored.title}
+    results["failed"] = failed
     if experiment.environment.num_agents > 1:
         results["team_return"] = team_return_of(experiment.environment)
     tell(

@@ -17,7 +17,7 @@ from shoal.algos import catalogue
 from shoal.device_choices import check_memory, devices_of, place
 from shoal.errors import SavingError, ShoalError
 from shoal.experiment import Experiment
-from shoal.loading import load
+from shoal.loading import checkpoint_instead, load
 from shoal.resuming import Finished, Restoration
 from shoal.runtime import finetuning, groups, limits, machine, population, team, trainer
 from shoal.runtime.acting import TrainedPolicy
@@ -25,8 +25,9 @@ from shoal.runtime.checkpointing import Supervisor
 from shoal.runtime.disk import policy_files, records
 from shoal.runtime.disk.checkpoints import Checkpoints
 from shoal.runtime.disk.directory import SUMMARY, RunDirectory
+from shoal.runtime.disk.json_files import report_wrong_types
 from shoal.runtime.disk.lock import Lock
-from shoal.runtime.disk.metrics_file import NOTHING, Mark
+from shoal.runtime.disk.metrics_file import METRICS, NOTHING, Mark
 from shoal.runtime.disk.summary import build_summary, chosen_score, machine_facts, variant_scores
 from shoal.runtime.faults import STOPPED, failed_members
 from shoal.runtime.history import History
@@ -341,6 +342,7 @@ def _run_to_end(
         evaluations=history.evaluations,
         members=experiment.members,
         listener=call.listener,
+        algorithm=experiment.algorithm,
     ) as reporter:
         record = functools.partial(
             records.to_record,
@@ -395,7 +397,8 @@ def _finished_run(directory: RunDirectory, experiment: Experiment) -> TrainedRun
     leaves, _ = directory.load_policy("last")
     saved = finetuning.learner_leaves(leaves, str(directory.path))
     learner = Learner(trees.with_named_leaves(template.shared, saved), ())
-    evaluations = records.evaluations_of(directory.load_metrics())
+    with report_wrong_types(str(directory.path / METRICS)):
+        evaluations = records.evaluations_of(directory.load_metrics())
     return TrainedRun(
         directory.path,
         directory.load_summary(),
@@ -438,6 +441,7 @@ def _save_results(
     if experiment.evolution.tuned:
         summary |= evolving.summarise_members(experiment, trained, history)
         try_to(evolving.save_lineage, directory.path, experiment, trained, history)
+    reporter.end_interim()
     try_to(directory.save_summary, summary)
     reporter.draw_learning_curve(summary)
     try_to(reporter.metrics.write)
@@ -469,9 +473,9 @@ def inherit_from(experiment: Experiment, settings: Settings) -> Callable[[Run], 
     """
     source = experiment.started_from
     directory = RunDirectory.open(arguments.path("from", source))
-    if experiment.from_step:
+    if (chosen := experiment.from_step or checkpoint_instead(directory, "last")) is not None:
         checkpoints = Checkpoints(directory.path)
-        leaves, _ = checkpoints.load(records.choose_checkpoint(checkpoints, experiment.from_step))
+        leaves, _ = checkpoints.load(records.choose_checkpoint(checkpoints, chosen))
         leaves = policy_files.learner_leaves(leaves)
     else:
         leaves, _ = directory.load_policy("last")

@@ -18,8 +18,8 @@ from shoal.runtime.disk.checkpoint_writer import Writer
 from shoal.runtime.disk.checkpoints import Checkpoints
 from shoal.runtime.disk.directory import RunDirectory
 from shoal.runtime.disk.lock import Lock
-from shoal.runtime.faults import NOWHERE
-from shoal.runtime.history import History
+from shoal.runtime.faults import NOWHERE, STOPPED
+from shoal.runtime.history import History, Numbers
 from shoal.runtime.loop import locate_fault
 from shoal.runtime.members import Members
 from shoal.runtime.run import Run
@@ -157,6 +157,12 @@ def frozen(population: Run, members: Sequence[int]) -> Run:
         return np.where(mask & np.isnan(x), np.zeros_like(x), x)
 
     return restored(population, {name: of_frozen(name, x) for name, x in leaves.items()})
+
+
+def _so_far(steps: int, leaves: Mapping[str, Any]) -> tuple[int, Numbers, list[int]]:
+    """Return what a checkpoint says of a run: its steps, the best scores with their updates, and the failed members."""
+    best = {name: leaves[f"best/{name}"] for name in ("score", "updates")}
+    return steps, best, np.flatnonzero((leaves["fault"] != NOWHERE) & (leaves["fault"] != STOPPED)).tolist()
 
 
 class Supervisor:
@@ -395,7 +401,21 @@ class Supervisor:
         self._waiting.pop(steps, None)
         self._last_steps = max(steps, self._last_steps)
         self._next_time = self._clock() + max(self._interval, REST * self._writer.last_seconds)
-        self._writer.submit(steps, leaves, record, before=self.reporter.metrics.flush, after=self._delete_old)
+        so_far = _so_far(steps, leaves)
+        self._writer.submit(
+            steps,
+            leaves,
+            record,
+            before=self.reporter.metrics.flush,
+            after=lambda: self._after_writing(*so_far),
+        )
+
+    def _after_writing(self, steps: int, best: Numbers, failed: Sequence[int]) -> None:
+        """Delete checkpoints that are not kept, and show what the run has reached; called in the writer's thread."""
+        self._delete_old()
+        is_within = 0 < steps < self.run.total_updates * self.run.steps_per_update
+        if is_within and steps == self._last_steps:
+            self.reporter.show_so_far(steps, best, failed)
 
     def _delete_old(self) -> None:
         """Delete the checkpoints that are not kept; called in the writer's thread."""

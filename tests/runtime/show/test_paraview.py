@@ -91,5 +91,5 @@ def test_nothing_stays_of_what_cannot_be_written_and_refusals_are_early(tmp_path
         ShoalError, match=r"CartPole cannot be written for ParaView: it has no `geometry\(state\)`"
     ):
         recording.check_renderable(envs.make("CartPole-v1"), tmp_path / "a.pvd", 1)
-    with pytest.raises(ShoalError, match="there is no directory .*none"):
+    with pytest.raises(ShoalError, match=r"there is no directory .*none"):
         recording.check_renderable(Chain(), tmp_path / "none" / "a.pvd", 1)

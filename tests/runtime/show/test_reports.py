@@ -11,7 +11,7 @@ from shoal.runtime.config import RunConfig
 from shoal.runtime.disk import metrics_file
 from shoal.runtime.disk.directory import RunDirectory
 from shoal.runtime.members import Variant, members_of
-from shoal.runtime.show import reports
+from shoal.runtime.show import interim, reports
 from shoal.runtime.show.reports import Reporter, result_text
 
 RUN = RunConfig(seeds=2, seed=7, num_envs=2, num_steps=5, total_steps=109)
@@ -84,6 +84,38 @@ def test_a_disk_that_hangs_holds_up_nobody(directory, monkeypatch):
     reporter.metrics.flush()
     assert [row["updates"] for row in directory.load_metrics()] == [0, 0, 4, 4, 10, 10]
     assert reporter.metrics.mark.bytes == (directory.path / "metrics.jsonl").stat().st_size
+
+
+def test_drawing_of_the_run_so_far_holds_up_nobody_and_ends_before_the_last_picture(directory, monkeypatch):
+    """What waits is replaced by what is newer, and left out when the run has finished; a failure is told once."""
+    goes_on, began, drawn = threading.Event(), threading.Event(), []
+
+    def draw(path, steps, *_, **__):
+        began.set()
+        goes_on.wait(60)
+        drawn.append(steps[-1])
+        raise RuntimeError("no fonts")
+
+    monkeypatch.setattr(reports, "plot_learning_curve", draw)
+    monkeypatch.setattr(interim, "REST", 0)
+    best = {"score": np.zeros(2), "updates": np.zeros(2, int)}
+    with Reporter(directory, RUN, "CartPole-v1", show=False) as reporter:
+        notes = []
+        monkeypatch.setattr(reporter.progress, "note", notes.append)
+        for updates in (0, 2, 4, 6):
+            reporter.on_evaluation(updates, numbers(return_mean=[10, 20]))
+            reporter.show_so_far(10 * updates, best, [1])
+            began.wait(60)
+        goes_on.set()
+        while len(drawn) < 2:
+            time.sleep(0.01)
+        reporter.show_so_far(70, best, [])
+        reporter.end_interim()
+        reporter.report_failure()
+        reporter.report_failure()
+    assert drawn == [0, 60]
+    assert notes == ["the files about the run so far: RuntimeError: no fonts. Training goes on."]
+    assert json.loads((directory.path / "progress.json").read_text())["failed"] == [{"seed": 8}]
 
 
 def test_the_rounded_budget_is_told_and_each_log_point_has_a_line(told):

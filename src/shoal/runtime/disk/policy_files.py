@@ -10,7 +10,7 @@ from shoal import trees
 from shoal.errors import ShoalError
 from shoal.runtime.disk import arrays
 from shoal.runtime.disk.directory import RunDirectory
-from shoal.runtime.disk.json_files import read_number
+from shoal.runtime.disk.json_files import read_number, report_wrong_types
 from shoal.runtime.faults import failed_members
 from shoal.runtime.members import Members, to_metadata
 from shoal.runtime.run import Run, policy_of
@@ -98,13 +98,22 @@ def learner_leaves(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def best_scores(directory: RunDirectory) -> list[Any]:
-    """Return the scores of all members' best policies, as JSON holds them.
+def best_leaves(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the best policies, of the leaves of a checkpoint, by the names that `save_best` gives them."""
+    prefix = f"best/{POLICY}"  # the whole name of a policy that is one array
+    names = [name for name in checkpoint if name == prefix or name.startswith(f"{prefix}/")]
+    return {f"{POLICY}/{name.removeprefix(prefix).removeprefix('/')}": checkpoint[name] for name in names}
+
+
+def best_scores(directory: RunDirectory) -> list[float]:
+    """Return the scores of all members' best policies.
 
     Raises:
       ShoalError: the policies are missing or damaged.
     """
-    return directory.load_policy("best")[1]["scores"]
+    metadata = directory.load_policy("best")[1]
+    with report_wrong_types(str(directory.path / "best")):
+        return [read_number(x) for x in metadata["scores"]]
 
 
 def with_best_score(

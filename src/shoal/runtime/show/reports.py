@@ -1,5 +1,6 @@
 """Reports of a run in progress: lines on the terminal, rows in metrics.jsonl, the learning curve."""
 
+import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -11,10 +12,11 @@ from shoal.runtime import machine
 from shoal.runtime.config import RunConfig
 from shoal.runtime.disk.directory import RunDirectory
 from shoal.runtime.disk.metrics_file import Mark, MetricsWriter
-from shoal.runtime.disk.summary import interval_text
+from shoal.runtime.disk.summary import interval_text, score_statistics
 from shoal.runtime.history import Numbers, with_last_scores
 from shoal.runtime.members import Member, Members, members_of
 from shoal.runtime.show import figures
+from shoal.runtime.show.interim import InterimWriter
 from shoal.runtime.show.plots import plot_learning_curve
 from shoal.runtime.show.progress import Progress
 from shoal.runtime.supervision import Listener
@@ -31,12 +33,13 @@ class Reporter:
     Args:
       directory: of the run.
       run: its settings.
-      title: of the progress.
+      title: of the progress, and of the environment.
       show: whether progress is shown.
       mark: the end of the rows that are continued.
       evaluations: of the run so far.
       members: of the population; () for those of the run's seeds.
       listener: is told the same, after the rows are added.
+      algorithm: the name of the run's.
     """
 
     def __init__(
@@ -50,12 +53,14 @@ class Reporter:
         evaluations: Sequence[tuple[int, Numbers]] = (),
         members: Members = (),
         listener: Listener | None = None,
+        algorithm: str = "",
     ):
-        self.directory, self.run, self.title = directory, run, title
+        self.directory, self.run, self.title, self.algorithm = directory, run, title, algorithm
         self.members = members or members_of(range(run.seed, run.seed + run.seeds))
         self.listener = listener
         self.metrics = directory.metrics_file(mark)
         self._writer = MetricsWriter(self.metrics)
+        self._interim = InterimWriter()
         total = run.total_updates * run.steps_per_update
         unit = "members" if self.members[0].label else "seeds"
         self.progress = Progress(total, title, members=len(self.members), unit=unit, quiet=not show)
@@ -88,8 +93,9 @@ class Reporter:
         self.progress.__exit__(kind, error, trace)
 
     def close(self) -> None:
-        """Let the thread that writes end; one that hangs is left behind."""
+        """Let the threads that write end; one that hangs is left behind."""
         self._writer.close(CLOSING_SECONDS)
+        self._interim.close(CLOSING_SECONDS)
 
     def on_training(self, updates: int, metrics: Numbers, seconds: float, steps_per_second: float) -> None:
         """Write a log point."""
@@ -132,12 +138,51 @@ class Reporter:
 
     def report_failure(self) -> None:
         """Say once that rows cannot be written."""
-        if error := self._writer.take_failure():
+        failure, self._interim.failure = self._interim.failure, None
+        if error := self._writer.take_failure() or failure:
             self.progress.note(f"{error} Training goes on.")
 
-    def draw_learning_curve(self, summary: dict[str, Any]) -> None:
-        """Draw the learning curve."""
-        steps, columns = zip(*self.evaluations, strict=True)
+    def show_so_far(self, steps: int, best: Numbers, failed: Sequence[int]) -> None:
+        """Have `progress.json` and the learning curve of the run up to now written; for any thread.
+
+        Args:
+          steps: environment steps of each seed.
+          best: `score` of each member's best policy so far, and the `updates` after which it was reached.
+          failed: the members that are trained no further, since a number was not finite.
+        """
+        evaluations = list(self.evaluations)
+        self._interim.submit(lambda: self._write_so_far(steps, evaluations, best, failed))
+
+    def _write_so_far(
+        self, steps: int, evaluations: list[tuple[int, np.ndarray]], best: Numbers, failed: Sequence[int]
+    ) -> None:
+        entries = [self.members[k].columns for k in failed]
+        names = {"environment": self.title, "algorithm": self.algorithm, "failed": entries}
+        progress: dict[str, Any] = {"finished": False, **names, "seeds": [x.seed for x in self.members]}
+        if self.members[0].label:
+            progress["labels"] = [x.label for x in self.members]
+        progress |= {
+            "steps_per_seed": steps,
+            "total_steps_per_seed": self.run.total_updates * self.run.steps_per_update,
+            "best": {"scores": best["score"], "steps": best["updates"] * self.run.steps_per_update},
+            "written_time": time.time(),
+        }
+        if evaluations:
+            step, returns = evaluations[-1]
+            progress["last_evaluation"] = {"step": step, **score_statistics(returns.tolist())}
+        self.directory.save_progress(progress)
+        if evaluations:
+            self.draw_learning_curve(names, evaluations)
+
+    def end_interim(self) -> None:
+        """End the writing about the run so far, since the run has finished."""
+        self._interim.close(CLOSING_SECONDS, cancel=True)
+
+    def draw_learning_curve(
+        self, summary: dict[str, Any], evaluations: Sequence[tuple[int, np.ndarray]] = ()
+    ) -> None:
+        """Draw the learning curve, of all evaluations or of some."""
+        steps, columns = zip(*(evaluations or self.evaluations), strict=True)
         returns, unit = np.stack(columns), "seed"
         entries = [{name: x.get(name) for name in ("seed", "label")} for x in summary.get("failed", ())]
         failed = [k for k, x in enumerate(self.members) if {"label": None, **x.columns} in entries]
@@ -297,7 +342,7 @@ def _not_finite_lines(summary: dict[str, Any]) -> list[str]:
 def _with_nan(score: Any) -> Any:
     """Replace None, as JSON has it where a number is not finite, by NaN."""
     if isinstance(score, dict):
-        return {name: _with_nan(x) for name, x in score.items()}
+        return type(score)({name: _with_nan(x) for name, x in score.items()})
     if isinstance(score, list):
         return [_with_nan(x) for x in score]
     return float("nan") if score is None else score
