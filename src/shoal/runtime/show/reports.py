@@ -22,6 +22,7 @@ from shoal.runtime.show.progress import Progress
 from shoal.runtime.supervision import Listener
 
 CLOSING_SECONDS = 5.0  # that the end of a run waits for rows that are being written
+INTERIM_SECONDS = 15.0  # that it waits for the picture of the run so far, whose imports may take some seconds
 
 
 class Reporter:
@@ -95,7 +96,7 @@ class Reporter:
     def close(self) -> None:
         """Let the threads that write end; one that hangs is left behind."""
         self._writer.close(CLOSING_SECONDS)
-        self._interim.close(CLOSING_SECONDS)
+        self._interim.close(INTERIM_SECONDS)
 
     def on_training(self, updates: int, metrics: Numbers, seconds: float, steps_per_second: float) -> None:
         """Write a log point."""
@@ -176,7 +177,7 @@ class Reporter:
 
     def end_interim(self) -> None:
         """End the writing about the run so far, since the run has finished."""
-        self._interim.close(CLOSING_SECONDS, cancel=True)
+        self._interim.close(INTERIM_SECONDS, cancel=True)
 
     def draw_learning_curve(
         self, summary: dict[str, Any], evaluations: Sequence[tuple[int, np.ndarray]] = ()
