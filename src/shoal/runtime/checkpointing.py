@@ -18,7 +18,7 @@ from shoal.runtime.disk.checkpoint_writer import Writer
 from shoal.runtime.disk.checkpoints import Checkpoints
 from shoal.runtime.disk.directory import RunDirectory
 from shoal.runtime.disk.lock import Lock
-from shoal.runtime.faults import NOWHERE, STOPPED
+from shoal.runtime.faults import NOWHERE, failed_members
 from shoal.runtime.history import History, Numbers
 from shoal.runtime.loop import locate_fault
 from shoal.runtime.members import Members
@@ -162,7 +162,7 @@ def frozen(population: Run, members: Sequence[int]) -> Run:
 def _so_far(steps: int, leaves: Mapping[str, Any]) -> tuple[int, Numbers, list[int]]:
     """Return what a checkpoint says of a run: its steps, the best scores with their updates, and the failed members."""
     best = {name: leaves[f"best/{name}"] for name in ("score", "updates")}
-    return steps, best, np.flatnonzero((leaves["fault"] != NOWHERE) & (leaves["fault"] != STOPPED)).tolist()
+    return steps, best, failed_members(leaves["fault"])
 
 
 class Supervisor:
