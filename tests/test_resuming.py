@@ -11,7 +11,7 @@ from tiny_bandit import BanditConfig
 from tiny_worlds import Halves
 
 import shoal
-from shoal import interruption, resuming
+from shoal import interruption, resuming, trained
 from shoal.envs.probes import ActionReward
 from shoal.errors import ResumableError
 from shoal.runtime.checkpointing import Supervisor, with_evaluated
@@ -121,7 +121,7 @@ def test_a_run_that_was_ended_is_loaded_and_evaluated_at_its_last_checkpoint(who
             f"its {which} policies so far are those of its checkpoint at 384 env" in capsys.readouterr().err
         )
     assert shoal.load(path, environment=ActionReward()).parameters is not None
-    results, expected = (shoal.evaluate_run(x, ActionReward(), episodes=4) for x in (path, whole.path))
+    results, expected = (trained.evaluate_run(x, ActionReward(), episodes=4) for x in (path, whole.path))
     assert (results.pop("which"), expected.pop("which")) == ("best (checkpoint 384)", "best")
     assert results["metrics"] == expected["metrics"]
     (path / "checkpoints" / "384" / "record.json").write_text("")
