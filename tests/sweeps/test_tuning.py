@@ -164,7 +164,7 @@ def test_batches_of_another_study_are_one_sentence(tmp_path):
     ):
         tune(opened(tmp_path, name="other"), Runner(), tmp_path, trials=2, batch=2)
     (tmp_path / "batches" / "00000" / "trials.json").write_text("{}")
-    with pytest.raises(ShoalError, match=r"trials\.json is damaged: it has no trials"):
+    with pytest.raises(ShoalError, match=r"trials\.json is damaged: it lacks 'trials'"):
         tune(opened(tmp_path), Runner(), tmp_path, trials=4, batch=2)
 
 
