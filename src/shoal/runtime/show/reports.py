@@ -173,17 +173,19 @@ class Reporter:
             progress["last_evaluation"] = {"step": step, **score_statistics(returns.tolist())}
         self.directory.save_progress(progress)
         if evaluations:
-            self.draw_learning_curve(names, evaluations)
+            self._draw_curve(names, evaluations)
 
     def end_interim(self) -> None:
         """End the writing about the run so far, since the run has finished."""
         self._interim.close(INTERIM_SECONDS, cancel=True)
 
-    def draw_learning_curve(
-        self, summary: dict[str, Any], evaluations: Sequence[tuple[int, np.ndarray]] = ()
-    ) -> None:
-        """Draw the learning curve, of all evaluations or of some."""
-        steps, columns = zip(*(evaluations or self.evaluations), strict=True)
+    def draw_learning_curve(self, summary: dict[str, Any]) -> None:
+        """Draw the learning curve of the whole run."""
+        with figures.as_warning(self.directory.learning_curve):
+            self._draw_curve(summary, self.evaluations)
+
+    def _draw_curve(self, summary: dict[str, Any], evaluations: Sequence[tuple[int, np.ndarray]]) -> None:
+        steps, columns = zip(*evaluations, strict=True)
         returns, unit = np.stack(columns), "seed"
         entries = [{name: x.get(name) for name in ("seed", "label")} for x in summary.get("failed", ())]
         failed = [k for k, x in enumerate(self.members) if {"label": None, **x.columns} in entries]
@@ -191,10 +193,7 @@ class Reporter:
             unit = "setting"
             returns, failed = _by_setting(returns, self.members, failed)
         title = f"{summary['environment']}, {summary['algorithm']}"
-        with figures.as_warning(self.directory.learning_curve):
-            plot_learning_curve(
-                self.directory.learning_curve, steps, returns, title, unit=unit, failed=failed
-            )
+        plot_learning_curve(self.directory.learning_curve, steps, returns, title, unit=unit, failed=failed)
 
 
 def _by_setting(returns: np.ndarray, members: Members, failed: Sequence[int]) -> tuple[np.ndarray, list[int]]:
