@@ -139,6 +139,12 @@ def test_a_setting_that_diverged_is_last_and_is_neither_confirmed_nor_the_best(d
         == [last] * 2
         == [row["label"] for row in table][-2:]
     )
+    faults = json.loads((diverged.path / "runs/000/summary.json").read_text())["failed"]
+    assert [x["label"] for x in faults] == [last] * 2
+    for row, fault in zip(table[-2:], faults, strict=True):  # it made its last update at the fault
+        assert (int(row["seed"]), int(row["steps"])) == (fault["seed"], 32 * fault["update"])
+        assert row["failure"] == f"a number was not finite in update {fault['update']}"
+    assert {row["steps"] for row in table[:-2]} == {"384"}
 
 
 def test_the_worst_of_settings_that_live_is_drawn_and_not_what_failed(diverged, monkeypatch, tmp_path):

@@ -2,17 +2,19 @@
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
-from shoal import device_choices, settings, trees
+from shoal import device_choices, resuming, settings, trees
 from shoal import experiment as experiments
 from shoal.envs.base import Wrapper
 from shoal.errors import ShoalError
 from shoal.experiment import Experiment
 from shoal.runtime import machine, population
 from shoal.runtime.config import RunConfig
+from shoal.runtime.disk.directory import RunDirectory
 from shoal.runtime.members import ENVIRONMENT, Variant
 from shoal.settings import Setting
 from shoal.sweeps.space import Point
@@ -83,6 +85,38 @@ class Group(NamedTuple):
     def seeds(self) -> int:
         """The number of members of each setting."""
         return self.experiment.run.seeds
+
+
+class Planned(NamedTuple):
+    """A run of a sweep: its directory within the sweep's and the settings that it trains."""
+
+    root: Path
+    name: str
+    group: Group
+
+    @property
+    def path(self) -> Path:
+        """The run's directory."""
+        return self.root / self.name
+
+    @property
+    def experiment(self) -> Experiment:
+        """The run's experiment, in its directory."""
+        run = dataclasses.replace(self.group.experiment.run, run_dir=str(self.path))
+        return dataclasses.replace(self.group.experiment, run=run)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run has ended and holds its results."""
+        if not resuming.holds_run(self.path):
+            return False
+        return resuming.is_finished(RunDirectory.open(self.path), self.group.experiment.run)
+
+    @property
+    def steps(self) -> int:
+        """Environment steps of all members together."""
+        run = self.group.experiment.run
+        return run.total_updates * run.steps_per_update * self.group.experiment.num_members
 
 
 def devices_alone(devices: int, members: int, seeds: int, groups: int) -> tuple[int, int]:

@@ -34,9 +34,9 @@ class MemberResult:
       seed: of its training.
       scores: by name, such as "absolute" and "final"; a score that does not exist is NaN or left out. A member that was
         stopped early has the score by which it was compared under the name `AT_RUNG`.
-      steps: environment steps that it was trained for.
+      steps: environment steps that it was trained for; of one that failed, those at its fault.
       rung: the number of times that early stopping let it go on; scores of different rungs are not compared.
-      failure: why it has no scores, such as "learning_rate: not finite in update 12"; "" if it has.
+      failure: why it has no scores, such as "a number was not finite in update 12"; "" if it has.
     """
 
     label: str

@@ -7,7 +7,7 @@ finite are handled as in every run; what is done here is what lies between the r
 import dataclasses
 from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from shoal.sweeps.casting import cast_space
 from shoal.sweeps.plan import (
     Candidate,
     Group,
+    Planned,
     Request,
     check_names,
     check_objective,
@@ -106,38 +107,6 @@ class Sweep:
     def policy(self, which: str = "best", seed: int | None = None, label: str | None = None) -> TrainedPolicy:
         """Load the policy of a member, by default the best one of the best setting, as `shoal.load` does."""
         return load(self.path, which, seed=seed, label=label)
-
-
-class Planned(NamedTuple):
-    """A run of a sweep: its directory within the sweep's and the settings that it trains."""
-
-    root: Path
-    name: str
-    group: Group
-
-    @property
-    def path(self) -> Path:
-        """The run's directory."""
-        return self.root / self.name
-
-    @property
-    def experiment(self) -> Experiment:
-        """The run's experiment, in its directory."""
-        run = dataclasses.replace(self.group.experiment.run, run_dir=str(self.path))
-        return dataclasses.replace(self.group.experiment, run=run)
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether the run has ended and holds its results."""
-        if not resuming.holds_run(self.path):
-            return False
-        return resuming.is_finished(RunDirectory.open(self.path), self.group.experiment.run)
-
-    @property
-    def steps(self) -> int:
-        """Environment steps of all members together."""
-        run = self.group.experiment.run
-        return run.total_updates * run.steps_per_update * self.group.experiment.num_members
 
 
 @reports_user_code
@@ -415,25 +384,33 @@ def _members_of(run: Planned, options: Judging) -> list[MemberResult]:
     rungs = [x * experiment.run.steps_per_update for x in _rungs(experiment)]
     at_rung = _scores_at_rungs(run, metric_of(options.objective), stopped) if stopped else {}
     failed = {(x["label"], seed) for x in summary["members"] for seed in x.get("failed", ())}
+    # Runs of earlier versions do not have the updates.
+    faults = {(x["label"], x["seed"]): x["update"] for x in summary.get("failed", ())}
     given = {candidate.label: candidate.settings for candidate in run.group.candidates}
     returns = {ABSOLUTE: summary["absolute"]["returns"], "final": summary["final"]["returns"]}
     if options.objective != ABSOLUTE:
         returns = {options.objective: summary["evaluation"][options.objective], **returns}
     found = []
     for k, member in enumerate(members_of_config(read_json(run.path / CONFIG))):
-        steps = stopped.get(member.label)
+        key, stop = (member.label, member.seed), stopped.get(member.label)
         scores_of_member = {name: _number(values[k]) for name, values in returns.items()}
-        if steps is not None:
-            scores_of_member = {AT_RUNG: at_rung[member.label, member.seed]}
+        steps, failure = summary["steps_per_seed"] if stop is None else stop, ""
+        if stop is not None:
+            scores_of_member = {AT_RUNG: at_rung[key]}
+        if key in failed:
+            failure = "a number was not finite"
+        if key in faults:
+            failure += f" in update {faults[key]}"
+            steps = faults[key] * experiment.run.steps_per_update
         found.append(
             MemberResult(
                 member.label,
                 given[member.label],
                 member.seed,
                 scores_of_member,
-                summary["steps_per_seed"] if steps is None else steps,
-                rung=len(rungs) if steps is None else rungs.index(steps),
-                failure="a number was not finite" if (member.label, member.seed) in failed else "",
+                steps,
+                rung=len(rungs) if stop is None else rungs.index(stop),
+                failure=failure,
             )
         )
     return found

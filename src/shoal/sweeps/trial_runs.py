@@ -13,7 +13,7 @@ from shoal import arguments, device_choices, interruption
 from shoal.errors import ShoalError
 from shoal.runtime.disk.lock import Lock
 from shoal.sweeps import memory, reporting, studies, sweep, tuning
-from shoal.sweeps.plan import Candidate, Group, Request, group_candidates
+from shoal.sweeps.plan import Candidate, Group, Planned, Request, group_candidates
 from shoal.sweeps.results import MemberResult
 from shoal.sweeps.space import Point, Space
 from shoal.sweeps.sweep_directory import SweepDirectory
@@ -176,13 +176,13 @@ class _Runner:
         sweep.train_all(runs, self._options.objective, self._call, lambda: None)
         return sweep.members_of_runs(runs, self._options)
 
-    def all_runs(self, study: studies.Study) -> list[sweep.Planned]:
+    def all_runs(self, study: studies.Study) -> list[Planned]:
         """Return the runs of all batches of the directory."""
         labels = [label for labels in self._directory.plan().values() for label in labels]
         points = study.points([_number(label) for label in labels])
         return self._planned({label: points[_number(label)] for label in labels}, self._directory.path)
 
-    def _planned(self, points: Mapping[str, Point], directory: Path) -> list[sweep.Planned]:
+    def _planned(self, points: Mapping[str, Point], directory: Path) -> list[Planned]:
         """Return the runs below a directory as they were planned, in this process or one before."""
         batches: dict[Path, dict[str, Group]] = {}
         for name, labels in self._directory.plan().items():
@@ -191,7 +191,7 @@ class _Runner:
                 (group,) = group_candidates(self._request, candidates)
                 batches.setdefault(Path(name).parent, {})[name] = group
         return [
-            sweep.Planned(self._directory.path, name, group)
+            Planned(self._directory.path, name, group)
             for batch in batches.values()
             for name, group in zip(batch, self._halved(list(batch.values())), strict=True)
         ]
@@ -201,7 +201,7 @@ class _Runner:
         is_possible = len(groups) == 1 and len(groups[0].candidates) >= self._options.halving
         return sweep.with_halving(groups, self._options) if is_possible else groups
 
-    def _plan(self, points: Mapping[str, Point], directory: Path) -> list[sweep.Planned]:
+    def _plan(self, points: Mapping[str, Point], directory: Path) -> list[Planned]:
         """Divide the settings of a batch among runs, and write this down.
 
         Settings that do not fit the memory are left out, and so told as failed.
@@ -214,7 +214,7 @@ class _Runner:
                 self._call.note(f"tune: {error}")
         folder = directory.relative_to(self._directory.path)
         runs = [
-            sweep.Planned(self._directory.path, f"{folder}/{k:03}", part)
+            Planned(self._directory.path, f"{folder}/{k:03}", part)
             for k, part in enumerate(self._halved(parts))
         ]
         new = {run.name: [x.label for x in run.group.candidates] for run in runs}
