@@ -133,6 +133,7 @@ def test_a_setting_that_diverged_is_last_and_is_neither_confirmed_nor_the_best(d
     )
     text = reporting.result_text(summary, diverged.path)
     assert f"no score                    {last}   failed: seeds 0, 1\n" in text
+    assert "\ntrained again on 1 new seed:\n" in text
     table = list(csv.DictReader((diverged.path / "members.csv").read_text().splitlines()))
     assert (
         [row["label"] for row in table if row["failure"]]

@@ -239,7 +239,8 @@ def result_text(summary: Mapping[str, Any], path: Path, shown: int = 5) -> str:
     if failed := failed_seeds(summary["members"][shown:]):
         lines.append(f"  failed among these: {failed}")
     if summary["confirmed"]:
-        lines.append(f"trained again on {len(summary['confirmed'][0]['seeds'])} new seeds:")
+        new = len(summary["confirmed"][0]["seeds"])
+        lines.append(f"trained again on {new} new {'seed' if new == 1 else 'seeds'}:")
         lines += [_setting_line(entry) for entry in summary["confirmed"]]
     if best is None:
         lines.append("there is no best setting")
