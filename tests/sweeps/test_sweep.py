@@ -434,5 +434,6 @@ def test_settings_that_diverged_take_no_place_at_a_rung(tmp_path):
     entries = found["members"]
     assert [x["failed"] for x in entries] == [[]] * 4 + [[0, 1]] * 4
     assert [x["steps_per_seed"] for x in entries[:4]] == [384, 256, 128, 128]
+    assert [x["rung"] for x in entries] == [2, 1, 0, 0, 0, 0, 0, 0]
     assert len(found["confirmed"]) == 3
     assert all(x["settings"]["baseline_rate"] == 0.1 for x in found["confirmed"])

@@ -381,7 +381,7 @@ def _members_of(run: Planned, options: Judging) -> list[MemberResult]:
     """Return what the members of a finished run reached; they are those that its `config.json` has."""
     summary, experiment = read_json(run.path / SUMMARY), run.group.experiment
     stopped = summary.get("stopped_after", {})
-    rungs = [x * experiment.run.steps_per_update for x in _rungs(experiment)]
+    rungs = experiment.halving.rungs(experiment.run) if experiment.halving else []
     at_rung = _scores_at_rungs(run, metric_of(options.objective), stopped) if stopped else {}
     failed = {(x["label"], seed) for x in summary["members"] for seed in x.get("failed", ())}
     # Runs of earlier versions do not have the updates.
@@ -394,11 +394,10 @@ def _members_of(run: Planned, options: Judging) -> list[MemberResult]:
     for k, member in enumerate(members_of_config(read_json(run.path / CONFIG))):
         key, stop = (member.label, member.seed), stopped.get(member.label)
         scores_of_member = {name: _number(values[k]) for name, values in returns.items()}
-        steps, failure = summary["steps_per_seed"] if stop is None else stop, ""
+        steps = summary["steps_per_seed"] if stop is None else stop
+        failure = "a number was not finite" if key in failed else ""
         if stop is not None:
             scores_of_member = {AT_RUNG: at_rung[key]}
-        if key in failed:
-            failure = "a number was not finite"
         if key in faults:
             failure += f" in update {faults[key]}"
             steps = faults[key] * experiment.run.steps_per_update
@@ -409,15 +408,11 @@ def _members_of(run: Planned, options: Judging) -> list[MemberResult]:
                 member.seed,
                 scores_of_member,
                 steps,
-                rung=len(rungs) if stop is None else rungs.index(stop),
+                rung=sum(x * experiment.run.steps_per_update < steps for x in rungs),
                 failure=failure,
             )
         )
     return found
-
-
-def _rungs(experiment: Experiment) -> list[int]:
-    return experiment.halving.rungs(experiment.run) if experiment.halving else []
 
 
 def _scores_at_rungs(run: Planned, metric: str, stopped: Mapping[str, int]) -> dict[tuple[str, int], float]:
