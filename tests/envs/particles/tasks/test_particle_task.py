@@ -151,6 +151,9 @@ def test_agents_that_pass_through_each_other_are_named():
     assert explain_fault(env, state).startswith(
         "two agents overlapped by more than 1 of the smaller one's radius"
     )
+    for _ in range(2):
+        slow, _ = step(env, slow, np.full((3, 2), np.nan))
+    assert explain_fault(env, slow) == "an action was not finite"
 
 
 def test_an_action_is_a_force_of_limited_length():

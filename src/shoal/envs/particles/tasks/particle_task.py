@@ -52,6 +52,7 @@ class TaskState(NamedTuple):
     particles: ParticleState
     target: Array  # in the plane, [2, M], m; of agents with a target each, M is A
     held: Array  # decisions for which each target has been held, up to now, [M], int32
+    acted: Array  # whether all actions up to now were finite
 
 
 @environment
@@ -296,7 +297,7 @@ class ParticleTask(abc.ABC):
             place = jnp.concatenate([place, height[None]])
         particles = dynamics.start(self.rules, world, place)
         held = jnp.zeros(self.num_targets, jnp.int32)
-        state = TaskState(world, particles, target, held)
+        state = TaskState(world, particles, target, held, jnp.ones((), bool))
         info = dict.fromkeys(self.info_summaries, jnp.zeros(()))
         agents = self.num_agents
         return state, restart(self._shown(observe(self, state), state), num_agents=agents, info=info)
@@ -354,13 +355,15 @@ class ParticleTask(abc.ABC):
         return particle_geometry.geometry_of(self, state)
 
     def explain_fault(self, state: TaskState) -> str | None:
-        """Say which capacity of the cell list was too small, or that agents passed through each other, else None."""
+        """Say which capacity of the cell list was too small, or what made numbers of agents NaN, else None."""
         if (layout := self.layout) is not None:
             needed = np.asarray(state.particles.neighbours.needed)  # type: ignore[union-attr]
             if message := cell_lists.overflow_message(layout, needed):
                 return message
         if np.isfinite(np.asarray(state.particles.velocity)).all():
             return None
+        if not state.acted:
+            return "an action was not finite"
         deepest = float(state.world.deepest)
         return (
             f"two agents overlapped by more than {deepest:g} of the smaller one's radius, or an agent and a wall by "
@@ -439,9 +442,10 @@ def _decide(
     """Return the state after a decision, the observations, rewards, whether the episode terminated, and `info`."""
     before = state
     action = jnp.moveaxis(action[None] if env.num_agents == 1 else action, 1, 0)
+    acted = state.acted & jnp.all(jnp.isfinite(action), axis=(0, 1))
     force, torque = env.driving(shortened(action, jnp.ones_like(action[0])))
     particles = _moved(env, state, force, torque)
-    state = state._replace(particles=particles)
+    state = state._replace(particles=particles, acted=acted)
     is_held = env.is_held(state)
     state = state._replace(held=jnp.where(is_held, state.held + 1, 0))
     terminated = jnp.all(state.held >= env.hold_decisions, axis=0)
