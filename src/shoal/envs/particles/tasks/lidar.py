@@ -6,7 +6,7 @@ with the components of vectors first, and any further axes may follow.
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -53,14 +53,21 @@ def disc_distances(
       num_rays: K.
       reach: the range.
     """
-    rays = [
-        _nearest_on_ray(offset, radius, is_seen, float(x), float(y), reach) for x, y in directions(num_rays).T
-    ]
-    return jnp.stack(rays, axis=1)
+    return _each(_on_ray(radius, reach), directions(num_rays).T, offset, is_seen)
+
+
+def _each(sense: Callable[..., Array], numbers: np.ndarray, offset: Array, is_seen: Array) -> Array:
+    """Return what is sensed in each of K directions, whose numbers are [K, ...]: [A, K, ...]."""
+    return jnp.stack([sense(offset, is_seen, *map(float, x)) for x in numbers], axis=1)
+
+
+def _on_ray(radius: Array, reach: Array | float) -> Callable[..., Array]:
+    """Return the function `_nearest_on_ray(offset, radius, is_seen, x, y, reach)` of the other four arguments."""
+    return lambda offset, is_seen, x, y: _nearest_on_ray(offset, radius, is_seen, x, y, reach)
 
 
 def _nearest_on_ray(
-    offset: Array, radius: Array, is_seen: Array, x: float, y: float, reach: Array | float
+    offset: Array, radius: Array, is_seen: Array, x: Array | float, y: Array | float, reach: Array | float
 ) -> Array:
     """Return the smallest distance along one direction, [A, ...]."""
     along = x * offset[0] + y * offset[1]
@@ -113,49 +120,48 @@ def scan(
       num_rays: K.
       reach: the range, m.
     """
-
-    def sense(offset: Array, is_seen: Array) -> Array:
-        return disc_distances(offset, radius, is_seen, num_rays, reach)
-
-    return _scan(sense, position, box, boundaries, num_rays, reach, jnp.max(radius, axis=0))
+    sense, rays = _on_ray(radius, reach), directions(num_rays).T
+    return _scan(sense, rays, position, box, boundaries, reach, jnp.max(radius, axis=0))
 
 
 def _scan(
-    sense: Callable[[Array, Array], Array],
+    sense: Callable[..., Array],
+    numbers: np.ndarray,
     position: Array,
     box: Array,
     boundaries: tuple[str, ...],
-    num_rays: int,
     reach: Array | float,
     beyond: Array | float,
 ) -> Scan:
     """Return the nearer of discs, other agents' and all images of all across a periodic boundary, and walls.
 
     Args:
-      sense: returns the distances of discs, [A, K, ...], of the offsets to them, [2, A, A, ...], and which are seen.
+      sense: returns the distances of discs in one direction, [A, ...], of the offsets to them, [2, A, A, ...], which
+        are seen, and the direction's numbers.
+      numbers: of each direction, [K, ...].
       position: in the plane, [2, A, ...].
       box: sides of the plane, [2, ...].
       boundaries: of the plane's two axes.
-      num_rays: K.
       reach: the range, m.
       beyond: how much farther than the range the centre of a disc may be that is sensed, [...], m.
     """
-    walls = wall_distances(position, box, boundaries, num_rays, reach)
+    walls = wall_distances(position, box, boundaries, len(numbers), reach)
     agents = position.shape[1]
     offset = offsets_to(position, position, box, boundaries)
     if agents == 1:
         discs = jnp.broadcast_to(jnp.asarray(reach, position.dtype), walls.shape)
     else:
-        discs = sense(offset, _others(agents, offset.ndim - 3))
+        discs = _each(sense, numbers, offset, _others(agents, offset.ndim - 3))
     if "periodic" in boundaries:
-        discs = _least_of_images(sense, discs, offset, box, boundaries, reach + beyond)
+        discs = _least_of_images(sense, numbers, discs, offset, box, boundaries, reach + beyond)
     return Scan(
         jnp.minimum(discs, walls), (discs < reach) & (discs <= walls), (walls < reach) & (walls < discs)
     )
 
 
 def _least_of_images(
-    sense: Callable[[Array, Array], Array],
+    sense: Callable[..., Array],
+    numbers: np.ndarray,
     nearest: Array,
     offset: Array,
     box: Array,
@@ -165,7 +171,8 @@ def _least_of_images(
     """Return the least distance of the nearest images and of all others whose centres may be as far as `farthest`.
 
     How many there are depends on data: none in a box of more than twice that size, which costs nothing. No gradient
-    passes through them, since a loop of unknown length has none.
+    passes through them, since a loop of unknown length has none. A loop over the directions is compiled once for all
+    of them, and not again for each.
     """
     nearest_only, offset, box = map(jax.lax.stop_gradient, (nearest, offset, box))
     around = [
@@ -180,7 +187,11 @@ def _least_of_images(
     def with_image(i: Array, found: Array) -> Array:
         x, y = i % width - along_x, i // width - along_y
         moved = jnp.stack([offset[0] + x * box[0], offset[1] + y * box[1]])
-        return jnp.minimum(found, jax.lax.stop_gradient(sense(moved, (x != 0) | (y != 0))))
+        is_seen = (x != 0) | (y != 0)
+        sensed = jax.lax.map(
+            lambda numbers: sense(moved, is_seen, *numbers), jnp.asarray(numbers, moved.dtype)
+        )
+        return jnp.minimum(found, jax.lax.stop_gradient(jnp.moveaxis(sensed, 0, 1)))
 
     number = jnp.where((along_x > 0) | (along_y > 0), width * (2 * along_y + 1), 0)
     found = jax.lax.fori_loop(0, number, with_image, nearest_only)
@@ -193,25 +204,31 @@ def centre_bins(offset: Array, is_seen: Array, num_rays: int, reach: Array | flo
     The k-th angle is centred on the k-th ray, and a centre on the edge of two is in both. JaxDEM's angles begin at -π
     instead.
     """
-    squared = jnp.where(is_seen, dot(offset, offset), jnp.inf)
-    ends = directions(2 * num_rays)[:, 1::2].T  # of the angles; each is halfway between two rays
-    left_of = [float(x) * offset[1] - float(y) * offset[0] for x, y in ends]  # positive to the left of an end
-    found = []
-    for k in range(num_rays):
-        is_within = (left_of[k - 1] >= 0) & (left_of[k] <= 0) | (num_rays == 1)
-        found.append(_least(jnp.where(is_within, squared, jnp.inf)))
-    return jnp.minimum(square_root(jnp.stack(found, axis=1)), reach)
+    return _each(_in_bin(reach), _bin_ends(num_rays), offset, is_seen)
+
+
+def _bin_ends(num_rays: int) -> np.ndarray:
+    """Return the unit vectors of both ends of each angle, [K, 4], which are halfway between two rays; 0 for all."""
+    ends = directions(2 * num_rays)[:, 1::2].T * (num_rays > 1)
+    return np.concatenate([np.roll(ends, 1, axis=0), ends], axis=1)
+
+
+def _in_bin(reach: Array | float) -> Callable[..., Array]:
+    """Return the function of the distance of the nearest centre between two directions, [A, ...]."""
+
+    def nearest(offset: Array, is_seen: Array, x: Any, y: Any, next_x: Any, next_y: Any) -> Array:
+        is_left, is_right = x * offset[1] - y * offset[0] >= 0, next_x * offset[1] - next_y * offset[0] <= 0
+        squared = jnp.where(is_seen & is_left & is_right, dot(offset, offset), jnp.inf)
+        return jnp.minimum(square_root(_least(squared)), reach)
+
+    return nearest
 
 
 def scan_bins(
     position: Array, box: Array, boundaries: tuple[str, ...], num_rays: int, reach: Array | float
 ) -> Scan:
     """Return the nearest centres in angular bins, and walls where the middle of a bin meets them; see `scan`."""
-
-    def sense(offset: Array, is_seen: Array) -> Array:
-        return centre_bins(offset, is_seen, num_rays, reach)
-
-    return _scan(sense, position, box, boundaries, num_rays, reach, 0.0)
+    return _scan(_in_bin(reach), _bin_ends(num_rays), position, box, boundaries, reach, 0.0)
 
 
 def _others(agents: int, further_axes: int) -> Array:
