@@ -501,6 +501,7 @@ def test_a_trained_policy_remembers():
         alone.append(int(action))
     assert alone == taken[:, 1].tolist()
     policy(policy.initial_memory(), observations[0, 1])  # nothing was paid before the first step
+    policy(memory, observations[0, 1], first=True)
     with pytest.raises(ShoalError, match="reward=None: this policy is shown the reward of the step before"):
         policy(memory, observations[0, 1])
     with pytest.raises(ShoalError, match=r"begin with initial_memory\(\(2,\)\)"):

@@ -74,7 +74,7 @@ def test_settings_without_a_score_are_left_out(shown):
     failed = [MemberResult("9", {"gamma": 0.9, "ent_coef": 0.0}, 0, {"at_rung": 5.0}, 10)]
     members = [MemberResult("0", {"gamma": 0.99, "ent_coef": 0.1}, 0, {"absolute": 1.0}, 100, rung=1)]
     sweep_plots.plot_settings("a.png", rank([*members, *failed]), GRID, "title")
-    assert len(line(shown[0].axes[0], "one setting, 95% interval").get_xdata()) == 1
+    assert len(line(shown[0].axes[0], "one setting").get_xdata()) == 1  # of one seed, without an interval
     nothing = rank([MemberResult("0", {"gamma": 0.99, "ent_coef": 0.1}, 0, {}, 100, failure="not finite")])
     sweep_plots.plot_settings("a.png", nothing, GRID, "title")
     sweep_plots.plot_pairs("a.png", nothing, GRID, "title")
@@ -86,7 +86,7 @@ def test_settings_of_a_list_are_drawn_at_their_values(shown):
     space = from_tables({"grid": {"learning_rate": [0.0001, 0.001, 0.01]}})
     sweep_plots.plot_settings("a.png", ranked_points(space, seeds=1), space, "title")
     (axes,) = shown[0].axes
-    (points,) = (x.get_xdata() for x in axes.lines if x.get_label() == "one setting, 95% interval")
+    (points,) = (x.get_xdata() for x in axes.lines if x.get_label() == "one setting")
     np.testing.assert_array_equal(np.sort(points), axes.get_xticks())
     ranked = ranked_points(GRID)
     places = sweep_plots._places(ranked, GRID, "gamma")

@@ -137,7 +137,9 @@ class TrainedPolicy:
             observation = jax.tree.map(lambda x: x[None], observation)
         size = jax.tree.leaves(observation)[0].shape[0]
         check_memory(memory, size, self._memory_structure)
-        if reward is None and getattr(self.config, "needs_reward", False) and not np.all(memory.is_new):  # type: ignore[union-attr]
+        first = as_batch("first", first, bool, size)
+        needs_reward = reward is None and getattr(self.config, "needs_reward", False)
+        if needs_reward and not np.all(memory.is_new | first):  # type: ignore[union-attr]
             raise ShoalError(
                 "reward=None: this policy is shown the reward of the step before; give it, such as reward=0.0."
             )
@@ -148,7 +150,7 @@ class TrainedPolicy:
         fields: dict[str, Any] = {  # NumPy arrays, which are transferred in one call
             "reward": as_batch("reward", 0.0 if reward is None else reward, np.float32, size, agents),
             "discount": np.ones((size, *agents), np.float32),
-            "first": as_batch("first", first, bool, size),
+            "first": first,
             "last": np.zeros(size, bool),
         }
         if alive is not None:

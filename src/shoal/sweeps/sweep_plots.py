@@ -42,7 +42,7 @@ def plot_settings(
     names: Sequence[str] = (),
     label: str = "score",
 ) -> None:
-    """Write a PNG of the score over each setting: a point with its 95% interval for each, and medians.
+    """Write a PNG of the score over each setting: a point for each, with its 95% interval if it has one, and medians.
 
     Args:
       path: the file.
@@ -95,7 +95,7 @@ def _plot_setting(axes: Any, ranked: Sequence[Ranked], space: Space, name: str) 
         alpha=0.75,
         markersize=4,
         markeredgewidth=0,
-        label="one setting, 95% interval",
+        label="one setting" + ", 95% interval" * any(x.interval for x in present),
     )
     centres, medians = _medians(present, space, name)
     is_range = not isinstance(space.distribution(name), Choice)

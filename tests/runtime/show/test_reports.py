@@ -233,6 +233,8 @@ def test_the_result_names_the_scores_and_the_place():
     summary["evaluation"]["unfinished"] = [1.0, 0.5]
     cut = "  75% of the new episodes were cut at eval_max_steps, and count by their return until then"
     assert result_text(summary, "runs/here").splitlines()[3] == cut
+    summary["evaluation"]["unfinished"] = [0.75, None]  # of a member that was stopped early
+    assert result_text(summary, "runs/here").splitlines()[3] == cut
     score = {"iqm": 499.5, "interval": None, "returns": [499.5]}
     alone = {**summary, "seeds": [0], "absolute": score, "final": score}
     assert "IQM 499.50  worst seed 499.50" in result_text(alone, "runs/here")

@@ -294,11 +294,12 @@ def _team_line(summary: dict[str, Any]) -> list[str]:
 
 def _unfinished_lines(summary: dict[str, Any]) -> list[str]:
     """Return a line about episodes of the best policies that were cut before they ended; none where all ended."""
-    shares = summary["evaluation"].get("unfinished", [])
-    if not any(shares):
+    shares = np.array(_with_nan(summary["evaluation"].get("unfinished", [])), np.float64)
+    if not np.nansum(shares):
         return []
+    share = np.nanmean(shares)
     return [
-        f"  {np.mean(shares):.0%} of the new episodes were cut at eval_max_steps, and count by their return until then"
+        f"  {share:.0%} of the new episodes were cut at eval_max_steps, and count by their return until then"
     ]
 
 
