@@ -94,7 +94,8 @@ def test_a_key_samples_and_none_is_greedy(cartpole):
 def test_it_acts_as_the_algorithm_does(cartpole):
     """The normaliser is applied: the mode is that of the network's logits for normalised observations."""
     policy = cartpole.parameters
-    shifted = policy._replace(observation=policy.observation._replace(mean=jnp.full(4, 2.0)))
+    moments = policy.observation._replace(count=jnp.ones(()), mean=jnp.full(4, 2.0))  # of a sample
+    shifted = policy._replace(observation=moments)
     moved = TrainedPolicy(cartpole.config, shifted, cartpole.environment)
     _, there = moved((), OBSERVATIONS + 2.0)
     _, here = cartpole((), OBSERVATIONS)
