@@ -61,7 +61,7 @@ def whole(tmp_path_factory):
 def ended_at(monkeypatch, tmp_path):
     """Return a function that ends a run after so many updates by a signal."""
 
-    def end(updates, path=tmp_path / "run", **settings):
+    def end(updates, path=tmp_path / "run", call=train, **settings):
         original = Supervisor.between_pieces
 
         def between_pieces(self, population, history):
@@ -72,7 +72,7 @@ def ended_at(monkeypatch, tmp_path):
         with monkeypatch.context() as patch:
             patch.setattr(Supervisor, "between_pieces", between_pieces)
             with pytest.raises(interruption.Interrupted, match="shoal resume"):
-                train(path, **settings)
+                call(path, **settings)
         return path
 
     return end
@@ -147,6 +147,19 @@ def test_a_run_that_was_ended_says_what_it_has_reached(ended_at):
     assert not (path / "summary.json").exists()
     run = resume(path)
     assert run.summary["steps_per_seed"] == 12 * 32 and not (path / "progress.json").exists()
+
+
+def test_a_run_that_was_made_longer_and_ended_is_loaded_at_its_last_checkpoint(
+    whole, ended_at, tmp_path, capsys
+):
+    path = shutil.copytree(whole.path, tmp_path / "run")
+    ended_at(15, path, call=resume, total_steps=32 * 20)
+    capsys.readouterr()
+    shoal.load(path, environment=ActionReward())
+    assert (
+        "not finished; its best policies so far are those of its checkpoint at 480 "
+        in capsys.readouterr().err
+    )
 
 
 def test_another_call_is_refused_by_the_name_that_differs(ended_at):

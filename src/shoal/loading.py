@@ -17,7 +17,7 @@ from shoal.runtime import members
 from shoal.runtime.acting import TrainedPolicy
 from shoal.runtime.disk import policy_files
 from shoal.runtime.disk.checkpoints import Checkpoints
-from shoal.runtime.disk.directory import POLICY, SUMMARY, RunDirectory
+from shoal.runtime.disk.directory import POLICY, PROGRESS, SUMMARY, RunDirectory
 from shoal.runtime.disk.json_files import report_wrong_types
 from shoal.runtime.disk.records import Choice, choose_checkpoint
 from shoal.runtime.disk.sweep_files import resolve_run
@@ -100,7 +100,8 @@ def read_policies(
 ) -> StoredPolicies:
     """Read the policies of all members, from `best/` or `last/` or from a checkpoint.
 
-    Of a run that has not finished, which holds neither, they are those of its newest sound checkpoint; a line says so.
+    Of a run that has not finished, or was made longer since, they are those of its newest sound checkpoint; a line says
+    so.
 
     Raises:
       ShoalError: there is no such policy or checkpoint, or it is damaged.
@@ -126,7 +127,9 @@ def read_policies(
 
 def checkpoint_instead(directory: RunDirectory, which: str) -> int | None:
     """Return the newest sound checkpoint of a run that has not finished, and say that it is used; else None."""
-    if (directory.path / which / POLICY).is_file() or (directory.path / SUMMARY).is_file():
+    has_finished = (directory.path / which / POLICY).is_file() or (directory.path / SUMMARY).is_file()
+    is_longer = (directory.path / PROGRESS).is_file()  # beside what the run had written when it had finished
+    if has_finished and not is_longer:
         return None
     steps = Checkpoints(directory.path).newest_sound()
     if steps is not None:
