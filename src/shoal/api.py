@@ -30,6 +30,7 @@ from shoal.runtime.disk.checkpoints import Checkpoints
 from shoal.runtime.disk.directory import RunDirectory
 from shoal.runtime.disk.json_files import to_jsonable
 from shoal.runtime.disk.summary import interval_text
+from shoal.runtime.jax_settings import require_platform
 from shoal.runtime.members import Variant
 from shoal.runtime.show import reports
 from shoal.runtime.show.progress import Activity, format_duration
@@ -386,6 +387,7 @@ def check(
     max_steps, seed = arguments.whole_number("max_steps", max_steps, 2, largest), arguments.seed("seed", seed)
     if not isinstance(ignore, str | Iterable) or any(not isinstance(rule, str) for rule in ignore):
         raise ShoalError(f"ignore={arguments.short_repr(ignore)} is no rule of the checker, nor several.")
+    require_platform()
     env = environment_of(environment, parameters)
     return checker.check(
         env,

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 
 import shoal
@@ -60,6 +61,27 @@ def test_a_setting_for_debugging_is_refused_in_training_alone(name, value, tmp_p
             with pytest.raises(ShoalError, match=rf"^JAX's setting {name}={value} cannot be used here: "):
                 call()
     assert not (tmp_path / "run").exists()
+
+
+def test_jit_may_be_disabled_to_debug(tmp_path):
+    """The same numbers, within rounding, from programs that are not compiled."""
+    paths = [str(tmp_path / f"{name}.npz") for name in ("compiled", "called")]
+    for disabled, path in zip((False, True), paths, strict=True):
+        with setting("jax_disable_jit", disabled):
+            shoal.rollout("CartPole-v1", num_envs=4, num_steps=8, save=path)
+    compiled, called = (np.load(path) for path in paths)
+    assert compiled.files == called.files
+    for name in compiled.files:
+        np.testing.assert_allclose(called[name], compiled[name], rtol=1e-5, atol=1e-6)
+    with setting("jax_disable_jit", True):
+        assert shoal.check("CartPole-v1", keys=2, steps=8, max_steps=32) == []
+
+
+def test_a_platform_beside_the_cpu_leaves_the_cpu_its_devices():
+    code = "import jax; from shoal.runtime import machine; machine.prepare(3); print(len(jax.devices()))"
+    env = os.environ | {"JAX_PLATFORMS": "cpu,cpu"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
+    assert done.stdout == "3\n"
 
 
 def test_the_variable_that_was_set_is_named(monkeypatch):

@@ -28,3 +28,19 @@ def test_the_platform_chooses():
 
 def test_tests_run_on_the_cpu():
     assert backend.is_cpu()
+
+
+def test_a_program_is_compiled_unless_jit_is_disabled():
+    calls = []
+
+    def power(x, *, exponent):
+        calls.append(x)
+        return x**exponent
+
+    program = jax.jit(power, static_argnames="exponent")
+    for disabled, expected in ((False, 1), (True, 2)):  # in the second case each call runs the Python code
+        calls.clear()
+        with jax.disable_jit(disabled):
+            compiled = backend.compile_ahead(program, jnp.float32(3), exponent=2)
+            assert [compiled(jnp.float32(x)) for x in (2, 3)] == [4, 9]
+        assert len(calls) == expected

@@ -30,6 +30,7 @@ from shoal.runtime.faults import FirstFaults, explanation, keep_first_faults, no
 from shoal.runtime.rollout import EndedEpisodes, count_episodes, no_ended_episodes
 from shoal.runtime.run import ENV_AXIS, Episodes
 from shoal.types import Array, Environment, Memory, PyTree, TimeStep, for_actor, spec_of
+from shoal.xla.backend import compile_ahead
 
 MAX_STEPS_PER_CALL = 2**22  # of all environments: sums of so many ones are exact in float32
 MAX_RECORDED_BYTES = 2**26  # of the recorded data, on all devices together
@@ -121,12 +122,12 @@ def collect(
     with write_whole_file(save) if save else contextlib.nullcontext() as file:
         start_time = time.perf_counter()
         # Arrays are placed where the programs need them, so that no call has to move them.
-        start = _start.lower(environment, actor, key, num_envs=num_envs, mesh=mesh).compile()
+        start = compile_ahead(_start, environment, actor, key, num_envs=num_envs, mesh=mesh)
         states = start(environment, actor, key)
         rows = 0 if save is None else _recorded_steps_per_call(states, environment, num_steps)
         steps_per_call = rows or max(1, min(num_steps, MAX_STEPS_PER_CALL // num_envs))
         arguments = (environment, actor, states, key, jnp.int32(0), jnp.int32(0))
-        advance = _advance.lower(*arguments, rows=rows, greedy=greedy, mesh=mesh).compile()
+        advance = compile_ahead(_advance, *arguments, rows=rows, greedy=greedy, mesh=mesh)
         record = Record(states.timestep, num_steps) if save else None
         compile_seconds = time.perf_counter() - start_time
 

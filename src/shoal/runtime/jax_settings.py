@@ -13,9 +13,8 @@ from shoal.user_code import describe_error
 MOVES = "Shoal moves numbers between the host and its devices without asking for each"
 REFUSED: dict[str, Mapping[Any, str]] = {
     "jax_enable_x64": {True: "Shoal computes with 32-bit numbers"},
-    "jax_disable_jit": {
-        True: "Shoal compiles its programs before it runs them; debug an environment by calling its reset and step"
-    },
+    "jax_no_execution": {True: "Shoal runs the programs that it compiles"},
+    "jax_no_tracing": {True: "Shoal traces a program before it compiles it"},
     "jax_numpy_dtype_promotion": {"strict": "Shoal relies on the standard promotion of types"},
     "jax_numpy_rank_promotion": {"raise": "Shoal relies on the broadcasting of arrays"},
     **{
@@ -25,6 +24,9 @@ REFUSED: dict[str, Mapping[Any, str]] = {
 }
 REFUSED_IN_TRAINING: dict[str, Mapping[Any, str]] = {
     "jax_debug_infs": {True: "numbers that are masked are infinite in every sound run"},
+    "jax_disable_jit": {
+        True: "training compiles its programs before it runs them; debug with `shoal check`, `rollout` or `eval`"
+    },
 }
 PRECISIONS = (
     None,
@@ -54,16 +56,20 @@ def require_usable(*, training: bool = False) -> None:
             )
     for name in ("jax_platforms", "jax_platform_name", "jax_default_device"):
         value = getattr(jax.config, name, None)
-        if isinstance(value, str) and value not in ("", "cpu"):
+        if isinstance(value, str) and value.partition(",")[0] not in ("", "cpu"):
             _try_to_compute(name, value)
 
 
-def require_precision() -> None:
-    """Require that the platform has the precision of products that JAX is set to; this may start the backend.
+def require_platform() -> None:
+    """Require the platforms beside the CPU, and the precision of products, that JAX is set to.
+
+    This may start the backend, and so comes after the number of the CPU's devices is set.
 
     Raises:
-      ShoalError: it does not.
+      ShoalError: this machine does not have them.
     """
+    if (value := getattr(jax.config, "jax_platforms", None)) and value.startswith("cpu,"):
+        _try_to_compute("jax_platforms", value)
     name = "jax_default_matmul_precision"
     if (value := getattr(jax.config, name, None)) not in PRECISIONS:
         _try_to_compute(name, value)

@@ -8,7 +8,7 @@ import jax
 
 from shoal.errors import ShoalError, nearest
 from shoal.hardware import cores
-from shoal.runtime.jax_settings import require_precision, require_usable
+from shoal.runtime.jax_settings import require_platform, require_usable
 from shoal.xla import backend
 from shoal.xla.plain import TRICKS, unknown_tricks, uses_plain_form
 
@@ -61,7 +61,7 @@ def prepare(devices: int = 0, *, one_thread: bool = False) -> None:
         jax.config.update("jax_compilation_cache_dir", str(Path(root) / "shoal" / "jax"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    require_precision()
+    require_platform()
 
 
 def max_devices() -> int:

@@ -1,5 +1,6 @@
 """The backend for which programs are compiled, and functions that depend on it."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,21 @@ def by_platform(*arguments: Any, cpu: Callable, default: Callable) -> Any:
     if uses_plain_form("by_platform"):
         return by_platform_plain(*arguments, cpu=cpu, default=default)
     return jax.lax.platform_dependent(*arguments, cpu=cpu, default=default)
+
+
+def compile_ahead(function: Callable, *arguments: Any, **static: Any) -> Callable:
+    """Compile a jitted function for these arguments; where JAX's jit is disabled, bind only the static ones.
+
+    Compiling ahead of time is refused by JAX while its jit is disabled, for debugging.
+
+    Args:
+      function: a function made by `jax.jit`.
+      arguments: arrays, or their shapes.
+      static: the static arguments, which the result is called without.
+    """
+    if jax.config.jax_disable_jit:
+        return functools.partial(function, **static)
+    return function.lower(*arguments, **static).compile()  # type: ignore[attr-defined]
 
 
 def by_platform_plain(*arguments: Any, cpu: Callable, default: Callable) -> Any:

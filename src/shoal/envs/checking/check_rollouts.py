@@ -14,6 +14,7 @@ from shoal.envs.checking.check_keys import is_key
 from shoal.envs.checking.check_traces import Traces, bitwise_equal, format_short, sample_action
 from shoal.trees import as_arrays, named_leaves, where
 from shoal.types import TimeStep
+from shoal.xla.backend import compile_ahead
 
 MAX_BLOCK_BYTES = 32 * 2**20  # of the data of one block
 MAX_LEAF_SIZE = 64  # elements: smaller leaves of the state are searched for a clock
@@ -98,16 +99,13 @@ def start_rollouts(env: Any, sizes: Sizes, key: jax.Array, activity: Callable[[s
     """Compile, reset, and make the first block of random steps; tell `activity` which of these begins."""
     keys, action_keys = jax.random.split(key, (2, sizes.keys))
     activity("compiling reset")
-    reset = jax.jit(jax.vmap(env.reset), compiler_options=QUICK_COMPILE).lower(keys).compile()
+    reset = compile_ahead(jax.jit(jax.vmap(env.reset), compiler_options=QUICK_COMPILE), keys)
     activity(f"running reset of {sizes.keys} environments")
     start = jax.block_until_ready(reset(keys))
     activity("compiling random steps")
     steps = step_keys(keys, action_keys, 0, steps=sizes.steps)
-    advance_batch = (
-        jax.jit(jax.vmap(functools.partial(advance, env)), compiler_options=QUICK_COMPILE)
-        .lower(start, steps)
-        .compile()
-    )
+    step = jax.jit(jax.vmap(functools.partial(advance, env)), compiler_options=QUICK_COMPILE)
+    advance_batch = compile_ahead(step, start, steps)
     activity(f"running {sizes.steps} random steps of {sizes.keys} environments")
     first = run_block(advance_batch, start, steps)
     return Rollouts(env, sizes, reset, advance_batch, start, keys, action_keys, first)
