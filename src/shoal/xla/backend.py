@@ -38,7 +38,7 @@ def compile_ahead(function: Callable, *arguments: Any, **static: Any) -> Callabl
       arguments: arrays, or their shapes.
       static: the static arguments, which the result is called without.
     """
-    if jax.config.jax_disable_jit:
+    if getattr(jax.config, "jax_disable_jit", False):
         return functools.partial(function, **static)
     return function.lower(*arguments, **static).compile()  # type: ignore[attr-defined]
 
