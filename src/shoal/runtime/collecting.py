@@ -30,7 +30,7 @@ from shoal.runtime.faults import FirstFaults, explanation, keep_first_faults, no
 from shoal.runtime.rollout import EndedEpisodes, count_episodes, no_ended_episodes
 from shoal.runtime.run import ENV_AXIS, Episodes
 from shoal.types import Array, Environment, Memory, PyTree, TimeStep, for_actor, spec_of
-from shoal.xla.backend import compile_ahead
+from shoal.xla.backend import compile_ahead, jit_is_disabled
 
 MAX_STEPS_PER_CALL = 2**22  # of all environments: sums of so many ones are exact in float32
 MAX_RECORDED_BYTES = 2**26  # of the recorded data, on all devices together
@@ -107,7 +107,8 @@ def collect(
       actor: () for actions drawn uniformly, among the legal ones where there are masks; or the config and
         the parameters of a policy.
       key: of the whole rollout.
-      devices: over which the environments are split: the first n of them that divide `num_envs`.
+      devices: over which the environments are split: the first n of them that divide `num_envs`, or one where JAX's
+        jit is disabled.
       num_envs: N.
       num_steps: T.
       greedy: whether a policy takes its mode instead of a sample.
@@ -117,6 +118,8 @@ def collect(
     Raises:
       ShoalError: the file cannot be written, or a number is not finite for a reason that the environment explains.
     """
+    if jit_is_disabled():
+        devices = devices[:1]
     num_devices = max(n for n in range(1, len(devices) + 1) if num_envs % n == 0)
     mesh = Mesh(np.asarray(devices[:num_devices]), (ENV_AXIS,), axis_types=(AxisType.Auto,))
     with write_whole_file(save) if save else contextlib.nullcontext() as file:
@@ -201,9 +204,7 @@ def _start(
         memory = _initial_memory(environment, actor, batch.num_envs)
         return EnvironmentStates(state, timestep, memory, episodes, no_faults(environment, state.env))
 
-    return jax.shard_map(start, mesh=mesh, in_specs=P(), out_specs=P(ENV_AXIS), check_vma=False)(
-        environment, actor, key
-    )
+    return _over_devices(start, mesh, P(), P(ENV_AXIS))(environment, actor, key)
 
 
 @functools.partial(jax.jit, static_argnames=("rows", "greedy", "mesh"), donate_argnames="states")
@@ -252,18 +253,23 @@ def _advance(
         return states, jax.tree.map(lambda x: x[None], ended), table
 
     per_env = P(ENV_AXIS)
-    return jax.shard_map(
-        advance,
-        mesh=mesh,
-        in_specs=(P(), P(), per_env, P(), P(), P()),
-        out_specs=(per_env, per_env, P(None, ENV_AXIS)),
-        check_vma=False,
-    )(environment, actor, states, key, start, stop)
+    in_specs, out_specs = (P(), P(), per_env, P(), P(), P()), (per_env, per_env, P(None, ENV_AXIS))
+    return _over_devices(advance, mesh, in_specs, out_specs)(environment, actor, states, key, start, stop)
+
+
+def _over_devices(function: Callable, mesh: Mesh, in_specs: Any, out_specs: Any) -> Callable:
+    """Split a function over the devices of a mesh; where jit is disabled, call it as it is, on one device.
+
+    JAX would compile each operation within `shard_map` by itself then, and hide the values from a debugger.
+    """
+    if jit_is_disabled():
+        return function
+    return jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
 
 def _first_index(batch: Batch) -> Array:
     """Return the index of a device's first environment among all."""
-    return jax.lax.axis_index(ENV_AXIS) * batch.num_envs
+    return jnp.int32(0) if jit_is_disabled() else jax.lax.axis_index(ENV_AXIS) * batch.num_envs
 
 
 def _initial_memory(environment: Environment, actor: Actor, num_envs: int) -> Memory:

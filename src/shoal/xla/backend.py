@@ -28,6 +28,11 @@ def by_platform(*arguments: Any, cpu: Callable, default: Callable) -> Any:
     return jax.lax.platform_dependent(*arguments, cpu=cpu, default=default)
 
 
+def jit_is_disabled() -> bool:
+    """Report whether JAX calls the Python code of jitted functions, for debugging, and does not compile them."""
+    return bool(getattr(jax.config, "jax_disable_jit", False))
+
+
 def compile_ahead(function: Callable, *arguments: Any, **static: Any) -> Callable:
     """Compile a jitted function for these arguments; where JAX's jit is disabled, bind only the static ones.
 
@@ -38,7 +43,7 @@ def compile_ahead(function: Callable, *arguments: Any, **static: Any) -> Callabl
       arguments: arrays, or their shapes.
       static: the static arguments, which the result is called without.
     """
-    if getattr(jax.config, "jax_disable_jit", False):
+    if jit_is_disabled():
         return functools.partial(function, **static)
     return function.lower(*arguments, **static).compile()  # type: ignore[attr-defined]
 
