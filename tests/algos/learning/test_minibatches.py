@@ -35,6 +35,7 @@ ESTIMATES = {
     "minibatch": {"recompute": "minibatch", "chunk_length": 0, "burn_in": 0, "advantage": "gae"},
 }
 QUICK = ("penalty-normal-none", "penalty-discrete-mingru")
+FULL = ("clip-several-gru", "penalty-beta-gru", "penalty-tanh_normal-lstm", "dpo-normal-mingru")
 
 
 def poisoned(trajectory, value, is_poisoned):
@@ -81,10 +82,12 @@ class Named(str):
 
 
 CASES = {"-".join(case): case for case in itertools.product(SURROGATES, ACTIONS, MEMORIES)}
+RARE = [case for case in CASES if case not in (*QUICK, *FULL)]
 
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.quick(*QUICK)
+@pytest.mark.rare(*RARE)
 def test_nothing_is_read_where_there_is_no_transition(case):
     """NaN and infinity in every entry of weight 0 give the same update, bit for bit."""
     surrogate, space, memory = CASES[case]
