@@ -84,10 +84,10 @@ def cross_play(
       environment_parameters: those parameters of the environment whose names are also arguments here.
       **parameters: of the environment; those not given are the run's own.
     Returns:
-      `environment`, `mode`, `episodes`; `first` and `second`, each with its `name`, `which`, `seeds`, those of which
-      `failed` (were not trained to the end), and `roles`; and `returns`, by role: `matrix` [seeds of first][seeds of
-      second], each the mean over the role's agents and the episodes, their `iqm`, and its 95% `interval`, by a
-      bootstrap over the seeds of both sides (None for one pair).
+      `environment`, `mode`, `episodes`, `max_steps` and the share of `unfinished` episodes; `first` and `second`, each
+      with its `name`, `which`, `seeds`, those of which `failed` (were not trained to the end), and `roles`; and
+      `returns`, by role: `matrix` [seeds of first][seeds of second], each the mean over the role's agents and the
+      episodes, their `iqm`, and its 95% `interval`, by a bootstrap over the seeds of both sides (None for one pair).
     Raises:
       ShoalError: a side is none of these, its spaces are not the environment's, or the world has only one role.
     """
@@ -111,7 +111,7 @@ def cross_play(
     limits.check_count("episodes", episodes, bytes_each * together, "environments", jax.devices()[0])
     tell(f"playing {episodes:,} episodes of {'one pair' if pairs == 1 else f'each of {pairs} pairs'}")
     with limits.report_out_of_memory():
-        agents = jax.device_get(
+        agents, unfinished = jax.device_get(
             play_pairs(
                 trees.as_arrays(world),
                 *sides,
@@ -128,6 +128,8 @@ def cross_play(
         "environment": name,
         "mode": "greedy" if greedy else "sampled",
         "episodes": episodes,
+        "max_steps": max_steps,
+        "unfinished": float(unfinished.mean()),
         "first": _description(given[0], [role]),
         "second": _description(given[1], others),
         "returns": {k: _statistics(agents[..., np.equal(world.roles, k)]) for k in [role, *others]},

@@ -52,10 +52,9 @@ def test_eval_prints_what_info_says_of_an_episode():
 
 
 def test_eval_says_which_share_of_the_episodes_was_cut():
-    metrics = {"0": {"unfinished": 0.5}, "1": {"unfinished": 0.0}}
-    (line,) = unfinished_lines({"metrics": metrics, "max_steps": 10_000})
+    (line,) = unfinished_lines(0.25, 10_000)
     assert line == "  25% of the episodes were cut at 10,000 steps, and count by their return until then"
-    assert unfinished_lines({"metrics": {"0": {"unfinished": 0.0}}, "max_steps": 10_000}) == []
+    assert unfinished_lines(0.0, 10_000) == []
 
 
 def test_eval_as_json_agrees_with_python(trained, command, capsys):

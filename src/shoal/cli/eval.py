@@ -141,7 +141,9 @@ def table(results: dict[str, Any]) -> str:
         lines.append(f"{'IQM':>{width}}{results['iqm']:>11.2f} {api.interval_text(results['interval'])}")
     if failed := ", ".join(str(seed) for seed in results["failed"]):
         lines.append(f"  not trained to the end, since a number was not finite: {failed}")
-    lines += [*unfinished_lines(results), *agent_lines(results), *info_lines(results)]
+    shares = [x["unfinished"] for x in results["metrics"].values()]
+    lines += unfinished_lines(sum(shares) / len(shares), results["max_steps"])
+    lines += [*agent_lines(results), *info_lines(results)]
     return "\n".join([*lines, *trial_lines(results["by_episode"]), *rendered_lines(results)])
 
 
@@ -160,7 +162,7 @@ def matrices(results: dict[str, Any]) -> str:
         lines.append(f"{'seed':>6}" + "".join(f"{seed:>10}" for seed in second["seeds"]))
         for seed, row in zip(first["seeds"], x["matrix"], strict=True):
             lines.append(f"{seed:>6}" + "".join(f"{value:>10.2f}" for value in row))
-    return "\n".join(lines)
+    return "\n".join([*lines, *unfinished_lines(results["unfinished"], results["max_steps"])])
 
 
 def _side(side: dict[str, Any]) -> str:
@@ -169,15 +171,10 @@ def _side(side: dict[str, Any]) -> str:
     return f"{side['name']}{which} as role {' and '.join(map(str, side['roles']))}{failed}"
 
 
-def unfinished_lines(results: dict[str, Any]) -> list[str]:
+def unfinished_lines(share: float, steps: int) -> list[str]:
     """Format the share of episodes that were cut before they ended; empty where all ended."""
-    shares = [x["unfinished"] for x in results["metrics"].values()]
-    if not any(shares):
-        return []
-    share, steps = sum(shares) / len(shares), results["max_steps"]
-    return [
-        f"  {share:.0%} of the episodes were cut at {steps:,} steps, and count by their return until then"
-    ]
+    cut = f"  {share:.0%} of the episodes were cut at {steps:,} steps, and count by their return until then"
+    return [cut] if share else []
 
 
 def agent_lines(results: dict[str, Any]) -> list[str]:

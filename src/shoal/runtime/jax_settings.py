@@ -17,6 +17,13 @@ REFUSED: dict[str, Mapping[Any, str]] = {
     "jax_no_tracing": {True: "Shoal traces a program before it compiles it"},
     "jax_numpy_dtype_promotion": {"strict": "Shoal relies on the standard promotion of types"},
     "jax_numpy_rank_promotion": {"raise": "Shoal relies on the broadcasting of arrays"},
+    "jax_scan3": {True: "Shoal maps loops over environments, which loops of this kind do not support"},
+    **{
+        f"jax_error_checking_behavior_{kind}": {
+            "raise": "Shoal maps programs over environments, which these checks do not support"
+        }
+        for kind in ("divide", "nan", "oob")
+    },
     **{
         f"jax_transfer_guard_{direction}": dict.fromkeys(("disallow", "disallow_explicit"), MOVES)
         for direction in ("host_to_device", "device_to_host", "device_to_device")

@@ -133,8 +133,8 @@ def play_pairs(
     max_steps: int,
     greedy: bool,
     mapped_by: str,
-) -> Array:
-    """Let each player of one side play against each of the other, and return the mean returns of the agents.
+) -> tuple[Array, Array]:
+    """Let each player of one side play against each of the other.
 
     A pair of twice the same policy plays the same episodes as an evaluation of that policy with the same key does.
 
@@ -149,17 +149,18 @@ def play_pairs(
       greedy: whether policies take their mode or sample.
       mapped_by: "map" or "vmap": pairs one after the other or together.
     Returns:
-      the mean over the episodes of the return of each agent, [S, R, A].
+      the mean over the episodes of the return of each agent, [S, R, A], and the share that was cut, [S, R].
     """
     spec = spec_of(environment)
     is_first = jnp.isin(jnp.arange(spec.num_agents), jnp.asarray(of_first))
 
-    def play(one: Side, other: Side) -> Array:
+    def play(one: Side, other: Side) -> tuple[Array, Array]:
         algorithm = pair(one.config.algorithm(spec), other.config.algorithm(spec), is_first)
         policy, limits = (one.parameters, other.parameters), {"episodes": episodes, "max_steps": max_steps}
-        return play_episodes(environment, algorithm, policy, key, **limits, greedy=greedy).agents.mean(axis=0)
+        results = play_episodes(environment, algorithm, policy, key, **limits, greedy=greedy)
+        return results.agents.mean(axis=0), jnp.mean(~results.terminated & ~results.truncated)
 
-    def play_all(one: Side, others: Side) -> Array:
+    def play_all(one: Side, others: Side) -> tuple[Array, Array]:
         return map_members(lambda other, one: play(one, other), mapped_by)(others, one)
 
     return map_members(play_all, mapped_by)(first, second)

@@ -255,7 +255,9 @@ def _setting_line(entry: Mapping[str, Any]) -> str:
     score = entry.get("absolute") or entry["at_rung"]
     stopped = "" if "absolute" in entry else f"   stopped after {entry['steps_per_seed']:,} steps"
     failed = f"   failed: {_seeds(entry['failed'])}" if entry["failed"] else ""
-    return f"  {_shown(score):<28}{entry['label']}{stopped}{failed}"
+    share = entry["unfinished"]
+    cut = f"   {share:.0%} of the episodes cut at eval_max_steps" if share else ""
+    return f"  {_shown(score):<28}{entry['label']}{stopped}{failed}{cut}"
 
 
 def failed_seeds(entries: Sequence[Mapping[str, Any]]) -> str:

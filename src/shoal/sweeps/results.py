@@ -37,6 +37,7 @@ class MemberResult:
       steps: environment steps that it was trained for; of one that failed, those at its fault.
       rung: the number of times that early stopping let it go on; scores of different rungs are not compared.
       failure: why it has no scores, such as "a number was not finite in update 12"; "" if it has.
+      unfinished: the share of its new episodes that were cut at `eval_max_steps`.
     """
 
     label: str
@@ -46,6 +47,7 @@ class MemberResult:
     steps: int
     rung: int = 0
     failure: str = ""
+    unfinished: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +65,7 @@ class Ranked:
       rung: see `MemberResult`.
       stopped: whether it was stopped early; then its scores are those at its rung.
       failed: the seeds that failed.
+      unfinished: the share of the new episodes that were cut, over the seeds that did not fail.
     """
 
     label: str
@@ -75,6 +78,7 @@ class Ranked:
     rung: int
     stopped: bool
     failed: tuple[int, ...]
+    unfinished: float = 0.0
 
     @property
     def has_score(self) -> bool:
@@ -140,6 +144,7 @@ def _aggregate(
     members: Sequence[MemberResult], objective: str, reached: Sequence[float], score: SettingScore
 ) -> Ranked:
     has_interval = len(score.scores) > 1 and math.isfinite(score.iqm)
+    shares = [member.unfinished for member in members if not member.failure]
     seeds = tuple(member.seed for member in members)
     return Ranked(
         label=members[0].label,
@@ -152,6 +157,7 @@ def _aggregate(
         rung=max(member.rung for member in members),
         stopped=any(_is_stopped(member, objective) for member in members),
         failed=tuple(seed for seed, x in zip(seeds, reached, strict=True) if not math.isfinite(x)),
+        unfinished=sum(shares) / max(len(shares), 1),
     )
 
 
@@ -173,6 +179,7 @@ def summarise(ranked: Sequence[Ranked]) -> list[dict[str, Any]]:
             "steps_per_seed": x.steps,
             "rung": x.rung,
             "failed": list(x.failed),
+            "unfinished": x.unfinished,
         }
         for x in ranked
     ]

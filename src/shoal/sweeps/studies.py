@@ -412,5 +412,5 @@ def _choices(kind: Choice) -> list[Any]:
 def _member_to_json(member: MemberResult) -> dict[str, Any]:
     """Return what a trial keeps of a member; a score that is not finite is left out."""
     scores = {name: float(x) for name, x in member.scores.items() if math.isfinite(x)}
-    own = {field: getattr(member, field) for field in ("seed", "steps", "rung", "failure")}
+    own = {field: getattr(member, field) for field in ("seed", "steps", "rung", "failure", "unfinished")}
     return own | {"scores": scores}

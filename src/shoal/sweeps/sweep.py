@@ -410,6 +410,7 @@ def _members_of(run: Planned, options: Judging) -> list[MemberResult]:
                 steps,
                 rung=sum(x * experiment.run.steps_per_update < steps for x in rungs),
                 failure=failure,
+                unfinished=_number(summary["evaluation"]["unfinished"][k]) if stop is None else 0.0,
             )
         )
     return found
