@@ -141,7 +141,7 @@ class PPOConfig(settings.Nested):
     obs_norm_max_deviation: float = parameter(math.inf, above=0.0, high=math.inf, static=True)
     """Divides observations by at most this deviation (norm_obs)."""
     obs_norm_warmup_steps: int = parameter(0, low=0, high=LARGEST_INDEX)
-    """Collects the statistics of observations from this many environment steps of random actions before training,
+    """Computes the statistics of observations over this many environment steps of random actions before training,
     which no budget counts, in whole rollouts; with 0 the first rollout sees observations as they are (norm_obs)."""
     obs_clip: float | None = parameter(None, above=0.0, high=math.inf, static=True)
     """Clips observations to plus and minus this, after they are normalised; None takes 10 with norm_obs, else inf."""
@@ -150,7 +150,7 @@ class PPOConfig(settings.Nested):
     norm_reward: bool = False
     """Divides rewards by the running standard deviation of their discounted return."""
     reward_scale: float = parameter(1.0, above=0.0)
-    """Multiplies the rewards that are learned from, after norm_reward; returns are reported in the environment's."""
+    """Scales the rewards that are learned from by this, after norm_reward; returns are reported in the environment's."""
     critic_update_epochs: int | None = parameter(None, low=1, high=MAX_EPOCHS)
     """Passes this many times over each rollout with the critic; None takes update_epochs."""
     chunk_length: int = parameter(0, low=0)

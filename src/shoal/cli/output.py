@@ -15,8 +15,10 @@ from shoal import interruption
 from shoal.errors import ShoalError
 
 
-class Stream(io.FileIO):
+class Stream(io.TextIOWrapper):
     """A standard stream whose writes cannot fail: the first error is kept, and from then on everything is dropped.
+
+    The layers below are the standard library's: a signal within a `write` of Python's would make them write twice.
 
     Attributes:
       error: the error that nobody has been told of.
@@ -24,14 +26,25 @@ class Stream(io.FileIO):
 
     error: OSError | None = None
 
-    def write(self, data) -> int | None:  # type: ignore[no-untyped-def, override]
+    def write(self, text: str) -> int:
         """Write, to the null device after an error."""
         try:
-            return super().write(data)
+            return super().write(text)
         except OSError as error:
-            self.error = error
-            drop(self.fileno())
-            return len(data)
+            self._lose(error)
+            return len(text)
+
+    def flush(self) -> None:
+        """Write what is in memory, to the null device after an error."""
+        try:
+            super().flush()
+        except OSError as error:
+            self._lose(error)
+
+    def _lose(self, error: OSError) -> None:
+        self.error = error
+        drop(self.fileno())
+        super().flush()
 
 
 def drop(descriptor: int) -> None:
@@ -58,8 +71,8 @@ def protect_streams() -> None:
         # A path or a text that the terminal's encoding lacks is no error.
         errors = former.errors if former and former.errors != "strict" else "backslashreplace"
         lines = name == "stderr" or former is None or former.line_buffering or former.write_through
-        stream = io.TextIOWrapper(
-            io.BufferedWriter(Stream(descriptor, "w", closefd=False)),  # type: ignore[arg-type]
+        stream = Stream(
+            io.BufferedWriter(io.FileIO(descriptor, "w", closefd=False)),
             encoding=getattr(former, "encoding", None),
             errors=errors,
             line_buffering=lines,
@@ -96,7 +109,7 @@ def _take_error() -> OSError | None:
     except OSError as error:  # the streams are not those of `protect_streams`
         drop(sys.stdout.fileno())
         return error
-    stream = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    stream = sys.stdout
     if not isinstance(stream, Stream):
         return None
     lost, stream.error = stream.error, None

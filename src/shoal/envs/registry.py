@@ -338,7 +338,8 @@ def check_is_environment(subject: str, env: Any) -> None:
       ShoalError: it lacks an attribute; if its class is another library's, the sentence names the library.
     """
     for attribute in ("observation_space", "action_space", "num_agents", "info_summaries", "reset", "step"):
-        if not hasattr(env, attribute):
+        # A property is not read: the sizes that it computes with may be out of bounds, which is said later.
+        if inspect.getattr_static(env, attribute, None) is None and not hasattr(env, attribute):
             packages = {cls.__module__.partition(".")[0] for cls in type(env).__mro__}
             library = next((name for name in OTHER_LIBRARIES if name in packages), "")
             hint = (

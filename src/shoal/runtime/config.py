@@ -45,13 +45,13 @@ class RunConfig:
     seeds: int = 10
     """Trains this many seeds together, in one compiled program."""
     seed: int = 0
-    """Sets the first seed; the other seeds are the numbers after it."""
+    """Sets the first seed; the others are the numbers after it."""
     total_steps: int = 500_000
     """Trains each seed for this many environment steps, rounded down to whole updates."""
     num_envs: int = 64
     """Steps this many environments together for each seed."""
     num_steps: int = 128
-    """Makes this many steps in each environment between two updates."""
+    """Makes this many steps in each environment for an update."""
     run_dir: str = ""
     """Writes the run to this directory; without it to a new directory under runs/."""
     reset: Literal["fresh", "pool"] = "fresh"

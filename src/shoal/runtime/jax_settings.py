@@ -12,7 +12,9 @@ from shoal.user_code import describe_error
 
 MOVES = "Shoal moves numbers between the host and its devices without asking for each"
 REFUSED: dict[str, Mapping[Any, str]] = {
-    "jax_debug_key_reuse": {True: "Shoal folds numbers into one key for many uses, which this takes for reuse"},
+    "jax_debug_key_reuse": {
+        True: "Shoal folds numbers into one key for many uses, which this takes for reuse"
+    },
     "jax_enable_x64": {True: "Shoal computes with 32-bit numbers"},
     "jax_no_execution": {True: "Shoal runs the programs that it compiles"},
     "jax_no_tracing": {True: "Shoal traces a program before it compiles it"},
