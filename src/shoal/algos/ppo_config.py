@@ -150,7 +150,7 @@ class PPOConfig(settings.Nested):
     norm_reward: bool = False
     """Divides rewards by the running standard deviation of their discounted return."""
     reward_scale: float = parameter(1.0, above=0.0)
-    """Scales the rewards that are learned from by this, after norm_reward; returns are reported in the environment's."""
+    """Scales the rewards that are learned from by this, after norm_reward; reported returns are the environment's."""
     critic_update_epochs: int | None = parameter(None, low=1, high=MAX_EPOCHS)
     """Passes this many times over each rollout with the critic; None takes update_epochs."""
     chunk_length: int = parameter(0, low=0)
