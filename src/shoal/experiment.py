@@ -7,6 +7,7 @@ The order of precedence is: what the caller gives, then a config file (complete)
 environment, then the defaults of the classes.
 """
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -259,6 +260,8 @@ def decide(
             evolution = evolutions.NONE if variants else evolutions.from_json(saved.get("evolution", {}))
         if halving is None and saved.get("halving"):
             halving = Halving(**saved["halving"])
+        if saved:
+            check_variants(variants, config, overrides)
     if evaluation_parameters is None:
         evaluation_parameters = saved_evaluation_parameters(saved)
     check_variants(variants, config, overrides)
@@ -398,7 +401,8 @@ def defaults(
         algorithm = import_name(algorithm)
     algorithm = algorithm or saved_name
     is_given = config is not None
-    config = config or catalogue.config_class(algorithm)()
+    with report_wrong_types(f"config file {str(config_file)!r}") if saved else contextlib.nullcontext():
+        config = config or catalogue.config_class(algorithm)()
     values: dict[str, Any] = {}
     if saved:
         if hasattr(config, "upgraded"):  # settings of an earlier version may have had other meanings

@@ -162,7 +162,8 @@ def chosen_member(stored: StoredPolicies, seed: int | None, label: str | None) -
             f"the checkpoint at {stored.checkpoint} was not written at an evaluation with a finite score"
         )
         scores = list(stored.scores)
-    return policy_files.with_best_score(places, stored.members, scores, stored.failed, missing)
+    with report_wrong_types(str(stored.directory.path / stored.which)):
+        return policy_files.with_best_score(places, stored.members, scores, stored.failed, missing)
 
 
 def load_policy(
