@@ -260,11 +260,9 @@ def decide(
             evolution = evolutions.NONE if variants else evolutions.from_json(saved.get("evolution", {}))
         if halving is None and saved.get("halving"):
             halving = Halving(**saved["halving"])
-        if saved:
-            check_variants(variants, config, overrides)
+        check_variants(variants, config, overrides)
     if evaluation_parameters is None:
         evaluation_parameters = saved_evaluation_parameters(saved)
-    check_variants(variants, config, overrides)
     config = with_first_settings(evolution, config, overrides)
     varied = variants[0].of_algorithm() if variants else dict.fromkeys(evolution.names)
     _check_effects({**overrides, **varied}, environment, run, config)

@@ -83,7 +83,7 @@ class StoredPolicies(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Which policies they are, before the word "policies"."""
+        """The name of the policies, such as "best (checkpoint 384)"."""
         steps = "" if self.checkpoint is None else f"checkpoint {self.checkpoint:,}"
         return f"{self.which} ({steps})" if self.which and steps else self.which or steps
 

@@ -72,7 +72,7 @@ class Best(NamedTuple):
 
 
 class Evaluated(NamedTuple):
-    """What a run had learned at its last evaluation: it goes back to this when a number is not finite."""
+    """The state of learning at the last evaluation, to which a run returns when a number is not finite."""
 
     shared: Any  # of its learner
     updates: Array  # the number of updates at that evaluation

@@ -1,4 +1,4 @@
-"""What the integrators and the contact laws can compute: the bounds of a world's ranges.
+"""Bounds of a particle world's ranges, within which integrators and contact laws can compute.
 
 An impact of the effective mass m* against the stiffness S has ω = √(S / m*), and a step of dt turns its phase by ω dt.
 With s = (ω dt)² and y = 2 ζ √s, the share of a velocity that the dashpot takes in a step, a contact of the Verlet
