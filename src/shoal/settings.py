@@ -268,8 +268,8 @@ def logging_hint(name: str) -> str:
 def needs_of(config: Any) -> Table:
     """Return what settings need in order to have an effect, as a config and the structs within it declare."""
     found: dict[str, Any] = {}
-    for struct in _structs(config):
-        found |= getattr(struct, "needs", {})
+    for part in _structs(config):
+        found |= getattr(part, "needs", {})
     return found
 
 
@@ -280,8 +280,8 @@ def groups_of(config: Any) -> dict[str, tuple[str, ...]]:
     that stand in no group have the name of the field that holds it for a title.
     """
     found: dict[str, tuple[str, ...]] = {}
-    for struct in _structs(config):
-        for title, names in getattr(struct, "groups", {}).items():
+    for part in _structs(config):
+        for title, names in getattr(part, "groups", {}).items():
             grouped = {name for others in found.values() for name in others}
             found[title] = found.get(title, ()) + tuple(name for name in names if name not in grouped)
     grouped = {name for names in found.values() for name in names}

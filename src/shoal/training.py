@@ -482,23 +482,23 @@ def inherit_from(experiment: Experiment, settings: Settings) -> Callable[[Run], 
     first = experiment.solo[0]
     member = trainer.member_shapes(first.environment, first.config, settings)
     finetuning.check_inherit(member, leaves, experiment.algorithm, source)
-    return lambda population: finetuning.inherit(population, leaves, source, experiment.run.seeds)
+    return lambda members: finetuning.inherit(members, leaves, source, experiment.run.seeds)
 
 
-def _stopped_after(experiment: Experiment, population: Run) -> dict[str, int]:
+def _stopped_after(experiment: Experiment, members: Run) -> dict[str, int]:
     """Return the environment steps of each member of the settings that were stopped early, by label."""
-    is_stopped = np.asarray(population.fault) == STOPPED
-    steps = np.asarray(population.updates) * experiment.run.steps_per_update
+    is_stopped = np.asarray(members.fault) == STOPPED
+    steps = np.asarray(members.updates) * experiment.run.steps_per_update
     rows = zip(experiment.members, is_stopped, steps, strict=True)
     return {member.label: int(x) for member, stopped, x in rows if stopped}
 
 
-def _failures(experiment: Experiment, population: Run) -> dict[int, dict[str, Any]]:
+def _failures(experiment: Experiment, members: Run) -> dict[int, dict[str, Any]]:
     """Return by its place what a summary says of each member that was not trained to the end.
 
     `update` is the one in which a number was not finite, `last_policy_step` the environment steps of its last policy.
     """
-    faults, evaluated = np.asarray(population.fault), np.asarray(population.evaluated.updates)
+    faults, evaluated = np.asarray(members.fault), np.asarray(members.evaluated.updates)
     return {
         k: {
             **experiment.members[k].columns,

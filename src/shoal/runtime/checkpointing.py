@@ -24,7 +24,7 @@ from shoal.runtime.loop import locate_fault
 from shoal.runtime.members import Members
 from shoal.runtime.run import Run
 from shoal.runtime.show.reports import Reporter
-from shoal.runtime.trainer import CompiledRun, compiler_options
+from shoal.runtime.trainer import CompiledRun
 
 # The parts of a Run that are not saved: the directory's config makes them again, or they are empty between evaluations.
 # Leaves of the config that change while the run trains are saved all the same (`Settings.changing`).
@@ -108,7 +108,7 @@ def _locate(compiled_run: CompiledRun, population: Run, updates: Mapping[int, in
       updates: the update at fault of each member.
     """
     program = populations.run_program(locate_fault, compiled_run.settings, compiled_run.layout)
-    compiled = program.lower(compiled_run.shapes).compile(compiler_options(compiled_run.layout))
+    compiled = program.lower(compiled_run.shapes).compile(compiled_run.layout.compiler_options)
     faults, made = {}, int(np.max(np.asarray(population.updates)))
     for update in sorted(set(updates.values())):
         population, _ = compiled_run.train(population, np.int32(update - 1 - made), np.bool_(True))

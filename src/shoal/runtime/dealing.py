@@ -55,15 +55,12 @@ class Dealer:
       shapes: of the population.
       layout: the devices.
       factor: by which the number of members that go on shrinks.
-      compiler_options: of the further programs.
     """
 
-    def __init__(
-        self, whole: Any, shapes: Run, layout: Layout, factor: int, compiler_options: dict[str, Any]
-    ):
+    def __init__(self, whole: Any, shapes: Run, layout: Layout, factor: int):
         self._shapes, self._members = shapes, shapes.updates.shape[0]
         self._shards = layout.mesh.shape[MEMBER_AXIS]
-        self._whole, self._options = whole, compiler_options
+        self._whole, self._options = whole, layout.compiler_options
         self._programs: dict[int, Future[Programs]] = {}
         thread = ThreadPoolExecutor(1)
         if self._shards > 1:

@@ -21,7 +21,6 @@ from shoal.runtime import population as populations
 from shoal.runtime.evolution import LOG, ONE_MINUS_LOG, Tuned
 from shoal.runtime.faults import NOWHERE
 from shoal.runtime.run import Run, Stream, stream_key
-from shoal.runtime.trainer import compiler_options
 from shoal.types import Array
 
 PARTS = 5  # the worst of so many equal parts of the population copies the best
@@ -214,4 +213,4 @@ def compile_exchange(shapes: Run, layout: populations.Layout, tuned: Sequence[Tu
     compiled = jax.jit(program, donate_argnums=0, out_shardings=(placed, everywhere))
     scores = jax.ShapeDtypeStruct(shapes.updates.shape, jnp.float32, sharding=everywhere)
     number = jax.ShapeDtypeStruct((), jnp.int32, sharding=everywhere)
-    return compiled.lower(shapes, scores, number).compile(compiler_options(layout))
+    return compiled.lower(shapes, scores, number).compile(layout.compiler_options)
