@@ -30,13 +30,22 @@ def known(flag: str) -> bool:
 
 os.environ.setdefault("XLA_FLAGS", " ".join(flag for flag in QUICK if known(flag)))
 
-# Two processes of the suite would write the same cached program at once, which JAX does not do atomically.
+# Of the processes that tests start: one that is killed while it writes a program would leave a part of it.
 os.environ.setdefault("SHOAL_CACHE", "0")
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
 from shoal.runtime import machine  # noqa: E402
+
+# Each worker has a cache of its own, since JAX does not write a program atomically. Tests train the same programs again
+# and again, each time from functions that JAX has not seen; and the next run of the suite has them too.
+if jax.config.jax_compilation_cache_dir is None:
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "alone")
+    cache = Path(__file__).parents[1] / ".pytest_cache" / "compiled" / worker
+    jax.config.update("jax_compilation_cache_dir", str(cache))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 machine.prepare(2)
 jax.devices()  # from here on their number is fixed, whatever a test asks for
