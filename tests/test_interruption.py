@@ -103,11 +103,16 @@ def child():
 
 
 @pytest.fixture(autouse=True)
-def default_handler():
-    """As in a foreground process; a shell's background job ignores Ctrl-C."""
-    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+def default_handlers():
+    """As in a foreground process; a shell's background job ignores Ctrl-C, and `nohup` lets ignore SIGHUP.
+
+    The processes that a test starts inherit what is ignored.
+    """
+    former = {number: signal.signal(number, signal.SIG_DFL) for number in OF_SCHEDULERS}
+    former[signal.SIGINT] = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
-    signal.signal(signal.SIGINT, former)
+    for number, handler in former.items():
+        signal.signal(number, handler)
 
 
 def in_phase(phase, command_line=True):
