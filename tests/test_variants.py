@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from kept_programs import shared_programs  # noqa: F401  the runs share their programs
 
 import shoal
 from shoal import interruption

@@ -7,6 +7,7 @@ import re
 import shutil
 
 import pytest
+from kept_programs import shared_programs  # noqa: F401  the runs share their programs
 from tiny_bandit import BanditConfig
 
 import shoal

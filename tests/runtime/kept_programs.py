@@ -77,7 +77,7 @@ def keep_programs():
 
 
 @pytest.fixture(scope="module", autouse=True)
-def programs():
+def shared_programs():
     """For a file that imports this fixture: its runs share their programs."""
     with keep_programs():
         yield

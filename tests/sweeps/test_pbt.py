@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from kept_programs import shared_programs  # noqa: F401  the runs share their programs
 from tiny_bandit import BanditConfig
 from tiny_worlds import Halves, populate
 

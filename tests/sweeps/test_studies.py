@@ -6,6 +6,7 @@ import threading
 
 import numpy as np
 import pytest
+from kept_programs import shared_programs  # noqa: F401  the runs share their programs
 
 from shoal import ShoalError
 from shoal.sweeps import studies

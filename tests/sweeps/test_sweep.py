@@ -11,6 +11,7 @@ import types
 
 import numpy as np
 import pytest
+from kept_programs import shared_programs  # noqa: F401  the runs share their programs
 from tiny_bandit import BanditConfig
 from tiny_worlds import Halves
 
