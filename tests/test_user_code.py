@@ -15,6 +15,7 @@ from shoal.cli import main
 from shoal.envs import registry
 from shoal.envs.checking.check_contract import require_contract
 from shoal.errors import ShoalError, UserCodeError
+from shoal.runtime.show.progress import Activity
 from shoal.trees import with_saved_parts
 from shoal.user_code import reports_user_code, user_code_error
 
@@ -371,6 +372,9 @@ def shell(tmp_path, monkeypatch, capsys):
     """Runs the command in this process, from an empty directory, and checks what holds of every failure."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(
+        Activity, "_write", lambda self: None
+    )  # what takes long on a slow machine is told there
     before = set(sys.modules)
 
     def write(name: str, source: str, *parts: str) -> SimpleNamespace:
@@ -563,7 +567,7 @@ def test_three_processes(tmp_path):
         assert done.returncode == 2, done.stderr
         assert done.stdout == ""
         assert sentence in done.stderr
-        check_told(done.stderr)
+        check_told(done.stderr[done.stderr.index("shoal: ") :])  # behind what takes long on a slow machine
     assert {path.name for path in tmp_path.iterdir()} == {"ends.py", "raises.py", "calls.py"}
 
 

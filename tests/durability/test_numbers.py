@@ -3,7 +3,6 @@
 import json
 import re
 
-import jax
 import numpy as np
 import pytest
 from broken_worlds import Breaks, BrokenBandit, Explains
@@ -41,10 +40,8 @@ SENTENCE = re.compile(
 
 
 @pytest.fixture(scope="module", autouse=True)
-def many_pieces(tmp_path_factory):
-    """Pieces of at most seven updates, a checkpoint at each point, and programs that are compiled once."""
-    from jax.experimental.compilation_cache import compilation_cache
-
+def many_pieces():
+    """Pieces of at most seven updates, and a checkpoint at each point."""
     from shoal.runtime.checkpointing import Supervisor
 
     submit = Supervisor._submit
@@ -53,19 +50,11 @@ def many_pieces(tmp_path_factory):
         submit(self, *arguments)
         self._writer.wait()
 
-    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
-    former = {name: getattr(jax.config, name) for name in names}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Pacer, "size", lambda self, left: min(left, 7))
         patch.setattr("shoal.runtime.checkpointing.REST", 0)
         patch.setattr(Supervisor, "_submit", submit_and_wait)
-        jax.config.update(names[0], str(tmp_path_factory.mktemp("cache")))
-        jax.config.update(names[1], 0.05)
-        compilation_cache.reset_cache()
         yield
-        for name, value in former.items():
-            jax.config.update(name, value)
-        compilation_cache.reset_cache()
 
 
 def train(environment, algorithm, path, **settings):
@@ -369,6 +358,7 @@ def test_where_all_seeds_fail_there_is_no_best_and_the_status_is_2(tmp_path, cap
         shoal.load(path, environment=Breaks())
 
 
+@pytest.mark.full  # each run in this world is stopped where it does not hold
 def test_what_has_weight_zero_may_be_nan(tmp_path):
     """Whoever steps on after the end of an episode of `Halves` gets NaN, which no transition counts."""
     run = train(Halves(), BanditConfig(), tmp_path / "run", total_steps=ENVS * STEPS * 20, seeds=2)
