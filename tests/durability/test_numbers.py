@@ -358,7 +358,7 @@ def test_where_all_seeds_fail_there_is_no_best_and_the_status_is_2(tmp_path, cap
         shoal.load(path, environment=Breaks())
 
 
-@pytest.mark.full  # each run in this world is stopped where it does not hold
+@pytest.mark.full  # `test_faults.py` holds it of one trajectory
 def test_what_has_weight_zero_may_be_nan(tmp_path):
     """Whoever steps on after the end of an episode of `Halves` gets NaN, which no transition counts."""
     run = train(Halves(), BanditConfig(), tmp_path / "run", total_steps=ENVS * STEPS * 20, seeds=2)
