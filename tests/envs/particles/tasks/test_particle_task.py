@@ -43,7 +43,8 @@ def placed(env, places, velocity=None, target=None):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.quick("particles/Navigator-v0")
+@pytest.mark.full
+@pytest.mark.rare("particles/MultiNavigator-v0", "particles/MultiRoller-v0")
 def test_the_checker_finds_nothing(name):
     small = {} if env_has_one_agent(name) else {"num_agents": 2, "num_rays": 2}
     if "Swarm" in name:
