@@ -40,11 +40,13 @@ def test_nothing_is_clipped_before_there_are_statistics():
         small(norm_obs=True, obs_norm_max_deviation=0.5),
         EnvSpec(Box(-np.inf, np.inf, (3,)), Discrete(2)),
     )
-    learner = config.algorithm(spec).init(jax.random.key(0), 4)
-    moments = config.algorithm(spec).policy(learner, Clock.zero()).observation
-    shown = jnp.asarray([3.0, 12.0, 200.0])
+    algorithm = config.algorithm(spec)
+    moments = jax.jit(lambda key: algorithm.policy(algorithm.init(key, 4), Clock.zero()).observation)(
+        jax.random.key(0)
+    )
+    shown = np.asarray([3.0, 12.0, 200.0], np.float32)
     np.testing.assert_array_equal(normalise(config, moments, shown), shown)
-    after = statistics.update_moments(moments, jnp.stack([shown, shown + 2.0]))
+    after = statistics.update_moments(moments, np.stack([shown, shown + 2.0]))
     np.testing.assert_allclose(normalise(config, after, shown + 101.0), [10.0, 10.0, 10.0])
 
 
@@ -160,12 +162,15 @@ def test_rewards_are_scaled_after_they_were_normalised(settings):
     """Without normalisation as by a wrapper around the environment; powers of 2, so that nothing is rounded."""
     config = made(advantage="gae", **settings)
 
-    def prepared(scale, by_environment=1.0):
+    @jax.jit
+    def prepared(scale, by_environment):
         learner, trajectory = acted(config, jax.random.key(0), reward_scale=by_environment)
-        return ppo.prepare(dataclasses.replace(config, reward_scale=scale), SPEC, (), learner, trajectory)
+        chosen = dataclasses.replace(config, reward_scale=scale)
+        found = ppo.prepare(chosen, SPEC, (), learner, trajectory)
+        return found.rollout.returns.reward, found.rows
 
-    plain, scaled = prepared(1.0), prepared(0.25)
-    np.testing.assert_array_equal(scaled.rollout.returns.reward, 0.25 * plain.rollout.returns.reward)
+    (plain, _), (scaled, rows) = prepared(1.0, 1.0), prepared(0.25, 1.0)
+    np.testing.assert_array_equal(scaled, 0.25 * plain)
     if settings == {}:
-        wrapped = prepared(1.0, by_environment=0.25)
-        assert jax.tree.all(jax.tree.map(np.array_equal, scaled.rows, wrapped.rows))
+        _, wrapped = prepared(1.0, 0.25)
+        assert jax.tree.all(jax.tree.map(np.array_equal, rows, wrapped))

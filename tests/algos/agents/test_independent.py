@@ -22,7 +22,7 @@ from shoal.runtime.run import Settings
 from shoal.runtime.trainer import member_shapes
 from shoal.settings import with_choices, with_settings
 from shoal.spaces import Box, Discrete, MultiDiscrete
-from shoal.types import Clock, Keys, Learner, restart, spec_of, transition
+from shoal.types import Array, Clock, Keys, Learner, restart, spec_of, transition
 
 NAN = float("nan")
 SMALL = {"hidden_sizes": (8,), "num_minibatches": 2, "update_epochs": 2}
@@ -138,16 +138,12 @@ def evaluate_first(run, env):
 
 @environment
 class Permuted(Wrapper):
-    """The same world with its agents in another order."""
+    """The same world with its agents in another order; of agents whose roles count for nothing."""
 
-    order: tuple = (2, 0, 1)
-
-    @property
-    def roles(self):
-        return tuple(self.env.roles[i] for i in self.order)
+    order: Array
 
     def _permuted(self, timestep):
-        order = jnp.asarray(self.order)
+        order = self.order
         observation = {**timestep.observation, "observation": timestep.observation["observation"][order]}
         fields = {
             name: getattr(timestep, name)[order] for name in ("reward", "discount", "action_mask", "alive")
@@ -159,7 +155,7 @@ class Permuted(Wrapper):
         return state, self._permuted(timestep)
 
     def step(self, state, action, key):
-        state, timestep = self.env.step(state, action[jnp.argsort(jnp.asarray(self.order))], key)
+        state, timestep = self.env.step(state, action[jnp.argsort(self.order)], key)
         return state, self._permuted(timestep)
 
 
@@ -167,9 +163,7 @@ def update_once(env, trajectory, config, num_envs=3):
     spec = spec_of(env)
     algorithm = config.algorithm(spec)
     learner = algorithm.init(jax.random.key(3), num_envs)
-    return jax.jit(lambda learner, trajectory: algorithm.update(learner, trajectory, KEYS, Clock.zero()))(
-        learner, trajectory
-    )
+    return algorithm.update(learner, trajectory, KEYS, Clock.zero())
 
 
 KEYS = Keys.of_one_group(jax.random.key(9))
@@ -201,11 +195,14 @@ def trajectory_of(env, config, num_envs=3, num_steps=8):
 def test_the_order_of_agents_does_not_matter(settings):
     """One minibatch and one epoch, so that the shuffle of rows does not matter either."""
     config = config_of(**settings, critic_input="state", num_minibatches=1, update_epochs=1, norm_obs=True)
-    learners = []
-    for env in (TeamProbe(), Permuted(TeamProbe())):
+
+    @jax.jit
+    def learned(order):
+        env = Permuted(TeamProbe(), order)
         learner, metrics, _ = update_once(env, trajectory_of(env, config), config)
-        learners.append((learner.shared.network, metrics))
-    first, second = map(values, learners)
+        return learner.shared.network, metrics
+
+    first, second = (values(learned(jnp.asarray(order))) for order in ((0, 1, 2), (2, 0, 1)))
     for name, x in first.items():
         np.testing.assert_allclose(x, second[name], rtol=2e-4, atol=2e-6, err_msg=name)
 
@@ -214,22 +211,23 @@ def test_advantages_are_those_of_each_agent_by_the_definition():
     """An oracle with Python's loops, for worlds whose agents end and come back."""
     env, num_envs, num_steps = TeamProbe(), 3, 10
     config = config_of(gae_lambda=0.7, gamma=0.9, critic_input="state_and_own", norm_adv="none")
-    trajectory = trajectory_of(env, config, num_envs, num_steps)
     view = config.agents.view(spec_of(env))
-    of_streams = streams.trajectory_of_streams(
-        trajectory._replace(timesteps=view.of_critics(trajectory.timesteps), extras=trajectory.extras[0])
-    )
-    of_streams = streams.fold_trajectory(of_streams)
-    learner = config.algorithm(spec_of(env)).init(jax.random.key(3), num_envs)
-    of_agent = view.spec_of_agent
-    inner = Learner(learner.shared, streams.fold(learner.local))
-    rows = prepare(config.with_critic_defaults(), of_agent, (), inner, of_streams).rows
-    shape = (num_steps, num_envs, 3)
-    advantage, weight = (np.asarray(x).reshape(shape) for x in (rows.advantage, rows.weight))
-    value = np.asarray(inner.shared.network.value(of_streams.timesteps.observation)).reshape(
-        num_steps + 1, num_envs, 3
-    )
-    timesteps = jax.tree.map(np.asarray, trajectory.timesteps)
+
+    @jax.jit
+    def estimated():
+        trajectory = trajectory_of(env, config, num_envs, num_steps)
+        of_streams = streams.trajectory_of_streams(
+            trajectory._replace(timesteps=view.of_critics(trajectory.timesteps), extras=trajectory.extras[0])
+        )
+        of_streams = streams.fold_trajectory(of_streams)
+        learner = config.algorithm(spec_of(env)).init(jax.random.key(3), num_envs)
+        inner = Learner(learner.shared, streams.fold(learner.local))
+        rows = prepare(config.with_critic_defaults(), view.spec_of_agent, (), inner, of_streams).rows
+        value = inner.shared.network.value(of_streams.timesteps.observation)
+        return trajectory.timesteps, rows.advantage, rows.weight, value
+
+    timesteps, *of_rows = jax.tree.map(np.asarray, estimated())
+    advantage, weight, value = (x.reshape(-1, num_envs, 3) for x in of_rows)
     expected = np.zeros((num_steps + 1, num_envs, 3))
     counts = timesteps.alive[:-1] & ~timesteps.last[:-1, :, None]
     for t in reversed(range(num_steps)):
@@ -248,20 +246,21 @@ def test_a_memory_is_clean_when_an_agent_comes_back():
     env = TeamProbe()
     config = config_of(core="gru", core_size=4, num_minibatches=1)
     algorithm = config.algorithm(spec_of(env))
-    learner = algorithm.init(jax.random.key(0), 1)
-    policy = algorithm.policy(learner, Clock.zero())
-    state, timestep = env.reset(jax.random.key(0))
+    policy = jax.jit(lambda key: algorithm.policy(algorithm.init(key, 1), Clock.zero()))(jax.random.key(0))
+    act = jax.jit(functools.partial(algorithm.act, greedy=True))
+    step, (state, timestep) = jax.jit(env.step), jax.jit(env.reset)(jax.random.key(0))
     memory, carries = algorithm.memory((1,)), []
     for _ in range(STEPS):
-        batch = jax.tree.map(lambda x: x[None], timestep)
+        batch = jax.tree.map(lambda x: np.asarray(x)[None], timestep)
         batch = batch._replace(observation={"observation": batch.observation["observation"]})
-        memory, action, _ = algorithm.act(policy, memory, batch, jax.random.key(1), greedy=True)
+        memory, action, _ = act(policy, memory, batch, jax.random.key(1))
         carries.append(jax.tree.map(lambda x: np.asarray(x[0, 1]), memory.sets[0]))
-        state, timestep = env.step(state, action[0], jax.random.key(2))
+        state, timestep = step(state, np.asarray(action)[0], jax.random.key(2))
     # What the second agent remembers after it came back is what it would after the first step of an episode.
-    back = {"observation": jnp.asarray([[[1.0, 0.0]] * 3]) * 0.75 * jnp.asarray([1.0, 0.0])}
-    alone = jax.tree.map(lambda x: x[None], env.reset(jax.random.key(0))[1])._replace(observation=back)
-    fresh, _, _ = algorithm.act(policy, algorithm.memory((1,)), alone, jax.random.key(1), greedy=True)
+    back = {"observation": np.asarray([[[0.75, 0.0]] * 3], np.float32)}
+    begun = jax.tree.map(lambda x: np.asarray(x)[None], jax.jit(env.reset)(jax.random.key(0))[1])
+    alone = begun._replace(observation=back)
+    fresh, _, _ = act(policy, algorithm.memory((1,)), alone, jax.random.key(1))
     expected = jax.tree.map(lambda x: np.asarray(x[0, 1]), fresh.sets[0])
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), carries[-1], expected)
 
@@ -289,7 +288,7 @@ class Same:
 
 
 @pytest.mark.parametrize("space", [Discrete(3), MultiDiscrete((2, 3)), Box(-1.0, 1.0, (2,))], ids=repr)
-@pytest.mark.quick("Discrete(n=3)")
+@pytest.mark.full
 def test_every_kind_of_action_is_learned(space):
     config = config_of(learning_rate=0.03, lr_schedule="linear", hidden_sizes=(16,), gamma=0.5)
     run, _ = train(Same(space), config, updates=50, num_envs=8, num_steps=16)

@@ -350,9 +350,14 @@ def test_critics_are_shown_who_acts_by_a_policy_of_the_past():
     all_steps = all_steps._replace(last=all_steps.last.at[-1].set(True))  # cut, so that the others bootstrap
     actions, memory = jnp.zeros((NUM_STEPS, NUM_ENVS, 3)), algorithm.memory((NUM_ENVS,))
     trajectory = Trajectory(all_steps, actions, ((), ()), memory)
-    keys = Keys.of_one_group(jax.random.key(0))
-    algorithm.update(algorithm.init(jax.random.key(0), NUM_ENVS), trajectory, keys, at(0))
-    for timestep, agents in zip(seen, SETS.members, strict=True):
+
+    @jax.jit
+    def shown(trajectory):
+        keys = Keys.of_one_group(jax.random.key(0))
+        algorithm.update(algorithm.init(jax.random.key(0), NUM_ENVS), trajectory, keys, at(0))
+        return tuple(seen)
+
+    for timestep, agents in zip(shown(trajectory), SETS.members, strict=True):
         learns = OPPONENTS.learns(NUM_ENVS)[:, list(agents)].ravel()
         everybody = np.asarray(timestep.observation["everybody"])
         assert (everybody[:, learns] == 1).all()

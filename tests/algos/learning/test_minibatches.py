@@ -34,8 +34,14 @@ ESTIMATES = {
     "epoch": {"recompute": "epoch", "norm_adv": "batch"},
     "minibatch": {"recompute": "minibatch", "chunk_length": 0, "burn_in": 0, "advantage": "gae"},
 }
-QUICK = ("penalty-normal-none", "penalty-discrete-mingru")
-FULL = ("clip-several-gru", "penalty-beta-gru", "penalty-tanh_normal-lstm", "dpo-normal-mingru")
+QUICK = ("penalty-normal-none",)
+FULL = (
+    "clip-several-gru",
+    "penalty-discrete-mingru",
+    "penalty-beta-gru",
+    "penalty-tanh_normal-lstm",
+    "dpo-normal-mingru",
+)
 
 
 def poisoned(trajectory, value, is_poisoned):

@@ -52,15 +52,26 @@ def stale(config, key, unread=0.0):
     }
 
 
+@jax.jit
+def rows_of(config, key):
+    """The rows of a rollout, as `stale` has them."""
+    learner, trajectory = acted(config, key)
+    return ppo.prepare(config, SPEC, (), learner, trajectory).rows
+
+
+AS_A_BATCH = {"norm_adv": "batch", "recompute": "epoch", "clip_vloss": True}
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.quick("no memory")
 def test_estimates_of_a_network_that_has_moved_are_those_of_a_plain_loop(name):
     """By V-trace with clips that act on some ratios and not on others; and the ratios make a difference."""
-    config = made(norm_adv="none", rho_clip=1.1, c_clip=0.9, recompute="epoch", **NETWORKS[name])
+    config = made(**AS_A_BATCH, rho_clip=1.1, c_clip=0.9, **NETWORKS[name])
     found = stale(trees.as_arrays(config), jax.random.key(0))
     reward, value, log_ratio = found["plain"]
     advantage, target = plain_vtrace(config, reward, value, log_ratio)
-    order = minibatches.to_rows(dataclasses.replace(config, chunk_length=0), (advantage, target, WEIGHT))
+    standardised = (advantage - advantage[WEIGHT].mean()) / advantage[WEIGHT].std()
+    order = minibatches.to_rows(dataclasses.replace(config, chunk_length=0), (standardised, target, WEIGHT))
     for actual, expected in zip(found["whole"], order[:2], strict=True):
         np.testing.assert_allclose(actual[order[2]], expected[order[2]], rtol=1e-4, atol=1e-5)
     ratios = np.exp(log_ratio)[WEIGHT]
@@ -88,17 +99,17 @@ def test_estimates_of_a_network_that_has_moved_are_those_of_a_plain_loop(name):
 )
 def test_with_the_parameters_that_acted_nothing_changes(name, chunk_length):
     """The rows' own advantages and targets, in the same order, chunk by chunk; and those of GAE."""
-    settings = NETWORKS[name] | {"norm_adv": "batch", "recompute": "epoch", "clip_vloss": True}
+    settings = NETWORKS[name] | AS_A_BATCH
     if "core" in settings:
         settings |= {"chunk_length": chunk_length}
     config = made(**settings)
     found = stale(trees.as_arrays(config), jax.random.key(0))
-    by_gae = stale(trees.as_arrays(dataclasses.replace(config, advantage="gae")), jax.random.key(0))
+    by_gae = rows_of(trees.as_arrays(dataclasses.replace(config, advantage="gae")), jax.random.key(0))
     given = found["rows"].advantage, found["rows"].target
     for actual, expected in zip(found["same"], given, strict=True):
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(given[0], by_gae["rows"].advantage, rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(given[1], by_gae["rows"].target, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(given[0], by_gae.advantage, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(given[1], by_gae.target, rtol=1e-6, atol=1e-6)
 
 
 @jax.jit
@@ -216,7 +227,7 @@ def test_one_gradient_step_is_the_same_however_often_estimates_are_computed(name
 @pytest.mark.parametrize(
     "settings", [{}, {"surrogate": "penalty"}, *({"core": x} for x in ("gru", "mingru"))]
 )
-@pytest.mark.quick("settings3-minibatch")
+@pytest.mark.full
 @pytest.mark.rare("settings0-minibatch", "settings2-minibatch", "settings3-epoch", "settings2-epoch")
 def test_what_is_not_read_may_hold_anything(settings, recompute):
     """Terminal observations, and the rewards of steps that are no transition."""
@@ -371,12 +382,13 @@ def test_what_fits_is_accepted():
 def test_streams_may_stand_along_several_axes(name):
     """As those of worlds and of the agents in each."""
     config = made(advantage=name)
-    keys = jax.random.split(jax.random.key(0), 3)
-    reward, value, log_ratio = (jax.random.normal(key, (T + 1, 2, 3)) for key in keys)
-    last = jnp.asarray(ENDS[1][1:, :6]).reshape(T, 2, 3)
-    inputs = advantages.ReturnInputs(reward[1:], jnp.full(last.shape, 0.9), last, jnp.ones(last.shape))
+    reward, value, log_ratio = np.random.default_rng(0).normal(size=(3, T + 1, 2, 3)).astype(np.float32)
+    last = ENDS[1][1:, :6].reshape(T, 2, 3)
+    ones = np.ones(last.shape, np.float32)
+    inputs = advantages.ReturnInputs(reward[1:], np.float32(0.9) * ones, last, ones)
     given = inputs, value, log_ratio[1:]
-    found = advantages.ESTIMATORS[name](config, *given)
-    flat = jax.tree.map(lambda x: x.reshape(len(x), 6), given)
-    for x, y in zip(found, advantages.ESTIMATORS[name](config, *flat), strict=True):
+    estimate = jax.jit(functools.partial(advantages.ESTIMATORS[name], config))
+    found = estimate(*given)
+    flat = jax.tree.map(lambda x: np.asarray(x).reshape(len(x), 6), given)
+    for x, y in zip(found, estimate(*flat), strict=True):
         np.testing.assert_array_equal(x.reshape(T, 6), y)
