@@ -72,7 +72,7 @@ def learned(config, learn):
     return learn(trees.as_arrays(config), jax.random.key(0))
 
 
-@pytest.mark.quick("a2c", "ppo with memory", "a user's")
+@pytest.mark.quick("ppo with memory", "a user's")
 def test_an_update_keeps_structure_shapes_and_types(learned):
     before, after = learned["before"], learned["after"]
     assert isinstance(before, Learner)
@@ -82,7 +82,7 @@ def test_an_update_keeps_structure_shapes_and_types(learned):
     assert not any(jax.typeof(x).weak_type for x in jax.tree.leaves(before))
 
 
-@pytest.mark.quick("a2c", "ppo with memory", "a user's")
+@pytest.mark.quick("ppo with memory", "a user's")
 def test_an_update_learns_something_finite(learned):
     before, after = values(learned["before"].shared), values(learned["after"].shared)
     assert any((before[name] != after[name]).any() for name in before)
@@ -96,7 +96,7 @@ def test_an_update_learns_something_finite(learned):
         assert np.isfinite(float(mean.value)), name
 
 
-@pytest.mark.quick("a2c", "ppo with memory", "a user's")
+@pytest.mark.quick("ppo with memory", "a user's")
 def test_what_is_local_has_an_environment_axis(config, learned):
     for leaf in jax.tree.leaves((learned["after"].local, learned["trajectory"].memory)):
         assert leaf.shape[0] == NUM_ENVS
@@ -107,7 +107,7 @@ def test_what_is_local_has_an_environment_axis(config, learned):
         assert leaf.shape[:2] == (NUM_STEPS, NUM_ENVS)
 
 
-@pytest.mark.quick("a2c", "ppo with memory", "a user's")
+@pytest.mark.quick("ppo with memory", "a user's")
 def test_what_is_shared_has_none(config):
     """Another number of environments changes the shape of nothing but `local`."""
     init = config.algorithm(SPEC).init
@@ -116,7 +116,7 @@ def test_what_is_shared_has_none(config):
     assert {x.shape[0] for x in jax.tree.leaves(many.local)} <= {64}
 
 
-@pytest.mark.quick("a2c", "ppo with memory", "a user's")
+@pytest.mark.quick("ppo with memory", "a user's")
 def test_it_is_pure(config, learn, learned):
     assert_equal(learned, learn(trees.as_arrays(config), jax.random.key(0)))
     other = values(learn(trees.as_arrays(config), jax.random.key(1))["before"].shared)
@@ -124,7 +124,7 @@ def test_it_is_pure(config, learn, learned):
     assert any((first[name] != other[name]).any() for name in first)  # seeds begin apart
 
 
-@pytest.mark.quick("a2c", "a user's")
+@pytest.mark.quick("ppo with memory", "a user's")
 @pytest.mark.rare("mappo", "reinforce")
 def test_numbers_are_data_and_a_stack_of_them_is_a_sweep(config, learn, learned):
     """One program for every value of every float; and mapped over values and keys, each member is its solo run."""
@@ -143,7 +143,7 @@ def test_numbers_are_data_and_a_stack_of_them_is_a_sweep(config, learn, learned)
             np.testing.assert_allclose(swept[name][k], x, rtol=1e-3, atol=2e-5, err_msg=f"{names[k]}: {name}")
 
 
-@pytest.mark.quick("a2c", "ppo with memory", "a user's")
+@pytest.mark.quick("ppo with memory", "a user's")
 def test_acting_needs_the_policy_alone(config, learned):
     """Legal actions, the same ones for the same key, the same ones for any key if greedy."""
     algorithm = config.algorithm(SPEC)
@@ -169,13 +169,13 @@ def test_acting_needs_the_policy_alone(config, learned):
     assert_equal(sampled, act(policy, memory, keys)[0][1])
 
 
-@pytest.mark.quick("a2c", "ppo with memory", "a user's")
+@pytest.mark.quick("ppo with memory", "a user's")
 def test_what_groups_of_environments_share_is_reduced(config):
     check_reduced(ENV, config, Settings(**SMALL | {"groups": 2}), "this one")
 
 
-@pytest.mark.quick("a2c", "a user's")
-@pytest.mark.rare("mappo", "reinforce")
+@pytest.mark.quick("a user's")
+@pytest.mark.rare("mappo", "reinforce", "ppo with memory")
 def test_it_trains_in_the_loop(config):
     population, compiled = populate(ENV, config, (0, 1))
     population, _ = compiled.train(population, jnp.int32(2))

@@ -57,7 +57,7 @@ def rows(shown):
 
 
 @pytest.mark.parametrize("name", PROBES)
-@pytest.mark.quick("action-and-observation", "continuous-action")
+@pytest.mark.quick("continuous-action")
 @pytest.mark.rare("constant", "delay", "endless")
 def test_it_finds_the_known_value_and_the_best_action(name):
     shown, updates, tolerance, settings = PROBES[name]
