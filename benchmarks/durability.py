@@ -35,12 +35,13 @@ def large() -> dict[str, Any]:
 
 def compiled(settings: dict[str, Any]) -> tuple[Any, Any]:
     """Prepare and compile a run; returns it with its settings."""
-    from shoal import api, training
+    from shoal import api
+    from shoal.runs import train
 
     use_preset = settings.pop("preset", True)
     experiment = api.decide("CartPole-v1", use_preset=use_preset, overrides=settings)
-    prepared = training.prepare(experiment, training.Call(own_process=True))
-    return prepared, training.compile_prepared(prepared)
+    prepared = train.prepare(experiment, train.Call(own_process=True))
+    return prepared, train.compile_prepared(prepared)
 
 
 def report(name: str, values: list[float], unit: str) -> None:
@@ -66,7 +67,7 @@ def guard(name: str, rounds: int) -> None:
     """Compare updates with and without the guard."""
     import jax.numpy as jnp
 
-    from shoal.runtime import loop
+    from shoal.engine import loop
 
     num_envs, num_steps = GUARDS[name]
     settings = {"seeds": 1, "num_envs": num_envs, "num_steps": num_steps, "devices": 1, "num_minibatches": 4}
@@ -91,9 +92,9 @@ def checkpoint(name: str, rounds: int) -> None:
     """Compare pieces of training with and without a checkpoint that is written meanwhile."""
     import jax.numpy as jnp
 
-    from shoal.runtime.checkpointing import copy_to_host
-    from shoal.runtime.disk.checkpoint_writer import Writer
-    from shoal.runtime.disk.checkpoints import Checkpoints
+    from shoal.disk.checkpoint_writer import Writer
+    from shoal.disk.checkpoints import Checkpoints
+    from shoal.runs.checkpointing import copy_to_host
 
     _, run = compiled(preset() if name != "118 MB" else large())
     population, begins = run.population, jnp.bool_(True)
@@ -132,8 +133,8 @@ def restoration(name: str, rounds: int) -> None:
     """Time the reading of a checkpoint."""
     import jax
 
-    from shoal.runtime.checkpointing import copy_to_host, restored, saved_leaves
-    from shoal.runtime.disk.checkpoints import Checkpoints
+    from shoal.disk.checkpoints import Checkpoints
+    from shoal.runs.checkpointing import copy_to_host, restored, saved_leaves
 
     _, run = compiled(large())
     with tempfile.TemporaryDirectory() as folder:

@@ -19,7 +19,7 @@ from shoal.envs.particles.physics.cell_lists import cell_layout
 from shoal.envs.particles.physics.contact_laws import Material
 from shoal.envs.particles.physics.pairs import MAX_ALL_TO_ALL
 from shoal.envs.particles.physics.restitution import damping_ratio
-from shoal.runtime import machine
+from shoal.xla import machine
 
 NUMBERS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 AREA, SKIN, STEPS, ROUNDS = 8.0, 0.4, 50, 5

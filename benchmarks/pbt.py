@@ -24,11 +24,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import shoal
+from shoal.disk.directory import RunDirectory
+from shoal.disk.json_files import read_number
+from shoal.disk.policy_files import best_scores
+from shoal.engine.population import pbt_exchange
 from shoal.ops import scores
-from shoal.runtime import exchange
-from shoal.runtime.disk.directory import RunDirectory
-from shoal.runtime.disk.json_files import read_number
-from shoal.runtime.disk.policy_files import best_scores
 
 BOUNDS = (1e-6, 1.0)  # of the tuned learning rate
 # A range is from 30 / 2 to 30 * 2 times the preset's learning rate, or as many times below.
@@ -118,7 +118,7 @@ def train_random(task: Task, path: Path, direction: str, repetition: int, member
     def nobody_copies(scores: Any, *_: Any) -> Any:
         return jnp.arange(len(scores))
 
-    with mock.patch.object(exchange, "select_parents", nobody_copies):
+    with mock.patch.object(pbt_exchange, "select_parents", nobody_copies):
         return train_pbt(task, path, direction, repetition, members)
 
 

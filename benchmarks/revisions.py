@@ -53,7 +53,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 def cases(root: Path) -> dict[str, dict[str, Any]]:
     """The keyword arguments of `shoal.train`, by the name of each case."""
     found = {}
-    for file in sorted((root / "src/shoal/presets").glob("*.toml")):
+    for file in sorted((root / "src/shoal/runs/presets").glob("*.toml")):
         table = tomllib.loads(file.read_text())["ppo"]
         found[file.stem] = {"environment": file.stem, **SIZES, **_sizes_of(table)}
     for name, (environment, settings) in VARIANTS.items():

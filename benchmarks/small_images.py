@@ -33,7 +33,8 @@ def work(encoder: str, steps: int) -> None:
     import jax.numpy as jnp
 
     import shoal
-    from shoal import envs, spaces
+    from shoal import envs
+    from shoal.types import spaces
 
     class State(NamedTuple):
         ball: jax.Array  # row and column

@@ -22,7 +22,7 @@ from harness import machine, table
 COMMAND = [str(Path(sys.executable).with_name("shoal")), "train", "CartPole-v1"]
 GIVE_UP = 300  # seconds
 PACKAGES_SHOWN = 8
-IMPORTS = "import shoal, shoal.algos.ppo, shoal.runtime.trainer; shoal.train"  # what training needs
+IMPORTS = "import shoal, shoal.algos.ppo, shoal.runs.compiled_trainer; shoal.train"  # what training needs
 
 
 def first_update(cache: Path, flags: list[str]) -> float:

@@ -36,7 +36,7 @@ os.environ.setdefault("SHOAL_CACHE", "0")
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
-from shoal.runtime import machine  # noqa: E402
+from shoal.xla import machine  # noqa: E402
 
 # Each worker has a cache of its own, since JAX does not write a program atomically. Tests train the same programs again
 # and again, each time from functions that JAX has not seen; and the next run of the suite has them too.

@@ -14,9 +14,9 @@ from tiny_worlds import Halves
 import shoal
 from shoal import api, envs
 from shoal.algos.ppo import PPOConfig
+from shoal.config.settings import flat
+from shoal.disk.directory import RunDirectory
 from shoal.nets.actor_critic import ActorCritic
-from shoal.runtime.disk.directory import RunDirectory
-from shoal.settings import flat
 
 BANDIT = {
     **{"seeds": 2, "seed": 3, "num_envs": 4, "num_steps": 8, "total_steps": 100, "num_evals": 2},
@@ -367,7 +367,7 @@ def test_a_run_directory_is_not_written_over(bandit):
 def test_the_machines_choices_are_made_explicit(monkeypatch):
     """What is written down names them, so that the same run can be made on another machine."""
     monkeypatch.delenv("NPROC", raising=False)
-    monkeypatch.setattr("shoal.hardware.cores", lambda: 2)
+    monkeypatch.setattr("shoal.base.cpu.cores", lambda: 2)
     decided = shoal.api.decide("CartPole-v1", overrides={"seeds": 1, "num_envs": 1024, "target_kl": 0.1})
     devices, placed = api.place(decided)
     assert len(devices) == placed.run.devices == 2
@@ -376,5 +376,5 @@ def test_the_machines_choices_are_made_explicit(monkeypatch):
     assert placed.config.gradient_chunk == 512
     several = dataclasses.replace(decided, run=dataclasses.replace(decided.run, seeds=10))
     assert api.place(several)[1].run.env_groups == 1
-    monkeypatch.setattr("shoal.hardware.cores", lambda: 8)  # four cores for each of the two devices
+    monkeypatch.setattr("shoal.base.cpu.cores", lambda: 8)  # four cores for each of the two devices
     assert api.place(decided)[1].config.gradient_chunk == 4096

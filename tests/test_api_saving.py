@@ -14,12 +14,13 @@ from kept_programs import shared_programs  # noqa: F401  the runs share their pr
 from tiny_bandit import BanditConfig, Preferences, bandit
 
 import shoal
-from shoal import api, cli, envs, trees
+from shoal import api, cli, envs
+from shoal.config import struct
+from shoal.disk.directory import RunDirectory
+from shoal.disk.metrics_file import MetricsFile
 from shoal.envs.probes import ActionReward
-from shoal.runtime import trainer
-from shoal.runtime.disk.directory import RunDirectory
-from shoal.runtime.disk.metrics_file import MetricsFile
-from shoal.runtime.show import reports
+from shoal.runs import compiled_trainer
+from shoal.show import reports
 from shoal.types import Algorithm, Learner, Mean
 
 SMALL = {
@@ -36,7 +37,7 @@ class Shared(NamedTuple):
     more: object
 
 
-@trees.struct
+@struct.struct
 class Holding(BanditConfig):
     """A bandit that holds something more in its learner and in its policy."""
 
@@ -96,7 +97,7 @@ def keyed(tmp_path_factory):
 
 def test_a_learner_with_typed_keys_is_saved_to_its_last_bit(keyed):
     leaves, _ = RunDirectory.open(keyed.path).load_policy("last")
-    learned = trees.named_leaves(keyed.learner.shared)
+    learned = struct.named_leaves(keyed.learner.shared)
     for name in ("more/one", "more/several"):
         saved = leaves[f"learner/{name}"]
         assert (saved.dtype, saved.shape) == (learned[name].dtype, learned[name].shape)
@@ -137,7 +138,7 @@ class Raising(ActionReward):
         return super().step(state, action, key)
 
 
-@trees.struct
+@struct.struct
 class Colliding(BanditConfig):
     """A user's algorithm whose metric has a name of Shoal's own."""
 
@@ -188,7 +189,7 @@ def test_what_was_refused_works_in_the_same_place_with_a_right_setting(tmp_path,
 
 
 def test_a_place_is_refused_before_anything_is_traced(tmp_path, monkeypatch):
-    monkeypatch.setattr(trainer, "compile_run", lambda *_, **__: pytest.fail("traced"))
+    monkeypatch.setattr(compiled_trainer, "compile_run", lambda *_, **__: pytest.fail("traced"))
     (tmp_path / "notes.txt").write_text("mine")
     for path, sentence in ((tmp_path, "is not empty and holds no run"), ("x" * 300, "File name too long")):
         with pytest.raises(shoal.ShoalError, match=sentence):
@@ -197,8 +198,8 @@ def test_a_place_is_refused_before_anything_is_traced(tmp_path, monkeypatch):
 
 
 def test_too_little_space_is_told_before_anything_compiles(tmp_path, monkeypatch):
-    monkeypatch.setattr("shoal.runtime.disk.vacancy.free_bytes", lambda _: 10)
-    monkeypatch.setattr(trainer, "ThreadPoolExecutor", lambda: pytest.fail("compiled"))
+    monkeypatch.setattr("shoal.disk.vacancy.free_bytes", lambda _: 10)
+    monkeypatch.setattr(compiled_trainer, "ThreadPoolExecutor", lambda: pytest.fail("compiled"))
     with pytest.raises(
         shoal.ShoalError, match=r"the policies of the run take \d\d bytes, and 10 are free\.$"
     ):
@@ -219,8 +220,8 @@ def test_a_run_that_fails_before_its_first_update_leaves_nothing(tmp_path, monke
             reporter.on_training(updates, numbers, 1.0, 1.0)
         raise error
 
-    monkeypatch.setattr(trainer, "compile_run", lambda *_, **__: None)
-    monkeypatch.setattr(trainer, "train_population", train_population)
+    monkeypatch.setattr(compiled_trainer, "compile_run", lambda *_, **__: None)
+    monkeypatch.setattr(compiled_trainer, "train_population", train_population)
     with pytest.raises((error, shoal.ShoalError)):  # an error of this file's code is that of a user's
         train()
     if updates:
@@ -320,7 +321,7 @@ class Broken(ActionReward):
 def favouring(*actions):
     """A bandit whose seeds begin, and stay, with these actions."""
 
-    @trees.struct
+    @struct.struct
     class Favouring(BanditConfig):
         def algorithm(self, spec, axis=()):
             inner = bandit(self, spec, axis)
@@ -346,7 +347,7 @@ def never_finite(tmp_path_factory):
     environment, config = Broken(), favouring(1)()
     path = tmp_path_factory.mktemp("nan") / "run"
     with pytest.MonkeyPatch.context() as patch:  # as if the rewards were finite while it trains
-        patch.setattr("shoal.runtime.loop.has_fault", lambda found, axis=(): jnp.bool_(False))
+        patch.setattr("shoal.engine.loop.has_fault", lambda found, axis=(): jnp.bool_(False))
         run = train(environment=environment, algorithm=config, run_dir=path, seed=5)
     return run, environment, config
 
@@ -367,7 +368,7 @@ def test_a_run_whose_scores_were_never_finite_is_saved_and_says_so(never_finite)
 
 def test_no_seed_of_it_is_the_best(never_finite, monkeypatch):
     run, environment, config = never_finite
-    monkeypatch.setattr("shoal.experiment.catalogue.config_class", lambda _: type(config))
+    monkeypatch.setattr("shoal.runs.plan.catalogue.config_class", lambda _: type(config))
     with pytest.raises(
         shoal.ShoalError,
         match=r"^no score of the run '.*' was ever finite, so that no seed is the best; name one: seed=5, 6\.$",

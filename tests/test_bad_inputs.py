@@ -19,9 +19,10 @@ import numpy as np
 import pytest
 
 import shoal
+from shoal.base.errors import ShoalError
 from shoal.cli import main
-from shoal.errors import ShoalError
-from shoal.runtime import machine, trainer
+from shoal.runs import compiled_trainer
+from shoal.xla import machine
 
 LONG = "x" * 300
 TINY = {"num_envs": 2, "num_steps": 4, "total_steps": 8, "num_minibatches": 1, "num_evals": 0, "seeds": 2}
@@ -58,7 +59,7 @@ def untrained(monkeypatch):
     def train_population(*_, **__):
         raise AssertionError("it was accepted, and would have trained")
 
-    monkeypatch.setattr(trainer, "train_population", train_population)
+    monkeypatch.setattr(compiled_trainer, "train_population", train_population)
 
 
 def files(directory):
@@ -493,7 +494,7 @@ def test_a_bad_file_is_one_sentence(here, untrained, run, capsys, name):
 WORLD = """
 import jax, jax.numpy as jnp
 from shoal import environment, restart, transition
-from shoal.spaces import Box, Discrete
+from shoal.types.spaces import Box, Discrete
 
 @environment
 class World:

@@ -11,9 +11,9 @@ import pytest
 import scipy.optimize
 
 from shoal import envs
+from shoal.engine.population import member_layout as populations
 from shoal.ops import policy_losses
-from shoal.runtime import machine, trainer
-from shoal.runtime import population as populations
+from shoal.xla import machine
 
 ROOT = Path(__file__).parents[1]
 
@@ -85,7 +85,7 @@ def test_a_peer_with_the_same_backend_has_what_shoal_sets():
     protocol = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(protocol)
     layout = populations.lay_out(jax.devices()[:1], 1, 1)
-    assert trainer.compiler_options(layout) == protocol.COMPILER_OPTIONS
+    assert layout.compiler_options == protocol.COMPILER_OPTIONS
     assert f"--xla_backend_extra_options={machine._ONE_KERNEL_FLAG}" == protocol.BACKEND_FLAGS
     assert protocol.ROWS_WORTH_THREADS == machine.ROWS_WORTH_A_DEVICE
 

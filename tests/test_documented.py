@@ -18,7 +18,7 @@ def described_by_a_protocol() -> set[str]:
     """Methods whose meaning the nouns fix once, for all that implement them."""
     classes = [
         node
-        for node in ast.parse((ROOT / "types.py").read_text()).body
+        for node in ast.parse((ROOT / "types" / "__init__.py").read_text()).body
         if isinstance(node, ast.ClassDef) and any(ast.unparse(base) == "Protocol" for base in node.bases)
     ]
     return {

@@ -30,12 +30,12 @@ def test_the_tests_of_the_page_exist(name):
 
 
 def test_the_exit_codes_are_those_of_the_code():
-    from shoal import interruption
+    from shoal.base import signals
 
     table = PAGE.split("## Interruption", 1)[1].split("\n## ", 1)[0]
-    assert f"| ends the piece, saves | {interruption.RESUMABLE} |" in table
-    assert f"the last checkpoint stands | {interruption.INTERRUPTED} |" in table
-    assert f"saving takes longer than {interruption.SAVING_SECONDS:g} seconds" in table
+    assert f"| ends the piece, saves | {signals.RESUMABLE} |" in table
+    assert f"the last checkpoint stands | {signals.INTERRUPTED} |" in table
+    assert f"saving takes longer than {signals.SAVING_SECONDS:g} seconds" in table
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")

@@ -8,9 +8,9 @@ import pytest
 
 import shoal
 from shoal.algos.ppo import PPOConfig
-from shoal.imports import import_object
+from shoal.base.imports import import_object
+from shoal.config.settings import flat, with_settings
 from shoal.nets.network_check import check_network
-from shoal.settings import flat, with_settings
 from shoal.types import spec_of
 
 PAGES = [Path(__file__).parents[1] / "docs" / name for name in ("extending.md", "memory.md")]

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 import shoal
-from shoal import experiment, resuming, settings, trees
 from shoal.algos.ppo import PPOConfig
 from shoal.api import RunConfig, to_jsonable
-from shoal.errors import ShoalError
-from shoal.runtime.disk.checkpoints import Checkpoints
+from shoal.base.errors import ShoalError
+from shoal.config import settings, struct
+from shoal.disk.checkpoints import Checkpoints
+from shoal.runs import plan, resume
 
 GOLDEN = Path(__file__).parent / "golden"
 RUNS = ("cartpole-mlp", "pendulum-gru")
@@ -41,7 +42,7 @@ def test_a_policy_acts_as_when_it_was_written(run, which):
 @pytest.mark.parametrize("run", RUNS)
 def test_the_config_says_what_it_said(run):
     saved = json.loads((GOLDEN / run / "config.json").read_text())
-    decided = experiment.decide(None, config_file=GOLDEN / run, overrides={})
+    decided = plan.decide(None, config_file=GOLDEN / run, overrides={})
     again = json.loads(json.dumps(to_jsonable(decided.as_json(), not_finite=str)))
     again["run"]["run_dir"] = saved["run"]["run_dir"]
     defaults = settings.flat(PPOConfig())
@@ -61,8 +62,8 @@ def test_training_starts_from_a_run(run, tmp_path):
     steps = 16 * 32
     settings = dict(num_evals=0, eval_episodes=2, progress=False, run_dir=tmp_path / "run", total_steps=steps)
     more = shoal.train(config=GOLDEN / run, start_from=GOLDEN / run, learning_rate=1e-9, **settings)
-    last = trees.named_leaves(shoal.load(GOLDEN / run, "last", seed=0).parameters)
-    for name, leaf in trees.named_leaves(shoal.load(more.path, "last", seed=0).parameters).items():
+    last = struct.named_leaves(shoal.load(GOLDEN / run, "last", seed=0).parameters)
+    for name, leaf in struct.named_leaves(shoal.load(more.path, "last", seed=0).parameters).items():
         if "actor" in name:
             np.testing.assert_allclose(leaf, last[name], atol=1e-6, err_msg=name)
     assert jax.tree.leaves(more.learner)
@@ -76,13 +77,13 @@ def test_a_run_that_was_ended_is_loaded_and_goes_on_to_its_end(tmp_path, capsys)
     assert Checkpoints(path).problem(256) == ""
     for seed, leaves in enumerate(expected["checkpoint"]):
         policy = shoal.load(path, "last", seed=seed, checkpoint="last")
-        found = {name: np.asarray(x).tolist() for name, x in trees.named_leaves(policy.parameters).items()}
+        found = {name: np.asarray(x).tolist() for name, x in struct.named_leaves(policy.parameters).items()}
         assert found == leaves
     run = shoal.resume(path)
     assert "going on from the checkpoint at 256 environment steps" in capsys.readouterr().err
     assert [step for step, _ in run.evaluations] == [0, 256, 512]
     for seed, leaves in enumerate(expected["end"]):
-        found = trees.named_leaves(shoal.load(path, "last", seed=seed).parameters)
+        found = struct.named_leaves(shoal.load(path, "last", seed=seed).parameters)
         assert found.keys() == leaves.keys()
         for name, leaf in found.items():
             np.testing.assert_allclose(leaf, leaves[name], rtol=1e-4, atol=1e-5, err_msg=name)
@@ -97,8 +98,8 @@ def test_a_setting_that_the_run_was_written_without_has_its_default_there(tmp_pa
     with pytest.raises(ShoalError, match=sentence):
         shoal.resume(path, recompute="epoch", progress=False)
     as_asked = saved["asked"]["algorithm"] | saved["asked"]["run"]  # where the machine decided something
-    resuming.check_same(path, saved, experiment.decide(None, config_file=path, overrides=as_asked))
-    other = experiment.decide(None, config_file=path, overrides=as_asked | {"recompute": "epoch"})
+    resume.check_same(path, saved, plan.decide(None, config_file=path, overrides=as_asked))
+    other = plan.decide(None, config_file=path, overrides=as_asked | {"recompute": "epoch"})
     with pytest.raises(ShoalError, match="holds another run: recompute='never' there, and 'epoch' was asked"):
-        resuming.check_same(path, saved, other)
+        resume.check_same(path, saved, other)
     assert Checkpoints(path).steps() == [256]

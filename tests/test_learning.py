@@ -15,7 +15,7 @@ from shoal.envs.base import environment, restart, transition
 from shoal.envs.grid.rulesets.benchmark import Benchmark
 from shoal.envs.grid.rulesets.generation import PUBLISHED
 from shoal.envs.trials import Trial
-from shoal.spaces import Box, Discrete
+from shoal.types.spaces import Box, Discrete
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

@@ -8,14 +8,14 @@ from tiny_bandit import BanditConfig, bandit
 from tiny_worlds import Halves
 
 import shoal
-from shoal import trees
+from shoal.base.errors import ShoalError
+from shoal.config import struct
+from shoal.engine.loop import update_once
+from shoal.engine.run import ENV_AXIS, Settings, clock_of, policy_of, start
 from shoal.envs import Flatten, FrameStack, TimeLimit, make
 from shoal.envs.trials import Trial
-from shoal.errors import ShoalError
 from shoal.nets.memory import sequences
 from shoal.nets.memory.sequences import NetworkInputs
-from shoal.runtime.loop import update_once
-from shoal.runtime.run import ENV_AXIS, Settings, clock_of, policy_of, start
 from shoal.types import Mean, TimeStep, Trajectory, spec_of, transitions
 
 
@@ -45,7 +45,7 @@ def test_what_is_no_transition_ends_nothing():
     assert found.terminated.tolist() == [[True], [False]]
 
 
-@trees.struct
+@struct.struct
 class Timed(BanditConfig):
     """The bandit, which shows the clock and the keys that it is given."""
 
@@ -80,7 +80,7 @@ def two_updates(groups):
     settings = Settings(num_envs=4, num_steps=3, groups=groups)
 
     def train(_):
-        run = start(jax.random.key(0), trees.as_arrays(Halves()), trees.as_arrays(Timed()), 8, settings)
+        run = start(jax.random.key(0), struct.as_arrays(Halves()), struct.as_arrays(Timed()), 8, settings)
         run, _ = update_once(run)
         run, metrics = update_once(run)
         return run, metrics
@@ -117,7 +117,7 @@ PARTIAL = dict(environment="CartPole-NoVelocity-v1", environment_parameters={"cr
 TINY = dict(num_envs=4, num_steps=8, total_steps=64, num_evals=1, eval_episodes=2, eval_max_steps=20, seeds=1)
 
 
-@trees.struct
+@struct.struct
 class Watching(BanditConfig):
     """The bandit, which fails where `act` is shown what is for the critic, and where `update` is not."""
 

@@ -7,7 +7,7 @@ from protocol import Program, serve
 from stepping import program
 
 from shoal import envs
-from shoal.runtime import machine
+from shoal.xla import machine
 
 
 def build(sizes: Namespace) -> Program:

@@ -12,7 +12,8 @@ from unittest import mock
 import jax
 
 import shoal
-from shoal.runtime import dealing, trainer
+from shoal.engine.population import compaction
+from shoal.runs import compiled_trainer
 
 
 def main() -> None:
@@ -30,16 +31,16 @@ def measure(samples: int, total_steps: int) -> dict[str, Any]:
     """Return the seconds of each choice at a rung, of each dealing out or in, and of training and evaluation."""
     choosing: list[float] = []
     dealing_out: list[float] = []
-    compile_programs = dealing.Dealer._compile
+    compile_programs = compaction.Dealer._compile
 
-    def compile_timed(*arguments: Any) -> dealing.Programs:
+    def compile_timed(*arguments: Any) -> compaction.Programs:
         programs = compile_programs(*arguments)
         return programs._replace(take=timed(programs.take, dealing_out), put=timed(programs.put, dealing_out))
 
     with (
         tempfile.TemporaryDirectory() as folder,
-        mock.patch.object(trainer, "stop_others", timed(trainer.stop_others, choosing)),
-        mock.patch.object(dealing.Dealer, "_compile", compile_timed),
+        mock.patch.object(compiled_trainer, "stop_others", timed(compiled_trainer.stop_others, choosing)),
+        mock.patch.object(compaction.Dealer, "_compile", compile_timed),
     ):
         swept = shoal.sweep(
             "CartPole-v1",

@@ -9,7 +9,7 @@ from shoal_ppo import ppo, training
 from stepping import program
 
 from shoal import envs
-from shoal.runtime import machine
+from shoal.xla import machine
 
 LIKE_JAXDEM: dict[str, Any] = {"physics_steps": 1, "time_step": 2e-3, "max_episode_steps": 1000}
 TASKS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -7,7 +7,7 @@ from shoal_ppo import training
 
 from shoal import envs
 from shoal.algos.ppo import PPOConfig
-from shoal.settings import with_settings
+from shoal.config.settings import with_settings
 
 
 def ppo() -> PPOConfig:

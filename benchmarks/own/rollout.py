@@ -8,9 +8,9 @@ from protocol import Program, serve
 from shoal_ppo import compiled, population, ppo
 
 from shoal import envs
-from shoal.runtime import population as populations
-from shoal.runtime.rollout import RolloutState, no_ended_episodes, rollout
-from shoal.runtime.run import Run, Stream, batch_of, group_key, stream_key
+from shoal.engine.population import member_layout as populations
+from shoal.engine.rollout import RolloutState, no_ended_episodes, rollout
+from shoal.engine.run import Run, Stream, batch_of, group_key, stream_key
 from shoal.types import Clock, Trajectory, spec_of
 
 

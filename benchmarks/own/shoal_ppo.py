@@ -9,13 +9,14 @@ import jax.numpy as jnp
 from protocol import Program
 
 from shoal.algos.ppo import PPOConfig
-from shoal.runtime import machine, trainer
-from shoal.runtime import population as populations
-from shoal.runtime.config import RunConfig
-from shoal.runtime.loop import train
-from shoal.runtime.run import Run, Settings
-from shoal.settings import with_settings
+from shoal.config.settings import with_settings
+from shoal.engine.loop import train
+from shoal.engine.population import member_layout as populations
+from shoal.engine.run import Run, Settings
+from shoal.engine.run_config import RunConfig
+from shoal.runs import compiled_trainer
 from shoal.types import Environment
+from shoal.xla import machine
 
 
 def ppo(**settings: Any) -> PPOConfig:
@@ -58,15 +59,15 @@ def population(
         devices=sizes.devices,
         env_groups=groups,
     )
-    settings = trainer.settings_of(run, run.env_groups, run.score, None)
+    settings = compiled_trainer.settings_of(run, run.env_groups, run.score, None)
     layout = populations.lay_out(jax.devices()[: run.devices], members, groups)
     keys = jax.vmap(jax.random.key)(jnp.arange(members, dtype=jnp.uint32))
     rates = [config] if members == 1 else [with_rate(config, k / (members - 1)) for k in range(members)]
     environments, configs = (
-        trainer.stack_members(environment, members),
-        trainer.stack_variants(rates, members),
+        compiled_trainer.stack_members(environment, members),
+        compiled_trainer.stack_variants(rates, members),
     )
-    start = trainer.compile_run(keys, environments, configs, updates, settings, layout).population
+    start = compiled_trainer.compile_run(keys, environments, configs, updates, settings, layout).population
     return start, settings, layout
 
 
@@ -87,4 +88,4 @@ def with_rate(config: PPOConfig, share: float) -> PPOConfig:
 
 def compiled(program, layout: populations.Layout, *arguments):
     """The program as `shoal.train` compiles it."""
-    return program.lower(*arguments).compile(trainer.compiler_options(layout))
+    return program.lower(*arguments).compile(compiled_trainer.compiler_options(layout))

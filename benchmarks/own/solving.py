@@ -8,11 +8,11 @@ from protocol import EVALUATION_EPISODES, SOLVING, Solver, serve_seeds
 from shoal_ppo import compiled, population, ppo
 
 from shoal import envs
-from shoal.runtime import population as populations
-from shoal.runtime.evaluation import evaluate_policy
-from shoal.runtime.loop import start_training, train
-from shoal.runtime.run import Run
-from shoal.runtime.trainer import stack_members
+from shoal.engine.evaluation import evaluate_policy
+from shoal.engine.loop import start_training, train
+from shoal.engine.population import member_layout as populations
+from shoal.engine.run import Run
+from shoal.runs.compiled_trainer import stack_members
 from shoal.types import Clock, spec_of
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         transition,
         tune,
     )
-    from shoal.errors import SavingError, ShoalError
+    from shoal.base.errors import SavingError, ShoalError
 
 __version__ = "0.1.0"
 

@@ -6,10 +6,17 @@ from typing import Any
 
 import jax
 
-from shoal import arguments, trees
-from shoal import experiment as experiments
 from shoal.algos.catalogue import check_algorithm
-from shoal.device_choices import check_memory, devices_of, place
+from shoal.base.errors import SavingError, ShoalError
+from shoal.base.user_errors import reports_user_code
+from shoal.config import arguments, struct
+from shoal.disk.checkpoints import Checkpoints
+from shoal.disk.directory import RunDirectory
+from shoal.disk.json_files import to_jsonable
+from shoal.disk.summary import interval_text
+from shoal.engine.population.members import Variant
+from shoal.engine.run_config import RunConfig
+from shoal.engine.trained_policy import TrainedPolicy
 from shoal.envs.base import environment, parameter
 from shoal.envs.checking import checker
 from shoal.envs.checking.check_contract import require_contract
@@ -18,37 +25,31 @@ from shoal.envs.grid.rulesets.descriptions import describe_benchmark, describe_r
 from shoal.envs.grid.rulesets.generation import PUBLISHED as PUBLISHED_RULESETS
 from shoal.envs.grid.rulesets.generation import GenerationConfig
 from shoal.envs.registry import bounds_of, documentation, environments, make, parameters_of, register
-from shoal.errors import SavingError, ShoalError
-from shoal.experiment import Experiment, decide, defaults
-from shoal.loading import environment_for, environment_of, load, policy_of
-from shoal.pairings import cross_play
-from shoal.runtime import collecting, limits, machine
-from shoal.runtime.acting import TrainedPolicy
-from shoal.runtime.collecting import RolloutResult
-from shoal.runtime.config import RunConfig
-from shoal.runtime.disk.checkpoints import Checkpoints
-from shoal.runtime.disk.directory import RunDirectory
-from shoal.runtime.disk.json_files import to_jsonable
-from shoal.runtime.disk.summary import interval_text
-from shoal.runtime.jax_settings import require_platform
-from shoal.runtime.members import Variant
-from shoal.runtime.show import reports
-from shoal.runtime.show.progress import Activity, format_duration
-from shoal.runtime.show.recording import Rendered
-from shoal.sweeps.calls import pbt, replay, sweep, tune
-from shoal.sweeps.pbt import PbtOptions, run_pbt, run_replay
-from shoal.sweeps.plan import Request
-from shoal.sweeps.reporting import check_has_best
-from shoal.sweeps.reporting import result_text as sweep_text
-from shoal.sweeps.space import assignments
-from shoal.sweeps.space import from_words as space_from_words
-from shoal.sweeps.sweep import Options as SweepOptions
-from shoal.sweeps.sweep import Sweep, run_sweep
-from shoal.sweeps.trial_runs import TuneOptions, run_tuning
-from shoal.trained import evaluate, evaluate_run, render
-from shoal.training import Call, TrainedRun, resume_run, run_experiment
+from shoal.runs import collect, memory_limits
+from shoal.runs import plan as experiments
+from shoal.runs.collect import RolloutResult
+from shoal.runs.cross_play import cross_play
+from shoal.runs.evaluate import evaluate, evaluate_run, render
+from shoal.runs.load import environment_for, environment_of, load, policy_of
+from shoal.runs.placement import check_memory, devices_of, place
+from shoal.runs.plan import Experiment, decide, defaults
+from shoal.runs.train import Call, TrainedRun, resume_run, run_experiment
+from shoal.search.api import pbt, replay, sweep, tune
+from shoal.search.grouping import Request
+from shoal.search.pbt import PbtOptions, run_pbt, run_replay
+from shoal.search.search_report import check_has_best
+from shoal.search.search_report import result_text as sweep_text
+from shoal.search.space import assignments
+from shoal.search.space import from_words as space_from_words
+from shoal.search.sweep import Options as SweepOptions
+from shoal.search.sweep import Sweep, run_sweep
+from shoal.search.trial_runs import TuneOptions, run_tuning
+from shoal.show import reports
+from shoal.show.progress import Activity, format_duration
+from shoal.show.recording import Rendered
 from shoal.types import Environment, TimeStep, restart, transition
-from shoal.user_code import reports_user_code
+from shoal.xla import machine
+from shoal.xla.jax_settings import require_platform
 
 __all__ = [
     "PUBLISHED_RULESETS",
@@ -292,7 +293,7 @@ def rollout(
       num_steps: the number of steps of each; an episode that ends is followed by a new one.
       seed: of the rollout.
       devices: the number of devices, 0 for all; as many as divide `num_envs` take part.
-      save: an .npz file that the whole data is written to (see `shoal.runtime.collecting.collect`).
+      save: an .npz file that the whole data is written to (see `shoal.runs.collect.collect`).
       greedy: whether a policy takes its mode instead of a sample.
       environment_parameters: those parameters of the environment whose names are also arguments here.
       **parameters: of the environment, if it is given by name.
@@ -308,14 +309,14 @@ def rollout(
     file = None if save is None or save == "" else arguments.path("save", save)
     used_devices = devices_of(devices)
     policy = None if policy is None else policy_of(policy)
-    environment = trees.as_arrays(_rollout_environment(policy, environment, parameters))
-    bytes_each = limits.episode_bytes(environment, policy.config if policy else None)
-    limits.check_count("num_envs", num_envs, bytes_each, "environments", used_devices[0])
+    environment = struct.as_arrays(_rollout_environment(policy, environment, parameters))
+    bytes_each = memory_limits.episode_bytes(environment, policy.config if policy else None)
+    memory_limits.check_count("num_envs", num_envs, bytes_each, "environments", used_devices[0])
     if file:
-        bytes_each = num_envs * limits.step_bytes(environment)
-        limits.check_count("num_steps", num_steps, bytes_each, "the saved data")
-    with limits.report_out_of_memory():
-        return collecting.collect(
+        bytes_each = num_envs * memory_limits.step_bytes(environment)
+        memory_limits.check_count("num_steps", num_steps, bytes_each, "the saved data")
+    with memory_limits.report_out_of_memory():
+        return collect.collect(
             environment,
             (policy.config, policy.parameters) if policy else (),
             jax.random.key(seed),

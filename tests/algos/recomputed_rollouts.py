@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.algos.ppo import PPOConfig
-from shoal.settings import with_settings
-from shoal.spaces import Box, Discrete
+from shoal.config.settings import with_settings
 from shoal.types import Clock, EnvSpec, TimeStep, Trajectory
+from shoal.types.spaces import Box, Discrete
 
 T, N = 8, 12
 SPEC = EnvSpec(Box(-3.0, 3.0, (2,)), Discrete(3))

@@ -10,13 +10,13 @@ from tiny_bandit import BanditConfig
 from tiny_worlds import SMALL, Halves, assert_equal, populate, values
 
 import shoal
-from shoal import trees
 from shoal.algos import catalogue
+from shoal.config import struct
+from shoal.config.settings import settings_of, with_settings
+from shoal.engine.reduction_check import check_reduced
+from shoal.engine.rollout import RolloutState, no_ended_episodes, rollout
+from shoal.engine.run import Episodes, Settings
 from shoal.envs.batch import Batch
-from shoal.runtime.groups import check_reduced
-from shoal.runtime.rollout import RolloutState, no_ended_episodes, rollout
-from shoal.runtime.run import Episodes, Settings
-from shoal.settings import settings_of, with_settings
 from shoal.types import Clock, Keys, Learner, Mean, spec_of
 
 NUM_ENVS, NUM_STEPS = 8, 8
@@ -69,7 +69,7 @@ def learn(config):
 
 @pytest.fixture(scope="module")
 def learned(config, learn):
-    return learn(trees.as_arrays(config), jax.random.key(0))
+    return learn(struct.as_arrays(config), jax.random.key(0))
 
 
 @pytest.mark.quick("ppo with memory", "a user's")
@@ -118,8 +118,8 @@ def test_what_is_shared_has_none(config):
 
 @pytest.mark.quick("ppo with memory", "a user's")
 def test_it_is_pure(config, learn, learned):
-    assert_equal(learned, learn(trees.as_arrays(config), jax.random.key(0)))
-    other = values(learn(trees.as_arrays(config), jax.random.key(1))["before"].shared)
+    assert_equal(learned, learn(struct.as_arrays(config), jax.random.key(0)))
+    other = values(learn(struct.as_arrays(config), jax.random.key(1))["before"].shared)
     first = values(learned["before"].shared)
     assert any((first[name] != other[name]).any() for name in first)  # seeds begin apart
 
@@ -131,7 +131,7 @@ def test_numbers_are_data_and_a_stack_of_them_is_a_sweep(config, learn, learned)
     changed = {name: s.value / 2 or 0.125 for name, s in settings_of(config).items() if s.is_data}
     names = list(changed)
     changed |= {name: 0.05 for name, value in changed.items() if value == math.inf}
-    configs = [trees.as_arrays(with_settings(config, **{name: value})) for name, value in changed.items()]
+    configs = [struct.as_arrays(with_settings(config, **{name: value})) for name, value in changed.items()]
     keys = jax.random.split(jax.random.key(7), len(configs))
     alone = [values(learn(*pair)["after"]) for pair in zip(configs, keys, strict=True)]
     assert learn.counted.traces == 1

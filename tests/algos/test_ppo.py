@@ -10,19 +10,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal import envs, trees
+from shoal import envs
 from shoal.algos import ppo
 from shoal.algos.acting import actions
 from shoal.algos.learning import optimisers
 from shoal.algos.policy_gradient import A2CConfig, ReinforceConfig
 from shoal.algos.ppo import PPOConfig, summed_loss
+from shoal.base.errors import ShoalError
+from shoal.config import struct
+from shoal.config.settings import with_settings
+from shoal.engine.rollout import RolloutState, no_ended_episodes, rollout
+from shoal.engine.run import Episodes
 from shoal.envs.batch import Batch
-from shoal.errors import ShoalError
-from shoal.runtime.rollout import RolloutState, no_ended_episodes, rollout
-from shoal.runtime.run import Episodes
-from shoal.settings import with_settings
-from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
 from shoal.types import Clock, EnvSpec, Keys, restart, spec_of, transition
+from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete
 
 NUM_ENVS, NUM_STEPS = 8, 16
 
@@ -77,7 +78,7 @@ def _lived(config, env, key):
 
 def experience(config, env):
     """A learner and a rollout of it, compiled."""
-    return _lived(trees.as_arrays(config), trees.as_arrays(env), jax.random.key(0))
+    return _lived(struct.as_arrays(config), struct.as_arrays(env), jax.random.key(0))
 
 
 @functools.partial(jax.jit, static_argnums=1)
@@ -89,7 +90,7 @@ def updated(config, env, learner, trajectory, progress=0.0):
     """The learner after an update, and the update's metrics, compiled."""
     keys = Keys.of_one_group(jax.random.key(1))
     arguments = learner, trajectory, keys, Clock.zero()._replace(progress=jnp.float32(progress))
-    return _updated(trees.as_arrays(config), spec_of(env), *arguments)[:2]
+    return _updated(struct.as_arrays(config), spec_of(env), *arguments)[:2]
 
 
 @functools.partial(jax.jit, static_argnums=1)
@@ -99,7 +100,7 @@ def _prepared(config, spec, learner, trajectory):
 
 def prepared(config, env, learner, trajectory):
     """The rows of a rollout, the learner with its new statistics, and metrics, compiled."""
-    return _prepared(trees.as_arrays(config), spec_of(env), learner, trajectory)
+    return _prepared(struct.as_arrays(config), spec_of(env), learner, trajectory)
 
 
 @jax.jit
@@ -112,7 +113,7 @@ def _gradient(config, learner, rows):
 
 def gradient(config, learner, rows):
     """The gradient of all rows at once, compiled."""
-    return _gradient(trees.as_arrays(config), learner, rows)
+    return _gradient(struct.as_arrays(config), learner, rows)
 
 
 VARIANTS = {
@@ -173,7 +174,7 @@ def variant(request):
     """What `everything` gives for a config and its environment, and gives again."""
     name, settings = VARIANTS[request.param]
     config, env = with_settings(PPOConfig(), hidden_sizes=(16,), **settings).resolved(), environment(name)
-    arguments = trees.as_arrays(config), trees.as_arrays(env), jax.random.key(0)
+    arguments = struct.as_arrays(config), struct.as_arrays(env), jax.random.key(0)
     return everything(*arguments), everything(*arguments)
 
 

@@ -9,7 +9,7 @@ from tiny_worlds import populate
 from shoal import envs
 from shoal.algos.learning.value_normalisation import denormalise
 from shoal.algos.ppo import PPOConfig, normalise
-from shoal.settings import with_settings
+from shoal.config.settings import with_settings
 
 GAMMA = 0.8
 OBSERVATIONS = np.array([[-1.0], [0.0], [1.0]], np.float32)

@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 from tiny_worlds import Halves, populate
 
-from shoal import trees
 from shoal.algos import ppo
 from shoal.algos.acting import actions, memories
 from shoal.algos.learning import minibatches, optimisers
 from shoal.algos.ppo import PPOConfig
-from shoal.errors import ShoalError
+from shoal.base.errors import ShoalError
+from shoal.config import struct
+from shoal.config.settings import with_settings
+from shoal.engine.trained_policy import TrainedPolicy
 from shoal.nets.memory import sequences
 from shoal.nets.memory.cores import CELLS
 from shoal.nets.memory.sequences import Memories, NetworkInputs
-from shoal.runtime.acting import TrainedPolicy
-from shoal.settings import with_settings
-from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
 from shoal.types import EPISODE_ENDED, Clock, EnvSpec, TimeStep, Trajectory, spec_of
+from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete
 
 T = 6
 CHUNKS = ((0, 0), (1, 0), (2, 0), (3, 2))  # lengths with burn-ins; 0 is the whole rollout
@@ -218,7 +218,7 @@ def variant(request):
     name, settings = VARIANTS[request.param]
     k = list(VARIANTS).index(request.param)
     chunks = tuple(CHUNKS[i % len(CHUNKS)] for i in (k + 1, k + 2))
-    return everything(trees.as_arrays(made(**settings)), SPECS[name], jax.random.key(0), chunks)
+    return everything(struct.as_arrays(made(**settings)), SPECS[name], jax.random.key(0), chunks)
 
 
 def test_every_pattern_of_resets_is_there():
@@ -269,7 +269,7 @@ def test_the_first_minibatch_has_ratio_one_at_each_chunk_length(variant):
 def test_the_memory_lasts_a_trial_or_an_episode_of_it(lasts):
     """What is done after an episode's end depends on what was before it, or not."""
     spec = SPECS["trials"]
-    config = trees.as_arrays(made(core="gru", memory_lasts=lasts, previous_action=True))
+    config = struct.as_arrays(made(core="gru", memory_lasts=lasts, previous_action=True))
     algorithm = config.algorithm(spec)
 
     @jax.jit
@@ -302,7 +302,7 @@ def test_the_memory_lasts_a_trial_or_an_episode_of_it(lasts):
 
 def test_the_critics_memory_goes_on_with_the_next_rollout():
     """Two rollouts in a row give the values that one of them all gives."""
-    config = trees.as_arrays(made(core="gru"))
+    config = struct.as_arrays(made(core="gru"))
 
     @jax.jit
     def both(key):
@@ -337,7 +337,7 @@ def test_chunks_are_contiguous_in_time():
 @pytest.mark.full
 def test_the_gradient_is_that_of_stepping_through_each_chunk():
     """Against a loop over single steps, whose memory is cut at the chunks' starts; parameters have moved."""
-    config = trees.as_arrays(made(core="lstm", norm_adv="none", **ALL_INPUTS))
+    config = struct.as_arrays(made(core="lstm", norm_adv="none", **ALL_INPUTS))
 
     length = 2
 
@@ -380,7 +380,7 @@ def test_the_gradient_is_that_of_stepping_through_each_chunk():
 
 def test_burning_in_is_running_over_the_steps_before():
     """With parameters that have moved: the memory of each chunk but a rollout's first is made anew."""
-    config = trees.as_arrays(made(core="gru", chunk_length=3, burn_in=2))
+    config = struct.as_arrays(made(core="gru", chunk_length=3, burn_in=2))
 
     @jax.jit
     def compare(key):
@@ -437,7 +437,7 @@ def test_training_is_reproducible_and_finite(settings):
 @pytest.mark.full
 def test_steps_that_are_no_transition_count_nowhere():
     """What was seen last in an episode and done after it (NaN included) changes no gradient."""
-    config = trees.as_arrays(made(core="gru", chunk_length=2, **ALL_INPUTS))
+    config = struct.as_arrays(made(core="gru", chunk_length=2, **ALL_INPUTS))
 
     @jax.jit
     def gradients(key):
@@ -470,7 +470,7 @@ def test_steps_that_are_no_transition_count_nowhere():
 @pytest.mark.full
 def test_a_trained_policy_remembers():
     """Called step by step it acts as one unroll does; one observation or a batch; `first` forgets."""
-    config = trees.as_arrays(made(core="lstm", norm_obs=True, **ALL_INPUTS))
+    config = struct.as_arrays(made(core="lstm", norm_obs=True, **ALL_INPUTS))
     env = Halves()
     algorithm = config.algorithm(spec_of(env))
     learner = jax.jit(lambda key: algorithm.init(key, 1))(jax.random.key(0))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from shoal import trees
+from shoal.config import struct
 from shoal.types import Algorithm, Array, EnvSpec, Learner, Mean, transitions
 
 
@@ -18,7 +18,7 @@ class Preferences(NamedTuple):
     baseline: Array
 
 
-@trees.struct
+@struct.struct
 class BanditConfig:
     """The gradient bandit of Sutton & Barto 2018, section 2.8; it does not look at observations."""
 
@@ -76,6 +76,8 @@ def bandit(config: BanditConfig, spec: EnvSpec, axis: tuple[str, ...]) -> Algori
         return Learner(shared, learner.local + weight.sum(0)), metrics
 
     def inherit(learner, saved):
-        return learner._replace(shared=trees.with_saved_parts(learner.shared, saved, ("actions", "baseline")))
+        return learner._replace(
+            shared=struct.with_saved_parts(learner.shared, saved, ("actions", "baseline"))
+        )
 
     return Algorithm(init, memory, policy, act, update, inherit)

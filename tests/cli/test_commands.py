@@ -9,13 +9,13 @@ from PIL import Image
 
 import shoal
 from shoal.cli.eval import info_lines, trial_lines, unfinished_lines
-from shoal.runtime.disk.directory import RunDirectory
-from shoal.runtime.disk.summary import statistics_by_episode
+from shoal.disk.directory import RunDirectory
+from shoal.disk.summary import statistics_by_episode
 
 BROKEN = """
 import jax.numpy as jnp
 from shoal import environment, restart, transition
-from shoal.spaces import Box, Discrete
+from shoal.types.spaces import Box, Discrete
 
 
 @environment

@@ -5,8 +5,8 @@ from typing import Literal
 
 import pytest
 
+from shoal.base.errors import ShoalError
 from shoal.cli import flags
-from shoal.errors import ShoalError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,8 +9,8 @@ import pytest
 from shoal import api, cli
 from shoal.algos.catalogue import algorithms, config_class
 from shoal.cli import check, checkpoints, envs, eval, grid, help, pbt, resume, rollout, sweep, train, tune
-from shoal.runtime.config import RunConfig
-from shoal.settings import groups_of, settings_of
+from shoal.config.settings import groups_of, settings_of
+from shoal.engine.run_config import RunConfig
 
 CONFIGS = [RunConfig, *map(config_class, algorithms())]
 FLAGS = [
@@ -111,7 +111,8 @@ def test_the_help_of_train_is_a_page_and_names_every_flag_once(shown):
 
 def test_a_users_own_settings_are_in_the_help(shown, tmp_path):
     (tmp_path / "my_bold.py").write_text(
-        "from shoal.algos.ppo import PPOConfig\nfrom shoal.trees import struct\n\n@struct\nclass Bolder(PPOConfig):\n"
+        "from shoal.algos.ppo import PPOConfig\nfrom shoal.config.struct import struct\n"
+        "\n@struct\nclass Bolder(PPOConfig):\n"
         '    """PPO."""\n\n    boldness: float = 2.0\n    """Sets how bold."""\n'
     )
     page = shown("train", "CartPole-v1", "--algorithm", "my_bold:Bolder", "--help-all")

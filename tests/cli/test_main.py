@@ -4,8 +4,8 @@ import sys
 import pytest
 
 from shoal import cli
-from shoal.errors import ShoalError
-from shoal.interruption import Interrupted
+from shoal.base.errors import ShoalError
+from shoal.base.signals import Interrupted
 
 
 def test_help_names_every_command_and_imports_nothing_heavy():

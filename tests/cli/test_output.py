@@ -139,7 +139,7 @@ def test_a_matplotlib_that_fails_costs_only_the_pictures(words, lost, tmp_path, 
 
 def test_a_backend_that_matplotlib_lacks_is_named(tmp_path):
     code = (
-        "from pathlib import Path; from shoal.runtime.show import figures; path = Path('x.png')\n"
+        "from pathlib import Path; from shoal.show import figures; path = Path('x.png')\n"
         "with figures.as_warning(path):\n"
         "    figures.save(figures.new_figure(), path)\n"
         "figures.require_drawing(path)"
@@ -150,7 +150,7 @@ def test_a_backend_that_matplotlib_lacks_is_named(tmp_path):
     assert len(lines) == 2  # the warning, and the error
     assert lines[0].startswith("shoal: x.png cannot be drawn: ValueError: ")
     assert lines[0].endswith("(MPLBACKEND=nonsense).")
-    assert lines[1] == f"shoal.errors.ShoalError: {lines[0].removeprefix('shoal: ')}"
+    assert lines[1] == f"shoal.base.errors.ShoalError: {lines[0].removeprefix('shoal: ')}"
 
 
 @pytest.mark.full

@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 
 from shoal import api
-from shoal.presets import preset
-from shoal.runtime.config import RunConfig
-from shoal.runtime.disk.directory import RunDirectory
-from shoal.runtime.machine import cores
-from shoal.settings import flat
+from shoal.config.settings import flat
+from shoal.disk.directory import RunDirectory
+from shoal.engine.run_config import RunConfig
+from shoal.runs.presets import preset
+from shoal.xla.machine import cores
 
 MY_MODULE = """
 import dataclasses
 import jax.numpy as jnp
 from shoal import environment, restart, transition
 from shoal.algos.ppo import PPOConfig
-from shoal.spaces import Box, Discrete
-from shoal.trees import struct
+from shoal.types.spaces import Box, Discrete
+from shoal.config.struct import struct
 
 
 @environment
@@ -333,7 +333,8 @@ def test_fine_tuning_starts_from_what_was_learned(trained, command, tiny, tmp_pa
 
 def test_the_help_and_the_flags_have_the_settings_of_the_network(command, capsys, tmp_path):
     (tmp_path / "wide_net.py").write_text(
-        "from shoal.nets.actor_critic import ActorCritic\nfrom shoal.trees import struct\n\n\n@struct\nclass Wide:\n"
+        "from shoal.nets.actor_critic import ActorCritic\nfrom shoal.config.struct import struct\n"
+        "\n\n@struct\nclass Wide:\n"
         '    """Wide."""\n\n    width: int = 16\n    """Gives each layer this width."""\n\n'
         "    def build(self, spec, key):\n        return ActorCritic(spec, actor_sizes=(self.width,), key=key)\n"
     )

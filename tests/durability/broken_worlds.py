@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 from tiny_bandit import BanditConfig, bandit
 
-from shoal import envs, trees
-from shoal.spaces import Box, Discrete
+from shoal import envs
+from shoal.config import struct
 from shoal.types import Algorithm, restart, transition
+from shoal.types.spaces import Box, Discrete
 
 
 class BreaksState(NamedTuple):
@@ -54,7 +55,7 @@ class Explains(Breaks):
         return f"it broke at step {state.steps}" if state.steps == state.breaks_at else None
 
 
-@trees.struct
+@struct.struct
 class BrokenBandit:
     """The bandit, which breaks by itself in an update."""
 

@@ -80,8 +80,8 @@ def main() -> int:
     shutil.rmtree = deadly("rmtree", shutil.rmtree)
 
     from shoal.cli import main as command
-    from shoal.runtime import checkpointing
-    from shoal.runtime.disk import checkpoint_folder, metrics_file
+    from shoal.disk import checkpoint_folder, metrics_file
+    from shoal.runs import checkpointing
 
     checkpoint_folder.write_arrays = deadly("write_arrays", checkpoint_folder.write_arrays)
     metrics_file._append = append_half(metrics_file._append)

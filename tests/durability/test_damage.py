@@ -12,12 +12,12 @@ from tiny_bandit import BanditConfig
 
 import shoal
 from shoal.cli import main
+from shoal.disk import checkpoint_folder
+from shoal.disk.checkpoints import Checkpoints
+from shoal.disk.directory import RunDirectory
 from shoal.envs.probes import ActionReward
-from shoal.runtime import trainer
-from shoal.runtime.disk import checkpoint_folder
-from shoal.runtime.disk.checkpoints import Checkpoints
-from shoal.runtime.disk.directory import RunDirectory
-from shoal.runtime.trainer import Pacer
+from shoal.runs import compiled_trainer
+from shoal.runs.compiled_trainer import Pacer
 
 SETTINGS = {
     **{"seeds": 2, "num_envs": 4, "num_steps": 8, "total_steps": 32 * 12, "num_evals": 3, "log_every": 64},
@@ -38,15 +38,15 @@ def resume(path, **settings):
 def small_pieces():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Pacer, "size", lambda self, left: 1)
-        patch.setattr("shoal.runtime.checkpointing.REST", 0)
-        patch.setattr("shoal.runtime.checkpointing.Supervisor._submit", _submit_and_wait())
-        patch.setattr("shoal.experiment.catalogue.config_class", lambda _: BanditConfig)
+        patch.setattr("shoal.runs.checkpointing.REST", 0)
+        patch.setattr("shoal.runs.checkpointing.Supervisor._submit", _submit_and_wait())
+        patch.setattr("shoal.runs.plan.catalogue.config_class", lambda _: BanditConfig)
         yield
 
 
 def _submit_and_wait():
     """A checkpoint at each point, however slow the disk is."""
-    from shoal.runtime.checkpointing import Supervisor
+    from shoal.runs.checkpointing import Supervisor
 
     submit = Supervisor._submit
 
@@ -61,7 +61,7 @@ def _submit_and_wait():
 def whole(small_pieces, tmp_path_factory):
     """A run that nobody damaged, and the shapes of its population."""
     shapes = []
-    original = trainer.compile_run
+    original = compiled_trainer.compile_run
 
     def compile_run(*arguments, **keywords):
         compiled = original(*arguments, **keywords)
@@ -69,7 +69,7 @@ def whole(small_pieces, tmp_path_factory):
         return compiled
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer, "compile_run", compile_run)
+        patch.setattr(compiled_trainer, "compile_run", compile_run)
         run = train(tmp_path_factory.mktemp("whole") / "run")
     assert Checkpoints(run.path).steps() == ALL
     return run, shapes[0]
@@ -100,12 +100,12 @@ class ChosenError(shoal.ShoalError):
 def only_choosing(shapes):
     """Let a run choose its checkpoint, and end there."""
 
-    def compile_run(*_, check=trainer.accept_any, restore=None, **__):
+    def compile_run(*_, check=compiled_trainer.accept_any, restore=None, **__):
         check(shapes)
         raise ChosenError(check.__self__.steps if restore is not None else None)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer, "compile_run", compile_run)
+        patch.setattr(compiled_trainer, "compile_run", compile_run)
         yield
 
 

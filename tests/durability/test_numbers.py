@@ -14,12 +14,12 @@ import shoal
 from shoal import envs
 from shoal.cli import main
 from shoal.cli.train import print_result
-from shoal.runtime.disk.arrays import is_key
-from shoal.runtime.disk.checkpoints import Checkpoints
-from shoal.runtime.disk.directory import RunDirectory
-from shoal.runtime.disk.json_files import read_number
-from shoal.runtime.show.reports import result_text
-from shoal.runtime.trainer import Pacer
+from shoal.disk.arrays import is_key
+from shoal.disk.checkpoints import Checkpoints
+from shoal.disk.directory import RunDirectory
+from shoal.disk.json_files import read_number
+from shoal.runs.compiled_trainer import Pacer
+from shoal.show.reports import result_text
 
 ENVS, STEPS = 4, 8
 SETTINGS = {
@@ -42,7 +42,7 @@ SENTENCE = re.compile(
 @pytest.fixture(scope="module", autouse=True)
 def many_pieces():
     """Pieces of at most seven updates, and a checkpoint at each point."""
-    from shoal.runtime.checkpointing import Supervisor
+    from shoal.runs.checkpointing import Supervisor
 
     submit = Supervisor._submit
 
@@ -52,7 +52,7 @@ def many_pieces():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Pacer, "size", lambda self, left: min(left, 7))
-        patch.setattr("shoal.runtime.checkpointing.REST", 0)
+        patch.setattr("shoal.runs.checkpointing.REST", 0)
         patch.setattr(Supervisor, "_submit", submit_and_wait)
         yield
 

@@ -13,7 +13,7 @@ import time
 import pytest
 from killing import Workplace, names_in, train
 
-from shoal.runtime.disk.checkpoints import Checkpoints
+from shoal.disk.checkpoints import Checkpoints
 
 # A background job of a shell script ignores Ctrl-C, and so do the processes that it starts.
 HEED = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
@@ -211,7 +211,7 @@ def test_while_evaluating(place, start, number):
 SLOW = """
 import sys, time
 from shoal.cli import main
-from shoal.runtime.disk import checkpoint_folder
+from shoal.disk import checkpoint_folder
 write = checkpoint_folder.write_arrays
 def slow(*arguments):
     if str(arguments[0]).find("/.0.tmp/") == -1:

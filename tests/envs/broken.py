@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.envs.base import environment, restart, transition
-from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
 from shoal.types import TimeStep
+from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete
 
 
 class Case(NamedTuple):

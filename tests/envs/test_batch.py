@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from one_of_each import one_of_each
 
+from shoal.base.errors import ShoalError
 from shoal.envs import Batch, environment, make, restart, transition
-from shoal.errors import ShoalError
-from shoal.spaces import Box, Discrete
 from shoal.types import TimeStep
+from shoal.types.spaces import Box, Discrete
 
 
 class DiceState(NamedTuple):

@@ -20,12 +20,12 @@ import pytest
 import scipy.stats
 from gymnasium.envs.classic_control import acrobot as gymnasium_acrobot
 
+from shoal.config.struct import as_arrays
 from shoal.envs import Batch, make
 from shoal.envs.classic.acrobot import AcrobotState
 from shoal.envs.classic.cartpole import ANGLE_LIMIT, CartPoleState
 from shoal.envs.classic.mountain_car import MountainCarState
 from shoal.envs.classic.pendulum import PendulumState
-from shoal.trees import as_arrays
 
 EPS = float(np.finfo(np.float32).eps)
 ROUNDINGS = 4  # an operation rounds by eps/2; the longest chain has a few dozen, mostly cancelling

@@ -13,6 +13,8 @@ import pytest
 from jaxtyping import Array, Float
 
 from shoal import envs
+from shoal.base.errors import ShoalError
+from shoal.disk.json_files import to_jsonable
 from shoal.envs import (
     Flatten,
     FrameStack,
@@ -40,10 +42,8 @@ from shoal.envs.describing import (
 from shoal.envs.grid.rulesets.rulesets import NO_RULESET, Ruleset
 from shoal.envs.grid.tasks.minigrid import Empty
 from shoal.envs.grid.tasks.xland import XLand
-from shoal.errors import ShoalError
-from shoal.runtime.disk.json_files import to_jsonable
-from shoal.spaces import Box, Discrete
 from shoal.types import Environment
+from shoal.types.spaces import Box, Discrete
 
 
 class Pair(NamedTuple):

@@ -15,7 +15,9 @@ from random_rulesets import random_rulesets
 from xminigrid.core.observation import minigrid_field_of_view
 from xminigrid.wrappers import DirectionObservationWrapper, RulesAndGoalsObservationWrapper
 
-from shoal import envs, trees
+from shoal import envs
+from shoal.base.errors import ShoalError
+from shoal.config import struct
 from shoal.envs.grid.engine.agent import Action
 from shoal.envs.grid.engine.goals import GoalKind
 from shoal.envs.grid.engine.rules import RuleKind
@@ -23,7 +25,6 @@ from shoal.envs.grid.engine.tiles import FLOOR, Colour, Tile, cell
 from shoal.envs.grid.rulesets.benchmark import Benchmark
 from shoal.envs.grid.rulesets.generation import PUBLISHED
 from shoal.envs.grid.rulesets.rulesets import NO_RULESET, Ruleset, ruleset, stack
-from shoal.errors import ShoalError
 from shoal.nets.encoders import observation_parts
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "grid.md"
@@ -312,7 +313,7 @@ def test_the_page_gives_the_numbers_of_tiles_and_colours():
 @pytest.mark.parametrize("name", [name for name in envs.environments() if "MiniGrid-" in name])
 def test_every_number_of_a_world_has_bounds_in_which_its_defaults_lie(name):
     world = envs.make(name)
-    bounds = trees.bounds_of(type(world))
+    bounds = struct.bounds_of(type(world))
     numbers = [field.name for field in dataclasses.fields(world) if field.type in (int, "int")]
     assert {"height", "width", "view_size", "image_tile_size"} <= set(numbers) <= set(bounds)
     for number in numbers:

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 import shoal
+from shoal.base.errors import ShoalError
+from shoal.engine.evaluation import add_timestep, start_episodes
+from shoal.engine.players import RandomPlayer
 from shoal.envs import Batch, describing, make, parameters_of
 from shoal.envs.jaxmarl import conversion, endings, worlds
 from shoal.envs.jaxmarl.adapter import JaxMARL
-from shoal.errors import ShoalError
-from shoal.runtime.evaluation import add_timestep, start_episodes
-from shoal.runtime.players import RandomPlayer
-from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
 from shoal.types import spec_of
+from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete
 
 needs_jaxmarl = pytest.mark.skipif(
     importlib.util.find_spec("jaxmarl") is None, reason=f"JaxMARL is not installed: {worlds.INSTALL}"
@@ -380,7 +380,7 @@ def test_the_import_leaves_the_standard_streams_alone(capsys):
 @pytest.mark.slow
 def test_the_devices_of_a_run_are_made_before_jaxmarl_is_imported():
     program = (
-        f"from shoal.experiment import decide; x = decide({SPREAD!r}, overrides={{'devices': 3}}); "
+        f"from shoal.runs.plan import decide; x = decide({SPREAD!r}, overrides={{'devices': 3}}); "
         "import jax; assert len(jax.devices()) == 3, jax.devices(); assert x.environment_name in str(x.as_json())"
     )
     environment = {**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from shoal.base.errors import ShoalError
 from shoal.envs import Batch, make
 from shoal.envs.checking.checker import check
 from shoal.envs.memory_chain import MemoryChain
-from shoal.errors import ShoalError
 
 
 class Rules:

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, UInt8
 
 import shoal
 from shoal import api, envs
+from shoal.base.errors import ShoalError
 from shoal.envs import FrameStack, RewardScale, TimeLimit, Trial, environments, make, parameter, registry
 from shoal.envs.classic.acrobot import Acrobot
 from shoal.envs.classic.cartpole import CartPole
@@ -20,9 +21,8 @@ from shoal.envs.classic.mountain_car_continuous import MountainCarContinuous
 from shoal.envs.classic.pendulum import Pendulum
 from shoal.envs.grid.tasks.minigrid import Empty
 from shoal.envs.parameters import check_parameters, convert_to_declared
-from shoal.errors import ShoalError
-from shoal.spaces import Box, Discrete
 from shoal.types import Environment
+from shoal.types.spaces import Box, Discrete
 
 CLASSIC = (Acrobot, CartPole, MountainCar, MountainCarContinuous, Pendulum)
 NAME = f"{__name__}:Winds"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shoal.envs import Batch, environments, make
-from shoal.spaces import Discrete
+from shoal.types.spaces import Discrete
 
 GAMMA = 0.9
 PROBES = [name for name in environments() if name.startswith("probe/") and name != "probe/team"]

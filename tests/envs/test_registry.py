@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 import shoal
+from shoal.base.errors import ShoalError
 from shoal.envs import (
     TimeLimit,
     environment,
@@ -18,8 +19,7 @@ from shoal.envs import (
     transition,
 )
 from shoal.envs.classic.cartpole import CartPole
-from shoal.errors import ShoalError
-from shoal.spaces import Box, Discrete
+from shoal.types.spaces import Box, Discrete
 
 
 @environment
@@ -247,7 +247,7 @@ def test_an_environment_of_another_library_is_refused_in_one_sentence(module):
 def test_parts_of_the_package_need_no_import_of_their_own():
     code = (
         "import sys, shoal; assert 'jax' not in sys.modules; shoal.envs; assert 'jax' not in sys.modules; "
-        "print(shoal.envs.TimeLimit.__name__, shoal.spaces.Discrete(2), shoal.nets.__name__)"
+        "print(shoal.envs.TimeLimit.__name__, shoal.types.spaces.Discrete(2), shoal.nets.__name__)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "TimeLimit Discrete(n=2) shoal.nets\n"

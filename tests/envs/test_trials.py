@@ -5,6 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from shoal.base.errors import ShoalError
+from shoal.engine.evaluation import play_episodes
+from shoal.engine.players import RandomPlayer
 from shoal.envs import (
     Batch,
     Flatten,
@@ -24,11 +27,8 @@ from shoal.envs.checking.checker import check
 from shoal.envs.grid.engine.tiles import Colour, Tile
 from shoal.envs.grid.rulesets.rulesets import ruleset
 from shoal.envs.summaries import REDUCTIONS
-from shoal.errors import ShoalError
-from shoal.runtime.evaluation import play_episodes
-from shoal.runtime.players import RandomPlayer
-from shoal.spaces import Box, Dict, Discrete
 from shoal.types import spec_of
+from shoal.types.spaces import Box, Dict, Discrete
 
 TASKS = 1000
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import strategies as st
 from one_of_each import one_of_each
 
+from shoal.base.errors import ShoalError
 from shoal.envs import (
     Batch,
     Flatten,
@@ -23,8 +24,7 @@ from shoal.envs import (
     transition,
 )
 from shoal.envs.wrappers import flatten, flattened_space, stacked_space
-from shoal.errors import ShoalError
-from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
+from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete
 
 
 @environment

@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 
 import shoal
-from shoal import interruption, trees
-from shoal.runtime.checkpointing import Supervisor
-from shoal.runtime.trainer import Pacer
+from shoal.base import signals
+from shoal.config import struct
+from shoal.runs.checkpointing import Supervisor
+from shoal.runs.compiled_trainer import Pacer
 
 PATH = Path(__file__).with_name("cartpole-checkpoint")
 SETTINGS = {
@@ -36,7 +37,7 @@ def main() -> None:
     Supervisor.between_pieces = end_in_the_middle
     with tempfile.TemporaryDirectory() as folder:  # whose path Orbax writes into the arrays
         path = Path(folder) / PATH.name
-        with contextlib.suppress(interruption.Interrupted):
+        with contextlib.suppress(signals.Interrupted):
             shoal.train("CartPole-v1", preset=False, run_dir=path, progress=False, **SETTINGS)
         shutil.rmtree(path / "checkpoints" / "0")
         shutil.copytree(path, PATH)
@@ -53,7 +54,7 @@ def parameters(path: Path, **which) -> list[dict]:
     """Return the parameters of each seed's last policy, or of a checkpoint's, as numbers by name."""
     policies = [shoal.load(path, "last", seed=seed, **which).parameters for seed in range(2)]
     return [
-        {name: np.asarray(x).tolist() for name, x in trees.named_leaves(tree).items()} for tree in policies
+        {name: np.asarray(x).tolist() for name, x in struct.named_leaves(tree).items()} for tree in policies
     ]
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.special as sp
 
-from shoal.errors import ShoalError
+from shoal.base.errors import ShoalError
 from shoal.nets.activations import ACTIVATIONS, activation
 
 SELU_SCALE, SELU_ALPHA = 1.0507009873554805, 1.6732632423543772

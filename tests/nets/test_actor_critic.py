@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.errors import ShoalError
+from shoal.base.errors import ShoalError
+from shoal.config.struct import named_leaves
 from shoal.nets.actor_critic import (
     Actor,
     ActorCritic,
@@ -17,9 +18,8 @@ from shoal.nets.actor_critic import (
 )
 from shoal.nets.costs import num_parameters
 from shoal.nets.encoders import EncoderLayers
-from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
-from shoal.trees import named_leaves
 from shoal.types import EnvSpec
+from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete
 
 CARTPOLE = EnvSpec(Box(-5.0, 5.0, (4,)), Discrete(2))
 PENDULUM = EnvSpec(Box(-8.0, 8.0, (3,)), Box(-2.0, 2.0, (1,)))

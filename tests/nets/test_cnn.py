@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from shoal.errors import ShoalError
+from shoal.base.errors import ShoalError
 from shoal.nets import cnn
 from shoal.nets.cnn import CNN, GridCNN
 from shoal.nets.convolution import ChannelNorm, convolve, convolve_plain, max_pool, max_pool_plain

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.errors import ShoalError
+from shoal.base.errors import ShoalError
 from shoal.nets.composition import Branches, Chain, Core, IdentityCore, RecurrentChain, is_noisy
 from shoal.nets.ensembles import Ensemble
 from shoal.nets.headed import Headed

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.errors import ShoalError
+from shoal.base.errors import ShoalError
 from shoal.nets.encoders import Encoder, EncoderLayers, check_encoder
-from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
+from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete
 
 NESTED = Dict(
     {"b": Discrete(3), "a": Dict({"image": Box(0, 255, (2, 2), np.uint8), "goal": Box(-1, 1, (3,))})}

@@ -8,12 +8,12 @@ import numpy as np
 import optax
 import pytest
 
-from shoal.errors import ShoalError
+from shoal.base.errors import ShoalError
+from shoal.config.struct import named_leaves
 from shoal.nets.ensembles import Ensemble, lowest
 from shoal.nets.mlp import MLP
 from shoal.nets.q_heads import ContinuousQ
 from shoal.nets.targets import make_target, periodic, polyak
-from shoal.trees import named_leaves
 
 KEY = jax.random.key(0)
 

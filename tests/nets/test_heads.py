@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from shoal.errors import ShoalError
+from shoal.base.errors import ShoalError
 from shoal.nets.heads import (
     BetaHead,
     CategoricalHead,
@@ -16,7 +16,7 @@ from shoal.nets.heads import (
     TanhNormalHead,
     head_for,
 )
-from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
+from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete
 
 PLANE = Box(-2.0, 2.0, (3,))
 HEADS = {

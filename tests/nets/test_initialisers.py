@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from shoal.errors import ShoalError
+from shoal.base.errors import ShoalError
 from shoal.nets.initialisers import INITIALISERS, kernels, orthogonal, orthogonals, variance_scaling
 from shoal.nets.mlp import MLP
 

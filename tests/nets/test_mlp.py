@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from shoal.errors import ShoalError
+from shoal.base.errors import ShoalError
+from shoal.config.struct import named_leaves
 from shoal.nets.mlp import MLP
-from shoal.trees import named_leaves
 
 
 def in_numpy(mlp, x, layer_norm):

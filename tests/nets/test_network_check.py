@@ -5,15 +5,15 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 
-from shoal.errors import ShoalError
+from shoal.base.errors import ShoalError
 from shoal.nets.actor_critic import ActorCritic
 from shoal.nets.composition import Chain
 from shoal.nets.mlp import MLP
 from shoal.nets.network_check import check_network
 from shoal.nets.noisy import NoisyMLP
 from shoal.ops.distributions import Categorical, Normal
-from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
 from shoal.types import EnvSpec
+from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete
 
 SPEC = EnvSpec(Box(-1.0, 1.0, (3,)), Discrete(2))
 

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.errors import ShoalError
+from shoal.base.errors import ShoalError
+from shoal.config.struct import named_leaves
 from shoal.nets.mlp import MLP
 from shoal.nets.noisy import NoisyMLP, factorised_noise
-from shoal.trees import named_leaves
 
 KEY = jax.random.key(0)
 

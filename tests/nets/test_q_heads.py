@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.special as sp
 
-from shoal.errors import ShoalError
+from shoal.base.errors import ShoalError
 from shoal.nets.composition import Branches, Chain
 from shoal.nets.headed import Headed, PolicyAndValue
 from shoal.nets.heads import CategoricalHead, DeterministicHead, GSDEHead

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from shoal.algos.acting.networks import NetworkConfig, check
-from shoal.errors import ShoalError
+from shoal.base.errors import ShoalError
 from shoal.nets.actor_critic import ActorCritic
 from shoal.nets.encoders import Encoder, EncoderLayers
 from shoal.nets.sets import SetTorso
-from shoal.spaces import Box, Dict, Discrete
 from shoal.types import EnvSpec
+from shoal.types.spaces import Box, Dict, Discrete
 
 ROWS = jax.random.normal(jax.random.key(0), (3, 5, 4))
 COUNTS = jnp.array([[True] * 5, [True, False, True, False, False], [False] * 5])

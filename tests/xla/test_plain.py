@@ -95,7 +95,7 @@ TRAIN = """
 import json, sys
 import numpy as np
 import shoal
-from shoal.trees import named_leaves
+from shoal.config.struct import named_leaves
 
 settings, directory = json.loads(sys.argv[1]), sys.argv[2]
 run = shoal.train(**settings, run_dir=directory + "/run", progress=False, devices=1)

@@ -9,8 +9,8 @@ from shoal.nets.encoders import Encoder
 from shoal.nets.memory import recurrent
 from shoal.nets.memory.recurrent import CoreOptions, RecurrentTorso
 from shoal.nets.memory.sequences import NetworkInputs
-from shoal.spaces import Box, Dict, Discrete
 from shoal.types import EnvSpec
+from shoal.types.spaces import Box, Dict, Discrete
 from shoal.xla.repeats import apply_to_distinct, apply_to_distinct_plain, distinct_rows
 
 N = 64

@@ -3,9 +3,9 @@
 import dataclasses
 from typing import Any
 
-from shoal.arguments import short_repr
-from shoal.errors import ShoalError, nearest
-from shoal.imports import import_object
+from shoal.base.errors import ShoalError, nearest
+from shoal.base.imports import import_object
+from shoal.config.arguments import short_repr
 
 _algorithms: dict[str, str] = {
     "ppo": "shoal.algos.ppo_config:PPOConfig",

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from shoal import settings, trees
 from shoal.algos.acting import memories, networks
 from shoal.algos.acting.normalisation import belongs_to
-from shoal.errors import ShoalError, nearest
-from shoal.spaces import Box, Discrete, MultiDiscrete, zeros
+from shoal.base.errors import ShoalError, nearest
+from shoal.config import settings, struct
 from shoal.types import EnvSpec
+from shoal.types.spaces import Box, Discrete, MultiDiscrete, zeros
 
 
 def check_divides(name: str, number: int, what: str, total: int) -> None:
@@ -131,7 +131,7 @@ def check_observations(config: Any, spec: EnvSpec) -> None:
             raise ShoalError(
                 f"obs_clip_entries={text!r} is not name=bound with a bound above 0, such as 'speed=5'."
             )
-    leaves = trees.named_leaves(zeros(spec.observation_space))
+    leaves = struct.named_leaves(zeros(spec.observation_space))
     names = [name for name, x in leaves.items() if np.issubdtype(x.dtype, np.floating)]
     for setting, entries in (("obs_norm_entries", config.obs_norm_entries), ("obs_clip_entries", clipped)):
         for entry in entries:

@@ -7,12 +7,12 @@ and all settings are those of PPO.
 
 from typing import Literal
 
-from shoal import trees
 from shoal.algos.learning.optimisers import OptimizerConfig
 from shoal.algos.ppo import PPOConfig
+from shoal.config import struct
 
 
-@trees.struct
+@struct.struct
 class A2CConfig(PPOConfig):
     """Advantage actor-critic (Mnih et al. 2016, "Asynchronous Methods for Deep Reinforcement Learning")."""
 
@@ -32,7 +32,7 @@ class A2CConfig(PPOConfig):
     """Brings advantages to mean 0 and standard deviation 1 over each minibatch, over the rollout, or not at all."""
 
 
-@trees.struct
+@struct.struct
 class ReinforceConfig(PPOConfig):
     """REINFORCE with a learned baseline (Williams 1992), on Monte-Carlo returns.
 

@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from shoal import spaces, trees
 from shoal.algos.acting import actions, memories, networks
 from shoal.algos.acting.normalisation import (
     initial_moments,
@@ -36,6 +35,7 @@ from shoal.algos.learning.advantages import ReturnInputs
 from shoal.algos.learning.minibatches import Minibatch, Rows
 from shoal.algos.learning.recomputation import Rollout
 from shoal.algos.ppo_config import PPOConfig
+from shoal.config import struct
 from shoal.nets.actor_critic import acting_part
 from shoal.nets.inputs import action_features
 from shoal.nets.memory import sequences
@@ -54,6 +54,7 @@ from shoal.types import (
     PyTree,
     TimeStep,
     Trajectory,
+    spaces,
     transitions,
 )
 from shoal.xla.chunked_gradients import chunked_gradient
@@ -166,7 +167,7 @@ def inherit(learner: Learner, saved: Mapping[str, Array]) -> Learner:
     Raises:
       ShoalError: the networks or the normalisers differ; names the first entry that does.
     """
-    shared = trees.with_saved_parts(learner.shared, saved, ("network", "observation", "reward", "value"))
+    shared = struct.with_saved_parts(learner.shared, saved, ("network", "observation", "reward", "value"))
     return learner._replace(shared=shared)
 
 
@@ -282,7 +283,7 @@ def make_rows(
 
     def masked(tree: PyTree) -> PyTree:
         """Replace what is no transition before it enters the network: 0 times NaN is NaN in a gradient."""
-        return trees.where(weight > 0, tree, jax.tree.map(jnp.zeros_like, tree))
+        return struct.where(weight > 0, tree, jax.tree.map(jnp.zeros_like, tree))
 
     inputs = without_last(rollout.inputs)
     inputs = masked(inputs)._replace(first=inputs.first, action_mask=inputs.action_mask)

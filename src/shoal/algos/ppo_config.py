@@ -5,15 +5,15 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from shoal import settings, trees
 from shoal.algos import checks
 from shoal.algos.acting import memories, networks
 from shoal.algos.agents.agents_config import AgentsConfig
 from shoal.algos.learning import optimisers
 from shoal.algos.learning.optimisers import OptimizerConfig
-from shoal.arguments import LARGEST_INDEX
-from shoal.needs import Needs, Table
-from shoal.trees import parameter
+from shoal.config import settings, struct
+from shoal.config.arguments import LARGEST_INDEX
+from shoal.config.requirements import Needs, Table
+from shoal.config.struct import parameter
 from shoal.types import Algorithm, EnvSpec
 
 # The orders of all passes are drawn ahead, and one update should end while somebody waits.
@@ -23,7 +23,7 @@ _CORE = Needs("core", other_than=("none",), such_as="gru")  # of Shoal's own net
 _MEMORY = Needs("has_memory", (True,))  # of another
 
 
-@trees.struct
+@struct.struct
 class PPOConfig(settings.Nested):
     """Hyper-parameters of PPO; the names are CleanRL's where it has one. Numbers declared `float` are data."""
 

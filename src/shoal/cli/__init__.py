@@ -10,10 +10,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from shoal import imports, interruption
+from shoal.base import imports, signals
+from shoal.base.errors import ResumableError, ShoalError, UserCodeError, nearest
+from shoal.base.user_errors import describe_error, is_callback_error
 from shoal.cli import output
-from shoal.errors import ResumableError, ShoalError, UserCodeError, nearest
-from shoal.user_code import describe_error, is_callback_error
 
 STARTED = time.perf_counter()  # imports after this line count as a run's `seconds.import`
 
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         output.protect_streams()
     with contextlib.ExitStack() as stack:
         if own_process and arguments and arguments[0] in SAVING_COMMANDS:
-            stack.enter_context(interruption.handle(command_line=True))  # before any heavy import
+            stack.enter_context(signals.handle(command_line=True))  # before any heavy import
         return _run(arguments, own_process)
 
 
@@ -84,8 +84,8 @@ def _run(arguments: list[str], own_process: bool) -> int:
         output.require_printed()
         return status
     except ResumableError as error:
-        interruption.say(f"shoal: {error}")
-        return interruption.RESUMABLE
+        signals.say(f"shoal: {error}")
+        return signals.RESUMABLE
     except ShoalError as error:
         print(f"shoal: {error}", file=sys.stderr)
         if isinstance(error, UserCodeError) and error.frames:
@@ -93,14 +93,14 @@ def _run(arguments: list[str], own_process: bool) -> int:
         if own_process and is_callback_error(error.__cause__):
             atexit.register(_exit_immediately, 2)
         return 2
-    except interruption.Interrupted as end:
+    except signals.Interrupted as end:
         if own_process:  # at once: threads that still compile would be waited for
-            interruption.end_process(interruption.RESUMABLE, f"shoal: {end}")
-        interruption.say(f"shoal: {end}")
-        return interruption.RESUMABLE
+            signals.end_process(signals.RESUMABLE, f"shoal: {end}")
+        signals.say(f"shoal: {end}")
+        return signals.RESUMABLE
     except KeyboardInterrupt:
-        interruption.say("shoal: interrupted.")
-        return interruption.INTERRUPTED
+        signals.say("shoal: interrupted.")
+        return signals.INTERRUPTED
     except BrokenPipeError:  # the reader has closed the pipe, and the process is not only Shoal's
         output.drop(sys.stdout.fileno())
         return 0

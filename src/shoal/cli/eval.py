@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from shoal import api
 from shoal.cli import flags
-from shoal.needs import Needs, Table
+from shoal.config.requirements import Needs, Table
 
 COMMAND = "shoal eval RUN"
 DESCRIPTION = (

@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from shoal import settings
-from shoal.arguments import literal
+from shoal.base.errors import ShoalError, nearest
+from shoal.base.user_errors import reports_user_code
 from shoal.cli import help as pages
-from shoal.errors import ShoalError, nearest
-from shoal.needs import check_needs
-from shoal.user_code import reports_user_code
+from shoal.config import settings
+from shoal.config.arguments import literal
+from shoal.config.requirements import check_needs
 
 T = TypeVar("T")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from shoal import api
+from shoal.base.errors import ShoalError, nearest
 from shoal.cli import flags
-from shoal.errors import ShoalError, nearest
 
 COMMANDS = {
     "make-benchmark": ("SETTING", "draw rulesets and write them to a file"),

@@ -8,8 +8,8 @@ import typing
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from shoal import settings
-from shoal.arguments import LARGEST_INDEX
+from shoal.config import settings
+from shoal.config.arguments import LARGEST_INDEX
 
 MOST_USED = "most used"  # the group that a short page shows in full
 LONG_PAGE_FLAGS = 30  # flags from which on a page is short unless all of it is asked for

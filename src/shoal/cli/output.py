@@ -11,8 +11,8 @@ import os
 import sys
 from pathlib import Path
 
-from shoal import interruption
-from shoal.errors import ShoalError
+from shoal.base import signals
+from shoal.base.errors import ShoalError
 
 
 class Stream(io.TextIOWrapper):
@@ -84,7 +84,7 @@ def print_result(text: str, path: Path) -> None:
     """Print the result of a run or a search, all of which is saved in a directory."""
     print(text)
     if error := _take_error():
-        interruption.say(
+        signals.say(
             f"shoal: the result cannot be written to standard output: {error.strerror}; it is in {path}."
         )
 

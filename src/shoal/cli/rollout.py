@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from shoal import api
 from shoal.cli import flags
-from shoal.needs import Needs, Table
+from shoal.config.requirements import Needs, Table
 
 COMMAND = "shoal rollout ENV [name=value ...]"
 DESCRIPTION = (

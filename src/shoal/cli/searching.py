@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from shoal import api
 from shoal.cli import flags, output
 from shoal.cli.train import parse_settings
-from shoal.needs import Needs, Table
+from shoal.config.requirements import Needs, Table
 
 REPEATED = ("--grid", "--random", "--tune", "--start", "--eval-env")  # flags that may be given several times
 

@@ -8,8 +8,9 @@ from typing import Annotated, Any, ClassVar
 
 import tyro
 
-from shoal import api, settings
+from shoal import api
 from shoal.cli import STARTED, flags, output
+from shoal.config import settings
 
 IMPORT_SECONDS = time.perf_counter() - STARTED
 

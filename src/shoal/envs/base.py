@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shoal.base.errors import ShoalError
+from shoal.config.struct import parameter, static, struct
 from shoal.envs.geometry import Geometry
-from shoal.errors import ShoalError
-from shoal.spaces import Space
-from shoal.trees import parameter, static, struct
 from shoal.types import Environment, PyTree, State, TimeStep, restart, transition
+from shoal.types.spaces import Space
 
 __all__ = [
     "Environment",

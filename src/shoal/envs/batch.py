@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal import trees
-from shoal.errors import ShoalError, nearest
-from shoal.spaces import Space
+from shoal.base.errors import ShoalError, nearest
+from shoal.config import struct
 from shoal.types import Array, Environment, PyTree, State, TimeStep
+from shoal.types.spaces import Space
 from shoal.xla import sparse_updates
 from shoal.xla.backend import by_platform
 
@@ -33,7 +33,7 @@ class BatchState(NamedTuple):
     pool: PyTree  # K starts, (State, TimeStep) [K, ...], without the axis N; () with the reset policy "fresh"
 
 
-@trees.struct
+@struct.struct
 class Batch:
     """N copies of an environment with next-step auto-reset.
 
@@ -158,7 +158,7 @@ class Batch:
         """Start a new episode in every environment and use it where the previous one had ended."""
         started = jax.vmap(lambda i: self._start(pool, jax.random.fold_in(key, i)))(indices)
         self._check_same_types(started, stepped)
-        return trees.where(ended, started, stepped)
+        return struct.where(ended, started, stepped)
 
     def _restart_in_groups(
         self, ended: Array, pool: PyTree, key: Array, indices: Array, stepped: PyTree
@@ -191,7 +191,7 @@ class Batch:
 
 def _leaf_types(outputs: tuple[State, TimeStep]) -> dict[str, str]:
     """Return the dtype and shape (of one environment) of every leaf by name."""
-    leaves = trees.named_leaves({"state": outputs[0], "timestep": outputs[1]})
+    leaves = struct.named_leaves({"state": outputs[0], "timestep": outputs[1]})
     return {path: f"{leaf.dtype}{list(leaf.shape[1:])}" for path, leaf in leaves.items()}
 
 
@@ -210,4 +210,4 @@ def _without_weak_types(tree: Any) -> Any:
 def _allow_all_after_last(timestep: TimeStep) -> TimeStep:
     """Allow every action where an episode has ended, since the next action is ignored."""
     mask = timestep.action_mask
-    return timestep._replace(action_mask=trees.where(timestep.last, jax.tree.map(jnp.ones_like, mask), mask))
+    return timestep._replace(action_mask=struct.where(timestep.last, jax.tree.map(jnp.ones_like, mask), mask))

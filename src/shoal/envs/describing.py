@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from shoal import trees
+from shoal.base.errors import ShoalError, UserCodeError
+from shoal.base.imports import import_name, import_object
+from shoal.config import struct
 from shoal.envs import registry
 from shoal.envs.base import Wrapper
 from shoal.envs.registry import TIME_LIMIT, TRIAL
 from shoal.envs.trials import Trial
 from shoal.envs.wrappers import TimeLimit
-from shoal.errors import ShoalError, UserCodeError
-from shoal.imports import import_name, import_object
 from shoal.types import Environment
 
 MAX_ARRAY_SIZE = 50_000  # numbers; a larger array is not written into a config
@@ -225,7 +225,7 @@ def to_json(value: Any) -> Any:
             raise ShoalError(f"{description.name}: {reason}")
         return description_to_json(description)
     cls = type(value)
-    if hasattr(value, "_fields") or (trees.is_struct(value) and not isinstance(value, type)):
+    if hasattr(value, "_fields") or (struct.is_struct(value) and not isinstance(value, type)):
         parts = value._asdict() if hasattr(value, "_fields") else fields_of(value)
         _check_importable(cls)
         return {"name": import_name(cls), "parameters": {name: to_json(x) for name, x in parts.items()}}
@@ -296,6 +296,6 @@ def _named_from_json(name: str, parameters: Mapping[str, Any]) -> Any:
     cls = import_object(name) if ":" in name else None
     if cls is None or (isinstance(cls, type) and hasattr(cls, "reset") and hasattr(cls, "step")):
         return registry.make(name, **decode_parameters(name, parameters))
-    if isinstance(cls, type) and (hasattr(cls, "_fields") or trees.is_struct(cls)):
+    if isinstance(cls, type) and (hasattr(cls, "_fields") or struct.is_struct(cls)):
         return cls(**{k: from_json(x) for k, x in parameters.items()})
     raise ShoalError(f"{name} is no class of an environment, a struct or a NamedTuple")

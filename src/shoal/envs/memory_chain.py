@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal import trees
+from shoal.config import struct
 from shoal.envs.base import TimeStep, environment, parameter, restart, transition
-from shoal.spaces import Box, Discrete
+from shoal.types.spaces import Box, Discrete
 
 TIME, QUERY, CONTEXT = 0, 1, 2  # indices of the observation's entries; the context takes all that follow
 MAX_LENGTH = 10**9  # steps of an episode, which are counted in 32 bits
@@ -61,8 +61,8 @@ class MemoryChain:
         Raises:
           ShoalError: the length or the number of bits is out of its bounds.
         """
-        for name, bounds in trees.bounds_of(MemoryChain).items():
-            trees.check_bounds(f"MemoryChain: {name}", getattr(self, name), bounds)
+        for name, bounds in struct.bounds_of(MemoryChain).items():
+            struct.check_bounds(f"MemoryChain: {name}", getattr(self, name), bounds)
         context_key, query_key = jax.random.split(key)
         state = MemoryChainState(
             context=jax.random.bernoulli(context_key, shape=(self.num_bits,)),

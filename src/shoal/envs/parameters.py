@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal import trees
-from shoal.errors import ShoalError
-from shoal.trees import Bounds
+from shoal.base.errors import ShoalError
+from shoal.config import struct
+from shoal.config.struct import Bounds
 
 ANY_NUMBER = Bounds(low=-math.inf, high=math.inf)  # every number but NaN
 SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)  # XLA flushes smaller numbers to 0
@@ -29,7 +29,7 @@ def check_parameters(env: Any) -> None:
     """
     if not dataclasses.is_dataclass(env) or isinstance(env, type):
         return
-    declared, bounds = declared_types(type(env)), trees.bounds_of(type(env))
+    declared, bounds = declared_types(type(env)), struct.bounds_of(type(env))
     for field in dataclasses.fields(env):
         name = f"{type(env).__name__}: {field.name}"
         field_type = declared.get(field.name, Any)
@@ -72,8 +72,8 @@ def check_value(name: str, value: Any, declared: Any, bounds: Bounds, default: A
         raise ShoalError(
             f"{name}={value!r} is of type {type(value).__name__}; give {_describe_types(members, default)}"
         )
-    for leaf in jax.tree.leaves(value, is_leaf=trees.is_struct):
-        if trees.is_struct(leaf):
+    for leaf in jax.tree.leaves(value, is_leaf=struct.is_struct):
+        if struct.is_struct(leaf):
             check_parameters(leaf)
         elif _is_number(leaf):
             check_numbers(name, leaf, bounds)
@@ -104,7 +104,7 @@ def check_numbers(name: str, value: Any, bounds: Bounds) -> None:
         return
     if isinstance(value, int) and abs(value) > sys.float_info.max:
         value = math.inf if value > 0 else -math.inf
-    trees.check_bounds(name, value, bounds)
+    struct.check_bounds(name, value, bounds)
     numbers = np.asarray(value, np.float64)
     with np.errstate(over="ignore", under="ignore"):
         as_float32 = np.asarray(numbers, np.float32)

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from shoal.envs.base import TimeStep, environment, parameter, restart, transition
-from shoal.spaces import Box, Discrete
 from shoal.types import Array
+from shoal.types.spaces import Box, Discrete
 
 NO_STATE = ()  # the state of an environment without one
 

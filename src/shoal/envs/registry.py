@@ -12,14 +12,14 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from shoal.arguments import mapping, short_repr, text
+from shoal.base.errors import ShoalError, alternatives, nearest
+from shoal.base.imports import import_object
+from shoal.base.user_errors import reports_user_code
+from shoal.config.arguments import mapping, short_repr, text
 from shoal.envs.grid.tasks import task_names as grid_names
-from shoal.errors import ShoalError, alternatives, nearest
-from shoal.imports import import_object
-from shoal.user_code import reports_user_code
 
 if TYPE_CHECKING:
-    from shoal.trees import Bounds
+    from shoal.config.struct import Bounds
     from shoal.types import Environment
 
 # Parameters of every environment; None means no limit, and no trials.
@@ -198,11 +198,11 @@ def bounds_of(name: str) -> dict[str, Bounds]:
     Raises:
       ShoalError: the name is unknown.
     """
-    from shoal import trees  # noqa: PLC0415  (imports JAX)
+    from shoal.config import struct  # noqa: PLC0415  (imports JAX)
 
     constructor = inspect.unwrap(_resolve(name, _entry(name).constructor))
-    bounds = trees.bounds_of(constructor) if dataclasses.is_dataclass(constructor) else {}
-    return bounds | dict.fromkeys((TIME_LIMIT, TRIAL), trees.Bounds(low=1))
+    bounds = struct.bounds_of(constructor) if dataclasses.is_dataclass(constructor) else {}
+    return bounds | dict.fromkeys((TIME_LIMIT, TRIAL), struct.Bounds(low=1))
 
 
 def names_of_class(cls: type) -> list[str]:

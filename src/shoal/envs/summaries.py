@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import jax.numpy as jnp
 
-from shoal.errors import ShoalError, nearest
+from shoal.base.errors import ShoalError, nearest
 from shoal.types import Array
 
 REDUCTIONS = ("last", "sum", "mean", "max")  # an entry without a declaration is reduced by "last"

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.envs.base import TimeStep, environment, parameter, restart, transition
-from shoal.spaces import Box, Dict, Discrete
 from shoal.types import Array
+from shoal.types.spaces import Box, Dict, Discrete
 
 STEPS = 4
 ROLES = (0, 0, 1)

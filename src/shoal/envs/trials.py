@@ -7,12 +7,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from shoal.base.errors import ShoalError
 from shoal.envs import summaries
 from shoal.envs.base import TimeStep, Wrapper, again, counted_reward, environment, parameter
 from shoal.envs.registry import MAX_COUNT
-from shoal.errors import ShoalError
-from shoal.spaces import Dict, Discrete
 from shoal.types import EPISODE_ENDED, Array, PyTree, State
+from shoal.types.spaces import Dict, Discrete
 from shoal.xla import sparse_updates
 
 # Entries of `info` for the episode of this step.

@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shoal.base.errors import ShoalError
 from shoal.envs.base import TimeStep, Wrapper, again, environment, parameter
 from shoal.envs.registry import MAX_COUNT
-from shoal.errors import ShoalError
-from shoal.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 from shoal.types import GLOBAL_STATE, OBSERVATION, PyTree, State
+from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 
 STATE = "state"  # the entry where the critic is shown what is hidden
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from shoal.errors import ShoalError, nearest
+from shoal.base.errors import ShoalError, nearest
 
 
 def identity(x: jax.Array) -> jax.Array:

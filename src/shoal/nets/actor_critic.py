@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 from flax import nnx
 
-from shoal.errors import ShoalError
+from shoal.base.errors import ShoalError
 from shoal.nets.encoders import DEFAULT_LAYERS, Encoder, EncoderLayers
 from shoal.nets.heads import GSDEHead, head_for
 from shoal.nets.mlp import MLP

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from shoal.errors import ShoalError
+from shoal.base.errors import ShoalError
 from shoal.nets.inputs import leading_shape
 from shoal.xla import backend
 from shoal.xla.barriers import materialise

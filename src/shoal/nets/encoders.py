@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from shoal.arguments import LARGEST_INDEX
-from shoal.errors import ShoalError, nearest
+from shoal.base.errors import ShoalError, nearest
+from shoal.config.arguments import LARGEST_INDEX
 from shoal.nets.cnn import CNN, GridCNN
 from shoal.nets.convolution import Padding, as_pair, out_size
 from shoal.nets.inputs import one_hots
 from shoal.nets.mlp import MLP
 from shoal.nets.sets import SetTorso
-from shoal.spaces import Box, Dict, Discrete, MultiDiscrete, Space
+from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 
 Array = jax.Array
 Windows = tuple[int | tuple[int, int], ...]

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from shoal.errors import ShoalError, nearest
+from shoal.base.errors import ShoalError, nearest
 from shoal.ops.distributions import (
     Beta,
     Categorical,
@@ -25,7 +25,7 @@ from shoal.ops.distributions import (
     TanhNormal,
     masked,
 )
-from shoal.spaces import Box, Discrete, MultiDiscrete, Space
+from shoal.types.spaces import Box, Discrete, MultiDiscrete, Space
 
 Array = jax.Array
 

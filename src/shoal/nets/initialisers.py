@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.errors import ShoalError, nearest
+from shoal.base.errors import ShoalError, nearest
 
 Array = jax.Array
 FANS = ("fan_in", "fan_out", "fan_avg")

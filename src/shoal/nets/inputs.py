@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from shoal.errors import ShoalError, nearest
+from shoal.base.errors import ShoalError, nearest
 from shoal.nets.composition import concatenate_features, is_noisy
-from shoal.spaces import Discrete, MultiDiscrete, Space
+from shoal.types.spaces import Discrete, MultiDiscrete, Space
 
 Array = jax.Array
 

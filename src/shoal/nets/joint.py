@@ -14,8 +14,8 @@ from shoal.nets.attention import SetAttention
 from shoal.nets.encoders import DEFAULT_LAYERS, Encoder, EncoderLayers
 from shoal.nets.heads import head_for
 from shoal.nets.mlp import MLP
-from shoal.streams import PRESENT
 from shoal.types import EnvSpec, PyTree
+from shoal.types.agent_axis import PRESENT
 
 Array = jax.Array
 

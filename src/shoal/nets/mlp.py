@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from shoal.errors import ShoalError
+from shoal.base.errors import ShoalError
 from shoal.nets.activations import activation as activation_named
 from shoal.nets.initialisers import kernels as initial_kernels
 from shoal.xla.barriers import materialise

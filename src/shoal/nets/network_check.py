@@ -7,13 +7,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from shoal.errors import ShoalError
+from shoal.base.errors import ShoalError
+from shoal.base.user_errors import reports_user_code, user_frames
+from shoal.config.struct import named_leaves, path_name
 from shoal.nets.composition import is_noisy
 from shoal.nets.memory.sequence_check import check_sequences, sequence_modules
-from shoal.spaces import Box, Dict, Space, zeros
-from shoal.trees import named_leaves, path_name
 from shoal.types import EnvSpec
-from shoal.user_code import reports_user_code, user_frames
+from shoal.types.spaces import Box, Dict, Space, zeros
 
 
 @reports_user_code

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from shoal.errors import ShoalError
+from shoal.base.errors import ShoalError
+from shoal.config.struct import named_leaves, with_named_leaves
 from shoal.nets.mlp import MLP, Dense
-from shoal.trees import named_leaves, with_named_leaves
 
 Array = jax.Array
 

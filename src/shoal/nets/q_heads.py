@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from shoal.errors import ShoalError
+from shoal.base.errors import ShoalError
 from shoal.nets.headed import Headed
 from shoal.nets.inputs import leading_shape
 from shoal.nets.value_heads import DiscreteValuedHead, ScalarValueHead, even_atoms

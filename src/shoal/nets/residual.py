@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import jax
 from flax import nnx
 
-from shoal.errors import ShoalError
+from shoal.base.errors import ShoalError
 from shoal.nets.activations import activation as activation_named
 from shoal.nets.convolution import Conv, image_shape, max_pool, out_size, to_images
 from shoal.nets.initialisers import kernels as initial_kernels

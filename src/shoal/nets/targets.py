@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from shoal.errors import ShoalError
-from shoal.trees import named_leaves
+from shoal.base.errors import ShoalError
+from shoal.config.struct import named_leaves
 from shoal.types import PyTree
 
 Array = jax.Array

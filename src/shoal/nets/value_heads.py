@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from shoal.errors import ShoalError
+from shoal.base.errors import ShoalError
 from shoal.ops.distributions import DiscreteValued
 
 Array = jax.Array

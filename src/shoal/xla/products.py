@@ -67,7 +67,7 @@ def affine_of_few_rows(kernel: Array, bias: Array, x: Array) -> Array:
         x @ kernel.T + bias,   [batch, in] and [out, in] -> [batch, out]
 
     A call of a matrix library takes longer than such a product, and a loop over steps that calls one cannot be compiled
-    as one kernel (`shoal.runtime.machine`). Layers of few inputs or few outputs are computed as sums, and small layers
+    as one kernel (`shoal.xla.machine`). Layers of few inputs or few outputs are computed as sums, and small layers
     as a product for each row: XLA compiles both without a library. Equal to the plain form within float32's rounding.
 
     Gain: an update of 4 x 128 steps took 2.39 ms instead of 2.58; with one kernel for the rollout 2.21 ms instead of

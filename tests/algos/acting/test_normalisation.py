@@ -9,16 +9,16 @@ import pytest
 from recomputed_rollouts import SPEC, acted, made
 from tiny_worlds import Halves, populate
 
-from shoal import trees
 from shoal.algos import ppo
 from shoal.algos.acting.normalisation import initial_moments, normalise
 from shoal.algos.ppo import PPOConfig
+from shoal.base.errors import ShoalError
+from shoal.config import struct
+from shoal.config.settings import settings_of, with_settings
 from shoal.envs.team_probe import TeamProbe
-from shoal.errors import ShoalError
 from shoal.ops import statistics
-from shoal.settings import settings_of, with_settings
-from shoal.spaces import Box, Dict, Discrete
 from shoal.types import Clock, EnvSpec
+from shoal.types.spaces import Box, Dict, Discrete
 
 PARTS = {
     "position": Box(-np.inf, np.inf, (2,)),
@@ -124,8 +124,8 @@ def test_random_actions_before_training_give_the_first_statistics(groups):
     assert float(moments.count) == 2 * 4 * 8 * 3 / 4
     np.testing.assert_allclose(moments.mean, 1.0, rtol=1e-6)
     np.testing.assert_allclose(moments.variance, 2 / 3, rtol=1e-6)
-    for name, x in trees.named_leaves(population.best.policy.observation).items():
-        np.testing.assert_array_equal(x, trees.named_leaves(population.learner.shared.observation)[name])
+    for name, x in struct.named_leaves(population.best.policy.observation).items():
+        np.testing.assert_array_equal(x, struct.named_leaves(population.learner.shared.observation)[name])
     without, _ = populate(env, small(norm_obs=True), groups=groups)
     assert float(without.learner.shared.observation.count[0]) == 0
     assert jax.tree.all(jax.tree.map(np.array_equal, population.timestep, without.timestep))

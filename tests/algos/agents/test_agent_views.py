@@ -7,9 +7,9 @@ from shoal.algos.agents.agent_views import IDENTITY, View
 from shoal.algos.agents.agents_config import AgentsConfig
 from shoal.envs.base import restart
 from shoal.ops import statistics
-from shoal.spaces import Box, Discrete
-from shoal.streams import PRESENT
 from shoal.types import EnvSpec
+from shoal.types.agent_axis import PRESENT
+from shoal.types.spaces import Box, Discrete
 
 
 def test_flags_stay_what_they_are_where_observations_are_normalised():

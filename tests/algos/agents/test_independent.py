@@ -9,20 +9,19 @@ import numpy as np
 import pytest
 from tiny_worlds import assert_equal, populate, values
 
-from shoal import streams
 from shoal.algos.agents.agents_config import AgentsConfig
 from shoal.algos.agents.independent import Sets
 from shoal.algos.ppo import PPOConfig, ppo, prepare
+from shoal.base.errors import ShoalError
+from shoal.config.settings import with_choices, with_settings
+from shoal.engine import loop, rollout, team
+from shoal.engine.evaluation import play_episodes
+from shoal.engine.run import Settings
 from shoal.envs import Wrapper, environment, make
 from shoal.envs.team_probe import ALIVE, STEPS, TeamProbe
-from shoal.errors import ShoalError
-from shoal.runtime import loop, rollout, team
-from shoal.runtime.evaluation import play_episodes
-from shoal.runtime.run import Settings
-from shoal.runtime.trainer import member_shapes
-from shoal.settings import with_choices, with_settings
-from shoal.spaces import Box, Discrete, MultiDiscrete
-from shoal.types import Array, Clock, Keys, Learner, restart, spec_of, transition
+from shoal.runs.compiled_trainer import member_shapes
+from shoal.types import Array, Clock, Keys, Learner, agent_axis, restart, spec_of, transition
+from shoal.types.spaces import Box, Discrete, MultiDiscrete
 
 NAN = float("nan")
 SMALL = {"hidden_sizes": (8,), "num_minibatches": 2, "update_epochs": 2}
@@ -105,7 +104,7 @@ def critic_values(network, view):
         timestep = timestep._replace(observation=env._observe(state))
         for step in range(STEPS):
             batch = jax.tree.map(lambda x: x[None], timestep)
-            shown = streams.fold(streams.as_streams(view.of_critics(batch)))
+            shown = agent_axis.fold(agent_axis.as_streams(view.of_critics(batch)))
             value = network.value(shown.observation)
             yield from ((agent, step, sign, float(value[agent])) for agent in range(3) if ALIVE[step, agent])
             state, timestep = env.step(state, jnp.asarray([1, 1, 2]), jax.random.key(1))
@@ -171,9 +170,9 @@ KEYS = Keys.of_one_group(jax.random.key(9))
 
 def trajectory_of(env, config, num_envs=3, num_steps=8):
     """A rollout, greedy so that the order of agents draws no other actions."""
+    from shoal.engine.rollout import RolloutState, no_ended_episodes, rollout
+    from shoal.engine.run import Episodes
     from shoal.envs import Batch
-    from shoal.runtime.rollout import RolloutState, no_ended_episodes, rollout
-    from shoal.runtime.run import Episodes
 
     algorithm = config.algorithm(spec_of(env))
     learner = algorithm.init(jax.random.key(3), num_envs)
@@ -216,12 +215,12 @@ def test_advantages_are_those_of_each_agent_by_the_definition():
     @jax.jit
     def estimated():
         trajectory = trajectory_of(env, config, num_envs, num_steps)
-        of_streams = streams.trajectory_of_streams(
+        of_streams = agent_axis.trajectory_of_streams(
             trajectory._replace(timesteps=view.of_critics(trajectory.timesteps), extras=trajectory.extras[0])
         )
-        of_streams = streams.fold_trajectory(of_streams)
+        of_streams = agent_axis.fold_trajectory(of_streams)
         learner = config.algorithm(spec_of(env)).init(jax.random.key(3), num_envs)
-        inner = Learner(learner.shared, streams.fold(learner.local))
+        inner = Learner(learner.shared, agent_axis.fold(learner.local))
         rows = prepare(config.with_critic_defaults(), view.spec_of_agent, (), inner, of_streams).rows
         value = inner.shared.network.value(of_streams.timesteps.observation)
         return trajectory.timesteps, rows.advantage, rows.weight, value
@@ -380,5 +379,5 @@ def test_one_agent_costs_nothing(monkeypatch):
     monkeypatch.setattr(rollout, "counted_reward", lambda environment, reward, alive: reward)
     monkeypatch.setattr(team, "of_team", lambda environment, x: x)
     for name in ("fold", "unfold", "as_streams", "trajectory_of_streams", "fold_trajectory"):
-        monkeypatch.setattr(streams, name, no_agents)
+        monkeypatch.setattr(agent_axis, name, no_agents)
     assert program() == expected

@@ -7,18 +7,29 @@ import pytest
 from tiny_worlds import assert_equal, populate, values
 
 import shoal
-from shoal import streams, trees
 from shoal.algos.agents.independent import Sets, over_agents
 from shoal.algos.agents.opponents import Opponents, against_past, offered, slot_of, stored
 from shoal.algos.ppo import PPOConfig, ppo
+from shoal.base.errors import ShoalError
+from shoal.config import struct
+from shoal.config.settings import with_choices, with_settings
+from shoal.engine.reduction_check import check_reduced
+from shoal.engine.rollout import RolloutState, no_ended_episodes, rollout
+from shoal.engine.run import Episodes, Settings, policy_of
 from shoal.envs import Batch
 from shoal.envs.team_probe import ROLES, TeamProbe
-from shoal.errors import ShoalError
-from shoal.runtime.groups import check_reduced
-from shoal.runtime.rollout import RolloutState, no_ended_episodes, rollout
-from shoal.runtime.run import Episodes, Settings, policy_of
-from shoal.settings import with_choices, with_settings
-from shoal.types import Algorithm, Clock, Keys, Learner, Mean, TimeStep, Trajectory, spec_of, transitions
+from shoal.types import (
+    Algorithm,
+    Clock,
+    Keys,
+    Learner,
+    Mean,
+    TimeStep,
+    Trajectory,
+    agent_axis,
+    spec_of,
+    transitions,
+)
 
 SETS = Sets(((0, 1), (2,)))
 OPPONENTS = Opponents(SETS, share=0.5, size=3, every=2)
@@ -289,7 +300,7 @@ def test_another_run_is_taken_over_with_a_pool_and_without():
                 assert_equal(first, policies)
 
 
-@trees.struct
+@struct.struct
 class CountingConfig:
     """The settings of the counting algorithm, of which there are none."""
 
@@ -364,5 +375,5 @@ def test_critics_are_shown_who_acts_by_a_policy_of_the_past():
         assert (everybody[:, ~learns] == 0).all()
         np.testing.assert_array_equal(timestep.last[:-1], np.broadcast_to(~learns, timestep.last[:-1].shape))
         np.testing.assert_array_equal(timestep.first[0], ~learns)  # what they remember is cleared
-    assert streams.alive_of(all_steps).all()
-    assert trees.named_leaves(all_steps.observation).keys() == {"observation"}
+    assert agent_axis.alive_of(all_steps).all()
+    assert struct.named_leaves(all_steps.observation).keys() == {"observation"}

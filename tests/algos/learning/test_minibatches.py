@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from recomputed_rollouts import ENDS, acted, made
 
-from shoal import trees
 from shoal.algos.learning.surrogates import SURROGATES
-from shoal.spaces import Box, Discrete, MultiDiscrete
+from shoal.config import struct
 from shoal.types import Clock, EnvSpec, Keys
+from shoal.types.spaces import Box, Discrete, MultiDiscrete
 
 BOX = Box(-2.0, 2.0, (2,))
 ACTIONS = {
@@ -51,7 +51,7 @@ def poisoned(trajectory, value, is_poisoned):
 
     def fill(tree, where):
         floats = jax.tree.map(lambda x: value if jnp.issubdtype(x.dtype, jnp.floating) else x, tree)
-        return trees.where(where & is_poisoned, jax.tree.map(jnp.full_like, tree, floats), tree)
+        return struct.where(where & is_poisoned, jax.tree.map(jnp.full_like, tree, floats), tree)
 
     timesteps, extras = trajectory.timesteps, fill(trajectory.extras, weightless)
     # A value is bootstrapped from the memory after an observation at which an episode was cut.
@@ -104,8 +104,8 @@ def test_nothing_is_read_where_there_is_no_transition(case):
         settings = {x: y for x, y in settings.items() if x not in ("chunk_length", "burn_in")}
     config = made(**{"advantage": "vtrace", **settings}, surrogate=surrogate, norm_obs=True, norm_reward=True)
     expected, broken, infinite = (
-        trees.named_leaves(
-            updated(trees.as_arrays(config), Named(space), jax.random.key(0), value, value != 0)
+        struct.named_leaves(
+            updated(struct.as_arrays(config), Named(space), jax.random.key(0), value, value != 0)
         )
         for value in (0.0, np.nan, np.inf)
     )

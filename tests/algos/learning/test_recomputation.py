@@ -10,16 +10,16 @@ import pytest
 from recomputed_rollouts import ENDS, NETWORKS, SPEC, N, T, acted, made, noisy, plain_vtrace
 from tiny_worlds import Halves, assert_equal, populate
 
-from shoal import trees
 from shoal.algos import ppo
 from shoal.algos.acting import actions, memories
 from shoal.algos.checks import check_estimates
 from shoal.algos.learning import advantages, minibatches, optimisers, recomputation
 from shoal.algos.policy_gradient import A2CConfig, ReinforceConfig
 from shoal.algos.ppo import PPOConfig
-from shoal.errors import ShoalError
+from shoal.base.errors import ShoalError
+from shoal.config import struct
+from shoal.config.settings import with_settings
 from shoal.ops import statistics
-from shoal.settings import with_settings
 from shoal.types import Clock, Keys
 
 WEIGHT = ~ENDS[1][:-1]
@@ -67,7 +67,7 @@ AS_A_BATCH = {"norm_adv": "batch", "recompute": "epoch", "clip_vloss": True}
 def test_estimates_of_a_network_that_has_moved_are_those_of_a_plain_loop(name):
     """By V-trace with clips that act on some ratios and not on others; and the ratios make a difference."""
     config = made(**AS_A_BATCH, rho_clip=1.1, c_clip=0.9, **NETWORKS[name])
-    found = stale(trees.as_arrays(config), jax.random.key(0))
+    found = stale(struct.as_arrays(config), jax.random.key(0))
     reward, value, log_ratio = found["plain"]
     advantage, target = plain_vtrace(config, reward, value, log_ratio)
     standardised = (advantage - advantage[WEIGHT].mean()) / advantage[WEIGHT].std()
@@ -103,8 +103,8 @@ def test_with_the_parameters_that_acted_nothing_changes(name, chunk_length):
     if "core" in settings:
         settings |= {"chunk_length": chunk_length}
     config = made(**settings)
-    found = stale(trees.as_arrays(config), jax.random.key(0))
-    by_gae = rows_of(trees.as_arrays(dataclasses.replace(config, advantage="gae")), jax.random.key(0))
+    found = stale(struct.as_arrays(config), jax.random.key(0))
+    by_gae = rows_of(struct.as_arrays(dataclasses.replace(config, advantage="gae")), jax.random.key(0))
     given = found["rows"].advantage, found["rows"].target
     for actual, expected in zip(found["same"], given, strict=True):
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
@@ -166,7 +166,7 @@ def gradients(config, key, unread=0.0):
 def test_the_loss_of_whole_streams_has_the_gradient_of_its_estimates(name, settings):
     """Targets and advantages are constants in it; cut episodes are bootstrapped from their own last observation."""
     config = made(recompute="minibatch", **settings, **NETWORKS[name])
-    within, before = gradients(trees.as_arrays(config), jax.random.key(0))
+    within, before = gradients(struct.as_arrays(config), jax.random.key(0))
     for x, y in zip(jax.tree.leaves(within), jax.tree.leaves(before), strict=True):
         np.testing.assert_allclose(x, y, rtol=2e-3, atol=2e-4)
 
@@ -180,7 +180,7 @@ def updated(config, key, unread=0.0):
 
 
 def after_update(config, unread=0.0):
-    return updated(trees.as_arrays(config), jax.random.key(0), unread)
+    return updated(struct.as_arrays(config), jax.random.key(0), unread)
 
 
 def difference(first, second):
@@ -276,7 +276,7 @@ def test_advantages_are_estimated_before_each_epoch_but_the_first_and_normalised
 
 @pytest.mark.full
 def test_a_minibatch_of_streams_is_standardised_as_a_whole():
-    config = trees.as_arrays(made(recompute="minibatch", **NETWORKS["no memory"]))
+    config = struct.as_arrays(made(recompute="minibatch", **NETWORKS["no memory"]))
     learner, trajectory = jax.jit(acted)(config, jax.random.key(0))
     rows = ppo.prepare(config, SPEC, (), learner, trajectory).rows
     assert rows.weight.shape == (N, T + 1) and (rows.weight[:, -1] == 0).all()

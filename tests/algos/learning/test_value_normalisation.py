@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from recomputed_rollouts import ENDS, NETWORKS, SPEC, N, acted, made
 
-from shoal import trees
 from shoal.algos import ppo
 from shoal.algos.acting import memories
 from shoal.algos.learning import minibatches, value_normalisation
-from shoal.errors import ShoalError
+from shoal.base.errors import ShoalError
+from shoal.config import struct
 from shoal.ops import statistics
 
 WEIGHT = ~ENDS[1][:-1]
@@ -44,12 +44,12 @@ def outputs(config, old, new):
     "no memory-old0-new0", "a shared torso-old1-new1", "one memory-old0-new0", "a scan at once-old0-new0"
 )
 def test_rescaling_the_last_layer_preserves_the_values(name, old, new):
-    config = trees.as_arrays(made(advantage="gae", **NETWORKS[name]))
+    config = struct.as_arrays(made(advantage="gae", **NETWORKS[name]))
     before, after, unscaled, (network, rescaled) = outputs(config, old, new)
     rounding = 4 * np.finfo(np.float32).eps * max(abs(new[0]), float(np.abs(before).max()))
     np.testing.assert_allclose(after, before, rtol=0, atol=rounding)
     assert np.abs(unscaled - before).max() > 10
-    first, second = trees.named_leaves(network), trees.named_leaves(rescaled)
+    first, second = struct.named_leaves(network), struct.named_leaves(rescaled)
     changed = [name for name in first if (first[name] != second[name]).any()]
     assert changed == ["critic/mlp/projection/0/bias", "critic/mlp/projection/0/kernel"]
 
@@ -98,8 +98,8 @@ def test_advantages_and_targets_are_those_of_a_plain_critic_with_the_same_values
     """In the units of the rewards; targets enter the moments, and are normalised by the new ones."""
     settings = GAE | NETWORKS[network]
     config = made(norm_value=kind, **settings)
-    learner, trajectory, found, output = prepared(trees.as_arrays(config), jax.random.key(2))
-    plain, replayed = prepared_plainly(trees.as_arrays(made(**settings)), learner, trajectory)
+    learner, trajectory, found, output = prepared(struct.as_arrays(config), jax.random.key(2))
+    plain, replayed = prepared_plainly(struct.as_arrays(made(**settings)), learner, trajectory)
     rows, counts = found.rows, np.asarray(found.rows.weight) > 0
     np.testing.assert_allclose(rows.advantage, plain.rows.advantage, rtol=1e-4, atol=1e-3)
     for name in plain.metrics:
@@ -137,14 +137,14 @@ def test_targets_far_out_are_not_clipped():
 
 
 def test_another_run_is_started_from_with_its_moments():
-    config = trees.as_arrays(made(norm_value="popart", **GAE))
+    config = struct.as_arrays(made(norm_value="popart", **GAE))
     algorithm = config.algorithm(SPEC)
     trained = prepared(config, jax.random.key(0))[2].learner.shared
-    saved = trees.named_leaves(trained)
+    saved = struct.named_leaves(trained)
     new = jax.jit(lambda key: algorithm.init(key, 4))(jax.random.key(5))
     inherited = algorithm.inherit(new, saved).shared
     assert float(inherited.value.mean) == float(trained.value.mean) != 0.0
-    plain = trees.as_arrays(made(**GAE)).algorithm(SPEC)
+    plain = struct.as_arrays(made(**GAE)).algorithm(SPEC)
     with pytest.raises(
         ShoalError, match="'value/count' was saved there, but nothing of that name is learned"
     ):

@@ -18,15 +18,15 @@ import pytest
 from broken import CASES, DecayingClock, Dictionary, DoublingClock, Noisy, Pair, Walk, WalkState
 from one_of_each import one_of_each
 
+from shoal.base.errors import ShoalError
+from shoal.config.struct import struct
 from shoal.envs import Flatten, FrameStack, RewardScale, TimeLimit, environments, make, probes
 from shoal.envs.base import environment, restart, transition
 from shoal.envs.checking.check_keys import check_key_flow
 from shoal.envs.checking.check_time import run_with_time_limit
 from shoal.envs.checking.check_traces import trace
 from shoal.envs.checking.checker import RULES, Finding, check, report
-from shoal.errors import ShoalError
-from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
-from shoal.trees import struct
+from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete
 
 # Found as another is, though the checker gives the rest up for another reason or at another moment.
 ALIKE = (
@@ -630,7 +630,7 @@ TOO_LONG = """
 import jax
 import jax.numpy as jnp
 from shoal import environment, restart, transition
-from shoal.spaces import Box, Discrete
+from shoal.types.spaces import Box, Discrete
 
 
 @environment

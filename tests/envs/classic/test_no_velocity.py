@@ -6,12 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from shoal.base.errors import ShoalError
 from shoal.envs import Flatten, Hide, TimeLimit, make, parameters_of
 from shoal.envs.checking.checker import check
 from shoal.envs.classic.cartpole import CartPole
 from shoal.envs.classic.pendulum import Pendulum
-from shoal.errors import ShoalError
-from shoal.spaces import Box
+from shoal.types.spaces import Box
 
 NAMES = {"CartPole-NoVelocity-v1": ("CartPole-v1", [0, 2]), "Pendulum-NoVelocity-v1": ("Pendulum-v1", [0, 1])}
 EACH = pytest.mark.parametrize("name", NAMES)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from shoal import envs
+from shoal.base.errors import ShoalError
 from shoal.envs.base import Wrapper, can_render, environment, frames_per_second, render, restart, transition
 from shoal.envs.classic.acrobot import Acrobot, AcrobotState
 from shoal.envs.classic.cartpole import CartPole, CartPoleState
@@ -16,8 +17,7 @@ from shoal.envs.classic.mountain_car import MountainCar, MountainCarState
 from shoal.envs.classic.mountain_car_continuous import MountainCarContinuous
 from shoal.envs.classic.pendulum import Pendulum, PendulumState
 from shoal.envs.classic.scenes import BACKGROUND, BLUE, DARK_GREY, GREEN, ORANGE
-from shoal.errors import ShoalError
-from shoal.spaces import Box, Discrete
+from shoal.types.spaces import Box, Discrete
 
 
 def where(picture, colour):

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from shoal import envs
+from shoal.base.errors import ShoalError
 from shoal.envs.base import can_render, frames_per_second, render
 from shoal.envs.grid import pictures
 from shoal.envs.grid.engine.tiles import NUM_COLOURS, NUM_TILES, WALKABLE, Colour, Tile
 from shoal.envs.grid.pictures import AGENT_UP, NO_AGENT, NUM_FIGURES, RGB, atlas
-from shoal.errors import ShoalError
 
 COLOURS = [colour for colour in Colour if colour != Colour.EMPTY]
 TILES = [tile for tile in Tile if tile != Tile.EMPTY]

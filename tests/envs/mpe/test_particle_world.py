@@ -7,11 +7,11 @@ import pytest
 
 import shoal
 from shoal import envs
+from shoal.base.errors import ShoalError
 from shoal.envs.base import unwrapped
 from shoal.envs.checking.checker import check
-from shoal.errors import ShoalError
-from shoal.spaces import Box, Dict
 from shoal.types import spec_of
+from shoal.types.spaces import Box, Dict
 
 NAMES = ("mpe/SpeakerListener-v0", "mpe/Spread-v0", "mpe/Tag-v0")
 EACH = pytest.mark.parametrize("name", NAMES)

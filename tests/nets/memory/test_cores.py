@@ -8,7 +8,7 @@ import pytest
 from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.test_util import check_grads
 
-from shoal.errors import ShoalError
+from shoal.base.errors import ShoalError
 from shoal.nets.composition import Core
 from shoal.nets.memory.cores import CELLS, RecurrentCore, initial, unroll_cell, unroll_cell_plain
 

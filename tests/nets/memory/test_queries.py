@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.errors import ShoalError
+from shoal.base.errors import ShoalError
 from shoal.nets.memory.queries import CellQueries
-from shoal.spaces import Box, Dict, Discrete
+from shoal.types.spaces import Box, Dict, Discrete
 
 TILES, COLOURS = 5, 4
 GRID = Box(0, (TILES - 1, COLOURS - 1), (3, 4, 2), np.uint8)

@@ -14,19 +14,19 @@ from shoal.algos.acting import memories, networks
 from shoal.algos.acting.networks import NetworkConfig
 from shoal.algos.learning import minibatches
 from shoal.algos.ppo import PPOConfig
+from shoal.base.errors import ShoalError
+from shoal.config.settings import with_settings
+from shoal.config.struct import parameter, struct
+from shoal.engine.rollout import RolloutState, no_ended_episodes, rollout
+from shoal.engine.run import Episodes
 from shoal.envs.batch import Batch
-from shoal.errors import ShoalError
 from shoal.nets.memory import sequences
 from shoal.nets.memory.sequences import NetworkInputs
 from shoal.nets.mlp import MLP
 from shoal.nets.network_check import check_network
 from shoal.ops.distributions import Categorical
-from shoal.runtime.rollout import RolloutState, no_ended_episodes, rollout
-from shoal.runtime.run import Episodes
-from shoal.settings import with_settings
-from shoal.spaces import Box, Discrete
-from shoal.trees import parameter, struct
 from shoal.types import Clock, EnvSpec, spec_of
+from shoal.types.spaces import Box, Discrete
 
 SPEC = EnvSpec(Box(-1.0, 1.0, (3,)), Discrete(2))
 

@@ -11,8 +11,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from shoal.spaces import Box, Space
 from shoal.types import Array
+from shoal.types.spaces import Box, Space
 
 
 def sample(distribution: Any, key: Array) -> Array:

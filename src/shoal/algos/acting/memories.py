@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from shoal import spaces, trees
 from shoal.algos.acting import networks
+from shoal.config import struct
 from shoal.nets.actor_critic import policy_and_value
 from shoal.nets.inputs import action_features, num_action_features
 from shoal.nets.memory import sequences
 from shoal.nets.memory.recurrent import initial as initial_carry
 from shoal.nets.memory.sequences import Memories, NetworkInputs
-from shoal.types import EPISODE_ENDED, Array, EnvSpec, PyTree, TimeStep
+from shoal.types import EPISODE_ENDED, Array, EnvSpec, PyTree, TimeStep, spaces
 
 
 class Memory(NamedTuple):
@@ -105,7 +105,7 @@ def network_inputs(config: Any, timestep: TimeStep, observation: PyTree, previou
     if not is_recurrent(config):
         return NetworkInputs(observation, timestep.action_mask)
     starts = memory_starts(config, timestep)
-    action = trees.where(starts, jax.tree.map(jnp.zeros_like, previous), previous)
+    action = struct.where(starts, jax.tree.map(jnp.zeros_like, previous), previous)
     reward = (
         jnp.where(starts, 0.0, timestep.reward) if networks.shows(config.network, "previous_reward") else ()
     )

@@ -7,11 +7,12 @@ class of networks without settings, built as `Class(spec, key=key)`, stands with
 import dataclasses
 from typing import Any, ClassVar, Literal, Protocol
 
-from shoal import settings, trees
-from shoal.arguments import LARGEST_INDEX
-from shoal.errors import ShoalError
-from shoal.imports import import_name, import_object
-from shoal.needs import Needs, Table
+from shoal.base.errors import ShoalError
+from shoal.base.imports import import_name, import_object
+from shoal.config import settings, struct
+from shoal.config.arguments import LARGEST_INDEX
+from shoal.config.requirements import Needs, Table
+from shoal.config.struct import parameter
 from shoal.nets.activations import activation
 from shoal.nets.actor_critic import ActorCritic
 from shoal.nets.encoders import EncoderLayers, check_encoder
@@ -20,7 +21,6 @@ from shoal.nets.joint import JointActorCritic
 from shoal.nets.memory.cores import check_latches
 from shoal.nets.memory.recurrent import CoreOptions, RecurrentActorCritic, SharedRecurrentActorCritic
 from shoal.nets.network_check import check_network
-from shoal.trees import parameter
 from shoal.types import Array, EnvSpec, PyTree
 
 MAX_LAYERS = 64  # deeper networks take long to trace and compile, and have been of no use here
@@ -50,7 +50,7 @@ class NetworkSettings(Protocol):
         ...
 
 
-@trees.struct
+@struct.struct
 class NetworkConfig:
     """The settings of Shoal's own actor and critic, with memory or without."""
 
@@ -234,7 +234,7 @@ class NetworkConfig:
             )
 
 
-@trees.struct
+@struct.struct
 class JointNetwork:
     """The settings of `shoal.nets.joint.JointActorCritic`: attention between the agents of a world."""
 
@@ -278,7 +278,7 @@ class JointNetwork:
             )
 
 
-@trees.struct
+@struct.struct
 class NetworkClass:
     """A class of networks without settings of its own, built as `Class(spec, key=key)`."""
 
@@ -345,10 +345,10 @@ def choose(network: Any) -> Any:
         raise ShoalError(
             f"network={network!r} is neither module:Name, nor a class, nor a network's settings."
         )
-    if not trees.is_struct(found) or not hasattr(found, "build"):
+    if not struct.is_struct(found) or not hasattr(found, "build"):
         raise ShoalError(
             f"network={name_of(found)!r} is a dataclass, but no settings of a network: decorate it with "
-            "shoal.trees.struct, and give it a method build(spec, key)."
+            "shoal.config.struct.struct, and give it a method build(spec, key)."
         )
     return found
 

@@ -6,10 +6,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from shoal import spaces, trees
 from shoal.algos.acting import memories
+from shoal.config import struct
 from shoal.ops import statistics
-from shoal.types import Array, EnvSpec, Learner, PyTree, TimeStep, without_entries
+from shoal.types import Array, EnvSpec, Learner, PyTree, TimeStep, spaces, without_entries
 
 CLIP = 10.0  # of normalised observations, unless `obs_clip` says otherwise
 
@@ -52,7 +52,7 @@ def normalise(config: Any, moments: statistics.RunningMoments | None, observatio
         observation = statistics.normalise(moments, observation, math.inf, least, most, warm_up=1.0)
 
     def clip(path: tuple, x: Array, is_followed: bool) -> Array:
-        name = trees.path_name(path)
+        name = struct.path_name(path)
         own = next((bound for entry, bound in by_entry.items() if belongs_to(name, entry)), None)
         bound: Any = (default if is_followed else math.inf) if own is None else own
         if bound == math.inf or not jnp.issubdtype(x.dtype, jnp.floating):

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.errors import ShoalError
+from shoal.base.errors import ShoalError
 from shoal.nets.encoders import observation_parts
-from shoal.spaces import Box, Dict, Space
-from shoal.streams import PRESENT, alive_of, observations_of_agents
 from shoal.types import GLOBAL_STATE, OBSERVATION, Array, EnvSpec, PyTree, TimeStep, without_entries
+from shoal.types.agent_axis import PRESENT, alive_of, observations_of_agents
+from shoal.types.spaces import Box, Dict, Space
 
 IDENTITY, EVERYBODY = "agent_id", "everybody"  # entries that are added
 

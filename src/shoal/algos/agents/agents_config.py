@@ -3,21 +3,21 @@
 from collections.abc import Callable
 from typing import ClassVar, Literal
 
-from shoal import trees
 from shoal.algos.agents.agent_views import View
 from shoal.algos.agents.independent import Sets, over_agents
 from shoal.algos.agents.opponents import Opponents, against_past, taking_over_latest
-from shoal.arguments import LARGEST_INDEX
-from shoal.errors import ShoalError
-from shoal.needs import Needs, Table
-from shoal.trees import parameter
+from shoal.base.errors import ShoalError
+from shoal.config import struct
+from shoal.config.arguments import LARGEST_INDEX
+from shoal.config.requirements import Needs, Table
+from shoal.config.struct import parameter
 from shoal.types import Algorithm, EnvSpec
 
 _SEVERAL = Needs("num_agents", other_than=(1,), such_as=3)
 _PAST = Needs("opponent", ("past",))
 
 
-@trees.struct
+@struct.struct
 class AgentsConfig:
     """The settings of several agents in one world; without effect where there is one."""
 

@@ -1,6 +1,6 @@
 """Independent learners (de Witt et al. 2020, arXiv:2011.09533): an algorithm for one agent, for each of several.
 
-Each agent of each world is a stream (`shoal.streams`). A set of agents that share parameters is trained as one agent
+Each agent of a world is a stream (`types.agent_axis`). A set of agents that share parameters is trained as one agent
 in that many more environments; agents or roles with parameters of their own are several such sets. An algorithm whose
 network is shown all agents of a world at once keeps their axis: the batch of one agent, [N], is then [N, A].
 """
@@ -12,9 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal import streams
 from shoal.algos.agents.agent_views import View
-from shoal.errors import ShoalError
+from shoal.base.errors import ShoalError
 from shoal.types import (
     Algorithm,
     Array,
@@ -27,6 +26,7 @@ from shoal.types import (
     PyTree,
     TimeStep,
     Trajectory,
+    agent_axis,
 )
 
 
@@ -174,11 +174,11 @@ class _OfAgents(NamedTuple):
         arguments = self.sets.each(policy), memories, absents, timesteps, self.sets.keys(key), self.sets.sizes
         results = []
         for part, own, absent, own_steps, own_key, size in zip(*arguments, strict=True):
-            of_streams = self._fold(streams.as_streams(own_steps, absent))
+            of_streams = self._fold(agent_axis.as_streams(own_steps, absent))
             result = self.algorithm.act(part, self._fold(own), of_streams, own_key, greedy=greedy)
             results.append(self._unfold(result, size))
         memories, actions, extras = zip(*results, strict=True)
-        after = Memory(memories, ~streams.alive_of(timestep)) if jax.tree.leaves(memories) else ()
+        after = Memory(memories, ~agent_axis.alive_of(timestep)) if jax.tree.leaves(memories) else ()
         return after, self.sets.join(actions, 1), extras
 
     def update(
@@ -218,14 +218,14 @@ class _OfAgents(NamedTuple):
         memories, absents = self._parts(trajectory.memory)
         timesteps, actions = self.sets.timesteps(trajectory.timesteps), self.sets.split(trajectory.actions, 2)
         own = map(Trajectory, timesteps, actions, trajectory.extras, memories)
-        of_streams = [streams.trajectory_of_streams(*pair) for pair in zip(own, absents, strict=True)]
-        return of_streams if self.joint else [streams.fold_trajectory(x) for x in of_streams]
+        of_streams = [agent_axis.trajectory_of_streams(*pair) for pair in zip(own, absents, strict=True)]
+        return of_streams if self.joint else [agent_axis.fold_trajectory(x) for x in of_streams]
 
     def _fold(self, tree: PyTree) -> PyTree:
-        return tree if self.joint else streams.fold(tree)
+        return tree if self.joint else agent_axis.fold(tree)
 
     def _unfold(self, tree: PyTree, size: int) -> PyTree:
-        return tree if self.joint else streams.unfold(tree, size)
+        return tree if self.joint else agent_axis.unfold(tree, size)
 
     def _split(self, learner: Learner) -> list[Learner]:
         shared, local = self.sets.each(learner.shared), self.sets.each(learner.local)
@@ -247,7 +247,7 @@ def _without_others(trajectory: Trajectory, learns: Array) -> Trajectory:
     Their discount is 0, so that no value is bootstrapped from what they observed.
     """
     timesteps, memory = trajectory.timesteps, trajectory.memory
-    alive = streams.alive_of(timesteps) & learns
+    alive = agent_axis.alive_of(timesteps) & learns
     discount = jnp.where(learns, timesteps.discount, 0.0)
     if isinstance(memory, Memory):
         memory = memory._replace(absent=memory.absent | ~learns)

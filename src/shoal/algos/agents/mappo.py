@@ -2,12 +2,12 @@
 
 from typing import Literal
 
-from shoal import trees
 from shoal.algos.agents.agents_config import AgentsConfig
 from shoal.algos.ppo import PPOConfig
+from shoal.config import struct
 
 
-@trees.struct
+@struct.struct
 class MAPPOConfig(PPOConfig):
     """PPO with a centralised critic. Only the defaults differ, after the paper; all settings are those of PPO."""
 

@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal import trees
 from shoal.algos.agents.independent import Sets
-from shoal.errors import ShoalError
+from shoal.base.errors import ShoalError
+from shoal.config import struct
 from shoal.types import Algorithm, Array, Checks, Clock, Keys, Learner, Metrics, PyTree, TimeStep, Trajectory
 
 POOL_STREAM = np.uint32(2**32 - 1)  # of an update's key; the sets of agents have the first numbers
@@ -185,6 +185,6 @@ def stored(pool: PyTree, policy: PyTree, slot: Array) -> PyTree:
     """Return a pool with a policy in one entry; unchanged where there is no such entry."""
 
     def store(entries: Array, x: Array) -> Array:
-        return trees.where(jnp.arange(len(entries)) == slot, jnp.asarray(x)[None], entries)
+        return struct.where(jnp.arange(len(entries)) == slot, jnp.asarray(x)[None], entries)
 
     return jax.tree.map(store, pool, policy)

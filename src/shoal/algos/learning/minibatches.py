@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from shoal import trees
 from shoal.algos.acting import memories
+from shoal.config import struct
 from shoal.nets.actor_critic import policy_and_value
 from shoal.nets.memory import sequences
 from shoal.nets.memory.sequences import NetworkInputs
@@ -101,7 +101,7 @@ def replay(network: PyTree, batch: Rows) -> tuple[Rows, Any, Array]:
     memory, burn_in, has_burn_in = batch.start
     if burn_in:
         burned_in = sequences.unroll(network, memory, jax.tree.map(_time_first, burn_in)).after
-        memory = trees.where(has_burn_in, jax.lax.stop_gradient(burned_in), memory)
+        memory = struct.where(has_burn_in, jax.lax.stop_gradient(burned_in), memory)
     batch = jax.tree.map(_time_first, batch._replace(start=ChunkStart()))
     unrolled = sequences.unroll(network, memory, batch.inputs)
     return batch, unrolled.distribution, unrolled.value
@@ -116,7 +116,7 @@ def without_unread(batch: Rows, distribution: Any) -> Rows:
     if not jax.tree.leaves(batch.distribution):
         return batch
     current = jax.lax.stop_gradient(distribution)
-    return batch._replace(distribution=trees.where(batch.weight > 0, batch.distribution, current))
+    return batch._replace(distribution=struct.where(batch.weight > 0, batch.distribution, current))
 
 
 def _time_first(x: Array) -> Array:

@@ -10,16 +10,17 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from shoal import hardware, settings, trees
-from shoal.errors import ShoalError, nearest
-from shoal.needs import Needs, Table
-from shoal.trees import parameter
+from shoal.base import cpu
+from shoal.base.errors import ShoalError, nearest
+from shoal.config import settings, struct
+from shoal.config.requirements import Needs, Table
+from shoal.config.struct import parameter
 from shoal.types import Array, PyTree
 from shoal.xla import backend
 from shoal.xla.packing import pack, pack_plain
 
 
-@trees.struct
+@struct.struct
 class OptimizerConfig:
     """Settings of the gradient steps, with one optimiser for all parameters or one each for actor and critic."""
 
@@ -170,7 +171,7 @@ def gradient_chunk_size(width: int) -> int:
     """
     if not backend.is_cpu():
         return 0
-    threads = hardware.threads() // jax.local_device_count()
+    threads = cpu.threads() // jax.local_device_count()
     if threads == 1:
         return 512
     return (1024 if width <= 128 else 512) * threads
@@ -229,7 +230,7 @@ def build(config: OptimizerConfig, parts: Parts, rate: Array | float) -> optax.G
 
 def owner_of(path: tuple) -> str:
     """Return "critic" for a leaf whose path has a field named `critic`, and "actor" for all others."""
-    return "critic" if "critic" in trees.path_name(path).split("/") else "actor"
+    return "critic" if "critic" in struct.path_name(path).split("/") else "actor"
 
 
 def split_parameters(

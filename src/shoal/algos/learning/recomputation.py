@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from shoal import trees
 from shoal.algos.acting import actions, memories
 from shoal.algos.learning import minibatches, value_normalisation
 from shoal.algos.learning.advantages import ESTIMATORS, ReturnInputs, standardise_over_rollout
 from shoal.algos.learning.minibatches import Minibatch, Rows
+from shoal.config import struct
 from shoal.nets.memory.sequences import Memories, NetworkInputs
 from shoal.ops import statistics
 from shoal.ops.statistics import RunningMoments
@@ -64,7 +64,7 @@ def rows_of_streams(config: Any, rows: Rows, rollout: Rollout) -> Rows:
     is_acted = extend(returns.weight > 0).at[-1].set(False)
     is_bootstrapped = (returns.weight > 0) & (returns.discount != 0)
     is_read = is_acted.at[1:].set(is_acted[1:] | is_bootstrapped)
-    read = trees.where(is_read, inputs, jax.tree.map(jnp.zeros_like, inputs))
+    read = struct.where(is_read, inputs, jax.tree.map(jnp.zeros_like, inputs))
     # The inputs have T+1 steps already, and are put in their place below.
     rows = rows._replace(inputs=NetworkInputs(()), advantage=(), target=(), returns=returns)
     rows = jax.tree.map(extend, rows)._replace(

@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 
-from shoal import trees
+from shoal.config import struct
 from shoal.ops import statistics
 from shoal.ops.statistics import RunningMoments
 from shoal.types import Array, PyTree
@@ -90,7 +90,7 @@ def rescale_value_layer(network: PyTree, old: RunningMoments, new: RunningMoment
     shift = ((old.mean - new.mean) + (old.residual[1] - new.residual[1])) / deviation
 
     def rescale(path: tuple, leaf: Array) -> Array:
-        name = trees.path_name(path)
+        name = struct.path_name(path)
         if name == f"{VALUE_LAYER}kernel":
             return leaf * ratio
         return leaf * ratio + shift if name == f"{VALUE_LAYER}bias" else leaf

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from shoal.config.struct import named_leaves, with_named_leaves
 from shoal.envs.checking.check_findings import Finding
 from shoal.envs.checking.check_flow import trace_flow
 from shoal.envs.checking.check_rollouts import MAX_LEAF_SIZE, QUICK_COMPILE, Rollouts
 from shoal.envs.checking.check_traces import sample_action
-from shoal.trees import named_leaves, with_named_leaves
 
 FAR_STEPS = 1_000_000  # steps: a counter moved this far has passed any limit
 

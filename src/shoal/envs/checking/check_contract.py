@@ -7,6 +7,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from shoal.base.errors import ShoalError
+from shoal.base.user_errors import reports_user_code, user_code_error
+from shoal.config.struct import as_arrays
 from shoal.envs.checking.check_findings import Finding, describe
 from shoal.envs.checking.check_static import (
     check_critic_only,
@@ -16,10 +19,7 @@ from shoal.envs.checking.check_static import (
     check_summaries,
 )
 from shoal.envs.checking.check_traces import Traces, check_types, sample_action
-from shoal.errors import ShoalError
-from shoal.trees import as_arrays
 from shoal.types import PyTree, TimeStep
-from shoal.user_code import reports_user_code, user_code_error
 
 DECLARATIONS = ("observation_space", "action_space", "num_agents", "info_summaries", "critic_only")
 

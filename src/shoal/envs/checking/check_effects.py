@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from shoal.config.struct import data_fields, is_struct, named_leaves
 from shoal.envs.checking.check_findings import Finding
 from shoal.envs.checking.check_traces import Traces, is_inexact, sample_action
-from shoal.trees import data_fields, is_struct, named_leaves
 
 MAX_DEPTH = 4  # nested containers, in which a leaked value is searched by its name
 MAX_ENTRIES = 10_000  # entries of a container that are searched

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from shoal.config.struct import where
 from shoal.envs.checking.check_clocks import check_clocks
 from shoal.envs.checking.check_findings import Finding
 from shoal.envs.checking.check_keys import is_key
@@ -18,7 +19,6 @@ from shoal.envs.checking.check_rollouts import (
     run_block,
 )
 from shoal.envs.checking.check_traces import bitwise_equal, sample_action
-from shoal.trees import where
 
 MIN_EPISODES = 8  # episodes that are needed to judge their lengths
 MIN_SELF_RESETS = 3  # episodes whose last steps are compared

@@ -119,7 +119,9 @@ def _location(error: BaseException) -> str:
 def _frame(error: BaseException) -> traceback.FrameSummary | None:
     """Return the innermost frame that belongs neither to JAX nor to the checker: the environment's own line."""
     folder = Path(__file__).parent
-    own_files = {str(path) for path in folder.glob("check*.py")} | {str(folder.parents[1] / "spaces.py")}
+    own_files = {str(path) for path in folder.glob("check*.py")} | {
+        str(folder.parents[1] / "types" / "spaces.py")
+    }
     jax_folder = str(Path(jax.__file__).parent)
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         in_library = frame.filename.startswith((jax_folder, "<")) or "site-packages" in frame.filename

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from shoal.config.struct import named_leaves
 from shoal.envs.checking.check_findings import Finding
 from shoal.envs.checking.check_traces import is_inexact, mask_parts, observation_leaves
-from shoal.spaces import Box, MultiDiscrete
-from shoal.trees import named_leaves
+from shoal.types.spaces import Box, MultiDiscrete
 
 ROUNDING = 1e-6  # relative: a compiled cosine may be one unit in the last place above 1
 

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from shoal.config.struct import named_leaves
 from shoal.envs.checking.check_findings import Finding
 from shoal.envs.checking.check_flow import Flow, trace_flow
 from shoal.envs.checking.check_traces import Traces, sample_action
-from shoal.trees import named_leaves
 
 RAW_KEYS = ((2,), (4,))  # shapes of untyped keys, of threefry and of rbg
 IGNORE_HINT = "or ignore this rule where it is meant"

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shoal.config.struct import as_arrays, named_leaves, where
 from shoal.envs.checking.check_findings import Finding
 from shoal.envs.checking.check_inspect import check_timesteps
 from shoal.envs.checking.check_keys import is_key
 from shoal.envs.checking.check_traces import Traces, bitwise_equal, format_short, sample_action
-from shoal.trees import as_arrays, named_leaves, where
 from shoal.types import TimeStep
 from shoal.xla.backend import compile_ahead
 

@@ -7,16 +7,16 @@ from typing import Any
 import jax
 import numpy as np
 
+from shoal.base.errors import nearest
+from shoal.config.struct import as_arrays, data_fields, is_struct, named_leaves
 from shoal.envs.checking.check_findings import Finding, describe
 from shoal.envs.summaries import REDUCTIONS
-from shoal.errors import nearest
-from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
-from shoal.trees import as_arrays, data_fields, is_struct, named_leaves
 from shoal.types import TEAM_RETURNS
+from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete
 
 _ATTRIBUTES = {
-    "observation_space": "a space of shoal.spaces",
-    "action_space": "a space of shoal.spaces",
+    "observation_space": "a space of shoal.types.spaces",
+    "action_space": "a space of shoal.types.spaces",
     "num_agents": "a positive int, 1 if there is no agent axis",
     "info_summaries": "a mapping from entries of `info` to 'last', 'sum', 'mean' or 'max', {} for none",
 }
@@ -166,7 +166,7 @@ def check_space(name: str, space: Any) -> Iterator[Finding]:
         kind = f"{type(space).__module__}.{type(space).__qualname__}"
         yield Finding(
             "space",
-            f"{name} is a {kind}; a Discrete, MultiDiscrete, Box or Dict of shoal.spaces would be right",
+            f"{name} is a {kind}; a Discrete, MultiDiscrete, Box or Dict of shoal.types.spaces would be right",
         )
 
 

@@ -10,10 +10,10 @@ import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 
+from shoal.config.struct import as_arrays, named_leaves
 from shoal.envs.checking.check_findings import ERRORS, Finding, FindingsError, describe, operation
-from shoal.spaces import Box, Dict, Discrete, MultiDiscrete
-from shoal.trees import as_arrays, named_leaves
 from shoal.types import GLOBAL_STATE, TimeStep
+from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete
 
 CONCRETIZATION = (
     jax.errors.ConcretizationTypeError,

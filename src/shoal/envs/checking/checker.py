@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+from shoal.base.errors import ShoalError, nearest
 from shoal.envs.checking import check_rollouts
 from shoal.envs.checking.check_effects import check_in_place, check_side_effects, take_snapshot
 from shoal.envs.checking.check_ends import check_ends
@@ -42,7 +43,6 @@ from shoal.envs.checking.check_traces import (
     leak_finding,
     trace,
 )
-from shoal.errors import ShoalError, nearest
 
 __all__ = ["RULES", "Finding", "check", "report"]
 

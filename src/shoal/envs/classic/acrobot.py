@@ -8,7 +8,7 @@ import numpy as np
 
 from shoal.envs.base import TimeStep, environment, parameter, restart, transition
 from shoal.envs.classic import scenes
-from shoal.spaces import Box, Discrete
+from shoal.types.spaces import Box, Discrete
 
 MAX_VELOCITY_1 = 4 * np.pi  # radians per second
 MAX_VELOCITY_2 = 9 * np.pi

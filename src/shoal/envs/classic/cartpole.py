@@ -9,7 +9,7 @@ import numpy as np
 
 from shoal.envs.base import TimeStep, environment, parameter, restart, transition
 from shoal.envs.classic import scenes
-from shoal.spaces import Box, Discrete
+from shoal.types.spaces import Box, Discrete
 
 POSITION_LIMIT = 2.4  # metres from the middle of the track
 ANGLE_LIMIT = 12 * 2 * math.pi / 360  # radians from upright

@@ -8,7 +8,7 @@ import numpy as np
 
 from shoal.envs.base import TimeStep, environment, parameter, restart, transition
 from shoal.envs.classic import scenes
-from shoal.spaces import Box, Discrete
+from shoal.types.spaces import Box, Discrete
 
 MIN_POSITION, MAX_POSITION = -1.2, 0.6
 MAX_SPEED = 0.07  # per step

@@ -15,7 +15,7 @@ from shoal.envs.classic.mountain_car import (
     picture,
     start,
 )
-from shoal.spaces import Box
+from shoal.types.spaces import Box
 
 MAX_THROTTLE = 1.0
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from shoal.envs.base import TimeStep, environment, parameter, restart, transition
 from shoal.envs.classic import scenes
-from shoal.spaces import Box
+from shoal.types.spaces import Box
 
 MAX_SPEED = 8.0  # radians per second
 MAX_TORQUE = 2.0

@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shoal.base.errors import ShoalError, nearest
 from shoal.envs.base import environment, restart, transition
 from shoal.envs.jaxmarl import conversion, endings, worlds
-from shoal.errors import ShoalError, nearest
-from shoal.spaces import Box, Dict, Discrete, Space
 from shoal.types import GLOBAL_STATE, OBSERVATION, TEAM_RETURNS, Array, PyTree, State, TimeStep
+from shoal.types.spaces import Box, Dict, Discrete, Space
 
 WORLD_STATE = "world_state"
 WON = "won"  # entry of `info` of SMAX

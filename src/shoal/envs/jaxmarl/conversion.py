@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.errors import ShoalError
-from shoal.spaces import Box, Dict, Discrete, MultiDiscrete, Space
+from shoal.base.errors import ShoalError
 from shoal.types import Array, PyTree
+from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 
 
 def space_of(space: Any, element: PyTree = None) -> Space:

@@ -17,9 +17,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.errors import ShoalError, nearest
-from shoal.imports import import_object
-from shoal.user_code import describe_error
+from shoal.base.errors import ShoalError, nearest
+from shoal.base.imports import import_object
+from shoal.base.user_errors import describe_error
 
 PREFIX = "jaxmarl/"
 INSTALL = "pip install 'jaxmarl>=0.2.0'"

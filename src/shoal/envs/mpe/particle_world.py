@@ -9,8 +9,8 @@ import numpy as np
 
 from shoal.envs.base import TimeStep, environment, parameter, restart, transition
 from shoal.envs.mpe.particles import MOVES
-from shoal.spaces import Box, Dict, Discrete
 from shoal.types import GLOBAL_STATE, OBSERVATION, Array
+from shoal.types.spaces import Box, Dict, Discrete
 from shoal.xla.batch_last import batch_last
 
 

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from shoal.errors import ShoalError, nearest
+from shoal.base.errors import ShoalError, nearest
 from shoal.nets.initialisers import orthogonals
 from shoal.xla.barriers import materialise
 from shoal.xla.plain import uses_plain_form

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from shoal.errors import ShoalError
+from shoal.base.errors import ShoalError
 from shoal.nets.encoders import MAX_CELL_VALUES, observation_parts
 from shoal.nets.mlp import MLP
-from shoal.spaces import Space
 from shoal.types import PyTree
+from shoal.types.spaces import Space
 
 Array = jax.Array
 

@@ -6,13 +6,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from shoal.errors import ShoalError
+from shoal.base.errors import ShoalError
+from shoal.config.struct import named_leaves
 from shoal.nets.inputs import num_action_features
 from shoal.nets.memory import sequences
 from shoal.nets.memory.sequences import NetworkInputs
-from shoal.spaces import Box
-from shoal.trees import named_leaves
 from shoal.types import EnvSpec, PyTree
+from shoal.types.spaces import Box
 
 Array = jax.Array
 STEPS, SEQUENCES, RESET = 6, 2, 3  # of the rollout that is replayed; sequence 0 begins anew at step RESET

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from grid_oracle import NAMES, converted, differing, original_reset, original_seen, original_step, our_seen
 
-from shoal import envs, trees
+from shoal import envs
+from shoal.config import struct
 
 FORWARD, PICK_UP, PUT_DOWN, TOGGLE = 0, 3, 4, 5
 NUM_STEPS = 36  # 44 environments x 128 x 36 are more than 200,000 steps
@@ -76,7 +77,7 @@ def our_step_of(world):
 @jax.jit
 def started_again(ended, start, now):
     """The start where an episode has ended."""
-    return trees.where(ended, start, now)
+    return struct.where(ended, start, now)
 
 
 def compare(name, num_envs):

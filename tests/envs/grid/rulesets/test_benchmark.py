@@ -14,14 +14,14 @@ import pytest
 from scipy import stats
 
 from shoal import envs
+from shoal.base.errors import ShoalError
 from shoal.envs.grid.engine.goals import GoalKind
 from shoal.envs.grid.rulesets import selection
 from shoal.envs.grid.rulesets.benchmark import Benchmark, checksum
 from shoal.envs.grid.rulesets.distinct import canonical_keys
 from shoal.envs.grid.rulesets.generation import PUBLISHED
 from shoal.envs.grid.rulesets.rulesets import Ruleset
-from shoal.errors import ShoalError
-from shoal.experiment import decide
+from shoal.runs.plan import decide
 
 NAME = "XLand-MiniGrid-R1-9x9"
 

@@ -10,6 +10,7 @@ import pytest
 from scipy import stats
 
 from shoal import envs
+from shoal.base.errors import ShoalError
 from shoal.envs.grid.engine import goals, rules
 from shoal.envs.grid.engine.agent import Action
 from shoal.envs.grid.engine.board import DIRECTIONS
@@ -27,7 +28,6 @@ from shoal.envs.grid.rulesets.generation import (
     generate,
 )
 from shoal.envs.grid.rulesets.rulesets import Ruleset, check, stack
-from shoal.errors import ShoalError
 
 COUNT = 200  # rulesets of each setting that are looked at one by one
 MIDDLE = (4, 4)

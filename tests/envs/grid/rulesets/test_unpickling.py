@@ -15,12 +15,12 @@ import pytest
 from xminigrid.benchmarks import load_benchmark_from_path, save_bz2_pickle
 
 from shoal import envs
+from shoal.base.errors import ShoalError
 from shoal.envs.grid.rulesets import unpickling
 from shoal.envs.grid.rulesets.benchmark import Benchmark
 from shoal.envs.grid.rulesets.benchmark_files import MAX_BYTES
 from shoal.envs.grid.rulesets.generation import PUBLISHED, bytes_per_ruleset, generate
 from shoal.envs.grid.rulesets.unpickling import MAX_OPERATIONS, PickledArray
-from shoal.errors import ShoalError
 
 CONFIG = {"chain_depth": 1, "prune_prob": 0.3, "prune_chain": True, "save_path": "small"}
 FILE, SPOILT = "original", "spoilt"

@@ -8,9 +8,9 @@ import pytest
 from grid_solver import CLOSED, FLOOR, KEY, LOCKED, Start, beside, is_solvable
 
 from shoal import envs
+from shoal.base.errors import ShoalError
 from shoal.envs.grid.engine import goals
 from shoal.envs.grid.rulesets.rulesets import NO_RULESET
-from shoal.errors import ShoalError
 
 TASKS = "shoal.envs.grid.tasks.minigrid:"
 WALL = 2

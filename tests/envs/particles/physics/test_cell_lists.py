@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from particle_bench import run, world
 
+from shoal.base.errors import ShoalError
 from shoal.envs.particles.physics import cell_lists, dynamics
 from shoal.envs.particles.physics.cell_lists import CellLayout, cell_layout
 from shoal.envs.particles.physics.dynamics import Rules
-from shoal.errors import ShoalError
 
 SKIN = 0.3
 BOX = {2: (16.0, 14.0), 3: (8.0, 7.0, 9.0)}

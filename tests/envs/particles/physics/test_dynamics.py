@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from particle_bench import energy, momentum, run, world
 
+from shoal.base.errors import ShoalError
 from shoal.envs.particles.physics import dynamics
 from shoal.envs.particles.physics.dynamics import Rules
-from shoal.errors import ShoalError
 
 FREE = ("open", "open", "open")
 GRAVITY = 9.81

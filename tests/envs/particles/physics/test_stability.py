@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from shoal import envs
+from shoal.base.errors import ShoalError
+from shoal.config.struct import as_arrays
 from shoal.envs.base import unwrapped
 from shoal.envs.particles.physics.contact_laws import kinetic_energy
 from shoal.envs.particles.physics.restitution import damping_ratio
 from shoal.envs.particles.physics.stability import damping_ratio_of, restitution_of
-from shoal.errors import ShoalError
-from shoal.trees import as_arrays
 
 
 def verlet_matrix(s, y):

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from shoal.base.errors import ShoalError
 from shoal.envs.particles.physics.time_steps import check_time_step, hertz_contact_time, linear_contact_time
-from shoal.errors import ShoalError
 
 
 def test_contact_times():

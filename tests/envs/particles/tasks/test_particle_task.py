@@ -7,6 +7,7 @@ import pytest
 
 import shoal
 from shoal import envs
+from shoal.base.errors import ShoalError
 from shoal.envs.base import can_explain_faults, explain_fault, geometry, unwrapped
 from shoal.envs.checking.check_contract import require_contract
 from shoal.envs.checking.checker import check
@@ -14,10 +15,9 @@ from shoal.envs.particles.physics import dynamics
 from shoal.envs.particles.tasks import particle_scene
 from shoal.envs.particles.tasks.particle_task import observe, onsets
 from shoal.envs.particles.tasks.swarm import holders
-from shoal.errors import ShoalError
-from shoal.experiment import decide
 from shoal.nets.actor_critic import Critic
-from shoal.trained import evaluate_run
+from shoal.runs.evaluate import evaluate_run
+from shoal.runs.plan import decide
 from shoal.types import EnvSpec
 
 NAMES = tuple(f"particles/{x}-v0" for x in ("Navigator", "MultiNavigator", "Roller", "MultiRoller", "Swarm"))

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from shoal.base.errors import ShoalError
 from shoal.envs.particles.tasks.placement import draw_places, lattice
-from shoal.errors import ShoalError
 
 
 @pytest.mark.parametrize(

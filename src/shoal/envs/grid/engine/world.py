@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from shoal import trees
+from shoal.base.errors import ShoalError
+from shoal.config import struct
 from shoal.envs.base import TimeStep, environment, parameter, restart, transition
 from shoal.envs.grid import pictures
 from shoal.envs.grid.engine import adjacency, goals, rules
@@ -20,9 +21,8 @@ from shoal.envs.grid.engine.rules import Rules
 from shoal.envs.grid.engine.tiles import NOTHING, NUM_COLOURS, NUM_TILES, unpack
 from shoal.envs.grid.engine.views import view, view_cells, visible_grid_cells
 from shoal.envs.registry import MAX_COUNT
-from shoal.errors import ShoalError
-from shoal.spaces import Box, Dict, Discrete, Space
 from shoal.types import Array, PyTree
+from shoal.types.spaces import Box, Dict, Discrete, Space
 
 NO_PLACE = -1  # the place of an object that does not exist
 REWARD_DECAY = 0.9  # the share of the reward that an episode of full length loses
@@ -226,10 +226,10 @@ class GridWorld(abc.ABC):
         return pictures.image_of_grid(cells, position, agent.direction, is_visible, size)
 
     def _check_bounds(self) -> None:
-        for name, bounds in trees.bounds_of(type(self)).items():
+        for name, bounds in struct.bounds_of(type(self)).items():
             value = getattr(self, name)
             if value is not None:
-                trees.check_bounds(name, value, bounds)
+                struct.check_bounds(name, value, bounds)
 
     def check(self) -> None:
         """Validate grid, view and image sizes.

@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shoal.base.errors import ShoalError, nearest
 from shoal.envs.grid.rulesets import benchmark_files, distinct, generation
 from shoal.envs.grid.rulesets.generation import GenerationConfig, RandomStream
 from shoal.envs.grid.rulesets.rulesets import Ruleset
-from shoal.errors import ShoalError, nearest
 from shoal.types import Array
 
 TRAIN, HELD_OUT = "train", "held-out"

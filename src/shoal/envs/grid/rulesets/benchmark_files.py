@@ -24,11 +24,11 @@ from typing import IO, Any
 
 import numpy as np
 
+from shoal.base.errors import ShoalError
+from shoal.base.files import write_whole_file
 from shoal.envs.grid.rulesets import rulesets
 from shoal.envs.grid.rulesets.rulesets import Ruleset
 from shoal.envs.grid.rulesets.unpickling import PickledArray, unpickle
-from shoal.errors import ShoalError
-from shoal.files import write_whole_file
 
 FORMAT = "shoal-rulesets-1"
 ARRAYS = ("goals", "rules", "init_tiles")  # in the order of a Ruleset's fields

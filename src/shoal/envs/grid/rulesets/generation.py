@@ -16,13 +16,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from shoal.base.errors import ShoalError, nearest
 from shoal.envs.grid.engine import goals, rules
 from shoal.envs.grid.engine.goals import GoalKind
 from shoal.envs.grid.engine.rules import TWO_TILE_KINDS, RuleKind
 from shoal.envs.grid.engine.tiles import PICKABLE, Colour, Tile
 from shoal.envs.grid.rulesets.distinct import is_new
 from shoal.envs.grid.rulesets.rulesets import Ruleset
-from shoal.errors import ShoalError, nearest
 
 # The tiles of tasks by number: first objects that can be picked up, then goal tiles, then plain floor, which
 # stands for an object that disappears, and nothing. Floor is black, so no object is black.

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from shoal.base.errors import ShoalError
 from shoal.envs.grid.engine import goals, rules
 from shoal.envs.grid.engine.goals import GoalKind
 from shoal.envs.grid.engine.rules import TWO_TILE_KINDS, RuleKind
 from shoal.envs.grid.engine.tiles import NUM_COLOURS, NUM_TILES, Bytes, Tile
-from shoal.errors import ShoalError
 
 STACKED_RULE_AXES = 3  # axes of the rules of several rulesets
 MAX_QUOTE_LENGTH = 100  # characters of a wrong value in a message

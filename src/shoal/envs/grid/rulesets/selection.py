@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from shoal.base.errors import ShoalError
 from shoal.envs.grid.rulesets import benchmark_files
 from shoal.envs.grid.rulesets.benchmark import Benchmark, checksum
 from shoal.envs.grid.rulesets.generation import PUBLISHED
 from shoal.envs.grid.rulesets.rulesets import Ruleset
-from shoal.errors import ShoalError
 
 _NUMBER_PATTERN = r"[0-9]{1,15}"  # no file holds more rulesets
 _BOUND_PATTERN = rf"(?:{_NUMBER_PATTERN}(?:\.{_NUMBER_PATTERN})?%|{_NUMBER_PATTERN})?"

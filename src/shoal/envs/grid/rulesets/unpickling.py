@@ -18,7 +18,7 @@ from typing import IO, Any, NoReturn, Protocol, cast
 
 import numpy as np
 
-from shoal.errors import ShoalError
+from shoal.base.errors import ShoalError
 
 WHOLE_NUMBERS = re.compile("[iu][1248]")
 BYTE_ORDERS = "|<>="

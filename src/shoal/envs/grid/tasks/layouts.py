@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shoal.base.errors import ShoalError
 from shoal.envs.grid.engine.board import Board
 from shoal.envs.grid.engine.tiles import FLOOR, WALL, Colour, Tile
-from shoal.errors import ShoalError
 from shoal.types import Array
 
 COLOURS = (Colour.RED, Colour.GREEN, Colour.BLUE, Colour.PURPLE, Colour.YELLOW, Colour.GREY)

@@ -8,6 +8,7 @@ Environments for Goal-Oriented Tasks").
 import jax.numpy as jnp
 import numpy as np
 
+from shoal.base.errors import ShoalError
 from shoal.envs.base import environment, parameter
 from shoal.envs.grid.engine import goals
 from shoal.envs.grid.engine.board import write
@@ -16,7 +17,6 @@ from shoal.envs.grid.engine.tiles import FLOOR, GOAL, WALL, Colour, Tile, cell, 
 from shoal.envs.grid.engine.world import MAX_VIEW, MIN_VIEW, GridState, GridWorld, make_state, side_length
 from shoal.envs.grid.tasks import layouts
 from shoal.envs.grid.tasks.layouts import COLOURS, THINGS, choose, random_bits, sample_distinct, uniform_below
-from shoal.errors import ShoalError
 from shoal.types import Array
 
 RIGHT = 1  # the direction

@@ -6,6 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from shoal.base.errors import ShoalError, nearest
 from shoal.envs.base import environment, parameter
 from shoal.envs.grid.engine import goals, rules
 from shoal.envs.grid.engine.board import write
@@ -15,7 +16,6 @@ from shoal.envs.grid.rulesets import rulesets, selection
 from shoal.envs.grid.rulesets.rulesets import NO_RULESET, Ruleset
 from shoal.envs.grid.tasks import layouts
 from shoal.envs.grid.tasks.layouts import COLOURS, choose, random_bits, sample_distinct, uniform_below
-from shoal.errors import ShoalError, nearest
 from shoal.types import Array, TimeStep, restart
 
 # The walls of each kind of world, and its number of doors.

@@ -15,9 +15,9 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from shoal.base.errors import ShoalError
 from shoal.envs.particles.physics.contact_laws import Contact
 from shoal.envs.particles.physics.vectors import velocity_by_spin
-from shoal.errors import ShoalError
 from shoal.types import Array
 
 BOUNDARIES = ("periodic", "walls", "floor", "open")

@@ -17,9 +17,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shoal.base.errors import ShoalError
 from shoal.envs.particles.physics.boxes import nearest_image
 from shoal.envs.particles.physics.vectors import dot
-from shoal.errors import ShoalError
 from shoal.types import Array
 
 MIN_PERIODIC_CELLS = 3  # with fewer, one cell would be beside another twice

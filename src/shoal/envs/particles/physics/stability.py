@@ -15,10 +15,10 @@ import math
 
 import jax.numpy as jnp
 
+from shoal.base.errors import ShoalError
 from shoal.envs.particles.physics.bodies import INERTIA_FACTOR
 from shoal.envs.particles.physics.contact_laws import DASHPOT_FACTOR
 from shoal.envs.particles.physics.time_steps import check_time_step, hertz_contact_time, linear_contact_time
-from shoal.errors import ShoalError
 from shoal.types import Array
 
 PRESSED = 0.5  # radii to which weight or drive may press a body into a wall at rest

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.errors import ShoalError
+from shoal.base.errors import ShoalError
 
 STEPS_PER_CONTACT = 20
 HERTZ_FACTOR = 2.87  # of the duration of an elastic Hertzian impact

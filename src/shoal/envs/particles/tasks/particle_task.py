@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shoal.base.errors import ShoalError, nearest
+from shoal.config.struct import bounds_of
 from shoal.envs.base import TimeStep, environment, parameter, restart, transition
 from shoal.envs.geometry import Geometry
 from shoal.envs.particles.physics import cell_lists, contact_laws, dynamics, pairs, stability
@@ -23,10 +25,8 @@ from shoal.envs.particles.physics.stability import Ranges
 from shoal.envs.particles.physics.vectors import dot, length, shortened, sum_rows, unit
 from shoal.envs.particles.tasks import lidar, particle_geometry, placement, rewards
 from shoal.envs.particles.tasks.randomisation import Uniform, as_uniform
-from shoal.errors import ShoalError, nearest
-from shoal.spaces import Box, Dict
-from shoal.trees import bounds_of
 from shoal.types import GLOBAL_STATE, OBSERVATION, Array
+from shoal.types.spaces import Box, Dict
 from shoal.xla.batch_last import batch_last
 from shoal.xla.single_evaluation import compute_once
 

@@ -5,7 +5,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from shoal.errors import ShoalError
+from shoal.base.errors import ShoalError
 from shoal.types import Array
 
 SPARE = 2.0  # as many cells as this, for each place, if there is room

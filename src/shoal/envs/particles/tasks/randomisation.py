@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.arguments import short_repr
-from shoal.errors import ShoalError
+from shoal.base.errors import ShoalError
+from shoal.config.arguments import short_repr
 from shoal.types import Array
 
 

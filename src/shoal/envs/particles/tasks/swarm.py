@@ -7,13 +7,13 @@ from typing import ClassVar
 import jax.numpy as jnp
 import numpy as np
 
+from shoal.base.errors import ShoalError
 from shoal.envs.base import environment, parameter
 from shoal.envs.particles.physics.vectors import length
 from shoal.envs.particles.tasks import lidar, particle_scene
 from shoal.envs.particles.tasks.particle_task import MAX_AGENTS, ParticleTask, TaskState, shown_way
-from shoal.errors import ShoalError
-from shoal.spaces import Box, Dict
 from shoal.types import Array
+from shoal.types.spaces import Box, Dict
 
 MOST_HELD = 0.9  # share of the targets whose holding is timed
 

@@ -1,0 +1,1 @@
+"""What any program needs: errors, files, imports, signals, the cores of the machine."""

@@ -1,0 +1,177 @@
+"""Import of a user's own classes and functions by `module:Name`."""
+
+import functools
+import importlib
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from shoal.base.errors import ShoalError, UserCodeError, nearest
+from shoal.base.user_errors import describe_error, format_location, user_code_error, user_frames
+
+# Where classes stand now that a config.json of an earlier version names by another module.
+MOVED_MODULES = {
+    "shoal.envs.grid.goals": "shoal.envs.grid.engine.goals",
+    "shoal.envs.grid.layouts": "shoal.envs.grid.tasks.layouts",
+    "shoal.envs.grid.minigrid": "shoal.envs.grid.tasks.minigrid",
+    "shoal.envs.grid.rules": "shoal.envs.grid.engine.rules",
+    "shoal.envs.grid.world": "shoal.envs.grid.engine.world",
+    "shoal.envs.grid.xland": "shoal.envs.grid.tasks.xland",
+    "shoal.nets.recurrent": "shoal.nets.memory.recurrent",
+}
+MOVED_NAMES = {"shoal.envs.grid.rulesets:Ruleset": "shoal.envs.grid.rulesets.rulesets:Ruleset"}
+
+# A folder with config.json and one of these is a run directory.
+RUN_FILES = ("metrics.jsonl", "summary.json", "checkpoints", "best", "last")
+
+
+class UserModules:
+    """A finder of the modules in a folder, for `import_object` and for the modules that it found there.
+
+    The folder is not on `sys.path`: a user's file with the name of a module that Python, Shoal or a library imports,
+    now or later, would be taken for it. Installed packages and the standard library come first.
+    """
+
+    def __init__(self, folder: str):
+        self._folder = folder
+        self._names: set[str] = set()  # of the modules that were found
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """Return the spec of a module of the folder; None for any other importer, and for modules of a package."""
+        if path is not None or not self._may_import():
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, [self._folder])
+        if spec is not None:
+            self._names.add(name)
+        return spec
+
+    def _may_import(self) -> bool:
+        """Report whether the code that imports is `import_object`, or from the folder itself."""
+        frame = sys._getframe(2)
+        while frame.f_back and str(frame.f_globals.get("__name__")).startswith(("importlib", "_frozen_")):
+            frame = frame.f_back
+        importer = str(frame.f_globals.get("__name__"))
+        return importer == __name__ or importer.partition(".")[0] in self._names
+
+
+def find_user_modules(folder: str | None = None) -> None:
+    """Let `import_object` find the modules in a folder, None for the current directory, behind all others."""
+    sys.meta_path[:] = [x for x in sys.meta_path if not isinstance(x, UserModules)]
+    sys.meta_path.append(UserModules(os.getcwd() if folder is None else folder))
+
+
+def import_object(name: str) -> Any:
+    """Import the object that `module:Name` names.
+
+    Raises:
+      ShoalError: the name is not of this form, the module cannot be found, or it lacks the name.
+      UserCodeError: the module exists and fails while it is imported.
+    """
+    module_name, colon, attribute = MOVED_NAMES.get(name, name).partition(":")
+    module_name = MOVED_MODULES.get(module_name, module_name)
+    if not colon or not module_name or not attribute:
+        raise ShoalError(f"{name!r} is not module:Name, such as my_package.my_module:MyClass.")
+    module = _import_module(module_name, name)
+    try:
+        return functools.reduce(getattr, attribute.split("."), module)
+    except AttributeError as error:
+        if user_frames(error):
+            raise _import_failure(name, error) from error  # the module's own __getattr__
+        hint = _hidden_file(module_name) or nearest(
+            attribute, [x for x in vars(module) if not x.startswith("_")]
+        )
+        raise ShoalError(f"{name!r} cannot be imported: {module_name} has no {attribute!r}{hint}.") from None
+    except (Exception, SystemExit) as error:
+        raise _import_failure(name, error) from error
+
+
+def import_name(value: Any) -> str:
+    """Return the `module:Name` of a class or function, by which `import_object` finds it again."""
+    return f"{value.__module__}:{getattr(value, '__qualname__', type(value).__qualname__)}"
+
+
+def _import_module(module_name: str, name: str) -> Any:
+    if not all(part.isidentifier() for part in module_name.split(".")) or module_name.endswith(".py"):
+        dotted = module_name.removesuffix(".py").removeprefix("./").replace("/", ".").strip(".")
+        valid = dotted != module_name and all(part.isidentifier() for part in dotted.split("."))
+        hint = f"; did you mean {f'{dotted}:' + name.partition(':')[2]!r}?" if valid else ""
+        raise ShoalError(
+            f"{name!r} cannot be imported: there is no module {module_name!r}, since a module is named by words "
+            f"with dots between{hint}."
+        )
+    _refuse_run_directories(module_name, name)
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if user_frames(error) or error.name is None:
+            raise _import_failure(
+                name, error
+            ) from error  # the module exists, but something that it imports does not
+        hint = _hidden_file(module_name) or nearest(
+            module_name, [path.stem for path in Path.cwd().glob("*.py")]
+        )
+        raise ShoalError(f"{name!r} cannot be imported: there is no module {error.name!r}{hint}.") from error
+    except (Exception, SystemExit) as error:
+        if module_name.partition(".")[0] == "shoal" and not user_frames(error):
+            raise  # a module of Shoal's own
+        raise _import_failure(name, error) from error
+
+
+def _hidden_file(module_name: str) -> str:
+    """Say that another module has the name of a file of the current directory, which may be meant; else ""."""
+    package = module_name.partition(".")[0]
+    module = sys.modules.get(package)
+    paths = [path for path in (Path.cwd() / f"{package}.py", Path.cwd() / package) if path.exists()]
+    found = [getattr(module, "__file__", None), *getattr(module, "__path__", ())]
+    if module is None or not paths or any(x and Path(x).is_relative_to(Path.cwd()) for x in found):
+        return ""
+    return f"; this is not {paths[0].name!r} of the current directory, which needs another name to be found"
+
+
+def _refuse_run_directories(module_name: str, name: str) -> None:
+    """Require that a module does not lie inside of a run directory, whose files may be a stranger's.
+
+    Packages are imported one by one, each after it was found to lie elsewhere.
+
+    Raises:
+      ShoalError: it does.
+    """
+    words = module_name.split(".")
+    for number in range(1, len(words) + 1):
+        package = ".".join(words[:number])
+        if package in sys.modules:
+            continue
+        try:
+            spec = importlib.util.find_spec(package)
+        except Exception:  # the import will say it better
+            return
+        if spec is None:
+            return
+        places = [*(spec.submodule_search_locations or ()), *([spec.origin] if spec.has_location else [])]
+        for path in (Path(place).absolute() for place in places if place):
+            for folder in (path, *path.parents):
+                if (folder / "config.json").is_file() and any((folder / x).exists() for x in RUN_FILES):
+                    raise ShoalError(
+                        f"{name!r} cannot be imported: its module lies inside of the run directory {str(folder)!r}, "
+                        "and code of a run directory is never run; move the module elsewhere."
+                    )
+
+
+def _import_failure(name: str, error: BaseException) -> UserCodeError:
+    """Make the error for a module that fails while it is imported."""
+    if isinstance(error, UserCodeError):  # of a public function that the module calls; it names the line
+        return error
+    failure = user_code_error(error, f"importing {name!r}")
+    frames = failure.frames if failure else ""
+    if isinstance(error, SyntaxError) and error.filename:  # the line that cannot be read has no frame
+        source_line = "".join(traceback.format_exception_only(error)[:-1]).rstrip("\n")
+        location = format_location(error.filename, error.lineno)
+        frames = f"{frames}\n{source_line}".lstrip("\n")
+        return UserCodeError(
+            f"importing {name!r} failed in {location}: {type(error).__name__}: {error.msg}.", frames
+        )
+    return failure or UserCodeError(f"importing {name!r} failed: {describe_error(error)}.", frames)

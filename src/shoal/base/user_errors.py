@@ -1,0 +1,248 @@
+"""Errors inside a user's function as one sentence with the place, and the user's own frames.
+
+Imports nothing heavy, so that every public function can use it.
+"""
+
+import functools
+import os
+import re
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar, cast
+
+from shoal.base.errors import ShoalError, UserCodeError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+# Shoal and its dependencies: a frame in one of these is not the user's.
+LIBRARIES = (
+    "shoal",
+    *("jax", "jaxlib", "flax", "optax", "orbax", "chex", "etils", "treescope", "tensorstore", "opt_einsum"),
+    *("numpy", "scipy", "ml_dtypes", "matplotlib", "PIL", "tyro", "rich", "typing_extensions", "typeguard"),
+    *("docstring_parser", "jaxtyping", "beartype", "wadler_lindig"),
+)
+CREATED = (
+    r"value was created on line (.+?):(\d+)(?::\d+)? \((.+?)\)"  # in JAX's message about a value that leaked
+)
+CALLBACK = "Traceback (most recent call last)"  # in the message of a compiled program's error
+PROGRAM_ERRORS = ("JaxRuntimeError", "XlaRuntimeError")
+MAX_FRAMES = 20  # largest number of frames shown
+MAX_CHARACTERS = 300  # of an error's own message
+
+REMEDIES = {
+    "TracerBoolConversionError": (
+        "a Python condition (if, while, and, or, not) on a traced value; use jnp.where or jax.lax.cond"
+    ),
+    "TracerIntegerConversionError": (
+        "a traced value as a Python index or count; index a jax.numpy array, or use jax.lax.fori_loop"
+    ),
+    "ConcretizationTypeError": "a traced value where Python needs a number; use jax.numpy, and x.astype",
+    "TracerArrayConversionError": "a NumPy function of a traced value; use that of jax.numpy",
+    "NonConcreteBooleanIndexError": "an index by a traced mask; use jnp.where",
+}
+
+
+class Frame(NamedTuple):
+    """A line of the user's code that was running."""
+
+    function: str  # as the function is defined: `MyEnv.step`, `<module>`
+    summary: traceback.FrameSummary
+
+
+def reports_user_code(function: Function) -> Function:
+    """Make a public function raise `UserCodeError` where the user's code fails inside it.
+
+    An error of Shoal's own, with no frame of the user's below the function, passes unchanged, and so does a
+    `ShoalError`, which is a sentence already. Frames above the function, such as the script that calls it, do
+    not count.
+    """
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except ShoalError:
+            raise
+        except (Exception, SystemExit) as error:
+            failure = user_code_error(error)
+            if failure is None:
+                raise
+            raise failure from error
+
+    return cast(Function, wrapper)
+
+
+def user_code_error(error: BaseException, action: str = "") -> UserCodeError | None:
+    """Convert an error of a user's code to a sentence and the user's frames; None if no user's code took part.
+
+    Args:
+      error: as it was caught.
+      action: what failed, instead of the name of the user's function.
+    """
+    text = message_of(error)
+    frames = _callback_frames(error) or user_frames(error) or _leak_frames(text) or _wrong_call_frames(error)
+    if not frames:
+        return None
+    project_frames = [frame for frame in frames if not _is_installed(frame.summary.filename)] or frames
+    location = format_location(project_frames[-1].summary.filename, project_frames[-1].summary.lineno)
+    sentence = f"{action or _failing_function(project_frames)} failed in {location}: {describe_error(error)}."
+    return UserCodeError(sentence, format_frames(frame.summary for frame in frames))
+
+
+def user_frames(error: BaseException) -> list[Frame]:
+    """Return the user's frames of an error's traceback, innermost last."""
+    traced = zip(
+        traceback.walk_tb(error.__traceback__), traceback.extract_tb(error.__traceback__), strict=True
+    )
+    libraries = _library_paths()
+    return [
+        Frame(frame.f_code.co_qualname, summary)
+        for (frame, _), summary in traced
+        if _is_user_frame(summary, str(frame.f_globals.get("__name__", "")), libraries)
+    ]
+
+
+def describe_error(error: BaseException) -> str:
+    """Describe an error in half a sentence: its type, and the first line of its message or what would be right."""
+    kind, text = type(error).__name__, message_of(error)
+    if is_callback_error(error):  # the callback's error comes last
+        return _shorten(text.strip().splitlines()[-1])
+    if kind == "UnexpectedTracerError":
+        created = re.search(CREATED, text)
+        location = f" (of {format_location(created[1], int(created[2]))})" if created else ""
+        return (
+            f"{kind}: a traced value{location} was kept outside of what the function returns, and used later; return "
+            "it as a part of the state"
+        )
+    if isinstance(error, ShoalError):
+        return _shorten(text)
+    if kind in REMEDIES:
+        return f"{kind}: {REMEDIES[kind]}"
+    if isinstance(error, SystemExit):
+        return f"it ends the process (SystemExit: {error.code})"
+    lines = text.strip().splitlines()
+    return _shorten(f"{kind}: {lines[0]}" if lines else kind)
+
+
+def format_location(filename: str, line: int | None) -> str:
+    """Format a line of a file; a path inside the current directory is relative to it."""
+    folder = os.path.join(os.getcwd(), "")
+    return f"{filename.removeprefix(folder)}, line {line}"
+
+
+def format_frames(summaries: Iterator[traceback.FrameSummary]) -> str:
+    """Format frames as Python shows them; of very many only the innermost."""
+    return "".join(traceback.StackSummary.from_list(list(summaries)[-MAX_FRAMES:]).format()).rstrip("\n")
+
+
+def message_of(error: BaseException) -> str:
+    """Return the message of an error; empty where it has none that can be read."""
+    try:
+        return str(error)
+    except Exception:  # the user's own class
+        return ""
+
+
+def _is_user_frame(summary: traceback.FrameSummary, module: str, libraries: tuple[str, ...]) -> bool:
+    filename = summary.filename
+    if filename.startswith("<"):  # no file: a prompt or a generated function
+        generated = filename.startswith("<frozen ") or (
+            summary.name.startswith("__") and module != "__main__"
+        )
+        return not generated and module.partition(".")[0] not in LIBRARIES
+    standard = sysconfig.get_paths()["stdlib"] + os.sep
+    if filename.startswith(standard) and not _is_installed(filename):
+        return False
+    return not filename.startswith(libraries)
+
+
+def _is_installed(filename: str) -> bool:
+    """Report whether a file belongs to an installed package, and not to the user's own folders."""
+    return "site-packages" in filename or "dist-packages" in filename
+
+
+def _library_paths() -> tuple[str, ...]:
+    """Return the folders and files of the libraries that are loaded."""
+    paths: list[str] = []
+    for name in LIBRARIES:
+        module = sys.modules.get(name)
+        folders = [os.path.join(folder, "") for folder in getattr(module, "__path__", ())]
+        paths += folders or [file for file in [getattr(module, "__file__", None)] if file]
+    return tuple(paths)
+
+
+def _failing_function(frames: list[Frame]) -> str:
+    """Return the innermost method among frames, such as `MyEnv.step`; the outermost function where there is none."""
+    names = [_without_enclosing(frame.function) for frame in frames]
+    return next((name for name in reversed(names) if "." in name), names[0] or "a lambda")
+
+
+def _without_enclosing(function: str) -> str:
+    """Shorten `make.<locals>.MyEnv.step.<locals>.<lambda>` to `MyEnv.step`: the class and its method."""
+    parts = [part for part in function.split(".<locals>.") if not part.startswith("<")]
+    first = max((i for i, part in enumerate(parts) if "." in part), default=0)
+    return ".".join(parts[first:])
+
+
+def is_callback_error(error: BaseException | None) -> bool:
+    """Report whether an error is that of a compiled program in which a callback failed."""
+    return error is not None and type(error).__name__ in PROGRAM_ERRORS and CALLBACK in message_of(error)
+
+
+def _callback_frames(error: BaseException) -> list[Frame]:
+    """Return the user's last frames from an error's message, if it holds the traceback of a callback that failed."""
+    if not is_callback_error(error):
+        return []
+    libraries, frames = _library_paths(), []
+    for file, line, function in reversed(
+        re.findall(r'File "(.+?)", line (\d+), in (\S+)', message_of(error))
+    ):
+        summary = traceback.FrameSummary(file, int(line), function)
+        if _is_user_frame(summary, "", libraries):
+            frames.append(Frame(function, summary))
+        elif frames:
+            break  # frames that called the callback do not belong to it
+    return frames[::-1]
+
+
+def _leak_frames(text: str) -> list[Frame]:
+    """Return the line that made a leaked traced value, for an error without a frame of the user's."""
+    created = re.search(CREATED, text)
+    if created is None:
+        return []
+    summary = traceback.FrameSummary(created[1], int(created[2]), created[3].rpartition(".")[2])
+    return [Frame(created[3], summary)] if _is_user_frame(summary, "", _library_paths()) else []
+
+
+def _wrong_call_frames(error: BaseException) -> list[Frame]:
+    """Return the definition of a user's function that Shoal could not call, since it has the wrong parameters."""
+    match = re.match(r"([\w.<>]+)\(\) (?:takes|missing|got) ", message_of(error))
+    if not isinstance(error, TypeError) or not match:
+        return []
+    libraries = _library_paths()
+    for module in list(sys.modules.values()):
+        code = _code_of_function(module, match[1].split("."))
+        if code is None:
+            continue
+        summary = traceback.FrameSummary(code.co_filename, code.co_firstlineno, code.co_name)
+        if _is_user_frame(summary, module.__name__, libraries):
+            return [Frame(match[1], summary)]
+    return []
+
+
+def _code_of_function(module: Any, names: list[str]) -> Any:
+    """Return the code of a function of a module; of the function around it, where it is local to one."""
+    found = getattr(module, "__dict__", {}).get(names[0])
+    for name in names[1:]:
+        if hasattr(found, "__code__"):
+            break
+        found = getattr(found, name, None)
+    return getattr(found, "__code__", None)
+
+
+def _shorten(text: str) -> str:
+    """Shorten a text to one line of limited length, without a full stop."""
+    text = " ".join(text.split()).rstrip(".")
+    return text if len(text) <= MAX_CHARACTERS else text[: MAX_CHARACTERS - 3] + "..."

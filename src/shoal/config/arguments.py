@@ -1,0 +1,179 @@
+"""Reading and type checks of a caller's arguments; an error is one sentence with the name, the value and the remedy."""
+
+import ast
+import math
+import numbers
+import operator
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from shoal.base.errors import ShoalError, nearest
+
+MAX_REPR_LENGTH = 80  # characters of a value in a message
+LARGEST_INDEX = 2**31 - 1  # compiled programs count in 32 bits
+LARGEST_SEED = 2**32 - 1  # `jax.random.key` takes 32 bits: 2**32 would be the seed 0 once more
+
+
+def whole_number(name: str, value: Any, low: int | None = None, high: int | None = None) -> int:
+    """Return a whole number as an int; 10.0 and NumPy's integers are whole numbers, True is not.
+
+    Args:
+      name: of the argument, for the message.
+      value: the caller's value.
+      low: the smallest number allowed.
+      high: the largest number allowed.
+    Raises:
+      ShoalError: it is not a whole number, or out of its bounds.
+    """
+    number = _to_int(value)
+    if number is None:
+        raise ShoalError(f"{name}={short_repr(value)} is not a whole number.")
+    if low is not None and number < low:
+        raise ShoalError(f"{name}={number} is too small: it must be at least {low}.")
+    if high is not None and number > high:
+        raise ShoalError(f"{name}={number} is too large: it must be at most {high}.")
+    return number
+
+
+def _to_int(value: Any) -> int | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, numbers.Real) and not isinstance(value, numbers.Rational):
+        return int(float(value)) if float(value).is_integer() else None
+    if hasattr(value, "dtype") and str(value.dtype) == "bool":
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:  # as of text, None, lists, and arrays of several numbers
+        return None
+
+
+def seed(name: str, value: Any) -> int:
+    """Return a seed that a random key can be made from.
+
+    Raises:
+      ShoalError: it is not a whole number from 0 to 2**32 - 1.
+    """
+    return whole_number(name, value, 0, LARGEST_SEED)
+
+
+def boolean(name: str, value: Any) -> bool:
+    """Return a boolean.
+
+    Raises:
+      ShoalError: it is neither True nor False.
+    """
+    if not isinstance(value, bool) and str(getattr(value, "dtype", "")) != "bool":
+        raise ShoalError(f"{name}={short_repr(value)} is neither True nor False.")
+    return bool(value)
+
+
+def text(name: str, value: Any, example: str = "") -> str:
+    """Return a text.
+
+    Raises:
+      ShoalError: it is of another type; the sentence has an example of a right one.
+    """
+    if not isinstance(value, str):
+        hint = f"; give a name such as {example!r}" if example else ""
+        raise ShoalError(f"{name}={short_repr(value)} is of type {type(value).__name__}, not a text{hint}.")
+    return value
+
+
+def one_of(name: str, value: Any, choices: Iterable[str]) -> str:
+    """Return one of several words.
+
+    Raises:
+      ShoalError: it is none of them; the sentence names the nearest.
+    """
+    known = list(choices)
+    if not isinstance(value, str) or value not in known:
+        hint = nearest(value, known) if isinstance(value, str) else ""
+        raise ShoalError(f"{name}={short_repr(value)} is none of {', '.join(known)}{hint or '.'}")
+    return value
+
+
+def path(name: str, value: Any) -> Path:
+    """Return a path that a file system can have, with `~` expanded; it need not exist.
+
+    Raises:
+      ShoalError: it is not a path, empty, or one that the operating system refuses, such as one with a name too long.
+    """
+    if not isinstance(value, str | os.PathLike) or isinstance(os.fspath(value), bytes):
+        raise ShoalError(f"{name}={short_repr(value)} is of type {type(value).__name__}, not a path.")
+    if not os.fspath(value):
+        raise ShoalError(f"{name}={short_repr(value)} is empty; give a path.")
+    try:
+        expanded = Path(value).expanduser()
+        os.lstat(expanded)
+    except (FileNotFoundError, NotADirectoryError):
+        pass  # nothing exists there, which the caller checks
+    except (
+        OSError,
+        ValueError,
+        RuntimeError,
+    ) as error:  # ValueError: a zero byte; RuntimeError: no such ~user
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ShoalError(f"{name}={short_repr(value)} cannot be a path: {reason}.") from error
+    return expanded
+
+
+def mapping(name: str, value: Any) -> Mapping[str, Any]:
+    """Return a mapping by names, such as parameters; None becomes an empty one.
+
+    Raises:
+      ShoalError: it is not a mapping.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise ShoalError(
+            f"{name}={short_repr(value)} is not a dictionary by names, such as {{'gravity': 9.0}}."
+        )
+    return value
+
+
+def parameters_of_call(name: str, value: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Join an environment's parameters that a call gives as a dictionary with those that it gives as keywords.
+
+    Raises:
+      ShoalError: `value` is not a mapping.
+    """
+    return {**mapping(name, value), **parameters}
+
+
+def short_repr(value: Any) -> str:
+    """Format a value for a message: its representation in one line, cut where it is long."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= MAX_REPR_LENGTH else f"{text[: MAX_REPR_LENGTH - 3]}..."
+
+
+def literal(text: str) -> Any:
+    """Read a value from its text: a number, true, false, none, a list or tuple of such, or else the text itself."""
+    try:
+        return ast.literal_eval(_LiteralNames().visit(ast.parse(text.strip(), mode="eval")))
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return text
+
+
+class _LiteralNames(ast.NodeTransformer):
+    """Puts their values in place of the words that Python's literals lack; capital letters do not matter."""
+
+    VALUES = MappingProxyType(
+        {
+            "true": True,
+            "false": False,
+            "none": None,
+            "nan": math.nan,
+            "inf": math.inf,
+            "infinity": math.inf,
+        }
+    )
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        """The value of a word; any other name stays, which makes the whole a text."""
+        word = node.id.lower()
+        return ast.copy_location(ast.Constant(self.VALUES[word]), node) if word in self.VALUES else node

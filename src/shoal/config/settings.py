@@ -1,0 +1,392 @@
+"""The flat view of a config: every setting by one name, however the structs that hold it are nested.
+
+A config is a dataclass, whose fields may be dataclasses in turn: `PPOConfig` has a `NetworkConfig` and an
+`OptimizerConfig`. Whoever sets something (keywords, flags, presets, `config.json`, sweeps) sees one flat namespace,
+in which each name exists once:
+
+    with_settings(PPOConfig(), learning_rate=1e-3, hidden_sizes=(256, 256))
+
+The type, the bounds and the text of a setting are those that its field declares. A nested field that is declared with
+`chosen` is a setting itself: its value is the name of the struct that it holds, and another name puts another struct,
+with other settings, in its place.
+"""
+
+import ast
+import dataclasses
+import functools
+import inspect
+import itertools
+import numbers
+import textwrap
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from shoal.base.errors import ShoalError, nearest
+from shoal.config import struct
+from shoal.config.requirements import Needs, Table
+
+T = TypeVar("T")
+
+# Settings declared as text that name a function by module:Name, in whose place it may be given itself.
+IMPORTABLE = ("score", "eval_metrics")
+
+# First words of settings by which other trainers send their metrics to a service or a viewer.
+LOGGERS = ("wandb", "tensorboard", "tb", "mlflow", "comet", "neptune", "clearml", "aim", "track", "logger")
+METRICS_PLACE = "a run writes metrics.jsonl, summary.json and learning_curve.png to its directory"
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """The choice of a nested field's struct by a name.
+
+    Attributes:
+      choose: returns the struct of a name, or a struct that is given itself.
+      name_of: returns the name of a struct.
+    """
+
+    choose: Callable[[Any], Any]
+    name_of: Callable[[Any], Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """One setting of a config.
+
+    Attributes:
+      name: of the setting, which exists once in the config.
+      value: that the config has.
+      declared: the type of its field.
+      owner: the class of the struct that holds it.
+      bounds: of its value, where its field declares any.
+      choice: how its value chooses a struct, where it does.
+      is_keyed: whether it is one number of a field that holds several by their names (see `keyed`).
+    """
+
+    name: str
+    value: Any
+    declared: Any
+    owner: type
+    bounds: struct.Bounds | None = None
+    choice: Choice | None = None
+    is_keyed: bool = False
+
+    @property
+    def is_data(self) -> bool:
+        """Whether the value is a leaf of the config's tree, so that a stack of configs may hold many of them."""
+        if self.is_keyed:
+            return True
+        is_field_of_struct = struct.is_struct(self.owner) and self.choice is None
+        return is_field_of_struct and self.name in struct.data_fields(self.owner)
+
+    @property
+    def text(self) -> str:
+        """The string below the setting's field, as one line; "" if there is none."""
+        return field_texts(self.owner).get(self.name, "")
+
+
+def chosen(default: Any, choose: Callable[[Any], Any], name_of: Callable[[Any], Any]) -> Any:
+    """Declare a nested field whose struct is chosen by a setting of the field's name (see `Choice`)."""
+    return dataclasses.field(default=default, metadata={"choice": Choice(choose, name_of)})
+
+
+def keyed(setting: str) -> Any:
+    """Declare a field of numbers by names, each of which is a setting `SETTING.NAME` of its own, and data.
+
+    The field's value is a dictionary; the default () has no numbers. What the names may be, only the use of the numbers
+    decides.
+
+    Args:
+      setting: what the names of the settings begin with.
+    """
+    return dataclasses.field(default=(), metadata={"keyed": setting})
+
+
+def hidden() -> Any:
+    """Declare a static field of a struct that is no setting."""
+    return dataclasses.field(metadata={"static": True, "hidden": True})
+
+
+class Nested:
+    """A base class of configs with nested structs, which says where a setting is that was given to the wrong one."""
+
+    def __new__(cls, *_: Any, **given: Any) -> Any:
+        """Refuse a setting of a nested struct, which a dataclass would call an unexpected keyword."""
+        fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        for name in given:
+            for field in fields.values() if name not in fields else ():
+                if is_nested(field.default) and name in settings_of(field.default):
+                    owner = type(field.default).__name__
+                    raise ShoalError(
+                        f"{name} is a setting of {owner}: {cls.__name__}({field.name}={owner}({name}=...)), or "
+                        f"with_settings({cls.__name__}(), {name}=...)"
+                    )
+        return super().__new__(cls)
+
+
+def is_nested(value: Any) -> bool:
+    """Whether a field's value is a dataclass, whose own fields are settings."""
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def settings_of(config: Any) -> dict[str, Setting]:
+    """Every setting of a config and of the structs within it, by its name.
+
+    Raises:
+      ShoalError: two structs have a setting of one name.
+    """
+    found: dict[str, Setting] = {}
+    for setting in _walk(config):
+        if setting.name in found:
+            owners = found[setting.name].owner.__name__, setting.owner.__name__
+            raise ShoalError(
+                f"{setting.name!r} is a setting of {owners[0]} and of {owners[1]}; rename one, since a name may exist "
+                "only once in a config"
+            )
+        found[setting.name] = setting
+    return found
+
+
+def _walk(config: Any) -> Iterator[Setting]:
+    cls = type(config)
+    declared, bounds, choices = types_of(cls), struct.bounds_of(cls), _metadata(cls, "choice")
+    for field in dataclasses.fields(config):
+        name, value = field.name, getattr(config, field.name)
+        if field.metadata.get("hidden"):
+            continue
+        if setting := field.metadata.get("keyed"):
+            for key, number in dict(value or ()).items():
+                yield Setting(f"{setting}.{key}", number, float, cls, is_keyed=True)
+            continue
+        if not is_nested(value):
+            yield Setting(name, value, declared[name], cls, bounds.get(name), choices.get(name))
+            continue
+        if name in choices:
+            yield Setting(name, choices[name].name_of(value), str, cls, None, choices[name])
+        yield from _walk(value)
+
+
+def flat(config: Any) -> dict[str, Any]:
+    """The value of every setting, by its name."""
+    return {name: setting.value for name, setting in settings_of(config).items()}
+
+
+def all_names(config: Any) -> set[str]:
+    """The names of a config's settings, and of those that it would have with the structs that its class chooses."""
+    defaults = (field.default for field in dataclasses.fields(config) if is_nested(field.default))
+    return set(settings_of(config)).union(*map(settings_of, defaults))
+
+
+def with_settings(config: T, /, **values: Any) -> T:
+    """Replace settings of a config, in whichever of its structs they are.
+
+    Args:
+      config: a dataclass.
+      **values: settings by name. One that chooses a struct is applied first, so that the struct's own settings may
+        be given beside it.
+
+    Raises:
+      ShoalError: the config has no setting of a name, or a struct that is named cannot be had.
+    """
+    config = with_choices(config, values)
+    for name, value in values.items():
+        if find(config, name) is None:
+            raise unknown_setting(name, value, config)
+    known = settings_of(config)
+    return _replaced(config, {k: x for k, x in values.items() if not (k in known and known[k].choice)})
+
+
+def find(config: Any, name: str) -> Setting | None:
+    """Return the setting of a name, also one that a field of numbers by names may get; None if there is none."""
+    prefix, dot, key = name.partition(".")
+    if not dot:
+        return settings_of(config).get(name)
+    owner = next((type(x) for x in _structs(config) if prefix in _metadata(type(x), "keyed").values()), None)
+    if owner is None or not key.isidentifier():
+        return None
+    return Setting(name, flat(config).get(name), float, owner, is_keyed=True)
+
+
+def with_choices(config: T, values: Mapping[str, Any]) -> T:
+    """Replace the structs that settings choose by name; other settings, and a struct that is there already, stay."""
+    choices, changes = _metadata(type(config), "choice"), {}
+    for field in dataclasses.fields(config):  # type: ignore[arg-type]
+        name, present = field.name, getattr(config, field.name)
+        choice = choices.get(name) if name in values else None
+        if choice and not (is_nested(present) and choice.name_of(present) == values[name]):
+            changes[name] = choice.choose(values[name])
+        elif is_nested(present) and (replaced := with_choices(present, values)) is not present:
+            changes[name] = replaced
+    return dataclasses.replace(config, **changes) if changes else config  # type: ignore[type-var]
+
+
+def _replaced(config: Any, values: Mapping[str, Any]) -> Any:
+    changes = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if is_nested(value):
+            replaced = _replaced(value, values)
+            if replaced is not value:
+                changes[field.name] = replaced
+        elif setting := field.metadata.get("keyed"):
+            own = {k.removeprefix(f"{setting}."): x for k, x in values.items() if k.startswith(f"{setting}.")}
+            changes |= {field.name: dict(value or ()) | own} if own else {}
+        elif field.name in values and not field.metadata.get("hidden"):
+            changes[field.name] = values[field.name]
+    return dataclasses.replace(config, **changes) if changes else config
+
+
+def unknown_setting(
+    name: str, value: Any, config: Any, known: Mapping[str, Setting] | None = None
+) -> ShoalError:
+    """The error for a setting that a config lacks: one of a struct that is not chosen, or the nearest that there is.
+
+    Args:
+      name: of the setting.
+      value: that it was given.
+      config: that lacks it.
+      known: settings among which the nearest is looked for; None takes the config's.
+    """
+    own = settings_of(config)
+    for field in dataclasses.fields(config):
+        default, chosen = field.default, own.get(field.name)
+        if chosen and chosen.choice and is_nested(default) and name in settings_of(default):
+            needed = Needs(field.name, (chosen.choice.name_of(default),))
+            return ShoalError(
+                f"{name}={value!r} has no effect with {field.name}={chosen.value!r}; it needs {needed}."
+            )
+    return ShoalError(f"there is no setting {name!r}{logging_hint(name) or nearest(name, known or own)}.")
+
+
+def logging_hint(name: str) -> str:
+    """Say where metrics are, where an unknown setting or flag is one by which other trainers log; else ""."""
+    is_logging = name.strip("-").replace("_", "-").lower().partition("-")[0] in LOGGERS
+    return f"; {METRICS_PLACE}" if is_logging else ""
+
+
+def needs_of(config: Any) -> Table:
+    """Return what settings need in order to have an effect, as a config and the structs within it declare."""
+    found: dict[str, Any] = {}
+    for part in _structs(config):
+        found |= getattr(part, "needs", {})
+    return found
+
+
+def groups_of(config: Any) -> dict[str, tuple[str, ...]]:
+    """The settings by the titles of their groups, from the attributes `groups` of a config and the structs within it.
+
+    A config may name settings of its structs too; the first group that names one has it. Settings of a nested struct
+    that stand in no group have the name of the field that holds it for a title.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for part in _structs(config):
+        for title, names in getattr(part, "groups", {}).items():
+            grouped = {name for others in found.values() for name in others}
+            found[title] = found.get(title, ()) + tuple(name for name in names if name not in grouped)
+    grouped = {name for names in found.values() for name in names}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if is_nested(value) and (rest := tuple(x for x in settings_of(value) if x not in grouped)):
+            found[field.name] = found.get(field.name, ()) + rest
+    return found
+
+
+def _structs(config: Any) -> Iterator[Any]:
+    """A config and the dataclasses within it."""
+    yield config
+    for field in dataclasses.fields(config):
+        if is_nested(value := getattr(config, field.name)):
+            yield from _structs(value)
+
+
+def types_of(cls: type) -> dict[str, Any]:
+    """The types of a dataclass's fields; `Any` where they cannot be found, as those of a class in a function."""
+    try:
+        hints = typing.get_type_hints(cls)
+    except NameError:
+        hints = {}
+    return {field.name: hints.get(field.name, Any) for field in dataclasses.fields(cls)}
+
+
+def _metadata(cls: Any, key: str) -> dict[str, Any]:
+    """Return what the fields of a dataclass declare under a key; a new default keeps the base class's declaration."""
+    bases = [base for base in reversed(cls.__mro__) if dataclasses.is_dataclass(base)]
+    fields = [field for base in bases for field in dataclasses.fields(base)]
+    return {field.name: field.metadata[key] for field in fields if key in field.metadata}
+
+
+@functools.cache
+def field_texts(cls: type) -> Mapping[str, str]:
+    """The string below each field of a class, and of those that it is made from, as one line."""
+    texts: dict[str, str] = {}
+    for part in reversed(cls.__mro__):
+        try:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(part)))
+        except (OSError, TypeError):  # made while the program runs: it has no source
+            continue
+        body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
+        for field, below in itertools.pairwise(body):
+            text = below.value if isinstance(below, ast.Expr) else None
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Constant):
+                texts[ast.unparse(field.target)] = " ".join(str(text.value).split())
+    return texts
+
+
+def check_fields(config: Any) -> None:
+    """Require that every setting holds a value of its declared type, within its declared bounds.
+
+    Raises:
+      ShoalError: the first setting that does not.
+    """
+    for name, setting in settings_of(config).items():
+        value, declared = setting.value, setting.declared
+        if setting.choice:
+            if not is_nested(getattr(config, name, setting)):
+                raise ShoalError(
+                    f"{name}={value!r} is no struct; with_settings({type(config).__name__}(), {name}={value!r}) "
+                    "chooses one by its name"
+                )
+            continue
+        if typing.get_origin(declared) is types.UnionType:  # X | None
+            if value is None:
+                continue
+            (declared,) = (option for option in typing.get_args(declared) if option is not types.NoneType)
+        if not (name in IMPORTABLE and callable(value)):
+            _check_type(name, value, declared)
+        if isinstance(value, numbers.Real | tuple) and not isinstance(value, bool) and declared is not Any:
+            if setting.bounds:
+                struct.check_bounds(name, value, setting.bounds)
+            elif declared is float:
+                struct.check_bounds(name, value, struct.Bounds())
+
+
+def _check_type(name: str, value: Any, declared: Any) -> None:
+    """Raises ShoalError unless a value is of its declared type; types that are not known here pass."""
+    if typing.get_origin(declared) is typing.Literal:
+        choices = typing.get_args(declared)
+        if value not in choices:
+            hint = nearest(str(value), choices)
+            raise ShoalError(f"{name}={value!r} is none of {', '.join(choices)}{hint}.")
+    elif typing.get_origin(declared) is tuple:
+        element = typing.get_args(declared)[0]
+        if not isinstance(value, tuple) or not all(_has_type(x, element) for x in value):
+            wanted, example = _TUPLES.get(element, ("values", "()"))
+            raise ShoalError(f"{name}={value!r} is not a tuple of {wanted}; give one such as {example}.")
+    elif not _has_type(value, declared):
+        raise ShoalError(f"{name}={value!r} is not {_KINDS[declared][1]}.")
+
+
+def _has_type(value: Any, declared: Any) -> bool:
+    if declared not in _KINDS:
+        return True
+    return isinstance(value, _KINDS[declared][0]) and (declared is bool or not isinstance(value, bool))
+
+
+_KINDS: dict[Any, tuple[Any, str]] = {
+    float: (numbers.Real, "a number"),
+    int: (numbers.Integral, "a whole number"),
+    bool: (bool, "True or False"),
+    str: (str, "a text"),
+}
+_TUPLES = {int: ("whole numbers", "(64, 64)"), str: ("texts", "('eps=1e-5',)")}

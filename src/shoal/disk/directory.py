@@ -1,0 +1,267 @@
+"""The run directory: the files of a run, how they are written, and how they are read again.
+
+    config.json         the complete settings: running it again gives the same run
+    metrics.jsonl       one line per log point and seed
+    summary.json        scores, speed, checksums, versions
+    progress.json       scores so far, of a run that has not finished
+    learning_curve.png
+    best/, last/        policies with their normalisers
+
+Every file is complete or absent at any instant, and reading executes no code: JSON and named arrays only.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shoal.base.errors import ShoalError, nearest
+from shoal.base.files import free_bytes, report_os_errors, sync_directory, user_path
+from shoal.disk import vacancy
+from shoal.disk.arrays import OrbaxError, describe, from_numpy, is_key, read_arrays, to_numpy, write_arrays
+from shoal.disk.checkpoints import CHECKPOINTS
+from shoal.disk.checksums import folder_sha256
+from shoal.disk.json_files import json_text, parse_json, read_json, report_wrong_types, write_json, write_text
+from shoal.disk.lock import LOCK
+from shoal.disk.metrics_file import METRICS, Mark, MetricsFile
+
+CONFIG = "config.json"
+SUMMARY = "summary.json"
+PROGRESS = "progress.json"  # in place of a summary, as long as the run has not finished
+LEARNING_CURVE = "learning_curve.png"
+POLICIES = ("best", "last")
+POLICY = "policy.json"  # in the folder of the arrays: their names, dtypes, shapes and checksum
+
+
+@dataclasses.dataclass(frozen=True)
+class RunDirectory:
+    """A directory that holds one run; made by `create` or `open`, never directly."""
+
+    path: Path
+    # The outermost first.
+    created_directories: tuple[Path, ...] = dataclasses.field(default=(), compare=False)
+
+    @classmethod
+    def check(cls, path: Path | str | None, needed: int = 0) -> None:
+        """Require that `create` can make the directory of a new run; leaves nothing behind.
+
+        Args:
+          path: as in `create`.
+          needed: the least number of bytes that will be written.
+        Raises:
+          ShoalError: the directory cannot be written to, holds another run or other files, or is on a disk
+            with too little space.
+        """
+        vacancy.check_vacant(
+            user_path(path or vacancy.RUNS_DIR, "run directory"), CONFIG if path else None, needed
+        )
+
+    @classmethod
+    def create(
+        cls, path: Path | str | None, environment: str, algorithm: str, config: Mapping[str, Any]
+    ) -> "RunDirectory":
+        """Make the directory of a new run with its `config.json`; if that fails, nothing is left behind.
+
+        Args:
+          path: the directory; None makes a new one under `runs/`, named after the environment, the algorithm
+            and the time, such as `runs/CartPole-v1-ppo-20260131-093000`.
+          environment: the environment's name; only used for the directory's name.
+          algorithm: the algorithm's name; only used for the directory's name.
+          config: the complete settings; infinities become the strings that `float` reads.
+        Raises:
+          ShoalError: the directory cannot be written to, or holds another run or other files; of several
+            processes that create the same one, one succeeds.
+        """
+        text = json_text(config, not_finite=str)
+        if path is None:
+            directory = cls(*vacancy.make_named_directory(environment, algorithm))
+        else:
+            path = user_path(path, "run directory")
+            directory = cls(path, vacancy.make_directory(path, CONFIG))
+        try:
+            write_text(directory.path / CONFIG, text, new=True)
+        except BaseException:
+            vacancy.remove_empty(directory.created_directories)
+            vacancy.check_no_run(directory.path, CONFIG)  # another process may have been faster
+            raise
+        for leftover in vacancy.leftovers(directory.path, CONFIG):
+            with contextlib.suppress(OSError):
+                leftover.unlink(missing_ok=True)
+        return directory
+
+    def discard(self) -> None:
+        """Remove the files of a run, and the directories made for it that hold nothing else."""
+        for name in (CONFIG, METRICS, SUMMARY, PROGRESS, LEARNING_CURVE, LOCK):
+            with contextlib.suppress(OSError):
+                (self.path / name).unlink()
+        for name in (*POLICIES, CHECKPOINTS):
+            shutil.rmtree(self.path / name, ignore_errors=True)
+        vacancy.remove_empty(self.created_directories)
+
+    @classmethod
+    def open(cls, path: Path | str) -> "RunDirectory":
+        """Open the directory of an existing run.
+
+        Raises:
+          ShoalError: there is no such directory, it holds no run, or it cannot be read.
+        """
+        path = user_path(path, "run directory")
+        with report_os_errors(f"run directory {str(path)!r} cannot be read"):
+            if (path / CONFIG).is_file():
+                return cls(path)
+            if path.is_dir():
+                raise ShoalError(f"{str(path)!r} is not a run directory: it has no {CONFIG}.")
+            siblings = path.parent.iterdir() if path.parent.is_dir() else ()
+            runs = [str(sibling) for sibling in siblings if (sibling / CONFIG).is_file()]
+        raise ShoalError(f"there is no run directory {str(path)!r}{nearest(str(path), runs) or '.'}")
+
+    @property
+    def learning_curve(self) -> Path:
+        """The path of the learning curve's image."""
+        return self.path / LEARNING_CURVE
+
+    def load_config(self) -> dict[str, Any]:
+        """Read `config.json`.
+
+        Raises:
+          ShoalError: it is missing or damaged.
+        """
+        return read_json(self.path / CONFIG)
+
+    def save_progress(self, progress: Mapping[str, Any]) -> None:
+        """Write `progress.json`; a number that is not finite becomes null."""
+        write_json(self.path / PROGRESS, progress)
+
+    def save_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write `summary.json`, in place of `progress.json`; a number that is not finite becomes null."""
+        with report_os_errors(f"{self.path / PROGRESS} cannot be removed"):
+            (self.path / PROGRESS).unlink(missing_ok=True)
+        write_json(self.path / SUMMARY, summary)
+
+    def load_summary(self) -> dict[str, Any]:
+        """Read `summary.json`.
+
+        Raises:
+          ShoalError: it is missing (the run did not end) or damaged.
+        """
+        return read_json(self.path / SUMMARY)
+
+    def metrics_file(self, mark: Mark | None = None) -> MetricsFile:
+        """Return `metrics.jsonl` for appending; see `MetricsFile`."""
+        return MetricsFile(self.path, mark)
+
+    def load_metrics(self) -> list[dict[str, Any]]:
+        """Read `metrics.jsonl`; an incomplete last line, which a crash leaves, is ignored.
+
+        Raises:
+          ShoalError: it is missing, or damaged before its last line.
+        """
+        path = self.path / METRICS
+        with report_os_errors(f"{path} cannot be read"):
+            lines = path.read_bytes().split(b"\n")[:-1]
+        return [parse_json(line, f"line {number} of {path}") for number, line in enumerate(lines, start=1)]
+
+    def save_policy(self, name: str, arrays: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
+        """Save the leaves of a policy by name; the previous policy exists until the new one is complete.
+
+        Args:
+          name: "best" or "last".
+          arrays: the leaves by name, such as `actor/layers/0/kernel`: numbers of any kind, and typed PRNG keys,
+            which are saved as words with the name of their implementation (see `arrays.check_storable`).
+          metadata: further JSON values about it; numbers that are not finite become the strings that `float` reads.
+        Raises:
+          ShoalError: it cannot be written; then the previous one stays.
+        """
+        directory = self.path / name
+        converted = {leaf: to_numpy(array) for leaf, array in sorted(arrays.items())}
+        leaves = {leaf: array for leaf, (array, _) in converted.items()}
+        needed_bytes, available_bytes = sum(array.nbytes for array in leaves.values()), free_bytes(self.path)
+        try:
+            with report_os_errors(f"{directory} cannot be written", needed_bytes):
+                version = _next_version(directory)
+                directory.mkdir(exist_ok=True)
+                write_arrays(directory / version, leaves)
+                sync_directory(directory)
+            manifest = {
+                "arrays": version,
+                "files": folder_sha256(directory / version),
+                "leaves": describe(converted),
+                "sha256": parameters_sha256(arrays),
+                "metadata": metadata,
+            }
+            write_json(directory / POLICY, manifest, not_finite=str)  # from here on the new arrays count
+        except OrbaxError as error:
+            space = "" if available_bytes is None else f" and {available_bytes:,} were free"
+            raise ShoalError(
+                f"{directory} cannot be written: {error}; its arrays take {needed_bytes:,} bytes{space}."
+            ) from None
+        finally:
+            _remove_leftovers(directory)
+
+    def load_policy(self, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Load the leaves of a policy by name (sorted), and its metadata.
+
+        A leaf is a NumPy array, or an array of typed PRNG keys where keys were saved.
+
+        Raises:
+          ShoalError: it is missing or damaged.
+        """
+        directory = self.path / name
+        if not (directory / POLICY).is_file():
+            raise ShoalError(f"{str(self.path)!r} holds no policy {name!r}.")
+        manifest = read_json(directory / POLICY)
+        with report_wrong_types(str(directory / POLICY)):
+            expected, metadata, sha256 = (manifest[x] for x in ("leaves", "metadata", "sha256"))
+            folder = directory / Path(manifest["arrays"]).name
+            shapes = {leaf: (entry["shape"], entry["dtype"]) for leaf, entry in expected.items()}
+        # Checked before Orbax reads: with damaged files its tasks print errors after the first has failed.
+        with report_os_errors(f"{directory} cannot be read"):
+            is_intact = "files" not in manifest or manifest["files"] == folder_sha256(folder)
+        if not is_intact:
+            raise ShoalError(f"{directory} is damaged: its arrays cannot be read.")
+        try:
+            stored = read_arrays(folder, expected)
+            leaves = {leaf: from_numpy(array, expected[leaf].get("key")) for leaf, array in stored.items()}
+        except Exception as error:  # Orbax, NumPy and JAX raise many kinds of errors
+            raise ShoalError(
+                f"{directory} is damaged: its arrays cannot be read; or another version wrote them."
+            ) from error
+        is_intact = shapes == {leaf: (list(x.shape), x.dtype.name) for leaf, x in stored.items()}
+        if not (is_intact and parameters_sha256(leaves) == sha256):
+            raise ShoalError(f"{directory} is damaged: its arrays are not those that were saved.")
+        return leaves, metadata
+
+
+def parameters_sha256(leaves: Mapping[str, Any]) -> str:
+    """Return a checksum of named arrays and keys: equal exactly if names, dtypes, shapes and every bit are."""
+    digest = hashlib.sha256()
+    for name, leaf in sorted(leaves.items()):
+        array = np.ascontiguousarray(to_numpy(leaf)[0])
+        dtype = str(leaf.dtype) if is_key(leaf) else array.dtype.name
+        digest.update(f"{name}\0{dtype}\0{np.shape(leaf)}\0".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def _next_version(directory: Path) -> str:
+    """Return a name for new arrays that no earlier save, even an unfinished one, has used."""
+    names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
+    numbers = [int(match[1]) for name in names if (match := re.match(r"arrays-(\d+)", name))]
+    return f"arrays-{max(numbers, default=0) + 1}"
+
+
+def _remove_leftovers(directory: Path) -> None:
+    """Remove all arrays but those of the valid policy, and the directory where there is no policy."""
+    with contextlib.suppress(OSError, ShoalError):
+        current = (POLICY, read_json(directory / POLICY)["arrays"]) if (directory / POLICY).is_file() else ()
+        for leftover in directory.iterdir():
+            if leftover.name not in current:
+                shutil.rmtree(leftover, ignore_errors=True)
+        if not current:
+            directory.rmdir()

@@ -1,0 +1,257 @@
+"""The summary of a run: scores over seeds, speed, checksums, versions and device."""
+
+import contextlib
+import importlib.metadata
+import os
+import platform
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from shoal.base.cpu import cores
+from shoal.base.imports import import_name
+from shoal.disk.directory import parameters_sha256
+from shoal.engine.population.members import Members
+from shoal.ops import scores
+from shoal.xla.plain import PLAIN, USE_PLAIN
+
+SCHEMA = 1  # counts up when a field changes its meaning
+PACKAGE = Path(__file__).resolve().parents[1]
+# Settings of JAX that change numbers.
+JAX_SETTINGS = (
+    "jax_enable_x64",
+    "jax_default_prng_impl",
+    "jax_default_matmul_precision",
+    "jax_threefry_partitionable",
+)
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "shoal")
+
+
+def build_summary(
+    *,
+    environment: str,
+    algorithm: str,
+    seeds: Sequence[int],
+    steps_per_seed: int,
+    final: Sequence[float],
+    absolute: Sequence[float],
+    steps_per_second: float,
+    seconds: Mapping[str, float],
+    parameters: Sequence[Mapping[str, Any]],
+    failed: Sequence[Mapping[str, Any]] = (),
+    **further: Any,
+) -> dict[str, Any]:
+    """Build the content of `summary.json`.
+
+    Args:
+      environment: its name.
+      algorithm: its name.
+      seeds: the seeds, one per member.
+      steps_per_seed: environment steps that each seed was trained for.
+      final: mean return of each seed's last policy.
+      absolute: mean return of each seed's best policy, evaluated again with ten times the episodes
+        (Gorsane et al. 2022).
+      steps_per_second: of all seeds together, without compilation and evaluation.
+      seconds: wall time by part: "import", "compile", "train", "evaluate".
+      parameters: each seed's best policy, its leaves by name.
+      failed: an entry for each seed that was not trained to the end; if none was, there is no score.
+      **further: further entries, put at the end.
+    """
+    return {
+        "schema": SCHEMA,
+        "environment": environment,
+        "algorithm": algorithm,
+        "seeds": list(seeds),
+        "steps_per_seed": steps_per_seed,
+        "failed": list(failed),
+        "final": score_statistics(final, len(failed) < len(seeds)),
+        "absolute": score_statistics(absolute, len(failed) < len(seeds)),
+        "steps_per_second": steps_per_second,
+        "seconds": dict(seconds),
+        "parameters_sha256": [parameters_sha256(leaves) for leaves in parameters],
+        "versions": versions(),
+        "revision": revision(),
+        "device": device(),
+        "plain": USE_PLAIN or list(PLAIN) or False,
+        **further,
+    }
+
+
+def score_statistics(returns: Sequence[float], has_score: bool = True) -> dict[str, Any]:
+    """Compute the interquartile mean of returns, one per seed, and its 95% bootstrap interval; None for one seed.
+
+    A seed that failed counts with the return of the policy that it has from before. Where all have failed there is no
+    score (`has_score`): the mean is NaN, and the interval None.
+
+    Source: Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical
+    Precipice".
+    """
+    values = np.asarray(returns, np.float64)
+    low, high = scores.stratified_bootstrap_interval(values, scores.iqm)
+    return {
+        "returns": values.tolist(),
+        "iqm": float(scores.iqm(values)) if has_score else float("nan"),
+        "interval": [float(low), float(high)] if has_score and len(values) > 1 else None,
+    }
+
+
+def interval_text(interval: Sequence[float] | None, precision: str = ".2f") -> str:
+    """Format an interval as it stands behind a score; empty where there is none."""
+    if interval is None:
+        return ""
+    low, high = (float("nan") if end is None else end for end in interval)
+    return f"  [{low:{precision}}, {high:{precision}}]"
+
+
+def chosen_score(
+    score: str | Callable, final: Mapping[str, Any], absolute: Mapping[str, Any], has_score: bool = True
+) -> dict[str, Any]:
+    """Return the name of the score that chose the best policies, and its statistics where it is a metric.
+
+    Args:
+      score: a metric's name, or a function or its import name.
+      final: metrics of the last policies, [seeds] each.
+      absolute: metrics of the best policies, evaluated again.
+      has_score: whether a seed was trained to the end.
+    """
+    name = score if isinstance(score, str) else import_name(score)
+    if name not in absolute:
+        return {"name": name}
+    parts = {
+        part: score_statistics(x[name], has_score) for part, x in (("final", final), ("absolute", absolute))
+    }
+    return {"name": name} | {
+        part: {"values": x["returns"], "iqm": x["iqm"], "interval": x["interval"]}
+        for part, x in parts.items()
+    }
+
+
+def variant_scores(
+    members: Members, final: Sequence[float], absolute: Sequence[float], failed: Sequence[int] = ()
+) -> list[dict[str, Any]]:
+    """Compute the scores of the variants of a population, sorted as `rank_settings` sorts their absolute ones.
+
+    Args:
+      members: of the population.
+      final: mean return of each member's last policy.
+      absolute: mean return of each member's best policy, evaluated again.
+      failed: the members that were not trained to the end; they count as the worst of the population.
+    """
+    places: dict[str, list[int]] = {}
+    for k, member in enumerate(members):
+        places.setdefault(member.label, []).append(k)
+
+    def ranked(returns: Sequence[float]) -> dict[str, scores.SettingScore]:
+        return scores.rank_settings(
+            {label: [np.nan if k in failed else returns[k] for k in own] for label, own in places.items()}
+        )
+
+    finals, rows = ranked(final), []
+    for label, score in ranked(absolute).items():
+        failures = [members[k].seed for k in places[label] if k in failed]
+        has_score = len(failures) < len(places[label])
+        rows.append(
+            {
+                "label": label,
+                "settings": dict(members[places[label][0]].settings),
+                "seeds": [members[k].seed for k in places[label]],
+                "absolute": score_statistics(score.scores, has_score),
+                "final": score_statistics(finals[label].scores, has_score),
+                **({"failed": failures} if failures else {}),
+            }
+        )
+    return rows
+
+
+def statistics_by_episode(metrics: Sequence[Mapping[str, float]]) -> dict[str, dict[str, list]]:
+    """Compute the results of trials by the index of their episodes, from each seed's metrics of an evaluation.
+
+    Returns:
+      `return`, and `success` where the environment reports it, each with lists over the episodes: the seeds' means of
+      `mean`, `median` and `p20`; `seeds`, each seed's mean; `iqm` of these and its 95% `interval`. Empty for
+      evaluations without trials.
+    """
+    key_formats = {name: f"info_{name}_of_episode_{{}}_{{}}" for name in ("return", "success")}
+    statistics: dict[str, dict[str, list]] = {}
+    for name, key in key_formats.items():
+        count = sum(key.format(index, "mean") in metrics[0] for index in range(len(metrics[0])))
+        if not count:
+            continue
+        table = {
+            statistic: np.asarray(
+                [[float(x[key.format(index, statistic)]) for x in metrics] for index in range(count)]
+            )
+            for statistic in ("mean", "median", "p20")
+        }
+        scores_by_episode = [score_statistics(row) for row in table["mean"].tolist()]
+        statistics[name] = {statistic: x.mean(axis=1).tolist() for statistic, x in table.items()} | {
+            "seeds": table["mean"].tolist(),
+            "iqm": [x["iqm"] for x in scores_by_episode],
+            "interval": [x["interval"] for x in scores_by_episode],
+        }
+    return statistics
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that a run's numbers depend on."""
+    return {"python": platform.python_version()} | {
+        name: importlib.metadata.version(name) for name in PACKAGES
+    }
+
+
+def revision(package: Path = PACKAGE) -> str | None:
+    """Return the commit of the checkout that Shoal runs from, with "-dirty" if it was changed since; None if none.
+
+    `package` is the directory of the package: an installed one belongs to no checkout, even where its virtual
+    environment is inside of one.
+    """
+    root = package.parents[1]
+    if package != root / "src" / "shoal" or not (root / ".git").exists():
+        return None
+    try:
+        commit = _git(root, "rev-parse", "HEAD")
+        return f"{commit}-dirty" if _git(root, "status", "--porcelain") else commit
+    except (OSError, subprocess.SubprocessError):
+        return None  # no git here, or not a checkout that it reads
+
+
+def _git(root: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(root), *arguments]
+    output = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=10, stdin=subprocess.DEVNULL
+    )
+    return output.stdout.strip()
+
+
+def machine_facts(devices: int) -> dict[str, Any]:
+    """Return what the bits of a run depend on, beside its settings: a run that goes on elsewhere may differ."""
+    return {
+        **versions(),
+        "device": jax.devices()[0].device_kind,
+        "cpu": cpu_model(),
+        "devices": devices,
+        "threads": cores(),
+        "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
+        "NPROC": os.environ.get("NPROC", ""),
+        "plain": USE_PLAIN or list(PLAIN) or False,
+        **{name: getattr(jax.config, name) for name in JAX_SETTINGS},
+    }
+
+
+def cpu_model() -> str:
+    """Return the name of the CPU, or of its architecture where there is none."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def device() -> dict[str, Any]:
+    """Return the kind and the number of the devices that JAX finds."""
+    devices = jax.devices()
+    return {"kind": devices[0].device_kind, "platform": devices[0].platform, "count": len(devices)}

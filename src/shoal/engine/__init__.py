@@ -1,0 +1,1 @@
+"""The compiled program: rollouts, the training loop, evaluation, and populations; nothing of the host."""

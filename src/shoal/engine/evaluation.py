@@ -1,0 +1,349 @@
+"""Evaluation: exactly N whole episodes, one in each of N separate environments.
+
+The environments play one episode each until all have ended or the limit of steps is reached; one that has
+ended stays unchanged. So short episodes are not over-represented, as they are where the first N episodes to
+end are counted.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal.base.errors import ShoalError, nearest
+from shoal.base.imports import import_name
+from shoal.config import struct
+from shoal.engine import team
+from shoal.engine.metrics import checked_numbers
+from shoal.engine.nonfinite import NOWHERE, STOPPED, FirstFaults, keep_first_faults, no_faults
+from shoal.engine.run import (
+    Best,
+    Evaluated,
+    Run,
+    Settings,
+    Stream,
+    evaluation_environment_of,
+    policy_of,
+    stream_key,
+)
+from shoal.envs import summaries
+from shoal.envs.base import counted_reward
+from shoal.types import Algorithm, Array, Environment, Memory, Policy, State, TimeStep, for_actor, spec_of
+
+
+class EpisodeResults(NamedTuple):
+    """The results of N whole episodes, [N] each."""
+
+    returned: Array  # of the team, where there are several agents
+    length: Array
+    terminated: Array
+    truncated: Array  # neither terminated nor truncated: the limit of steps was reached first
+    info: Mapping[str, Array]  # the environment's own metrics, reduced as it declares
+    agents: Any = ()  # the returns of several agents, [N, A]; () for one
+    last_reward: Any = ()  # of several agents, the team's reward in the last step; () for one
+
+
+class EvaluationState(NamedTuple):
+    """State of N running episodes, one in each environment."""
+
+    key: Array  # of the episodes' steps
+    step: Array
+    timestep: TimeStep
+    state: State
+    memory: Memory
+    results: EpisodeResults
+    faults: FirstFaults | tuple[()]  # () where the environment explains none
+
+
+def play_episodes(
+    environment: Environment,
+    algorithm: Algorithm,
+    policy: Policy,
+    key: Array,
+    *,
+    episodes: int,
+    max_steps: int,
+    greedy: bool,
+) -> EpisodeResults:
+    """Play one episode in each of `episodes` environments, for at most `max_steps` steps."""
+    evaluation = start_episodes(environment, algorithm, key, episodes)
+    evaluation = continue_episodes(environment, algorithm, policy, evaluation, max_steps, greedy)
+    return finished_results(environment, evaluation)
+
+
+def continue_episodes(
+    environment: Environment,
+    algorithm: Algorithm,
+    policy: Policy,
+    evaluation: EvaluationState,
+    until: Array | int,
+    greedy: bool,
+) -> EvaluationState:
+    """Play running episodes until all have ended or `until` steps of each have been made."""
+
+    def body(evaluation: EvaluationState) -> EvaluationState:
+        return step_episodes(environment, algorithm, policy, evaluation, greedy)
+
+    return jax.lax.while_loop(lambda x: is_running(x, until), body, evaluation)
+
+
+def is_running(evaluation: EvaluationState, until: Array | int) -> Array:
+    """Report whether an episode has not ended after fewer than `until` steps."""
+    return (evaluation.step < until) & ~jnp.all(evaluation.timestep.last)
+
+
+def finished_results(environment: Environment, evaluation: EvaluationState) -> EpisodeResults:
+    """Return the results of episodes that have ended, with the environment's own metrics reduced."""
+    results = evaluation.results
+    info = summaries.finalise(results.info, environment.info_summaries, results.length)
+    return results._replace(info=info)
+
+
+def start_episodes(
+    environment: Environment, algorithm: Algorithm, key: Array, episodes: int
+) -> EvaluationState:
+    """Start `episodes` episodes."""
+    reset_key, step_key = jax.random.split(key)
+    state, timestep = jax.vmap(environment.reset)(jax.random.split(reset_key, episodes))
+    zeros = jnp.zeros(episodes)
+    info = summaries.initial(timestep.info, environment.info_summaries)
+    of_agents = (team.zeros(environment, episodes), zeros) if environment.num_agents > 1 else ()
+    return EvaluationState(
+        key=step_key,
+        step=jnp.zeros((), jnp.int32),
+        timestep=timestep,
+        state=state,
+        memory=algorithm.memory((episodes,)),
+        results=EpisodeResults(zeros, zeros, zeros > 0, zeros > 0, info, *of_agents),
+        faults=no_faults(environment, state),
+    )
+
+
+def step_episodes(
+    environment: Environment, algorithm: Algorithm, policy: Policy, evaluation: EvaluationState, greedy: bool
+) -> EvaluationState:
+    """Make one step of every episode that has not ended; the others do not change."""
+    key, step, timestep, state, memory, results, faults = evaluation
+    act_key, env_key = jax.random.split(jax.random.fold_in(key, step))
+    new_memory, action, _ = algorithm.act(
+        policy, memory, for_actor(timestep, spec_of(environment)), act_key, greedy=greedy
+    )
+    keys = jax.random.split(env_key, timestep.last.shape[0])
+    new_state, new_timestep = jax.vmap(environment.step)(state, action, keys)
+    new_results = add_timestep(environment, results, new_timestep, timestep)
+    new_faults = keep_first_faults(faults, new_state, new_timestep)
+    new = (new_timestep, new_state, new_memory, new_results, new_faults)
+    selected = struct.where(timestep.last, (timestep, state, memory, results, faults), new)
+    return EvaluationState(key, step + 1, *selected)
+
+
+def add_timestep(
+    environment: Environment, results: EpisodeResults, timestep: TimeStep, before: TimeStep
+) -> EpisodeResults:
+    """Add one time-step to the results; `before` is the one that led to it."""
+    declared = environment.info_summaries
+    reward = counted_reward(environment, timestep.reward, before.alive)
+    of_team = team.of_team(environment, reward)
+    return EpisodeResults(
+        returned=results.returned + of_team,
+        length=results.length + 1.0,
+        terminated=timestep.terminated,
+        truncated=timestep.truncated,
+        info=summaries.accumulate(results.info, timestep.info, declared, results.length == 0),
+        agents=results.agents + reward if timestep.has_agents else (),
+        last_reward=of_team if timestep.has_agents else (),
+    )
+
+
+def summarise_episodes(results: EpisodeResults) -> dict[str, Array]:
+    """Compute the metrics of an evaluation, one number each, from its episodes."""
+    metrics: dict[str, Array] = {}
+    agents: Any = () if isinstance(results.agents, tuple) else results.agents.T
+    of_agents = [(f"return_agent_{i}", x) for i, x in enumerate(agents)]
+    for name, x in (("return", results.returned), ("length", results.length), *of_agents):
+        metrics |= {
+            f"{name}_mean": jnp.mean(x),
+            f"{name}_median": jnp.median(x),
+            f"{name}_std": jnp.std(x),
+            f"{name}_min": jnp.min(x),
+            f"{name}_max": jnp.max(x),
+        }
+    if not isinstance(results.last_reward, tuple):
+        metrics["last_reward"] = jnp.mean(results.last_reward)
+    metrics["terminated"] = jnp.mean(results.terminated.astype(jnp.float32))
+    metrics["truncated"] = jnp.mean(results.truncated.astype(jnp.float32))
+    metrics["unfinished"] = jnp.mean((~results.terminated & ~results.truncated).astype(jnp.float32))
+    for name, x in results.info.items():
+        metrics |= _summarise_info(f"info_{name}", x.astype(jnp.float32))
+    return metrics
+
+
+def _summarise_info(name: str, x: Array) -> dict[str, Array]:
+    """Return the mean of an entry of `info` over episodes and all axes, and of a vector [N, K] also that of each index.
+
+    So a trial shows the difference between its episodes by their index, which measures meta-learning.
+    """
+    metrics = {name: jnp.mean(x)}
+    if x.ndim == 2:
+        by_index = {"mean": jnp.mean(x, 0), "median": jnp.median(x, 0), "p20": jnp.quantile(x, 0.2, axis=0)}
+        for index in range(x.shape[1]):
+            metrics |= {
+                f"{name}_{index}_{statistic}": column[index] for statistic, column in by_index.items()
+            }
+    return metrics
+
+
+MODES = {"greedy": (True,), "sampled": (False,), "both": (True, False)}  # whether each part is greedy
+
+
+def evaluate_policy(
+    environment: Environment,
+    algorithm: Algorithm,
+    policy: Policy,
+    key: Array,
+    settings: Settings,
+    episodes: int,
+) -> dict[str, Array]:
+    """Compute the metrics of a policy: greedy, sampled, or both (then the latter begin with `sampled_`)."""
+    results = [
+        play_episodes(
+            environment,
+            algorithm,
+            policy,
+            jax.random.fold_in(key, int(greedy)),
+            episodes=episodes,
+            max_steps=settings.eval_max_steps,
+            greedy=greedy,
+        )
+        for greedy in MODES[settings.eval_mode]
+    ]
+    return metrics_of_modes(results, settings)
+
+
+def metrics_of_modes(results: Sequence[EpisodeResults], settings: Settings) -> dict[str, Array]:
+    """Compute the metrics of an evaluation from the episodes of each of its modes."""
+    all_metrics: dict[str, Array] = {}
+    for index, result in enumerate(results):
+        metrics = summarise_episodes(result)
+        if settings.eval_metrics is not None:
+            metrics |= checked_numbers("eval_metrics", settings.eval_metrics(result), metrics)
+        prefix = "sampled_" if index else ""
+        all_metrics |= {f"{prefix}{name}": x for name, x in metrics.items()}
+    return all_metrics
+
+
+class Subject(NamedTuple):
+    """The policy of a run that is evaluated, and the number of its episodes.
+
+    The best policy so far is evaluated again on episodes that were not used to choose it: the absolute metric of
+    Gorsane et al. 2022, "Towards a Standardised Performance Evaluation Protocol for Cooperative MARL".
+    """
+
+    best: bool  # the best policy so far, else the current one
+    episodes: int
+
+    def policy(self, run: Run) -> Policy:
+        """Return the policy."""
+        return run.best.policy if self.best else policy_of(run)
+
+    def key(self, run: Run) -> Array:
+        """Return the key of the episodes."""
+        if self.best:
+            return stream_key(run.key, Stream.ABSOLUTE, 0)
+        return stream_key(run.key, Stream.EVALUATION, run.updates)
+
+    def leaves_out(self, fault: Any) -> Any:
+        """Report for which marks of faults a run is not evaluated: it was stopped early, or its training has failed.
+
+        The best policy of a run that has failed is from before, and is evaluated again.
+        """
+        return fault == STOPPED if self.best else fault != NOWHERE
+
+
+def begin_evaluation(run: Run, subject: Subject) -> tuple[EvaluationState, ...]:
+    """Start the episodes of each mode of an evaluation."""
+    environment = evaluation_environment_of(run)
+    algorithm = run.config.algorithm(spec_of(environment))
+    key = subject.key(run)
+    return tuple(
+        start_episodes(environment, algorithm, jax.random.fold_in(key, int(greedy)), subject.episodes)
+        for greedy in MODES[run.settings.eval_mode]
+    )
+
+
+def continue_evaluation(
+    run: Run, num_steps: Array | int, subject: Subject
+) -> tuple[Run, tuple[dict[str, Array], Array]]:
+    """Make at most `num_steps` further steps in the episodes of `run.evaluation`, so that the host is never away long.
+
+    Returns:
+      the run, which at the end of an evaluation of its current policy keeps what it has learned, and the policy too if
+      it is better than the best; and the metrics, which are valid at the end, and whether it is reached. A run that is
+      left out (`Subject.leaves_out`) makes no step.
+    """
+    settings, environment = run.settings, evaluation_environment_of(run)
+    algorithm = run.config.algorithm(spec_of(environment))
+    policy, is_left_out, is_done = subject.policy(run), subject.leaves_out(run.fault), jnp.bool_(True)
+    evaluations = []
+    for greedy, running in zip(MODES[settings.eval_mode], run.evaluation, strict=True):
+        until = jnp.where(
+            is_left_out, running.step, jnp.minimum(running.step + num_steps, settings.eval_max_steps)
+        )
+        evaluation = continue_episodes(environment, algorithm, policy, running, until, greedy)
+        is_done &= is_left_out | ~is_running(evaluation, settings.eval_max_steps)
+        evaluations.append(evaluation)
+    results = [finished_results(environment, evaluation) for evaluation in evaluations]
+    metrics = metrics_of_modes(results, settings)
+    run = dataclasses.replace(run, evaluation=tuple(evaluations))
+    if subject.best:
+        return run, (metrics, is_done)
+    score = jnp.asarray(score_of(settings.score, metrics), jnp.float32)
+    has_ended, candidate = is_done & ~is_left_out, Best(policy, score, run.updates)
+    best = struct.where(has_ended & is_better(score, run.best.score), candidate, run.best)
+    evaluated = struct.where(has_ended, Evaluated(run.learner.shared, run.updates), run.evaluated)
+    run = dataclasses.replace(run, best=best, evaluated=evaluated)
+    return run, ({**metrics, "score": score}, is_done)
+
+
+def evaluate(run: Run, subject: Subject | None = None) -> tuple[Run, dict[str, Array]]:
+    """Evaluate a run's policy as a whole; the current one is stored if it is the best so far (see `is_better`)."""
+    subject = Subject(best=False, episodes=run.settings.eval_episodes) if subject is None else subject
+    run = dataclasses.replace(run, evaluation=begin_evaluation(run, subject))
+    run, (metrics, _) = continue_evaluation(run, run.settings.eval_max_steps, subject)
+    return dataclasses.replace(run, evaluation=()), metrics
+
+
+def is_better(score: Array, best: Array) -> Array:
+    """Report whether a policy of this score replaces the best so far.
+
+    A score that is not finite is worse than any finite one. As long as no score was finite, the newest policy
+    is stored, so that the best policy is never an untrained one because all evaluations failed.
+    """
+    return ~jnp.isfinite(best) | (jnp.isfinite(score) & (score > best))
+
+
+def score_of(score: str | Callable, metrics: dict[str, Array]) -> Array:
+    """Return the number by which the best policy is chosen: a metric by name, or a function of all metrics.
+
+    Raises:
+      ShoalError: there is no such metric.
+    """
+    if callable(score):
+        value = score(metrics)
+        if np.shape(value) != () or not isinstance(value, jax.Array | np.generic | int | float):
+            raise ShoalError(
+                f"score={import_name(score)} returns {_describe(value)}; it must return one number."
+            )
+        return jnp.asarray(value)
+    if score not in metrics:
+        raise ShoalError(f"score={score!r} is no metric of an evaluation{nearest(score, metrics)}.")
+    return metrics[score]
+
+
+def _describe(value: Any) -> str:
+    if hasattr(value, "shape"):
+        return f"an array of shape {tuple(value.shape)}"
+    return "None" if value is None else f"a {type(value).__name__}"

@@ -1,0 +1,69 @@
+"""The state of a run in progress that the host alone knows."""
+
+import dataclasses
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from shoal.engine.population.pbt_lineage import Exchange
+
+Numbers = dict[str, np.ndarray]  # one number per member
+
+
+class Seconds(NamedTuple):
+    """Wall time by activity, in seconds."""
+
+    compile: float
+    train: float
+    evaluate: float
+
+
+def with_last_scores(scores: np.ndarray, members: Iterable[int]) -> np.ndarray:
+    """Let members keep the last score that they had, from there on: those whose training ended before the others'.
+
+    Args:
+      scores: at each evaluation, [evaluations, members]; a score that is missing is not finite.
+      members: the columns that are filled.
+
+    Returns:
+      a copy.
+    """
+    filled = np.array(scores)
+    for column in (filled[:, member] for member in members):
+        if (found := np.flatnonzero(np.isfinite(column))).size:
+            column[found[-1] :] = column[found[-1]]
+    return filled
+
+
+@dataclasses.dataclass
+class History:
+    """The state of a run in progress that the host alone knows; with the population all that is needed to continue.
+
+    Attributes:
+      updates: made so far.
+      logged: the number of updates at the last log point.
+      logged_seconds: of training, at the last log point.
+      evaluations: (updates, metrics) of each evaluation.
+      seconds: wall time by activity.
+      frozen: members that had numbers that were not finite, and are trained no further.
+      exchanges: between the members, or changes of their settings, if there are any.
+    """
+
+    updates: int = 0
+    logged: int = 0
+    logged_seconds: float = 0.0
+    evaluations: list[tuple[int, Numbers]] = dataclasses.field(default_factory=list)
+    seconds: Seconds = dataclasses.field(default_factory=lambda: Seconds(0.0, 0.0, 0.0))
+    frozen: list[int] = dataclasses.field(default_factory=list)
+    exchanges: list[Exchange] = dataclasses.field(default_factory=list)
+
+    @property
+    def evaluated(self) -> int:
+        """The number of updates at the last evaluation; -1 before the first."""
+        return self.evaluations[-1][0] if self.evaluations else -1
+
+    def spend(self, **seconds: float) -> None:
+        """Add wall time to activities."""
+        spent = {name: getattr(self.seconds, name) + x for name, x in seconds.items()}
+        self.seconds = self.seconds._replace(**spent)

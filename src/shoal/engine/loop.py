@@ -1,0 +1,151 @@
+"""The training loop: K updates of one run as one compiled loop."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Literal
+
+from shoal.config import struct
+from shoal.engine.contract import checked_update
+from shoal.engine.metrics import checked_means, checked_numbers
+from shoal.engine.nonfinite import NOWHERE, FirstFaults, find_faults, has_fault, locate, no_faults
+from shoal.engine.rollout import RolloutState, episode_metrics, no_ended_episodes, random_rollout, rollout
+from shoal.engine.run import Run, Settings, Stream, batch_of, clock_of, group_key, start, stream_key
+from shoal.types import Array, Environment, Keys, Metrics, spec_of
+
+
+def start_training(
+    key: Array, environment: Environment, config: Any, total_updates: Array | int, settings: Settings
+) -> Run:
+    """Make a new run as `run.start` does, warmed up, with the sums of its metrics at zero."""
+    run = warm_up(start(key, environment, config, total_updates, settings))
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), run)
+    metrics = jax.eval_shape(_update_traced_once, shapes)[1]
+    return dataclasses.replace(run, metrics=jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), metrics))
+
+
+def warm_up(run: Run) -> Run:
+    """Show a new run's learner rollouts of random actions, if its algorithm asks for any.
+
+    They are as many whole rollouts as make `warm_up_steps` or more. Training starts from the environments' first states
+    all the same.
+    """
+    settings = run.settings
+    algorithm = run.config.algorithm(spec_of(run.environment), settings.axis)
+    if algorithm.warm_up is None:
+        return run
+    batch, see = batch_of(run.environment, settings), algorithm.warm_up
+
+    def one(carry: tuple[Any, ...], number: Array) -> tuple[tuple[Any, ...], None]:
+        learner, state, timestep = carry
+        key = group_key(stream_key(run.key, Stream.WARM_UP, number), settings)
+        state, trajectory = random_rollout(batch, state, timestep, key, settings.num_steps)
+        last = jax.tree.map(lambda x: x[-1], trajectory.timesteps)
+        return (see(learner, trajectory), state, last), None
+
+    count = -(-algorithm.warm_up_steps // (settings.num_envs * settings.num_steps))
+    (learner, *_), _ = jax.lax.scan(one, (run.learner, run.state, run.timestep), jnp.arange(count))
+    best = run.best._replace(policy=algorithm.policy(learner, clock_of(run)))
+    return dataclasses.replace(run, learner=learner, best=best)
+
+
+def train(run: Run, num_updates: Array | int, begins_interval: Array | bool = True) -> tuple[Run, Metrics]:
+    """Make `num_updates` updates; their number is data, so that any number is one program.
+
+    The sums of the metrics are a part of the run, so that an interval between two log points may be cut into several
+    calls and gives the same numbers. A run with a fault (see `faults`) makes no further update.
+
+    Args:
+      run: from `start_training`.
+      num_updates: the number of updates.
+      begins_interval: whether the sums begin at zero here.
+
+    Returns:
+      the run, and the sums of its metrics since the interval began.
+    """
+    end = run.updates + num_updates
+
+    def is_running(run: Run) -> Array:
+        return (run.updates < end) & (run.fault == NOWHERE)
+
+    def body(run: Run) -> Run:
+        metrics = run.metrics
+        run, new_metrics = _update_traced_once(dataclasses.replace(run, metrics=()))
+        return dataclasses.replace(run, metrics=jax.tree.map(jnp.add, metrics, new_metrics))
+
+    metrics = jax.tree.map(lambda x: jnp.where(begins_interval, jnp.zeros_like(x), x), run.metrics)
+    run = jax.lax.while_loop(is_running, body, dataclasses.replace(run, metrics=metrics))
+    return run, run.metrics
+
+
+def update_once(run: Run) -> tuple[Run, Metrics]:
+    """Make one rollout and one update from it."""
+    run, metrics, found, _ = _update(run)
+    fault = jnp.where(has_fault(found, run.settings.axis), run.updates, run.fault)
+    return dataclasses.replace(run, fault=fault), metrics
+
+
+def leaves_read(run: Run) -> set[str]:
+    """Name the leaves of a run, given as shapes, that its updates read; the others matter only where it starts."""
+    jaxpr = jax.make_jaxpr(update_once)(run).jaxpr
+    read = {x for equation in jaxpr.eqns for x in equation.invars if not isinstance(x, Literal)}
+    return {name for name, x in zip(struct.named_leaves(run), jaxpr.invars, strict=True) if x in read}
+
+
+# Tracing an update takes half a second. The start of a run, its memory bound and its training share one trace.
+_update_traced_once = jax.jit(update_once, inline=True)
+
+
+def locate_fault(run: Run) -> tuple[Run, dict[str, tuple[Array, Array]]]:
+    """Make one update, and report which of its quantities are not finite, and where (see `faults.locate`).
+
+    Where the environment explains faults, the run has of each environment at fault the state of that moment.
+    """
+    run, _, found, faults = _update(run, no_faults(run.environment, run.state.env))
+    if isinstance(faults, FirstFaults):
+        run = dataclasses.replace(run, state=run.state._replace(env=faults.state))
+    return run, locate(found, run.settings.axis)
+
+
+def _update(
+    run: Run, faults: FirstFaults | tuple[()] = ()
+) -> tuple[Run, Metrics, dict[str, Array], FirstFaults | tuple[()]]:
+    settings = run.settings
+    algorithm = run.config.algorithm(spec_of(run.environment), settings.axis)
+    clock = clock_of(run)
+    rollout_key = group_key(stream_key(run.key, Stream.ROLLOUT, run.updates), settings)
+    rollout_state, trajectory = rollout(
+        batch_of(run.environment, settings),
+        algorithm,
+        (algorithm.behaviour or algorithm.policy)(run.learner, clock),
+        RolloutState(
+            run.state,
+            run.timestep,
+            run.memory,
+            run.episodes,
+            no_ended_episodes(run.environment.num_agents),
+            faults,
+        ),
+        rollout_key,
+        settings.num_steps,
+    )
+    update_key = stream_key(run.key, Stream.UPDATE, run.updates)
+    keys = Keys(shared=update_key, local=group_key(update_key, settings))
+    result = algorithm.update(run.learner, trajectory, keys, clock)
+    learner, metrics, checks = checked_update(algorithm, result, run.learner)
+    run = dataclasses.replace(
+        run,
+        learner=learner,
+        state=rollout_state.state,
+        timestep=rollout_state.timestep,
+        memory=rollout_state.memory,
+        episodes=rollout_state.episodes,
+        updates=run.updates + 1,
+    )
+    own_metrics = episode_metrics(rollout_state.ended, settings.axis)
+    source = f"the update of {type(run.config).__name__}"
+    metrics = {**checked_means(source, metrics, own_metrics), **own_metrics}
+    found = find_faults(trajectory, learner, checked_numbers(source, checks, metrics))
+    return run, metrics, found, rollout_state.faults

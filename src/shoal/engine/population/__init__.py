@@ -1,0 +1,1 @@
+"""Many runs as one program: its members, their layout on devices, halving, and exchanges."""

@@ -1,0 +1,115 @@
+"""Training of a part of a population: its members dealt out evenly over the devices, or packed into a smaller program.
+
+Where members run one after the other, one that has stopped costs nothing, but a device whose members have all stopped
+would be idle. Where they run together, the program computes all of them as long as one goes on, so that programs of
+fewer members are compiled ahead.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal.base import cpu
+from shoal.engine.loop import train
+from shoal.engine.nonfinite import NOWHERE
+from shoal.engine.population import member_layout as populations
+from shoal.engine.population.member_layout import MEMBER_AXIS, Layout
+from shoal.engine.run import Run
+
+MOST_SIZES = 3  # of programs for members that run together
+
+
+def dealt(going_on: Sequence[int], members: int, size: int, shards: int) -> np.ndarray:
+    """Return the places of the members that a program of `size` members trains, so that all shards have equal work.
+
+    Args:
+      going_on: the places of the members that go on, at most `size`.
+      members: the number of all.
+      size: of the program; the rest is filled up with members that have stopped.
+      shards: the number of devices, which divides `size`.
+    """
+    others = iter(sorted(set(range(members)) - set(going_on)))
+    each = size // shards
+    rows = [list(going_on)[shard::shards] for shard in range(shards)]
+    filled = [[*row, *(next(others) for _ in range(each - len(row)))] for row in rows]
+    return np.array(filled, np.int32).ravel()
+
+
+class Programs(NamedTuple):
+    """The programs that train some members of a population."""
+
+    take: Any  # (population, places) -> these members
+    train: Any  # (members, number of updates, whether an interval begins) -> (members, metrics)
+    put: Any  # (members, population, source of each) -> population
+
+
+class Dealer:
+    """Trains those members of a population that go on.
+
+    Args:
+      whole: the compiled program that trains all members.
+      shapes: of the population.
+      layout: the devices.
+      factor: by which the number of members that go on shrinks.
+    """
+
+    def __init__(self, whole: Any, shapes: Run, layout: Layout, factor: int):
+        self._shapes, self._members = shapes, shapes.updates.shape[0]
+        self._shards = layout.mesh.shape[MEMBER_AXIS]
+        self._whole, self._options = whole, layout.compiler_options
+        self._programs: dict[int, Future[Programs]] = {}
+        thread = ThreadPoolExecutor(1)
+        if self._shards > 1:
+            self._programs[self._members] = thread.submit(self._compile, self._members, None)
+        if layout.mapped_by == "vmap":
+            program = populations.run_program(train, shapes.settings, layout)
+            for power in range(1, MOST_SIZES):
+                size = -(-self._members // (factor**power * self._shards)) * self._shards
+                if size < self._members and size not in self._programs:
+                    self._programs[size] = thread.submit(self._compile, size, program)
+        thread.shutdown(wait=False)
+
+    def train(self, population: Run, num_updates: jax.Array, begins_interval: jax.Array) -> Run:
+        """Make some updates of the members that go on; the others stay as they are."""
+        going_on = np.flatnonzero(np.asarray(population.fault) == NOWHERE).tolist()
+        size = min((size for size in self._programs if size >= len(going_on)), default=0)
+        if len(going_on) == self._members or not size:
+            return self._whole(population, num_updates, begins_interval)[0]
+        programs = self._programs[size].result()
+        places = dealt(going_on, self._members, size, self._shards)
+        packed, _ = programs.train(programs.take(population, places), num_updates, begins_interval)
+        source = np.arange(size, size + self._members, dtype=np.int32)
+        source[places] = np.arange(size)
+        return programs.put(packed, population, source)
+
+    def _compile(self, size: int, program: Any) -> Programs:
+        """Compile what trains `size` members; without a program, the one of all members does."""
+        cpu.lower_priority()
+        some, every = self._shapes_of(size), self._shapes
+        placed = [jax.tree.map(lambda x: x.sharding, shapes) for shapes in (some, every)]
+        numbers = [jax.ShapeDtypeStruct((count,), jnp.int32) for count in (size, self._members)]
+        train = self._whole
+        if program is not None:
+            train = program.lower(some, jnp.int32(1), jnp.bool_(True)).compile(self._options)
+        take = jax.jit(_take, out_shardings=placed[0]).lower(every, numbers[0]).compile()
+        put = jax.jit(_put, out_shardings=placed[1]).lower(some, every, numbers[1]).compile()
+        return Programs(take, train, put)
+
+    def _shapes_of(self, size: int) -> Run:
+        return jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct((size, *x.shape[1:]), x.dtype, sharding=x.sharding), self._shapes
+        )
+
+
+def _take(population: Run, places: jax.Array) -> Run:
+    """Return the members of some places."""
+    return jax.tree.map(lambda x: x[places], population)
+
+
+def _put(packed: Run, population: Run, source: jax.Array) -> Run:
+    """Return a population whose member k is the `source[k]`-th of those that were packed, followed by all."""
+    return jax.tree.map(lambda x, y: jnp.concatenate([x, y])[source], packed, population)

@@ -1,0 +1,103 @@
+"""Synchronous successive halving: at each rung the best settings go on, and the others stop.
+
+All settings are compared after the same number of updates, by the interquartile mean of their seeds' evaluations. Of
+those that have a score (a setting of which all seeds failed has none) one of every `factor` goes on, at least one.
+A member that has stopped makes no further update and is not evaluated; its schedules are those of the full budget, as
+those of the members that go on.
+
+Source: Jamieson and Talwalkar 2016, "Non-stochastic Best Arm Identification and Hyperparameter Optimization"; Li et al.
+2020, "A System for Massively Parallel Hyperparameter Tuning".
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from shoal.base.errors import ShoalError
+from shoal.engine.nonfinite import NOWHERE, STOPPED
+from shoal.engine.population.members import Members
+from shoal.engine.run import Run
+from shoal.engine.run_config import RunConfig
+from shoal.ops.scores import rank_settings
+
+
+class Halving(NamedTuple):
+    """When members of several settings stop."""
+
+    factor: int  # of so many settings one goes on
+    min_steps: int  # environment steps of each member before the first rung
+    metric: str = "return_mean"  # of evaluations, by which settings are compared
+
+    def rungs(self, run: RunConfig) -> list[int]:
+        """List the numbers of updates at which settings are compared: those of min_steps times powers of factor."""
+        found, steps = [], self.min_steps
+        while (updates := run.updates_in(steps)) < run.total_updates:
+            found.append(updates)
+            steps *= self.factor
+        return found
+
+    def check(self, run: RunConfig, settings: int) -> None:
+        """Require that there is something to stop, and a time to do it.
+
+        Args:
+          run: of the settings.
+          settings: their number.
+        Raises:
+          ShoalError: there is not.
+        """
+        if self.factor < 2:
+            raise ShoalError(f"halving={self.factor} is too small: one of at least 2 settings goes on.")
+        total = run.total_updates * run.steps_per_update
+        if not run.steps_per_update <= self.min_steps < total:
+            raise ShoalError(
+                f"min_steps={self.min_steps} is not between one update, num_envs*num_steps={run.steps_per_update}, and "
+                f"the whole budget of {total}; {max(total // self.factor**2, run.steps_per_update)} makes two rungs."
+            )
+        if settings < self.factor:
+            raise ShoalError(
+                f"halving={self.factor} stops none of {settings} settings; give at least {self.factor} of them."
+            )
+
+    def survivors(self, scores: Mapping[str, Sequence[float]], others: Iterable[float] = ()) -> list[str]:
+        """Return the labels of the settings that go on, best first: one of every `factor` that have a score.
+
+        Args:
+          scores: of the seeds of each setting that is compared; NaN for a seed that failed (see `rank_settings`).
+          others: further scores of the same search, which count for its worst.
+        """
+        living = [label for label, x in rank_settings(scores, others).items() if np.isfinite(x.iqm)]
+        return living[: max(len(living) // self.factor, 1)]
+
+
+def stop_others(
+    population: Run,
+    run: RunConfig,
+    evaluations: Sequence[tuple[int, Mapping[str, Any]]],
+    members: Members,
+    halving: Halving,
+) -> Run:
+    """Mark the members of the settings that do not go on as stopped.
+
+    Args:
+      population: at a rung, evaluated.
+      run: of the population.
+      evaluations: (updates, metrics) of each so far, a number per member; the last is that of this rung.
+      members: of the population.
+      halving: how many go on.
+    """
+    faults, rungs = np.asarray(population.fault).copy(), halving.rungs(run)
+    at_rungs = np.stack([metrics[halving.metric] for updates, metrics in evaluations if updates in rungs])
+    scores = np.where(np.isin(faults, (NOWHERE, STOPPED)), at_rungs, np.nan)
+    compared: dict[str, list[float]] = {}
+    for member, fault, score in zip(members, faults, scores[-1], strict=True):
+        if fault != STOPPED:
+            compared.setdefault(member.label, []).append(float(score))
+    survivors = set(halving.survivors(compared, scores.ravel()))
+    for k, member in enumerate(members):
+        if member.label not in survivors and faults[k] == NOWHERE:
+            faults[k] = STOPPED
+    fault = jax.device_put(faults, population.fault.sharding)
+    return dataclasses.replace(population, fault=fault)

@@ -1,0 +1,216 @@
+"""Exchanges of population-based training: bad members copy good ones, and change their settings.
+
+Source: Jaderberg et al. 2017, "Population Based Training of Neural Networks" (truncation selection; perturbation by
+the factors 0.8 and 1.25, or a new draw with probability 0.25).
+
+Everything here is a pure function of a whole population, with an axis of members first. An exchange is one compiled
+program, the only one that moves data between members. Its random numbers are a stream of each member's own key, counted
+by exchanges, so that a run that is resumed draws the same; exchange 0 draws the first settings.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from shoal.config import struct
+from shoal.engine.nonfinite import NOWHERE
+from shoal.engine.population import member_layout as populations
+from shoal.engine.population.pbt_settings import LOG, ONE_MINUS_LOG, Tuned
+from shoal.engine.run import Run, Stream, stream_key
+from shoal.types import Array
+
+PARTS = 5  # the worst of so many equal parts of the population copies the best
+FACTORS = (0.8, 1.25)
+REDRAW = 0.25  # the probability of a new draw
+# What stays with a member's place in the population, and what all members have in common.
+NOT_COPIED = (
+    *("key", "best", "evaluated"),
+    *("environment", "evaluation_environment", "total_updates", "evaluation", "settings"),
+)
+
+Values = dict[str, Array]  # by the names of the tuned settings, [members]
+Leaves = Mapping[str, Sequence[str]]  # the leaves of the config that have the value of each tuned setting
+
+
+class Exchanged(NamedTuple):
+    """The result of an exchange, for each member.
+
+    Attributes:
+      parent: the member that it continues; itself if it copied none.
+      before: its settings before.
+      after: its settings from now on.
+    """
+
+    parent: Array
+    before: Values
+    after: Values
+
+
+def select_parents(scores: Array, places: Array, ties: Array) -> Array:
+    """Choose whom each member continues by truncation selection: the worst fifth copies the best fifth.
+
+    Members are sorted by score, equal ones in a random order: where rewards are seldom all scores are 0 at first, and
+    the same members would copy each time. A member whose score is not finite has failed: it copies in any case, since
+    it would not train any further, and is not copied.
+
+    Args:
+      scores: [members].
+      places: uniform in [0, 1), [members]: which of the best fifth a member copies.
+      ties: uniform in [0, 1), [members]: of members with equal scores, that with the lower number is the better.
+
+    Returns:
+      indices of members, [members]; a member that copies none has its own.
+    """
+    members = scores.shape[0]
+    count = members // PARTS
+    scores = jnp.where(jnp.isfinite(scores), scores, -jnp.inf)
+    order = jnp.lexsort((ties, -scores))
+    rank = jnp.zeros(members, jnp.int32).at[order].set(jnp.arange(members, dtype=jnp.int32))
+    has_failed = scores == -jnp.inf
+    among = jnp.clip(members - jnp.sum(has_failed), 1, count)  # a parent has not failed
+    chosen = order[jnp.minimum((places * among).astype(jnp.int32), among - 1)]
+    copies = ((rank >= members - count) | has_failed) & ~has_failed[chosen]
+    return jnp.where(copies, chosen, jnp.arange(members))
+
+
+def from_unit(tuned: Tuned, bounds: tuple[float, float], u: Array) -> Array:
+    """Map a number of [0, 1) to a value between bounds, uniform on the setting's scale."""
+    low, high = bounds
+    if tuned.scale == LOG:
+        value = jnp.exp(_between(math.log(low), math.log(high), u))
+    elif tuned.scale == ONE_MINUS_LOG:
+        value = 1.0 - jnp.exp(_between(math.log(1.0 - low), math.log(1.0 - high), u))
+    else:
+        value = _between(low, high, u)
+    return jnp.clip(value, low, high)
+
+
+def _between(first: float, last: float, u: Array) -> Array:
+    return first + (last - first) * u
+
+
+def perturb(tuned: Tuned, value: Array, factor: Array) -> Array:
+    """Multiply a value by a factor, clipped to the bounds of the setting.
+
+    On the scale "one-minus-log" 1-x is divided by it: the factor is that of the horizon 1/(1-x) of a discount, which
+    for the discount itself would leave the bounds at once.
+    """
+    changed = 1.0 - (1.0 - value) / factor if tuned.scale == ONE_MINUS_LOG else value * factor
+    return jnp.clip(changed, tuned.low, tuned.high)
+
+
+def explore(tuned: Tuned, value: Array, draws: Array) -> Array:
+    """Change a value: by one of two factors, or by a new draw.
+
+    Args:
+      tuned: the setting.
+      value: that was copied.
+      draws: three numbers, uniform in [0, 1), [3, ...].
+    """
+    factor = jnp.where(draws[1] < 0.5, *FACTORS)
+    drawn = from_unit(tuned, (tuned.low, tuned.high), draws[2])
+    return jnp.where(draws[0] < REDRAW, drawn, perturb(tuned, value, factor))
+
+
+def uniform_draws(keys: Array, number: Array | int, settings: int) -> Array:
+    """Draw the random numbers of an exchange.
+
+    Args:
+      keys: of the members.
+      number: of the exchange.
+      settings: that are tuned.
+
+    Returns:
+      uniform in [0, 1), [members, 2 + 3 settings]: one for the parent, three for each setting, one for ties.
+    """
+    return jax.vmap(
+        lambda key: jax.random.uniform(stream_key(key, Stream.EXCHANGE, number), (2 + 3 * settings,))
+    )(keys)
+
+
+def exchange_settings(
+    tuned: Sequence[Tuned], values: Values, scores: Array, draws: Array, number: Array | int
+) -> Exchanged:
+    """Choose parents, and change the settings of the members that copy; exchange 0 draws those of all members anew.
+
+    Args:
+      tuned: the settings.
+      values: that the members have.
+      scores: of the members.
+      draws: of `uniform_draws`.
+      number: of the exchange.
+    """
+    is_first = jnp.asarray(number) == 0
+    own = jnp.arange(scores.shape[0])
+    parent = jnp.where(is_first, own, select_parents(scores, draws[:, 0], draws[:, -1]))
+    after = {}
+    for index, setting in enumerate(tuned):
+        of_setting = draws[:, 1 + 3 * index : 4 + 3 * index].T
+        value = values[setting.name]
+        first = from_unit(setting, setting.start, of_setting[2])
+        later = jnp.where(parent == own, value, explore(setting, value[parent], of_setting))
+        after[setting.name] = jnp.where(is_first, first, later).astype(value.dtype)
+    return Exchanged(parent, values, after)
+
+
+def exchange(
+    population: Run, scores: Array, number: Array | int, tuned: Sequence[Tuned], leaves: Leaves
+) -> tuple[Run, Exchanged]:
+    """Exchange between the members of a population that has been evaluated.
+
+    A member that copies takes over everything of its parent but the key: learner, environments, memory, counters. Its
+    best policy so far, the score of that, and what it had learned at its last evaluation stay.
+
+    Args:
+      population: with a leading member axis.
+      scores: of the evaluation, [members].
+      number: of the exchange.
+      tuned: the settings that change.
+      leaves: of the config, by setting.
+    """
+    values = values_of(population.config, leaves)
+    draws = uniform_draws(population.key, number, len(tuned))
+    scores = jnp.where(population.fault == NOWHERE, scores, -jnp.inf)
+    exchanged = exchange_settings(tuned, values, scores, draws, number)
+    copied = [field.name for field in dataclasses.fields(population) if field.name not in NOT_COPIED]
+    parts = {name: getattr(population, name) for name in copied}
+    parts = jax.tree.map(lambda x: x[exchanged.parent], parts)
+    parts["config"] = with_values(parts["config"], exchanged.after, leaves)
+    return dataclasses.replace(population, **parts), exchanged
+
+
+def values_of(config: Any, leaves: Leaves) -> Values:
+    """Return the values of settings from a config."""
+    found = struct.named_leaves(config)
+    return {name: found[names[0]] for name, names in leaves.items()}
+
+
+def with_values(config: Any, values: Mapping[str, Any], leaves: Leaves) -> Any:
+    """Replace the values of settings in all leaves of a config that have them."""
+    changed = {leaf: values[name] for name, names in leaves.items() for leaf in names}
+    return struct.with_named_leaves(config, struct.named_leaves(config) | changed)
+
+
+def compile_exchange(shapes: Run, layout: populations.Layout, tuned: Sequence[Tuned], leaves: Leaves) -> Any:
+    """Compile (population, scores, number) -> (population, Exchanged); the population's buffers are donated.
+
+    Args:
+      shapes: of the population, with their placement, which stays.
+      layout: of the population.
+      tuned: the settings that change.
+      leaves: of the config, by setting.
+    """
+
+    def program(population: Run, scores: Array, number: Array) -> tuple[Run, Exchanged]:
+        return exchange(population, scores, number, tuned, leaves)
+
+    everywhere = jax.sharding.NamedSharding(layout.mesh, jax.sharding.PartitionSpec())
+    placed = jax.tree.map(lambda x: x.sharding, shapes)
+    compiled = jax.jit(program, donate_argnums=0, out_shardings=(placed, everywhere))
+    scores = jax.ShapeDtypeStruct(shapes.updates.shape, jnp.float32, sharding=everywhere)
+    number = jax.ShapeDtypeStruct((), jnp.int32, sharding=everywhere)
+    return compiled.lower(shapes, scores, number).compile(layout.compiler_options)

@@ -1,0 +1,175 @@
+"""Rollout of a policy in a batch of environments."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from shoal.engine import team
+from shoal.engine.contract import checked_act
+from shoal.engine.nonfinite import keep_first_faults
+from shoal.engine.run import Episodes
+from shoal.envs.base import counted_reward
+from shoal.envs.batch import Batch
+from shoal.types import (
+    Algorithm,
+    Array,
+    Environment,
+    Mean,
+    Memory,
+    Metrics,
+    Policy,
+    PyTree,
+    TimeStep,
+    Trajectory,
+    for_actor,
+    spec_of,
+)
+from shoal.types.agent_axis import for_each
+from shoal.xla.hoisting import split_by_key
+
+
+class RolloutState(NamedTuple):
+    """State of a rollout, and the statistics of the episodes that have ended."""
+
+    state: PyTree
+    timestep: TimeStep
+    memory: Memory
+    episodes: Episodes
+    ended: "EndedEpisodes"
+    faults: Any = ()  # the states at fault, where the environment explains them and they are asked for
+
+
+class EndedEpisodes(NamedTuple):
+    """Sums over the episodes that ended, of all environments together."""
+
+    episodes: Array
+    returned: Array  # of the team, where there are several agents
+    length: Array
+    terminated: Array
+    agents: Any = ()  # returns of each of several agents, [A]; () for one
+
+
+def no_ended_episodes(num_agents: int = 1) -> EndedEpisodes:
+    """Return the sums before any episode has ended."""
+    agents = jnp.zeros(num_agents) if num_agents > 1 else ()
+    zero = jnp.zeros(())
+    return EndedEpisodes(zero, zero, zero, zero, agents)
+
+
+def rollout(
+    batch: Batch,
+    algorithm: Algorithm,
+    policy: Policy,
+    rollout_state: RolloutState,
+    key: Array,
+    num_steps: int,
+    *,
+    greedy: bool = False,
+) -> tuple[RolloutState, Trajectory]:
+    """Make T steps of N environments.
+
+    Args:
+      batch: the N environments.
+      algorithm: its `act` chooses the actions.
+      policy: the parameters of `act`.
+      rollout_state: the state to start from.
+      key: randomness of the rollout, a new one for each.
+      num_steps: T.
+      greedy: whether the policy takes its mode instead of a sample.
+    Returns:
+      the state at the end of the rollout, and the trajectory with T+1 time-steps.
+    """
+
+    act_key, env_key = jax.random.split(key)
+    spec = spec_of(batch.env)
+
+    def act(key: Array, policy: Policy, memory: Memory, timestep: TimeStep) -> tuple[Memory, Any, Any]:
+        result = algorithm.act(policy, memory, for_actor(timestep, spec), key, greedy=greedy)
+        return checked_act(algorithm, result, memory, batch)
+
+    draw, finish = split_by_key(act, act_key, policy, rollout_state.memory, rollout_state.timestep)
+
+    def step(
+        rollout_state: RolloutState, randomness: tuple
+    ) -> tuple[RolloutState, tuple[TimeStep, Any, Any]]:
+        draws, env_key = randomness
+        memory, action, extras = finish(draws, policy, rollout_state.memory, rollout_state.timestep)
+        state, timestep = batch.step(rollout_state.state, action, env_key)
+        episodes, ended = count_episodes(
+            batch.env, rollout_state.episodes, rollout_state.ended, timestep, rollout_state.timestep
+        )
+        faults = keep_first_faults(rollout_state.faults, state.env, timestep)
+        return RolloutState(state, timestep, memory, episodes, ended, faults), (timestep, action, extras)
+
+    memory = rollout_state.memory
+    draws = jax.vmap(draw)(jax.random.split(act_key, num_steps))
+    randomness = (draws, jax.random.split(env_key, num_steps))
+    first = rollout_state.timestep
+    rollout_state, (timesteps, actions, extras) = jax.lax.scan(step, rollout_state, randomness)
+    timesteps = jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), first, timesteps)
+    return rollout_state, Trajectory(timesteps, actions, extras, memory)
+
+
+def random_rollout(
+    batch: Batch, state: PyTree, timestep: TimeStep, key: Array, num_steps: int
+) -> tuple[PyTree, Trajectory]:
+    """Make T steps of N environments by uniform legal actions; the trajectory has no extras and no memory."""
+
+    def step(carry: tuple[PyTree, TimeStep], key: Array) -> tuple[tuple[PyTree, TimeStep], tuple]:
+        action_key, env_key = jax.random.split(key)
+        action = batch.sample_actions(carry[1], action_key)
+        after = batch.step(carry[0], action, env_key)
+        return after, (after[1], action)
+
+    (state, _), (timesteps, actions) = jax.lax.scan(step, (state, timestep), jax.random.split(key, num_steps))
+    timesteps = jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), timestep, timesteps)
+    return state, Trajectory(timesteps, actions, (), ())
+
+
+def count_episodes(
+    environment: Environment, episodes: Episodes, ended: EndedEpisodes, timestep: TimeStep, before: TimeStep
+) -> tuple[Episodes, EndedEpisodes]:
+    """Add a time-step to the running episodes, and those that end with it to the sums.
+
+    The step from a last to a first time-step belongs to no episode: it starts the next one at zero.
+
+    Args:
+      environment: of the episodes.
+      episodes: that are running.
+      ended: the sums so far.
+      timestep: of all environments.
+      before: their time-step one step earlier.
+    """
+    first, last = for_each(timestep.first, timestep), for_each(timestep.last, timestep)
+    returned = jnp.where(
+        first, 0.0, episodes.returned + counted_reward(environment, timestep.reward, before.alive)
+    )
+    length = jnp.where(timestep.first, 0.0, episodes.length + 1.0)
+
+    def total(x: Array) -> Array:
+        return jnp.sum(jnp.where(timestep.last, x, 0.0))
+
+    ended = EndedEpisodes(
+        episodes=ended.episodes + total(jnp.ones_like(length)),
+        returned=ended.returned + total(team.of_team(environment, returned)),
+        length=ended.length + total(length),
+        terminated=ended.terminated + total(timestep.terminated.astype(jnp.float32)),
+        agents=ended.agents + jnp.sum(jnp.where(last, returned, 0.0), axis=0) if timestep.has_agents else (),
+    )
+    return Episodes(returned, length), ended
+
+
+def episode_metrics(ended: EndedEpisodes, axis: tuple[str, ...] = ()) -> Metrics:
+    """Convert the sums of ended episodes to metrics, over all groups together."""
+    if axis:
+        ended = jax.lax.psum(ended, axis)
+    of_agents = {
+        f"episode_return_agent_{i}": Mean(x, ended.episodes) for i, x in enumerate(tuple(ended.agents))
+    }
+    return of_agents | {
+        "episode_return": Mean(ended.returned, ended.episodes),
+        "episode_length": Mean(ended.length, ended.episodes),
+        "episode_terminated": Mean(ended.terminated, ended.episodes),
+        "episodes": Mean(ended.episodes, jnp.ones(())),
+    }

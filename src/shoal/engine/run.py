@@ -1,0 +1,208 @@
+"""A Run: one pytree with everything that is needed to continue training.
+
+One Run is one member of a population, one checkpoint, and one value that `vmap` or a mesh can distribute. Its
+key never changes: each use of randomness is `fold_in(fold_in(key, stream), counter)`, so evaluation cannot
+change training, and continuing a run needs no history.
+"""
+
+import enum
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from shoal.config import struct
+from shoal.engine import team
+from shoal.engine.contract import checked_algorithm, checked_learner
+from shoal.engine.nonfinite import NOWHERE
+from shoal.envs.batch import Batch
+from shoal.types import Array, Clock, Environment, Learner, Policy, spec_of
+
+ENV_AXIS = "env"  # the name of the axis over groups of environments
+
+
+class Stream(enum.IntEnum):
+    """The purposes of random numbers; their streams are disjoint."""
+
+    INIT = 0
+    RESET = 1
+    ROLLOUT = 2
+    UPDATE = 3
+    EVALUATION = 4
+    ABSOLUTE = 5
+    EXCHANGE = 6
+    WARM_UP = 7
+
+
+class Settings(NamedTuple):
+    """The part of a run's configuration that its compiled program depends on; static."""
+
+    num_envs: int  # of all groups together
+    num_steps: int
+    groups: int = 1  # the environments are split into so many groups, which a mesh may place on devices
+    reset_policy: str = "fresh"
+    pool_size: int = 0
+    eval_episodes: int = 32
+    eval_max_steps: int = 10_000
+    eval_mode: str = "greedy"  # "greedy", "sampled" or "both"; the score is computed from the first
+    score: str | Callable = "return_mean"  # a metric of an evaluation, or a function of all of them
+    eval_metrics: Callable | None = None  # (Episodes) -> further metrics of an evaluation
+    changing: tuple[str, ...] = ()  # leaves of a Run's config that change while it trains, as `config/gamma`
+
+    @property
+    def axis(self) -> tuple[str, ...]:
+        """The axis names that an algorithm reduces over."""
+        return (ENV_AXIS,) if self.groups > 1 else ()
+
+
+class Episodes(NamedTuple):
+    """Running return and length of each environment's current episode."""
+
+    returned: Array  # [N], or of each of several agents, [N, A]
+    length: Array  # [N]
+
+
+class Best(NamedTuple):
+    """The best policy so far by its evaluation score."""
+
+    policy: Policy
+    score: Array  # -inf before the first evaluation; not finite as long as no score was
+    updates: Array  # the number of updates of the policy
+
+
+class Evaluated(NamedTuple):
+    """The state of learning at the last evaluation, to which a run returns when a number is not finite."""
+
+    shared: Any  # of its learner
+    updates: Array  # the number of updates at that evaluation
+
+
+@struct.struct
+class Run:
+    """The state of a run; every function of the runtime maps a Run to a Run."""
+
+    environment: Any  # its parameters are data
+    config: Any  # the algorithm's; floats are data
+    learner: Any
+    state: Any  # of the batch of environments
+    timestep: Any
+    memory: Any
+    episodes: Any
+    key: jax.Array
+    updates: jax.Array  # number of updates made
+    total_updates: jax.Array  # data, so that a run can be extended without compiling again
+    best: Any
+    evaluated: Any
+    metrics: Any  # sums since the last log point; () before `loop.start_training` fills them in
+    fault: jax.Array  # the number of the update in which something was not finite; -1 for none
+    evaluation: Any  # the episodes of a running evaluation; () between evaluations
+    evaluation_environment: Any  # of evaluations, where it is another; () for the environment itself
+    settings: Settings = struct.static()
+
+
+def start(
+    key: Array, environment: Environment, config: Any, total_updates: Array | int, settings: Settings
+) -> Run:
+    """Make a new run of one group of environments, before its first update.
+
+    Args:
+      key: the run's key, from its seed.
+      environment: its numbers as arrays.
+      config: the algorithm's, its numbers as arrays.
+      total_updates: the number of updates that the run will have made at its end; schedules read it.
+      settings: static.
+    """
+    algorithm = checked_algorithm(config, spec_of(environment), settings.axis)
+    batch = batch_of(environment, settings)
+    state, timestep = batch.reset(group_key(stream_key(key, Stream.RESET, 0), settings))
+    learner = checked_learner(algorithm, stream_key(key, Stream.INIT, 0), batch.num_envs)
+    run = Run(
+        environment=environment,
+        config=config,
+        learner=learner,
+        state=state,
+        timestep=timestep,
+        memory=algorithm.memory((batch.num_envs,)),
+        episodes=Episodes(team.zeros(environment, batch.num_envs), jnp.zeros(batch.num_envs)),
+        key=key,
+        updates=jnp.zeros((), jnp.int32),
+        total_updates=jnp.int32(total_updates),
+        best=Best(
+            algorithm.policy(learner, Clock.zero()),
+            jnp.full((), -jnp.inf, jnp.float32),
+            jnp.zeros((), jnp.int32),
+        ),
+        evaluated=Evaluated(learner.shared, jnp.zeros((), jnp.int32)),
+        metrics=(),
+        fault=jnp.full((), NOWHERE, jnp.int32),
+        evaluation=(),
+        evaluation_environment=(),
+        settings=settings,
+    )
+    return jax.tree.map(jnp.asarray, run)
+
+
+def batch_of(environment: Environment, settings: Settings) -> Batch:
+    """Make the batch of one group's environments."""
+    return Batch(
+        environment,
+        num_envs=settings.num_envs // settings.groups,
+        reset_policy=settings.reset_policy,
+        pool_size=max(settings.pool_size // settings.groups, 1),
+    )
+
+
+def stream_key(key: Array, stream: Stream, counter: Array | int) -> Array:
+    """Return the key of the counter-th use of a stream."""
+    return jax.random.fold_in(jax.random.fold_in(key, int(stream)), counter)
+
+
+def group_key(key: Array, settings: Settings) -> Array:
+    """Return a key that differs between groups, where there are several."""
+    if settings.groups == 1:
+        return key
+    return jax.random.fold_in(key, jax.lax.axis_index(ENV_AXIS))
+
+
+def clock_of(run: Run) -> Clock:
+    """Return the clock of a run."""
+    settings = run.settings
+    return Clock(
+        updates=run.updates,
+        steps=run.updates.astype(jnp.float32) * (settings.num_envs * settings.num_steps),
+        progress=run.updates / jnp.maximum(run.total_updates, 1),
+    )
+
+
+def policy_of(run: Run) -> Policy:
+    """Return the policy of one run: the part of its learner that acting needs."""
+    return run.config.algorithm(spec_of(run.environment)).policy(run.learner, clock_of(run))
+
+
+def evaluation_environment_of(run: Run) -> Environment:
+    """Return the environment in which a run's policies are evaluated, which is the same for all members."""
+    return run.environment if isinstance(run.evaluation_environment, tuple) else run.evaluation_environment
+
+
+def placement(settings: Settings, local: Any, shared: Any) -> Run:
+    """Return a prefix of a Run that marks each part as local to a group or shared by all."""
+    return Run(
+        environment=shared,
+        config=shared,
+        learner=Learner(shared, local),
+        state=local,
+        timestep=local,
+        memory=local,
+        episodes=local,
+        key=shared,
+        updates=shared,
+        total_updates=shared,
+        best=shared,
+        evaluated=shared,
+        metrics=shared,
+        fault=shared,
+        evaluation=shared,
+        evaluation_environment=shared,
+        settings=settings,
+    )

@@ -1,0 +1,245 @@
+"""The settings of a run: seeds, budget, sizes, evaluation, devices. Imports no JAX, so that help is fast."""
+
+import dataclasses
+import math
+from typing import Any, ClassVar, Literal
+
+from shoal.base.errors import ShoalError
+from shoal.config import arguments
+from shoal.config.arguments import LARGEST_INDEX, LARGEST_SEED, short_repr
+from shoal.config.requirements import Needs, Table
+
+# Fixed limits of sizes that cost time on the host or do not fit their dtype; `limits` has those of memory.
+
+# Environment steps are written into metrics and summaries as floats, which are exact up to here.
+MAX_STEPS = 2**53
+MAX_POINTS = 100_000  # evaluations or log points: the host lists them, and the compiled loop stops at each
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """The settings of a run other than its environment and its algorithm."""
+
+    needs: ClassVar[Table] = {
+        "reset_pool": (Needs("reset", ("pool",)),),
+        "num_evals": (Needs("eval_every", (-1,)),),
+        "checkpoint_seconds": (Needs("checkpoints", (True,)), Needs("checkpoint_every", (-1,))),
+        "checkpoint_every": (Needs("checkpoints", (True,)),),
+        "checkpoint_evals": (Needs("checkpoints", (True,)),),
+        "keep": (Needs("checkpoints", (True,)),),
+    }
+    groups: ClassVar[dict[str, tuple[str, ...]]] = {
+        "most used": ("seeds", "seed", "total_steps", "num_envs", "num_steps", "run_dir"),
+        "evaluation and logging": (
+            *("num_evals", "eval_every", "eval_episodes", "eval_mode", "eval_max_steps"),
+            *("score", "eval_metrics", "log_every"),
+        ),
+        "checkpoints": (
+            *("checkpoint_seconds", "checkpoint_every", "keep", "checkpoint_evals", "checkpoints"),
+            *("on_nan", "on_disk_error"),
+        ),
+        "resets": ("reset", "reset_pool"),
+        "devices": ("devices", "env_groups", "members"),
+    }
+
+    seeds: int = 10
+    """Trains this many seeds together, in one compiled program."""
+    seed: int = 0
+    """Sets the first seed; the others are the numbers after it."""
+    total_steps: int = 500_000
+    """Trains each seed for this many environment steps, rounded down to whole updates."""
+    num_envs: int = 64
+    """Steps this many environments together for each seed."""
+    num_steps: int = 128
+    """Makes this many steps in each environment for an update."""
+    run_dir: str = ""
+    """Writes the run to this directory; without it to a new directory under runs/."""
+    reset: Literal["fresh", "pool"] = "fresh"
+    """Computes the start of each episode with a reset (fresh), or draws it from a pool of starts that are
+    computed once (pool; useful when resets are expensive).
+    """
+    reset_pool: int = 128
+    """Computes this many starts for the pool (reset pool)."""
+    num_evals: int = 20
+    """Evaluates this many times during training, evenly spaced, in addition to the evaluation before it."""
+    eval_every: int = -1
+    """Evaluates every so many environment steps; 0 evaluates only at the end, -1 as often as num_evals says."""
+    eval_episodes: int = 32
+    """Plays this many whole episodes in each evaluation; the best policy is evaluated again with ten times as many."""
+    eval_mode: Literal["greedy", "sampled", "both"] = "greedy"
+    """Evaluates with the policy's mode (greedy), with samples (sampled), or with both; then the greedy score counts."""
+    eval_max_steps: int = 10_000
+    """Cuts an episode of an evaluation after this many steps, for environments that may never end."""
+    score: str = "return_mean"
+    """Chooses the best policy by this metric of an evaluation, or by module:function of all metrics."""
+    eval_metrics: str = ""
+    """Adds the metrics that this module:function computes from the episodes of an evaluation."""
+    log_every: int = 0
+    """Writes metrics every so many environment steps; 0 writes them forty times per run, and at each evaluation."""
+    checkpoint_seconds: float = 60.0
+    """Writes a checkpoint, from which the run can be resumed, after so many seconds since the last one."""
+    checkpoint_every: int = -1
+    """Writes a checkpoint every so many environment steps, and not by time; -1 writes them by time."""
+    keep: int = 3
+    """Keeps this many of the newest checkpoints, besides the first, the last, and the one of the best evaluation."""
+    checkpoint_evals: bool = False
+    """Writes a checkpoint at each evaluation too, and keeps them all."""
+    checkpoints: bool = True
+    """Writes checkpoints; without them a run cannot be resumed."""
+    on_nan: Literal["stop", "freeze"] = "stop"
+    """Ends the run when a number is not finite (stop), or goes on without the seed that has it (freeze)."""
+    on_disk_error: Literal["continue", "stop"] = "continue"
+    """Trains on when the disk fails, with a warning (continue), or ends the run (stop)."""
+    devices: int = 0
+    """Uses this many devices of the machine; 0 uses all."""
+    env_groups: int = 0
+    """Splits the environments of a seed into so many groups, one per device; 0 makes one group per device for
+    a single seed, else one group. The result depends on the number of groups (each group shuffles its own
+    rows), not on the devices.
+    """
+    members: Literal["auto", "map", "vmap"] = "auto"
+    """Trains the seeds of one device one after the other (map) or together (vmap); auto takes map on the CPU
+    and vmap elsewhere.
+    """
+
+    @property
+    def steps_per_update(self) -> int:
+        """The environment steps of one rollout, of each seed."""
+        return self.num_envs * self.num_steps
+
+    @property
+    def total_updates(self) -> int:
+        """The number of whole updates that fit the budget."""
+        return self.total_steps // self.steps_per_update
+
+    def validate(self) -> None:
+        """Raise ShoalError for the first setting that cannot work."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.type in (int, "int") and (isinstance(value, bool) or not isinstance(value, int)):
+                is_list = field.name == "seeds" and isinstance(value, tuple | list)
+                hint = "; it is the number of seeds, and `seed` is the first of them" if is_list else ""
+                raise ShoalError(f"{field.name}={short_repr(value)} is not a whole number{hint}.")
+        for name in ("seeds", "num_envs", "num_steps", "eval_episodes", "eval_max_steps", "reset_pool"):
+            check_at_least(name, getattr(self, name), 1)
+        for name in ("seed", "num_evals", "log_every", "devices", "env_groups"):
+            check_at_least(name, getattr(self, name), 0)
+        check_at_least("eval_every", self.eval_every, -1)
+        self._check_checkpoints()
+        if self.run_dir:
+            arguments.path("run_dir", self.run_dir)
+        if self.total_updates < 1:
+            raise ShoalError(
+                f"total_steps={self.total_steps} is less than one rollout, num_envs*num_steps="
+                f"{self.num_envs}*{self.num_steps}={self.steps_per_update}; give at least that many."
+            )
+        for name, choices in (
+            ("reset", ("fresh", "pool")),
+            ("eval_mode", ("greedy", "sampled", "both")),
+            ("members", ("auto", "map", "vmap")),
+            ("on_nan", ("stop", "freeze")),
+            ("on_disk_error", ("continue", "stop")),
+        ):
+            arguments.one_of(name, getattr(self, name), choices)
+        groups = max(self.env_groups, 1)
+        if self.num_envs % groups:
+            raise ShoalError(
+                f"env_groups={groups} does not divide num_envs={self.num_envs}; "
+                f"{math.gcd(groups, self.num_envs)} does."
+            )
+        self._check_limits()
+
+    def _check_checkpoints(self) -> None:
+        """Raise ShoalError for the first setting of checkpoints that cannot work."""
+        for name in ("checkpoints", "checkpoint_evals"):
+            arguments.boolean(name, getattr(self, name))
+        check_at_least("keep", self.keep, 1)
+        seconds = self.checkpoint_seconds
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+            raise ShoalError(
+                f"checkpoint_seconds={short_repr(seconds)} is not a number of seconds above 0; leave checkpoints "
+                "out by checkpoints=False (--no-checkpoints)."
+            )
+        if self.checkpoint_every != -1:
+            check_at_least("checkpoint_every", self.checkpoint_every, 1)
+            check_at_most("checkpoint_every", self.checkpoint_every, MAX_STEPS)
+
+    def _check_limits(self) -> None:
+        """Raise ShoalError for the first size that no machine can hold, or that takes the host too long."""
+        for name in ("num_envs", "num_steps", "eval_max_steps", "reset_pool"):
+            check_at_most(name, getattr(self, name), LARGEST_INDEX)
+        # The best policy plays ten times as many episodes.
+        check_at_most("eval_episodes", self.eval_episodes, LARGEST_INDEX // 10)
+        for name in ("total_steps", "eval_every", "log_every"):
+            check_at_most(name, getattr(self, name), MAX_STEPS)
+        check_at_most("num_evals", self.num_evals, MAX_POINTS)
+        check_at_most("seed", self.seed, LARGEST_SEED)
+        check_at_most("seeds", self.seeds, LARGEST_SEED - self.seed + 1)
+        if self.steps_per_update > LARGEST_INDEX:
+            raise ShoalError(
+                f"num_envs*num_steps={self.num_envs}*{self.num_steps} is too large: the steps of a rollout are "
+                f"numbered in 32 bits, so that there may be at most {LARGEST_INDEX}."
+            )
+        if self.total_updates > LARGEST_INDEX:
+            raise ShoalError(
+                f"total_steps={self.total_steps} is too large for rollouts of {self.steps_per_update} steps: updates "
+                f"are counted in 32 bits, so that it must be at most {LARGEST_INDEX * self.steps_per_update}."
+            )
+        for name in ("eval_every", "log_every"):
+            every = getattr(self, name)
+            if every > 0 and self.total_updates // self.updates_in(every) > MAX_POINTS:
+                smallest = -(-self.total_updates // MAX_POINTS) * self.steps_per_update
+                raise ShoalError(
+                    f"{name}={every} is too small for total_steps={self.total_steps}: there may be at most "
+                    f"{MAX_POINTS} such points, which {name}={smallest} gives."
+                )
+
+    def updates_in(self, steps: int) -> int:
+        """Return the number of whole updates nearest to a number of environment steps, at least one."""
+        return max(1, round(steps / self.steps_per_update))
+
+    def evaluation_points(self) -> list[int]:
+        """List the numbers of updates after which the policy is evaluated: 0, evenly spaced ones, and the last."""
+        total = self.total_updates
+        if self.eval_every > 0:
+            every = self.updates_in(self.eval_every)
+            points = set(range(0, total + 1, every))
+        elif self.eval_every == 0:
+            points = set()
+        else:
+            points = (
+                {round(total * k / self.num_evals) for k in range(self.num_evals + 1)}
+                if self.num_evals
+                else set()
+            )
+        return sorted(points | {0, total})
+
+    def log_points(self) -> list[int]:
+        """List the numbers of updates after which metrics are written: as log_every says, and at each evaluation."""
+        total = self.total_updates
+        if self.log_every > 0:
+            every = self.updates_in(self.log_every)
+            points = set(range(every, total + 1, every))
+        else:
+            points = {round(total * k / 40) for k in range(1, 41)} - {0}
+        return sorted((points | set(self.evaluation_points())) - {0})
+
+
+def check_at_least(name: str, value: Any, bound: int) -> None:
+    """Require that `value` is at least `bound`.
+
+    Raises:
+      ShoalError: it is less.
+    """
+    if value < bound:
+        raise ShoalError(f"{name}={value} is too small: it must be at least {bound}.")
+
+
+def check_at_most(name: str, value: int, bound: int) -> None:
+    """Require that `value` is at most `bound`.
+
+    Raises:
+      ShoalError: it is more.
+    """
+    if value > bound:
+        raise ShoalError(f"{name}={value} is too large: it must be at most {bound}.")

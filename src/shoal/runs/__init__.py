@@ -1,0 +1,1 @@
+"""A run on the host, from its settings to its files: plan, compile, train, resume, load, evaluate."""

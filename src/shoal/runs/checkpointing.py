@@ -1,0 +1,445 @@
+"""Checkpoints of a run in progress, written between two pieces of training, and the end of a run by a signal."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from shoal.base import signals
+from shoal.base.errors import ResumableError, ShoalError
+from shoal.config import struct
+from shoal.disk import checkpoint_record
+from shoal.disk.arrays import copy_of_keys, is_key
+from shoal.disk.checkpoint_writer import Writer
+from shoal.disk.checkpoints import Checkpoints
+from shoal.disk.directory import RunDirectory
+from shoal.disk.lock import Lock
+from shoal.engine.history import History, Numbers
+from shoal.engine.loop import locate_fault
+from shoal.engine.nonfinite import NOWHERE, failed_members
+from shoal.engine.population import member_layout as populations
+from shoal.engine.population.members import Members
+from shoal.engine.run import Run
+from shoal.engine.run_config import RunConfig
+from shoal.envs.base import explain_fault
+from shoal.runs.compiled_trainer import CompiledRun
+from shoal.show.reports import Reporter
+
+# The parts of a Run that are not saved: the directory's config makes them again, or they are empty between evaluations.
+# Leaves of the config that change while the run trains are saved all the same (`Settings.changing`).
+NOT_SAVED = ("environment", "config", "total_updates", "evaluation", "evaluation_environment")
+EVALUATED = "evaluated/"  # what the names of the leaves of `Run.evaluated` begin with
+FIRST_PAUSE = (
+    2.0  # seconds before the first is written: imports for that would delay the first updates and their row
+)
+REST = 30  # the pause between two checkpoints is so many times what the last write took, at least
+ENDS = "the run ends there, and "  # said of a fault, before what a checkpoint is from
+ACTIVITIES = {
+    "training": signals.Phase.TRAINING,
+    "evaluating": signals.Phase.EVALUATING,
+    "saving": signals.Phase.SAVING,
+}
+
+
+def saved_leaves(population: Run) -> dict[str, Any]:
+    """Return the leaves of a population (or of its shapes) that a checkpoint holds, by name."""
+    leaves = struct.named_leaves(population)
+    changing = population.settings.changing
+    return {
+        name: leaf
+        for name, leaf in leaves.items()
+        if name in changing or name.split("/", 1)[0] not in NOT_SAVED
+    }
+
+
+def with_evaluated(leaves: Mapping[str, Any], expected: Iterable[str]) -> dict[str, Any]:
+    """Complete the leaves of a checkpoint of a version that kept no last evaluation: by what was learned since."""
+    return dict(leaves) | {name: leaves[_current(name)] for name in expected if name not in leaves}
+
+
+def _current(evaluated: str) -> str:
+    """Return the leaf of a Run that has now what a leaf of `Run.evaluated` had at the last evaluation."""
+    name = evaluated.removeprefix(EVALUATED)
+    return name if name == "updates" else f"learner/{name}"
+
+
+def copy_to_host(population: Run) -> dict[str, Any]:
+    """Copy the leaves that a checkpoint holds, so that training may go on in their buffers."""
+    leaves = saved_leaves(population)
+    return {
+        name: copy_of_keys(leaf) if is_key(leaf) else np.array(leaf, copy=True)
+        for name, leaf in leaves.items()
+    }
+
+
+def restored(population: Run, leaves: Mapping[str, Any]) -> Run:
+    """Replace the saved parts of a population by the leaves of a checkpoint.
+
+    Args:
+      population: arrays for the parts that are not saved, and shapes with placements for the others.
+      leaves: by name; they have the shapes and dtypes of the population.
+    """
+    templates = struct.named_leaves(population)
+    placed = {
+        name: jax.device_put(leaves[name], leaf.sharding, may_alias=False) if name in leaves else leaf
+        for name, leaf in templates.items()
+    }
+    return jax.block_until_ready(struct.with_named_leaves(population, placed))
+
+
+def _copy_on_device(x: jax.Array) -> jax.Array:
+    return jax.device_put(x, x.sharding, may_alias=False)
+
+
+class _Fault(NamedTuple):
+    """A quantity that is not finite, and the environment's explanation, which may be empty."""
+
+    name: str
+    explanation: str = ""
+
+
+def _locate(compiled_run: CompiledRun, population: Run, updates: Mapping[int, int]) -> dict[int, _Fault]:
+    """Make updates again in which members have a fault, and name the first quantity of each that is not finite.
+
+    Args:
+      compiled_run: the programs that train the population.
+      population: from before these updates.
+      updates: the update at fault of each member.
+    """
+    program = populations.run_program(locate_fault, compiled_run.settings, compiled_run.layout)
+    compiled = program.lower(compiled_run.shapes).compile(compiled_run.layout.compiler_options)
+    faults, made = {}, int(np.max(np.asarray(population.updates)))
+    for update in sorted(set(updates.values())):
+        population, _ = compiled_run.train(population, np.int32(update - 1 - made), np.bool_(True))
+        after, located = compiled(jax.tree.map(_copy_on_device, population))
+        made, quantities = update - 1, sorted(jax.device_get(located).items())
+        for member in (k for k, own in updates.items() if own == update):
+            faults[member] = _first_fault(after, quantities, member)
+    return faults
+
+
+def _first_fault(population: Run, quantities: Sequence[tuple[str, Any]], member: int) -> _Fault:
+    """Return the first quantity of a member's update that is not finite.
+
+    Args:
+      population: after the update.
+      quantities: by numbered names, in order, whether each is at fault and in which environment, [members] both.
+      member: its index.
+    """
+    for numbered, (at_fault, indices) in quantities:
+        if at_fault[member]:
+            name, index = f"the {numbered.partition(' ')[2]}", indices[member]
+            if index == NOWHERE:
+                return _Fault(name)
+            environment = populations.take_member(population.environment, member)
+            state = populations.take_member(populations.take_member(population.state.env, member), index)
+            return _Fault(f"{name} of environment {index}", explain_fault(environment, state) or "")
+    return _Fault("something that is finite when the update is made again")
+
+
+def frozen(population: Run, members: Sequence[int]) -> Run:
+    """Put members back to what they had learned at their last evaluation; their best policies and their faults stay.
+
+    The rest of them, such as the states of their environments, is of no further use: NaN in it becomes 0, so that no
+    checkpoint holds any.
+    """
+    leaves = copy_to_host(population)
+    is_frozen = np.isin(np.arange(len(population.fault)), members)
+    evaluated = {_current(name): x for name, x in leaves.items() if name.startswith(EVALUATED)}
+
+    def of_frozen(name: str, x: Any) -> Any:
+        mask = is_frozen.reshape(-1, *[1] * (x.ndim - 1))
+        if name in evaluated:
+            return (jax.numpy if is_key(x) else np).where(mask, evaluated[name], x)
+        if name.startswith("best/") or is_key(x) or not jax.numpy.issubdtype(x.dtype, jax.numpy.inexact):
+            return x
+        return np.where(mask & np.isnan(x), np.zeros_like(x), x)
+
+    return restored(population, {name: of_frozen(name, x) for name, x in leaves.items()})
+
+
+def _so_far(steps: int, leaves: Mapping[str, Any]) -> tuple[int, Numbers, list[int]]:
+    """Return what a checkpoint says of a run: its steps, the best scores with their updates, and the failed members."""
+    best = {name: leaves[f"best/{name}"] for name in ("score", "updates")}
+    return steps, best, failed_members(leaves["fault"])
+
+
+class Supervisor:
+    """Writes the checkpoints of a run, and ends it when a signal asks for that.
+
+    Args:
+      directory: of the run.
+      run: its settings.
+      reporter: of the run; its rows are written before the checkpoint that counts them.
+      stop: the signals.
+      record: (history, end of the rows) -> the record of a checkpoint.
+      compiled_run: the programs that train the run.
+      lock: of the directory.
+      members: of the population.
+      clock: the time in seconds; given by tests.
+    """
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        run: RunConfig,
+        reporter: Reporter,
+        stop: signals.Interruption,
+        record: Callable[..., dict[str, Any]],
+        compiled_run: CompiledRun,
+        lock: Lock,
+        members: Members,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self.directory, self.run, self.reporter, self.stop = directory, run, reporter, stop
+        self.members = members
+        self.checkpoints = Checkpoints(directory.path)
+        self._record, self._compiled_run, self._lock, self._clock = record, compiled_run, lock, clock
+        self._writer = Writer(self.checkpoints) if run.checkpoints else None
+        self._next_time = clock() + self._interval  # when the next checkpoint may be written
+        self._scores = self._recorded_scores()  # by steps, of the checkpoints at evaluations
+        self._considered = max(self._scores, default=-1)  # the last evaluation that was looked at, in steps
+        self._last_steps = max(self.checkpoints.steps(), default=-1)  # of the last checkpoint
+        self._waiting: dict[int, tuple] = {}  # copies of evaluations that are to be written
+        self._first: tuple | None = None  # the copy from before the first update, until it is written
+        self._first_time = self._next_time  # when that is written
+        self.begins("saving")
+
+    # ---- what the trainer calls
+
+    def begins(self, activity: str) -> None:
+        """Note what is done from now on: "training", "evaluating" or "saving"."""
+        self.stop.phase(ACTIVITIES[activity] if self.run.checkpoints else signals.Phase.UNSAVED)
+
+    def next_stop(self, updates: int) -> int | None:
+        """Return the number of updates of the next checkpoint by steps; None where they are written by time."""
+        if self._writer is None or self.run.checkpoint_every == -1:
+            return None
+        every = self.run.updates_in(self.run.checkpoint_every)
+        return (updates // every + 1) * every
+
+    def wants_to_stop(self) -> bool:
+        """Report whether a signal asks the run to end."""
+        return self.stop.requested
+
+    def note_fault(self, member: int, sentence: str) -> None:
+        """Show a sentence about a member on the terminal."""
+        self.reporter.progress.note(f"{self.members[member].name}: {sentence}")
+
+    def between_pieces(self, population: Run, history: History) -> None:
+        """Write a checkpoint if one is due, and end the run if a signal asks for it.
+
+        Raises:
+          Interrupted: the run was saved and ends.
+          ResumableError: a checkpoint could not be written, and the run shall end then; or another process has taken
+            over the directory.
+        """
+        self._report_failures()
+        if self._lock.lost:
+            raise ResumableError(
+                f"run directory {str(self.directory.path)!r} was taken over by another process, or its lock was "
+                "removed; this process ends."
+            )
+        if self.stop.requested:
+            self.stop.saving()
+            raise self._save_and_interrupt(population, history)
+        if self._writer is None:
+            return
+        steps = history.updates * self.run.steps_per_update
+        if self._last_steps == -1:
+            self._last_steps, self._first_time = steps, self._clock() + FIRST_PAUSE
+            self._first = steps, copy_to_host(population), self._record(history, self.reporter.metrics.mark)
+        if history.evaluated == history.updates and self._considered < steps:
+            self._considered = steps
+            self._keep_evaluation(population, history, steps)
+        is_early = self._first is not None and self._clock() < self._first_time
+        if is_early and not self._waiting and not self._is_due(history, steps):
+            return
+        self._write_first()
+        if self._waiting and self.run.checkpoint_evals:
+            self._write_waiting()
+        elif self._is_due(history, steps):
+            self._submit(steps, copy_to_host(population), self._record(history, self.reporter.metrics.mark))
+        elif self._waiting and self._clock() >= self._next_time:
+            steps, copied = self._waiting.popitem()
+            self._submit(steps, *copied)
+
+    def handle_faults(self, population: Run, history: History, members: Sequence[int]) -> Run:
+        """End the run, or put members back to their last evaluation, where they stay.
+
+        Raises:
+          ShoalError: with `on_nan="stop"`; names the member, the update, the environment, and the first quantity.
+        """
+        faults, evaluated = (np.asarray(x) for x in (population.fault, population.evaluated.updates))
+        updates = {k: int(faults[k]) for k in sorted(members, key=lambda k: (faults[k], k))}
+        if stops := self.run.on_nan == "stop":
+            updates = dict([next(iter(updates.items()))])
+        found, ending = self._located(population, updates, stops)
+        goes_on = "the others go on" if (faults == NOWHERE).any() else "no other goes on"
+        for k, update in updates.items():
+            cause = found.get(k, _Fault("a number"))
+            when = f"update {update} ({update * self.run.steps_per_update:,} environment steps)"
+            sentence = f"{self.members[k].name}: {cause.name} was not finite in {when}"
+            sentence += f", since {cause.explanation}" if cause.explanation else ""
+            if stops:
+                raise ShoalError(f"{sentence}; {ending}")
+            steps = int(evaluated[k]) * self.run.steps_per_update
+            self.reporter.progress.note(
+                f"{sentence}; its last policy is that of its evaluation at {steps:,} steps, and {goes_on}."
+            )
+        return frozen(population, members)
+
+    # ---- what the end of a run calls
+
+    def finish(self, population: Run, history: History) -> None:
+        """Write what waits, and the checkpoint of the end.
+
+        Raises:
+          ShoalError: one of them cannot be written.
+        """
+        if self._writer is None:
+            return
+        self.begins("saving")
+        self._write_first()
+        self._write_waiting()
+        steps = history.updates * self.run.steps_per_update
+        if self._last_steps != steps:
+            self._submit(steps, copy_to_host(population), self._record(history, self.reporter.metrics.mark))
+        self._writer.wait()
+        if failure := self._writer.take_failure():
+            raise failure
+
+    def close(self) -> None:
+        """Let the writer end, without waiting for a disk that hangs."""
+        if self._writer is not None:
+            self._writer.close(timeout=30.0)
+
+    # ---- steps of these
+
+    @property
+    def _interval(self) -> float:
+        """Seconds between two checkpoints by time."""
+        return self.run.checkpoint_seconds if self.run.checkpoint_every == -1 else 0.0
+
+    def _located(
+        self, population: Run, updates: Mapping[int, int], stops: bool
+    ) -> tuple[dict[int, _Fault], str]:
+        """Make updates at fault again from the last checkpoint before, to say what was not finite, and where.
+
+        Not where members of several settings go on without those at fault, some of which are expected to fail: that
+        would train all of them again; nor where settings change meanwhile.
+
+        Returns:
+          what is known of the faults of members; and what is said of a run that ends there.
+        """
+        if self._writer is None:
+            return {}, "with checkpoints the message says which one."
+        self._write_first()
+        self._writer.wait()
+        leaves = self._leaves_before(min(updates.values()))
+        if leaves is None:
+            return {}, f"{ENDS}no checkpoint is from before."
+        ending = f"{ENDS}its last checkpoint is from before (--on-nan freeze goes on without the seed)."
+        is_expected = not stops and bool(self.members[0].label)
+        if is_expected or self._compiled_run.settings.changing:
+            return {}, ending
+        copied = jax.tree.map(_copy_on_device, population)
+        return _locate(self._compiled_run, restored(copied, leaves), updates), ending
+
+    def _leaves_before(self, update: int) -> dict[str, Any] | None:
+        """Load the newest sound checkpoint from before an update; None where there is none."""
+        last = (update - 1) * self.run.steps_per_update
+        for steps in reversed([steps for steps in self.checkpoints.steps() if steps <= last]):
+            if not self.checkpoints.problem(steps):
+                return self.checkpoints.load(steps)[0]
+        return None
+
+    def _recorded_scores(self) -> dict[int, float]:
+        scores = {}
+        for steps in self.checkpoints.steps():
+            if (iqm := self.checkpoints.info(steps).record.get("iqm")) is not None:
+                scores[steps] = float(iqm)
+        return scores
+
+    def _is_due(self, history: History, steps: int) -> bool:
+        assert self._writer is not None
+        if self._writer.busy or steps == self._last_steps:
+            return False
+        if self._clock() < self._next_time:
+            return False
+        return self.run.checkpoint_every == -1 or self.next_stop(history.updates - 1) == history.updates
+
+    def _keep_evaluation(self, population: Run, history: History, steps: int) -> None:
+        """Copy the run at an evaluation that is the best so far, or at each if all are kept."""
+        record = self._record(history, self.reporter.metrics.mark)
+        best = max(self._scores.values(), default=-np.inf)
+        self._scores[steps] = record["iqm"]
+        if self.run.checkpoint_evals or record["iqm"] > best:
+            if not self.run.checkpoint_evals:
+                self._waiting.clear()
+            if steps != self._last_steps:
+                self._waiting[steps] = copy_to_host(population), record
+
+    def _write_first(self) -> None:
+        if self._first is not None:
+            first, self._first = self._first, None
+            self._submit(*first)
+
+    def _write_waiting(self) -> None:
+        while self._waiting:
+            steps = min(self._waiting)
+            copied = self._waiting.pop(steps)
+            assert self._writer is not None
+            self._writer.wait()
+            self._submit(steps, *copied)
+
+    def _submit(self, steps: int, leaves: dict[str, Any], record: dict[str, Any]) -> None:
+        """Begin to write a checkpoint, in the background."""
+        assert self._writer is not None
+        self._writer.wait()
+        self._waiting.pop(steps, None)
+        self._last_steps = max(steps, self._last_steps)
+        self._next_time = self._clock() + max(self._interval, REST * self._writer.last_seconds)
+        so_far = _so_far(steps, leaves)
+        self._writer.submit(
+            steps,
+            leaves,
+            record,
+            before=self.reporter.metrics.flush,
+            after=lambda: self._after_writing(*so_far),
+        )
+
+    def _after_writing(self, steps: int, best: Numbers, failed: Sequence[int]) -> None:
+        """Delete checkpoints that are not kept, and show what the run has reached; called in the writer's thread."""
+        self._delete_old()
+        is_within = 0 < steps < self.run.total_updates * self.run.steps_per_update
+        if is_within and steps == self._last_steps:
+            self.reporter.show_so_far(steps, best, failed)
+
+    def _delete_old(self) -> None:
+        """Delete the checkpoints that are not kept; called in the writer's thread."""
+        existing = self.checkpoints.steps()
+        at_evaluations = {steps: self._scores[steps] for steps in existing if steps in self._scores}
+        kept = {0, *existing[-self.run.keep :]}
+        if self.run.checkpoint_evals:
+            kept |= set(at_evaluations)
+        elif at_evaluations:
+            kept.add(checkpoint_record.best_steps(at_evaluations))
+        self.checkpoints.keep(kept)
+
+    def _report_failures(self) -> None:
+        self.reporter.report_failure()
+        while self._writer is not None and (failure := self._writer.take_failure()):
+            if self.run.on_disk_error == "stop":
+                raise ResumableError(f"{failure} The run ends, since on_disk_error='stop'.")
+            self.reporter.progress.note(f"{failure} Training goes on.")
+
+    def _save_and_interrupt(self, population: Run, history: History) -> BaseException:
+        self.begins("saving")
+        try:
+            self.finish(population, history)
+        except ShoalError as error:
+            return ResumableError(f"{error} The run was interrupted; its last checkpoint can be resumed.")
+        return self.stop.saved(self.directory.path)

@@ -1,0 +1,214 @@
+"""Collect T steps of N environments, by random actions or a policy: statistics, or the whole data.
+
+The steps are made in chunks by one compiled program, so that the memory of a device and the size of a 32-bit sum do
+not grow with T.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh
+
+from shoal.base.errors import ShoalError
+from shoal.base.files import write_whole_file
+from shoal.config import struct
+from shoal.engine.nonfinite import explanation
+from shoal.engine.rollout_statistics import (
+    Actor,
+    EnvironmentStates,
+    advance_environments,
+    recorded_fields,
+    start_environments,
+)
+from shoal.engine.run import ENV_AXIS
+from shoal.types import Array, Environment, PyTree, TimeStep
+from shoal.xla.backend import compile_ahead, jit_is_disabled
+
+MAX_STEPS_PER_CALL = 2**22  # of all environments: sums of so many ones are exact in float32
+MAX_RECORDED_BYTES = 2**26  # of the recorded data, on all devices together
+
+
+@dataclasses.dataclass(frozen=True)
+class RolloutResult:
+    """The result of a rollout.
+
+    Attributes:
+      num_envs: N.
+      num_steps: T, steps of each environment.
+      devices: the number of devices that took part.
+      episodes: the number of episodes that ended.
+      return_mean: over the episodes that ended, of the team where there are several agents; NaN if none did.
+      length_mean: over the same episodes, in steps; NaN if there are none.
+      terminated: the share of them that terminated; the others were truncated.
+      agent_returns: the mean return of each of several agents; () for one.
+      steps_per_second: environment steps of all environments divided by `seconds`.
+      seconds: wall time of the steps (including the copy to the host, where data is saved).
+      compile_seconds: wall time of compiling, which is not in `seconds`.
+      data: the saved data, by name; None if nothing was saved.
+      path: the file of the saved data.
+    """
+
+    num_envs: int
+    num_steps: int
+    devices: int
+    episodes: int
+    return_mean: float
+    length_mean: float
+    terminated: float
+    steps_per_second: float
+    seconds: float
+    compile_seconds: float
+    agent_returns: tuple[float, ...] = ()
+    data: dict[str, np.ndarray] | None = dataclasses.field(default=None, repr=False)
+    path: Path | None = None
+
+    @property
+    def steps(self) -> int:
+        """The environment steps of all environments together."""
+        return self.num_envs * self.num_steps
+
+
+def collect(
+    environment: Environment,
+    actor: Actor,
+    key: Array,
+    devices: Sequence[jax.Device],
+    *,
+    num_envs: int,
+    num_steps: int,
+    greedy: bool = False,
+    save: Path | None = None,
+) -> RolloutResult:
+    """Make T steps of N environments.
+
+    Args:
+      environment: its numbers as arrays.
+      actor: () for actions drawn uniformly, among the legal ones where there are masks; or the config and
+        the parameters of a policy.
+      key: of the whole rollout.
+      devices: over which the environments are split: the first n of them that divide `num_envs`, or one where JAX's
+        jit is disabled.
+      num_envs: N.
+      num_steps: T.
+      greedy: whether a policy takes its mode instead of a sample.
+      save: an .npz file for the whole data, which then passes through the host's memory. It has T+1
+        `observations`, `rewards`, `discounts`, `first` and `last` (and `action_masks` and `alive`), and T `actions`,
+        with the axes [T, N, ...]: action t was taken at observation t, and led to reward t+1.
+    Raises:
+      ShoalError: the file cannot be written, or a number is not finite for a reason that the environment explains.
+    """
+    if jit_is_disabled():
+        devices = devices[:1]
+    num_devices = max(n for n in range(1, len(devices) + 1) if num_envs % n == 0)
+    mesh = Mesh(np.asarray(devices[:num_devices]), (ENV_AXIS,), axis_types=(AxisType.Auto,))
+    with write_whole_file(save) if save else contextlib.nullcontext() as file:
+        start_time = time.perf_counter()
+        # Arrays are placed where the programs need them, so that no call has to move them.
+        start = compile_ahead(start_environments, environment, actor, key, num_envs=num_envs, mesh=mesh)
+        states = start(environment, actor, key)
+        rows = 0 if save is None else _recorded_steps_per_call(states, environment, num_steps)
+        steps_per_call = rows or max(1, min(num_steps, MAX_STEPS_PER_CALL // num_envs))
+        arguments = (environment, actor, states, key, jnp.int32(0), jnp.int32(0))
+        advance = compile_ahead(advance_environments, *arguments, rows=rows, greedy=greedy, mesh=mesh)
+        record = Record(states.timestep, num_steps) if save else None
+        compile_seconds = time.perf_counter() - start_time
+
+        start_time = time.perf_counter()
+        step = functools.partial(advance, environment, actor)
+        chunks = range(0, num_steps, steps_per_call)
+        states, ended = _step_in_chunks(step, states, key, chunks, num_steps, record)
+        seconds = time.perf_counter() - start_time
+        if reason := explanation(environment, states.faults):
+            raise ShoalError(f"a number was not finite in {reason}.")
+        if file is not None and record is not None:
+            np.savez(file, allow_pickle=False, **record.arrays)
+    return RolloutResult(
+        num_envs=num_envs,
+        num_steps=num_steps,
+        devices=num_devices,
+        steps_per_second=num_envs * num_steps / seconds,
+        seconds=seconds,
+        compile_seconds=compile_seconds,
+        data=record.arrays if record else None,
+        path=save,
+        **_episode_statistics(*ended),
+    )
+
+
+def _step_in_chunks(
+    step: Callable,
+    states: EnvironmentStates,
+    key: Array,
+    starts: range,
+    num_steps: int,
+    record: "Record | None",
+) -> tuple[EnvironmentStates, np.ndarray]:
+    """Step in chunks that begin at `starts`; return the states, and the sums of `EndedEpisodes`."""
+    ended: Any = 0.0
+    for start in starts:
+        stop = min(start + starts.step, num_steps)
+        states, chunk_ended, recorded = step(states, key, jnp.int32(start), jnp.int32(stop))
+        # Waits for the chunk; the sums of the devices, and of several agents after the others.
+        sums = [np.sum(np.asarray(x, np.float64), axis=0) for x in jax.tree.leaves(chunk_ended)]
+        ended = ended + np.hstack(sums)
+        if record is not None:
+            record.add(recorded, start, stop)
+    return states, ended
+
+
+def _episode_statistics(
+    episodes: float, returned: float, length: float, terminated: float, *agents: float
+) -> dict[str, Any]:
+    """Compute the statistics of the episodes that ended from their sums; NaN where none has."""
+    mean = (lambda x: float(x / episodes)) if episodes else lambda _: math.nan
+    return {
+        "episodes": int(episodes),
+        "return_mean": mean(returned),
+        "length_mean": mean(length),
+        "terminated": mean(terminated),
+        "agent_returns": tuple(mean(x) for x in agents),
+    }
+
+
+def _recorded_steps_per_call(states: EnvironmentStates, environment: Environment, num_steps: int) -> int:
+    """Return the number of steps that are recorded on the devices before they are copied to the host."""
+    actions = jax.eval_shape(environment.action_space.sample, jax.random.key(0))
+    row_bytes = sum(x.nbytes for x in jax.tree.leaves(recorded_fields(states.timestep)))
+    num_envs = states.timestep.last.shape[0]
+    row_bytes += sum(num_envs * x.size * x.dtype.itemsize for x in jax.tree.leaves(actions))
+    return max(1, min(num_steps, MAX_RECORDED_BYTES // row_bytes, MAX_STEPS_PER_CALL // num_envs))
+
+
+class Record:
+    """The whole data of a rollout in the host's memory, filled in chunk by chunk.
+
+    Attributes:
+      arrays: by name; entries of a dictionary of observations are `observations/<name>`.
+    """
+
+    def __init__(self, timestep: TimeStep, num_steps: int):
+        self.num_steps = num_steps
+        self.arrays: dict[str, np.ndarray] = {}
+        for name, x in struct.named_leaves(recorded_fields(timestep)).items():
+            self.arrays[name] = np.empty((num_steps + 1, *x.shape), x.dtype)
+            self.arrays[name][0] = x
+
+    def add(self, chunk: PyTree, start: int, stop: int) -> None:
+        """Store the steps `start` to `stop - 1`."""
+        actions, timesteps = chunk
+        rows = stop - start
+        for name, x in struct.named_leaves(timesteps).items():
+            self.arrays[name][start + 1 : stop + 1] = np.asarray(x)[:rows]
+        for name, x in struct.named_leaves({"actions": actions}).items():
+            if name not in self.arrays:
+                self.arrays[name] = np.empty((self.num_steps, *x.shape[1:]), x.dtype)
+            self.arrays[name][start:stop] = np.asarray(x)[:rows]

@@ -1,0 +1,462 @@
+"""Training on the host: compile, run chunks of updates until the budget is spent, and compute the last scores."""
+
+import bisect
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal.base import cpu
+from shoal.config import struct
+from shoal.engine.evaluation import Subject, begin_evaluation, continue_evaluation, evaluate
+from shoal.engine.history import History, Numbers, Seconds
+from shoal.engine.hooks import Listener, Supervisor, Unsupervised
+from shoal.engine.loop import start_training, train, update_once
+from shoal.engine.nonfinite import NOWHERE, STOPPED, explanation, failed_members
+from shoal.engine.population import member_layout as populations
+from shoal.engine.population.compaction import Dealer
+from shoal.engine.population.halving import Halving, stop_others
+from shoal.engine.population.members import Members
+from shoal.engine.run import Run, Settings, evaluation_environment_of, start
+from shoal.engine.run_config import RunConfig
+from shoal.envs.base import can_explain_faults
+from shoal.runs.pacing import Pacer
+from shoal.types import Environment, Mean
+
+
+class EvaluationPrograms(NamedTuple):
+    """The programs of an evaluation in pieces."""
+
+    subject: Subject
+    begin: Callable  # population -> the episodes of its evaluation
+    advance: (
+        Callable  # (population with episodes, number of steps) -> (population, (metrics, whether it is done))
+    )
+
+
+class CompiledRun(NamedTuple):
+    """A population before its next update, and the programs that train and evaluate it."""
+
+    population: Run  # every leaf with a leading member axis
+    train: Callable  # (population, number of updates, whether an interval begins) -> (population, metrics)
+    evaluation: EvaluationPrograms
+    shapes: Run  # of the population
+    settings: Settings
+    layout: populations.Layout
+    seconds: float  # of compiling
+
+
+class TrainedPopulation(NamedTuple):
+    """A population after training."""
+
+    population: Run  # every leaf with a leading member axis
+    evaluations: list[tuple[int, Numbers]]  # (updates, metrics)
+    seconds: Seconds
+    absolute: Numbers  # of the best policies, evaluated again; empty before `with_absolute_metric`
+
+    @property
+    def final(self) -> Numbers:
+        """The last evaluation of each member, which is that of its last policy; NaN for one that was stopped early."""
+        points = [updates for updates, _ in self.evaluations]
+        last = np.searchsorted(points, np.asarray(self.population.evaluated.updates), side="right") - 1
+        found = {
+            name: np.array([self.evaluations[row][1][name][k] for k, row in enumerate(last)])
+            for name in self.evaluations[-1][1]
+        }
+        is_stopped = np.asarray(self.population.fault) == STOPPED
+        return {name: _without(is_stopped, x) for name, x in found.items()}
+
+
+def accept_any(_: Run) -> None:
+    """Accept every population."""
+
+
+def unchanged(population: Run) -> Run:
+    """Return the population unchanged."""
+    return population
+
+
+def compile_run(
+    keys: jax.Array,
+    environments: Environment,
+    configs: Any,
+    total_updates: int,
+    settings: Settings,
+    layout: populations.Layout,
+    *,
+    check: Callable[[Run], None] = accept_any,
+    initialise: Callable[[Run], Run] = unchanged,
+    restore: Callable[[Run], Run] | None = None,
+    evaluation_environments: Any = (),
+) -> CompiledRun:
+    """Make a population, and the programs that train and evaluate it; all are compiled in parallel.
+
+    Making it is compiled too, since building networks eagerly takes seconds.
+
+    Args:
+      keys: one per member, [members].
+      environments: the environment of each member: numbers with a leading member axis.
+      configs: the algorithm's config of each member, in the same form.
+      total_updates: the number of updates at the end of the run.
+      settings: the static part of the run's configuration.
+      layout: the devices, and how members share them.
+      check: is given the population's shapes before anything compiles, and raises for one that must not be trained.
+      initialise: changes the population before training (to start from given parameters).
+      restore: is given the population's shapes, with arrays for its environments, configs and total, and returns the
+        population (from a checkpoint); `initialise` is not called then.
+      evaluation_environments: those that the members are evaluated in, in the form of `environments`; () for their own.
+    """
+    start_time = time.perf_counter()
+    arguments = (keys, environments, configs, jnp.full(len(keys), total_updates, jnp.int32))
+    start_program = populations.start_program(start_training, settings, layout)
+    train_program = populations.run_program(train, settings, layout)
+    shapes = populations.population_shapes(start_program, arguments, settings, layout)
+    elsewhere = populations.placed_by_members(jax.eval_shape(lambda: evaluation_environments), layout)
+    shapes = dataclasses.replace(shapes, evaluation_environment=elsewhere)
+    check(shapes)
+    options = layout.compiler_options
+    with ThreadPoolExecutor() as pool:  # the longest first
+        train_arguments = shapes, jnp.int32(1), jnp.bool_(True)
+        compiled_train = pool.submit(train_program.lower(*train_arguments).compile, options)
+        subject = Subject(best=False, episodes=settings.eval_episodes)
+        compiled_evaluation = pool.submit(compile_evaluation, shapes, subject, layout)
+        if restore is None:
+            start_compiled = start_program.lower(arguments).compile(options)
+            population = jax.block_until_ready(start_compiled(arguments))
+            placed = _place(evaluation_environments, shapes.evaluation_environment)
+            population = initialise(dataclasses.replace(population, evaluation_environment=placed))
+        else:
+            population = restore(_with_arguments(shapes, *arguments[1:], evaluation_environments))
+        programs = compiled_train.result(), compiled_evaluation.result()
+    return CompiledRun(population, *programs, shapes, settings, layout, time.perf_counter() - start_time)
+
+
+def memory_of_training(
+    keys: jax.Array, environments: Environment, configs: Any, settings: Settings, layout: populations.Layout
+) -> Any:
+    """Compile the program that trains a population, and return what the compiler says of its memory.
+
+    Nothing is allocated; the arguments are those of `compile_run`.
+    """
+    arguments = (keys, environments, configs, jnp.ones(len(keys), jnp.int32))
+    start_program = populations.start_program(start_training, settings, layout)
+    shapes = populations.population_shapes(start_program, arguments, settings, layout)
+    program = populations.run_program(train, settings, layout)
+    compiled = program.lower(shapes, jnp.int32(1), jnp.bool_(True)).compile(layout.compiler_options)
+    return compiled.memory_analysis()
+
+
+def _with_arguments(
+    shapes: Run,
+    environments: Environment,
+    configs: Any,
+    total_updates: jax.Array,
+    evaluation_environments: Any,
+) -> Run:
+    """Put what a run is made of into its shapes, as arrays in their places."""
+    parts = {
+        "environment": environments,
+        "config": configs,
+        "total_updates": total_updates,
+        "evaluation_environment": evaluation_environments,
+    }
+    placed = {name: _place(part, getattr(shapes, name)) for name, part in parts.items()}
+    return dataclasses.replace(shapes, **placed)
+
+
+def _place(tree: Any, shapes: Any) -> Any:
+    """Put arrays where the shapes say."""
+    return jax.tree.map(lambda x, shape: jax.device_put(x, shape.sharding), tree, shapes)
+
+
+def compile_evaluation(shapes: Run, subject: Subject, layout: populations.Layout) -> EvaluationPrograms:
+    """Compile the programs that evaluate a population in pieces."""
+
+    def begin(run: Run) -> Any:
+        return begin_evaluation(run, subject)
+
+    def advance(run: Run, num_steps: jax.Array) -> tuple[Run, Any]:
+        return continue_evaluation(run, num_steps, subject)
+
+    settings, options = shapes.settings, layout.compiler_options
+    begin_program = populations.member_program(begin, settings, layout)
+    episodes = populations.placed_by_members(jax.eval_shape(begin_program, shapes), layout)
+    advance_program = populations.run_program(advance, settings, layout, grouped=False)
+    running = dataclasses.replace(shapes, evaluation=episodes)
+    with ThreadPoolExecutor() as pool:
+        compiled_advance = pool.submit(advance_program.lower(running, jnp.int32(1)).compile, options)
+        compiled_begin = pool.submit(begin_program.lower(shapes).compile, options)
+        return EvaluationPrograms(subject, compiled_begin.result(), compiled_advance.result())
+
+
+def settings_of(
+    run: RunConfig, groups: int, score: str | Callable, eval_metrics: Callable | None
+) -> Settings:
+    """Return the static part of a run's configuration."""
+    return Settings(
+        num_envs=run.num_envs,
+        num_steps=run.num_steps,
+        groups=groups,
+        reset_policy=run.reset,
+        pool_size=run.reset_pool if run.reset == "pool" else 0,
+        eval_episodes=run.eval_episodes,
+        eval_max_steps=run.eval_max_steps,
+        eval_mode=run.eval_mode,
+        score=score,
+        eval_metrics=eval_metrics,
+    )
+
+
+def check_algorithm(environment: Environment, config: Any, settings: Settings) -> None:
+    """Trace one update, so that a mistake in an algorithm's functions is found before a run begins.
+
+    Raises:
+      ShoalError: one of them returns a value that the runtime cannot use.
+      UserCodeError: one of them fails.
+    """
+    jax.eval_shape(update_once, member_shapes(environment, config, settings))
+
+
+def check_score(environment: Environment, config: Any, settings: Settings) -> None:
+    """Trace an evaluation, so that an unknown score or a mistake in a user's function is found before a run begins.
+
+    Raises:
+      ShoalError: the score is not a metric of an evaluation.
+    """
+
+    jax.eval_shape(evaluate, member_shapes(environment, config, settings))
+
+
+def member_shapes(environment: Environment, config: Any, settings: Settings) -> Run:
+    """Return the shapes of one member of a population before its first update, without the sums of its metrics."""
+
+    def start_member(environment: Environment, config: Any) -> Run:
+        return start(jax.random.key(0), environment, config, 1, settings._replace(groups=1))
+
+    return jax.eval_shape(start_member, struct.as_arrays(environment), struct.as_arrays(config))
+
+
+def member_keys(members: Members) -> jax.Array:
+    """Make one key per member, which depends on nothing but its seed."""
+    return jax.vmap(jax.random.key)(jnp.asarray(np.array([member.seed for member in members], np.uint32)))
+
+
+def stack_members(tree: Any, members: int) -> Any:
+    """Convert the numbers of a struct to arrays with a leading axis of equal members."""
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (members, *x.shape)), struct.as_arrays(tree))
+
+
+def stack_variants(variants: Sequence[Any], members: int) -> Any:
+    """Convert the numbers of several structs of one form to arrays with a leading axis of members.
+
+    Args:
+      variants: the structs, each of which is shared by equally many members that follow each other.
+      members: the number of all members.
+    """
+    if len(variants) == 1:
+        return stack_members(variants[0], members)
+    each = members // len(variants)
+    arrays = [jax.device_get(struct.as_arrays(variant)) for variant in variants]
+    return jax.tree.map(lambda *xs: jnp.asarray(np.repeat(np.stack(xs), each, axis=0)), *arrays)
+
+
+def train_population(
+    compiled_run: CompiledRun,
+    run: RunConfig,
+    listener: Listener,
+    *,
+    history: History | None = None,
+    supervisor: Supervisor | None = None,
+    halving: Halving | None = None,
+    members: Members = (),
+    change: Callable[[Run, History], Run] | None = None,
+) -> TrainedPopulation:
+    """Train a population until its budget is spent.
+
+    Args:
+      compiled_run: the population and its programs; its buffers are donated.
+      run: seeds, budget and points of evaluation.
+      listener: receives each log point and evaluation.
+      history: of the run so far; None for a new one.
+      supervisor: acts between two pieces of training; None for nobody.
+      halving: when members stop early; None for never.
+      members: of the population, where some stop early.
+      change: is given the population after each evaluation but the last, and returns the one to go on with.
+    """
+    history = History() if history is None else history
+    supervisor = Unsupervised() if supervisor is None else supervisor
+    history.spend(compile=compiled_run.seconds)
+    rungs = halving.rungs(run) if halving else []
+    evaluation_points = {*run.evaluation_points(), *rungs}
+    log_points = sorted({*run.log_points(), *rungs})
+    train_program = _program_of(compiled_run, halving)
+    population, pacer, evaluation_pacer = compiled_run.population, Pacer(), Pacer(first=64)
+    while True:
+        if history.updates in log_points and history.logged < history.updates:
+            _report_training(population, run, history, listener)
+        if history.updates in evaluation_points and history.evaluated < history.updates:
+            population, metrics = _evaluate_in_pieces(
+                compiled_run.evaluation, population, history, evaluation_pacer, supervisor
+            )
+            if metrics is not None:
+                history.evaluations.append((history.updates, metrics))
+                listener.on_evaluation(history.updates, metrics)
+                if halving and history.updates in rungs:
+                    population = stop_others(population, run, history.evaluations, members, halving)
+                if change is not None and history.updates < run.total_updates:
+                    population = change(population, history)
+        supervisor.between_pieces(population, history)
+        if history.updates >= run.total_updates:
+            return TrainedPopulation(population, history.evaluations, history.seconds, {})
+        stop = log_points[bisect.bisect_right(log_points, history.updates)]  # the last point is the end
+        further_stop = supervisor.next_stop(history.updates)
+        size = pacer.size(min(stop, further_stop or stop) - history.updates)
+        supervisor.begins("training")
+        population = _train_piece(train_program, population, size, history, pacer)
+        if faulty := _new_faults(population, history):
+            population = supervisor.handle_faults(population, history, faulty)
+            history.frozen += faulty
+
+
+def _program_of(compiled_run: CompiledRun, halving: Halving | None) -> Callable[..., Run]:
+    """Return the function that trains a population; where members stop early, one that trains the others alone."""
+    if halving is None:
+        return lambda *arguments: compiled_run.train(*arguments)[0]
+    return Dealer(compiled_run.train, compiled_run.shapes, compiled_run.layout, halving.factor).train
+
+
+def _train_piece(
+    train_program: Callable[..., Run], population: Run, size: int, history: History, pacer: Pacer
+) -> Run:
+    """Make some updates, and wait for them."""
+    start_time = time.perf_counter()
+    begins_interval = jnp.bool_(history.logged == history.updates)
+    population = train_program(population, jnp.int32(size), begins_interval)
+    jax.block_until_ready(population)
+    seconds = time.perf_counter() - start_time
+    pacer.measure(size, seconds)
+    history.updates += size
+    history.spend(train=seconds)
+    return population
+
+
+def _new_faults(population: Run, history: History) -> list[int]:
+    """List the members that made an update in which something was not finite, and are not frozen yet."""
+    return [k for k in failed_members(population.fault) if k not in history.frozen]
+
+
+def _report_training(population: Run, run: RunConfig, history: History, listener: Listener) -> None:
+    """Give the listener the metrics since the last log point; NaN of members that train no further."""
+    has_ended = np.asarray(population.fault) != NOWHERE
+    steps = (history.updates - history.logged) * run.steps_per_update * int(np.sum(~has_ended))
+    seconds = history.seconds.train - history.logged_seconds
+    history.logged, history.logged_seconds = history.updates, history.seconds.train
+    numbers = {name: _without(has_ended, x) for name, x in mean_metrics(population.metrics).items()}
+    listener.on_training(history.updates, numbers, history.seconds.train, steps / seconds)
+
+
+def _evaluate_in_pieces(
+    programs: EvaluationPrograms,
+    population: Run,
+    history: History,
+    pacer: Pacer,
+    supervisor: Supervisor,
+) -> tuple[Run, Numbers | None]:
+    """Evaluate a population; the metrics are None if the evaluation was broken off."""
+    supervisor.begins("evaluating")
+    start_time = time.perf_counter()
+    population = dataclasses.replace(population, evaluation=programs.begin(population))
+    while True:
+        size = pacer.size(population.settings.eval_max_steps)
+        piece_time = time.perf_counter()
+        population, (metrics, is_done) = programs.advance(population, jnp.int32(size))
+        is_done = bool(np.all(jax.device_get(is_done)))
+        pacer.measure(size, time.perf_counter() - piece_time)
+        if is_done or supervisor.wants_to_stop():
+            break
+    if can_explain_faults(population.environment):
+        _note_faults(population, history, supervisor)
+    population = dataclasses.replace(population, evaluation=())
+    is_left_out = programs.subject.leaves_out(np.asarray(population.fault))
+    numbers = {name: _without(is_left_out, x) for name, x in jax.device_get(metrics).items()}
+    history.spend(evaluate=time.perf_counter() - start_time)
+    return population, numbers if is_done else None
+
+
+def _without(members: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Return numbers of members with NaN in the places of some of them, which are marked, [members]."""
+    return np.where(members, np.float32(np.nan), numbers) if members.any() else np.asarray(numbers)
+
+
+def _note_faults(population: Run, history: History, supervisor: Supervisor) -> None:
+    """Note why numbers of an evaluation are not finite, where the environment explains that."""
+    for member in range(len(population.fault)):
+        environment = populations.take_member(evaluation_environment_of(population), member)
+        for evaluation in population.evaluation:
+            faults = populations.take_member(evaluation.faults, member)
+            if reason := explanation(environment, faults):
+                when = f"the evaluation after update {history.updates}"
+                supervisor.note_fault(member, f"a number was not finite in {when}, in {reason}")
+
+
+def compile_absolute(compiled_run: CompiledRun, episodes: int) -> Future[EvaluationPrograms]:
+    """Begin to compile the evaluation of the best policies, in a thread that gives way to the training.
+
+    Args:
+      compiled_run: the programs that train the population.
+      episodes: of each policy.
+
+    Returns:
+      the programs, once they are compiled.
+    """
+
+    def compile_programs() -> EvaluationPrograms:
+        cpu.lower_priority()
+        subject = Subject(best=True, episodes=episodes)
+        return compile_evaluation(compiled_run.shapes, subject, compiled_run.layout)
+
+    with_one_thread = ThreadPoolExecutor(1)
+    programs = with_one_thread.submit(compile_programs)
+    with_one_thread.shutdown(wait=False)
+    return programs
+
+
+def with_absolute_metric(
+    trained: TrainedPopulation,
+    programs: Future[EvaluationPrograms],
+    history: History | None = None,
+    supervisor: Supervisor | None = None,
+) -> TrainedPopulation:
+    """Evaluate the best policies on episodes that were not used to choose them.
+
+    Args:
+      trained: the trained population; its buffers are donated.
+      programs: of `compile_absolute`.
+      history: of the run, to which the time is added; None for one of its own.
+      supervisor: as in `train_population`.
+    """
+    supervisor = Unsupervised() if supervisor is None else supervisor
+    start_time = time.perf_counter()
+    evaluation = programs.result()
+    history = (
+        History(evaluations=trained.evaluations, seconds=trained.seconds) if history is None else history
+    )
+    history.spend(compile=time.perf_counter() - start_time)
+    population, results = _evaluate_in_pieces(
+        evaluation, trained.population, history, Pacer(first=64), supervisor
+    )
+    if results is None:
+        supervisor.between_pieces(population, history)
+        raise AssertionError("a supervisor that wants to stop does so between pieces")
+    return trained._replace(population=population, absolute=results, seconds=history.seconds)
+
+
+def mean_metrics(metrics: Mapping[str, Mean]) -> Numbers:
+    """Compute the metrics of a chunk as numbers, one per member; NaN where nothing was counted."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return {name: mean.total / mean.weight for name, mean in jax.device_get(dict(metrics)).items()}

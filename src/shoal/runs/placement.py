@@ -1,0 +1,72 @@
+"""Choose devices, groups of environments and what else depends on the machine, and check that memory suffices."""
+
+import dataclasses
+
+import jax
+
+from shoal.base.errors import ShoalError
+from shoal.config import arguments
+from shoal.engine.population import member_layout
+from shoal.engine.run import Settings
+from shoal.runs import compiled_trainer, memory_limits
+from shoal.runs import plan as experiments
+from shoal.runs.plan import Experiment
+from shoal.xla import machine
+
+
+def check_memory(experiment: Experiment, settings: Settings, layout: member_layout.Layout) -> None:
+    """Require that the least memory of a run is not more than its process may use.
+
+    Raises:
+      ShoalError: it is more; the sentence names the size that needs the most, and the nearest that fits.
+    """
+    run, first = experiment.run, experiment.solo[0]
+    sizes = memory_limits.Sizes(
+        experiment.num_members,
+        run.num_envs,
+        run.num_steps,
+        run.eval_episodes,
+        settings.pool_size or memory_limits.NO_POOL,
+    )
+    memory_limits.check_run(
+        lambda config: compiled_trainer.member_shapes(
+            first.environment, experiments.resolve(config), settings
+        ),
+        first.config if first.unresolved_config is None else first.unresolved_config,
+        sizes,
+        layout,
+    )
+
+
+def place(experiment: Experiment) -> tuple[list[jax.Device], Experiment]:
+    """Decide the settings that depend on the machine: devices, groups of environments, the algorithm's choices.
+
+    Raises:
+      ShoalError: more devices are requested than exist.
+    """
+    run = experiment.run
+    devices = devices_of(run.devices)
+    env_groups = run.env_groups
+    if env_groups == 0:
+        env_groups = machine.default_groups(len(devices), experiment.num_members, run.num_envs, run.num_steps)
+    run = dataclasses.replace(run, devices=len(devices), env_groups=env_groups)
+    config = experiments.resolve(experiment.config)
+    return devices, dataclasses.replace(
+        experiment, run=run, config=config, unresolved_config=experiment.config
+    )
+
+
+def devices_of(requested: int) -> list[jax.Device]:
+    """Return the requested number of devices, all of them for 0.
+
+    Raises:
+      ShoalError: fewer exist.
+    """
+    requested = arguments.whole_number("devices", requested, 0)
+    machine.prepare(min(requested, machine.max_devices()))
+    available = jax.devices()
+    if requested > len(available):
+        raise ShoalError(
+            f"devices={requested} is more than there are: {len(available)} ({available[0].platform})."
+        )
+    return available[: requested or len(available)]

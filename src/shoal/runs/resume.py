@@ -1,0 +1,365 @@
+"""Resumption of a run: what was asked for, what may change, and the checkpoint that it goes on from."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from shoal.base.errors import ShoalError
+from shoal.config import settings, struct
+from shoal.disk import checkpoint_record
+from shoal.disk.checkpoints import Checkpoints, Info, MisfitError
+from shoal.disk.directory import CONFIG, POLICIES, POLICY, SUMMARY, RunDirectory, parameters_sha256
+from shoal.disk.json_files import to_jsonable, write_json
+from shoal.disk.metrics_file import METRICS, Mark, find_damage
+from shoal.engine.history import History
+from shoal.engine.nonfinite import failed_members
+from shoal.engine.run import Run
+from shoal.engine.run_config import RunConfig
+from shoal.runs.checkpointing import EVALUATED, restored, saved_leaves, with_evaluated
+from shoal.runs.plan import Experiment
+
+# Settings of the run that a resumed one may change, beside the numbers of the algorithm that are data.
+CHANGEABLE = (
+    *("total_steps", "num_evals", "eval_every", "log_every", "checkpoint_seconds", "checkpoint_every"),
+    *("keep", "checkpoint_evals", "on_nan", "on_disk_error"),
+)
+# Settings that name the place of a run, or how it uses the machine.
+NOT_COMPARED = ("run_dir", "devices", "members", "checkpoints")
+# What a population has beside the settings of a run, and how a sentence says that it differs.
+POPULATION = {
+    "variants": "it has other members",
+    "eval_env": "it is evaluated in another environment",
+    "halving": "it stops other members early",
+    "evolution": "other settings change in it, or they change otherwise,",
+}
+_PLAIN = (bool, int, float, str, tuple)
+
+
+def holds_run(path: str | Path) -> bool:
+    """Report whether a directory holds a run, finished or not."""
+    return bool(path) and (Path(path).expanduser() / CONFIG).is_file()
+
+
+def config_json(experiment: Experiment, asked: Experiment) -> dict[str, Any]:
+    """Return the content of `config.json`: the resolved settings, and beside them what was asked for.
+
+    Args:
+      experiment: whose settings are all resolved for the machine.
+      asked: the same before that.
+    """
+    resolved, before = as_json(experiment), as_json(asked)
+    differences = {
+        part: {name: x for name, x in before[part].items() if x != resolved[part].get(name)}
+        for part in ("algorithm", "run")
+    }
+    return resolved | {"asked": differences, "history": []}
+
+
+def check_same(path: Path, saved: Mapping[str, Any], asked: Experiment) -> None:
+    """Require that a command asks for the run that a directory holds.
+
+    Raises:
+      ShoalError: it asks for another one; the sentence names the first setting that differs.
+    """
+    now, defaults = as_json(asked), defaults_of(asked)
+    for part in ("environment", "algorithm", "run"):
+        before = {**defaults.get(part, {}), **saved[part], **saved.get("asked", {}).get(part, {})}
+        for name in [*before, *(name for name in now[part] if name not in before)]:
+            if name != "run_dir" and before.get(name) != now[part].get(name):
+                raise ShoalError(
+                    f"run directory {str(path)!r} holds another run: {name}={before.get(name)!r} there, and "
+                    f"{now[part].get(name)!r} was asked for; name a new directory, or go on with `shoal resume`."
+                )
+    for name, what in POPULATION.items():
+        if saved.get(name) != now.get(name):
+            raise ShoalError(
+                f"run directory {str(path)!r} holds another run: {what} than was asked for; name a new directory, or "
+                "go on with `shoal resume`."
+            )
+
+
+def is_finished(directory: RunDirectory, run: RunConfig) -> bool:
+    """Report whether a run has reached its end, and its policies and its summary were written."""
+    files = [directory.path / SUMMARY, *(directory.path / name / POLICY for name in POLICIES)]
+    if not all(file.is_file() for file in files):
+        return False
+    return directory.load_summary().get("steps_per_seed") == run.total_updates * run.steps_per_update
+
+
+def check_budget(directory: RunDirectory, run: RunConfig, finished: "Finished | None") -> None:
+    """Require that a run is not to end before the steps that it has made.
+
+    Raises:
+      ShoalError: it is.
+    """
+    made = finished.steps if finished else max(Checkpoints(directory.path).steps(), default=0)
+    if run.total_updates * run.steps_per_update < made:
+        raise ShoalError(
+            f"total_steps={run.total_steps} is less than the {made:,} environment steps that each seed of run "
+            f"{str(directory.path)!r} has made; give more than {made}."
+        )
+
+
+def changes(directory: RunDirectory, saved: Mapping[str, Any], experiment: Experiment) -> dict[str, list]:
+    """Return the settings that a resumed run changes, by name, as [old, new].
+
+    Raises:
+      ShoalError: one of them cannot change; the sentence names it.
+    """
+    now, changeable, defaults = as_json(experiment), _changeable(experiment), defaults_of(experiment)
+    changed = {}
+    for part in ("algorithm", "run"):
+        for name, new in now[part].items():
+            old = saved[part].get(name, defaults[part].get(name, new))
+            if old == new or name in NOT_COMPARED:
+                continue
+            if name not in changeable:
+                raise ShoalError(
+                    f"{name}={new!r} cannot be changed in a run that goes on (it has {old!r}); start a new run "
+                    f"from its parameters with --from {directory.path}."
+                )
+            changed[name] = [old, new]
+    return changed
+
+
+def identity_of(experiment: Experiment) -> dict[str, Any]:
+    """Return the settings by which a checkpoint is known to be one of this run: all that cannot change.
+
+    The numbers of the environment (such as its rulesets, which may come from a file) are in no checkpoint, since they
+    never change; their checksum is.
+    """
+    leaves = struct.named_leaves(struct.as_arrays(experiment.environment))
+    now = as_json(experiment)
+    left_out = {*NOT_COMPARED, *_changeable(experiment)}
+    variants = {x["label"]: x["settings"] for x in now.get("variants", ())}
+    population = {name: now.get(name, {}) for name in POPULATION} | {"variants": variants}
+    return {
+        "environment": now["environment"] | {"sha256": parameters_sha256(jax.device_get(leaves))},
+        **{
+            part: {name: x for name, x in now[part].items() if name not in left_out}
+            for part in ("algorithm", "run")
+        },
+        **{name: x for name, x in population.items() if x},
+    }
+
+
+def defaults_of(experiment: Experiment) -> dict[str, dict[str, Any]]:
+    """Return the defaults of the settings: what a run of an earlier version, which did not have one, was made with."""
+    defaults: dict[str, dict[str, Any]] = {}
+    for part, config in {"algorithm": experiment.config, "run": experiment.run}.items():
+        declared = {
+            name: getattr(x.owner, name)
+            for name, x in settings.settings_of(config).items()
+            if not x.choice and hasattr(x.owner, name)
+        }
+        plain = {name: x for name, x in declared.items() if x is None or isinstance(x, _PLAIN)}
+        defaults[part] = json.loads(json.dumps(to_jsonable(plain, not_finite=str)))
+    return defaults
+
+
+def _changeable(experiment: Experiment) -> set[str]:
+    """Return the names of the settings that a resumed run may change."""
+    own = settings.settings_of(experiment.config)
+    return {*CHANGEABLE, *(name for name, setting in own.items() if setting.is_data)}
+
+
+def save_changes(
+    directory: RunDirectory,
+    experiment: Experiment,
+    changes: Mapping[str, list],
+    steps: int,
+) -> None:
+    """Write the settings with which a run goes on into its `config.json`, and what changed into the history there."""
+    saved = directory.load_config()
+    history = [*saved.get("history", []), {"step": steps, "changes": dict(changes)}]
+    config = as_json(experiment) | {"asked": saved.get("asked", {}), "history": history}
+    write_json(directory.path / CONFIG, config, not_finite=str)
+
+
+@dataclasses.dataclass
+class Restoration:
+    """The newest checkpoint of a run that is sound and fits; damaged ones are set aside.
+
+    Attributes:
+      directory: of the run.
+      identity: see `identity_of`.
+      defaults: see `defaults_of`.
+      note: receives a line about each checkpoint that cannot be used.
+      steps: of the checkpoint that was chosen; -1 before.
+      leaves: its arrays.
+      record: its record.
+      frozen: the members that are trained no further.
+    """
+
+    directory: RunDirectory
+    identity: Mapping[str, Any]
+    defaults: Mapping[str, Any]
+    note: Callable[[str], None]
+    steps: int = -1
+    leaves: dict[str, Any] = dataclasses.field(default_factory=dict)
+    record: dict[str, Any] = dataclasses.field(default_factory=dict)
+    frozen: list[int] = dataclasses.field(default_factory=list)
+    _rows: bytes = b""  # of metrics.jsonl, up to the checkpoint's mark
+
+    def choose(self, shapes: Run) -> None:
+        """Load the newest checkpoint that is sound; damaged ones are set aside once it is certain that the run goes on.
+
+        Raises:
+          ShoalError: it does not fit this run, these shapes or this version; then nothing on the disk changes. Or there
+            is none, so that going on would lose what was trained.
+        """
+        checkpoints = Checkpoints(self.directory.path)
+        path = self.directory.path / METRICS
+        content = path.read_bytes() if path.is_file() else b""
+        found = list[Info]()  # those that cannot be used, the newest first
+        for steps in reversed(checkpoints.steps()):
+            info = checkpoints.info(steps)
+            if not info.problem:
+                info = dataclasses.replace(info, problem=self._load(checkpoints, info, shapes, content))
+            if not info.problem:
+                self._set_aside(checkpoints, found)
+                self._rows = content[: self.mark.bytes]
+                return
+            if info.is_newer:
+                raise self._misfit(steps, info.problem)
+            found.append(info)
+        self._set_aside(checkpoints, found)
+        reasons = "; ".join(f"at {info.steps}, {info.problem}" for info in found)
+        raise ShoalError(
+            f"run directory {str(self.directory.path)!r} has no checkpoint that can be used ({reasons}); "
+            "it is not started over, since that would lose what it has; name a new directory."
+        )
+
+    def _set_aside(self, checkpoints: Checkpoints, unusable: Sequence[Info]) -> None:
+        """Say of each checkpoint why it cannot be used, and rename those that are damaged."""
+        for info in unusable:
+            aside = ""
+            if info.is_damaged:
+                aside = f"; it is now {checkpoints.set_aside(info.steps, info.problem).name}"
+            self.note(f"the checkpoint at {info.steps} cannot be used: {info.problem}{aside}")
+
+    def _load(self, checkpoints: Checkpoints, info: Info, shapes: Run, content: bytes) -> str:
+        """Load a sound checkpoint; return why it cannot be used, or "".
+
+        Raises:
+          ShoalError: it does not fit.
+        """
+        saved = info.record.get("identity", {})
+        if reason := _first_difference(saved, self.identity, self.defaults):
+            raise self._misfit(info.steps, reason)
+        if reason := find_damage(content, checkpoint_record.mark_of(info.record)):
+            return f"{METRICS} does not go with it: {reason}"
+        try:
+            expected = saved_leaves(shapes)
+            leaves, self.record = checkpoints.load(info.steps, expected, may_lack=EVALUATED)
+            self.leaves = with_evaluated(leaves, expected)
+        except MisfitError as error:
+            raise self._misfit(info.steps, error.difference) from error
+        except ShoalError as error:
+            return str(error).rstrip(".")
+        self.steps = info.steps
+        self.frozen = failed_members(self.leaves["fault"])
+        return ""
+
+    def _misfit(self, steps: int, difference: str) -> ShoalError:
+        return ShoalError(
+            f"run {str(self.directory.path)!r} cannot be resumed as it is: its checkpoint at {steps} is sound and does "
+            f"not fit, since {difference}; nothing was changed, and with the settings, the code and the versions that "
+            "wrote it the run goes on."
+        )
+
+    def place(self, population: Run) -> Run:
+        """Put the leaves that were chosen into a population; they are given up here."""
+        leaves, self.leaves = self.leaves, {}
+        return restored(population, leaves)
+
+    @property
+    def mark(self) -> Mark:
+        """The end of the rows of `metrics.jsonl` that the checkpoint counts."""
+        return checkpoint_record.mark_of(self.record)
+
+    @property
+    def source(self) -> str:
+        """The name of the state from which the run continues, for a message."""
+        return "the checkpoint"
+
+    @property
+    def machine(self) -> Mapping[str, Any]:
+        """The machine that the checkpoint was written on."""
+        return self.record["machine"]
+
+    def history(self) -> History:
+        """Return the history of the run up to the checkpoint."""
+        rows = [json.loads(line) for line in self._rows.splitlines()]
+        return checkpoint_record.to_history(self.record, rows, self.frozen)
+
+
+class Finished(NamedTuple):
+    """A finished run as its process holds it, from which it goes on where it has no checkpoints; as a `Restoration`.
+
+    Attributes:
+      steps: environment steps of each seed.
+      population: the run.
+      ended: the history of the run.
+      mark: the end of the rows of `metrics.jsonl`.
+    """
+
+    steps: int
+    population: Run
+    ended: History
+    mark: Mark
+
+    @property
+    def source(self) -> str:
+        """The name of the state in memory from which the run continues, for a message."""
+        return "memory"
+
+    @property
+    def machine(self) -> Mapping[str, Any] | None:
+        """None: the run goes on where it was."""
+        return None
+
+    def choose(self, shapes: Run) -> None:
+        """Do nothing; what may change leaves all shapes as they are."""
+
+    def place(self, population: Run) -> Run:
+        """Put copies of the leaves into a population."""
+        return restored(population, saved_leaves(self.population))
+
+    def history(self) -> History:
+        """Return the history of the run, to be continued."""
+        ended = self.ended
+        return dataclasses.replace(
+            ended,
+            evaluations=list(ended.evaluations),
+            frozen=list(ended.frozen),
+            exchanges=list(ended.exchanges),
+        )
+
+
+def machine_differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Name what differs between two machines, or "" ; then a run does not go on bit for bit."""
+    names = [name for name in {**saved, **now} if saved.get(name) != now.get(name)]
+    return ", ".join(f"{name} ({saved.get(name)!r} then, {now.get(name)!r} now)" for name in names)
+
+
+def _first_difference(
+    saved: Mapping[str, Any], expected: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> str:
+    for part, names in expected.items():
+        found_of_part = {**defaults.get(part, {}), **saved.get(part, {})}
+        for name, value in names.items():
+            found = found_of_part.get(name)
+            if found != value:
+                what = "the checksum of the environment's numbers" if name == "sha256" else name
+                return f"{what} is {found!r}, and {value!r} here"
+    return ""
+
+
+def as_json(experiment: Experiment) -> dict[str, Any]:
+    """Return the settings of an experiment as `config.json` holds them, after a round trip through JSON."""
+    return json.loads(json.dumps(to_jsonable(experiment.as_json(), not_finite=str)))

@@ -1,0 +1,281 @@
+"""The functions of `import shoal` that search over settings: sweep, tune, pbt and replay."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from shoal.algos.catalogue import check_algorithm
+from shoal.base.errors import ShoalError
+from shoal.base.user_errors import reports_user_code
+from shoal.config import arguments
+from shoal.runs.load import environment_of
+from shoal.runs.train import Call, TrainedRun
+from shoal.search.grouping import Request
+from shoal.search.pbt import PbtOptions, run_pbt, run_replay
+from shoal.search.space import Space, from_tables, from_words
+from shoal.search.sweep import Options, Sweep, run_sweep
+from shoal.search.trial_runs import TuneOptions, run_tuning
+from shoal.types import Environment
+
+
+@reports_user_code
+def sweep(
+    environment: str | Environment | None = None,
+    *,
+    grid: Mapping[str, Any] | None = None,
+    random: Mapping[str, Any] | None = None,
+    where: Mapping[str, Any] | None = None,
+    space: str | Path = "",
+    samples: int = 1,
+    sample_seed: int = 0,
+    sobol: bool = False,
+    objective: str = "absolute",
+    confirm_seeds: int = 10,
+    halving: int = 0,
+    min_steps: int = 0,
+    sweep_dir: str | Path = "",
+    algorithm: str | Any = "",
+    environment_parameters: Mapping[str, Any] | None = None,
+    config: str | Path | None = None,
+    preset: bool = True,
+    eval_env: Mapping[str, Any] | None = None,
+    progress: bool = True,
+    **settings: Any,
+) -> Sweep:
+    """Train many settings, each with several seeds, rank them, and train the best three again on new seeds.
+
+    The same call with a `sweep_dir` goes on with a sweep that was interrupted; a larger `samples` extends it.
+
+    Args:
+      environment: as in `train`.
+      grid: by name, the values of a setting, each of which is trained with every value of the others. Names are those
+        of settings, of the environment's parameters (`env.gravity`) and of the optimiser's arguments
+        (`optimizer_args.eps`).
+      random: by name, the distribution of a setting, such as "log:1e-5:1e-2", or a list of choices.
+      where: by name, the values that other settings must have for a setting to be a part of a member.
+      space: a TOML file with tables of these names, instead of them.
+      samples: of the random settings, for each combination of the grid.
+      sample_seed: of the samples.
+      sobol: whether samples cover the space evenly (scrambled Sobol points).
+      objective: "absolute", the mean return of the best policies, or any metric of an evaluation of them.
+      confirm_seeds: the number of new seeds with which the best three settings train again; 0 leaves that out.
+      halving: at each rung one of so many settings goes on, and the others stop (synchronous successive halving); 0
+        trains all to the end.
+      min_steps: environment steps of each member before the first rung; the next are at `halving` times as many.
+      sweep_dir: the sweep's directory; empty for a new one under `runs/`.
+      algorithm: as in `train`.
+      environment_parameters: as in `train`.
+      config: as in `train`.
+      preset: as in `train`.
+      eval_env: parameters of the one environment in which all members are evaluated, where they are not its own.
+      progress: whether anything is printed.
+      **settings: of `train`, for all members alike, such as `seeds`.
+    Returns:
+      the sweep; `sweep.summary["members"]` has the settings sorted by score, and `sweep.policy()` is the best policy.
+    Raises:
+      ShoalError: a setting that cannot work, in one sentence, before anything compiles.
+    """
+    request = _request(environment, algorithm, environment_parameters, config, preset, eval_env, settings)
+    options = Options(
+        samples=arguments.whole_number("samples", samples, 1),
+        sample_seed=arguments.seed("sample_seed", sample_seed),
+        sobol=arguments.boolean("sobol", sobol),
+        **_judging(objective, confirm_seeds, halving, min_steps, sweep_dir),
+    )
+    searched = _space({"grid": grid, "random": random, "where": where}, space)
+    return run_sweep(request, searched, options, Call(progress=arguments.boolean("progress", progress)))
+
+
+@reports_user_code
+def tune(
+    environment: str | Environment | None = None,
+    *,
+    grid: Mapping[str, Any] | None = None,
+    random: Mapping[str, Any] | None = None,
+    where: Mapping[str, Any] | None = None,
+    space: str | Path = "",
+    trials: int = 64,
+    batch: int = 16,
+    proposal_seed: int = 0,
+    storage: str | Path = "",
+    study: str = "",
+    objective: str = "absolute",
+    confirm_seeds: int = 10,
+    halving: int = 0,
+    min_steps: int = 0,
+    tune_dir: str | Path = "",
+    algorithm: str | Any = "",
+    environment_parameters: Mapping[str, Any] | None = None,
+    config: str | Path | None = None,
+    preset: bool = True,
+    eval_env: Mapping[str, Any] | None = None,
+    progress: bool = True,
+    **settings: Any,
+) -> Sweep:
+    """Train settings that Optuna proposes, batch by batch, each with several seeds, and the best three again.
+
+    The same call with a `tune_dir` goes on with a tuning that was interrupted; a larger `trials` extends it. All
+    arguments that are not named here are those of `sweep`.
+
+    Args:
+      environment: as in `train`.
+      grid: by name, the values among which Optuna chooses.
+      random: by name, the distribution of a setting, such as "log:1e-5:1e-2", or a list of choices.
+      where: as in `sweep`.
+      space: as in `sweep`.
+      trials: the number that the study has in the end, those of other processes counted.
+      batch: the number of trials that train at once.
+      proposal_seed: of the proposals.
+      storage: the path of a journal file or the URL of a database; empty for a journal in the directory.
+      study: the name of the study in the storage; empty for "shoal".
+      objective: as in `sweep`; the value of a trial is the interquartile mean of its seeds.
+      confirm_seeds: as in `sweep`.
+      halving: as in `sweep`, among the trials of a batch; Optuna is told of those that stop as pruned.
+      min_steps: as in `sweep`.
+      tune_dir: the directory; empty for a new one under `runs/`.
+      algorithm: as in `train`.
+      environment_parameters: as in `train`.
+      config: as in `train`.
+      preset: as in `train`.
+      eval_env: as in `sweep`.
+      progress: whether anything is printed.
+      **settings: of `train`, for all trials alike, such as `seeds`.
+    Returns:
+      what `sweep` returns, of the trials of this directory.
+    Raises:
+      ShoalError: Optuna is missing, or a setting cannot work, in one sentence, before anything compiles.
+    """
+    request = _request(environment, algorithm, environment_parameters, config, preset, eval_env, settings)
+    options = TuneOptions(
+        trials=arguments.whole_number("trials", trials, 1),
+        batch=arguments.whole_number("batch", batch, 1),
+        proposal_seed=arguments.seed("proposal_seed", proposal_seed),
+        storage=str(storage),
+        study=arguments.text("study", study),
+        **_judging(objective, confirm_seeds, halving, min_steps, tune_dir),
+    )
+    searched = _space({"grid": grid, "random": random, "where": where}, space)
+    return run_tuning(request, searched, options, Call(progress=arguments.boolean("progress", progress)))
+
+
+@reports_user_code
+def pbt(
+    environment: str | Environment | None = None,
+    *,
+    tune: Mapping[str, Any],
+    start: Mapping[str, Any] | None = None,
+    ready_every: int,
+    members: int = 16,
+    algorithm: str | Any = "",
+    environment_parameters: Mapping[str, Any] | None = None,
+    config: str | Path | None = None,
+    preset: bool = True,
+    eval_env: Mapping[str, Any] | None = None,
+    progress: bool = True,
+    **settings: Any,
+) -> TrainedRun:
+    """Train a population whose worst fifth copies the best fifth, and changes its settings (population-based training).
+
+    The directory is that of any run; `resume` goes on with one that was interrupted.
+
+    Args:
+      environment: as in `train`.
+      tune: by name, the distribution of a setting of the algorithm that is a float, such as "log:1e-5:1e-2": its
+        bounds, and where new values are drawn.
+      start: of some of them, the distribution of the members' first values, within these bounds.
+      ready_every: environment steps of a member between two exchanges, each of which follows an evaluation.
+      members: of the population, 5 or more.
+      algorithm: as in `train`.
+      environment_parameters: as in `train`.
+      config: as in `train`.
+      preset: as in `train`.
+      eval_env: parameters of the one environment in which all members are evaluated, where they are not its own.
+      progress: whether anything is printed.
+      **settings: of `train`, for all members alike.
+    Returns:
+      the run; `run.summary["best"]` is the best member, and `schedule.json` in its directory what `replay` trains with.
+    Raises:
+      ShoalError: a setting that cannot work, in one sentence, before anything compiles.
+    """
+    request = _request(environment, algorithm, environment_parameters, config, preset, eval_env, settings)
+    options = PbtOptions(
+        tune=arguments.mapping("tune", tune),
+        start=arguments.mapping("start", start),
+        ready_every=ready_every,
+        members=members,
+    )
+    return run_pbt(request, options, Call(progress=arguments.boolean("progress", progress)))
+
+
+@reports_user_code
+def replay(run: str | Path | TrainedRun, *, progress: bool = True, **settings: Any) -> TrainedRun:
+    """Train new seeds with the schedule of settings that the best policy of population-based training descends from.
+
+    Args:
+      run: from `pbt`, or its directory.
+      progress: whether anything is printed.
+      **settings: of `train` that differ, such as `seeds`.
+    Returns:
+      the run, in a directory of its own.
+    Raises:
+      ShoalError: the run has no schedule, or a setting cannot work.
+    """
+    path = run.path if isinstance(run, TrainedRun) else arguments.path("run", run)
+    return run_replay(path, settings, Call(progress=arguments.boolean("progress", progress)))
+
+
+def _request(
+    environment: Any,
+    algorithm: Any,
+    environment_parameters: Any,
+    config: Any,
+    preset: Any,
+    eval_env: Any,
+    settings: Mapping[str, Any],
+) -> Request:
+    """Return what a search trains, from a caller's arguments.
+
+    Raises:
+      ShoalError: one of them is of a wrong type.
+    """
+    if environment is not None and not isinstance(environment, str):
+        environment_of(environment, {})
+    check_algorithm(algorithm)
+    return Request(
+        environment,
+        algorithm,
+        arguments.mapping("environment_parameters", environment_parameters),
+        None if config is None else arguments.path("config", config),
+        arguments.boolean("preset", preset),
+        None if eval_env is None else arguments.mapping("eval_env", eval_env),
+        settings,
+    )
+
+
+def _judging(
+    objective: Any, confirm_seeds: Any, halving: Any, min_steps: Any, directory: str | Path
+) -> dict[str, Any]:
+    """Return the options by which any search judges and where it is kept, from a caller's arguments.
+
+    Raises:
+      ShoalError: one of them is of a wrong type or out of bounds.
+    """
+    return {
+        "objective": arguments.text("objective", objective),
+        "confirm_seeds": arguments.whole_number("confirm_seeds", confirm_seeds, 0),
+        "halving": arguments.whole_number("halving", halving, 0),
+        "min_steps": arguments.whole_number("min_steps", min_steps, 0),
+        "path": str(directory),
+    }
+
+
+def _space(tables: Mapping[str, Any], file: str | Path) -> Space:
+    """Return the space of a caller's tables, or of a file.
+
+    Raises:
+      ShoalError: both are given, or it cannot be read.
+    """
+    given = {name: arguments.mapping(name, x) for name, x in tables.items() if x is not None}
+    if file and given:
+        raise ShoalError(f"space={str(file)!r} is given beside {', '.join(given)}; give one of them.")
+    return from_words(file=file) if file else from_tables(given)

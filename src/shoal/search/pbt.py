@@ -1,0 +1,182 @@
+"""Population-based training: what is asked for, its checks, and the replay of a schedule that it found.
+
+A population that exchanges is a run of many seeds whose settings change (`evolving`): it has the directory, the
+checkpoints and the signals of any run.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from shoal.base.errors import ShoalError
+from shoal.base.user_errors import reports_user_code
+from shoal.config import arguments, settings
+from shoal.engine.population.pbt_exchange import PARTS
+from shoal.engine.population.pbt_settings import Evolution, Tuned
+from shoal.engine.run_config import RunConfig, check_at_least
+from shoal.runs import pbt_run
+from shoal.runs import plan as experiments
+from shoal.runs.plan import Experiment
+from shoal.runs.train import Call, TrainedRun, run_experiment
+from shoal.search.distributions import Between, Int, read_distribution
+from shoal.search.grouping import Request
+
+FEWEST_EPISODES = 32  # of an evaluation: a ranking by fewer would select luck
+EXAMPLE = "learning_rate=log:1e-5:1e-2"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PbtOptions:
+    """The tuned settings of a population, and the times of its exchanges.
+
+    Attributes:
+      tune: the distribution of each tuned setting: its bounds, its scale, and where new values are drawn.
+      start: of some of them, the distribution of the members' first values, within those bounds.
+      ready_every: environment steps of a member between two exchanges.
+      members: of the population.
+    """
+
+    tune: Mapping[str, Any]
+    start: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    ready_every: int = 0
+    members: int = 16
+
+
+@reports_user_code
+def run_pbt(request: Request, options: PbtOptions, call: Call | None = None) -> TrainedRun:
+    """Train a population that exchanges; a directory that holds it already goes on.
+
+    Args:
+      request: what is trained.
+      options: what is tuned.
+      call: how it was called for; None shows progress.
+    Raises:
+      ShoalError: a setting cannot work; then nothing is left on disk.
+      Interrupted: a signal ended the run, which is saved.
+    """
+    return run_experiment(decide_pbt(request, options), call)
+
+
+def decide_pbt(request: Request, options: PbtOptions) -> Experiment:
+    """Decide the settings of a population that exchanges.
+
+    Raises:
+      ShoalError: one of them cannot work.
+    """
+    members = arguments.whole_number("members", options.members, 1, arguments.LARGEST_SEED)
+    if members < PARTS:
+        raise ShoalError(
+            f"members={members} is too few for truncation selection, in which the worst fifth copies the best fifth; "
+            f"give at least {PARTS}."
+        )
+    tuned = read_tuned(options.tune, options.start)
+    for name in ("num_evals", "eval_every", "seeds"):
+        if name in request.overrides:
+            instead = "members" if name == "seeds" else "ready_every"
+            raise ShoalError(f"{name} has no effect on population-based training; give {instead}.")
+    ready_every = arguments.whole_number("ready_every", options.ready_every, 0)
+    chosen = {"seeds": members, "eval_every": ready_every or -1, "on_nan": "freeze", "env_groups": 1}
+    experiment = experiments.decide(
+        request.environment,
+        algorithm=request.algorithm,
+        environment_parameters=request.environment_parameters,
+        config_file=request.config_file,
+        use_preset=request.use_preset,
+        variants=(),
+        evaluation_parameters=request.evaluation_parameters,
+        evolution=Evolution(tuned),
+        overrides={**chosen, **request.overrides},
+    )
+    experiment.run.validate()
+    _check_run(experiment.run, ready_every)
+    return experiment
+
+
+def _check_run(run: RunConfig, ready_every: int) -> None:
+    """Require that there are exchanges, and that evaluations tell members apart.
+
+    Raises:
+      ShoalError: not so.
+    """
+    each = f"an update of num_envs*num_steps={run.num_envs}*{run.num_steps}={run.steps_per_update} steps"
+    if ready_every < run.steps_per_update:
+        raise ShoalError(f"ready_every={ready_every} is shorter than {each}; give at least that many.")
+    if run.updates_in(ready_every) >= run.total_updates:
+        raise ShoalError(
+            f"ready_every={ready_every} leaves no exchange before the end of total_steps={run.total_steps}; give "
+            f"fewer, such as {max(run.total_steps // 20, run.steps_per_update)}."
+        )
+    check_at_least("eval_episodes", run.eval_episodes, FEWEST_EPISODES)
+
+
+def read_tuned(tune: Mapping[str, Any], start: Mapping[str, Any]) -> tuple[Tuned, ...]:
+    """Read the distributions of tuned settings.
+
+    Raises:
+      ShoalError: there is none, one is no range of real numbers, or first values lie outside the bounds.
+    """
+    if not tune:
+        raise ShoalError(f"nothing is tuned; give a setting and its distribution (tune), such as {EXAMPLE}.")
+    for name in start:
+        if name not in tune:
+            raise ShoalError(f"start={name} is not tuned; give its bounds too (tune), such as {EXAMPLE}.")
+    found = []
+    for name, given in tune.items():
+        bounds = _range(name, given)
+        first = _range(name, start.get(name, bounds))
+        if not (first.scale == bounds.scale and bounds.low <= first.low and first.high <= bounds.high):
+            raise ShoalError(
+                f"start {name}={first.to_json()} must be of the kind and within the bounds of "
+                f"{name}={bounds.to_json()}."
+            )
+        found.append(
+            Tuned(
+                name,
+                bounds.scale,
+                float(bounds.low),
+                float(bounds.high),
+                (float(first.low), float(first.high)),
+            )
+        )
+    return tuple(found)
+
+
+def _range(name: str, given: Any) -> Between:
+    """Read a range of real numbers.
+
+    Raises:
+      ShoalError: it is none.
+    """
+    distribution = read_distribution(name, given)
+    if not isinstance(distribution, Between) or isinstance(distribution, Int):
+        raise ShoalError(
+            f"{name}={distribution.to_json()} cannot be tuned during training, which needs a range of real numbers; "
+            f"give uniform, log or one-minus-log, such as {EXAMPLE}."
+        )
+    return distribution
+
+
+@reports_user_code
+def run_replay(path: str | Path, overrides: Mapping[str, Any], call: Call | None = None) -> TrainedRun:
+    """Train seeds that were never used with the schedule of a run's best line of descent.
+
+    Args:
+      path: the run.
+      overrides: settings that differ.
+      call: how it was called for; None shows progress.
+    Raises:
+      ShoalError: the run has no schedule, or a setting cannot work.
+    """
+    schedule = pbt_run.read_schedule(path)
+    saved = experiments.decide(None, config_file=path, overrides={})
+    known = settings.settings_of(RunConfig())
+    fresh: dict[str, Any] = {"seeds": known["seeds"].value, "seed": saved.run.seed + saved.run.seeds}
+    fresh |= {"devices": 0, "run_dir": ""}
+    for name in ("num_evals", "eval_every", "num_envs", "num_steps"):
+        if name in overrides:
+            raise ShoalError(f"{name} cannot differ in a replay, whose settings change at the same updates.")
+    experiment = experiments.decide(
+        None, config_file=path, evolution=schedule, overrides={**fresh, **overrides}
+    )
+    return run_experiment(experiment, call)

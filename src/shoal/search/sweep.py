@@ -1,0 +1,500 @@
+"""A sweep: many settings as populations of few compiled programs, ranked by a score, the best trained again.
+
+Each population is an ordinary run in a directory of its own, so that checkpoints, signals and numbers that are not
+finite are handled as in every run; what is done here is what lies between the runs.
+"""
+
+import dataclasses
+from collections.abc import Callable, Container, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shoal.base import signals
+from shoal.base.errors import ShoalError
+from shoal.base.user_errors import reports_user_code
+from shoal.config import arguments
+from shoal.disk.directory import CONFIG, SUMMARY, RunDirectory
+from shoal.disk.json_files import read_json
+from shoal.disk.search_files import CONFIRMATION
+from shoal.engine.population.halving import Halving
+from shoal.engine.population.members import members_of_config
+from shoal.engine.trained_policy import TrainedPolicy
+from shoal.ops import scores
+from shoal.runs import compiled_trainer, memory_limits, placement, resume
+from shoal.runs import plan as experiments
+from shoal.runs.load import load
+from shoal.runs.plan import Experiment
+from shoal.runs.train import Call, is_metric_name, run_experiment
+from shoal.search import memory_fit, search_report
+from shoal.search.casting import cast_space
+from shoal.search.grouping import (
+    Candidate,
+    Group,
+    Planned,
+    Request,
+    check_names,
+    check_objective,
+    group_candidates,
+    known_settings,
+)
+from shoal.search.ranking import AT_RUNG, MemberResult, Ranked, rank
+from shoal.search.space import Space, label_of
+from shoal.search.sweep_directory import SweepDirectory
+from shoal.show.progress import Progress
+from shoal.xla.jax_settings import require_usable
+
+ABSOLUTE = "absolute"  # the objective that is the mean return of the best policies, evaluated again
+CONFIRMED = 3  # settings that are trained again
+# Settings of the runs of a sweep, where the caller gives no others: a member that fails does not end its population,
+# and each is the run that trains it alone.
+DEFAULTS: Mapping[str, Any] = {"on_nan": "freeze", "env_groups": 1}
+MAY_CHANGE = ("samples", "trials", "batch", "confirm_seeds", "path")  # options with which a sweep may go on
+NOT_GIVEN = ("run_dir", "started_from")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Judging:
+    """The options by which a search judges settings, and its directory.
+
+    Attributes:
+      objective: "absolute", or the name of a metric of evaluations.
+      confirm_seeds: the number of new seeds with which the best settings train again; 0 leaves that out.
+      halving: of so many settings one goes on at each rung (see `runtime.halving`); 0 trains all to the end.
+      min_steps: environment steps of each member before the first rung.
+      path: the directory; empty for a new one under `runs/`.
+    """
+
+    objective: str = ABSOLUTE
+    confirm_seeds: int = 10
+    halving: int = 0
+    min_steps: int = 0
+    path: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(Judging):
+    """The options by which a sweep samples and judges.
+
+    Attributes:
+      samples: of the random settings, for each combination of the grid.
+      sample_seed: of the samples.
+      sobol: whether samples cover the space evenly.
+    """
+
+    samples: int = 1
+    sample_seed: int = 0
+    sobol: bool = False
+
+
+def metric_of(objective: str) -> str:
+    """Return the metric of evaluations by which settings are compared while they are trained."""
+    return "return_mean" if objective == ABSOLUTE else objective
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """A sweep that has ended.
+
+    Attributes:
+      path: its directory.
+      summary: the content of `summary.json`: `members`, the settings sorted by score; `best`; `command`.
+    """
+
+    path: Path
+    summary: Mapping[str, Any]
+
+    def policy(self, which: str = "best", seed: int | None = None, label: str | None = None) -> TrainedPolicy:
+        """Load the policy of a member, by default the best one of the best setting, as `shoal.load` does."""
+        return load(self.path, which, seed=seed, label=label)
+
+
+@reports_user_code
+def run_sweep(request: Request, space: Space, options: Options, call: Call | None = None) -> Sweep:
+    """Train the points of a space, rank them, and train the best again; one that was interrupted goes on.
+
+    Args:
+      request: what is trained.
+      space: the settings that vary.
+      options: how they are sampled and judged.
+      call: how it was called for; None shows progress.
+    Raises:
+      ShoalError: a setting cannot work; then nothing is left on disk.
+      Interrupted: a signal ended the sweep, which is saved.
+    """
+    call = Call() if call is None else call
+    request, base, space = check_request(request, space, options)
+    points = space.points(options.samples, options.sample_seed, sobol=options.sobol)
+    candidates = [Candidate(label_of(index, point), point) for index, point in enumerate(points)]
+    directory = SweepDirectory(options.path, asked_json(base, space, options))
+    with signals.handle() as stop:
+        stop.phase(signals.Phase.STARTING)
+        planned = _plan(request, candidates, directory, options, call)
+        directory.create(base.environment_name, base.algorithm)
+        directory.save_plan({run.name: [x.label for x in run.group.candidates] for run in planned})
+        planned = [run._replace(root=directory.path) for run in planned]
+        report = search_report.Report(directory, space, base, options)
+        try:
+            train_all(
+                planned, options.objective, call, lambda: report.write(members_of_runs(planned, options))
+            )
+            members = members_of_runs(planned, options)
+            confirmed = confirm(request, members, candidates, directory, options, call)
+        except signals.Interrupted as error:
+            again = "the same command with this directory" if options.path else f"sweep_dir={directory.path}"
+            raise signals.Interrupted(error.path, again) from None
+        summary = report.finish(members, planned, confirmed)
+    return Sweep(directory.path, summary)
+
+
+def check_request(request: Request, space: Space, options: Judging) -> tuple[Request, Experiment, Space]:
+    """Check everything but the points, and fill in the defaults of a sweep.
+
+    Raises:
+      ShoalError: something cannot work.
+    """
+    require_usable(training=True)
+    for name in NOT_GIVEN:
+        if name in request.overrides:
+            raise ShoalError(f"{name} is no setting of a sweep, whose runs have directories of their own.")
+    arguments.whole_number("confirm_seeds", options.confirm_seeds, 0, arguments.LARGEST_SEED)
+    overrides = {**DEFAULTS, **request.overrides}
+    if overrides.get("checkpoints") is False:
+        overrides["on_nan"] = "stop"
+    if options.objective != ABSOLUTE:
+        overrides.setdefault("score", options.objective)
+    request = dataclasses.replace(request, overrides=overrides)
+    base = request.decide({}, ())
+    for name in space.names:
+        if name in request.overrides:
+            raise ShoalError(
+                f"{name}={request.overrides[name]!r} has no effect, since {name} varies in the sweep; give it once."
+            )
+    check_names(space.names, base)
+    space = cast_space(space, known_settings(base))
+    check_objective(options.objective, space.names, base)
+    return request, base, space
+
+
+def asked_json(base: Experiment, space: Space, options: Judging) -> dict[str, Any]:
+    """Return what a sweep's directory must hold to be the one that is asked for."""
+    chosen = dataclasses.asdict(options)
+    return {
+        "experiment": resume.as_json(base),
+        "space": space.to_json(),
+        "options": {name: x for name, x in chosen.items() if name not in MAY_CHANGE},
+    }
+
+
+def _plan(
+    request: Request,
+    candidates: Sequence[Candidate],
+    directory: SweepDirectory,
+    options: Options,
+    call: Call,
+) -> list[Planned]:
+    """Divide the settings among runs: those of the sweep so far as they were, the others in new ones.
+
+    Raises:
+      ShoalError: a setting cannot work, or does not fit the memory; the sentence names the member.
+    """
+    by_label = {candidate.label: candidate for candidate in candidates}
+    planned, begun = [], directory.plan()
+    for name, labels in begun.items():
+        if labels[-1] not in by_label:
+            raise ShoalError(
+                f"samples={options.samples} is less than the sweep {str(directory.path)!r} has; a larger number "
+                "extends it."
+            )
+        (group,) = group_candidates(request, [by_label.pop(label) for label in labels])
+        planned.append(Planned(directory.path, name, with_halving([group], options)[0]))
+    if begun and by_label and options.halving:
+        raise ShoalError(
+            f"samples={options.samples} cannot extend a sweep with halving, whose settings were compared at the same "
+            "time; name a new directory."
+        )
+    groups = with_halving(group_candidates(request, list(by_label.values())), options)
+    for group in groups:
+        _, placed = placement.place(group.experiment)
+        placed.validate()
+        check_objective_exists(placed, options.objective)
+    needs = [memory_fit.need_of(group) for group in groups]
+    parts = [
+        part for group, need in zip(groups, needs, strict=True) for part in memory_fit.split(group, need)
+    ]
+    if options.halving and len(parts) > 1:
+        raise ShoalError(
+            f"halving={options.halving} compares all settings at the same time, so that one population must hold them, "
+            f"and the memory allows {len(parts)} of parts only; fewer seeds or environments need less."
+        )
+    first = len(begun)
+    planned += [Planned(Path(), f"runs/{first + k:03}", part) for k, part in enumerate(parts)]
+    call.note(_statement(planned, len(groups), needs, groups))
+    return planned
+
+
+def with_halving(groups: list[Group], options: Judging) -> list[Group]:
+    """Let the settings of a sweep stop early, where that is asked for.
+
+    Raises:
+      ShoalError: several programs would have to be compared.
+    """
+    if not options.halving:
+        return groups
+    if len(groups) > 1:
+        first, other = (group.candidates[0].label for group in groups[:2])
+        raise ShoalError(
+            f"halving={options.halving} compares all settings at the same time, so that one compiled program must "
+            f"train them, and {first!r} and {other!r} need two; let only numbers vary that are data."
+        )
+    halving = halving_of(options)
+    return [
+        group._replace(experiment=dataclasses.replace(group.experiment, halving=halving)) for group in groups
+    ]
+
+
+def halving_of(options: Judging) -> Halving:
+    """Return when the settings of a search stop."""
+    return Halving(options.halving, options.min_steps, metric_of(options.objective))
+
+
+def check_objective_exists(placed: Experiment, objective: str) -> None:
+    """Require that the objective is a metric of evaluations.
+
+    Raises:
+      ShoalError: it is none; the sentence has the nearest.
+    """
+    if objective == ABSOLUTE:
+        return
+    run, first = placed.run, placed.solo[0]
+    metrics = experiments.load_function("eval_metrics", run.eval_metrics) if run.eval_metrics else None
+    settings = compiled_trainer.settings_of(run, 1, objective, metrics)
+    try:
+        compiled_trainer.check_score(first.environment, first.config, settings)
+    except ShoalError as error:
+        raise ShoalError(f"objective: {error}") from error
+    if not is_metric_name(run.score):
+        return
+    compiled_trainer.check_score(first.environment, first.config, settings._replace(score=run.score))
+
+
+def _statement(
+    planned: Sequence[Planned], groups: int, needs: Sequence[memory_fit.Need], todo: Sequence[Group]
+) -> str:
+    """Say what a sweep will do, before it does it."""
+    settings = sum(len(run.group.candidates) for run in planned)
+    members = sum(run.group.experiment.num_members for run in planned)
+    new = [run for run in planned if run.root == Path() or not run.is_finished]
+    text = f"{_count(settings, 'setting')}, {_count(members, 'member')}, {_count(len(planned), 'run')}"
+    if len(new) < len(planned):
+        finished = len(planned) - len(new)
+        text += f", of which {finished} {'is' if finished == 1 else 'are'} finished"
+    largest = 0.0
+    for group, need in zip(todo, needs, strict=True):
+        largest = max(largest, need.of(group.experiment.num_members, 1, True))
+    measured = "" if any(need.is_measured for need in needs) else "at least "
+    compiled = f"{_count(groups, 'new compiled group')}, {_count(3 * len(new), 'compilation')}"
+    memory_text = f"; a population takes {measured}{memory_limits.format_bytes(int(largest))}" if todo else ""
+    return f"sweep: {text}; {compiled}{memory_text}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+class SweepProgress:
+    """The one line of a sweep's progress: steps of all members, the best score now, the time left.
+
+    Args:
+      planned: the runs that will be trained.
+      metric: of evaluations, by which settings are compared.
+      title: before the numbers.
+      quiet: writes nothing.
+    """
+
+    def __init__(self, planned: Sequence[Planned], metric: str, title: str, *, quiet: bool):
+        self._members = max(sum(run.group.experiment.num_members for run in planned), 1)
+        self._total = sum(run.steps for run in planned)
+        self._metric = metric
+        self._progress = Progress(
+            self._total // self._members, title, members=self._members, unit="members", quiet=quiet
+        )
+        self._done = 0  # steps of finished runs
+        self._best: dict[str, float] = {}  # of each run, the best score of a setting at the last evaluation
+        self._run: Planned | None = None
+
+    def __enter__(self) -> "SweepProgress":
+        self._progress.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._progress.__exit__(*error)
+
+    def begin(self, run: Planned) -> None:
+        """Note which run is trained from now on."""
+        self._run = run
+
+    def end(self, run: Planned) -> None:
+        """Note that a run has ended."""
+        self._done += run.steps
+
+    def on_training(
+        self, updates: int, metrics: Mapping[str, Any], seconds: float, steps_per_second: float
+    ) -> None:
+        """Show a log point of the run."""
+        assert self._run is not None
+        steps = self._run.steps * updates // self._run.group.experiment.run.total_updates
+        best = {"best": max(self._best.values())} if self._best else {}
+        self._progress.update((self._done + steps) // self._members, steps_per_second, **best)
+
+    def on_evaluation(self, updates: int, metrics: Mapping[str, Any]) -> None:
+        """Take note of the scores of an evaluation of the run."""
+        assert self._run is not None
+        by_setting = np.asarray(metrics[self._metric], np.float64).reshape(-1, self._run.group.seeds)
+        ranked = scores.rank_settings({str(k): row for k, row in enumerate(by_setting.tolist())})
+        found = [x.iqm for x in ranked.values() if np.isfinite(x.iqm)]
+        self._best.pop(self._run.name, None)
+        self._best |= {self._run.name: found[0]} if found else {}
+
+
+def train_all(
+    planned: Sequence[Planned], objective: str, call: Call, after_each: Callable[[], object]
+) -> None:
+    """Train the runs that are not finished, one after the other."""
+    todo = [run for run in planned if not run.is_finished]
+    if not todo:
+        return
+    title = f"{todo[0].group.experiment.environment_name} sweep"
+    with SweepProgress(todo, metric_of(objective), title, quiet=not call.progress) as progress:
+        for run in todo:
+            progress.begin(run)
+            run_experiment(run.experiment, call._replace(progress=False, listener=progress))
+            progress.end(run)
+            after_each()
+
+
+def members_of_runs(planned: Sequence[Planned], options: Judging) -> list[MemberResult]:
+    """Return what the members of the finished runs reached, in the order of the settings."""
+    found = [member for run in planned if run.is_finished for member in _members_of(run, options)]
+    return sorted(found, key=lambda member: int(member.label.split(" ", 1)[0]))
+
+
+def _members_of(run: Planned, options: Judging) -> list[MemberResult]:
+    """Return what the members of a finished run reached; they are those that its `config.json` has."""
+    summary, experiment = read_json(run.path / SUMMARY), run.group.experiment
+    stopped = summary.get("stopped_after", {})
+    rungs = experiment.halving.rungs(experiment.run) if experiment.halving else []
+    at_rung = _scores_at_rungs(run, metric_of(options.objective), stopped) if stopped else {}
+    failed = {(x["label"], seed) for x in summary["members"] for seed in x.get("failed", ())}
+    # Runs of earlier versions do not have the updates.
+    faults = {(x["label"], x["seed"]): x["update"] for x in summary.get("failed", ())}
+    given = {candidate.label: candidate.settings for candidate in run.group.candidates}
+    returns = {ABSOLUTE: summary["absolute"]["returns"], "final": summary["final"]["returns"]}
+    if options.objective != ABSOLUTE:
+        returns = {options.objective: summary["evaluation"][options.objective], **returns}
+    found = []
+    for k, member in enumerate(members_of_config(read_json(run.path / CONFIG))):
+        key, stop = (member.label, member.seed), stopped.get(member.label)
+        scores_of_member = {name: _number(values[k]) for name, values in returns.items()}
+        steps = summary["steps_per_seed"] if stop is None else stop
+        failure = "a number was not finite" if key in failed else ""
+        if stop is not None:
+            scores_of_member = {AT_RUNG: at_rung[key]}
+        if key in faults:
+            failure += f" in update {faults[key]}"
+            steps = faults[key] * experiment.run.steps_per_update
+        found.append(
+            MemberResult(
+                member.label,
+                given[member.label],
+                member.seed,
+                scores_of_member,
+                steps,
+                rung=sum(x * experiment.run.steps_per_update < steps for x in rungs),
+                failure=failure,
+                unfinished=_number(summary["evaluation"]["unfinished"][k]) if stop is None else 0.0,
+            )
+        )
+    return found
+
+
+def _scores_at_rungs(run: Planned, metric: str, stopped: Mapping[str, int]) -> dict[tuple[str, int], float]:
+    """Return the scores by which members of the settings that were stopped early were compared last."""
+    return {
+        (row["label"], row["seed"]): _number(row[metric])
+        for row in RunDirectory.open(run.path).load_metrics()
+        if row["kind"] == "evaluation" and row["step"] == stopped.get(row["label"])
+    }
+
+
+def _number(value: Any) -> float:
+    return float("nan") if value is None else float(value)
+
+
+def confirm(
+    request: Request,
+    members: Sequence[MemberResult],
+    candidates: Sequence[Candidate],
+    directory: SweepDirectory,
+    options: Judging,
+    call: Call,
+) -> list[Ranked]:
+    """Train the best settings again on seeds that were never used, since the best of many scores flatters.
+
+    What an earlier call trained is read, by label and seed, and what is missing is trained.
+    """
+    ranked = [x for x in rank(members, options.objective) if x.has_score][:CONFIRMED]
+    if not options.confirm_seeds or not ranked:
+        return []
+    chosen = [x.label for x in ranked]
+    run = request.decide({}, ()).run
+    seeds = range(run.seed + run.seeds, run.seed + run.seeds + options.confirm_seeds)
+    planned = _plan_confirmation(request, chosen, seeds, candidates, directory)
+    if not all(run.is_finished for run in planned):
+        count = _count(options.confirm_seeds, "new seed")
+        call.note(f"sweep: the best settings train again on {count}: {', '.join(chosen)}")
+    train_all(planned, options.objective, call, lambda: None)
+    found = {(x.label, x.seed): x for x in members_of_runs(planned, options)}
+    again = [found[label, seed] for label in chosen for seed in seeds]  # their order decides between equals
+    return rank(again, options.objective, others=members)
+
+
+def _plan_confirmation(
+    request: Request,
+    chosen: Container[str],
+    seeds: Sequence[int],
+    candidates: Sequence[Candidate],
+    directory: SweepDirectory,
+) -> list[Planned]:
+    """Return the runs that have some settings with some seeds: those on disk, and new ones for what these lack.
+
+    A run on disk that is not finished counts only if all of its members are asked for.
+    """
+
+    def groups_of(some: Sequence[Candidate], first: int, last: int) -> list[Group]:
+        overrides = {**request.overrides, "seed": first, "seeds": last - first + 1}
+        return group_candidates(dataclasses.replace(request, overrides=overrides), some)
+
+    by_label, stored = {x.label: x for x in candidates}, []
+    for file in directory.path.glob(f"{CONFIRMATION}/*/{CONFIG}"):
+        table = members_of_config(read_json(file))
+        labels = dict.fromkeys(member.label for member in table)
+        (group,) = groups_of([by_label[label] for label in labels], table[0].seed, table[-1].seed)
+        stored.append(Planned(directory.path, f"{CONFIRMATION}/{file.parent.name}", group))
+    missing = {(x.label, seed) for x in candidates if x.label in chosen for seed in seeds}
+    planned = []
+    for run in sorted(stored, key=lambda run: (not run.is_finished, run.name)):
+        members = {(x.label, x.seed) for x in run.group.experiment.members}
+        if members <= missing or (run.is_finished and members & missing):
+            planned.append(run)
+            missing -= members
+    together: dict[tuple[int, int], list[Candidate]] = {}
+    for candidate in candidates:
+        if lacking := [seed for seed in seeds if (candidate.label, seed) in missing]:
+            together.setdefault((lacking[0], lacking[-1]), []).append(candidate)
+    for (first, last), some in together.items():
+        for group in groups_of(some, first, last):
+            name = "-".join(x.label.split(" ", 1)[0] for x in group.candidates)
+            planned.append(Planned(directory.path, f"{CONFIRMATION}/{name}-seeds-{first}-to-{last}", group))
+    return planned

@@ -1,0 +1,107 @@
+"""The directory of a sweep: what was asked for, and which run trains which settings (see `disk.sweep_files`)."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from shoal.base.errors import ShoalError
+from shoal.config import arguments
+from shoal.disk import vacancy
+from shoal.disk.json_files import read_json, report_wrong_types, to_jsonable, write_json
+from shoal.disk.search_files import SWEEP, holds_sweep
+
+SCHEMA = 1
+
+
+class SweepDirectory:
+    """A directory that holds one sweep, or will hold it.
+
+    Args:
+      path: the directory; empty for a new one under `runs/`.
+      asked: what is asked for; what the directory holds must be the same.
+    Raises:
+      ShoalError: it holds another sweep, or other files; or it cannot be written to.
+    """
+
+    def __init__(self, path: str, asked: Mapping[str, Any]):
+        self._given = arguments.path("sweep_dir", path) if path else None
+        self._asked = json.loads(json.dumps(to_jsonable(asked, not_finite=str)))
+        self._runs: dict[str, list[str]] = {}
+        self._path: Path | None = None
+        if self._given is not None and holds_sweep(self._given):
+            self._path = self._given.expanduser()
+            file = self._path / SWEEP
+            saved = read_json(file)
+            _check_same(self._path, saved["asked"], self._asked)
+            with report_wrong_types(str(file)):
+                self._runs = {run["path"]: run["labels"] for run in saved["runs"]}
+        elif self._given is not None:
+            vacancy.check_vacant(self._given, SWEEP)
+        else:
+            vacancy.check_vacant(vacancy.RUNS_DIR, None)
+
+    @property
+    def path(self) -> Path:
+        """The directory; it must have been created."""
+        if self._path is None:
+            raise AssertionError("the directory of the sweep is not made yet")
+        return self._path
+
+    def plan(self) -> dict[str, list[str]]:
+        """Return the labels of the settings of each run, by the run's path within the directory."""
+        return dict(self._runs)
+
+    def create(self, environment: str, algorithm: str, kind: str = "sweep") -> None:
+        """Make the directory, unless it exists.
+
+        Args:
+          environment: its name, for the directory's.
+          algorithm: its name, for the directory's.
+          kind: of search, for the directory's name.
+        Raises:
+          ShoalError: it cannot be made.
+        """
+        if self._path is not None:
+            return
+        if self._given is None:
+            self._path, _ = vacancy.make_named_directory(environment, f"{algorithm}-{kind}")
+        else:
+            vacancy.make_directory(self._given, SWEEP)
+            self._path = self._given
+
+    def save_plan(self, runs: Mapping[str, Sequence[str]]) -> None:
+        """Write down which run trains which settings.
+
+        Raises:
+          ShoalError: it cannot be written.
+        """
+        self._runs = {path: list(labels) for path, labels in runs.items()}
+        content = {
+            "schema": SCHEMA,
+            "asked": self._asked,
+            "runs": [{"path": path, "labels": labels} for path, labels in self._runs.items()],
+        }
+        write_json(self.path / SWEEP, content)
+
+
+def _check_same(path: Path, saved: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+    """Raise ShoalError, with the first difference, unless a directory holds the sweep that is asked for."""
+    before, now = flatten(saved), flatten(asked)
+    for name in [*before, *(name for name in now if name not in before)]:
+        if before.get(name) != now.get(name):
+            raise ShoalError(
+                f"sweep directory {str(path)!r} holds another sweep: {name} is {_shown(before.get(name))} there, and "
+                f"{_shown(now.get(name))} was asked for; name a new directory."
+            )
+
+
+def flatten(tree: Any, name: str = "") -> dict[str, Any]:
+    """Return the values of nested mappings by the names of their paths, without those of the first level."""
+    if not isinstance(tree, Mapping) or not tree:
+        return {name.split(".", 1)[-1]: tree}
+    return {k: x for key, part in tree.items() for k, x in flatten(part, f"{name}.{key}".strip(".")).items()}
+
+
+def _shown(value: Any) -> str:
+    return "not there" if value is None else arguments.short_repr(value)

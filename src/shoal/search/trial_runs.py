@@ -1,0 +1,229 @@
+"""Tuning by Optuna, in which each batch of trials trains as a sweep does: as populations of few compiled programs.
+
+The directory is that of a sweep (see `runtime.disk.sweep_files`), whose runs are those of the batches, so that
+`shoal eval` and `shoal.load` find its best setting.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from shoal.base import signals
+from shoal.base.errors import ShoalError
+from shoal.base.user_errors import reports_user_code
+from shoal.config import arguments
+from shoal.disk.lock import Lock
+from shoal.runs import placement
+from shoal.runs.train import Call
+from shoal.search import memory_fit, optuna_study, search_report, sweep, tune
+from shoal.search.grouping import Candidate, Group, Planned, Request, group_candidates
+from shoal.search.ranking import MemberResult
+from shoal.search.space import Point, Space
+from shoal.search.sweep_directory import SweepDirectory
+
+JOURNAL = "study.journal"
+TRIED = 8  # settings of a space of which one must work
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TuneOptions(sweep.Judging):
+    """The options by which settings are proposed and judged.
+
+    Attributes:
+      trials: the number that the study has in the end, those of other processes counted.
+      batch: the number of trials that train at once.
+      proposal_seed: of the proposals.
+      storage: the path of a journal file or the URL of a database; empty for a journal in the directory.
+      study: the name of the study in the storage; empty for "shoal".
+    """
+
+    trials: int = 64
+    batch: int = 16
+    proposal_seed: int = 0
+    storage: str = ""
+    study: str = ""
+
+
+@reports_user_code
+def run_tuning(request: Request, space: Space, options: TuneOptions, call: Call | None = None) -> sweep.Sweep:
+    """Train trials that Optuna proposes, batch by batch, and the best again; one that was interrupted goes on.
+
+    Args:
+      request: what is trained.
+      space: the settings that vary.
+      options: how they are proposed and judged.
+      call: how it was called for; None shows progress.
+    Raises:
+      ShoalError: Optuna is missing, or a setting cannot work; then nothing is left on disk.
+      Interrupted: a signal ended the tuning, which is saved.
+    """
+    call = Call() if call is None else call
+    arguments.whole_number("trials", options.trials, 1)
+    arguments.whole_number("batch", options.batch, 1)
+    optuna_study.require_optuna()
+    request, base, space = sweep.check_request(request, space, options)
+    asked = sweep.asked_json(base, space, options)
+    directory = SweepDirectory(options.path, asked)
+    runner = _Runner(request, directory, options, call)
+    _check_some(space, runner)
+    study = _open(options.storage, space, options, asked) if options.storage else None
+    with signals.handle() as stop:
+        stop.phase(signals.Phase.STARTING)
+        directory.create(base.environment_name, base.algorithm, "tune")
+        with Lock(directory.path, call.note):
+            study = study or _open(str(directory.path / JOURNAL), space, options, asked)
+            study = study.owned_by(directory.path)
+            try:
+                tune.tune(
+                    study,
+                    runner,
+                    directory.path,
+                    trials=options.trials,
+                    batch=options.batch,
+                    check=runner.check,
+                    report=lambda line: call.note(f"tune: {line}"),
+                )
+                runs = runner.all_runs(study)
+                members = sweep.members_of_runs(runs, options)
+                candidates = [candidate for run in runs for candidate in run.group.candidates]
+                confirmed = sweep.confirm(request, members, candidates, directory, options, call)
+            except signals.Interrupted as error:
+                again = (
+                    "the same command with this directory" if options.path else f"tune_dir={directory.path}"
+                )
+                raise signals.Interrupted(error.path, again) from None
+            _note_other_best(study, call)
+            report = search_report.Report(directory, space, base, options)
+            summary = report.finish(members, runs, confirmed)
+    return sweep.Sweep(directory.path, summary)
+
+
+def _open(storage: str, space: Space, options: TuneOptions, asked: Mapping[str, Any]) -> optuna_study.Study:
+    return optuna_study.open_study(
+        storage,
+        space,
+        objective=options.objective,
+        name=options.study,
+        seed=options.proposal_seed,
+        identity={"experiment": asked["experiment"]},
+    )
+
+
+def _check_some(space: Space, runner: "_Runner") -> None:
+    """Require that some settings of a space can work together, before anything is made.
+
+    Raises:
+      ShoalError: none of a few can; or they cannot stop early, where that is asked for.
+    """
+    points = space.points(TRIED if space.random else 1)[:TRIED]
+    errors = tune.check_all(dict(enumerate(points)), runner.check)
+    if len(errors) == len(points):
+        raise errors[0]
+    runner.check_halving([point for index, point in enumerate(points) if index not in errors])
+
+
+def _note_other_best(study: optuna_study.Study, call: Call) -> None:
+    """Say where the best trial of the study is, if another process has it."""
+    if study.best is None:
+        return
+    best, score = study.best
+    if best.user_attrs[optuna_study.OWNER] != study.owner:
+        path = best.user_attrs[optuna_study.PATH]
+        call.note(
+            f"tune: the best of the study so far is trial {best.number}, {score:.4g}, in {path}; the results here are "
+            "those of this directory."
+        )
+
+
+class _Runner:
+    """Trains batches of trials in a directory; see `tuning.RunPoints`.
+
+    Args:
+      request: what is trained.
+      directory: of all batches.
+      options: how they are judged.
+      call: how it was called for.
+    """
+
+    def __init__(self, request: Request, directory: SweepDirectory, options: TuneOptions, call: Call):
+        self._request, self._directory, self._options, self._call = request, directory, options, call
+
+    def check(self, point: Point) -> None:
+        """Require that settings can work together, before anything compiles.
+
+        Raises:
+          ShoalError: they cannot.
+        """
+        for group in group_candidates(self._request, [Candidate("trial", point)]):
+            placed = placement.place(group.experiment)[1]
+            placed.validate()
+            sweep.check_objective_exists(placed, self._options.objective)
+
+    def check_halving(self, points: Sequence[Point]) -> None:
+        """Require that settings can stop early, where that is asked for.
+
+        Raises:
+          ShoalError: they need several programs, or there is nothing to stop.
+        """
+        candidates = [Candidate(str(index), point) for index, point in enumerate(points)]
+        (group, *_) = sweep.with_halving(group_candidates(self._request, candidates), self._options)
+        if self._options.halving:
+            run = placement.place(group.experiment)[1].run
+            sweep.halving_of(self._options).check(run, self._options.batch)
+
+    def __call__(self, points: Mapping[str, Point], directory: Path) -> list[MemberResult]:
+        """Train the settings of a batch, and return what each member reached."""
+        runs = self._planned(points, directory) or self._plan(points, directory)
+        sweep.train_all(runs, self._options.objective, self._call, lambda: None)
+        return sweep.members_of_runs(runs, self._options)
+
+    def all_runs(self, study: optuna_study.Study) -> list[Planned]:
+        """Return the runs of all batches of the directory."""
+        labels = [label for labels in self._directory.plan().values() for label in labels]
+        points = study.points([_number(label) for label in labels])
+        return self._planned({label: points[_number(label)] for label in labels}, self._directory.path)
+
+    def _planned(self, points: Mapping[str, Point], directory: Path) -> list[Planned]:
+        """Return the runs below a directory as they were planned, in this process or one before."""
+        batches: dict[Path, dict[str, Group]] = {}
+        for name, labels in self._directory.plan().items():
+            if (self._directory.path / name).is_relative_to(directory):
+                candidates = [Candidate(label, points[label]) for label in labels]
+                (group,) = group_candidates(self._request, candidates)
+                batches.setdefault(Path(name).parent, {})[name] = group
+        return [
+            Planned(self._directory.path, name, group)
+            for batch in batches.values()
+            for name, group in zip(batch, self._halved(list(batch.values())), strict=True)
+        ]
+
+    def _halved(self, groups: list[Group]) -> list[Group]:
+        """Let the settings of a batch stop early, if one population holds them and they are enough."""
+        is_possible = len(groups) == 1 and len(groups[0].candidates) >= self._options.halving
+        return sweep.with_halving(groups, self._options) if is_possible else groups
+
+    def _plan(self, points: Mapping[str, Point], directory: Path) -> list[Planned]:
+        """Divide the settings of a batch among runs, and write this down.
+
+        Settings that do not fit the memory are left out, and so told as failed.
+        """
+        parts = []
+        for group in group_candidates(self._request, [Candidate(*item) for item in points.items()]):
+            try:
+                parts += memory_fit.split(group, memory_fit.need_of(group))
+            except ShoalError as error:
+                self._call.note(f"tune: {error}")
+        folder = directory.relative_to(self._directory.path)
+        runs = [
+            Planned(self._directory.path, f"{folder}/{k:03}", part)
+            for k, part in enumerate(self._halved(parts))
+        ]
+        new = {run.name: [x.label for x in run.group.candidates] for run in runs}
+        self._directory.save_plan(self._directory.plan() | new)
+        return runs
+
+
+def _number(label: str) -> int:
+    """Return the number of the trial that a label begins with."""
+    return int(label.split(" ", 1)[0])

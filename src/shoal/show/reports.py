@@ -1,0 +1,349 @@
+"""Reports of a run in progress: lines on the terminal, rows in metrics.jsonl, the learning curve."""
+
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from shoal.disk.directory import RunDirectory
+from shoal.disk.metrics_file import Mark, MetricsWriter
+from shoal.disk.summary import interval_text, score_statistics
+from shoal.engine.history import Numbers, with_last_scores
+from shoal.engine.hooks import Listener
+from shoal.engine.population.members import Member, Members, members_of
+from shoal.engine.run_config import RunConfig
+from shoal.ops import scores
+from shoal.show import figures
+from shoal.show.interim import InterimWriter
+from shoal.show.plots import plot_learning_curve
+from shoal.show.progress import Progress
+from shoal.xla import machine
+
+CLOSING_SECONDS = 5.0  # that the end of a run waits for rows that are being written
+INTERIM_SECONDS = 15.0  # that it waits for the picture of the run so far, whose imports may take some seconds
+
+
+class Reporter:
+    """A listener of the trainer; a context manager, so that the live line is always ended, and all rows are written.
+
+    Rows of metrics.jsonl are written by a thread. If that fails, it is reported once, and the rows are tried again with
+    the next ones: so training continues while a disk is full or hangs for some time.
+
+    Args:
+      directory: of the run.
+      run: its settings.
+      title: of the progress, and of the environment.
+      show: whether progress is shown.
+      mark: the end of the rows that are continued.
+      evaluations: of the run so far.
+      members: of the population; () for those of the run's seeds.
+      listener: is told the same, after the rows are added.
+      algorithm: the name of the run's.
+    """
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        run: RunConfig,
+        title: str,
+        *,
+        show: bool,
+        mark: Mark | None = None,
+        evaluations: Sequence[tuple[int, Numbers]] = (),
+        members: Members = (),
+        listener: Listener | None = None,
+        algorithm: str = "",
+    ):
+        self.directory, self.run, self.title, self.algorithm = directory, run, title, algorithm
+        self.members = members or members_of(range(run.seed, run.seed + run.seeds))
+        self.listener = listener
+        self.metrics = directory.metrics_file(mark)
+        self._writer = MetricsWriter(self.metrics)
+        self._interim = InterimWriter()
+        total = run.total_updates * run.steps_per_update
+        unit = "members" if self.members[0].label else "seeds"
+        self.progress = Progress(total, title, members=len(self.members), unit=unit, quiet=not show)
+        self.evaluations: list[tuple[int, np.ndarray]] = [
+            (updates * run.steps_per_update, metrics["return_mean"]) for updates, metrics in evaluations
+        ]
+        self.updates_logged = 0  # number of updates at the last log point
+
+    def __enter__(self) -> "Reporter":
+        self.progress.__enter__()
+        if note := machine.devices_note(self.run.devices):
+            self.progress.note(note)
+        requested, rounded = self.run.total_steps, self.run.total_updates * self.run.steps_per_update
+        if rounded < requested:
+            self.progress.note(
+                f"total_steps={requested:,} is rounded down to {rounded:,}: "
+                f"{self.run.total_updates:,} updates of {self.run.steps_per_update:,} steps"
+            )
+        every = self.run.checkpoint_every
+        if self.run.checkpoints and every > rounded:
+            self.progress.note(
+                f"checkpoint_every={every:,} is longer than the run: it has checkpoints at its start and its end only"
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+        self.progress.__exit__(kind, error, trace)
+
+    def close(self) -> None:
+        """Let the threads that write end; one that hangs is left behind."""
+        self._writer.close(CLOSING_SECONDS)
+        self._interim.close(INTERIM_SECONDS)
+
+    def on_training(self, updates: int, metrics: Numbers, seconds: float, steps_per_second: float) -> None:
+        """Write a log point."""
+        self.updates_logged = updates
+        speed = {"train_seconds": seconds, "steps_per_second": steps_per_second}
+        self.write_rows("train", updates, metrics, speed)
+        steps = updates * self.run.steps_per_update
+        returns = metrics["episode_return"]
+        returns = returns[np.isfinite(returns)]
+        numbers = {"return": float(np.mean(returns))} if returns.size else {}
+        self.progress.update(steps, steps_per_second, **numbers)
+        if self.listener is not None:
+            self.listener.on_training(updates, metrics, seconds, steps_per_second)
+
+    def on_evaluation(self, updates: int, metrics: Numbers) -> None:
+        """Write an evaluation."""
+        self.write_rows("evaluation", updates, metrics, {})
+        self.evaluations.append((updates * self.run.steps_per_update, metrics["return_mean"]))
+        if self.listener is not None:
+            self.listener.on_evaluation(updates, metrics)
+
+    def on_exchange(self, updates: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write the row of each member about an exchange, or another change of its settings."""
+        steps = updates * self.run.steps_per_update
+        self._writer.add(
+            {"kind": "exchange", "step": steps, "updates": updates, **member.columns, **row}
+            for member, row in zip(self.members, rows, strict=True)
+        )
+
+    def write_rows(self, kind: str, updates: int, metrics: Numbers, further: dict[str, float]) -> None:
+        """Append one row per member to metrics.jsonl."""
+        self.report_failure()
+        steps = updates * self.run.steps_per_update
+        self._writer.add(
+            {"kind": kind, "step": steps, "updates": updates, **member.columns}
+            | {name: float(x[k]) for name, x in metrics.items()}
+            | further
+            for k, member in enumerate(self.members)
+        )
+
+    def report_failure(self) -> None:
+        """Say once that rows cannot be written."""
+        failure, self._interim.failure = self._interim.failure, None
+        if error := self._writer.take_failure() or failure:
+            self.progress.note(f"{error} Training goes on.")
+
+    def show_so_far(self, steps: int, best: Numbers, failed: Sequence[int]) -> None:
+        """Have `progress.json` and the learning curve of the run up to now written; for any thread.
+
+        Args:
+          steps: environment steps of each seed.
+          best: `score` of each member's best policy so far, and the `updates` after which it was reached.
+          failed: the members that are trained no further, since a number was not finite.
+        """
+        evaluations = list(self.evaluations)
+        self._interim.submit(lambda: self._write_so_far(steps, evaluations, best, failed))
+
+    def _write_so_far(
+        self, steps: int, evaluations: list[tuple[int, np.ndarray]], best: Numbers, failed: Sequence[int]
+    ) -> None:
+        entries = [self.members[k].columns for k in failed]
+        names = {"environment": self.title, "algorithm": self.algorithm, "failed": entries}
+        progress: dict[str, Any] = {"finished": False, **names, "seeds": [x.seed for x in self.members]}
+        if self.members[0].label:
+            progress["labels"] = [x.label for x in self.members]
+        progress |= {
+            "steps_per_seed": steps,
+            "total_steps_per_seed": self.run.total_updates * self.run.steps_per_update,
+            "best": {"scores": best["score"], "steps": best["updates"] * self.run.steps_per_update},
+            "written_time": time.time(),
+        }
+        if evaluations:
+            step, returns = evaluations[-1]
+            progress["last_evaluation"] = {"step": step, **score_statistics(returns.tolist())}
+        self.directory.save_progress(progress)
+        if evaluations:
+            self._draw_curve(names, evaluations)
+
+    def end_interim(self) -> None:
+        """End the writing about the run so far, since the run has finished."""
+        self._interim.close(INTERIM_SECONDS, cancel=True)
+
+    def draw_learning_curve(self, summary: dict[str, Any]) -> None:
+        """Draw the learning curve of the whole run."""
+        with figures.as_warning(self.directory.learning_curve):
+            self._draw_curve(summary, self.evaluations)
+
+    def _draw_curve(self, summary: dict[str, Any], evaluations: Sequence[tuple[int, np.ndarray]]) -> None:
+        steps, columns = zip(*evaluations, strict=True)
+        returns, unit = np.stack(columns), "seed"
+        entries = [{name: x.get(name) for name in ("seed", "label")} for x in summary.get("failed", ())]
+        failed = [k for k, x in enumerate(self.members) if {"label": None, **x.columns} in entries]
+        if self.members[0].label:
+            unit = "setting"
+            returns, failed = _by_setting(returns, self.members, failed)
+        title = f"{summary['environment']}, {summary['algorithm']}"
+        plot_learning_curve(self.directory.learning_curve, steps, returns, title, unit=unit, failed=failed)
+
+
+def _by_setting(returns: np.ndarray, members: Members, failed: Sequence[int]) -> tuple[np.ndarray, list[int]]:
+    """Return the interquartile mean over the seeds of each setting, and the settings of which all seeds failed.
+
+    Args:
+      returns: of the members, [points, members].
+      members: of the population.
+      failed: the places of those that were not trained to the end; beside others each counts with its last return.
+
+    Returns:
+      the means, [points, settings], NaN where no return is finite; and the indices of the settings.
+    """
+    columns, ended = [], []
+    filled = with_last_scores(returns, failed)
+    for index, label in enumerate(dict.fromkeys(member.label for member in members)):
+        places = [k for k, member in enumerate(members) if member.label == label]
+        if set(places) <= set(failed):
+            ended.append(index)
+        seeds = (returns if index in ended else filled)[:, places].astype(np.float64)
+        finite = [row[np.isfinite(row)] for row in seeds]
+        columns.append([float(scores.iqm(row)) if row.size else np.nan for row in finite])
+    return np.array(columns).T, ended
+
+
+def result_text(summary: dict[str, Any], path: Any) -> str:
+    """Format the result of a run in a few lines."""
+    seconds = summary["seconds"]
+    num_seeds = len(summary["seeds"])
+    seeds = "1 seed" if num_seeds == 1 else f"{num_seeds} {'members' if 'members' in summary else 'seeds'}"
+    return "\n".join(
+        [
+            f"{summary['environment']}, {summary['algorithm']}, {seeds}, "
+            f"{summary['steps_per_seed']:,} steps each",
+            *_team_line(summary),
+            *([] if have_all_failed(summary) else _result_lines(summary)),
+            *_failed_lines(summary),
+            f"  {summary['steps_per_second']:,.0f} steps/s of all seeds together; compile "
+            f"{seconds['compile']:.1f} s, train {seconds['train']:.1f} s, evaluate {seconds['evaluate']:.1f} s",
+            f"  {path}",
+        ]
+    )
+
+
+def have_all_failed(summary: Mapping[str, Any]) -> bool:
+    """Report whether no seed was trained to the end, so that a run has no result."""
+    return len(summary.get("failed", ())) == len(summary["seeds"])
+
+
+def _result_lines(summary: dict[str, Any]) -> list[str]:
+    """Return the lines with the scores of a run."""
+    absolute, final = (_with_nan(summary[name]) for name in ("absolute", "final"))
+    episodes = summary["evaluation"]["episodes"]
+    return [
+        *_setting_lines(summary),
+        f"  best policies   IQM {absolute['iqm']:.2f}{interval_text(summary['absolute']['interval'])}  "
+        f"worst seed {np.min(absolute['returns']):.2f}   ({episodes} new episodes each)",
+        f"  last policies   IQM {final['iqm']:.2f}  worst seed {np.min(final['returns']):.2f}",
+        *_unfinished_lines(summary),
+        *_score_lines(summary),
+        *_best_lines(summary),
+        *_not_finite_lines(summary),
+    ]
+
+
+def _failed_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Return a line for each seed that was not trained to the end, and one if none was."""
+    lines = [
+        f"  failed          {Member(x['seed'], x.get('label', '')).name}: a number was not finite in update "
+        f"{x['update']}; its last policy is that of step {x['last_policy_step']:,}"
+        for x in summary.get("failed", ())
+    ]
+    if have_all_failed(summary):
+        lines.append("  none was trained to the end, so that there is no best policy")
+    return lines
+
+
+def _setting_lines(summary: dict[str, Any], shown: int = 5) -> list[str]:
+    """Return lines with the best settings of a population, best first.
+
+    There are none where members differ in seeds only, or change their settings while they train.
+    """
+    rows = [row for row in summary.get("members", []) if "label" in row]
+    lines = [f"  {row['label']}   IQM {_with_nan(row['absolute'])['iqm']:.2f}" for row in rows[:shown]]
+    return lines + ([f"  and {len(rows) - shown} more"] if len(rows) > shown else [])
+
+
+def _team_line(summary: dict[str, Any]) -> list[str]:
+    """Return a line that says what a score is of several agents; none for one."""
+    agents = summary.get("agents")
+    if not agents:
+        return []
+    return [
+        f"  a return is the {agents['team_return']} over {agents['count']} agents, which made "
+        f"{agents['agent_steps_per_seed']:,} agent-steps with each seed"
+    ]
+
+
+def _unfinished_lines(summary: dict[str, Any]) -> list[str]:
+    """Return a line about episodes of the best policies that were cut before they ended; none where all ended."""
+    shares = np.array(_with_nan(summary["evaluation"].get("unfinished", [])), np.float64)
+    if not np.nansum(shares):
+        return []
+    share = np.nanmean(shares)
+    return [
+        f"  {share:.0%} of the new episodes were cut at eval_max_steps, and count by their return until then"
+    ]
+
+
+def _score_lines(summary: dict[str, Any]) -> list[str]:
+    """Return a line about the score by which the best policies were chosen; none where that is the mean return."""
+    score = summary.get("score")
+    if not score:
+        return []
+    if "absolute" not in score:
+        return [f"  the score {score['name']} chose the best policies"]
+    absolute, final = score["absolute"], score["final"]
+    interval = interval_text(absolute["interval"], ".4g")
+    return [
+        f"  the score {score['name']} chose the best policies: IQM {absolute['iqm']:.4g}{interval}  "
+        f"worst seed {np.min(absolute['values']):.4g}; last policies {final['iqm']:.4g}"
+    ]
+
+
+def _best_lines(summary: dict[str, Any]) -> list[str]:
+    """Return a line about the best member of a population that exchanged; none for other runs."""
+    if "best" not in summary:
+        return []
+    best = summary["best"]
+    values = ", ".join(f"{name}={x:.4g}" for name, x in best["settings"].items())
+    return [
+        f"  best member     seed {best['seed']}: {best['absolute']:.2f} in new episodes   (of step {best['steps']:,}, "
+        f"trained with {values})"
+    ]
+
+
+def _not_finite_lines(summary: dict[str, Any]) -> list[str]:
+    """Return a line that names the seeds whose returns are not finite; none where all are."""
+    returns = [_with_nan(summary[name])["returns"] for name in ("absolute", "final")]
+    is_finite = np.asarray(np.isfinite(returns).all(axis=0))
+    seeds = [str(seed) for seed, finite in zip(summary["seeds"], is_finite, strict=True) if not finite]
+    if seeds and "members" in summary:
+        return [f"  returns that are not finite: {len(seeds)} of {len(is_finite)} members"]
+    return [f"  returns that are not finite: seed {', '.join(seeds)}"] if seeds else []
+
+
+def _with_nan(score: Any) -> Any:
+    """Replace None, as JSON has it where a number is not finite, by NaN."""
+    if isinstance(score, dict):
+        return type(score)({name: _with_nan(x) for name, x in score.items()})
+    if isinstance(score, list):
+        return [_with_nan(x) for x in score]
+    return float("nan") if score is None else score

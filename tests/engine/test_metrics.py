@@ -1,0 +1,66 @@
+"""Metrics of an algorithm and of a user's function: what they must be, and which names are taken."""
+
+import jax.numpy as jnp
+import pytest
+
+from shoal.base.errors import ShoalError
+from shoal.engine.metrics import checked_means, checked_numbers
+from shoal.types import Mean
+
+ONE = jnp.ones(())
+OWN = {"episode_return": Mean(ONE, ONE)}
+
+
+def test_what_is_right_is_given_back():
+    means = {"loss": Mean(ONE, ONE), "count": Mean(jnp.int32(3), ONE)}
+    assert checked_means("x", means, OWN) is means
+    numbers = {"share": ONE, "any": jnp.asarray(True), "three": 3.0}
+    assert checked_numbers("x", numbers, OWN) is numbers
+
+
+@pytest.mark.parametrize(
+    ("metrics", "sentence"),
+    [
+        (None, "a gives a NoneType, not a mapping from names to metrics."),
+        ({3: Mean(ONE, ONE)}, "a names a metric 3; a name is text."),
+        (
+            {"episode_return": Mean(ONE, ONE)},
+            "a gives a metric 'episode_return', a name that Shoal uses itself",
+        ),
+        (
+            {"step": Mean(ONE, ONE)},
+            "a gives a metric 'step', a name that Shoal uses itself; take another one.",
+        ),
+        (
+            {"train_seconds": Mean(ONE, ONE)},
+            "a gives a metric 'train_seconds', a name that Shoal uses itself",
+        ),
+        ({"loss": ONE}, "a gives the metric 'loss' as a ArrayImpl; give shoal.types.Mean(total, weight)."),
+        (
+            {"loss": Mean(jnp.ones(3), ONE)},
+            "a gives 'loss.total' of shape (3,) and dtype float32, not as one number.",
+        ),
+        ({"loss": Mean(ONE, "x")}, "a gives 'loss.weight' as a str, not as a number."),
+    ],
+)
+def test_an_algorithms_metrics_are_means(metrics, sentence):
+    with pytest.raises(ShoalError) as error:
+        checked_means("a", metrics, OWN)
+    assert str(error.value).startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "sentence"),
+    [
+        ([ONE], "f gives a list, not a mapping from names to metrics."),
+        ({"score": ONE}, "f gives a metric 'score', a name that Shoal uses itself; take another one."),
+        ({"episode_return": ONE}, "f gives a metric 'episode_return', a name that Shoal uses itself"),
+        ({"each": jnp.ones(4)}, "f gives 'each' of shape (4,) and dtype float32, not as one number."),
+        ({"z": jnp.complex64(1)}, "f gives 'z' of shape () and dtype complex64, not as one number."),
+        ({"none": None}, "f gives 'none' as a NoneType, not as a number."),
+    ],
+)
+def test_a_users_metrics_are_numbers(metrics, sentence):
+    with pytest.raises(ShoalError) as error:
+        checked_numbers("f", metrics, OWN)
+    assert str(error.value).startswith(sentence)

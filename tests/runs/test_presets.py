@@ -1,0 +1,58 @@
+"""Presets: data whose every entry is a setting that exists, for an environment that exists."""
+
+import pytest
+
+from shoal import envs
+from shoal.algos import catalogue
+from shoal.config.settings import settings_of
+from shoal.engine.run_config import RunConfig
+from shoal.envs.jaxmarl import worlds
+from shoal.runs import presets
+
+ENTRIES = [
+    (environment, algorithm, name, value)
+    for environment in presets.environments()
+    for trials in (False, True)
+    for algorithm, settings in presets.presets_of(environment, trials=trials).items()
+    for name, value in settings.items()
+]
+NAMES = {*envs.environments(), *(worlds.PREFIX + name for name in worlds.CLASSES)}
+
+
+def fields_of(config_class):
+    return {name: setting.declared for name, setting in settings_of(config_class()).items()}
+
+
+@pytest.mark.parametrize(("environment", "algorithm", "name", "value"), ENTRIES)
+def test_every_entry_is_a_setting_of_its_type(environment, algorithm, name, value):
+    assert environment in NAMES
+    declared = (fields_of(catalogue.config_class(algorithm)) | fields_of(RunConfig)).get(name)
+    assert declared is not None, f"{algorithm} has no setting {name!r}"
+    if declared in (int, "int"):
+        assert isinstance(value, int) and not isinstance(value, bool)
+    if declared in (float, "float"):
+        assert isinstance(value, float | int) and not isinstance(value, bool)
+    if declared in (bool, "bool"):
+        assert isinstance(value, bool)
+
+
+def test_presets_are_found_by_name():
+    assert "CartPole-v1" in presets.environments()
+    assert presets.preset("CartPole-v1", "ppo") == presets.presets_of("CartPole-v1")["ppo"]
+    assert presets.preset("CartPole-v1", "ppo")["learning_rate"] > 0
+
+
+def test_trials_have_presets_of_their_own_or_the_single_episodes_without_chunks():
+    single, trials = (presets.preset("XLand-MiniGrid-R1-9x9", "ppo", trials=x) for x in (False, True))
+    assert trials == presets.presets_of("XLand-MiniGrid-R1-9x9", trials=True)["ppo"] != single
+    single, trials = (presets.preset("MiniGrid-Unlock", "ppo", trials=x) for x in (False, True))
+    assert single["chunk_length"] > 0
+    assert trials == {name: value for name, value in single.items() if name != "chunk_length"}
+
+
+@pytest.mark.parametrize(
+    "name", ["Nothing-v0", "", "../presets/CartPole-v1", "/etc/passwd", "my_package:MyEnv", "."]
+)
+def test_other_names_have_none(name):
+    assert presets.preset(name, "ppo") == {} and presets.presets_of(name) == {}
+    assert presets.preset("CartPole-v1", "no such algorithm") == {}

@@ -1,0 +1,343 @@
+"""A run that was ended and resumed is the run that was never interrupted, and what may change in it."""
+
+import dataclasses
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from kept_programs import shared_programs  # noqa: F401  the runs share their programs
+from tiny_bandit import BanditConfig
+from tiny_worlds import Halves
+
+import shoal
+from shoal.base import signals
+from shoal.base.errors import ResumableError
+from shoal.disk import checkpoint_record
+from shoal.disk.checkpoints import Checkpoints
+from shoal.disk.directory import RunDirectory
+from shoal.engine.history import History
+from shoal.envs.probes import ActionReward
+from shoal.runs import evaluate
+from shoal.runs import resume as resuming
+from shoal.runs.checkpointing import Supervisor, with_evaluated
+from shoal.runs.compiled_trainer import Pacer
+
+SMALL = {
+    **{"seeds": 2, "num_envs": 4, "num_steps": 8, "total_steps": 32 * 12, "num_evals": 3, "log_every": 64},
+    **{"eval_episodes": 4, "devices": 1, "progress": False, "checkpoint_every": 96, "keep": 10},
+}
+TIMES = ("seconds", "time", "per_second")
+
+
+def train(path, **settings):
+    return shoal.train(ActionReward(), algorithm=BanditConfig(), run_dir=path, **SMALL | settings)
+
+
+def resume(path, **settings):
+    return shoal.resume(path, environment=ActionReward(), progress=False, **settings)
+
+
+def rows(path):
+    return [
+        {name: x for name, x in row.items() if not any(word in name for word in TIMES)}
+        for row in RunDirectory.open(path).load_metrics()
+    ]
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch):
+    """Pieces of one update, so that a run can be ended anywhere."""
+    monkeypatch.setattr(Pacer, "size", lambda self, left: 1)
+    monkeypatch.setattr("shoal.runs.checkpointing.REST", 0)
+    monkeypatch.setattr("shoal.runs.plan.catalogue.config_class", lambda _: BanditConfig)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    path = tmp_path_factory.mktemp("whole") / "run"
+    return train(path)
+
+
+@pytest.fixture
+def ended_at(monkeypatch, tmp_path):
+    """Return a function that ends a run after so many updates by a signal."""
+
+    def end(updates, path=tmp_path / "run", call=train, **settings):
+        original = Supervisor.between_pieces
+
+        def between_pieces(self, population, history):
+            if history.updates == updates:
+                self.stop._requested = True
+            original(self, population, history)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Supervisor, "between_pieces", between_pieces)
+            with pytest.raises(signals.Interrupted, match="shoal resume"):
+                call(path, **settings)
+        return path
+
+    return end
+
+
+def assert_same(run, expected):
+    assert rows(run.path) == rows(expected.path)
+    for name in ("parameters_sha256", "absolute", "final", "evaluation", "steps_per_seed"):
+        assert run.summary[name] == expected.summary[name]
+    assert jax.tree.all(
+        jax.tree.map(lambda x, y: bool((x == y).all()), run.learner.shared, expected.learner.shared)
+    )
+    for (steps, x), (other_steps, y) in zip(run.evaluations, expected.evaluations, strict=True):
+        assert steps == other_steps
+        assert {name: a.tolist() for name, a in x.items()} == {name: a.tolist() for name, a in y.items()}
+
+
+@pytest.mark.parametrize("updates", [0, 1, 5, 8, 12])
+@pytest.mark.quick("1", "5")
+def test_a_run_that_was_ended_goes_on_as_if_it_was_not(whole, ended_at, updates):
+    """Between log points, at one, at an evaluation, and at the end."""
+    path = ended_at(updates)
+    assert not (path / "summary.json").exists()
+    assert Checkpoints(path).steps()[-1] == updates * 32
+    assert_same(resume(path), whole)
+
+
+def test_the_same_call_resumes_and_then_reads_the_result(whole, ended_at):
+    path = ended_at(7)
+    assert_same(train(path), whole)
+    again = train(path)
+    assert_same(again, whole)
+    assert again.summary == json.loads((path / "summary.json").read_text())
+
+
+def test_a_run_that_was_ended_is_loaded_and_evaluated_at_its_last_checkpoint(whole, ended_at, capsys):
+    """After its last update its best policies are those of the whole run; it counts as unfinished all the same."""
+    path = ended_at(12)
+    capsys.readouterr()
+    for which in ("best", "last"):
+        policies = [
+            shoal.load(x, which, environment=ActionReward(), seed=1).parameters for x in (path, whole.path)
+        ]
+        jax.tree.map(np.testing.assert_array_equal, *policies)
+        assert (
+            f"its {which} policies so far are those of its checkpoint at 384 env" in capsys.readouterr().err
+        )
+    assert shoal.load(path, environment=ActionReward()).parameters is not None
+    results, expected = (evaluate.evaluate_run(x, ActionReward(), episodes=4) for x in (path, whole.path))
+    assert (results.pop("which"), expected.pop("which")) == ("best (checkpoint 384)", "best")
+    assert results["metrics"] == expected["metrics"]
+    (path / "checkpoints" / "384" / "record.json").write_text("")
+    shoal.load(path, environment=ActionReward(), seed=1)
+    assert f"those of its checkpoint at {Checkpoints(path).steps()[-2]} " in capsys.readouterr().err
+    shutil.rmtree(path / "checkpoints")
+    with pytest.raises(shoal.ShoalError, match="holds no policy 'best'"):
+        shoal.load(path, environment=ActionReward())
+
+
+def test_a_run_that_was_ended_says_what_it_has_reached(ended_at):
+    path = ended_at(9)
+    progress = json.loads((path / "progress.json").read_text())
+    assert (progress["finished"], progress["seeds"], progress["failed"]) == (False, [0, 1], [])
+    assert (progress["steps_per_seed"], progress["total_steps_per_seed"]) == (9 * 32, 12 * 32)
+    evaluations = [row for row in rows(path) if row["kind"] == "evaluation"]
+    last = [row["return_mean"] for row in evaluations if row["step"] == evaluations[-1]["step"]]
+    assert progress["last_evaluation"]["returns"] == last
+    assert progress["best"]["scores"] == [
+        max(row["score"] for row in evaluations if row["seed"] == seed) for seed in (0, 1)
+    ]
+    assert (path / "learning_curve.png").stat().st_size > 1000
+    assert not (path / "summary.json").exists()
+    run = resume(path)
+    assert run.summary["steps_per_seed"] == 12 * 32 and not (path / "progress.json").exists()
+
+
+def test_a_run_that_was_made_longer_and_ended_is_loaded_at_its_last_checkpoint(
+    whole, ended_at, tmp_path, capsys
+):
+    path = shutil.copytree(whole.path, tmp_path / "run")
+    ended_at(15, path, call=resume, total_steps=32 * 20)
+    capsys.readouterr()
+    shoal.load(path, environment=ActionReward())
+    assert (
+        "not finished; its best policies so far are those of its checkpoint at 480 "
+        in capsys.readouterr().err
+    )
+
+
+def test_another_call_is_refused_by_the_name_that_differs(ended_at):
+    path = ended_at(3)
+    before = sorted(path.rglob("*"))
+    with pytest.raises(shoal.ShoalError, match=r"holds another run: num_steps=8 there, and 4 was asked for"):
+        train(path, num_steps=4)
+    assert sorted(path.rglob("*")) == before
+
+
+def test_a_finished_run_goes_on_when_it_is_extended(whole, tmp_path):
+    path = tmp_path / "run"
+    shutil.copytree(whole.path, path)
+    with pytest.raises(
+        shoal.ShoalError, match="is finished, with 384 environment steps; give more total_steps"
+    ):
+        resume(path)
+    run = resume(path, total_steps=32 * 20)
+    assert run.summary["steps_per_seed"] == 640
+    assert rows(path)[: len(rows(whole.path))] == rows(whole.path)
+    steps = [step for step, _ in run.evaluations]
+    assert steps[:4] == [step for step, _ in whole.evaluations]
+    assert steps[-1] == 640
+    assert steps == sorted(set(steps))
+    saved = json.loads((path / "config.json").read_text())
+    assert saved["history"] == [{"step": 384, "changes": {"total_steps": [384, 640]}}]
+    assert saved["run"]["total_steps"] == 640
+    assert_same(shoal.resume(run, total_steps=32 * 21, progress=False), run_of(path))
+
+
+def run_of(path):
+    """The finished run that a directory holds."""
+    return train(path, total_steps=32 * 21)
+
+
+@pytest.mark.full
+def test_a_run_without_checkpoints_goes_on_from_memory_as_one_with_them_from_the_disk(
+    whole, tmp_path, capsys
+):
+    on_disk = tmp_path / "disk"
+    shutil.copytree(whole.path, on_disk)
+    expected = resume(on_disk, total_steps=32 * 20)
+    settings = {name: x for name, x in SMALL.items() if name not in ("checkpoint_every", "keep")}
+    path = tmp_path / "memory"
+    run = shoal.train(ActionReward(), algorithm=BanditConfig(), run_dir=path, checkpoints=False, **settings)
+    assert whole.finished is None
+    for _ in range(2):  # what was trained is still there after it went on
+        shutil.copytree(run.path, tmp_path / "copy", dirs_exist_ok=True)
+        longer = shoal.resume(run, environment=ActionReward(), total_steps=32 * 20)
+        assert "going on from memory at 384 environment steps, total_steps 640" in capsys.readouterr().err
+        assert_same(longer, expected)
+        shutil.rmtree(run.path)
+        shutil.copytree(tmp_path / "copy", run.path)
+    with pytest.raises(shoal.ShoalError, match="holds no checkpoint, so that it cannot go on"):
+        resume(run.path, total_steps=32 * 20)
+
+
+def test_fewer_steps_than_were_made_are_refused(whole, ended_at, tmp_path):
+    """Of a run that was ended, of a finished one, and of one in memory; nothing on the disk changes."""
+    copy = shutil.copytree(whole.path, tmp_path / "copy")
+    sentence = (
+        "total_steps=350 is less than the 384 environment steps that each seed of run .* give more than 384"
+    )
+    in_memory = dataclasses.replace(whole, finished=resuming.Finished(384, None, None, None))
+    for run, steps, match in (
+        (ended_at(8), 32 * 5, "total_steps=160 is less than the 256 environment steps"),
+        (copy, 350, sentence),
+        (in_memory, 350, sentence),
+    ):
+        path = getattr(run, "path", run)
+        before = {x: x.read_bytes() for x in path.rglob("*") if x.is_file()}
+        with pytest.raises(shoal.ShoalError, match=match):
+            resume(run, total_steps=steps)
+        assert {x: x.read_bytes() for x in path.rglob("*") if x.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"num_envs": 8}, r"num_envs=8 cannot be changed in a run that goes on \(it has 4\); .* --from "),
+        ({"seed": 3}, r"seed=3 cannot be changed"),
+        ({"nu_envs": 8}, r"did you mean 'num_envs'"),
+        ({"spread": 0.5}, r"spread cannot change while a run trains, since .* only where a run starts"),
+    ],
+)
+def test_what_cannot_change_is_refused(ended_at, settings, sentence):
+    path = ended_at(2)
+    with pytest.raises(shoal.ShoalError, match=sentence):
+        resume(path, **settings)
+    assert not json.loads((path / "config.json").read_text())["history"]
+
+
+def test_a_number_that_is_data_may_change_and_is_recorded(ended_at, whole):
+    path = ended_at(6)
+    run = resume(path, step_size=0.25)
+    assert (run.learner.shared.actions != whole.learner.shared.actions).any()
+    saved = json.loads((path / "config.json").read_text())
+    assert saved["history"] == [{"step": 192, "changes": {"step_size": [0.5, 0.25]}}]
+    assert saved["algorithm"]["step_size"] == 0.25
+
+
+def test_the_newest_sound_checkpoint_is_used_and_a_damaged_one_set_aside(ended_at, whole, capsys):
+    path = ended_at(10)
+    checkpoints = Checkpoints(path)
+    newest, before = checkpoints.steps()[-1], checkpoints.steps()[-2]
+    (path / "checkpoints" / str(newest) / "record.json").write_text("{}")
+    run = shoal.resume(path, environment=ActionReward())
+    assert f"the checkpoint at {newest} cannot be used: " in capsys.readouterr().err
+    assert (path / "checkpoints" / f"{newest}.damaged").is_dir()
+    assert before in Checkpoints(path).steps()
+    assert_same(run, whole)
+
+
+def test_without_a_sound_checkpoint_nothing_is_started_over(ended_at):
+    path = ended_at(5)
+    for steps in Checkpoints(path).steps():
+        (path / "checkpoints" / str(steps) / "manifest.json").unlink()
+    content = (path / "metrics.jsonl").read_bytes()
+    with pytest.raises(shoal.ShoalError, match=r"no checkpoint that can be used \(.*it is not started over"):
+        resume(path)
+    assert (path / "metrics.jsonl").read_bytes() == content
+
+
+def test_a_run_without_any_checkpoint_begins_anew(whole, ended_at):
+    path = ended_at(5)
+    shutil.rmtree(path / "checkpoints")
+    assert_same(resume(path), whole)
+
+
+def test_policies_come_from_checkpoints(whole):
+    steps = Checkpoints(whole.path).steps()
+    last = shoal.load(whole.path, "last", seed=1, environment=ActionReward())
+    newest = shoal.load(whole.path, seed=1, environment=ActionReward(), checkpoint="last")
+    np.testing.assert_array_equal(last.parameters, newest.parameters)
+    first = shoal.load(whole.path, seed=1, environment=ActionReward(), checkpoint=min)
+    assert (np.asarray(first.parameters) != np.asarray(last.parameters)).any()
+    with pytest.raises(shoal.ShoalError, match=rf"there is no checkpoint at 5; the nearest is {steps[0]}"):
+        shoal.load(whole.path, environment=ActionReward(), checkpoint=5)
+    with pytest.raises(shoal.ShoalError, match="neither a number of environment steps nor best or last"):
+        shoal.load(whole.path, environment=ActionReward(), checkpoint="newest")
+
+
+def test_the_score_of_a_checkpoint_is_that_of_its_policies():
+    """A frozen seed has the policy of its last evaluation; one whose score is not finite leaves the run without one."""
+    evaluations = [(k, {"score": np.array(x)}) for k, x in enumerate([[4.0, 9.0], [6.0, np.nan]])]
+    assert checkpoint_record.iqm_of(History(evaluations=evaluations, frozen=[1])) == 7.5
+    assert checkpoint_record.iqm_of(History(evaluations=evaluations)) == -np.inf
+    assert checkpoint_record.iqm_of(History(evaluations=evaluations[:1])) == 6.5
+    assert checkpoint_record.best_steps({0: 6.5, 32: 7.5, 64: 7.5, 96: -np.inf}) == 32
+
+
+def test_a_checkpoint_of_a_version_without_the_last_evaluation_is_completed():
+    saved = {"updates": 7, "learner/shared/w": 1, "learner/local": 2}
+    expected = [*saved, "evaluated/updates", "evaluated/shared/w"]
+    assert with_evaluated(saved, expected) == saved | {"evaluated/updates": 7, "evaluated/shared/w": 1}
+
+
+def test_a_difference_of_machines_is_named():
+    before = {"jax": "0.10.2", "cpu": "a", "gone": 1}
+    assert resuming.machine_differences(before, before) == ""
+    told = resuming.machine_differences(before, {"jax": "0.12.0", "cpu": "a"})
+    assert told == "jax ('0.10.2' then, '0.12.0' now), gone (1 then, None now)"
+
+
+def test_a_run_whose_directory_was_taken_over_ends(monkeypatch, tmp_path):
+    monkeypatch.setattr("shoal.disk.lock.Lock.lost", property(lambda self: True))
+    with pytest.raises(ResumableError, match="was taken over by another process"):
+        train(tmp_path / "run")
+
+
+def test_the_numbers_of_an_environment_are_held_by_a_checksum():
+    """A table may come from a file, whose name stays when its content changes."""
+
+    def checksum(bonus):
+        experiment = shoal.api.decide(Halves(bonus=bonus), algorithm=BanditConfig(), overrides={})
+        return resuming.identity_of(experiment)["environment"]["sha256"]
+
+    assert checksum(1.0) == checksum(1.0) != checksum(2.0)

@@ -1,0 +1,128 @@
+"""The layers of the packages, read from the sources; and what is not imported before it is needed."""
+
+import ast
+import importlib.util
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import shoal
+
+SOURCE = Path(shoal.__file__).parent
+ROOT = Path(__file__).parents[1]
+LAYERS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["shoal"]["layers"]
+LAYER_OF = {package: number for number, packages in enumerate(LAYERS) for package in packages}
+# The compiled program knows nothing of files, threads and clocks.
+OF_THE_HOST = {"os", "threading", "time", "pathlib", "subprocess", "signal"}
+HEAVY = ("jax", "flax", "optax", "orbax", "numpy", "matplotlib")
+WITHOUT_JAX = ("shoal.search.distributions", "shoal.search.space", "shoal.search.ranking")
+SOURCES = sorted(SOURCE.rglob("*.py"))
+
+
+@pytest.fixture(scope="module")
+def structure():
+    """benchmarks/structure.py, which is in no package."""
+    spec = importlib.util.spec_from_file_location("structure", ROOT / "benchmarks" / "structure.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def wrong_imports(structure, own, source, parents):
+    """The packages that a source of a package imports, but must not: of a higher layer, or beside it."""
+    imported = set(structure.packages_imported(source, parents)) - {own}
+    return sorted(other for other in imported if LAYER_OF[other] <= LAYER_OF[own])
+
+
+def test_every_package_has_a_layer(structure):
+    assert {structure.package_of(path) for path in SOURCES} == set(LAYER_OF)
+    assert len(LAYER_OF) == sum(map(len, LAYERS))
+
+
+def test_a_package_imports_only_from_lower_layers(structure):
+    wrong = {}
+    for path in SOURCES:
+        inside = path.relative_to(SOURCE)
+        found = wrong_imports(
+            structure, structure.package_of(path), path.read_text(), ["shoal", *inside.parent.parts]
+        )
+        if found:
+            wrong[str(inside)] = found
+    assert wrong == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "wrong"),
+    [
+        ("import shoal.runs.train", ["runs"]),
+        ("from shoal import envs, ops, cli", ["cli"]),
+        ("from ..engine import loop", ["engine"]),
+        ("def f():\n    import shoal.api", ["api"]),
+        ("import shoal\nimport jax", [""]),
+        ("from .base import Wrapper\nfrom shoal.base.errors import ShoalError", []),
+        ("from ..nets.mlp import MLP", ["nets"]),
+    ],
+)
+def test_an_import_the_wrong_way_is_seen(structure, source, wrong):
+    assert wrong_imports(structure, "envs", source, ["shoal", "envs"]) == wrong
+
+
+def test_the_compiled_program_imports_nothing_of_the_host():
+    for path in SOURCES:
+        if path.relative_to(SOURCE).parts[0] != "engine":
+            continue
+        names = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                names.add((node.module or "").split(".")[0])
+        assert not names & OF_THE_HOST, path
+
+
+def test_the_structure_keeps_to_its_limits():
+    """A number that is above its limit is made smaller again, or the limit changes with a reason."""
+    output = subprocess.run(
+        [sys.executable, ROOT / "benchmarks" / "structure.py", "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert output.returncode == 0, output.stdout
+
+
+def imported_of(modules, names):
+    """Which of some names are among `sys.modules` after an import of modules, in a process of its own."""
+    code = (
+        f"import sys, {', '.join(modules)}; print([name for name in {tuple(names)} if name in sys.modules])"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def test_importing_shoal_is_light():
+    assert imported_of(["shoal", "shoal.cli", "shoal.base.errors", "shoal.base.signals"], HEAVY) == "[]"
+
+
+def test_a_search_space_needs_no_jax():
+    assert imported_of(WITHOUT_JAX, ["jax"]) == "[]"
+
+
+def test_help_answers_within_a_second():
+    command = shutil.which("shoal", path=str(Path(sys.executable).parent))
+    if command is None:
+        pytest.skip("the command is not installed")
+
+    def answer() -> float:
+        start = time.perf_counter()
+        output = subprocess.run([command, "--help"], capture_output=True, text=True, check=True)
+        assert "train" in output.stdout
+        return time.perf_counter() - start
+
+    assert min(answer() for _ in range(3)) < 1.0
