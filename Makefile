@@ -48,10 +48,11 @@ test-full: $(VENV)/.installed-test ## run what the fast tests leave out: the sam
 test-slow: $(VENV)/.installed-test ## run the long learning tests and checks
 	XLA_FLAGS= $(BIN)/python -m pytest -m slow --timeout 3600 $(ARGS)
 
-lint: $(VENV)/.installed-test ## check style and types only
+lint: $(VENV)/.installed-test ## check style, types and the limits of the structure only
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python benchmarks/structure.py --check
 
 format: $(VENV)/.installed-test ## rewrite the code in the project's style
 	$(BIN)/ruff check --fix .

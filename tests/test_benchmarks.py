@@ -58,6 +58,7 @@ def test_every_operation_has_a_case(operations):
     assert len(defined()) > 80
 
 
+@pytest.mark.full
 def test_every_case_can_be_traced_and_is_held_against_as_large_a_result(operations):
     for case in operations.cases(scale=64):
         assert case.elements > 0

@@ -56,8 +56,8 @@ def test_the_config_says_what_it_said(run):
     }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("run", RUNS)
-@pytest.mark.quick("pendulum-gru")
 def test_training_starts_from_a_run(run, tmp_path):
     steps = 16 * 32
     settings = dict(num_evals=0, eval_episodes=2, progress=False, run_dir=tmp_path / "run", total_steps=steps)

@@ -35,11 +35,14 @@ if TYPE_CHECKING:
         tune,
     )
     from shoal.base.errors import SavingError, ShoalError
+    from shoal.config.requirements import Needs
+    from shoal.config.struct import struct
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Environment",
+    "Needs",
     "RolloutResult",
     "SavingError",
     "ShoalError",
@@ -63,6 +66,7 @@ __all__ = [
     "restart",
     "resume",
     "rollout",
+    "struct",
     "sweep",
     "train",
     "transition",
@@ -71,21 +75,23 @@ __all__ = [
 
 # Names that do not need the whole api: the registry imports no JAX.
 _MODULE_OF = {
-    "SavingError": "errors",
-    "ShoalError": "errors",
+    "Needs": "config.requirements",
+    "SavingError": "base.errors",
+    "ShoalError": "base.errors",
     "environments": "envs.registry",
     "make": "envs.registry",
     "register": "envs.registry",
+    "struct": "config.struct",
 }
 
 
 # Parts with public names of their own: `import shoal` is enough for `shoal.envs.TimeLimit`.
-_PARTS = ("algos", "envs", "nets", "ops", "spaces", "types")
+_PARTS = {name: name for name in ("algos", "envs", "nets", "ops", "types")} | {"spaces": "types.spaces"}
 
 
 def __getattr__(name: str) -> Any:
     if name in _PARTS:
-        return importlib.import_module(f"{__name__}.{name}")
+        return importlib.import_module(f"{__name__}.{_PARTS[name]}")
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF.get(name, 'api')}"), name)

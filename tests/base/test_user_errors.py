@@ -712,6 +712,7 @@ def test_weak_types_are_no_reason_to_refuse():
     assert shoal.rollout(Weak(), num_envs=2, num_steps=3).steps == 6
 
 
+@pytest.mark.full
 def test_every_environment_of_shoals_own_satisfies_the_contract():
     grids = ["XLand-MiniGrid-R1-9x9", "MiniGrid-Unlock"]
     for name in [name for name in shoal.environments() if "MiniGrid" not in name] + grids:

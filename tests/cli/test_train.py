@@ -315,6 +315,7 @@ def test_its_config_makes_the_same_run_again(trained, command, capsys, tmp_path)
     assert configs[0] == configs[1]
 
 
+@pytest.mark.full
 def test_fine_tuning_starts_from_what_was_learned(trained, command, tiny, tmp_path):
     _, path = trained
     status = command(
@@ -331,6 +332,7 @@ def test_fine_tuning_starts_from_what_was_learned(trained, command, tiny, tmp_pa
     assert RunDirectory.open(tmp_path / "tuned").load_config()["from"] == str(path)
 
 
+@pytest.mark.full
 def test_the_help_and_the_flags_have_the_settings_of_the_network(command, capsys, tmp_path):
     (tmp_path / "wide_net.py").write_text(
         "from shoal.nets.actor_critic import ActorCritic\nfrom shoal.config.struct import struct\n"

@@ -233,6 +233,7 @@ def test_settings_of_a_preset_that_another_network_lacks_are_left_out():
         plan.decide("CartPole-v1", overrides={"network": Wide, "widht": 8})
 
 
+@pytest.mark.full
 def test_a_run_of_a_network_with_settings_is_written_loaded_and_run_again(tmp_path):
     sizes = dict(total_steps=256, num_envs=4, num_steps=32, seeds=1, num_evals=1, eval_episodes=2, devices=1)
     run = shoal.train(

@@ -288,6 +288,7 @@ def test_a_sound_checkpoint_that_does_not_fit_is_refused_and_nothing_changes(
     assert files_of(path) == before
 
 
+@pytest.mark.full
 def test_several_damaged_ones_change_nothing_in_the_result(path, whole):
     """The newest three are of three kinds; the run goes on from the fourth, to the same end."""
     truncate(array_file(path / "checkpoints" / "320"))
@@ -337,6 +338,7 @@ def test_metrics_that_are_not_those_that_were_written(kind, path, whole, capsys)
     assert Checkpoints(path).steps() == ALL[:-1]
 
 
+@pytest.mark.full
 def test_shorter_metrics_are_written_again(path, whole):
     metrics = path / "metrics.jsonl"
     mark = Checkpoints(path).info(192).record["metrics"]["bytes"]

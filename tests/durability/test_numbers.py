@@ -92,6 +92,7 @@ def assert_checkpoints_are_finite(path, before=None):
                 assert not np.isnan(leaf).any(), (steps, name)
 
 
+@pytest.mark.quick("observation")
 @pytest.mark.parametrize("what", ["reward", "observation"])
 def test_a_broken_environment_is_named_with_its_seed_update_and_index(what, tmp_path):
     path = tmp_path / "run"
@@ -108,6 +109,7 @@ def test_a_broken_environment_is_named_with_its_seed_update_and_index(what, tmp_
     assert not (path / "summary.json").exists()
 
 
+@pytest.mark.full
 def test_an_environment_explains_its_state_of_that_moment(tmp_path):
     path = tmp_path / "run"
     with pytest.raises(shoal.ShoalError) as error:
@@ -266,6 +268,7 @@ def test_a_frozen_seed_is_what_it_was_at_its_last_evaluation(frozen, clean):
     assert_checkpoints_are_finite(frozen.path)
 
 
+@pytest.mark.full
 def test_when_checkpoints_are_written_changes_no_result(frozen, tmp_path):
     """Nor whether there are any."""
     seldom = train_frozen(tmp_path / "seldom", checkpoint_every=10**6)

@@ -151,6 +151,7 @@ for num_envs in (2, 16):
 """
 
 
+@pytest.mark.full
 def test_the_rollout_of_few_environments_is_one_kernel():
     """To start an operation takes 0.1 µs, and a step has fifty; one that XLA cannot take in brings them all back."""
     done = subprocess.run(

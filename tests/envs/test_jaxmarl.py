@@ -251,6 +251,7 @@ def test_the_score_of_a_battle_has_the_rewards_of_units_that_died():
     np.testing.assert_allclose(results.returned[0], own.mean(), rtol=1e-5)
 
 
+@pytest.mark.full
 @needs_jaxmarl
 def test_a_battle_that_is_won_terminates_for_all():
     env = make(BATTLE, **HARMLESS)

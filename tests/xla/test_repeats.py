@@ -86,8 +86,8 @@ def test_a_few_rows_are_computed_as_they_are():
     np.testing.assert_array_equal(y[:, -1], 15.0)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("beside, encoder", [(True, "cnn"), (False, "one_hot")])
-@pytest.mark.quick("False-one_hot")
 def test_a_torso_gives_what_it_would_give_row_by_row(monkeypatch, beside, encoder):
     """Features, memories and gradients, of a network that sees a grid and a direction; some rows are equal."""
     spec = EnvSpec(Dict({"direction": Discrete(4), "view": GRID}), Discrete(3))

@@ -69,6 +69,7 @@ def test_a_member_on_a_device_of_its_own_is_its_solo_run_within_rounding(solo):
         assert_close(solo[seed], two[seed])
 
 
+@pytest.mark.full
 def test_a_vmapped_member_is_its_solo_run_within_rounding(solo):
     """Batched matrix products add in another order. Training amplifies that, so the time is short."""
     seeds = (3, 4)

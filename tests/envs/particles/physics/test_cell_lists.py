@@ -52,6 +52,7 @@ def trajectory(rules, place, velocity, radius, steps):
     return state, *run(rules, particles, state, steps, watch=lambda s: jnp.abs(s.force).max())
 
 
+@pytest.mark.quick("2")
 @pytest.mark.parametrize("dimensions", [2, 3])
 def test_forces_and_trajectories_are_those_of_all_pairs(dimensions):
     every, listed = rules_of(dimensions)
@@ -71,6 +72,7 @@ def test_forces_and_trajectories_are_those_of_all_pairs(dimensions):
         assert np.abs(other_end.springs).max() > 0
 
 
+@pytest.mark.full
 def test_a_dilute_system_in_float32():
     every, listed = rules_of(2)
     place, velocity, radius = (jnp.asarray(x, jnp.float32) for x in cloud(2, density=0.4))
@@ -89,6 +91,7 @@ def test_a_spring_goes_with_its_partner():
     np.testing.assert_array_equal(moved, [[[0, 0], [1, 2]], [[0, 0], [5, 6]]])
 
 
+@pytest.mark.quick("16-2-max_neighbours")
 @pytest.mark.parametrize("capacity, neighbours, name", [(2, 24, "cell_capacity"), (16, 2, "max_neighbours")])
 def test_an_overflow_poisons_the_forces_and_says_what_would_be_enough(capacity, neighbours, name):
     _, listed = rules_of(2, capacity, neighbours)

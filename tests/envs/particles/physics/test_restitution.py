@@ -46,6 +46,7 @@ def test_known_values():
         assert ratios[2] > pulling and np.isfinite(ratios[3]) and ratios[3] > 100
 
 
+@pytest.mark.full
 def test_it_is_smooth_and_the_same_in_float32():
     e = np.linspace(0.05, 0.999, 200)
     with jax.enable_x64(True):

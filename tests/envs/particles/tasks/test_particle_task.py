@@ -242,6 +242,7 @@ def test_impossible_parameters_are_refused(name, parameters, message):
         envs.make(f"particles/{name}-v0", **parameters)
 
 
+@pytest.mark.full
 def test_ranges_are_drawn_at_every_start():
     env = three(mass=[0.8, 2.0], radius=[0.5, 1.0], stiffness=[50, 70], friction=0.3)
     states, _ = jax.vmap(env.reset)(jax.random.split(jax.random.key(0), 50))
@@ -359,6 +360,7 @@ def test_agents_are_points_and_their_contacts_lines():
     assert sphere.points[0, 2] == pytest.approx(1 - 9.81 / 100, rel=1e-3) and sphere.lines.shape == (0, 2, 3)
 
 
+@pytest.mark.full
 def test_the_state_of_a_swarm_is_two_sets_which_a_critic_reads_in_any_order():
     env = envs.make(
         "particles/Swarm-v0", num_agents=3, num_targets=2, num_rays=2, physics_steps=2, global_state=True
