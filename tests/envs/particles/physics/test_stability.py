@@ -79,7 +79,7 @@ ROUGH = {"rough": True, "friction": 5.0}
         (
             "MultiNavigator",
             {"restitution": 0.3, **ROUGH},
-            "^friction=5 is too large: with tangential_ratio=0.8, .* 1,",
+            "^friction=5 is too large: with tangential_ratio=0.8, .* 0.7,",
         ),
         (
             "MultiNavigator",
@@ -120,7 +120,7 @@ def draw(random, name, **static):
         parameters = {
             **{"radius": radius.tolist(), "mass": mass.tolist(), "stiffness": stiffness.tolist()},
             "restitution": float(random.choice([1.0, 10 ** random.uniform(-3, 0)])),
-            "friction": float(random.choice([0.0, 1.0, 10 ** random.uniform(-2, 2)])),
+            "friction": float(random.choice([0.0, 0.7, 10 ** random.uniform(-2, 2)])),
             "tangential_ratio": 10 ** random.uniform(-2, 2),
             "rolling_friction": float(random.choice([0.0, 10 ** random.uniform(-2, 2)])),
             "drag": float(random.choice([0.0, mass[0] / step * 10 ** random.uniform(-5, 0)])),
@@ -205,7 +205,9 @@ def scan(kind, seed, number, decisions, agents):
     assert is_finite[still].all() and (overlap[still] < 1).all()
     growth = energy[still].max(1) / first[still]
     assert growth.max() < 1.05, drawn[np.flatnonzero(still)[growth.argmax()]]
-    assert (overlap <= allowed[:, None] + 1e-5)[is_finite].all()
+    # A step evaluates forces at one of its instants, and may pass through a deeper overlap at another; it cannot stay.
+    is_too_deep = is_finite & (overlap > allowed[:, None] + 1e-5)
+    assert not (is_too_deep[:, :-1] & is_too_deep[:, 1:]).any()
     assert is_finite[is_driven & (allowed > 1)].all()  # drag holds them slow
 
 

@@ -28,7 +28,9 @@ DEEPEST, DEEPEST_OF_SLOW = (
     1.0,
     1.75,
 )  # radii of overlap that are at fault in a run; where `PASSING` holds, the second
-SMALL_FRICTION = 1.0  # up to which Coulomb's limit keeps friction stable
+# Up to which Coulomb's limit keeps friction stable: less than 1 / √2, at which the friction of a body that spins in a
+# corner of three walls can be as large as the forces by which they push it out (in an edge of two, 1).
+SMALL_FRICTION = 0.7
 CROWDED = {
     False: 2.0,
     True: 5.0,
