@@ -147,7 +147,7 @@ def test_whoever_acts_is_not_shown_what_is_for_the_critic_anywhere(tmp_path):
     assert policy(memory, everything)[1] == policy(memory, {"observation": np.zeros(2)})[1]
 
 
-@pytest.mark.parametrize("core", ["none", "gru"])
+@pytest.mark.parametrize("core", ["none", pytest.param("gru", marks=pytest.mark.slow)])
 @pytest.mark.full
 def test_the_critic_reads_the_state_and_the_actor_does_not(core, tmp_path):
     settings = dict(

@@ -17,7 +17,7 @@ def reference(place):
     return make_reference(place, ARGUMENTS, "reference")
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_ten_kills_change_nothing(place, reference):
     tally = soak(place, ARGUMENTS, "run", reference, kills=10, seed=0)
     assert tally.total == 10

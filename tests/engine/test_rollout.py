@@ -128,7 +128,7 @@ import jax.numpy as jnp
 from shoal.algos.ppo import PPOConfig
 from shoal.envs import make
 from shoal.envs.batch import Batch
-from shoal.engine import machine
+from shoal.xla import machine
 from shoal.engine.rollout import RolloutState, no_ended_episodes, rollout
 from shoal.engine.run import Episodes
 from shoal.types import Clock, spec_of

@@ -37,8 +37,7 @@ def some_tasks(count):
     return Ruleset(*(array[:count] for array in random_rulesets(np.random.default_rng(5))))
 
 
-@pytest.mark.parametrize("size", [3, 7, 31])
-@pytest.mark.quick("3", "7")
+@pytest.mark.parametrize("size", [3, 7, pytest.param(31, marks=pytest.mark.slow)])
 def test_walls_hide_what_the_originals_rule_says(size):
     name = "XLand-MiniGrid-R9-16x16"
     world = envs.make(name, view_size=size, see_through_walls=False)

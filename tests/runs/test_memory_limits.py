@@ -178,7 +178,9 @@ def test_the_least_of_the_groups_limits_counts(tmp_path):
 
 def test_the_memory_is_at_most_the_machines_and_the_limit_of_the_address_space():
     assert 0 < machine.available_memory() <= resource.getpagesize() * 2**40
-    code = "import resource; from shoal.engine import machine; resource.setrlimit(resource.RLIMIT_AS, ({0}, {0}))"
+    code = (
+        "import resource; from shoal.xla import machine; resource.setrlimit(resource.RLIMIT_AS, ({0}, {0}))"
+    )
     code += "; print(machine.available_memory())"
     limit = 3_000_000_000
     command = [sys.executable, "-c", code.format(limit)]

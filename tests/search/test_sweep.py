@@ -270,7 +270,10 @@ def test_the_command_trains_the_winner_alone(swept, capsys, monkeypatch):
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("seeds", "flags", "likeness"),
-    [(3, "--devices 3", "bit for bit"), (1, "--seeds 2 --devices 2", "bit for bit, with a further seed")],
+    [
+        pytest.param(3, "--devices 3", "bit for bit", marks=pytest.mark.slow),
+        (1, "--seeds 2 --devices 2", "bit for bit, with a further seed"),
+    ],
 )
 def test_the_command_trains_an_odd_number_of_seeds_bit_for_bit(tmp_path, seeds, flags, likeness):
     """Two devices share the members of the sweep, and could not share the seeds of one setting evenly."""

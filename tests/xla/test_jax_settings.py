@@ -78,7 +78,7 @@ def test_jit_may_be_disabled_to_debug(tmp_path):
         np.testing.assert_allclose(called[name], compiled[name], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_an_environment_is_checked_while_jit_is_disabled():
     with setting("jax_disable_jit", True):
         assert shoal.check("CartPole-v1", keys=2, steps=8, max_steps=32) == []

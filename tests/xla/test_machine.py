@@ -75,7 +75,7 @@ def printed_by(program, environment):
 
 ASK_FOR_A_LOOP = """
 import jax, jax.numpy as jnp
-from shoal.engine import machine
+from shoal.xla import machine
 machine.prepare()
 def loop(x):
     return jax.lax.scan(lambda x, _: (jnp.sin(x) * x, x.sum()), x, None, length=50)
@@ -97,7 +97,7 @@ def test_a_fresh_process_compiles_a_small_loop_as_one_kernel(own, answer, tmp_pa
 
 ASK = """
 import jax
-from shoal.engine import machine
+from shoal.xla import machine
 machine.prepare({devices})
 print(len(jax.devices()), jax.config.jax_compilation_cache_dir)
 """
@@ -131,7 +131,7 @@ def test_only_a_small_run_of_one_seed_is_worth_one_thread(devices, seeds, num_en
 
 def test_one_thread_starts_a_backend_with_one_device_and_a_pool_of_one():
     ask = (
-        "import jax, os; from shoal.engine import machine; machine.prepare(one_thread=True);"
+        "import jax, os; from shoal.xla import machine; machine.prepare(one_thread=True);"
         "machine.prepare(0); print(len(jax.devices()), os.environ['NPROC'])"
     )
     assert printed_by(ask, {"SHOAL_CACHE": "0"}) == "1 1"

@@ -87,7 +87,7 @@ def test_parameters_and_limit_are_those_of_the_whole_environment(name):
 
 
 @EACH
-@pytest.mark.full
+@pytest.mark.slow
 def test_the_checker_finds_nothing(name):
     assert check(make(name), keys=4, steps=40) == []
 

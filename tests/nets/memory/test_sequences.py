@@ -112,8 +112,7 @@ KINDS = {"class": SumActorCritic, "joint": Joint, "settings": JointConfig(width=
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.full
-@pytest.mark.rare("joint", "class")
+@pytest.mark.slow
 def test_a_network_of_ones_own_trains_and_acts(kind, tmp_path):
     run = shoal.train(
         shoal.make("MemoryChain-v0", length=5),

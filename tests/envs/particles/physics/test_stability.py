@@ -217,7 +217,7 @@ def test_worlds_within_the_bounds_gain_no_energy_and_no_nan(kind):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_worlds_within_the_bounds_gain_no_energy_and_no_nan(kind, seed):
     scan(kind, seed, number=200, decisions=300, agents=7)

@@ -44,7 +44,7 @@ def placed(env, places, velocity=None, target=None):
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.full
-@pytest.mark.rare("particles/MultiNavigator-v0", "particles/MultiRoller-v0")
+@pytest.mark.rare(*(name for name in NAMES if name != "particles/Navigator-v0"))
 def test_the_checker_finds_nothing(name):
     small = {} if env_has_one_agent(name) else {"num_agents": 2, "num_rays": 2}
     if "Swarm" in name:
@@ -436,7 +436,7 @@ def test_a_run_with_another_discount_than_the_potentials_is_refused():
     decide(name, environment_parameters={"reward": "jaxdem"}, overrides={"gamma": 0.9}).validate()
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_policy_acts_in_a_world_of_more_agents(tmp_path):
     sizes = dict(num_envs=2, num_steps=4, total_steps=8, seeds=1, num_evals=1, eval_episodes=2)
     world = dict(num_agents=2, num_rays=2, physics_steps=2, max_episode_steps=5)
