@@ -1,1 +1,1 @@
-"""What any program needs: errors, files, imports, signals, the cores of the machine."""
+"""Errors, files, imports, signals, and the cores of the machine: nothing of reinforcement learning."""
