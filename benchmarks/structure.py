@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "shoal"
 
 
-def packages_imported(source: str, package: list[str]) -> Iterator[str]:
-    """Yield the packages under shoal that a source imports, inside functions too; "" for shoal itself.
+def modules_imported(source: str, package: list[str]) -> Iterator[str]:
+    """Yield the absolute names of all that a source imports, inside functions too.
 
     Args:
       source: of a module.
@@ -30,20 +30,20 @@ def packages_imported(source: str, package: list[str]) -> Iterator[str]:
     """
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             stem = [*base, *([node.module] if node.module else [])]
-            names = [".".join([*stem, alias.name]) for alias in node.names]
-        else:
-            continue
-        for name in names:
-            parts = name.split(".")
-            if parts[0] == "shoal":
-                is_below = len(parts) > 1 and (
-                    (SOURCE / parts[1]).is_dir() or (SOURCE / f"{parts[1]}.py").is_file()
-                )
-                yield parts[1] if is_below else ""
+            yield from (".".join([*stem, alias.name]) for alias in node.names)
+
+
+def packages_imported(source: str, package: list[str]) -> Iterator[str]:
+    """Yield the packages under shoal that a source imports; "" for shoal itself. See `modules_imported`."""
+    for module in modules_imported(source, package):
+        first, *below = module.split(".")
+        if first == "shoal":
+            is_below = below and ((SOURCE / below[0]).is_dir() or (SOURCE / f"{below[0]}.py").is_file())
+            yield below[0] if is_below else ""
 
 
 def package_of(path: Path) -> str:
@@ -141,9 +141,7 @@ def way_to_the_loss(arguments: list[str]) -> dict[str, int]:
         if name.startswith("shoal")
     }
     of_settings = sum(
-        n
-        for file, n in calls.items()
-        if file.endswith(("settings.py", "struct.py", "trees.py")) or "/cli/" in file
+        n for file, n in calls.items() if file.endswith(("settings.py", "struct.py")) or "/cli/" in file
     )
     return {
         "frames to the loss": frames,

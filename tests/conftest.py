@@ -42,10 +42,7 @@ from shoal.xla import machine  # noqa: E402
 # and again, each time from functions that JAX has not seen; and the next run of the suite has them too.
 if jax.config.jax_compilation_cache_dir is None:
     worker = os.environ.get("PYTEST_XDIST_WORKER", "alone")
-    cache = Path(__file__).parents[1] / ".pytest_cache" / "compiled" / worker
-    jax.config.update("jax_compilation_cache_dir", str(cache))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    machine.keep_programs_in(Path(__file__).parents[1] / ".pytest_cache" / "compiled" / worker)
 
 machine.prepare(2)
 jax.devices()  # from here on their number is fixed, whatever a test asks for

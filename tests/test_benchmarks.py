@@ -82,9 +82,7 @@ def test_a_new_function_cannot_be_forgotten(operations, monkeypatch):
 
 
 def test_a_peer_with_the_same_backend_has_what_shoal_sets():
-    spec = importlib.util.spec_from_file_location("protocol", ROOT / "benchmarks" / "protocol.py")
-    protocol = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(protocol)
+    protocol = load("protocol")
     layout = populations.lay_out(jax.devices()[:1], 1, 1)
     assert layout.compiler_options == protocol.COMPILER_OPTIONS
     assert f"--xla_backend_extra_options={machine._ONE_KERNEL_FLAG}" == protocol.BACKEND_FLAGS

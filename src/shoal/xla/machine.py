@@ -58,10 +58,15 @@ def prepare(devices: int = 0, *, one_thread: bool = False) -> None:
     cache = getattr(jax.config, "jax_compilation_cache_dir", None)
     if cache is None and os.environ.get("SHOAL_CACHE", "1") != "0":
         root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        jax.config.update("jax_compilation_cache_dir", str(Path(root) / "shoal" / "jax"))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
-        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+        keep_programs_in(Path(root) / "shoal" / "jax")
     require_platform()
+
+
+def keep_programs_in(folder: Path) -> None:
+    """Make a folder the compilation cache, of programs of any size that took a tenth of a second to compile."""
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 def max_devices() -> int:
