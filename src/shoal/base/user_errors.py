@@ -20,8 +20,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 LIBRARIES = (
     "shoal",
     *("jax", "jaxlib", "flax", "optax", "orbax", "chex", "etils", "treescope", "tensorstore", "opt_einsum"),
-    *("numpy", "scipy", "ml_dtypes", "matplotlib", "PIL", "tyro", "rich", "typing_extensions", "typeguard"),
-    *("docstring_parser", "jaxtyping", "beartype", "wadler_lindig"),
+    *("numpy", "scipy", "ml_dtypes", "matplotlib", "PIL", "rich", "typing_extensions", "typeguard"),
+    *("jaxtyping", "beartype", "wadler_lindig"),
 )
 CREATED = (
     r"value was created on line (.+?):(\d+)(?::\d+)? \((.+?)\)"  # in JAX's message about a value that leaked

@@ -1,15 +1,12 @@
 """Parsing of command lines: the fields of dataclasses are the flags, their docstrings the help."""
 
+import argparse
 import contextlib
 import dataclasses
-import io
-import re
+import types
 import typing
-from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
-
-import tyro
-from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NoReturn, TypeVar
 
 from shoal.base.errors import ShoalError, nearest
 from shoal.base.user_errors import reports_user_code
@@ -22,53 +19,29 @@ T = TypeVar("T")
 
 HELP_FLAGS = ("-h", "--help", "--help-all")
 
-_registry = ConstructorRegistry()
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are those of Shoal."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ShoalError(f"{message.removeprefix('argument ')}.")
 
 
-@_registry.primitive_rule
-def _whole_number(declared: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | None:
-    """Whole numbers may be written as people write large ones: 1e6, 500_000."""
-    if declared.type is not int:
-        return None
+def parse(command: str, description: str, default: T, arguments: Sequence[str]) -> tuple[T, list[str]]:
+    """Read the flags of a command into a dataclass; see `parse_values`.
 
-    def read(words: list[str]) -> int:
-        with contextlib.suppress(ValueError):
-            return int(words[0])
-        with contextlib.suppress(ValueError):
-            if float(words[0]).is_integer():
-                return int(float(words[0]))
-        raise ValueError(f"{words[0]!r} is not a whole number")
-
-    return _number_spec("INT", int, read)
-
-
-@_registry.primitive_rule
-def _real_number(declared: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[float] | None:
-    if declared.type is not float:
-        return None
-
-    def read(words: list[str]) -> float:
-        try:
-            return float(words[0])
-        except ValueError:
-            raise ValueError(f"{words[0]!r} is not a number") from None
-
-    return _number_spec("FLOAT", (int, float), read)
-
-
-def _number_spec(metavar: str, kinds: Any, read: Any) -> PrimitiveConstructorSpec[Any]:
-    return PrimitiveConstructorSpec(
-        nargs=1,
-        metavar=metavar,
-        instance_from_str=read,
-        is_instance=lambda value: isinstance(value, kinds),
-        str_from_instance=lambda value: [repr(value)],
-    )
+    Returns:
+      the dataclass as it was asked for, and the words that are no flags.
+    """
+    values, words = parse_values(command, description, default, arguments)
+    return settings.with_settings(default, **values), words
 
 
 @reports_user_code
-def parse(command: str, description: str, default: T, arguments: Sequence[str]) -> tuple[T, list[str]]:
-    """Reads the flags of a command; prints its help and ends the process if that is asked for.
+def parse_values(
+    command: str, description: str, default: Any, arguments: Sequence[str]
+) -> tuple[dict[str, Any], list[str]]:
+    """Read the flags of a command; print its help and end the process if that is asked for.
 
     Args:
       command: as it is called, such as "shoal eval RUN".
@@ -77,7 +50,7 @@ def parse(command: str, description: str, default: T, arguments: Sequence[str]) 
       arguments: the words after the command's name.
 
     Returns:
-      the dataclass as it was asked for, and the words that are no flags.
+      the values of the flags that stand among the words, by the names of their fields, and the words that are no flags.
 
     Raises:
       ShoalError: a flag is unknown or given twice, its value is not of its type, or it has no effect without another.
@@ -85,23 +58,17 @@ def parse(command: str, description: str, default: T, arguments: Sequence[str]) 
     if any(word in HELP_FLAGS for word in arguments):
         print(pages.help_page(command, description, default, full="--help-all" in arguments), end="")
         raise SystemExit(0)
-    given_names = given_fields(default, arguments)
-    stderr = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(stderr):
-            parsed, rest = tyro.cli(
-                _flat_class(default),
-                prog=command,
-                description=description,
-                args=list(arguments),
-                return_unknown_args=True,
-                registry=_registry,
-            )
-    except SystemExit as exit_error:
-        if exit_error.code:
-            raise ShoalError(_error_sentence(stderr.getvalue())) from None
-        raise
-    for word in rest:
+    parser = _Parser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
+    fields = settings.settings_of(default)
+    for flag, name in flags_with_fields(fields):
+        if fields[name].declared is bool:
+            parser.add_argument(flag, dest=name, action="append_const", const=flag)
+        else:
+            takes_several = any(typing.get_origin(x) is tuple for x in _options(fields[name].declared))
+            parser.add_argument(flag, dest=name, action="append", nargs="*" if takes_several else "?")
+    namespace, words = parser.parse_known_args(_as_listed(arguments))
+    values = {name: _value(name, fields[name].declared, found) for name, found in vars(namespace).items()}
+    for word in words:
         if word.startswith("-"):
             flag = word.partition("=")[0]
             program = " ".join(command.split()[:2])
@@ -109,42 +76,85 @@ def parse(command: str, description: str, default: T, arguments: Sequence[str]) 
             hint = hint or nearest(flag, flag_names(default))
             hint = hint or f"; `{program} --help` lists them"
             raise ShoalError(f"{program} has no flag {flag!r}{hint}.")
-    given = {name: getattr(parsed, name) for name in given_names}
-    own_names = {field.name for field in dataclasses.fields(default)}  # type: ignore[arg-type]
-    check_needs(given_names & own_names, vars(parsed), getattr(default, "needs", {}))
-    return settings.with_settings(default, **given), rest
+    own_names = {field.name for field in dataclasses.fields(default)}
+    everything = {name: setting.value for name, setting in fields.items()} | values
+    check_needs(values.keys() & own_names, everything, getattr(default, "needs", {}))
+    return values, words
 
 
-def _flat_class(default: Any) -> Any:
-    """A dataclass with every setting of a dataclass, and of those within it, as a field of its own."""
-    fields = []
-    for name, setting in settings.settings_of(default).items():
-        declared = setting.declared
-        if not setting.choice:  # with what Annotated says of the flag's name
-            declared = typing.get_type_hints(setting.owner, include_extras=True).get(name, declared)
-        fields.append((name, declared, dataclasses.field(default=setting.value)))
-    return dataclasses.make_dataclass(type(default).__name__, fields, frozen=True)
+def _as_listed(arguments: Sequence[str]) -> list[str]:
+    """Flags as they are listed, `--num-envs=3` for `--num_envs=3`, and joined with a number such as -1e-3 after them.
+
+    The parser takes a word that begins with a dash for a flag, unless it is as simple as -1 or -0.5.
+    """
+    words: list[str] = []
+    for word in arguments:
+        if flag := _flag_of_word(word):
+            words.append(flag + word[len(flag) :])
+        elif words and _flag_of_word(words[-1]) == words[-1] and _is_number(word):
+            words[-1] += f"={word}"
+        else:
+            words.append(word)
+    return words
 
 
-def given_fields(config: Any, arguments: Sequence[str]) -> set[str]:
-    """The names of the fields whose flags stand among the words, with their default values too.
+def _is_number(word: str) -> bool:
+    """Whether a word is a number below zero that is not as simple as -1 or -0.5."""
+    with contextlib.suppress(ValueError):
+        return word.startswith("-") and not word[1:].replace(".", "", 1).isdigit() and float(word) is not None
+    return False
+
+
+def _options(declared: Any) -> tuple[Any, ...]:
+    """The types that a declared one is made of, such as int and None of `int | None`."""
+    is_union = typing.get_origin(declared) in (typing.Union, types.UnionType)
+    return typing.get_args(declared) if is_union else (declared,)
+
+
+def _value(name: str, declared: Any, found: list[Any]) -> Any:
+    """The value of a field from what the parser found: the flag for a bool, a list for a tuple, else a word or None."""
+    flag = f"--{name.rstrip('_').replace('_', '-')}"
+    if len(found) > 1:
+        if found[0] != found[1] and declared is bool:
+            raise ShoalError(f"{found[0]} and {found[1]} exclude each other; give one of them.")
+        raise ShoalError(f"the flag {found[0] if declared is bool else flag} is given twice; give it once.")
+    (value,) = found
+    if declared is bool:
+        return value == flag
+    if value is None:
+        raise ShoalError(f"{flag} has no value; give it one.")
+    options = _options(declared)
+    if types.NoneType in options and value in ("None", ["None"]):
+        return None
+    (declared,) = (option for option in options if option is not types.NoneType)
+    if isinstance(value, list):
+        return tuple(_read(flag, typing.get_args(declared)[0], word) for word in value)
+    return _read(flag, declared, value)
+
+
+def _read(flag: str, declared: Any, word: str) -> Any:
+    """One word as a value of a type. Whole numbers may be written as people write large ones: 1e6, 500_000.
 
     Raises:
-      ShoalError: a flag is given twice.
+      ShoalError: it is none.
     """
-    fields = dict(_flags_with_fields(config))
-    flag_of_field: dict[str, str] = {}
-    given_names: set[str] = set()
-    for word in arguments:
-        flag = _flag_of_word(word)
-        if flag in fields:
-            name = fields[flag]
-            if flag_of_field.setdefault(name, flag) != flag:
-                raise ShoalError(f"{flag_of_field[name]} and {flag} exclude each other; give one of them.")
-            if name in given_names:
-                raise ShoalError(f"the flag {flag} is given twice; give it once.")
-            given_names.add(name)
-    return given_names
+    if typing.get_origin(declared) is typing.Literal:
+        choices = typing.get_args(declared)
+        if word not in choices:
+            raise ShoalError(f"{flag}: {word!r} is none of {', '.join(choices)}{nearest(word, choices)}.")
+    elif declared is int:
+        with contextlib.suppress(ValueError):
+            return int(word)
+        with contextlib.suppress(ValueError):
+            if float(word).is_integer():
+                return int(float(word))
+        raise ShoalError(f"{flag}: {word!r} is not a whole number.")
+    elif declared is float:
+        try:
+            return float(word)
+        except ValueError:
+            raise ShoalError(f"{flag}: {word!r} is not a number.") from None
+    return word
 
 
 def _flag_of_word(word: str) -> str:
@@ -163,15 +173,15 @@ def _replaced_choice(flag: str, default: Any) -> str:
 
 def flag_names(config: Any) -> Iterator[str]:
     """The flags that a dataclass makes."""
-    return (flag for flag, _ in _flags_with_fields(config))
+    return (flag for flag, _ in flags_with_fields(settings.settings_of(config)))
 
 
-def _flags_with_fields(config: Any) -> Iterator[tuple[str, str]]:
-    """The flags that a dataclass makes, each with the name of its field."""
-    for name, setting in settings.settings_of(config).items():
+def flags_with_fields(fields: Mapping[str, settings.Setting]) -> Iterator[tuple[str, str]]:
+    """The flags of settings by name, each with the name of its setting."""
+    for name, setting in fields.items():
         flag = name.rstrip("_").replace("_", "-")
         yield f"--{flag}", name
-        if isinstance(setting.value, bool):
+        if setting.declared is bool:
             yield f"--no-{flag}", name
 
 
@@ -237,12 +247,3 @@ def require(what: str, example: str, value: str) -> str:
     if not value:
         raise ShoalError(f"no {what} was named; give one, such as {example}.")
     return value
-
-
-def _error_sentence(panel: str) -> str:
-    """Return the text of the first part of tyro's error panel, without its frame."""
-    lines = [line.strip(" │") for line in re.sub(r"\x1b\[[0-9;]*m", "", panel).splitlines()]
-    lines = [line for line in lines if not line.startswith(("╭", "╰"))]
-    end = next((i for i, line in enumerate(lines) if line.startswith("──")), len(lines))
-    text = " ".join(line for line in lines[:end] if line)
-    return text.removeprefix("Error parsing ") or panel.strip()

@@ -4,13 +4,10 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, ClassVar
-
-import tyro
+from typing import Any, ClassVar
 
 from shoal import api
 from shoal.cli import STARTED, flags, output
-from shoal.config import settings
 
 IMPORT_SECONDS = time.perf_counter() - STARTED
 
@@ -36,7 +33,7 @@ class Choices:
     """Uses the settings of this run directory or config.json; then ENV may be left out."""
     preset: bool = True
     """Uses the tuned settings of ENV, where there are any and no config is given."""
-    from_: Annotated[str, tyro.conf.arg(name="from")] = ""
+    from_: str = ""
     """Starts the seeds from the last parameters of this run, the k-th from its k-th (fine-tuning)."""
     from_step: str = ""
     """Starts from this checkpoint of that run instead: its environment steps, best or last (from)."""
@@ -136,11 +133,10 @@ def parse_settings(
     own = choices()
     joined = dataclasses.make_dataclass("Flags", fields, bases=(type(own),), frozen=True)
     default: Any = joined(**{field.name: getattr(own, field.name) for field in dataclasses.fields(own)})
-    parsed, words = flags.parse(command, description, default, arguments)
-    # Only the given settings override: settings that follow from others are decided again.
-    given_names = flags.given_fields(default, arguments)
-    values = settings.flat(parsed.run) | settings.flat(getattr(parsed, title))
-    return parsed, {name: value for name, value in values.items() if name in given_names}, words
+    values, words = flags.parse_values(command, description, default, arguments)
+    own_names = {field.name for field in dataclasses.fields(own)}
+    parsed = dataclasses.replace(own, **{name: values.pop(name) for name in own_names & values.keys()})
+    return parsed, values, words
 
 
 def _assignments(arguments: Sequence[str]) -> list[str]:

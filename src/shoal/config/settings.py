@@ -13,7 +13,6 @@ with other settings, in its place.
 
 import ast
 import dataclasses
-import functools
 import inspect
 import itertools
 import numbers
@@ -21,7 +20,7 @@ import textwrap
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from shoal.base.errors import ShoalError, nearest
 from shoal.config import struct
@@ -50,8 +49,7 @@ class Choice:
     name_of: Callable[[Any], Any]
 
 
-@dataclasses.dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     """One setting of a config.
 
     Attributes:
@@ -136,35 +134,34 @@ def settings_of(config: Any) -> dict[str, Setting]:
     Raises:
       ShoalError: two structs have a setting of one name.
     """
-    found: dict[str, Setting] = {}
-    for setting in _walk(config):
-        if setting.name in found:
-            owners = found[setting.name].owner.__name__, setting.owner.__name__
-            raise ShoalError(
-                f"{setting.name!r} is a setting of {owners[0]} and of {owners[1]}; rename one, since a name may exist "
-                "only once in a config"
-            )
-        found[setting.name] = setting
-    return found
+    settings: dict[str, Setting] = {}
+    _add_settings(settings, config)
+    return settings
 
 
-def _walk(config: Any) -> Iterator[Setting]:
+def _add_settings(settings: dict[str, Setting], config: Any) -> None:
     cls = type(config)
-    declared, bounds, choices = types_of(cls), struct.bounds_of(cls), _metadata(cls, "choice")
-    for field in dataclasses.fields(config):
-        name, value = field.name, getattr(config, field.name)
-        if field.metadata.get("hidden"):
-            continue
-        if setting := field.metadata.get("keyed"):
-            for key, number in dict(value or ()).items():
-                yield Setting(f"{setting}.{key}", number, float, cls, is_keyed=True)
-            continue
-        if not is_nested(value):
-            yield Setting(name, value, declared[name], cls, bounds.get(name), choices.get(name))
-            continue
-        if name in choices:
-            yield Setting(name, choices[name].name_of(value), str, cls, None, choices[name])
-        yield from _walk(value)
+    for declared in schema_of(cls):
+        name, value, choice = declared.name, getattr(config, declared.name), declared.choice
+        holds_struct = declared.may_nest and is_nested(value)
+        own = [Setting(name, value, declared.type, cls, declared.bounds, choice)]
+        if declared.keyed:
+            own = [
+                Setting(f"{declared.keyed}.{key}", number, float, cls, is_keyed=True)
+                for key, number in dict(value or ()).items()
+            ]
+        elif holds_struct:
+            own = [Setting(name, choice.name_of(value), str, cls, None, choice)] if choice else []
+        for setting in own:
+            if setting.name in settings:
+                owners = settings[setting.name].owner.__name__, cls.__name__
+                raise ShoalError(
+                    f"{setting.name!r} is a setting of {owners[0]} and of {owners[1]}; rename one, since a name may "
+                    "exist only once in a config"
+                )
+            settings[setting.name] = setting
+        if holds_struct:
+            _add_settings(settings, value)
 
 
 def flat(config: Any) -> dict[str, Any]:
@@ -202,7 +199,8 @@ def find(config: Any, name: str) -> Setting | None:
     prefix, dot, key = name.partition(".")
     if not dot:
         return settings_of(config).get(name)
-    owner = next((type(x) for x in _structs(config) if prefix in _metadata(type(x), "keyed").values()), None)
+    classes = map(type, _structs(config))
+    owner = next((cls for cls in classes if any(prefix == x.keyed for x in schema_of(cls))), None)
     if owner is None or not key.isidentifier():
         return None
     return Setting(name, flat(config).get(name), float, owner, is_keyed=True)
@@ -210,30 +208,34 @@ def find(config: Any, name: str) -> Setting | None:
 
 def with_choices(config: T, values: Mapping[str, Any]) -> T:
     """Replace the structs that settings choose by name; other settings, and a struct that is there already, stay."""
-    choices, changes = _metadata(type(config), "choice"), {}
-    for field in dataclasses.fields(config):  # type: ignore[arg-type]
-        name, present = field.name, getattr(config, field.name)
-        choice = choices.get(name) if name in values else None
+    changes = {}
+    for declared in schema_of(type(config)):
+        name, present = declared.name, getattr(config, declared.name)
+        choice = declared.choice if name in values else None
         if choice and not (is_nested(present) and choice.name_of(present) == values[name]):
             changes[name] = choice.choose(values[name])
-        elif is_nested(present) and (replaced := with_choices(present, values)) is not present:
+        elif (
+            declared.may_nest
+            and is_nested(present)
+            and (replaced := with_choices(present, values)) is not present
+        ):
             changes[name] = replaced
     return dataclasses.replace(config, **changes) if changes else config  # type: ignore[type-var]
 
 
 def _replaced(config: Any, values: Mapping[str, Any]) -> Any:
     changes = {}
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if is_nested(value):
-            replaced = _replaced(value, values)
-            if replaced is not value:
-                changes[field.name] = replaced
-        elif setting := field.metadata.get("keyed"):
-            own = {k.removeprefix(f"{setting}."): x for k, x in values.items() if k.startswith(f"{setting}.")}
-            changes |= {field.name: dict(value or ()) | own} if own else {}
-        elif field.name in values and not field.metadata.get("hidden"):
-            changes[field.name] = values[field.name]
+    for declared in schema_of(type(config)):
+        name, value = declared.name, getattr(config, declared.name)
+        if declared.may_nest and is_nested(value):
+            if (replaced := _replaced(value, values)) is not value:
+                changes[name] = replaced
+        elif declared.keyed:
+            prefix = f"{declared.keyed}."
+            numbers_by_key = {k.removeprefix(prefix): x for k, x in values.items() if k.startswith(prefix)}
+            changes |= {name: dict(value or ()) | numbers_by_key} if numbers_by_key else {}
+        elif name in values:
+            changes[name] = values[name]
     return dataclasses.replace(config, **changes) if changes else config
 
 
@@ -300,7 +302,51 @@ def _structs(config: Any) -> Iterator[Any]:
             yield from _structs(value)
 
 
-def types_of(cls: type) -> dict[str, Any]:
+class FieldSchema(NamedTuple):
+    """What a class declares of one of its fields that is a setting, or holds some.
+
+    Attributes:
+      name: of the field.
+      type: its declared type.
+      bounds: of its value, where it declares any.
+      choice: how its value chooses a struct, where it does.
+      keyed: what the names of its settings begin with, where it holds several (see `keyed`).
+      may_nest: whether its value may be a dataclass, with settings of its own.
+    """
+
+    name: str
+    type: Any
+    bounds: struct.Bounds | None
+    choice: Choice | None
+    keyed: str | None
+    may_nest: bool
+
+
+@struct.once_per_class
+def schema_of(cls: Any) -> tuple[FieldSchema, ...]:
+    """What a dataclass declares of its fields; a new default in a subclass keeps the base class's declaration."""
+    metadata: dict[str, dict[str, Any]] = {}
+    for base in reversed(cls.__mro__):
+        for field in dataclasses.fields(base) if dataclasses.is_dataclass(base) else ():
+            metadata[field.name] = metadata.get(field.name, {}) | dict(field.metadata)
+    schema = []
+    for name, declared in types_of(cls).items():
+        own = metadata[name]
+        if not own.get("hidden"):
+            keyed, may_nest = own.get("keyed"), "keyed" not in own and _may_nest(declared)
+            schema.append(FieldSchema(name, declared, own.get("bounds"), own.get("choice"), keyed, may_nest))
+    return tuple(schema)
+
+
+def _may_nest(declared: Any) -> bool:
+    options = typing.get_args(declared)
+    if typing.get_origin(declared) in (typing.Union, types.UnionType):
+        return any(map(_may_nest, options))
+    return typing.get_origin(declared) not in (typing.Literal, tuple) and declared not in _PLAIN
+
+
+@struct.once_per_class
+def types_of(cls: Any) -> dict[str, Any]:
     """The types of a dataclass's fields; `Any` where they cannot be found, as those of a class in a function."""
     try:
         hints = typing.get_type_hints(cls)
@@ -309,14 +355,7 @@ def types_of(cls: type) -> dict[str, Any]:
     return {field.name: hints.get(field.name, Any) for field in dataclasses.fields(cls)}
 
 
-def _metadata(cls: Any, key: str) -> dict[str, Any]:
-    """Return what the fields of a dataclass declare under a key; a new default keeps the base class's declaration."""
-    bases = [base for base in reversed(cls.__mro__) if dataclasses.is_dataclass(base)]
-    fields = [field for base in bases for field in dataclasses.fields(base)]
-    return {field.name: field.metadata[key] for field in fields if key in field.metadata}
-
-
-@functools.cache
+@struct.once_per_class
 def field_texts(cls: type) -> Mapping[str, str]:
     """The string below each field of a class, and of those that it is made from, as one line."""
     texts: dict[str, str] = {}
@@ -389,4 +428,5 @@ _KINDS: dict[Any, tuple[Any, str]] = {
     bool: (bool, "True or False"),
     str: (str, "a text"),
 }
+_PLAIN = (*_KINDS, types.NoneType)
 _TUPLES = {int: ("whole numbers", "(64, 64)"), str: ("texts", "('eps=1e-5',)")}

@@ -7,11 +7,12 @@ part of the tree's structure, so that changing it compiles again.
 """
 
 import dataclasses
+import functools
 import math
 import types
 import typing
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar, dataclass_transform
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, cast, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +22,17 @@ from shoal.base.errors import ShoalError
 
 T = TypeVar("T")
 
+Function = TypeVar("Function", bound=Callable[[Any], Any])
+
 _DATA = "__shoal_data_fields__"
+
+
+def once_per_class(function: Function) -> Function:
+    """Compute a function of a class once for each class, and remember the result, which nobody may change."""
+    return cast(Function, functools.cache(function))
+
+
+hints_of = once_per_class(typing.get_type_hints)
 
 
 def static(default: Any = dataclasses.MISSING) -> Any:
@@ -48,10 +59,10 @@ class Bounds:
         inside = np.isfinite(x)
         inside |= (x == math.inf) & (self.high == math.inf)
         inside |= (x == -math.inf) & (self.low == -math.inf)
-        inside &= (self.low is None) | (x >= _number(self.low))
-        inside &= (self.high is None) | (x <= _number(self.high))
-        inside &= (self.above is None) | (x > _number(self.above))
-        inside &= (self.below is None) | (x < _number(self.below))
+        inside &= self.low is None or x >= self.low
+        inside &= self.high is None or x <= self.high
+        inside &= self.above is None or x > self.above
+        inside &= self.below is None or x < self.below
         return bool(np.all(inside))
 
     def has_finite(self) -> bool:
@@ -73,10 +84,6 @@ class Bounds:
             if bound is not None and math.isfinite(bound)
         ]
         return " and ".join(words) or ("finite" if finite else "a number")
-
-
-def _number(bound: float | None) -> float:
-    return 0.0 if bound is None else bound
 
 
 def parameter(
@@ -116,6 +123,7 @@ def parameter(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+@once_per_class
 def bounds_of(cls: Any) -> dict[str, Bounds]:
     """Return the bounds that a dataclass's fields declare, by name; a new default keeps a base class's bounds."""
     bases = [base for base in reversed(cls.__mro__) if dataclasses.is_dataclass(base)]
@@ -204,7 +212,7 @@ def _register(cls: type, data: list[str], meta: list[str]) -> None:
     keys = [jax.tree_util.GetAttrKey(name) for name in data]
 
     def flatten(tree: Any) -> tuple[list, tuple]:
-        return [getattr(tree, name) for name in data], tuple(getattr(tree, name) for name in meta)
+        return [getattr(tree, name) for name in data], tuple([getattr(tree, name) for name in meta])
 
     def flatten_with_keys(tree: Any) -> tuple[list, tuple]:
         children, static_values = flatten(tree)
@@ -236,7 +244,7 @@ def as_arrays(tree: T) -> T:
     def cast(node: Any) -> Any:
         if not is_struct(node):
             return _as_array(node)
-        hints = typing.get_type_hints(type(node))
+        hints = hints_of(type(node))
         values = {name: getattr(node, name) for name in data_fields(node)}
         arrays = {
             name: jnp.asarray(value, jnp.float32)
