@@ -74,7 +74,7 @@ def as_sweep(rates: list[float], steps: int) -> Cost:
 
     def run(folder: Path, environment: dict[str, str]) -> int:
         command = [SHOAL, "sweep", "CartPole-v1", "--grid", grid, "--total-steps", str(steps), *FLAGS]
-        command += ["--confirm-seeds", "0", "--sweep-dir", str(folder / "sweep")]
+        command += ["--confirm-seeds", "0", "--run-dir", str(folder / "sweep")]
         return peak_memory(command, environment)
 
     return measured(run)

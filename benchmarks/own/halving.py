@@ -52,7 +52,7 @@ def measure(samples: int, total_steps: int) -> dict[str, Any]:
             seeds=1,
             confirm_seeds=0,
             progress=False,
-            sweep_dir=str(Path(folder) / "sweep"),
+            run_dir=str(Path(folder) / "sweep"),
         )
         summary = json.loads(next(swept.path.glob("runs/*/summary.json")).read_text())
     return {"choosing": choosing, "dealing": dealing_out, "seconds": summary["seconds"]}

@@ -39,10 +39,9 @@ from shoal.search.grouping import Request
 from shoal.search.pbt import PbtOptions, run_pbt, run_replay
 from shoal.search.search_report import check_has_best
 from shoal.search.search_report import result_text as sweep_text
-from shoal.search.space import assignments
+from shoal.search.space import Space, assignments
 from shoal.search.space import from_words as space_from_words
-from shoal.search.sweep import Options as SweepOptions
-from shoal.search.sweep import Sweep, run_sweep
+from shoal.search.sweep import SearchOptions, Sweep, SweepOptions, run_sweep
 from shoal.search.trial_runs import TuneOptions, run_tuning
 from shoal.show import reports
 from shoal.show.progress import Activity, format_duration
@@ -65,7 +64,9 @@ __all__ = [
     "RolloutResult",
     "RunConfig",
     "SavingError",
+    "SearchOptions",
     "ShoalError",
+    "Space",
     "Sweep",
     "SweepOptions",
     "TimeStep",

@@ -108,7 +108,7 @@ SMALL = f"probe/action {BANDIT} --num-envs 4 --num-steps 8 --total-steps 64"
     [
         (f"train {SMALL} --eval-episodes 4 --seeds 1 --run-dir", "learning_curve.png"),
         (
-            f"sweep {SMALL} --eval-episodes 4 --seeds 1 --grid step_size=0.1,1.0 --confirm-seeds 0 --sweep-dir",
+            f"sweep {SMALL} --eval-episodes 4 --seeds 1 --grid step_size=0.1,1.0 --confirm-seeds 0 --run-dir",
             "settings.png",
         ),
         (

@@ -46,7 +46,7 @@ SPACE = {"grid": {"baseline_rate": [0.1, 0.2]}, "random": {"step_size": "log:0.0
 
 def sweep(path, **settings):
     chosen = {name: x for name, x in (SMALL | settings).items() if x is not None}
-    return shoal.sweep(Halves(bonus=1.0), algorithm=BanditConfig(), sweep_dir=path, **chosen)
+    return shoal.sweep(Halves(bonus=1.0), algorithm=BanditConfig(), run_dir=path, **chosen)
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +192,9 @@ def test_what_failed_is_named_and_what_failed_again_is_not_the_best(tmp_path):
     ranked = rank([*members("0 a=1", [9.0, 9.0]), *members("1 a=2", [5.0, None]), *members("2 a=3", [None])])
     directory = types.SimpleNamespace(path=tmp_path, plan=lambda: {"runs/000": [x.label for x in ranked]})
     base = types.SimpleNamespace(environment_name="x", algorithm="y")
-    report = search_report.Report(directory, from_tables({"grid": {"a": [1, 2, 3]}}), base, sweeps.Options())
+    report = search_report.Report(
+        directory, from_tables({"grid": {"a": [1, 2, 3]}}), base, sweeps.SweepOptions()
+    )
     assert report._best(ranked, [])["label"] == "0 a=1"
     again = rank([*members("0 a=1", [None, None]), *members("1 a=2", [3.0, None])])
     best = report._best(ranked, again)
@@ -286,7 +288,7 @@ def test_the_command_trains_an_odd_number_of_seeds_bit_for_bit(tmp_path, seeds, 
         return subprocess.run(words, check=True, capture_output=True, text=True, env=surroundings).stdout
 
     words = "--grid learning_rate=1e-3,3e-3 --num-envs 4 --num-steps 32 --total-steps 2048 --eval-episodes 4"
-    words = [*words.split(), "--devices", "2", "--confirm-seeds", "0", "--sweep-dir", str(tmp_path / "sweep")]
+    words = [*words.split(), "--devices", "2", "--confirm-seeds", "0", "--run-dir", str(tmp_path / "sweep")]
     printed = run("sweep", "CartPole-v1", *words, "--seeds", str(seeds))
     command = json.loads((tmp_path / "sweep" / "summary.json").read_text())["command"]
     assert f" {flags} --run-dir " in command
@@ -409,7 +411,7 @@ def test_what_cannot_work_is_refused_before_anything_is_made(tmp_path, settings,
 
 def test_the_command_line_reads_spaces(tmp_path, capsys):
     words = ["sweep", "CartPole-v1", "--grid", "gamma=0.9,0.99", "--grid=learning_rate=1,2", "--random"]
-    assert cli.main([*words, "gamma=log:0.1:0.9", "--sweep-dir", str(tmp_path / "sweep")]) == 2
+    assert cli.main([*words, "gamma=log:0.1:0.9", "--run-dir", str(tmp_path / "sweep")]) == 2
     assert "gamma is in the grid and among the random settings" in capsys.readouterr().err
     assert cli.main(["sweep", "CartPole-v1"]) == 2
     assert "the space is empty" in capsys.readouterr().err

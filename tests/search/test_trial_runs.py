@@ -37,7 +37,7 @@ SPACE = {"random": {"step_size": "log:0.01:5"}}
 
 def tune(path, **settings):
     given = {name: x for name, x in (SMALL | SPACE | settings).items() if x is not None}
-    return shoal.tune(Halves(bonus=1.0), algorithm=BanditConfig(), tune_dir=path, **given)
+    return shoal.tune(Halves(bonus=1.0), algorithm=BanditConfig(), run_dir=path, **given)
 
 
 def study_of(storage):
@@ -144,7 +144,7 @@ def test_a_process_that_is_killed_ends_as_one_that_is_not(tmp_path):
     """By SIGKILL in the first batch, by SIGTERM in the second, and by SIGKILL in the confirmation."""
     words = ["-c", "import sys; from shoal.cli import main; sys.exit(main())", "tune", "CartPole-v1"]
     words += ["--random", "learning_rate=log:1e-5:1e-1", "--trials", "4", "--batch", "2", "--seeds", "2"]
-    words += ["--total-steps", "40_000", "--num-evals", "2", "--confirm-seeds", "2", "--quiet", "--tune-dir"]
+    words += ["--total-steps", "40_000", "--num-evals", "2", "--confirm-seeds", "2", "--quiet", "--run-dir"]
     path, whole = tmp_path / "killed", tmp_path / "whole"
 
     def start(directory):
@@ -212,7 +212,7 @@ def test_the_command_line_reads_the_flags(tmp_path, capsys, monkeypatch):
         "--seeds",
         "2",
     ]
-    assert cli.main([*words, "--storage", "sqlite:///x.db", "--tune-dir", str(tmp_path / "a")]) == 0
+    assert cli.main([*words, "--storage", "sqlite:///x.db", "--run-dir", str(tmp_path / "a")]) == 0
     request, space, options, _ = given["words"]
     assert (request.environment, request.overrides, space.names) == ("CartPole-v1", {"seeds": 2}, ("gamma",))
     assert (options.trials, options.batch, options.storage) == (7, 3, "sqlite:///x.db")

@@ -37,7 +37,7 @@ def test_a_setting_with_which_nothing_works_is_refused_everywhere(name, value, t
     with setting(name, value):
         for call in (
             lambda: shoal.train("CartPole-v1", run_dir=path),
-            lambda: shoal.sweep("CartPole-v1", grid={"gamma": [0.9, 0.99]}, sweep_dir=path),
+            lambda: shoal.sweep("CartPole-v1", grid={"gamma": [0.9, 0.99]}, run_dir=path),
             lambda: shoal.rollout("CartPole-v1"),
             lambda: shoal.check("CartPole-v1"),
         ):
@@ -54,8 +54,8 @@ def test_a_setting_for_debugging_is_refused_in_training_alone(name, value, tmp_p
     with setting(name, value):
         for call in (
             lambda: shoal.train("CartPole-v1", run_dir=path),
-            lambda: shoal.sweep("CartPole-v1", grid={"gamma": [0.9, 0.99]}, sweep_dir=path),
-            lambda: shoal.tune("CartPole-v1", random={"gamma": "uniform:0.9:0.99"}, tune_dir=path),
+            lambda: shoal.sweep("CartPole-v1", grid={"gamma": [0.9, 0.99]}, run_dir=path),
+            lambda: shoal.tune("CartPole-v1", random={"gamma": "uniform:0.9:0.99"}, run_dir=path),
             lambda: shoal.pbt(
                 "CartPole-v1", tune={"gamma": "uniform:0.9:0.99"}, ready_every=8192, run_dir=path
             ),

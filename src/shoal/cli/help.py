@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from shoal.config import settings
-from shoal.config.arguments import LARGEST_INDEX
+from shoal.config.arguments import LARGEST_INDEX, LARGEST_SEED
 
 MOST_USED = "most used"  # the group that a short page shows in full
 LONG_PAGE_FLAGS = 30  # flags from which on a page is short unless all of it is asked for
@@ -119,8 +119,8 @@ def _help_text(setting: settings.Setting) -> str:
 
 
 def _shown(high: float | None) -> float | None:
-    """An upper bound, unless it is that of all whole numbers, which nobody wants to read."""
-    return None if high == LARGEST_INDEX else high
+    """An upper bound, unless it is that of all whole numbers or seeds, which nobody wants to read."""
+    return None if high in (LARGEST_INDEX, LARGEST_SEED) else high
 
 
 def _explain(flag: Flag, width: int) -> list[str]:

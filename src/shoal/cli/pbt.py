@@ -8,7 +8,7 @@ from typing import ClassVar
 from shoal import api
 from shoal.cli import STARTED, flags
 from shoal.cli.searching import read_request
-from shoal.cli.train import parse_settings, print_result
+from shoal.cli.train import RunChoices, parse_settings, print_result
 
 IMPORT_SECONDS = time.perf_counter() - STARTED
 
@@ -24,7 +24,7 @@ MAPPINGS = ("auto", "map", "vmap")  # values of --members that are those of `sho
 
 
 @dataclasses.dataclass(frozen=True)
-class Choices:
+class Choices(RunChoices):
     """The flags that are no settings of a run."""
 
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -43,14 +43,6 @@ class Choices:
     """Trains new seeds with the schedule of the best policy of this run instead; then ENV is left out."""
     eval_env: tuple[str, ...] = ()
     """Evaluates all members in an environment with this parameter, NAME=VALUE; may be given several times."""
-    algorithm: str = "ppo"
-    """Trains with this algorithm: ppo, mappo, a2c, reinforce, or a config of your own as module:Name."""
-    config: str = ""
-    """Uses the settings of this run directory or config.json; then ENV may be left out."""
-    preset: bool = True
-    """Uses the tuned settings of ENV, where there are any and no config is given."""
-    quiet: bool = False
-    """Shows no progress; the result is still printed."""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -2,18 +2,20 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from shoal import api
 from shoal.cli import flags, output
-from shoal.cli.train import parse_settings
+from shoal.cli.train import RunChoices, parse_settings
 from shoal.config.requirements import Needs, Table
+
+Options = TypeVar("Options", bound=api.SearchOptions)
 
 REPEATED = ("--grid", "--random", "--tune", "--start", "--eval-env")  # flags that may be given several times
 
 
 @dataclasses.dataclass(frozen=True)
-class SearchChoices:
+class SearchChoices(RunChoices):
     """The flags that are no settings of a run."""
 
     needs: ClassVar[Table] = {"min_steps": (Needs("halving", other_than=(0,), such_as="3"),)}
@@ -33,49 +35,37 @@ class SearchChoices:
     choice:A:B:...; may be given several times."""
     space: str = ""
     """Takes the space from this TOML file, with tables grid, random and where (conditions)."""
-    objective: str = "absolute"
-    """Chooses the best settings by this metric of an evaluation of their best policies; absolute is the mean return."""
-    confirm_seeds: int = 10
-    """Trains the best three settings again on this many seeds that were never used; 0 leaves that out."""
-    halving: int = 0
-    """Stops settings early: at each rung one of so many goes on, by the score of an evaluation; 0 trains all to the
-    end."""
-    min_steps: int = 0
-    """Sets the environment steps of each member before the first rung; the next are at halving times as many."""
     eval_env: tuple[str, ...] = ()
     """Evaluates all members in an environment with this parameter, NAME=VALUE; may be given several times."""
-    algorithm: str = "ppo"
-    """Trains with this algorithm: ppo, mappo, a2c, reinforce, or a config of your own as module:Name."""
-    config: str = ""
-    """Uses the settings of this run directory or config.json; then ENV may be left out."""
-    preset: bool = True
-    """Uses the tuned settings of ENV, where there are any and no config is given."""
-    quiet: bool = False
-    """Shows no progress; the result is still printed."""
-
-    @property
-    def judging(self) -> dict[str, Any]:
-        """The options by which any search judges."""
-        return {name: getattr(self, name) for name in ("objective", "confirm_seeds", "halving", "min_steps")}
 
 
 def read_search(
-    command: str, description: str, choices: Callable[..., Any], example: str, arguments: Sequence[str]
-) -> tuple[Any, api.Request, Any]:
+    command: str,
+    description: str,
+    choices: type,
+    options: type[Options],
+    example: str,
+    arguments: Sequence[str],
+) -> tuple[api.Request, api.Space, Options, bool]:
     """Read the flags of a command that searches.
 
     Args:
       command: as `flags.parse` takes it.
       description: as `flags.parse` takes it.
-      choices: makes the dataclass of the command's own flags, from the name of the algorithm.
+      choices: the dataclass of the command's own flags, among them the fields of `options`.
+      options: the dataclass of the search's options.
       example: of the whole command, for the message where no environment is named.
       arguments: the words after the command's name.
 
     Returns:
-      the command's own flags, what is trained, and the space.
+      what is trained, the space, the options, and whether progress is shown.
     """
     parsed, request = read_request(command, description, choices, example, arguments)
-    return parsed, request, api.space_from_words(parsed.grid, parsed.random, parsed.space)
+    space = api.space_from_words(parsed.grid, parsed.random, parsed.space)
+    fields = {field.name: getattr(parsed, field.name) for field in dataclasses.fields(options)}  # type: ignore[arg-type]
+    overrides = dict(request.overrides)
+    fields["path"] = overrides.pop("run_dir", "")
+    return dataclasses.replace(request, overrides=overrides), space, options(**fields), not parsed.quiet
 
 
 def read_request(

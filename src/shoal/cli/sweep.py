@@ -21,38 +21,24 @@ DESCRIPTION = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Choices(SearchChoices):
+class Choices(SearchChoices, api.SweepOptions):
     """The flags that are no settings of a run."""
 
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "most used": (
             *("grid", "random", "space", "samples", "sobol", "objective", "confirm_seeds", "halving"),
-            *("min_steps", "sweep_dir"),
+            *("min_steps", "run_dir"),
             *("algorithm", "config", "preset", "quiet"),
         ),
         "evaluation and logging": ("eval_env",),
     }
 
-    samples: int = 1
-    """Draws this many samples of the random settings, for each combination of the grid."""
-    sample_seed: int = 0
-    """Sets the seed of the samples."""
-    sobol: bool = False
-    """Draws samples that cover the space evenly (scrambled Sobol points)."""
-    sweep_dir: str = ""
-    """Writes the sweep to this directory, or goes on with the one there; without it to a new one under runs/."""
-
 
 def main(arguments: Sequence[str]) -> int:
     """Sweep, and print the best settings."""
     example = "shoal sweep CartPole-v1 --grid learning_rate=1e-4,1e-3"
-    choices, request, space = read_search(COMMAND, DESCRIPTION, Choices, example, arguments)
-    options = api.SweepOptions(
-        samples=choices.samples,
-        sample_seed=choices.sample_seed,
-        sobol=choices.sobol,
-        path=choices.sweep_dir,
-        **choices.judging,
+    request, space, options, progress = read_search(
+        COMMAND, DESCRIPTION, Choices, api.SweepOptions, example, arguments
     )
-    call = api.Call(progress=not choices.quiet, import_seconds=IMPORT_SECONDS)
+    call = api.Call(progress=progress, import_seconds=IMPORT_SECONDS)
     return print_result(api.run_sweep(request, space, options, call))

@@ -20,12 +20,8 @@ DESCRIPTION = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Choices:
-    """The environment, the algorithm, and the origin of the settings."""
-
-    groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        "most used": ("algorithm", "config", "from_", "from_step", "preset", "quiet")
-    }
+class RunChoices:
+    """The algorithm, the origin of the settings, and what is printed: flags of every command that trains."""
 
     algorithm: str = "ppo"
     """Trains with this algorithm: ppo, mappo, a2c, reinforce, or a config of your own as module:Name."""
@@ -33,12 +29,22 @@ class Choices:
     """Uses the settings of this run directory or config.json; then ENV may be left out."""
     preset: bool = True
     """Uses the tuned settings of ENV, where there are any and no config is given."""
+    quiet: bool = False
+    """Shows no progress; the result is still printed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Choices(RunChoices):
+    """The flags that are no settings of a run."""
+
+    groups: ClassVar[dict[str, tuple[str, ...]]] = {
+        "most used": ("algorithm", "config", "from_", "from_step", "preset", "quiet")
+    }
+
     from_: str = ""
     """Starts the seeds from the last parameters of this run, the k-th from its k-th (fine-tuning)."""
     from_step: str = ""
     """Starts from this checkpoint of that run instead: its environment steps, best or last (from)."""
-    quiet: bool = False
-    """Shows no progress; the result is still printed."""
 
 
 def main(arguments: Sequence[str]) -> int:

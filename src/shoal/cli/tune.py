@@ -21,13 +21,13 @@ DESCRIPTION = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Choices(SearchChoices):
+class Choices(SearchChoices, api.TuneOptions):
     """The flags that are no settings of a run."""
 
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "most used": (
             *("grid", "random", "space", "trials", "batch", "storage", "study", "objective"),
-            *("confirm_seeds", "halving", "min_steps", "tune_dir", "algorithm", "config", "preset", "quiet"),
+            *("confirm_seeds", "halving", "min_steps", "run_dir", "algorithm", "config", "preset", "quiet"),
         ),
         "evaluation and logging": ("eval_env",),
     }
@@ -37,35 +37,13 @@ class Choices(SearchChoices):
     random: tuple[str, ...] = ()
     """Lets Optuna propose the values of a setting: NAME=uniform:LOW:HIGH, log:LOW:HIGH, one-minus-log:LOW:HIGH,
     int:LOW:HIGH or choice:A:B:...; may be given several times."""
-    halving: int = 0
-    """Stops trials early: at each rung one of so many of a batch goes on, and Optuna is told of the others as pruned;
-    0 trains all to the end."""
-    trials: int = 64
-    """Ends when the study has this many trials, those of other processes counted."""
-    batch: int = 16
-    """Trains this many trials at once; Optuna is asked for all of them before the first is told."""
-    proposal_seed: int = 0
-    """Sets the seed of the proposals."""
-    storage: str = ""
-    """Keeps the study in this journal file, or the database of this URL; without it in the directory."""
-    study: str = ""
-    """Takes the study of this name in the storage; without it the one named shoal."""
-    tune_dir: str = ""
-    """Writes to this directory, or goes on with the tuning there; without it to a new one under runs/."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Tune, and print the best settings."""
     example = "shoal tune CartPole-v1 --random learning_rate=log:1e-5:1e-2"
-    choices, request, space = read_search(COMMAND, DESCRIPTION, Choices, example, arguments)
-    options = api.TuneOptions(
-        trials=choices.trials,
-        batch=choices.batch,
-        proposal_seed=choices.proposal_seed,
-        storage=choices.storage,
-        study=choices.study,
-        path=choices.tune_dir,
-        **choices.judging,
+    request, space, options, progress = read_search(
+        COMMAND, DESCRIPTION, Choices, api.TuneOptions, example, arguments
     )
-    call = api.Call(progress=not choices.quiet, import_seconds=IMPORT_SECONDS)
+    call = api.Call(progress=progress, import_seconds=IMPORT_SECONDS)
     return print_result(api.run_tuning(request, space, options, call))

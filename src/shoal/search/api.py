@@ -1,8 +1,9 @@
 """The functions of `import shoal` that search over settings: sweep, tune, pbt and replay."""
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from shoal.algos.catalogue import check_algorithm
 from shoal.base.errors import ShoalError
@@ -13,9 +14,11 @@ from shoal.runs.train import Call, TrainedRun
 from shoal.search.grouping import Request
 from shoal.search.pbt import PbtOptions, run_pbt, run_replay
 from shoal.search.space import Space, from_tables, from_words
-from shoal.search.sweep import Options, Sweep, run_sweep
+from shoal.search.sweep import SearchOptions, Sweep, SweepOptions, run_sweep
 from shoal.search.trial_runs import TuneOptions, run_tuning
 from shoal.types import Environment
+
+Chosen = TypeVar("Chosen", bound=SearchOptions)
 
 
 @reports_user_code
@@ -26,14 +29,6 @@ def sweep(
     random: Mapping[str, Any] | None = None,
     where: Mapping[str, Any] | None = None,
     space: str | Path = "",
-    samples: int = 1,
-    sample_seed: int = 0,
-    sobol: bool = False,
-    objective: str = "absolute",
-    confirm_seeds: int = 10,
-    halving: int = 0,
-    min_steps: int = 0,
-    sweep_dir: str | Path = "",
     algorithm: str | Any = "",
     environment_parameters: Mapping[str, Any] | None = None,
     config: str | Path | None = None,
@@ -44,7 +39,7 @@ def sweep(
 ) -> Sweep:
     """Train many settings, each with several seeds, rank them, and train the best three again on new seeds.
 
-    The same call with a `sweep_dir` goes on with a sweep that was interrupted; a larger `samples` extends it.
+    The same call with a `run_dir` resumes a sweep that was interrupted; a larger `samples` extends it.
 
     Args:
       environment: as in `train`.
@@ -54,34 +49,22 @@ def sweep(
       random: by name, the distribution of a setting, such as "log:1e-5:1e-2", or a list of choices.
       where: by name, the values that other settings must have for a setting to be a part of a member.
       space: a TOML file with tables of these names, instead of them.
-      samples: of the random settings, for each combination of the grid.
-      sample_seed: of the samples.
-      sobol: whether samples cover the space evenly (scrambled Sobol points).
-      objective: "absolute", the mean return of the best policies, or any metric of an evaluation of them.
-      confirm_seeds: the number of new seeds with which the best three settings train again; 0 leaves that out.
-      halving: at each rung one of so many settings goes on, and the others stop (synchronous successive halving); 0
-        trains all to the end.
-      min_steps: environment steps of each member before the first rung; the next are at `halving` times as many.
-      sweep_dir: the sweep's directory; empty for a new one under `runs/`.
       algorithm: as in `train`.
       environment_parameters: as in `train`.
       config: as in `train`.
       preset: as in `train`.
       eval_env: parameters of the one environment in which all members are evaluated, where they are not its own.
       progress: whether anything is printed.
-      **settings: of `train`, for all members alike, such as `seeds`.
+      **settings: options of the sweep (samples=1, sample_seed=0, sobol=False, objective="absolute", confirm_seeds=10,
+        halving=0, min_steps=0, which `shoal sweep --help-all` explains), and settings of `train` for all members alike,
+        such as `seeds`; `run_dir` is the directory of the sweep.
     Returns:
       the sweep; `sweep.summary["members"]` has the settings sorted by score, and `sweep.policy()` is the best policy.
     Raises:
       ShoalError: a setting that cannot work, in one sentence, before anything compiles.
     """
+    options = _options(SweepOptions, settings)
     request = _request(environment, algorithm, environment_parameters, config, preset, eval_env, settings)
-    options = Options(
-        samples=arguments.whole_number("samples", samples, 1),
-        sample_seed=arguments.seed("sample_seed", sample_seed),
-        sobol=arguments.boolean("sobol", sobol),
-        **_judging(objective, confirm_seeds, halving, min_steps, sweep_dir),
-    )
     searched = _space({"grid": grid, "random": random, "where": where}, space)
     return run_sweep(request, searched, options, Call(progress=arguments.boolean("progress", progress)))
 
@@ -94,16 +77,6 @@ def tune(
     random: Mapping[str, Any] | None = None,
     where: Mapping[str, Any] | None = None,
     space: str | Path = "",
-    trials: int = 64,
-    batch: int = 16,
-    proposal_seed: int = 0,
-    storage: str | Path = "",
-    study: str = "",
-    objective: str = "absolute",
-    confirm_seeds: int = 10,
-    halving: int = 0,
-    min_steps: int = 0,
-    tune_dir: str | Path = "",
     algorithm: str | Any = "",
     environment_parameters: Mapping[str, Any] | None = None,
     config: str | Path | None = None,
@@ -114,8 +87,7 @@ def tune(
 ) -> Sweep:
     """Train settings that Optuna proposes, batch by batch, each with several seeds, and the best three again.
 
-    The same call with a `tune_dir` goes on with a tuning that was interrupted; a larger `trials` extends it. All
-    arguments that are not named here are those of `sweep`.
+    The same call with a `run_dir` resumes a tuning that was interrupted; a larger `trials` extends it.
 
     Args:
       environment: as in `train`.
@@ -123,37 +95,23 @@ def tune(
       random: by name, the distribution of a setting, such as "log:1e-5:1e-2", or a list of choices.
       where: as in `sweep`.
       space: as in `sweep`.
-      trials: the number that the study has in the end, those of other processes counted.
-      batch: the number of trials that train at once.
-      proposal_seed: of the proposals.
-      storage: the path of a journal file or the URL of a database; empty for a journal in the directory.
-      study: the name of the study in the storage; empty for "shoal".
-      objective: as in `sweep`; the value of a trial is the interquartile mean of its seeds.
-      confirm_seeds: as in `sweep`.
-      halving: as in `sweep`, among the trials of a batch; Optuna is told of those that stop as pruned.
-      min_steps: as in `sweep`.
-      tune_dir: the directory; empty for a new one under `runs/`.
       algorithm: as in `train`.
       environment_parameters: as in `train`.
       config: as in `train`.
       preset: as in `train`.
       eval_env: as in `sweep`.
       progress: whether anything is printed.
-      **settings: of `train`, for all trials alike, such as `seeds`.
+      **settings: options of the tuning (trials=64, batch=16, proposal_seed=0, storage="", study="", and those by which
+        `sweep` judges, which `shoal tune --help-all` explains), and settings of `train` for all trials alike, such as
+        `seeds`; `run_dir` is the directory of the tuning.
     Returns:
       what `sweep` returns, of the trials of this directory.
     Raises:
       ShoalError: Optuna is missing, or a setting cannot work, in one sentence, before anything compiles.
     """
+    settings["storage"] = str(settings.get("storage", ""))
+    options = _options(TuneOptions, settings)
     request = _request(environment, algorithm, environment_parameters, config, preset, eval_env, settings)
-    options = TuneOptions(
-        trials=arguments.whole_number("trials", trials, 1),
-        batch=arguments.whole_number("batch", batch, 1),
-        proposal_seed=arguments.seed("proposal_seed", proposal_seed),
-        storage=str(storage),
-        study=arguments.text("study", study),
-        **_judging(objective, confirm_seeds, halving, min_steps, tune_dir),
-    )
     searched = _space({"grid": grid, "random": random, "where": where}, space)
     return run_tuning(request, searched, options, Call(progress=arguments.boolean("progress", progress)))
 
@@ -252,21 +210,15 @@ def _request(
     )
 
 
-def _judging(
-    objective: Any, confirm_seeds: Any, halving: Any, min_steps: Any, directory: str | Path
-) -> dict[str, Any]:
-    """Return the options by which any search judges and where it is kept, from a caller's arguments.
+def _options(cls: type[Chosen], settings: dict[str, Any]) -> Chosen:
+    """Take the options of a search out of a caller's keywords, and its directory.
 
     Raises:
       ShoalError: one of them is of a wrong type or out of bounds.
     """
-    return {
-        "objective": arguments.text("objective", objective),
-        "confirm_seeds": arguments.whole_number("confirm_seeds", confirm_seeds, 0),
-        "halving": arguments.whole_number("halving", halving, 0),
-        "min_steps": arguments.whole_number("min_steps", min_steps, 0),
-        "path": str(directory),
-    }
+    names = {field.name for field in dataclasses.fields(cls)} - {"path"}
+    values = {name: settings.pop(name) for name in names & settings.keys()}
+    return cls(path=settings.pop("run_dir", ""), **values)
 
 
 def _space(tables: Mapping[str, Any], file: str | Path) -> Space:

@@ -15,6 +15,8 @@ from shoal.base import signals
 from shoal.base.errors import ShoalError
 from shoal.base.user_errors import reports_user_code
 from shoal.config import arguments
+from shoal.config.settings import check_fields
+from shoal.config.struct import parameter
 from shoal.disk.directory import CONFIG, SUMMARY, RunDirectory
 from shoal.disk.json_files import read_json
 from shoal.disk.search_files import CONFIRMATION
@@ -51,41 +53,37 @@ CONFIRMED = 3  # settings that are trained again
 # and each is the run that trains it alone.
 DEFAULTS: Mapping[str, Any] = {"on_nan": "freeze", "env_groups": 1}
 MAY_CHANGE = ("samples", "trials", "batch", "confirm_seeds", "path")  # options with which a sweep may go on
-NOT_GIVEN = ("run_dir", "started_from")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Judging:
-    """The options by which a search judges settings, and its directory.
+class SearchOptions:
+    """The options by which a search judges settings: its flags, and the keywords of its function.
 
-    Attributes:
-      objective: "absolute", or the name of a metric of evaluations.
-      confirm_seeds: the number of new seeds with which the best settings train again; 0 leaves that out.
-      halving: of so many settings one goes on at each rung (see `runtime.halving`); 0 trains all to the end.
-      min_steps: environment steps of each member before the first rung.
-      path: the directory; empty for a new one under `runs/`.
+    The flag and keyword `run_dir`, a setting of any run, is their `path`.
     """
 
     objective: str = ABSOLUTE
-    confirm_seeds: int = 10
-    halving: int = 0
-    min_steps: int = 0
-    path: str = ""
+    """Chooses the best settings by this metric of an evaluation of their best policies; absolute is the mean return."""
+    confirm_seeds: int = parameter(10, low=0, high=arguments.LARGEST_SEED)
+    """Trains the best three settings again on this many seeds that were never used; 0 leaves that out."""
+    halving: int = parameter(0, low=0, high=arguments.LARGEST_INDEX)
+    """Stops settings early: at each rung one of so many goes on, by the score of an evaluation; 0 trains all to the
+    end."""
+    min_steps: int = parameter(0, low=0, high=arguments.LARGEST_INDEX)
+    """Sets the environment steps of each member before the first rung; the next are at halving times as many."""
+    path: str | Path = dataclasses.field(default="", metadata={"hidden": True})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(Judging):
-    """The options by which a sweep samples and judges.
+class SweepOptions(SearchOptions):
+    """The options by which a sweep samples and judges."""
 
-    Attributes:
-      samples: of the random settings, for each combination of the grid.
-      sample_seed: of the samples.
-      sobol: whether samples cover the space evenly.
-    """
-
-    samples: int = 1
-    sample_seed: int = 0
+    samples: int = parameter(1, low=1, high=arguments.LARGEST_INDEX)
+    """Draws this many samples of the random settings, for each combination of the grid."""
+    sample_seed: int = parameter(0, low=0, high=arguments.LARGEST_SEED)
+    """Sets the seed of the samples."""
     sobol: bool = False
+    """Draws samples that cover the space evenly (scrambled Sobol points)."""
 
 
 def metric_of(objective: str) -> str:
@@ -111,7 +109,7 @@ class Sweep:
 
 
 @reports_user_code
-def run_sweep(request: Request, space: Space, options: Options, call: Call | None = None) -> Sweep:
+def run_sweep(request: Request, space: Space, options: SweepOptions, call: Call | None = None) -> Sweep:
     """Train the points of a space, rank them, and train the best again; one that was interrupted goes on.
 
     Args:
@@ -142,23 +140,24 @@ def run_sweep(request: Request, space: Space, options: Options, call: Call | Non
             members = members_of_runs(planned, options)
             confirmed = confirm(request, members, candidates, directory, options, call)
         except signals.Interrupted as error:
-            again = "the same command with this directory" if options.path else f"sweep_dir={directory.path}"
+            again = "the same command with this directory" if options.path else f"run_dir={directory.path}"
             raise signals.Interrupted(error.path, again) from None
         summary = report.finish(members, planned, confirmed)
     return Sweep(directory.path, summary)
 
 
-def check_request(request: Request, space: Space, options: Judging) -> tuple[Request, Experiment, Space]:
+def check_request(
+    request: Request, space: Space, options: SearchOptions
+) -> tuple[Request, Experiment, Space]:
     """Check everything but the points, and fill in the defaults of a sweep.
 
     Raises:
       ShoalError: something cannot work.
     """
     require_usable(training=True)
-    for name in NOT_GIVEN:
-        if name in request.overrides:
-            raise ShoalError(f"{name} is no setting of a sweep, whose runs have directories of their own.")
-    arguments.whole_number("confirm_seeds", options.confirm_seeds, 0, arguments.LARGEST_SEED)
+    check_fields(options)
+    if "started_from" in request.overrides:
+        raise ShoalError("started_from is no setting of a sweep, whose runs all begin with new parameters.")
     overrides = {**DEFAULTS, **request.overrides}
     if overrides.get("checkpoints") is False:
         overrides["on_nan"] = "stop"
@@ -177,13 +176,12 @@ def check_request(request: Request, space: Space, options: Judging) -> tuple[Req
     return request, base, space
 
 
-def asked_json(base: Experiment, space: Space, options: Judging) -> dict[str, Any]:
+def asked_json(base: Experiment, space: Space, options: SearchOptions) -> dict[str, Any]:
     """Return what a sweep's directory must hold to be the one that is asked for."""
-    chosen = dataclasses.asdict(options)
     return {
         "experiment": resume.as_json(base),
         "space": space.to_json(),
-        "options": {name: x for name, x in chosen.items() if name not in MAY_CHANGE},
+        "options": {name: x for name, x in dataclasses.asdict(options).items() if name not in MAY_CHANGE},
     }
 
 
@@ -191,7 +189,7 @@ def _plan(
     request: Request,
     candidates: Sequence[Candidate],
     directory: SweepDirectory,
-    options: Options,
+    options: SweepOptions,
     call: Call,
 ) -> list[Planned]:
     """Divide the settings among runs: those of the sweep so far as they were, the others in new ones.
@@ -234,7 +232,7 @@ def _plan(
     return planned
 
 
-def with_halving(groups: list[Group], options: Judging) -> list[Group]:
+def with_halving(groups: list[Group], options: SearchOptions) -> list[Group]:
     """Let the settings of a sweep stop early, where that is asked for.
 
     Raises:
@@ -254,7 +252,7 @@ def with_halving(groups: list[Group], options: Judging) -> list[Group]:
     ]
 
 
-def halving_of(options: Judging) -> Halving:
+def halving_of(options: SearchOptions) -> Halving:
     """Return when the settings of a search stop."""
     return Halving(options.halving, options.min_steps, metric_of(options.objective))
 
@@ -374,13 +372,13 @@ def train_all(
             after_each()
 
 
-def members_of_runs(planned: Sequence[Planned], options: Judging) -> list[MemberResult]:
+def members_of_runs(planned: Sequence[Planned], options: SearchOptions) -> list[MemberResult]:
     """Return what the members of the finished runs reached, in the order of the settings."""
     found = [member for run in planned if run.is_finished for member in _members_of(run, options)]
     return sorted(found, key=lambda member: int(member.label.split(" ", 1)[0]))
 
 
-def _members_of(run: Planned, options: Judging) -> list[MemberResult]:
+def _members_of(run: Planned, options: SearchOptions) -> list[MemberResult]:
     """Return what the members of a finished run reached; they are those that its `config.json` has."""
     summary, experiment = read_json(run.path / SUMMARY), run.group.experiment
     stopped = summary.get("stopped_after", {})
@@ -437,7 +435,7 @@ def confirm(
     members: Sequence[MemberResult],
     candidates: Sequence[Candidate],
     directory: SweepDirectory,
-    options: Judging,
+    options: SearchOptions,
     call: Call,
 ) -> list[Ranked]:
     """Train the best settings again on seeds that were never used, since the best of many scores flatters.

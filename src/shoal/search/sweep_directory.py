@@ -24,8 +24,8 @@ class SweepDirectory:
       ShoalError: it holds another sweep, or other files; or it cannot be written to.
     """
 
-    def __init__(self, path: str, asked: Mapping[str, Any]):
-        self._given = arguments.path("sweep_dir", path) if path else None
+    def __init__(self, path: str | Path, asked: Mapping[str, Any]):
+        self._given = arguments.path("run_dir", path) if path else None
         self._asked = json.loads(json.dumps(to_jsonable(asked, not_finite=str)))
         self._runs: dict[str, list[str]] = {}
         self._path: Path | None = None

@@ -13,6 +13,7 @@ from shoal.base import signals
 from shoal.base.errors import ShoalError
 from shoal.base.user_errors import reports_user_code
 from shoal.config import arguments
+from shoal.config.struct import parameter
 from shoal.disk.lock import Lock
 from shoal.runs import placement
 from shoal.runs.train import Call
@@ -27,22 +28,22 @@ TRIED = 8  # settings of a space of which one must work
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TuneOptions(sweep.Judging):
-    """The options by which settings are proposed and judged.
+class TuneOptions(sweep.SearchOptions):
+    """The options by which settings are proposed and judged."""
 
-    Attributes:
-      trials: the number that the study has in the end, those of other processes counted.
-      batch: the number of trials that train at once.
-      proposal_seed: of the proposals.
-      storage: the path of a journal file or the URL of a database; empty for a journal in the directory.
-      study: the name of the study in the storage; empty for "shoal".
-    """
-
-    trials: int = 64
-    batch: int = 16
-    proposal_seed: int = 0
+    halving: int = parameter(0, low=0, high=arguments.LARGEST_INDEX)
+    """Stops trials early: at each rung one of so many of a batch goes on, and Optuna is told of the others as pruned;
+    0 trains all to the end."""
+    trials: int = parameter(64, low=1, high=arguments.LARGEST_INDEX)
+    """Ends when the study has this many trials, those of other processes counted."""
+    batch: int = parameter(16, low=1, high=arguments.LARGEST_INDEX)
+    """Trains this many trials at once; Optuna is asked for all of them before the first is told."""
+    proposal_seed: int = parameter(0, low=0, high=arguments.LARGEST_SEED)
+    """Sets the seed of the proposals."""
     storage: str = ""
+    """Keeps the study in this journal file, or the database of this URL; without it in the directory."""
     study: str = ""
+    """Takes the study of this name in the storage; without it the one named shoal."""
 
 
 @reports_user_code
@@ -59,8 +60,6 @@ def run_tuning(request: Request, space: Space, options: TuneOptions, call: Call 
       Interrupted: a signal ended the tuning, which is saved.
     """
     call = Call() if call is None else call
-    arguments.whole_number("trials", options.trials, 1)
-    arguments.whole_number("batch", options.batch, 1)
     optuna_study.require_optuna()
     request, base, space = sweep.check_request(request, space, options)
     asked = sweep.asked_json(base, space, options)
@@ -90,7 +89,7 @@ def run_tuning(request: Request, space: Space, options: TuneOptions, call: Call 
                 confirmed = sweep.confirm(request, members, candidates, directory, options, call)
             except signals.Interrupted as error:
                 again = (
-                    "the same command with this directory" if options.path else f"tune_dir={directory.path}"
+                    "the same command with this directory" if options.path else f"run_dir={directory.path}"
                 )
                 raise signals.Interrupted(error.path, again) from None
             _note_other_best(study, call)
