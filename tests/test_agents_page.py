@@ -71,6 +71,7 @@ def test_eval_rollout_and_resume_work_with_agents(run_dir, capsys, tmp_path):
     assert "576 steps each" in capsys.readouterr().out
 
 
+@pytest.mark.full
 def test_a_loaded_policy_acts_for_all_agents_of_one_world_or_of_several(run_dir):
     policy = shoal.load(run_dir)
     own = np.zeros((3, 2), np.float32)
@@ -158,12 +159,13 @@ class Odd(shoal.envs.Wrapper):
     ids=["team", "roles", "truncated agent"],
 )
 @pytest.mark.quick("team", "roles")
+@pytest.mark.rare("truncated agent")
 def test_the_checker_says_what_is_wrong_with_a_team(kind, sentence):
     findings = shoal.check(Odd(kind=kind), keys=4, steps=16)
     assert any(sentence in finding.message for finding in findings)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_the_checker_finds_nothing_in_the_probe():
     assert shoal.check("probe/team", keys=4, steps=32) == []
 

@@ -58,6 +58,7 @@ def test_the_config_says_what_it_said(run):
 
 @pytest.mark.full
 @pytest.mark.parametrize("run", RUNS)
+@pytest.mark.rare("pendulum-gru", "cartpole-mlp")
 def test_training_starts_from_a_run(run, tmp_path):
     steps = 16 * 32
     settings = dict(num_evals=0, eval_episodes=2, progress=False, run_dir=tmp_path / "run", total_steps=steps)
@@ -69,6 +70,7 @@ def test_training_starts_from_a_run(run, tmp_path):
     assert jax.tree.leaves(more.learner)
 
 
+@pytest.mark.full
 def test_a_run_that_was_ended_is_loaded_and_goes_on_to_its_end(tmp_path, capsys):
     """From the checkpoint in its middle, to what it became when it was written; `make_checkpoint.py` made both."""
     expected = json.loads((GOLDEN / "cartpole-checkpoint" / "expected.json").read_text())

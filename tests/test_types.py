@@ -103,6 +103,7 @@ def test_policy_and_update_are_given_the_clock_from_before_the_rollout():
     assert jax.vmap(policy_of)(run)["clock"].updates.item() == 2
 
 
+@pytest.mark.full
 def test_groups_have_one_key_in_common_and_one_of_their_own():
     _, metrics = two_updates(groups=2)
     assert metrics["clock_steps"].total.tolist() == [12.0, 12.0]  # of the member, and not of a group

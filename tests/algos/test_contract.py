@@ -124,7 +124,7 @@ def test_it_is_pure(config, learn, learned):
     assert any((first[name] != other[name]).any() for name in first)  # seeds begin apart
 
 
-@pytest.mark.quick("ppo with memory", "a user's")
+@pytest.mark.quick("a user's")
 @pytest.mark.rare("mappo", "reinforce")
 def test_numbers_are_data_and_a_stack_of_them_is_a_sweep(config, learn, learned):
     """One program for every value of every float; and mapped over values and keys, each member is its solo run."""
@@ -175,7 +175,7 @@ def test_what_groups_of_environments_share_is_reduced(config):
 
 
 @pytest.mark.quick("a user's")
-@pytest.mark.rare("mappo", "reinforce", "ppo with memory")
+@pytest.mark.rare("ppo", "mappo", "reinforce", "ppo with memory")
 def test_it_trains_in_the_loop(config):
     population, compiled = populate(ENV, config, (0, 1))
     population, _ = compiled.train(population, jnp.int32(2))
@@ -185,7 +185,7 @@ def test_it_trains_in_the_loop(config):
 
 
 @pytest.mark.full
-@pytest.mark.rare("a2c", "ppo", "a user's")
+@pytest.mark.rare("ppo with memory", "reinforce", "a2c", "ppo", "a user's")
 def test_it_trains_from_the_api(config, tmp_path):
     run = shoal.train(
         "probe/action",

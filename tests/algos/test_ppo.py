@@ -196,7 +196,10 @@ def distance(first, second):
     return max(float(jnp.abs(x - y).max()) for x, y in pairs)
 
 
-@pytest.mark.quick("normalised", "tanh_normal", "masked_encoders")
+@pytest.mark.quick(
+    "normalised",
+    "tanh_normal",
+)
 @pytest.mark.rare("cartpole", "penalty", "separate", "normal", "beta", "masked")
 def test_replaying_a_rollout_gives_the_log_probabilities_that_acting_gave(variant):
     acted = variant[0]["trajectory"].extras.log_prob

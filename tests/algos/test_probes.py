@@ -58,7 +58,7 @@ def rows(shown):
 
 @pytest.mark.parametrize("name", PROBES)
 @pytest.mark.quick("continuous-action")
-@pytest.mark.rare("constant", "delay", "endless")
+@pytest.mark.rare("action", "observation", "constant", "delay", "endless")
 def test_it_finds_the_known_value_and_the_best_action(name):
     shown, updates, tolerance, settings = PROBES[name]
     env = envs.make(f"probe/{name}")
@@ -110,6 +110,7 @@ def test_values_of_a_thousand_are_learned_by_a_critic_of_normalised_ones(setting
     "settings, learns", [({"core": "gru"}, True), ({"core": "mingru", "chunk_length": 8}, True), ({}, False)]
 )
 @pytest.mark.full
+@pytest.mark.rare("settings2-False", "settings0-True")
 def test_what_was_seen_at_the_start_is_remembered_to_the_end(settings, learns):
     """A bit is shown at the start and asked for four steps later: a coin's toss without memory, sure with it."""
     config = with_settings(

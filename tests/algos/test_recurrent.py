@@ -230,6 +230,7 @@ def test_every_pattern_of_resets_is_there():
 
 @pytest.mark.quick("mingru, noise, normalised, no layer before")
 @pytest.mark.rare(
+    "mgu",
     "gru",
     "rnn",
     "mingru",
@@ -247,8 +248,17 @@ def test_replaying_a_rollout_gives_the_values_that_acting_gave(variant):
 
 
 @pytest.mark.quick(
-    "mgu, shared, a grid, shown the observation before",
     "mingru, noise, normalised, no layer before",
+)
+@pytest.mark.rare(
+    "lstm, two layers summed, embedding",
+    "gru, two layers, shown the observation before, latches",
+    "mgu, a grid whose cells are searched",
+    "gru, shared, a grid of which much is seen again",
+    "mgu, shared, a grid whose cells are searched",
+    "rnn",
+    "mingru",
+    "gru, cleared with every episode of a trial",
 )
 def test_the_first_minibatch_has_ratio_one_at_each_chunk_length(variant):
     trajectory, _, _, found = variant
@@ -418,7 +428,7 @@ def test_burning_in_is_running_over_the_steps_before():
         {"core": "mingru", "chunk_length": 4, "burn_in": 4, "target_kl": 0.01, "critic_update_epochs": 5},
     ],
 )
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.rare("settings0", "settings2")
 def test_training_is_reproducible_and_finite(settings):
     config = made(**settings)

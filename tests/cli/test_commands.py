@@ -140,7 +140,7 @@ def remembering(tmp_path_factory):
     return run
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_eval_tells_what_the_memory_of_a_trial_is_worth(trained, remembering, command, capsys, tmp_path):
     """The episodes by their index, with the memory of the trial and without; nothing of what has no trials."""
     run, picture = remembering, tmp_path / "trials.png"

@@ -298,7 +298,7 @@ def test_a_run_leaves_its_result_and_its_files(trained):
     assert summary["device"]["count"] == cores()
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_its_config_makes_the_same_run_again(trained, command, capsys, tmp_path):
     _, path = trained
     again = tmp_path / "again"

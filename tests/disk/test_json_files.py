@@ -148,7 +148,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("count", [10, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [4, pytest.param(60, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("name", "kind"), CASES)
 def test_a_damaged_file_is_read_or_named(path, name, kind, count):
     file, read = path / name, READERS[name]

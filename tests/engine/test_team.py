@@ -42,6 +42,7 @@ def test_the_axis_of_agents_costs_one_agent_nothing(environment, without_agents)
     assert with_agents == costs(environment)
 
 
+@pytest.mark.full
 def test_several_agents_cost_more_than_one():
     assert costs("mpe/Spread-v0")[0] > costs("CartPole-v1")[0]
 

@@ -180,6 +180,10 @@ def test_actions_are_legal_uniform_and_different():
 
 
 @pytest.mark.parametrize("name", one_of_each())
+@pytest.mark.quick(
+    *(name for name in one_of_each() if not name.startswith("particles/")), "particles/Navigator-v0"
+)
+@pytest.mark.rare("particles/Swarm-v0", "particles/MultiRoller-v0", "particles/MultiNavigator-v0")
 def test_every_environment_scans_with_stable_types(name):
     batch = Batch(make(name), 3)
     state, timestep = jax.eval_shape(batch.reset, jax.random.key(0))

@@ -110,7 +110,6 @@ FAMILIES = {
     "evaporating": ("jaxmarl/jaxnav", {"max_steps": 30, "num_agents": 4, "evaporating": True}),
     "storm": ("jaxmarl/storm_np", {"num_inner_steps": 30}),
 }
-QUICK = ("riddle",)
 # Of each kind; to check the others as well takes three minutes.
 CHECKED = (
     "one-agent",
@@ -121,9 +120,10 @@ CHECKED = (
 
 
 @needs_jaxmarl
-@pytest.mark.quick(*QUICK)
+@pytest.mark.full
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.rare(
+    "one-agent",
     "spread",
     "tag",
     "push",

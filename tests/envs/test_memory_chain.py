@@ -114,7 +114,7 @@ def test_the_registered_name():
 
 
 @pytest.mark.parametrize(("length", "num_bits"), [(6, 1), pytest.param(4, 3, marks=pytest.mark.slow)])
-@pytest.mark.full
+@pytest.mark.slow
 def test_the_checker_finds_nothing(length, num_bits):
     assert check(make("MemoryChain-v0", length=length, num_bits=num_bits), keys=8, steps=40) == []
 

@@ -384,8 +384,7 @@ def test_rewards_of_agents_that_take_no_part_count_where_the_world_says_so(world
     ],
     ids=["CartPole", "Lottery", "XLand"],
 )
-@pytest.mark.full
-@pytest.mark.rare("Lottery", "XLand")
+@pytest.mark.slow
 def test_the_checker_finds_nothing(env):
     assert check(env(), keys=4, steps=40) == []
 

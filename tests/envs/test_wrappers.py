@@ -233,6 +233,9 @@ WRAPPERS = {
 WRAPPED = [name for name in one_of_each() if name != "probe/team"]
 
 
+PARTICLES = ("Swarm", "MultiRoller", "MultiNavigator")
+
+
 @pytest.mark.parametrize(("name", "wrapper"), list(itertools.product(WRAPPED, WRAPPERS)))
 @pytest.mark.quick(
     *(
@@ -245,6 +248,9 @@ WRAPPED = [name for name in one_of_each() if name != "probe/team"]
         )
         for wrapper in WRAPPERS
     )
+)
+@pytest.mark.rare(  # costly to trace; all wrappers at once are not left out
+    *(f"particles/{name}-v0-{wrapper}" for name in PARTICLES for wrapper in WRAPPERS if wrapper != "all")
 )
 def test_every_wrapper_of_every_environment_keeps_its_types_and_spaces(name, wrapper):
     env = WRAPPERS[wrapper](make(name))

@@ -150,6 +150,7 @@ def answers(d: Any, other: Any, x: jax.Array, key: jax.Array) -> dict[str, Any]:
 
 
 @pytest.mark.quick("masked MultiCategorical", "EpsilonGreedy", "DiscreteValued", "TanhNormal")
+@pytest.mark.rare("Beta")
 def test_batches_mapped_and_scanned_are_alike(member):
     """The same answers for a batch, each mapped by itself, and each in a scan; and of the shapes that are promised."""
     d, other, x = (
@@ -225,7 +226,7 @@ def test_entropy_kl_and_mode_are_those_of_the_samples(member):
 
 
 @pytest.mark.quick("masked MultiCategorical", "EpsilonGreedy", "DiscreteValued", "TanhNormal")
-@pytest.mark.rare("Categorical", "MultiCategorical", "Normal", "Deterministic")
+@pytest.mark.rare("Beta", "Categorical", "MultiCategorical", "Normal", "Deterministic")
 def test_gradients_are_those_of_finite_differences(member):
     """In float64, which parameters in float64 give."""
     fixed, sampled = member.fixed, member.make(*member.parameters).sample(KEY)

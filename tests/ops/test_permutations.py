@@ -174,6 +174,7 @@ def test_avalanche_between_keys_that_are_close(n):
 
 @pytest.mark.parametrize("n", [96, 1000, 1024, 32_768])
 @pytest.mark.quick("96", "1000", "1024")
+@pytest.mark.rare("32768")
 def test_avalanche_when_one_bit_of_the_key_flips(n):
     """Each of the key's 64 bits moves all but one index in the mean, as an unrelated key would: Poisson(1)."""
     words = np.random.default_rng(5).integers(2**32, size=(20, 1, 2), dtype=np.uint32)

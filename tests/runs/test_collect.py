@@ -155,6 +155,7 @@ def test_as_many_devices_take_part_as_divide_the_environments():
     assert shoal.rollout("probe/action", num_envs=4, num_steps=2).devices == 2
 
 
+@pytest.mark.full
 def test_random_actions_are_uniform_and_of_their_own(tmp_path):
     data = shoal.rollout("Pendulum-v1", num_envs=64, num_steps=200, save=tmp_path / "x.npz").data
     actions = data["actions"][..., 0]

@@ -45,7 +45,7 @@ def returns_of(metrics):
 
 
 @pytest.mark.parametrize("greedy", [None, True])
-@pytest.mark.quick("True")
+@pytest.mark.full
 def test_the_diagonal_is_the_evaluation_of_each_policy(runs, greedy):
     path = runs / "memory"
     result = cross_play(path, path, episodes=6, seed=3, greedy=greedy)
@@ -141,6 +141,7 @@ def test_what_cannot_be_played_is_one_sentence(sides, settings, sentence):
         cross_play(*sides, **settings)
 
 
+@pytest.mark.full
 def test_policies_of_other_spaces_or_networks_are_refused(runs):
     with pytest.raises(shoal.ShoalError, match="the policy was trained in"):
         cross_play(runs / "shared", "random", num_adversaries=2)
@@ -149,6 +150,7 @@ def test_policies_of_other_spaces_or_networks_are_refused(runs):
         cross_play(mixed, "random")
 
 
+@pytest.mark.full
 def test_the_command_prints_a_matrix_for_each_role(runs, capsys):
     words = ["eval", str(runs / "memory"), "--episodes", "4", "--against", str(runs / "shared")]
     assert cli.main(words) == 0

@@ -50,6 +50,7 @@ def source():
 
 @pytest.mark.parametrize("seeds", [(5,), (5, 6, 7, 8)])
 @pytest.mark.full
+@pytest.mark.rare("seeds0")
 def test_parameters_and_normalisers_are_taken_over_and_nothing_else(source, seeds):
     """The k-th seed from the k-th; where there are more, the first again. The config's values stay the config's."""
     chosen = config(norm_reward=True, surrogate="penalty", kl_coef=7.0)

@@ -72,7 +72,7 @@ def test_a_mapped_member_is_bit_for_bit_the_run_of_its_settings_and_seed(populat
     assert shoal.evaluate(policy, episodes=4) == shoal.evaluate(shoal.load(solo.path), episodes=4)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_vmapped_member_is_its_solo_run_until_an_action_differs(population, tmp_path, capsys):
     """Batched matrix products add in another order; 20 updates agree, or the first that does not is after an action
     differed, which the return and the length of an episode show."""

@@ -395,7 +395,6 @@ def test_members_differ_in_worlds_and_are_judged_by_a_metric_of_one(tmp_path):
             {"grid": {"step_size": [1.0], "total_steps": [320, 640]}, "halving": 2, "total_steps": None},
             "halving=2 compares all settings at the same time, so that one compiled program",
         ),
-        ({"grid": {"step_size": [1.0]}, "run_dir": "x"}, "run_dir is no setting of a sweep"),
         ({"grid": {"env.bonuss": [1.0]}}, "bonuss"),
         ({"grid": {"step_size": [1.0]}, "seeds": 10**9}, "not even 1000000000 members of one setting"),
         ({"random": {"step_size": "log:1:0.1"}}, "bounds the wrong way round"),

@@ -174,7 +174,7 @@ def test_a_process_that_is_killed_ends_as_one_that_is_not(tmp_path):
     ("settings", "sentence"),
     [
         ({"random": {"step_siz": "log:1:2"}}, "there is no setting 'step_siz'.*did you mean 'step_size'"),
-        ({"trials": 0}, "trials=0 is too small"),
+        ({"trials": 0}, "trials=0 is out of bounds"),
         ({"batch": 1.5}, "batch=1.5 is not a whole number"),
         ({"objective": "length_men"}, "did you mean 'length_mean'"),
         ({"storage": "nothing://a"}, "storage 'nothing://a' cannot be opened"),

@@ -60,7 +60,7 @@ VARIANTS = {
 
 @pytest.mark.parametrize("name", VARIANTS)
 @pytest.mark.quick("recurrent")
-@pytest.mark.rare("shared", "state", "joint")
+@pytest.mark.rare("own", "state and own", "roles", "shared", "state", "joint")
 def test_what_an_absent_agent_holds_is_never_read(name):
     config = config_of(**VARIANTS[name])
     results = [train(TeamProbe(fill=jnp.float32(fill)), config) for fill in (0.0, NAN)]
@@ -71,7 +71,7 @@ def test_what_an_absent_agent_holds_is_never_read(name):
     assert all(np.isfinite(x).all() for x in values(first).values() if x.dtype == np.float32)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_known_values_are_found_with_the_state_and_not_without():
     gamma = 0.5
     settings = {

@@ -201,7 +201,7 @@ VARIANTS = {
 
 @pytest.mark.parametrize("name", VARIANTS)
 @pytest.mark.full
-@pytest.mark.rare("normalised", "recurrent")
+@pytest.mark.rare("state", "normalised", "recurrent")
 def test_nothing_is_learned_from_those_who_act_by_a_policy_of_the_past(name):
     env = TeamProbe()
     config = config_of(**PAST, **VARIANTS[name])
@@ -261,7 +261,7 @@ def test_the_latest_is_the_program_without_opponents():
 SIZES = {"num_envs": 8, "num_steps": 4, "total_updates": 4}
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_groups_of_worlds_share_one_pool_and_parts_of_a_run_are_the_whole():
     env, config = TeamProbe(), config_of(**PAST, opponent_pool=2, opponent_every=1, opponent_share=1.0)
     check_reduced(env, config, Settings(num_envs=8, num_steps=4, groups=2), "ppo")

@@ -93,7 +93,9 @@ RARE = [case for case in CASES if case not in (*QUICK, *FULL)]
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.quick(*QUICK)
-@pytest.mark.rare(*RARE)
+@pytest.mark.rare(
+    "clip-several-gru", "penalty-discrete-mingru", "penalty-beta-gru", "penalty-tanh_normal-lstm", *RARE
+)
 def test_nothing_is_read_where_there_is_no_transition(case):
     """NaN and infinity in every entry of weight 0 give the same update, bit for bit."""
     surrogate, space, memory = CASES[case]

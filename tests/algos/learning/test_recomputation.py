@@ -64,6 +64,7 @@ AS_A_BATCH = {"norm_adv": "batch", "recompute": "epoch", "clip_vloss": True}
 
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.quick("no memory")
+@pytest.mark.rare("a scan at once", "one memory")
 def test_estimates_of_a_network_that_has_moved_are_those_of_a_plain_loop(name):
     """By V-trace with clips that act on some ratios and not on others; and the ratios make a difference."""
     config = made(**AS_A_BATCH, rho_clip=1.1, c_clip=0.9, **NETWORKS[name])
@@ -147,8 +148,9 @@ def gradients(config, key, unread=0.0):
     ids=["plain", "popart", "running"],
 )
 @pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.quick("no memory-popart")
+@pytest.mark.full
 @pytest.mark.rare(
+    "no memory-popart",
     "no memory-plain",
     "a shared torso-plain",
     "a shared torso-running",
@@ -197,7 +199,7 @@ def difference(first, second):
     ],
     ids=["plain", "chunks", "running"],
 )
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.rare("plain", "chunks")
 def test_one_epoch_is_the_update_without_recomputation(settings):
     """With several minibatches; and V-trace's is GAE's, where no parameter has changed before."""
@@ -212,7 +214,7 @@ def test_one_epoch_is_the_update_without_recomputation(settings):
 
 
 @pytest.mark.parametrize("name", ["no memory", "two memories"])
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.rare("two memories")
 def test_one_gradient_step_is_the_same_however_often_estimates_are_computed(name):
     config = made(update_epochs=1, learning_rate=0.01, recompute="minibatch", **NETWORKS[name])
@@ -228,7 +230,9 @@ def test_one_gradient_step_is_the_same_however_often_estimates_are_computed(name
     "settings", [{}, {"surrogate": "penalty"}, *({"core": x} for x in ("gru", "mingru"))]
 )
 @pytest.mark.full
-@pytest.mark.rare("settings0-minibatch", "settings2-minibatch", "settings3-epoch", "settings2-epoch")
+@pytest.mark.rare(
+    "settings3-minibatch", "settings0-minibatch", "settings2-minibatch", "settings3-epoch", "settings2-epoch"
+)
 def test_what_is_not_read_may_hold_anything(settings, recompute):
     """Terminal observations, and the rewards of steps that are no transition."""
     config = made(recompute=recompute, num_minibatches=2, norm_value="popart", **settings)

@@ -51,6 +51,7 @@ def members(population, seeds):
     return {seed: jax.tree.map(lambda x, k=k: x[k : k + 1], population) for k, seed in enumerate(seeds)}
 
 
+@pytest.mark.full
 def test_a_mapped_member_is_its_solo_run_bit_for_bit(solo):
     seeds = (3, 4)
     for seed, member in members(trained(seeds, mapped_by="map"), seeds).items():
@@ -110,6 +111,7 @@ REMEMBERING = {
 
 @pytest.mark.parametrize("settings", [{}, NORMALISED, REMEMBERING])
 @pytest.mark.full
+@pytest.mark.rare("settings0", "settings2")
 def test_the_number_of_groups_does_not_change_the_mathematics(settings, monkeypatch):
     """One trajectory, whole or split over two groups; with one minibatch there is no shuffle to differ."""
     if settings is REMEMBERING:  # its larger arrays are summed each by itself

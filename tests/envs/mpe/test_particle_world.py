@@ -44,7 +44,11 @@ def episode(env, seed=0, num_envs=4, steps=27):
 @EACH
 @pytest.mark.parametrize("global_state", [False, True])
 @pytest.mark.rare(
-    "False-mpe/SpeakerListener-v0", "True-mpe/Tag-v0", "False-mpe/Tag-v0", "False-mpe/Spread-v0"
+    "True-mpe/SpeakerListener-v0",
+    "False-mpe/SpeakerListener-v0",
+    "True-mpe/Tag-v0",
+    "False-mpe/Tag-v0",
+    "False-mpe/Spread-v0",
 )
 def test_the_checker_finds_nothing(name, global_state):
     assert check(envs.make(name, global_state=global_state)) == []

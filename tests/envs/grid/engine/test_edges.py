@@ -167,6 +167,7 @@ def test_outside_the_grid_is_nothing_whatever_stands_at_its_edge(our_step, seed)
 @pytest.mark.parametrize(
     "seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)]
 )
+@pytest.mark.full
 def test_within_an_outer_wall_only_a_wall_beside_a_wall_and_cells_outside_differ(our_step, seed):
     """The agent beside the wall and in the corners, one rule of every kind, against the original as it is."""
     states, action, tasks = random_states(seed, num_rules=1, opened=0.0, margin=1, outermost=12)

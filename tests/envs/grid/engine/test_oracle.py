@@ -44,6 +44,7 @@ def test_the_names_are_those_of_the_original():
 @pytest.mark.parametrize("names", of_one_shape(), ids=lambda names: names[0].removeprefix("XLand-"))
 @pytest.mark.quick("MiniGrid-DoorKey-5x5-some", "MiniGrid-MemoryS8-some", "MiniGrid-R9-25x25-some")
 @pytest.mark.rare(
+    "MiniGrid-DoorKey-16x16-some",
     "MiniGrid-BlockedUnlockPickUp-some",
     "MiniGrid-DoorKey-6x6-some",
     "MiniGrid-FourRooms-some",

@@ -54,6 +54,7 @@ def trajectory(rules, place, velocity, radius, steps):
 
 @pytest.mark.quick("2")
 @pytest.mark.parametrize("dimensions", [2, 3])
+@pytest.mark.rare("3")
 def test_forces_and_trajectories_are_those_of_all_pairs(dimensions):
     every, listed = rules_of(dimensions)
     with jax.enable_x64(True):
@@ -93,6 +94,7 @@ def test_a_spring_goes_with_its_partner():
 
 @pytest.mark.quick("16-2-max_neighbours")
 @pytest.mark.parametrize("capacity, neighbours, name", [(2, 24, "cell_capacity"), (16, 2, "max_neighbours")])
+@pytest.mark.rare("2-24-cell_capacity")
 def test_an_overflow_poisons_the_forces_and_says_what_would_be_enough(capacity, neighbours, name):
     _, listed = rules_of(2, capacity, neighbours)
     place, velocity, radius = (jnp.asarray(x, jnp.float32) for x in cloud(2))

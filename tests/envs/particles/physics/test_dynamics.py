@@ -352,6 +352,7 @@ def test_rolling_friction_of_a_crowd_accelerates_no_body():
 
 @pytest.mark.full
 @pytest.mark.parametrize("law", ["linear", "hertz"])
+@pytest.mark.rare("linear")
 def test_gradients_are_finite(law):
     rules = Rules(law, "verlet", ("walls", "floor", "periodic"))
     # Two that collide, two at the same place, two that touch at rest, one that meets a wall.
@@ -381,6 +382,7 @@ def test_gradients_are_finite(law):
     assert all(np.abs(x).max() > 0 for x in found)
 
 
+@pytest.mark.full
 def test_worlds_with_different_parameters_step_side_by_side():
     rules = Rules("linear", "verlet", ("walls", "walls"))
 

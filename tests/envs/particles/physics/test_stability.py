@@ -212,6 +212,7 @@ def scan(kind, seed, number, decisions, agents):
 
 
 @pytest.mark.parametrize("kind", ["rough discs"])
+@pytest.mark.full
 def test_worlds_within_the_bounds_gain_no_energy_and_no_nan(kind):
     scan(kind, seed=0, number=32, decisions=40, agents=4)
 
@@ -219,5 +220,6 @@ def test_worlds_within_the_bounds_gain_no_energy_and_no_nan(kind):
 @pytest.mark.full
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.rare("rough discs-1", "spheres-1", "euler-1", "smooth discs-1")
 def test_many_worlds_within_the_bounds_gain_no_energy_and_no_nan(kind, seed):
     scan(kind, seed, number=200, decisions=300, agents=7)

@@ -90,6 +90,7 @@ def test_all_images_of_a_small_periodic_box_are_sensed(side):
         np.testing.assert_allclose(bins.distance[i], in_bins, rtol=1e-5)
 
 
+@pytest.mark.full
 def test_the_distance_of_a_nearest_image_has_its_gradient():
     box, radius = jnp.full(2, 9.0), jnp.ones(2)
 

@@ -43,8 +43,7 @@ def placed(env, places, velocity=None, target=None):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.full
-@pytest.mark.rare(*(name for name in NAMES if name != "particles/Navigator-v0"))
+@pytest.mark.slow
 def test_the_checker_finds_nothing(name):
     small = {} if env_has_one_agent(name) else {"num_agents": 2, "num_rays": 2}
     if "Swarm" in name:
@@ -101,6 +100,7 @@ def test_a_world_terminates_when_all_have_held_their_targets():
     assert not timestep.last and float(timestep.info["success"]) == pytest.approx(2 / 3)
 
 
+@pytest.mark.full
 def test_a_cell_list_computes_what_all_pairs_do_or_says_what_it_lacks():
     lists, pairs = three(neighbours="cells", cell_capacity=2, max_neighbours=2), three()
     places, velocity = [(3.0, 3.0), (5.05, 3.0), (8.0, 6.0)], [(1.0, 0.0), (-1.0, 0.1), (0.0, 1.0)]
@@ -259,6 +259,7 @@ def test_ranges_are_drawn_at_every_start():
     np.testing.assert_allclose(states.world.box, np.sqrt(120), rtol=1e-6)
 
 
+@pytest.mark.full
 def test_a_batch_computes_what_one_world_does():
     env = three(boundary="periodic")
     states, _ = jax.jit(jax.vmap(env.reset))(jax.random.split(jax.random.key(0), 4))
