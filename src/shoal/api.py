@@ -63,6 +63,7 @@ __all__ = [
     "Request",
     "RolloutResult",
     "RunConfig",
+    "RunDirectory",
     "SavingError",
     "SearchOptions",
     "ShoalError",
@@ -197,8 +198,8 @@ def resume(
     run: str | Path | TrainedRun,
     *,
     environment: Environment | None = None,
-    score: Callable | None = None,
-    eval_metrics: Callable | None = None,
+    score: Callable[..., Any] | None = None,
+    eval_metrics: Callable[..., Any] | None = None,
     progress: bool = True,
     **settings: Any,
 ) -> TrainedRun:

@@ -20,7 +20,7 @@ import textwrap
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from shoal.base.errors import ShoalError, nearest
 from shoal.config import struct
@@ -191,7 +191,8 @@ def with_settings(config: T, /, **values: Any) -> T:
         if find(config, name) is None:
             raise unknown_setting(name, value, config)
     known = settings_of(config)
-    return _replaced(config, {k: x for k, x in values.items() if not (k in known and known[k].choice)})
+    values = {k: x for k, x in values.items() if not (k in known and known[k].choice)}
+    return cast(T, _replaced(config, values))
 
 
 def find(config: Any, name: str) -> Setting | None:

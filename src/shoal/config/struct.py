@@ -155,7 +155,7 @@ def check_bounds(name: str, value: Any, bounds: Bounds) -> None:
     raise ShoalError(f"{name}={value_text} is out of bounds: {subject or 'it '}must be {bounds}.")
 
 
-def _is_data(field: dataclasses.Field, declared: Any) -> bool:
+def _is_data(field: dataclasses.Field[Any], declared: Any) -> bool:
     if field.metadata.get("static", False):
         return False
     if declared == float | None and "bounds" in field.metadata:  # None is replaced before the struct is data
@@ -211,14 +211,14 @@ def struct(cls: type[T]) -> type[T]:
 def _register(cls: type, data: list[str], meta: list[str]) -> None:
     keys = [jax.tree_util.GetAttrKey(name) for name in data]
 
-    def flatten(tree: Any) -> tuple[list, tuple]:
+    def flatten(tree: Any) -> tuple[list[Any], tuple[Any, ...]]:
         return [getattr(tree, name) for name in data], tuple([getattr(tree, name) for name in meta])
 
-    def flatten_with_keys(tree: Any) -> tuple[list, tuple]:
+    def flatten_with_keys(tree: Any) -> tuple[list[Any], tuple[Any, ...]]:
         children, static_values = flatten(tree)
         return list(zip(keys, children, strict=True)), static_values
 
-    def unflatten(static_values: tuple, children: Any) -> Any:
+    def unflatten(static_values: tuple[Any, ...], children: Any) -> Any:
         tree: Any = object.__new__(cls)  # not __init__: children may be anything, such as a tree of None
         for name, value in zip([*data, *meta], [*children, *static_values], strict=True):
             object.__setattr__(tree, name, value)
@@ -229,7 +229,7 @@ def _register(cls: type, data: list[str], meta: list[str]) -> None:
 
 def data_fields(tree: Any) -> tuple[str, ...]:
     """Return the names of a struct's (or struct class's) data fields."""
-    return getattr(tree, _DATA)
+    return cast(tuple[str, ...], getattr(tree, _DATA))
 
 
 def as_arrays(tree: T) -> T:
@@ -241,7 +241,7 @@ def as_arrays(tree: T) -> T:
     arrays keep their dtype, except 64-bit ones.
     """
 
-    def cast(node: Any) -> Any:
+    def as_array(node: Any) -> Any:
         if not is_struct(node):
             return _as_array(node)
         hints = hints_of(type(node))
@@ -254,7 +254,7 @@ def as_arrays(tree: T) -> T:
         }
         return dataclasses.replace(node, **arrays)
 
-    return jax.tree.map(cast, tree, is_leaf=is_struct)
+    return cast(T, jax.tree.map(as_array, tree, is_leaf=is_struct))
 
 
 def _as_array(leaf: Any) -> jax.Array:
@@ -264,7 +264,7 @@ def _as_array(leaf: Any) -> jax.Array:
     return jnp.asarray(array, array.dtype)  # naming the dtype makes it a strong one
 
 
-def path_name(path: tuple) -> str:
+def path_name(path: tuple[Any, ...]) -> str:
     """Return a readable name for a leaf's path, such as `network/actor/layers/0/kernel`."""
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
@@ -290,7 +290,7 @@ def with_named_leaves(tree: T, leaves: dict[str, Any]) -> T:
     Raises:
       KeyError: `leaves` lacks a name that the tree has.
     """
-    return jax.tree_util.tree_map_with_path(lambda path, _: leaves[path_name(path)], tree)
+    return cast(T, jax.tree_util.tree_map_with_path(lambda path, _: leaves[path_name(path)], tree))
 
 
 _SAME = "; train with the same spaces, network and normalisation"
@@ -338,4 +338,4 @@ def where(condition: jax.Array, on_true: T, on_false: T) -> T:
         x, y = jnp.asarray(x), jnp.asarray(y)
         return jnp.where(condition.reshape(condition.shape + (1,) * (x.ndim - condition.ndim)), x, y)
 
-    return jax.tree.map(select, on_true, on_false)
+    return cast(T, jax.tree.map(select, on_true, on_false))

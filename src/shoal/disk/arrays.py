@@ -11,7 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -29,6 +29,8 @@ STORABLE = frozenset(
         "float4_e2m1fn",
     ]
 )
+
+Result = TypeVar("Result")
 
 SECONDS_TO_SETTLE = 0.2  # seconds after a failure within which nearly all of Orbax's running tasks have ended
 
@@ -188,7 +190,7 @@ def _stored_name(name: str) -> str:
     return "/".join(part if part.strip("%") else f"{part}%" for part in name.split("/"))
 
 
-def _run_quietly(action: Callable[[], Any]) -> Any:
+def _run_quietly(action: Callable[[], Result]) -> Result:
     """Run an action of Orbax, which prints tracebacks of its own threads where it fails.
 
     Raises:

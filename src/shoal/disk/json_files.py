@@ -79,7 +79,7 @@ def parse_json(data: bytes, what: str) -> Any:
       ShoalError: it is no JSON.
     """
 
-    class Entries(dict):
+    class Entries(dict[str, Any]):
         def __missing__(self, key: str) -> Any:
             beside = f" beside {', '.join(map(repr, list(self)[:3]))}" if self else ""
             raise ShoalError(f"{what} is damaged: it lacks {key!r}{beside}.")

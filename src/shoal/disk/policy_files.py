@@ -77,7 +77,9 @@ def _saved_trees(population: Run) -> tuple[dict[str, PyTree], dict[str, PyTree]]
     return {POLICY: population.best.policy}, last
 
 
-def _save(directory: RunDirectory, name: str, trees_by_prefix: dict[str, PyTree], metadata: dict) -> None:
+def _save(
+    directory: RunDirectory, name: str, trees_by_prefix: dict[str, PyTree], metadata: dict[str, Any]
+) -> None:
     leaves: dict[str, Any] = {}
     for prefix, tree in trees_by_prefix.items():
         leaves |= _prefixed_leaves(jax.device_get(tree), prefix)
@@ -160,7 +162,7 @@ def restore(template: PyTree, leaves: Mapping[str, Any], prefix: str, member: in
     return struct.with_named_leaves(template, restored_leaves)
 
 
-def _convert(name: str, saved: Any, leaf: Any, prefix: str) -> jax.Array:
+def _convert(name: str, saved: jax.Array, leaf: Any, prefix: str) -> jax.Array:
     """Convert a saved leaf to the dtype of the expected one; keys stay keys.
 
     Raises:

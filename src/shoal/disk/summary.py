@@ -108,7 +108,10 @@ def interval_text(interval: Sequence[float] | None, precision: str = ".2f") -> s
 
 
 def chosen_score(
-    score: str | Callable, final: Mapping[str, Any], absolute: Mapping[str, Any], has_score: bool = True
+    score: str | Callable[..., Any],
+    final: Mapping[str, Any],
+    absolute: Mapping[str, Any],
+    has_score: bool = True,
 ) -> dict[str, Any]:
     """Return the name of the score that chose the best policies, and its statistics where it is a metric.
 
@@ -167,7 +170,7 @@ def variant_scores(
     return rows
 
 
-def statistics_by_episode(metrics: Sequence[Mapping[str, float]]) -> dict[str, dict[str, list]]:
+def statistics_by_episode(metrics: Sequence[Mapping[str, float]]) -> dict[str, dict[str, list[Any]]]:
     """Compute the results of trials by the index of their episodes, from each seed's metrics of an evaluation.
 
     Returns:
@@ -176,7 +179,7 @@ def statistics_by_episode(metrics: Sequence[Mapping[str, float]]) -> dict[str, d
       evaluations without trials.
     """
     key_formats = {name: f"info_{name}_of_episode_{{}}_{{}}" for name in ("return", "success")}
-    statistics: dict[str, dict[str, list]] = {}
+    statistics: dict[str, dict[str, list[Any]]] = {}
     for name, key in key_formats.items():
         count = sum(key.format(index, "mean") in metrics[0] for index in range(len(metrics[0])))
         if not count:

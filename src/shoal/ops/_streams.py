@@ -4,7 +4,7 @@ The rules at the ends of episodes are in `shoal.ops.returns`; this module alone 
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -107,7 +107,7 @@ def accumulate(s: Stream, terms: Callable[..., tuple[Array, Array]], values: tup
         result = fixed + decay * following
         return result, result
 
-    return scan_backwards(s, step, jnp.zeros((), s.discount_t.dtype), values)
+    return cast(Array, scan_backwards(s, step, jnp.zeros((), s.discount_t.dtype), values))
 
 
 def masked(where: Array, x: Array) -> Array:

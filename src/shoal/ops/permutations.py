@@ -12,6 +12,7 @@ radix, so that the domain is hardly larger than n; cycle-walking).
 """
 
 import math
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -133,4 +134,4 @@ def _hash(digit: Array, round_key: Array, radix: int) -> Array:
     x = x ^ (x >> 16)
     # x * radix // 2**32 without 64-bit integers; exact for radix <= 2**16.
     low = ((x & 0xFFFF) * jnp.uint32(radix)) >> 16
-    return ((x >> 16) * jnp.uint32(radix) + low) >> 16
+    return cast(Array, ((x >> 16) * jnp.uint32(radix) + low) >> 16)

@@ -350,7 +350,7 @@ def _dtype(leaf: Any) -> Any:
 
 
 def _is_followed(part: Array) -> bool:
-    return part.dtype != jnp.bool_
+    return bool(part.dtype != jnp.bool_)
 
 
 def _matching_leaves(x: PyTree, moments: RunningMoments, name: str) -> list[Array]:

@@ -130,7 +130,7 @@ class Box:
         object.__setattr__(self, "dtype", dtype)
 
     @functools.cached_property  # a static value is hashed at every call of a compiled function
-    def _identity(self) -> tuple:
+    def _identity(self) -> tuple[Any, ...]:
         return (self.shape, self.dtype, self.low.tobytes(), self.high.tobytes())
 
     def __eq__(self, other: object) -> bool:
@@ -240,7 +240,7 @@ def _short(value: Any) -> str:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Dict(Mapping):
+class Dict(Mapping[str, Any]):
     """Named spaces; an element is a dictionary with one element of each."""
 
     spaces: Mapping[str, "Space"]

@@ -16,9 +16,9 @@ bound, or one legal action. What cannot happen has the log-probability `ILLEGAL`
 is no action at all (-1, or n) has NaN, and no gradient.
 """
 
+from shoal.ops.distributions._arguments import ILLEGAL
 from shoal.ops.distributions.continuous import Beta, Deterministic, Normal, TanhNormal
 from shoal.ops.distributions.discrete import (
-    ILLEGAL,
     Categorical,
     DiscreteValued,
     EpsilonGreedy,
