@@ -89,7 +89,7 @@ def test_a_loaded_policy_acts_for_all_agents_of_one_world_or_of_several(run_dir)
         policy(policy.initial_memory(), {"observation": np.zeros(2)})
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_fine_tuning_takes_over_shared_parameters(run_dir, tmp_path, capsys):
     words = (
         f"train probe/team {SIZES} {SMALL} --critic-input state_and_own --norm-value running --from {run_dir}"

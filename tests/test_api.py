@@ -281,7 +281,7 @@ def test_a_rollout_by_chance_and_by_a_policy(bandit):
     assert greedy.return_mean == pytest.approx(greedy.length_mean * (1 + action), rel=1e-6)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_the_checker_is_at_hand():
     assert shoal.check(envs.make("probe/observation"), keys=4, steps=8, ignore=("action-ignored",)) == []
 

@@ -185,7 +185,7 @@ def test_it_trains_in_the_loop(config):
 
 
 @pytest.mark.full
-@pytest.mark.rare("ppo with memory", "reinforce", "a2c", "ppo", "a user's")
+@pytest.mark.rare("mappo", "ppo with memory", "reinforce", "a2c", "ppo", "a user's")
 def test_it_trains_from_the_api(config, tmp_path):
     run = shoal.train(
         "probe/action",

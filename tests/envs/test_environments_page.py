@@ -34,6 +34,6 @@ def test_the_code_of_the_page_runs(own_module):
 
 @pytest.mark.parametrize("parameters", [{}, {"slip": 0.2, "length": 9, "max_episode_steps": 100}])
 @pytest.mark.full
-@pytest.mark.rare("parameters1")
+@pytest.mark.rare("parameters0", "parameters1")
 def test_the_checker_finds_nothing_in_its_environment(own_module, parameters):
     assert check(make("walk:Walk", **parameters)) == []

@@ -74,7 +74,7 @@ def test_what_an_agent_is_told_is_what_the_originals_wrappers_tell():
     np.testing.assert_array_equal(ours["pocket"], pocket)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_one_world_a_batch_and_a_batch_of_batches_are_the_same():
     worlds = jax.vmap(lambda task: envs.make(R1, ruleset=task))(some_tasks(48))
     keys = jax.random.split(jax.random.key(0), 48)

@@ -110,13 +110,6 @@ FAMILIES = {
     "evaporating": ("jaxmarl/jaxnav", {"max_steps": 30, "num_agents": 4, "evaporating": True}),
     "storm": ("jaxmarl/storm_np", {"num_inner_steps": 30}),
 }
-# Of each kind; to check the others as well takes three minutes.
-CHECKED = (
-    "one-agent",
-    "riddle",
-    "battle",
-    "coins",
-)
 
 
 @needs_jaxmarl
@@ -151,11 +144,8 @@ def test_steps_are_those_of_jaxmarl(family):
 
 
 @needs_jaxmarl
-@pytest.mark.full
-@pytest.mark.parametrize(
-    "family", [pytest.param(x, marks=() if x in CHECKED else pytest.mark.slow) for x in FAMILIES]
-)
-@pytest.mark.rare("one-agent", "coins", "battle")
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
 def test_the_checker_finds_nothing(family):
     name, parameters = FAMILIES[family]
     # JaxMARL's MPE and Switch Riddle have no randomness in a step, and Coin Game's rewards are integers.

@@ -308,7 +308,7 @@ class CountingConfig:
         return counting()
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_run_that_is_resumed_is_the_uninterrupted_one(tmp_path):
     """The pool is a part of its checkpoints, with keys and flags."""
     settings = {

@@ -445,6 +445,7 @@ GOOD = {
 @pytest.mark.parametrize("name", GOOD)
 @pytest.mark.quick("LateChoice")
 @pytest.mark.rare(
+    "Everything",
     "Walk",
     "FiniteHorizon",
     "Huge",

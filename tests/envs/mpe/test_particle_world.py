@@ -44,6 +44,7 @@ def episode(env, seed=0, num_envs=4, steps=27):
 @EACH
 @pytest.mark.parametrize("global_state", [False, True])
 @pytest.mark.rare(
+    "True-mpe/Spread-v0",
     "True-mpe/SpeakerListener-v0",
     "False-mpe/SpeakerListener-v0",
     "True-mpe/Tag-v0",

@@ -272,7 +272,7 @@ def test_a_batch_computes_what_one_world_does():
         np.testing.assert_allclose(timestep.reward[i], single.reward, atol=1e-5)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_decision_of_one_step_is_one_step_of_the_physics():
     env = three(physics_steps=1)
     before = placed(env, [(3.0, 3.0), (4.9, 3.0), (8.0, 6.0)], [(1.0, 0.0), (-1.0, 0.1), (0.0, 1.0)])
