@@ -232,6 +232,7 @@ WORDS = {
     "--activation rleu": "activation='rleu'",
     "--optimizer adma": "optimizer='adma' is not an optimiser of optax",
     "--optimizer chain": "optimizer='chain'",
+    "--optimizer-args eps=1e-5 eps=1e-6": "optimizer_args names 'eps' twice; give it once",
     "--optimizer-args eps": "optimizer_args='eps' is not name=value",
     "--optimizer-args eps=": "optimizer_args='eps='",
     "--optimizer-args foo=1": "foo",

@@ -49,10 +49,12 @@ def test_what_is_not_given_is_the_default():
 
 
 @pytest.mark.parametrize(
-    ("text", "number"), [("1e6", 1_000_000), ("500_000", 500_000), ("-1", -1), ("2.0", 2)]
+    ("text", "number"), [("1e6", 1_000_000), ("500_000", 500_000), ("-1", -1), ("2.0", 2), ("-1e2", -100)]
 )
 def test_whole_numbers_as_people_write_them(text, number):
     assert parse("--total-steps", text)[0].total_steps == number
+    assert parse("--hidden-sizes", "8", text)[0].inner.hidden_sizes == (8, number)
+    assert parse("--hidden-sizes", text, "8")[0].inner.hidden_sizes == (number, 8)
 
 
 @pytest.mark.parametrize(

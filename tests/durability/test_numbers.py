@@ -19,6 +19,7 @@ from shoal.disk.checkpoints import Checkpoints
 from shoal.disk.directory import RunDirectory
 from shoal.disk.json_files import read_number
 from shoal.runs.compiled_trainer import Pacer
+from shoal.runs.evaluate import evaluate_run
 from shoal.show.reports import result_text
 
 ENVS, STEPS = 4, 8
@@ -362,6 +363,8 @@ def test_where_all_seeds_fail_there_is_no_best_and_the_status_is_2(tmp_path, cap
         shoal.ShoalError, match=r"not finite, so that no seed is the best; name one: seed=0, 1, 2"
     ):
         shoal.load(path, environment=Breaks())
+    with pytest.raises(shoal.ShoalError, match="no seed is the best; name one: seed=0, 1, 2"):
+        evaluate_run(path, Breaks())
 
 
 @pytest.mark.full  # `test_faults.py` holds it of one trajectory

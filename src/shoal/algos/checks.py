@@ -122,6 +122,8 @@ def check_observations(config: Any, spec: EnvSpec) -> None:
     clipped = []
     for text in config.obs_clip_entries:
         name, _, bound = text.partition("=")
+        if name.strip() in clipped:
+            raise ShoalError(f"obs_clip_entries names {name.strip()!r} twice; give it once.")
         clipped.append(name.strip())
         try:
             is_bound = float(bound) > 0

@@ -67,6 +67,7 @@ def parse_values(
             takes_several = any(typing.get_origin(x) is tuple for x in _options(fields[name].declared))
             parser.add_argument(flag, dest=name, action="append", nargs="*" if takes_several else "?")
     namespace, words = parser.parse_known_args(_as_listed(arguments))
+    words = [word.lstrip() for word in words]
     values = {name: _value(name, fields[name].declared, found) for name, found in vars(namespace).items()}
     for word in words:
         if word.startswith("-"):
@@ -83,26 +84,22 @@ def parse_values(
 
 
 def _as_listed(arguments: Sequence[str]) -> list[str]:
-    """Flags as they are listed, `--num-envs=3` for `--num_envs=3`, and joined with a number such as -1e-3 after them.
+    """Flags as they are listed, `--num-envs=3` for `--num_envs=3`, and a space before numbers that begin with a dash.
 
     The parser takes a word that begins with a dash for a flag, unless it is as simple as -1 or -0.5.
     """
-    words: list[str] = []
+    words = []
     for word in arguments:
-        if flag := _flag_of_word(word):
-            words.append(flag + word[len(flag) :])
-        elif words and _flag_of_word(words[-1]) == words[-1] and _is_number(word):
-            words[-1] += f"={word}"
-        else:
-            words.append(word)
+        flag = _flag_of_word(word)
+        words.append(f" {word}" if word.startswith("-") and _is_number(word) else flag + word[len(flag) :])
     return words
 
 
 def _is_number(word: str) -> bool:
-    """Whether a word is a number below zero that is not as simple as -1 or -0.5."""
-    with contextlib.suppress(ValueError):
-        return word.startswith("-") and not word[1:].replace(".", "", 1).isdigit() and float(word) is not None
-    return False
+    try:
+        return float(word) is not None
+    except ValueError:
+        return False
 
 
 def _options(declared: Any) -> tuple[Any, ...]:
@@ -133,11 +130,12 @@ def _value(name: str, declared: Any, found: list[Any]) -> Any:
 
 
 def _read(flag: str, declared: Any, word: str) -> Any:
-    """One word as a value of a type. Whole numbers may be written as people write large ones: 1e6, 500_000.
+    """Read a word as a value of a type. Whole numbers may be written as people write large ones: 1e6, 500_000.
 
     Raises:
       ShoalError: it is none.
     """
+    word = word.lstrip() if _is_number(word) else word
     if typing.get_origin(declared) is typing.Literal:
         choices = typing.get_args(declared)
         if word not in choices:

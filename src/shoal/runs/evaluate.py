@@ -163,6 +163,11 @@ def evaluate_run(
         )
     settings: dict[str, Any] = dict(environment=experiment.environment, seed=seed, greedy=greedy)
     failed = stored.failed_of(policies)
+    if len(failed) == len(policies) and run_seed is None and not checkpoint:
+        names = ", ".join(map(str, failed))
+        raise ShoalError(
+            f"each had a number that was not finite, so that no seed is the best; name one: seed={names}."
+        )
     results: dict[str, Any] = {"environment": experiment.environment_name, "which": stored.title}
     results["failed"] = failed
     if experiment.environment.num_agents > 1:

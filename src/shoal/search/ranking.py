@@ -204,7 +204,8 @@ def write_members(path: str | Path, members: Sequence[MemberResult], names: Sequ
     table.writerow(["label", *names, "seed", *score_names, "steps", "rung", "failure"])
     for member in sorted(members, key=lambda member: bool(member.failure)):
         values = [_csv_value(member.settings[name]) if name in member.settings else "" for name in names]
-        scores = [_csv_value(member.scores.get(name, math.nan)) for name in score_names]
+        scores_of_member = {} if member.failure else member.scores
+        scores = [_csv_value(scores_of_member.get(name, math.nan)) for name in score_names]
         table.writerow(
             [member.label, *values, member.seed, *scores, member.steps, member.rung, member.failure]
         )

@@ -98,6 +98,7 @@ def test_each_entry_is_normalised_and_clipped_as_configured(settings, expected):
             "obs_norm_min_deviation=2 is greater than",
         ),
         ({"obs_clip": 0.0}, "obs_clip=0 is out of bounds: it must be greater than 0"),
+        ({"obs_clip_entries": ("position=1", "position=2")}, "obs_clip_entries names 'position' twice"),
         ({"obs_clip_entries": ("n=2",)}, "obs_clip_entries names 'n', which is no entry of floats"),
         ({"obs_norm_entries": ("speed",)}, "there are arm/speed, position; did you mean 'arm/speed'"),
         (

@@ -118,11 +118,13 @@ def parse_arguments(texts: tuple[str, ...]) -> dict[str, Any]:
     """Parse `("eps=1e-5", "nesterov=True")` to a dictionary.
 
     Raises:
-      ShoalError: an entry is not name=value with a Python number, string, boolean or None.
+      ShoalError: an entry is not name=value with a Python number, string, boolean or None, or a name stands twice.
     """
     result = {}
     for text in texts:
         name, equals, value = text.partition("=")
+        if name.strip() in result:
+            raise ShoalError(f"optimizer_args names {name.strip()!r} twice; give it once.")
         try:
             result[name.strip()] = ast.literal_eval(value.strip())
         except (ValueError, SyntaxError):
