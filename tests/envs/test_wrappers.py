@@ -249,8 +249,8 @@ PARTICLES = ("Swarm", "MultiRoller", "MultiNavigator")
         for wrapper in WRAPPERS
     )
 )
-@pytest.mark.rare(  # costly to trace; all wrappers at once are not left out
-    *(f"particles/{name}-v0-{wrapper}" for name in PARTICLES for wrapper in WRAPPERS if wrapper != "all")
+@pytest.mark.rare(  # costly to trace
+    *(f"particles/{name}-v0-{wrapper}" for name in PARTICLES for wrapper in WRAPPERS)
 )
 def test_every_wrapper_of_every_environment_keeps_its_types_and_spaces(name, wrapper):
     env = WRAPPERS[wrapper](make(name))

@@ -280,7 +280,7 @@ def rows_of(member: Member) -> tuple[list[np.ndarray], np.ndarray]:
 
 
 @pytest.mark.quick("masked MultiCategorical", "EpsilonGreedy", "DiscreteValued", "TanhNormal")
-@pytest.mark.rare("Categorical", "MultiCategorical", "Normal", "Deterministic")
+@pytest.mark.rare("Beta", "Categorical", "MultiCategorical", "Normal", "Deterministic")
 def test_nothing_is_nan_or_infinite_at_extremes(member):
     """Of every method its value and its gradient in every parameter and in x, one method at a time."""
     parameters, x = rows_of(member)

@@ -301,7 +301,7 @@ GROUPED = {
 
 @pytest.mark.parametrize("name", GROUPED)
 @pytest.mark.full
-@pytest.mark.rare("epochs", "chunks")
+@pytest.mark.rare("streams", "epochs", "chunks")
 def test_groups_on_one_device_and_on_two_come_to_the_same(name):
     found = []
     for devices in (1, 2):

@@ -58,7 +58,7 @@ def test_a_mapped_member_is_its_solo_run_bit_for_bit(solo):
         assert_equal(solo[seed], member)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_member_on_a_device_of_its_own_is_its_solo_run_within_rounding(solo):
     """XLA compiles a program of two devices otherwise than one of one; how many members share a device is
     no matter."""

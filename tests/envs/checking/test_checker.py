@@ -476,7 +476,7 @@ def test_nothing_is_found_in_a_classic_environment(name):
 
 @pytest.mark.parametrize("name", [name for name in one_of_each() if name.startswith(("MiniGrid", "XLand"))])
 @pytest.mark.full
-@pytest.mark.rare("XLand-MiniGrid-R1-11x11")
+@pytest.mark.rare("MiniGrid-BlockedUnlockPickUp", "XLand-MiniGrid-R1-11x11")
 def test_nothing_is_found_in_a_grid_world(name):
     assert check(make(name), keys=4, steps=32) == []
 

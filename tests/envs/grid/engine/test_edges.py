@@ -146,10 +146,8 @@ def differs(one, other):
     return np.any([(x != y).reshape(NUM_STATES, -1).any(1) for x, y in zip(one, other, strict=True)], 0)
 
 
-@pytest.mark.full
-@pytest.mark.parametrize(
-    "seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
 def test_outside_the_grid_is_nothing_whatever_stands_at_its_edge(our_step, seed):
     """Open borders, agents and things on them and in corners, rules and goals of every kind, cells outside."""
     states, action, tasks = random_states(seed, num_rules=3, opened=0.6, margin=0, outermost=12)

@@ -73,7 +73,7 @@ def test_forces_and_trajectories_are_those_of_all_pairs(dimensions):
         assert np.abs(other_end.springs).max() > 0
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_dilute_system_in_float32():
     every, listed = rules_of(2)
     place, velocity, radius = (jnp.asarray(x, jnp.float32) for x in cloud(2, density=0.4))

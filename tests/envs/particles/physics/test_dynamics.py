@@ -352,7 +352,7 @@ def test_rolling_friction_of_a_crowd_accelerates_no_body():
 
 @pytest.mark.full
 @pytest.mark.parametrize("law", ["linear", "hertz"])
-@pytest.mark.rare("linear")
+@pytest.mark.rare("hertz", "linear")
 def test_gradients_are_finite(law):
     rules = Rules(law, "verlet", ("walls", "floor", "periodic"))
     # Two that collide, two at the same place, two that touch at rest, one that meets a wall.

@@ -361,7 +361,7 @@ def test_agents_are_points_and_their_contacts_lines():
     assert sphere.points[0, 2] == pytest.approx(1 - 9.81 / 100, rel=1e-3) and sphere.lines.shape == (0, 2, 3)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_the_state_of_a_swarm_is_two_sets_which_a_critic_reads_in_any_order():
     env = envs.make(
         "particles/Swarm-v0", num_agents=3, num_targets=2, num_rays=2, physics_steps=2, global_state=True
