@@ -28,11 +28,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(command: str, description: str, default: T, arguments: Sequence[str]) -> tuple[T, list[str]]:
-    """Read the flags of a command into a dataclass; see `parse_values`.
-
-    Returns:
-      the dataclass as it was asked for, and the words that are no flags.
-    """
+    """Read the flags of a command into a dataclass, and return it with the words that are none; see `parse_values`."""
     values, words = parse_values(command, description, default, arguments)
     return settings.with_settings(default, **values), words
 
@@ -64,7 +60,8 @@ def parse_values(
         if fields[name].declared is bool:
             parser.add_argument(flag, dest=name, action="append_const", const=flag)
         else:
-            takes_several = any(typing.get_origin(x) is tuple for x in _options(fields[name].declared))
+            options = settings.options_of(fields[name].declared)
+            takes_several = any(typing.get_origin(x) is tuple for x in options)
             parser.add_argument(flag, dest=name, action="append", nargs="*" if takes_several else "?")
     namespace, words = parser.parse_known_args(_as_listed(arguments))
     words = [word.lstrip() for word in words]
@@ -97,20 +94,15 @@ def _as_listed(arguments: Sequence[str]) -> list[str]:
 
 def _is_number(word: str) -> bool:
     try:
-        return float(word) is not None
+        float(word)
     except ValueError:
         return False
-
-
-def _options(declared: Any) -> tuple[Any, ...]:
-    """The types that a declared one is made of, such as int and None of `int | None`."""
-    is_union = typing.get_origin(declared) in (typing.Union, types.UnionType)
-    return typing.get_args(declared) if is_union else (declared,)
+    return True
 
 
 def _value(name: str, declared: Any, found: list[Any]) -> Any:
     """The value of a field from what the parser found: the flag for a bool, a list for a tuple, else a word or None."""
-    flag = f"--{name.rstrip('_').replace('_', '-')}"
+    flag = pages.flag_of(name)
     if len(found) > 1:
         if found[0] != found[1] and declared is bool:
             raise ShoalError(f"{found[0]} and {found[1]} exclude each other; give one of them.")
@@ -120,7 +112,7 @@ def _value(name: str, declared: Any, found: list[Any]) -> Any:
         return value == flag
     if value is None:
         raise ShoalError(f"{flag} has no value; give it one.")
-    options = _options(declared)
+    options = settings.options_of(declared)
     if types.NoneType in options and value in ("None", ["None"]):
         return None
     (declared,) = (option for option in options if option is not types.NoneType)
@@ -177,10 +169,10 @@ def flag_names(config: Any) -> Iterator[str]:
 def flags_with_fields(fields: Mapping[str, settings.Setting]) -> Iterator[tuple[str, str]]:
     """The flags of settings by name, each with the name of its setting."""
     for name, setting in fields.items():
-        flag = name.rstrip("_").replace("_", "-")
-        yield f"--{flag}", name
+        flag = pages.flag_of(name)
+        yield flag, name
         if setting.declared is bool:
-            yield f"--no-{flag}", name
+            yield f"--no{flag[1:]}", name
 
 
 def value_of(flag: str, arguments: Sequence[str]) -> str:

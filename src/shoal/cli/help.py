@@ -89,8 +89,13 @@ def _parts(config: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if settings.is_nested(value)}
 
 
+def flag_of(name: str) -> str:
+    """Return the flag of a field: `--num-envs` of num_envs, and `--from` of from_, which cannot be a name in Python."""
+    return f"--{name.rstrip('_').replace('_', '-')}"
+
+
 def _flag_text(name: str, declared: Any) -> str:
-    flag = f"--{name.rstrip('_').replace('_', '-')}"
+    flag = flag_of(name)
     return f"{flag}, --no{flag[1:]}" if declared is bool else f"{flag} {_type_name(declared)}"
 
 

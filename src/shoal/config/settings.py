@@ -304,7 +304,7 @@ def _structs(config: Any) -> Iterator[Any]:
 
 
 class FieldSchema(NamedTuple):
-    """What a class declares of one of its fields that is a setting, or holds some.
+    """The declaration of one field of a config's class: a setting, or a struct or dictionary of settings.
 
     Attributes:
       name: of the field.
@@ -325,14 +325,10 @@ class FieldSchema(NamedTuple):
 
 @struct.once_per_class
 def schema_of(cls: Any) -> tuple[FieldSchema, ...]:
-    """What a dataclass declares of its fields; a new default in a subclass keeps the base class's declaration."""
-    metadata: dict[str, dict[str, Any]] = {}
-    for base in reversed(cls.__mro__):
-        for field in dataclasses.fields(base) if dataclasses.is_dataclass(base) else ():
-            metadata[field.name] = metadata.get(field.name, {}) | dict(field.metadata)
+    """Return the declarations of a dataclass's fields but hidden ones, in their order."""
     schema = []
     for name, declared in types_of(cls).items():
-        own = metadata[name]
+        own = struct.metadata_of(cls)[name]
         if not own.get("hidden"):
             keyed, may_nest = own.get("keyed"), "keyed" not in own and _may_nest(declared)
             schema.append(FieldSchema(name, declared, own.get("bounds"), own.get("choice"), keyed, may_nest))
@@ -340,10 +336,14 @@ def schema_of(cls: Any) -> tuple[FieldSchema, ...]:
 
 
 def _may_nest(declared: Any) -> bool:
-    options = typing.get_args(declared)
-    if typing.get_origin(declared) in (typing.Union, types.UnionType):
-        return any(map(_may_nest, options))
-    return typing.get_origin(declared) not in (typing.Literal, tuple) and declared not in _PLAIN
+    options = [x for x in options_of(declared) if typing.get_origin(x) not in (typing.Literal, tuple)]
+    return any(x not in (*_KINDS, types.NoneType) for x in options)
+
+
+def options_of(declared: Any) -> tuple[Any, ...]:
+    """Return the types that a declared one is made of, such as int and None of `int | None`."""
+    is_union = typing.get_origin(declared) in (typing.Union, types.UnionType)
+    return typing.get_args(declared) if is_union else (declared,)
 
 
 @struct.once_per_class
@@ -429,5 +429,4 @@ _KINDS: dict[Any, tuple[Any, str]] = {
     bool: (bool, "True or False"),
     str: (str, "a text"),
 }
-_PLAIN = (*_KINDS, types.NoneType)
 _TUPLES = {int: ("whole numbers", "(64, 64)"), str: ("texts", "('eps=1e-5',)")}

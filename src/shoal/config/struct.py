@@ -124,11 +124,19 @@ def parameter(
 
 
 @once_per_class
+def metadata_of(cls: Any) -> dict[str, dict[str, Any]]:
+    """Return what a dataclass's fields declare besides their types, by name; a new default keeps a base class's."""
+    metadata: dict[str, dict[str, Any]] = {}
+    for base in reversed(cls.__mro__):
+        for field in dataclasses.fields(base) if dataclasses.is_dataclass(base) else ():
+            metadata[field.name] = metadata.get(field.name, {}) | dict(field.metadata)
+    return metadata
+
+
+@once_per_class
 def bounds_of(cls: Any) -> dict[str, Bounds]:
-    """Return the bounds that a dataclass's fields declare, by name; a new default keeps a base class's bounds."""
-    bases = [base for base in reversed(cls.__mro__) if dataclasses.is_dataclass(base)]
-    fields = [field for base in bases for field in dataclasses.fields(base)]
-    return {field.name: field.metadata["bounds"] for field in fields if "bounds" in field.metadata}
+    """Return the bounds that a dataclass's fields declare, by name."""
+    return {name: data["bounds"] for name, data in metadata_of(cls).items() if "bounds" in data}
 
 
 def check_bounds(name: str, value: Any, bounds: Bounds) -> None:

@@ -73,6 +73,10 @@ class SearchOptions:
     """Sets the environment steps of each member before the first rung; the next are at halving times as many."""
     path: str | Path = dataclasses.field(default="", metadata={"hidden": True})
 
+    def again(self, directory: Path) -> str:
+        """Say what resumes a search that was interrupted."""
+        return "the same command with this directory" if self.path else f"run_dir={directory}"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SweepOptions(SearchOptions):
@@ -140,8 +144,7 @@ def run_sweep(request: Request, space: Space, options: SweepOptions, call: Call 
             members = members_of_runs(planned, options)
             confirmed = confirm(request, members, candidates, directory, options, call)
         except signals.Interrupted as error:
-            again = "the same command with this directory" if options.path else f"run_dir={directory.path}"
-            raise signals.Interrupted(error.path, again) from None
+            raise signals.Interrupted(error.path, options.again(directory.path)) from None
         summary = report.finish(members, planned, confirmed)
     return Sweep(directory.path, summary)
 

@@ -88,10 +88,7 @@ def run_tuning(request: Request, space: Space, options: TuneOptions, call: Call 
                 candidates = [candidate for run in runs for candidate in run.group.candidates]
                 confirmed = sweep.confirm(request, members, candidates, directory, options, call)
             except signals.Interrupted as error:
-                again = (
-                    "the same command with this directory" if options.path else f"run_dir={directory.path}"
-                )
-                raise signals.Interrupted(error.path, again) from None
+                raise signals.Interrupted(error.path, options.again(directory.path)) from None
             _note_other_best(study, call)
             report = search_report.Report(directory, space, base, options)
             summary = report.finish(members, runs, confirmed)
