@@ -121,7 +121,7 @@ def way_to_the_loss(arguments: list[str]) -> dict[str, int]:
         if event != "call" or not file.startswith(str(SOURCE)):
             return
         calls[file] = calls.get(file, 0) + 1
-        if file == ppo.__file__ and frame.f_code.co_name in ("loss", "summed_loss") and not frames:
+        if file == ppo.__file__ and frame.f_code.co_name == "loss" and not frames:
             while frame is not None:
                 frames += frame.f_code.co_filename.startswith(str(SOURCE))
                 frame = frame.f_back

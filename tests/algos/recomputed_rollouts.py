@@ -1,13 +1,17 @@
 """Rollouts with every kind of end, of networks that acted, and V-trace as a plain loop over them."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shoal.algos import ppo
 from shoal.algos.ppo import PPOConfig
 from shoal.config.settings import with_settings
 from shoal.types import Clock, EnvSpec, TimeStep, Trajectory
 from shoal.types.spaces import Box, Discrete
+from shoal.xla.chunked_gradients import mean_gradient, num_chunks
 
 T, N = 8, 12
 SPEC = EnvSpec(Box(-3.0, 3.0, (2,)), Discrete(3))
@@ -107,3 +111,10 @@ def plain_vtrace(config, reward, value, log_ratio):
             )
             target[t, n] = value[t, n] + following
     return advantage, target
+
+
+def gradient_of_sum(config, shared, merge, rows, parts):
+    """The gradient of PPO's loss and its parts, summed over all rows."""
+    sizes = {"weight": jnp.ones(()), "num_chunks": num_chunks(rows.weight.shape, config.gradient_chunk)}
+    loss = functools.partial(ppo.loss, config, (), shared, jnp.asarray(True))
+    return mean_gradient(loss, merge, parts, rows, **sizes, axis=())

@@ -9,13 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from recomputed_rollouts import gradient_of_sum
 
 from shoal import envs
 from shoal.algos import ppo
 from shoal.algos.acting import actions
+from shoal.algos.acting.normalisation import normalise
 from shoal.algos.learning import optimisers
 from shoal.algos.policy_gradient import A2CConfig, ReinforceConfig
-from shoal.algos.ppo import PPOConfig, summed_loss
+from shoal.algos.ppo import PPOConfig
 from shoal.base.errors import ShoalError
 from shoal.config import struct
 from shoal.config.settings import with_settings
@@ -108,7 +110,7 @@ def _gradient(config, learner, rows):
     parts, merge = optimisers.split_parameters(
         config.optimization, learner.shared.network, is_split=config.is_split
     )
-    return ppo.summed_gradient(config, merge, rows, jnp.float32(1), parts, jnp.asarray(True))[0]
+    return gradient_of_sum(config, learner.shared, merge, rows, parts)[0]
 
 
 def gradient(config, learner, rows):
@@ -146,14 +148,14 @@ def everything(config, env, key):
 
     policy = algorithm.policy(learner, Clock.zero())
     before = jax.tree.map(lambda x: x[:-1], trajectory.timesteps)
-    observation = ppo.normalise(config, policy.observation, before.observation)
+    observation = normalise(config, policy.observation, before.observation)
     distribution = policy.actor.policy(observation, before.action_mask)
     replayed = actions.log_prob(distribution, ppo.raw_actions(trajectory))
 
     rows, prepared, *_ = ppo.prepare(config, spec_of(env), (), learner, trajectory)
     size = NUM_ENVS * NUM_STEPS // config.num_minibatches
     batch = jax.tree.map(lambda x: x[:size], rows)
-    _, of_rows = summed_loss(config, prepared.shared.network, batch, jnp.float32(1.0), jnp.asarray(True))
+    _, parts = ppo.loss(config, (), prepared.shared, jnp.asarray(True), prepared.shared.network, batch)
 
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), trajectory.actions)
     new, metrics, *_ = algorithm.update(
@@ -163,7 +165,7 @@ def everything(config, env, key):
         "learner": learner,
         "trajectory": trajectory,
         "replayed": replayed,
-        "first minibatch": {name: x.sum() / size for name, x in zip(ppo.METRICS, of_rows, strict=False)},
+        "first minibatch": {name: x.sum() / size for name, x in parts._asdict().items()},
         "legal": jax.vmap(env.action_space.contains)(flat),
         "update": (new, metrics),
     }
@@ -361,7 +363,7 @@ def test_the_normaliser_that_acted_is_the_one_that_learns():
     np.testing.assert_array_equal(live, ~before.last.reshape(-1))
     np.testing.assert_allclose(
         np.asarray(rows.inputs.observation)[live],
-        np.asarray(ppo.normalise(config, learner.shared.observation, raw))[live],
+        np.asarray(normalise(config, learner.shared.observation, raw))[live],
         rtol=1e-6,
     )
     merged = after.shared.observation

@@ -8,10 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from recomputed_rollouts import gradient_of_sum
 from tiny_worlds import Halves, populate
 
 from shoal.algos import ppo
 from shoal.algos.acting import actions, memories
+from shoal.algos.acting.normalisation import normalise
 from shoal.algos.learning import minibatches, optimisers
 from shoal.algos.ppo import PPOConfig
 from shoal.base.errors import ShoalError
@@ -175,16 +177,15 @@ def acted(config, spec, key):
     )
     memory = noisy(algorithm.memory((n,)), memory_key)
     policy = algorithm.policy(learner, Clock.zero())
-    network, critic = learner.shared.network, memories.unpack_local(learner.local).critic
+    network, critic = learner.shared.network, learner.local.critic
 
     def step(carry, timestep_and_key):
         memory, critic = carry
         timestep, key = timestep_and_key
-        parts = memories.unpack(memory)
-        observation = ppo.normalise(config, policy.observation, timestep.observation)
-        inputs = memories.network_inputs(config, timestep, observation, parts.action)
+        observation = normalise(config, policy.observation, timestep.observation)
+        inputs = memories.network_inputs(config, timestep, observation, memory.action)
         one = sequences.unroll(
-            network, Memories(parts.carry, critic), jax.tree.map(lambda x: x[None], inputs)
+            network, Memories(memory.carry, critic), jax.tree.map(lambda x: x[None], inputs)
         )
         memory, action, extras = algorithm.act(policy, memory, timestep, key)
         return (memory, one.after.critic), (action, extras, one.value[0])
@@ -206,8 +207,8 @@ def everything(config, spec, key, chunks):
         rows, prepared, *_ = ppo.prepare(chosen, spec, (), learner, trajectory)
         batch, distribution, value = minibatches.replay(network, rows)
         ratio = actions.log_prob(distribution, batch.raw_action) - batch.log_prob
-        _, of_rows = ppo.summed_loss(chosen, network, rows, jnp.float32(1.0), jnp.asarray(True))
-        sums = [x.sum() for x in of_rows]
+        _, parts = ppo.loss(chosen, (), learner.shared, jnp.asarray(True), network, rows)
+        sums = jax.tree.map(jnp.sum, parts)
         found[length, burn_in] = rows, batch, ratio, value, sums, prepared.local
     return trajectory, values, replayed_values, found
 
@@ -270,9 +271,8 @@ def test_the_first_minibatch_has_ratio_one_at_each_chunk_length(variant):
         assert counts.sum() == (~np.asarray(trajectory.timesteps.last[:-1])).sum()
         np.testing.assert_allclose(np.asarray(ratio)[counts], 0.0, atol=2e-5, err_msg=f"{length}, {burn_in}")
         np.testing.assert_allclose(np.asarray(value)[counts], np.asarray(batch.value)[counts], atol=2e-5)
-        means = dict(zip(ppo.METRICS, np.asarray(sums) / counts.sum(), strict=False))
-        assert abs(means["approx_kl"]) < 1e-6
-        assert means["clip_fraction"] == 0.0
+        assert abs(sums.approx_kl / counts.sum()) < 1e-6
+        assert sums.clip_fraction == 0.0
 
 
 @pytest.mark.parametrize("lasts", ["trial", "episode"])
@@ -358,7 +358,7 @@ def test_the_gradient_is_that_of_stepping_through_each_chunk():
         rows, *_ = ppo.prepare(chosen, DISCRETE, (), learner, trajectory)
         moved = noisy(learner.shared.network, jax.random.key(9))
         parts, merge = optimisers.split_parameters(chosen.optimization, moved, is_split=chosen.is_split)
-        summed = ppo.summed_gradient(chosen, merge, rows, jnp.float32(1), parts, jnp.asarray(True))[0]
+        gradient, _ = gradient_of_sum(chosen, learner.shared, merge, rows, parts)
 
         inputs, replayed = ppo.replay_rollout(chosen, DISCRETE, learner, trajectory)
         before = replayed.starts
@@ -381,7 +381,7 @@ def test_the_gradient_is_that_of_stepping_through_each_chunk():
                 total += jnp.sum(jnp.where(weight > 0, policy_loss + config.vf_coef * value_loss, 0.0))
             return total
 
-        return merge(summed), jax.grad(loss)(moved)
+        return merge(gradient), jax.grad(loss)(moved)
 
     actual, expected = gradients(jax.random.key(4))
     for x, y in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
@@ -467,7 +467,7 @@ def test_steps_that_are_no_transition_count_nowhere():
         every[1] = every[1]._replace(inputs=every[1].inputs._replace(observation=observation))
         both = jax.tree.map(lambda x, y: jnp.stack([x, y]), *every)
         return jax.lax.map(
-            lambda rows: ppo.summed_gradient(config, merge, rows, jnp.float32(1), parts, jnp.asarray(True)),
+            lambda rows: gradient_of_sum(config, learner.shared, merge, rows, parts),
             both,
         )
 
@@ -500,12 +500,12 @@ def test_a_trained_policy_remembers():
     one_hot = np.eye(2, dtype=np.float32)[taken]
     previous = np.concatenate([np.zeros((1, 3, 2), np.float32), one_hot[:-1]])
     inputs = NetworkInputs(
-        ppo.normalise(config, policy.parameters.observation, jnp.asarray(observations)),
+        normalise(config, policy.parameters.observation, jnp.asarray(observations)),
         first=jnp.asarray(first),
         action=jnp.where(first[..., None], 0.0, previous),  # none and 0 where an episode begins
         reward=jnp.where(first, 0.0, rewards),
     )
-    carry = memories.unpack(algorithm.memory((3,))).carry
+    carry = algorithm.memory((3,)).carry
     after, distribution = policy.parameters.actor.apply(carry, inputs, inputs.first)
     np.testing.assert_array_equal(taken, distribution.mode())
     jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), memory.state.carry, after)

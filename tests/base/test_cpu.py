@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from shoal.algos.learning import optimisers
 from shoal.base import cpu
+from shoal.xla.chunked_gradients import default_chunk_rows
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system binds no process to cores")
@@ -16,8 +16,8 @@ def test_only_the_cores_that_the_process_may_use_count():
     """Bound to one core of a machine that has more, a process has one, and takes the rows that suit one."""
     code = (
         "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); os.cpu_count = lambda: 64;"
-        "from shoal.base import cpu; from shoal.algos.learning import optimisers;"
-        "print(cpu.cores(), optimisers.gradient_chunk_size(64))"
+        "from shoal.base import cpu; from shoal.xla.chunked_gradients import default_chunk_rows;"
+        "print(cpu.cores(), default_chunk_rows(64))"
     )
     environment = {name: value for name, value in os.environ.items() if name not in ("NPROC", "XLA_FLAGS")}
     done = subprocess.run(
@@ -41,7 +41,7 @@ def test_a_limit_on_threads_wins(monkeypatch, nproc, threads):
 def test_wide_layers_have_fewer_rows_where_there_are_several_threads(monkeypatch, threads, rows):
     monkeypatch.setattr("jax.local_device_count", lambda: 1)
     monkeypatch.setattr(cpu, "threads", lambda: threads)
-    assert [optimisers.gradient_chunk_size(width) for width in (64, 128, 256)] == rows
+    assert [default_chunk_rows(width) for width in (64, 128, 256)] == rows
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives each thread a priority of its own")

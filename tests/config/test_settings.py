@@ -9,8 +9,6 @@ import jax.numpy as jnp
 import pytest
 
 import shoal
-from shoal.algos.acting import networks
-from shoal.algos.acting.networks import NetworkClass, NetworkConfig
 from shoal.algos.catalogue import algorithms, config_class
 from shoal.algos.learning.optimisers import OptimizerConfig
 from shoal.algos.policy_gradient import A2CConfig
@@ -21,7 +19,9 @@ from shoal.config.settings import check_fields, flat, groups_of, needs_of, setti
 from shoal.config.struct import parameter, struct
 from shoal.engine.run_config import RunConfig
 from shoal.envs import make
+from shoal.nets import networks
 from shoal.nets.actor_critic import ActorCritic
+from shoal.nets.networks import NetworkClass, NetworkConfig
 from shoal.runs import plan
 from shoal.types import EnvSpec, spec_of
 from shoal.types.spaces import Box, Dict, Discrete

@@ -294,7 +294,7 @@ def test_masks_of_other_spaces():
 def test_memory_carries_the_noise_from_step_to_step(pendulum):
     """Neighbouring samples differ little while an episode goes on, and start anew where `first` says so."""
     observation, keys = np.zeros(3, np.float32), jax.random.split(jax.random.key(0), 20)
-    assert pendulum.initial_memory().state.shape == (1, 1)
+    assert pendulum.initial_memory().state.noise.shape == (1, 1)
 
     def walk(first):
         memory, actions = pendulum.initial_memory(), []
@@ -307,7 +307,7 @@ def test_memory_carries_the_noise_from_step_to_step(pendulum):
     assert walk(first=False) < walk(first=True) / 3
     batch = pendulum.initial_memory((4,))
     memory, actions = pendulum(batch, np.zeros((4, 3)), key=keys[0])
-    assert memory.state.shape == (4, 1)
+    assert memory.state.noise.shape == (4, 1)
     assert actions.shape == (4, 1)
     assert len(np.unique(actions)) == 4
     assert np.all(np.abs(actions) <= 2)  # the torque's own bounds

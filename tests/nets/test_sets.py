@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.algos.acting.networks import NetworkConfig, check
 from shoal.base.errors import ShoalError
 from shoal.nets.actor_critic import ActorCritic
 from shoal.nets.encoders import Encoder, EncoderLayers
+from shoal.nets.networks import NetworkConfig, check
 from shoal.nets.sets import SetTorso
 from shoal.types import EnvSpec
 from shoal.types.spaces import Box, Dict, Discrete

@@ -1,26 +1,24 @@
 """Checks of an algorithm's config, made once on concrete values before anything compiles.
 
-Each error is one sentence: the field, its value, what would be right, and the nearest value that works.
+Each function raises a ShoalError for the first setting that cannot work, one sentence: the field, its value, what would
+be right, and the nearest value that works.
 """
 
 from typing import Any
 
 import numpy as np
 
-from shoal.algos.acting import memories, networks
+from shoal.algos.acting import memories
 from shoal.algos.acting.normalisation import belongs_to
 from shoal.base.errors import ShoalError, nearest
 from shoal.config import settings, struct
+from shoal.nets import networks
 from shoal.types import EnvSpec
 from shoal.types.spaces import Box, Discrete, MultiDiscrete, zeros
 
 
 def check_divides(name: str, number: int, what: str, total: int) -> None:
-    """Require that `number` divides `total`.
-
-    Raises:
-      ShoalError: it does not; the error names the nearest numbers that do.
-    """
+    """Require that `number` divides `total`."""
     if number > 0 and total % number == 0:
         return
     below = next((k for k in range(min(number, total), 0, -1) if total % k == 0), None)
@@ -60,24 +58,7 @@ def check_ppo(config: Any, spec: EnvSpec, num_envs: int, num_steps: int, copies:
             "the number of chunks, num_envs*num_steps/chunk_length",
             chunks,
         )
-    network = config.network
-    is_own = isinstance(network, networks.NetworkConfig)
-    if is_own and network.shared_torso and config.optimization.separate_updates:
-        raise ShoalError(
-            "shared_torso=True does not allow separate updates or critic_ settings; use separate torsos."
-        )
-    if spec.critic_only and is_own and network.shared_torso:
-        raise ShoalError(
-            f"shared_torso=True gives actor and critic the same input, but critic_only={spec.critic_only} is for the "
-            "critic only; use separate torsos."
-        )
-    if config.norm_obs and is_own and (network.encoder == "one_hot" or network.looks):
-        reason = (
-            "encoder='one_hot' needs" if network.encoder == "one_hot" else f"queries={network.queries} need"
-        )
-        raise ShoalError(
-            f"norm_obs=True replaces the integers that {reason} by normalised numbers; set norm_obs=False."
-        )
+    check_network(config, spec)
     check_observations(config, spec)
     check_advantages(config, num_envs * num_steps, copies)
     check_distribution(config, spec)
@@ -85,15 +66,34 @@ def check_ppo(config: Any, spec: EnvSpec, num_envs: int, num_steps: int, copies:
     check_recomputation(config, num_envs, num_steps)
     check_value_normalisation(config)
     config.optimization.validate()
-    networks.check(network, spec)
+    networks.check(config.network, spec)
+
+
+def check_network(config: Any, spec: EnvSpec) -> None:
+    """Check that one of Shoal's own networks fits the settings of its optimiser and of observations."""
+    network = config.network
+    if not isinstance(network, networks.NetworkConfig):
+        return
+    if network.shared_torso and config.optimization.separate_updates:
+        raise ShoalError(
+            "shared_torso=True does not allow separate updates or critic_ settings; use separate torsos."
+        )
+    if spec.critic_only and network.shared_torso:
+        raise ShoalError(
+            f"shared_torso=True gives actor and critic the same input, but critic_only={spec.critic_only} is for the "
+            "critic only; use separate torsos."
+        )
+    if config.norm_obs and (network.encoder == "one_hot" or network.looks):
+        reason = (
+            "encoder='one_hot' needs" if network.encoder == "one_hot" else f"queries={network.queries} need"
+        )
+        raise ShoalError(
+            f"norm_obs=True replaces the integers that {reason} by normalised numbers; set norm_obs=False."
+        )
 
 
 def check_chunks(config: Any, num_steps: int) -> None:
-    """Check that chunks of a recurrent network's steps divide the rollout, and that the burn-in fits before a chunk.
-
-    Raises:
-      ShoalError: one of them does not fit.
-    """
+    """Check that chunks of a recurrent network's steps divide the rollout, and that the burn-in fits before a chunk."""
     length = config.chunk_length or num_steps
     check_divides("chunk_length", length, "num_steps", num_steps)
     if config.burn_in > length:
@@ -108,11 +108,7 @@ def check_chunks(config: Any, num_steps: int) -> None:
 
 
 def check_observations(config: Any, spec: EnvSpec) -> None:
-    """Check the bounds of normalised observations, and that the entries that are named are there and hold numbers.
-
-    Raises:
-      ShoalError: the first that does not fit.
-    """
+    """Check the bounds of normalised observations, and that the entries that are named are there and hold numbers."""
     least, most = config.obs_norm_min_deviation, config.obs_norm_max_deviation
     if least > most:
         raise ShoalError(
@@ -146,11 +142,7 @@ def check_observations(config: Any, spec: EnvSpec) -> None:
 
 
 def check_advantages(config: Any, num_rows: int, copies: int) -> None:
-    """Check that advantages are not normalised one by one, which makes each of them 0.
-
-    Raises:
-      ShoalError: they are.
-    """
+    """Check that advantages are not normalised one by one, which makes each of them 0."""
     parts = {"minibatch": config.num_minibatches, "batch": 1}.get(config.norm_adv, 0)
     if num_rows * copies != parts:
         return
@@ -163,11 +155,7 @@ def check_advantages(config: Any, num_rows: int, copies: int) -> None:
 
 
 def check_estimates(config: Any) -> None:
-    """Check that V-trace has ratios to correct with, and clips in the right order.
-
-    Raises:
-      ShoalError: it does not.
-    """
+    """Check that V-trace has ratios to correct with, and clips in the right order."""
     if config.advantage != "vtrace":
         return
     rho_clips, c_clips = np.broadcast_arrays(config.rho_clip, config.c_clip)  # of each member of a sweep
@@ -189,11 +177,7 @@ def check_estimates(config: Any) -> None:
 
 
 def check_recomputation(config: Any, num_envs: int, num_steps: int) -> None:
-    """Check that advantages can be computed again as often as configured, and that it has an effect.
-
-    Raises:
-      ShoalError: the first setting that does not fit.
-    """
+    """Check that advantages can be computed again as often as configured, and that it has an effect."""
     epochs = max(config.update_epochs, config.critic_update_epochs)
     if config.recompute == "epoch" and epochs == 1:
         raise ShoalError(
@@ -230,11 +214,7 @@ def check_recomputation(config: Any, num_envs: int, num_steps: int) -> None:
 
 
 def check_value_normalisation(config: Any) -> None:
-    """Check that there is a critic whose values can be normalised as configured.
-
-    Raises:
-      ShoalError: there is none.
-    """
+    """Check that there is a critic whose values can be normalised as configured."""
     if config.norm_value == "none":
         return
     if np.all(np.asarray(config.vf_coef) == 0):
@@ -250,11 +230,7 @@ def check_value_normalisation(config: Any) -> None:
 
 
 def check_distribution(config: Any, spec: EnvSpec) -> None:
-    """Check that the policy's distribution fits the action space.
-
-    Raises:
-      ShoalError: it does not; the error names one that does.
-    """
+    """Check that the policy's distribution fits the action space."""
     space, kind = spec.action_space, networks.distribution_of(config.network)
     if not isinstance(space, Discrete | MultiDiscrete | Box):
         raise ShoalError(

@@ -1,9 +1,7 @@
 """Proximal Policy Optimisation (Schulman et al. 2017, arXiv:1707.06347), with or without a recurrent network.
 
-From top to bottom: what is learned, how it acts, the update, how a rollout becomes rows with advantages, a gradient
-step, and the loss of a minibatch. The settings are in `ppo_config.py`. What varies (the surrogate, the advantages and
-how often they are computed, the value's units, the schedule of the learning rate, the networks) is a function chosen
-once by a name in the config; nothing branches on it later.
+From top to bottom: what is learned, how it acts, the update, the advantages of a rollout, a gradient step, the loss,
+and the rows of a rollout. The settings are in `ppo_config.py`; `xla/chunked_gradients.py` cuts rows in chunks.
 """
 
 import functools
@@ -14,14 +12,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from shoal.algos.acting import actions, memories, networks
-from shoal.algos.acting.normalisation import (
-    initial_moments,
-    moments_of_actor,
-    normalise,
-    observe,
-    scale_rewards,
-)
+from shoal.algos.acting import actions, memories, normalisation
+from shoal.algos.acting.memories import Memory
 from shoal.algos.learning import (
     advantages,
     metric_means,
@@ -36,6 +28,7 @@ from shoal.algos.learning.minibatches import Minibatch, Rows
 from shoal.algos.learning.recomputation import Rollout
 from shoal.algos.ppo_config import PPOConfig
 from shoal.config import struct
+from shoal.nets import networks
 from shoal.nets.actor_critic import acting_part
 from shoal.nets.inputs import action_features
 from shoal.nets.memory import sequences
@@ -57,7 +50,7 @@ from shoal.types import (
     spaces,
     transitions,
 )
-from shoal.xla.chunked_gradients import chunked_gradient
+from shoal.xla.chunked_gradients import mean_gradient, num_chunks
 
 
 class Shared(NamedTuple):
@@ -92,73 +85,84 @@ class Extras(NamedTuple):
 
 def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorithm:
     """PPO's functions; `config` may hold traced numbers, so this is called inside the traced function."""
-    to_action = actions.action_transform(
-        spec.action_space, networks.distribution_of(config.network), config.action_scaling
-    )
-
-    def init(key: Array, num_envs: int | tuple[int, ...]) -> Learner:
-        network = config.network.build(spec, key)
-        parts, _ = optimisers.split_parameters(config.optimization, network, is_split=config.is_split)
-        batch_shape = (num_envs,) if isinstance(num_envs, int) else num_envs
-        shared = Shared(
-            network=network,
-            optimizer=optimisers.build(config.optimization, parts, 0.0).init(parts),
-            observation=initial_moments(config, spec),
-            reward=statistics.init_moments(jnp.zeros(())) if config.norm_reward else None,
-            learning_rate_scale=jnp.ones(()),
-            kl_coef=jnp.asarray(config.kl_coef, jnp.float32),
-            value=None if config.norm_value == "none" else statistics.init_moments(jnp.zeros(())),
-        )
-        return Learner(shared, memories.initial_local(config, spec, batch_shape))
-
-    def memory(batch_shape: tuple[int, ...]) -> PyTree:
-        return memories.initial(config, spec, batch_shape)
-
-    def policy(learner: Learner, clock: Clock) -> ActingPolicy:
-        return ActingPolicy(
-            acting_part(learner.shared.network), moments_of_actor(learner.shared.observation, spec)
-        )
-
-    def act(
-        policy: ActingPolicy, memory: PyTree, timestep: TimeStep, key: Array, *, greedy: bool = False
-    ) -> tuple[PyTree, Array, Extras]:
-        carry, previous, noise = memories.unpack(memory)
-        observation = normalise(config, policy.observation, timestep.observation)
-        inputs = memories.network_inputs(config, timestep, observation, previous)
-        carry, distribution = memories.policy_step(policy.actor, carry, inputs)
-        if greedy:
-            raw = actions.mode(distribution)
-        elif config.correlated_noise:
-            noise, raw = actions.sample_correlated(
-                distribution, noise, timestep.first, key, config.noise_correlation
-            )
-        else:
-            raw = actions.sample(distribution, key)
-        previous = () if isinstance(previous, tuple) else action_features(spec.action_space, raw)
-        memory = memories.pack(memories.Memory(carry, previous, noise))
-        stored_distribution = distribution if config.surrogate == "penalty" else ()
-        log_prob = actions.log_prob(distribution, raw)
-        stored = carry if sequences.stores_memories(policy.actor) else ()
-        if not isinstance(spec.action_space, spaces.Box):
-            return memory, raw, Extras((), log_prob, stored_distribution, stored)
-        return memory, to_action(raw), Extras(raw, log_prob, stored_distribution, stored)
-
-    def warm_up(learner: Learner, trajectory: Trajectory) -> Learner:
-        observation = without_last(trajectory.timesteps).observation
-        weight = transitions(trajectory).weight
-        moments = observe(learner.shared.observation, observation, weight, axis)
-        return learner._replace(shared=learner.shared._replace(observation=moments))
-
+    warms_up = config.norm_obs and config.obs_norm_warmup_steps
     return Algorithm(
-        init,
-        memory,
-        policy,
-        act,
+        functools.partial(init, config, spec),
+        functools.partial(memories.initial, config, spec),
+        functools.partial(policy_of, spec),
+        functools.partial(act, config, spec),
         functools.partial(update, config, spec, axis),
         inherit,
-        warm_up=warm_up if config.norm_obs and config.obs_norm_warmup_steps else None,
+        warm_up=functools.partial(warm_up, axis) if warms_up else None,
         warm_up_steps=config.obs_norm_warmup_steps,
     )
+
+
+def init(config: PPOConfig, spec: EnvSpec, key: Array, num_envs: int | tuple[int, ...]) -> Learner:
+    """Make a learner with a new network."""
+    network = config.network.build(spec, key)
+    parts, _ = optimisers.split_parameters(config.optimization, network, is_split=config.is_split)
+    shared = Shared(
+        network=network,
+        optimizer=optimisers.build(config.optimization, parts, 0.0).init(parts),
+        observation=normalisation.initial_moments(config, spec),
+        reward=statistics.init_moments(jnp.zeros(())) if config.norm_reward else None,
+        learning_rate_scale=jnp.ones(()),
+        kl_coef=jnp.asarray(config.kl_coef, jnp.float32),
+        value=None if config.norm_value == "none" else statistics.init_moments(jnp.zeros(())),
+    )
+    batch_shape = (num_envs,) if isinstance(num_envs, int) else num_envs
+    return Learner(shared, memories.initial_local(config, spec, batch_shape))
+
+
+def policy_of(spec: EnvSpec, learner: Learner, clock: Clock) -> ActingPolicy:
+    """Return the part of the learner that acts."""
+    shared = learner.shared
+    return ActingPolicy(acting_part(shared.network), normalisation.moments_of_actor(shared.observation, spec))
+
+
+def act(
+    config: PPOConfig,
+    spec: EnvSpec,
+    policy: ActingPolicy,
+    memory: Memory,
+    timestep: TimeStep,
+    key: Array,
+    *,
+    greedy: bool = False,
+) -> tuple[Memory, Array, Extras]:
+    """Act at one step of N environments; return also the memory after it and what the update needs of it."""
+    observation = normalisation.normalise(config, policy.observation, timestep.observation)
+    inputs = memories.network_inputs(config, timestep, observation, memory.action)
+    carry, distribution = sequences.policy_step(policy.actor, memory.carry, inputs)
+    noise = memory.noise
+    if greedy:
+        raw = actions.mode(distribution)
+    elif config.correlated_noise:
+        noise, raw = actions.sample_correlated(
+            distribution, noise, timestep.first, key, config.noise_correlation
+        )
+    else:
+        raw = actions.sample(distribution, key)
+    previous = action_features(spec.action_space, raw) if jax.tree.leaves(memory.action) else ()
+    extras = Extras(
+        raw_action=raw if isinstance(spec.action_space, spaces.Box) else (),
+        log_prob=actions.log_prob(distribution, raw),
+        distribution=distribution if config.surrogate == "penalty" else (),
+        memory=carry if sequences.stores_memories(policy.actor) else (),
+    )
+    action = actions.to_environment(
+        raw, spec.action_space, networks.distribution_of(config.network), config.action_scaling
+    )
+    return Memory(carry, previous, noise), action, extras
+
+
+def warm_up(axis: tuple[str, ...], learner: Learner, trajectory: Trajectory) -> Learner:
+    """Add the observations of a rollout of random actions to the normaliser."""
+    observation = without_last(trajectory.timesteps).observation
+    weight = transitions(trajectory).weight
+    moments = normalisation.observe(learner.shared.observation, observation, weight, axis)
+    return learner._replace(shared=learner.shared._replace(observation=moments))
 
 
 def inherit(learner: Learner, saved: Mapping[str, Array]) -> Learner:
@@ -171,6 +175,20 @@ def inherit(learner: Learner, saved: Mapping[str, Array]) -> Learner:
     return learner._replace(shared=shared)
 
 
+class LossParts(NamedTuple):
+    """The parts of the loss, and what is measured beside it."""
+
+    policy_loss: Array
+    value_loss: Array
+    entropy: Array
+    approx_kl: Array
+    clip_fraction: Array
+
+
+METRICS = (*LossParts._fields, "grad_norm", "actor_updates")  # of a gradient step, in this order
+ACTOR_METRICS = ("policy_loss", "entropy", "approx_kl", "clip_fraction")  # of steps that the actor took
+
+
 def update(
     config: PPOConfig,
     spec: EnvSpec,
@@ -180,43 +198,51 @@ def update(
     keys: Keys,
     clock: Clock,
 ) -> tuple[Learner, Metrics, Checks]:
-    """PPO's update: the rollout as rows with advantages, then epochs of gradient steps on minibatches of them."""
+    """Make epochs of gradient steps on minibatches of one rollout; statistics are reduced over devices by `axis`."""
     rows, prepared, metrics, rollout = prepare(config, spec, axis, learner, trajectory)
-    shared, recompute = prepared.shared, recomputation.RECOMPUTATIONS[config.recompute]
+    shared = prepared.shared
     if not config.adapts_kl_coef:  # the config's, which may change while a run trains
         shared = shared._replace(kl_coef=jnp.asarray(config.kl_coef, jnp.float32))
-    rate = (
-        optimisers.schedule_factor(config.optimization.lr_schedule, clock.progress)
-        * shared.learning_rate_scale
-    )
+    schedule = optimisers.schedule_factor(config.optimization.lr_schedule, clock.progress)
+    rate = schedule * shared.learning_rate_scale
     parts, merge = optimisers.split_parameters(config.optimization, shared.network, is_split=config.is_split)
     optimizer = optimisers.build(config.optimization, parts, rate)
-    in_loss = functools.partial(recompute.in_loss, config=config, axis=axis, moments=shared.value)
+    step = functools.partial(gradient_step, config, axis, shared, optimizer, merge)
+    state = GradientState(parts, shared.optimizer, stopped=jnp.asarray(False))
 
-    def minibatch_step(rows: Rows, carry: GradientState, minibatch: Minibatch) -> tuple[GradientState, Array]:
-        batch = jax.tree.map(lambda x: x[minibatch.rows], rows)._replace(advantage=minibatch.advantage)
-        gradient = functools.partial(summed_gradient, config, merge, batch, shared.kl_coef, in_loss=in_loss)
-        return gradient_step(config, axis, optimizer, gradient, carry, minibatch)
+    orders = minibatches.shuffled_rows(config, rows, keys.local)
+    epochs = jnp.arange(len(orders))
+    if config.recompute == "epoch":
 
-    def estimate(carry: GradientState) -> tuple[Array, Array]:
-        return recomputation.estimate(config, axis, rollout, shared.value, merge(carry.parts))
+        def steps_of_epoch(state: GradientState, order: tuple[Array, Array]) -> tuple[GradientState, Array]:
+            epoch, index = order
+            advantage, target = jax.lax.cond(
+                epoch > 0,  # the first begins with the parameters that acted
+                lambda parts: recomputation.estimate(config, axis, rollout, shared.value, merge(parts)),
+                lambda parts: (rows.advantage, rows.target),
+                state.parts,
+            )
+            current = rows._replace(advantage=advantage, target=target)
+            batches = minibatches.with_statistics(config, axis, current, index, epoch)
+            return jax.lax.scan(functools.partial(step, current), state, batches)
 
-    start = GradientState(parts, shared.optimizer, stopped=jnp.asarray(False))
-    final, history = recompute.scan_epochs(config, axis, rows, keys.local, minibatch_step, start, estimate)
+        state, history = jax.lax.scan(steps_of_epoch, state, (epochs, orders))
+        history = history.reshape(-1, len(METRICS))
+    else:
+        index = orders.reshape(-1, orders.shape[-1])
+        of_epochs = jnp.repeat(epochs, config.num_minibatches)
+        batches = minibatches.with_statistics(config, axis, rows, index, of_epochs)
+        state, history = jax.lax.scan(functools.partial(step, rows), state, batches)
+
+    shared = shared._replace(network=merge(state.parts), optimizer=state.optimizer)
     steps = dict(zip(METRICS, history.T, strict=True))
-    # How far the policy has moved by the last epoch.
-    kl = jnp.mean(steps["approx_kl"][-config.num_minibatches :])
-    shared = shared._replace(network=merge(final.parts), optimizer=final.optimizer)
     metrics |= metric_means.step_means(steps, ACTOR_METRICS) | {
         "learning_rate": metric_means.scalar_mean(config.optimization.learning_rate * rate),
         "kl_coef": metric_means.scalar_mean(shared.kl_coef),
     }
-    checks = {
-        "advantage": ~jnp.isfinite(metrics["advantage_mean"].total),
-        "loss": ~jnp.all(jnp.isfinite(steps["policy_loss"] + steps["value_loss"] + steps["entropy"])),
-        "gradient": ~jnp.all(jnp.isfinite(steps["grad_norm"])),
-    }
-    return Learner(adapt_coefficients(config, shared, kl), prepared.local), metrics, checks
+    last_kl = jnp.mean(steps["approx_kl"][-config.num_minibatches :])  # of the last epoch
+    shared = adapt_coefficients(config, shared, last_kl)
+    return Learner(shared, prepared.local), metrics, find_not_finite(metrics, steps)
 
 
 class Prepared(NamedTuple):
@@ -231,7 +257,7 @@ class Prepared(NamedTuple):
 def prepare(
     config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...], learner: Learner, trajectory: Trajectory
 ) -> Prepared:
-    """Turns a rollout into rows with advantages and value targets.
+    """Compute the advantages and value targets of a rollout, and lay it out as rows.
 
     The normaliser of observations that acting used is the one used here; the rollout's own statistics are merged
     into the learner that is returned, for the next rollout.
@@ -239,7 +265,7 @@ def prepare(
     before, after = without_last(trajectory.timesteps), jax.tree.map(lambda x: x[1:], trajectory.timesteps)
     steps = transitions(trajectory)
     weight = steps.weight
-    reward, learner = scale_rewards(config, axis, learner, after, weight)
+    reward, learner = normalisation.scale_rewards(config, axis, learner, after, weight)
 
     inputs, replayed = replay_rollout(config, spec, learner, trajectory)
     rollout = Rollout(
@@ -258,15 +284,101 @@ def prepare(
         **metric_means.moment_metrics("value", value[:-1], weight, axis),
         **metric_means.moment_metrics("advantage", advantage, weight, axis),
     }
-    advantage = advantages.standardise_over_rollout(config, axis, advantage, weight)
-    normalise_values = value_normalisation.NORMALISATIONS[config.norm_value]
-    shared, output, target = normalise_values(axis, learner.shared, replayed.value[:-1], target, weight)
-    shared = shared._replace(observation=observe(shared.observation, before.observation, weight, axis))
-    local = learner.local
-    if jax.tree.leaves(replayed.critic):
-        local = memories.pack_local(memories.unpack_local(local)._replace(critic=replayed.critic))
+    if config.norm_adv == "batch":
+        advantage = statistics.standardise(advantage, weight, axis_name=axis)
+    shared, output, target = value_normalisation.normalise_targets(
+        config, axis, learner.shared, replayed.value[:-1], target, weight
+    )
+    moments = normalisation.observe(shared.observation, before.observation, weight, axis)
+    shared = shared._replace(observation=moments)
     rows = make_rows(config, trajectory, rollout, replayed, output, advantage, target)
+    local = learner.local._replace(critic=replayed.critic)
     return Prepared(rows, Learner(shared, local), metrics, rollout)
+
+
+class GradientState(NamedTuple):
+    """The state that a gradient step changes."""
+
+    parts: optimisers.Parts  # the network's parameters
+    optimizer: PyTree
+    stopped: Array  # whether the KL stop has ended the actor's updates for this rollout
+
+
+def gradient_step(
+    config: PPOConfig,
+    axis: tuple[str, ...],
+    shared: Shared,
+    optimizer: optax.GradientTransformation,
+    merge: Callable[[optimisers.Parts], PyTree],
+    rows: Rows,
+    state: GradientState,
+    minibatch: Minibatch,
+) -> tuple[GradientState, Array]:
+    """Make one gradient step on a minibatch of the rows; return also its METRICS."""
+    in_actor_epochs = minibatch.epoch < config.update_epochs
+    update_actor = in_actor_epochs & ~state.stopped
+    batch = jax.tree.map(lambda x: x[minibatch.rows], rows)._replace(advantage=minibatch.advantage)
+    gradient, means = mean_gradient(
+        functools.partial(loss, config, axis, shared, update_actor),
+        merge,
+        state.parts,
+        batch,
+        weight=minibatch.weight,
+        num_chunks=num_chunks(batch.weight.shape, config.gradient_chunk),
+        axis=axis,
+    )
+    updates, opt_state = optimizer.update(gradient, state.optimizer, state.parts)
+    parts = optax.apply_updates(state.parts, updates)
+
+    stopped = state.stopped
+    if config.kl_stop:
+        stopped = stopped | (in_actor_epochs & (means.approx_kl > config.target_kl))
+        update_actor = update_actor & ~stopped
+    critic_epochs: Any = config.critic_update_epochs  # a number, since `with_critic_defaults` set it
+    if config.kl_stop or critic_epochs != config.update_epochs:
+        active = {"actor": update_actor, "critic": minibatch.epoch < critic_epochs}
+        parts = optimisers.select_active(active, parts, state.parts)
+        opt_state = optimisers.select_active(active, opt_state, state.optimizer)
+    metrics = jnp.stack([*means, optax.tree.norm(gradient), update_actor.astype(jnp.float32)])
+    return GradientState(parts, opt_state, stopped), metrics
+
+
+def loss(
+    config: PPOConfig,
+    axis: tuple[str, ...],
+    shared: Shared,
+    update_actor: Array,
+    network: PyTree,
+    batch: Rows,
+) -> tuple[Array, LossParts]:
+    """Compute PPO's loss of each row (Schulman et al. 2017, eq. 9) and its parts; 0 for what is no transition.
+
+    `mean_gradient` makes weighted means of them, over chunks and devices. The ratio is always that to the policy that
+    acted, whenever the advantages were computed (`advantages.vtrace`).
+    """
+    batch, distribution, value = minibatches.replay(network, batch)
+    log_ratio = actions.log_prob(distribution, batch.raw_action) - batch.log_prob
+    if config.recompute == "minibatch":
+        batch = recomputation.with_estimates(config, axis, shared.value, batch, log_ratio, value)
+    batch = minibatches.without_unread(batch, distribution)
+
+    approx_kl = policy_losses.kl_k3(log_ratio)
+    # By logarithms, since the ratio itself may overflow.
+    log_lower_bound = jnp.log(jnp.maximum(1.0 - config.clip_coef, 0.0))
+    clipped = (log_ratio > jnp.log1p(config.clip_coef)) | (log_ratio < log_lower_bound)
+
+    surrogate = surrogates.SURROGATES[config.surrogate]  # of the ratio exp(log_ratio)
+    distributions = batch.distribution, distribution
+    policy_loss = surrogate(config, log_ratio, batch.advantage, distributions, shared.kl_coef)
+    if config.clip_vloss:
+        value_loss = value_losses.clipped_value(value, batch.value, batch.target, config.vf_clip_coef)
+    else:
+        value_loss = value_losses.squared(value, batch.target)
+    entropy = actions.entropy(distribution)
+    parts = LossParts(policy_loss, value_loss, entropy, approx_kl, clipped.astype(jnp.float32))
+    parts = LossParts(*(jnp.where(batch.weight > 0, x, 0.0) for x in parts))
+    actor_loss = jnp.where(update_actor, parts.policy_loss - config.ent_coef * parts.entropy, 0.0)
+    return actor_loss + config.vf_coef * parts.value_loss, parts
 
 
 def make_rows(
@@ -297,7 +409,10 @@ def make_rows(
         target=masked(target),
         weight=weight,
     )
-    rows = recomputation.RECOMPUTATIONS[config.recompute].to_rows(config, rows, rollout)
+    if config.recompute == "minibatch":
+        rows = recomputation.rows_of_streams(rows, rollout)
+    else:
+        rows = minibatches.to_rows(config, rows)
     return rows._replace(start=minibatches.chunk_starts(config, inputs, replayed.starts))
 
 
@@ -306,17 +421,16 @@ def replay_rollout(
 ) -> tuple[NetworkInputs, sequences.Replayed]:
     """Return the network's inputs at each of T+1 steps, its values, and its memories at the chunks' starts.
 
-    With the parameters that acted. A network without memory, and a
-    critic with one of its own, runs once over all steps; the memories that acting kept are not computed again.
+    With the parameters that acted. The memories that acting kept are not computed again.
     """
-    memory = memories.unpack(trajectory.memory)
-    observation = normalise(config, learner.shared.observation, trajectory.timesteps.observation)
-    previous = memories.previous_actions(spec, memory.action, raw_actions(trajectory))
-    inputs = memories.network_inputs(config, trajectory.timesteps, observation, previous)
+    timesteps, moments = trajectory.timesteps, learner.shared.observation
+    observation = normalisation.normalise(config, moments, timesteps.observation)
+    previous = memories.previous_actions(spec, trajectory.memory.action, raw_actions(trajectory))
+    inputs = memories.network_inputs(config, timesteps, observation, previous)
     carries = memories.before_rollout(trajectory.memory, learner.local)
     steps = minibatches.start_steps(config, len(trajectory.actions))
     network, after = learner.shared.network, trajectory.extras.memory
-    return inputs, memories.replay(network, carries, after, inputs, steps)
+    return inputs, sequences.replay(network, carries, after, inputs, steps)
 
 
 def raw_actions(trajectory: Trajectory) -> Array:
@@ -330,117 +444,6 @@ def without_last(tree: PyTree) -> PyTree:
     return jax.tree.map(lambda x: x[:-1], tree)
 
 
-class GradientState(NamedTuple):
-    """The state that a gradient step changes."""
-
-    parts: optimisers.Parts  # the network's parameters
-    optimizer: PyTree
-    stopped: Array  # whether the KL stop has ended the actor's updates for this rollout
-
-
-# Metrics of steps that the actor took.
-ACTOR_METRICS = ("policy_loss", "entropy", "approx_kl", "clip_fraction")
-
-# What is known of each gradient step; the first five are means over its rows.
-METRICS = (
-    "policy_loss",
-    "value_loss",
-    "entropy",
-    "approx_kl",
-    "clip_fraction",
-    "grad_norm",
-    "actor_updates",
-)
-RowMetrics = tuple[Array, ...]  # the first five of them, each of every row, 0 where it is no transition
-# (a minibatch, its log-ratios, the critic's outputs) -> the minibatch with the advantages and targets of the loss
-InLoss = Callable[[Rows, Array, Array], Rows]
-
-
-def gradient_step(
-    config: PPOConfig,
-    axis: tuple[str, ...],
-    optimizer: optax.GradientTransformation,
-    gradient_sum: Callable[[optimisers.Parts, Array], tuple[optimisers.Parts, Array]],
-    carry: GradientState,
-    minibatch: Minibatch,
-) -> tuple[GradientState, Array]:
-    """One gradient step; returns its metrics, in the order of METRICS."""
-    in_actor_epochs = minibatch.epoch < config.update_epochs
-    update_actor = in_actor_epochs & ~carry.stopped
-    sums = gradient_sum(carry.parts, update_actor)
-    if axis:
-        sums = jax.lax.psum(sums, axis)
-    gradient, means = jax.tree.map(lambda x: x / jnp.maximum(minibatch.weight, 1.0), sums)
-    updates, opt_state = optimizer.update(gradient, carry.optimizer, carry.parts)
-    parts = optax.apply_updates(carry.parts, updates)
-
-    stopped = carry.stopped
-    if config.kl_stop:
-        stopped = stopped | (in_actor_epochs & (means[METRICS.index("approx_kl")] > config.target_kl))
-        update_actor = update_actor & ~stopped
-    critic_epochs: Any = config.critic_update_epochs  # a number, since `with_critic_defaults` set it
-    if config.kl_stop or critic_epochs != config.update_epochs:
-        update_critic = minibatch.epoch < critic_epochs
-        active = {"actor": update_actor, "critic": update_critic}
-        parts = optimisers.select_active(active, parts, carry.parts)
-        opt_state = optimisers.select_active(active, opt_state, carry.optimizer)
-    norm = optax.tree.norm(gradient)
-    return GradientState(parts, opt_state, stopped), jnp.stack(
-        [*means, norm, update_actor.astype(jnp.float32)]
-    )
-
-
-def summed_gradient(
-    config: PPOConfig,
-    merge: Callable[[optimisers.Parts], PyTree],
-    batch: Rows,
-    kl_coef: Array,
-    parts: optimisers.Parts,
-    update_actor: Array,
-    in_loss: InLoss = recomputation.as_given,
-) -> tuple[optimisers.Parts, Array]:
-    """Gradient of the loss and its metrics, summed over the rows of a minibatch."""
-
-    def loss(network: PyTree, rows: Rows) -> tuple[Array, RowMetrics]:
-        return summed_loss(config, network, rows, kl_coef, update_actor, in_loss)
-
-    num_chunks = minibatches.num_gradient_parts(batch, config.gradient_chunk)
-    gradient, metrics = chunked_gradient(loss, merge, parts, batch, num_chunks)
-    return gradient, jnp.stack([jnp.sum(x) for x in metrics])
-
-
-def summed_loss(
-    config: PPOConfig,
-    network: PyTree,
-    batch: Rows,
-    kl_coef: Array,
-    update_actor: Array,
-    in_loss: InLoss = recomputation.as_given,
-) -> tuple[Array, RowMetrics]:
-    """PPO's loss, summed over the rows that are transitions, and what it is made of, row by row.
-
-    The ratio is always that to the policy that acted, whenever the advantages were computed (`advantages.vtrace`).
-    """
-    batch, distribution, value = minibatches.replay(network, batch)
-    log_ratio = actions.log_prob(distribution, batch.raw_action) - batch.log_prob
-    batch = minibatches.without_unread(in_loss(batch, log_ratio, value), distribution)
-    entropy = actions.entropy(distribution)
-    surrogate = surrogates.SURROGATES[config.surrogate]
-    policy_loss = surrogate(config, log_ratio, batch.advantage, (batch.distribution, distribution), kl_coef)
-    if config.clip_vloss:
-        value_loss = value_losses.clipped_value(value, batch.value, batch.target, config.vf_clip_coef)
-    else:
-        value_loss = value_losses.squared(value, batch.target)
-    kl = policy_losses.kl_k3(log_ratio)
-    log_lower_bound = jnp.log(jnp.maximum(1.0 - config.clip_coef, 0.0))
-    clipped = (log_ratio > jnp.log1p(config.clip_coef)) | (log_ratio < log_lower_bound)
-
-    row_metrics = (policy_loss, value_loss, entropy, kl, clipped.astype(jnp.float32))
-    metrics = tuple(jnp.where(batch.weight > 0, x, 0.0) for x in row_metrics)
-    actor_loss = jnp.where(update_actor, metrics[0] - config.ent_coef * metrics[2], 0.0)
-    return jnp.sum(actor_loss + config.vf_coef * metrics[1]), metrics
-
-
 def adapt_coefficients(config: PPOConfig, shared: Shared, kl: Array) -> Shared:
     """Moves the adaptive learning rate and KL coefficient by the KL that the last epoch ended at."""
     scale, kl_coef = shared.learning_rate_scale, shared.kl_coef
@@ -449,3 +452,13 @@ def adapt_coefficients(config: PPOConfig, shared: Shared, kl: Array) -> Shared:
     if config.adapts_kl_coef:
         kl_coef = policy_losses.adapt_kl_coef(kl_coef, kl, config.desired_kl)
     return shared._replace(learning_rate_scale=scale, kl_coef=kl_coef)
+
+
+def find_not_finite(metrics: Metrics, steps: Mapping[str, Array]) -> Checks:
+    """Report which quantities of an update are not finite; `steps` are the metrics of all gradient steps."""
+    loss = steps["policy_loss"] + steps["value_loss"] + steps["entropy"]
+    return {
+        "advantage": ~jnp.isfinite(metrics["advantage_mean"].total),
+        "loss": ~jnp.all(jnp.isfinite(loss)),
+        "gradient": ~jnp.all(jnp.isfinite(steps["grad_norm"])),
+    }

@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from shoal.algos import checks
-from shoal.algos.acting import memories, networks
+from shoal.algos.acting import memories
 from shoal.algos.agents.agents_config import AgentsConfig
-from shoal.algos.learning import optimisers
 from shoal.algos.learning.optimisers import OptimizerConfig
 from shoal.config import settings, struct
 from shoal.config.arguments import LARGEST_INDEX
 from shoal.config.requirements import Needs, Table
 from shoal.config.struct import parameter
+from shoal.nets import networks
 from shoal.types import Algorithm, EnvSpec
+from shoal.xla.chunked_gradients import default_chunk_rows
 
 # The orders of all passes are drawn ahead, and one update should end while somebody waits.
 MAX_EPOCHS = 10_000
@@ -191,7 +192,7 @@ class PPOConfig(settings.Nested):
         default_chunk = (
             0
             if memories.is_recurrent(self) or self.recompute == "minibatch"
-            else optimisers.gradient_chunk_size(networks.widest_layer(self.network))
+            else default_chunk_rows(networks.widest_layer(self.network))
         )
         return dataclasses.replace(
             config,

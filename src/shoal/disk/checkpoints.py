@@ -16,7 +16,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +138,11 @@ class Checkpoints:
         return Info(steps, folder, length, seconds, record, str(error or ""), *kinds)
 
     def load(
-        self, steps: int, expected: Mapping[str, Any] | None = None, may_lack: str | tuple[()] = ()
+        self,
+        steps: int,
+        expected: Mapping[str, Any] | None = None,
+        may_lack: str | tuple[()] = (),
+        former_name: Callable[[str], str] = str,
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Load the leaves of a checkpoint (sorted by name), and its record.
 
@@ -149,6 +153,7 @@ class Checkpoints:
           steps: which one.
           expected: the leaves that it must have, by name: arrays, or shapes and dtypes as `jax.eval_shape` returns.
           may_lack: what the names of leaves begin with that a version of before did not save.
+          former_name: from the name of a leaf to that under which a version of before saved it.
 
         Raises:
           MisfitError: a leaf is missing, additional, or of another shape or dtype than expected.
@@ -158,14 +163,18 @@ class Checkpoints:
         what = f"the checkpoint at {steps} of run directory {str(self.run_path)!r}"
         try:
             saved = checkpoint_folder.verify(folder, steps)["leaves"]
+            current = {former_name(k): k for k in expected or () if k not in saved}
             if expected is not None:
                 expected = {k: x for k, x in expected.items() if k in saved or not k.startswith(may_lack)}
-            if expected is not None and (misfit := checkpoint_folder.find_misfit(saved, expected)):
+            if expected is not None and (
+                misfit := checkpoint_folder.find_misfit(_renamed(saved, current), expected)
+            ):
                 raise MisfitError(
                     f"{what} does not fit: {misfit}; it was made with other settings or by another version.",
                     misfit,
                 )
-            return checkpoint_folder.read_leaves(folder, saved), checkpoint_folder.read_record(folder)
+            leaves = _renamed(checkpoint_folder.read_leaves(folder, saved), current)
+            return leaves, checkpoint_folder.read_record(folder)
         except UnusableError as error:
             raise ShoalError(f"{what} cannot be used: {error}.") from error
 
@@ -361,3 +370,8 @@ def _modified_time(path: Path) -> float:
         return path.lstat().st_mtime
     except OSError:
         return time.time()
+
+
+def _renamed(leaves: Mapping[str, Any], current: Mapping[str, str]) -> dict[str, Any]:
+    """Return leaves by the names that they have now, sorted."""
+    return dict(sorted((current.get(name, name), x) for name, x in leaves.items()))

@@ -248,7 +248,7 @@ class Learner(NamedTuple):
 
 
 Policy = PyTree  # only what acting needs; this is kept as "best"
-Memory = PyTree  # the recurrent carry and the previous action; () if the policy has none
+Memory = PyTree  # such as the recurrent carry and the previous action; no arrays if the policy has none
 
 
 class Trajectory(NamedTuple):

@@ -215,9 +215,9 @@ def test_advantages_are_those_of_each_agent_by_the_definition():
     @jax.jit
     def estimated():
         trajectory = trajectory_of(env, config, num_envs, num_steps)
-        of_streams = agent_axis.trajectory_of_streams(
-            trajectory._replace(timesteps=view.of_critics(trajectory.timesteps), extras=trajectory.extras[0])
-        )
+        of_set = {"extras": trajectory.extras[0], "memory": trajectory.memory.sets[0]}
+        as_shown = trajectory._replace(timesteps=view.of_critics(trajectory.timesteps), **of_set)
+        of_streams = agent_axis.trajectory_of_streams(as_shown)
         of_streams = agent_axis.fold_trajectory(of_streams)
         learner = config.algorithm(spec_of(env)).init(jax.random.key(3), num_envs)
         inner = Learner(learner.shared, agent_axis.fold(learner.local))

@@ -95,9 +95,8 @@ def timesteps(*shape):
 def history():
     """The counting algorithm, and its learner after each of nine updates."""
     algorithm = counting()
-    trajectory = Trajectory(
-        timesteps(NUM_STEPS + 1, NUM_ENVS), jnp.zeros((NUM_STEPS, NUM_ENVS, 3)), ((), ()), ()
-    )
+    actions, memory = jnp.zeros((NUM_STEPS, NUM_ENVS, 3)), algorithm.memory((NUM_ENVS,))
+    trajectory = Trajectory(timesteps(NUM_STEPS + 1, NUM_ENVS), actions, ((), ()), memory)
     learners = [algorithm.init(jax.random.key(0), NUM_ENVS)]
     update = jax.jit(algorithm.update)
     for k in range(9):

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from recomputed_rollouts import ENDS, NETWORKS, SPEC, N, T, acted, made, noisy, plain_vtrace
+from recomputed_rollouts import ENDS, NETWORKS, SPEC, N, T, acted, gradient_of_sum, made, noisy, plain_vtrace
 from tiny_worlds import Halves, assert_equal, populate
 
 from shoal.algos import ppo
-from shoal.algos.acting import actions, memories
+from shoal.algos.acting import actions
 from shoal.algos.checks import check_estimates
 from shoal.algos.learning import advantages, minibatches, optimisers, recomputation
 from shoal.algos.policy_gradient import A2CConfig, ReinforceConfig
@@ -19,6 +19,7 @@ from shoal.algos.ppo import PPOConfig
 from shoal.base.errors import ShoalError
 from shoal.config import struct
 from shoal.config.settings import with_settings
+from shoal.nets.memory import sequences
 from shoal.ops import statistics
 from shoal.types import Clock, Keys
 
@@ -39,7 +40,7 @@ def stale(config, key, unread=0.0):
     network, rollout = noisy(learner.shared.network, MOVED), prepared.rollout
     found = recomputation.estimate(config, (), rollout, None, network)
     whole = dataclasses.replace(config, chunk_length=0)
-    distribution, value = memories.unroll(network, rollout.memories, rollout.inputs)
+    _, distribution, value = sequences.unroll(network, rollout.memories, rollout.inputs)
     raw = recomputation.extend(rollout.raw_action)
     log_ratio = actions.log_prob(distribution, raw)[:-1] - rollout.log_prob
     same = recomputation.estimate(config, (), rollout, None, learner.shared.network)
@@ -104,13 +105,12 @@ def test_with_the_parameters_that_acted_nothing_changes(name, chunk_length):
     if "core" in settings:
         settings |= {"chunk_length": chunk_length}
     config = made(**settings)
-    found = stale(struct.as_arrays(config), jax.random.key(0))
+    estimates = stale(struct.as_arrays(config), jax.random.key(0))
     by_gae = rows_of(struct.as_arrays(dataclasses.replace(config, advantage="gae")), jax.random.key(0))
-    given = found["rows"].advantage, found["rows"].target
-    for actual, expected in zip(found["same"], given, strict=True):
-        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(given[0], by_gae.advantage, rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(given[1], by_gae.target, rtol=1e-6, atol=1e-6)
+    for actual, field in zip(estimates["same"], ("advantage", "target"), strict=True):
+        once = getattr(estimates["rows"], field)
+        np.testing.assert_allclose(actual, once, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(once, getattr(by_gae, field), rtol=1e-6, atol=1e-6)
 
 
 @jax.jit
@@ -124,17 +124,12 @@ def gradients(config, key, unread=0.0):
     parts, merge = optimisers.split_parameters(
         config.optimization, noisy(shared.network, MOVED), is_split=config.is_split
     )
-    in_loss = functools.partial(
-        recomputation.estimate_in_loss, config=config, axis=(), moments=streams.learner.shared.value
-    )
-    within = ppo.summed_gradient(
-        config, merge, streams.rows, shared.kl_coef, parts, jnp.asarray(True), in_loss
-    )
+    within = gradient_of_sum(config, streams.learner.shared, merge, streams.rows, parts)
     advantage, target = recomputation.estimate(by_epoch, (), steps.rollout, shared.value, merge(parts))
     if config.norm_adv == "minibatch":
         advantage = statistics.standardise(advantage, steps.rows.weight)
     rows = steps.rows._replace(advantage=advantage, target=target)
-    before = ppo.summed_gradient(by_epoch, merge, rows, shared.kl_coef, parts, jnp.asarray(True))
+    before = gradient_of_sum(by_epoch, shared, merge, rows, parts)
     return within, before
 
 
@@ -241,41 +236,32 @@ def test_what_is_not_read_may_hold_anything(settings, recompute):
     assert_equal(known, broken)
 
 
+@jax.jit
+def updated_by_hand(config, key):
+    """The network after an update of one minibatch in each epoch, by a plain loop."""
+    learner, trajectory = acted(config, key)
+    rows, prepared, _, rollout = ppo.prepare(config, SPEC, (), learner, trajectory)
+    shared = prepared.shared
+    parts, merge = optimisers.split_parameters(config.optimization, shared.network, is_split=config.is_split)
+    optimizer = optimisers.build(config.optimization, parts, 1.0)
+    state = ppo.GradientState(parts, shared.optimizer, jnp.asarray(False))
+    for epoch in range(config.update_epochs):
+        if epoch > 0:
+            advantage, target = recomputation.estimate(config, (), rollout, shared.value, merge(state.parts))
+            rows = rows._replace(advantage=advantage, target=target)
+        batches = minibatches.with_statistics(config, (), rows, of_all(rows)[None], jnp.int32(epoch))
+        step = functools.partial(ppo.gradient_step, config, (), shared, optimizer, merge, rows)
+        state, _ = jax.lax.scan(step, state, batches)
+    return merge(state.parts)
+
+
 def test_advantages_are_estimated_before_each_epoch_but_the_first_and_normalised_then():
-    """With a stand-in for the network: the state counts gradient steps, and the estimates are made of it."""
-    config = made(num_minibatches=2, update_epochs=3, norm_adv="minibatch")
-    size = 8
-    rows = minibatches.Rows(
-        **dict.fromkeys(("inputs", "raw_action", "log_prob", "distribution", "value"), ()),
-        advantage=jnp.arange(size, dtype=jnp.float32),
-        target=jnp.zeros(size),
-        weight=jnp.ones(size).at[3].set(0.0),
-    )
-
-    def estimate(state):
-        return rows.advantage**2 + state, jnp.full(size, state)
-
-    def step(rows, state, minibatch):
-        target = rows.target[minibatch.rows]
-        return state + 1, jnp.concatenate(
-            [minibatch.advantage, target, minibatch.rows, minibatch.epoch[None]]
-        )
-
-    state, history = jax.jit(
-        lambda: recomputation.scan_with_estimates_of_epochs(
-            config, (), rows, jax.random.key(0), step, jnp.zeros(()), estimate
-        )
-    )()
-    assert state == 6 and history.shape == (6, 13)
-    weight = np.asarray(rows.weight)
-    for k, record in enumerate(np.asarray(history)):
-        advantage, target, index, epoch = record[:4], record[4:8], record[8:12].astype(int), record[12]
-        assert epoch == k // 2
-        assert (target == (2 * epoch if epoch else 0.0)).all()  # the steps made before this epoch
-        raw = np.arange(size) ** 2 + 2 * epoch if epoch else np.arange(size, dtype=float)
-        taken, counts = raw[index], weight[index] > 0
-        expected = (taken - taken[counts].mean()) / taken[counts].std()
-        np.testing.assert_allclose(advantage, np.where(counts, expected, 0.0), rtol=1e-4, atol=1e-5)
+    config = made(recompute="epoch", update_epochs=3, optimizer="sgd", optimizer_args=(), learning_rate=0.3)
+    network = after_update(config)[0].network
+    by_hand = updated_by_hand(struct.as_arrays(config), jax.random.key(0))
+    assert difference(network, by_hand) < 1e-5
+    never = dataclasses.replace(config, recompute="never")
+    assert difference(network, after_update(never)[0].network) > 1e-3
 
 
 @pytest.mark.full
@@ -284,11 +270,11 @@ def test_a_minibatch_of_streams_is_standardised_as_a_whole():
     learner, trajectory = jax.jit(acted)(config, jax.random.key(0))
     rows = ppo.prepare(config, SPEC, (), learner, trajectory).rows
     assert rows.weight.shape == (N, T + 1) and (rows.weight[:, -1] == 0).all()
-    in_loss = functools.partial(recomputation.estimate_in_loss, config=config, axis=(), moments=None)
     output = jax.random.normal(jax.random.key(1), rows.weight.shape)
-    advantage = np.asarray(in_loss(rows, jnp.zeros_like(output), output).advantage)[
-        np.asarray(rows.weight) > 0
-    ]
+    advantage = np.asarray(
+        recomputation.with_estimates(config, (), None, rows, jnp.zeros_like(output), output).advantage
+    )
+    advantage = advantage[np.asarray(rows.weight) > 0]
     np.testing.assert_allclose([advantage.mean(), advantage.std()], [0.0, 1.0], atol=1e-5)
 
 

@@ -9,10 +9,11 @@ import pytest
 from recomputed_rollouts import ENDS, NETWORKS, SPEC, N, acted, made
 
 from shoal.algos import ppo
-from shoal.algos.acting import memories
 from shoal.algos.learning import minibatches, value_normalisation
 from shoal.base.errors import ShoalError
 from shoal.config import struct
+from shoal.nets.memory import sequences
+from shoal.nets.networks import rescale_value_layer
 from shoal.ops import statistics
 
 WEIGHT = ~ENDS[1][:-1]
@@ -28,10 +29,10 @@ def outputs(config, old, new):
     learner, trajectory = acted(config, jax.random.key(0))
     network, rollout = learner.shared.network, ppo.prepare(config, SPEC, (), learner, trajectory).rollout
     old, new = moments_about(*old), moments_about(*new)
-    rescaled = value_normalisation.rescale_value_layer(network, old, new)
+    rescaled = rescale_value_layer(network, old, new)
 
     def value(network, moments):
-        output = memories.unroll(network, rollout.memories, rollout.inputs)[1]
+        output = sequences.unroll(network, rollout.memories, rollout.inputs).value
         return value_normalisation.denormalise(moments, output)
 
     return value(network, old), value(rescaled, new), value(network, new), (network, rescaled)
@@ -60,7 +61,7 @@ def test_a_change_below_the_rounding_of_the_mean_is_not_lost():
     network = config.network.build(SPEC, jax.random.key(0))
     old = moments_about(1e6, 1.0)
     new = old._replace(residual=(old.residual[0], jnp.float32(0.01), old.residual[2]))
-    rescaled = value_normalisation.rescale_value_layer(network, old, new)
+    rescaled = rescale_value_layer(network, old, new)
     np.testing.assert_allclose(rescaled.critic.mlp.projection[0].bias, -0.01, rtol=1e-3)
 
 
@@ -80,7 +81,7 @@ def prepared(config, key):
 def prepared_plainly(config, learner, trajectory):
     """The same from a critic without normalisation that gives the same values, and these."""
     identity = statistics.init_moments(jnp.zeros(()))
-    network = value_normalisation.rescale_value_layer(learner.shared.network, learner.shared.value, identity)
+    network = rescale_value_layer(learner.shared.network, learner.shared.value, identity)
     shared = learner.shared._replace(network=network, value=None)
     learner = learner._replace(shared=shared)
     return ppo.prepare(config, SPEC, (), learner, trajectory), ppo.replay_rollout(

@@ -10,8 +10,6 @@ from flax import nnx
 
 import shoal
 from shoal.algos import ppo
-from shoal.algos.acting import memories, networks
-from shoal.algos.acting.networks import NetworkConfig
 from shoal.algos.learning import minibatches
 from shoal.algos.ppo import PPOConfig
 from shoal.base.errors import ShoalError
@@ -20,10 +18,12 @@ from shoal.config.struct import parameter, struct
 from shoal.engine.rollout import RolloutState, no_ended_episodes, rollout
 from shoal.engine.run import Episodes
 from shoal.envs.batch import Batch
+from shoal.nets import networks
 from shoal.nets.memory import sequences
 from shoal.nets.memory.sequences import NetworkInputs
 from shoal.nets.mlp import MLP
 from shoal.nets.network_check import check_network
+from shoal.nets.networks import NetworkConfig
 from shoal.ops.distributions import Categorical
 from shoal.types import Clock, EnvSpec, spec_of
 from shoal.types.spaces import Box, Discrete
@@ -129,8 +129,8 @@ def test_a_network_of_ones_own_trains_and_acts(kind, tmp_path):
     memory, action = policy(memory, observation)
     again, _ = policy(memory, observation)
     assert action.shape == (3,)
-    assert memories.unpack(memory.state).carry["steps"].tolist() == [1, 1, 1]
-    assert memories.unpack(again.state).carry["steps"].tolist() == [2, 2, 2]
+    assert memory.state.carry["steps"].tolist() == [1, 1, 1]
+    assert again.state.carry["steps"].tolist() == [2, 2, 2]
 
 
 RECURRENT = dict(core="gru", core_size=5, hidden_sizes=(4,), previous_action=True, previous_reward=True)

@@ -1,1 +1,1 @@
-"""Parts of acting: networks, memories, actions, normalisation."""
+"""Parts of acting: memories, actions, normalisation."""

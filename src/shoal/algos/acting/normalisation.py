@@ -6,7 +6,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from shoal.algos.acting import memories
 from shoal.config import struct
 from shoal.ops import statistics
 from shoal.types import Array, EnvSpec, Learner, PyTree, TimeStep, spaces, without_entries
@@ -53,8 +52,9 @@ def normalise(config: Any, moments: statistics.RunningMoments | None, observatio
 
     def clip(path: tuple, x: Array, is_followed: bool) -> Array:
         name = struct.path_name(path)
-        own = next((bound for entry, bound in by_entry.items() if belongs_to(name, entry)), None)
-        bound: Any = (default if is_followed else math.inf) if own is None else own
+        without_entry = default if is_followed else math.inf
+        bounds = (bound for entry, bound in by_entry.items() if belongs_to(name, entry))
+        bound: Any = next(bounds, without_entry)
         if bound == math.inf or not jnp.issubdtype(x.dtype, jnp.floating):
             return x
         if moments is not None and is_followed:
@@ -100,15 +100,13 @@ def scale_rewards(
     if not config.norm_reward:
         return config.reward_scale * after.reward, learner
 
-    unpacked = memories.unpack_local(learner.local)
-
     def accumulate(discounted: Array, step: tuple[Array, Array, Array]) -> tuple[Array, Array]:
         reward, weight, last = step
         discounted = jnp.where(weight > 0, config.gamma * discounted + reward, discounted)
         return jnp.where(last, 0.0, discounted), discounted
 
-    last, discounted = jax.lax.scan(accumulate, unpacked.discounted, (after.reward, weight, after.last))
+    last, discounted = jax.lax.scan(accumulate, learner.local.discounted, (after.reward, weight, after.last))
     moments = statistics.update_moments(learner.shared.reward, discounted, weight, axis_name=axis)
     reward = jnp.clip(after.reward / statistics.standard_deviation(moments), -10.0, 10.0)
-    local = memories.pack_local(unpacked._replace(discounted=last))
+    local = learner.local._replace(discounted=last)
     return config.reward_scale * reward, Learner(learner.shared._replace(reward=moments), local)

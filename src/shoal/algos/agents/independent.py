@@ -31,10 +31,10 @@ from shoal.types import (
 
 
 class Memory(NamedTuple):
-    """The memories of all agents, [N, A, ...]; () instead if they have none."""
+    """The memories of all agents, [N, A, ...]."""
 
     sets: tuple[PyTree, ...]  # of the agents of each set
-    absent: Array  # who took no part at the step before, [N, A]
+    absent: Array | None  # who took no part at the step before, [N, A]; None where no agent has a memory
 
 
 class Sets(NamedTuple):
@@ -159,9 +159,8 @@ class _OfAgents(NamedTuple):
     def memory(self, batch_shape: tuple[int, ...]) -> PyTree:
         shapes = [(*batch_shape, size) for size in self.sets.sizes]
         memories = tuple(self.algorithm.memory(shape) for shape in shapes)
-        if not jax.tree.leaves(memories):
-            return ()
-        return Memory(memories, jnp.zeros((*batch_shape, sum(self.sets.sizes)), bool))
+        has_memory = bool(jax.tree.leaves(memories))
+        return Memory(memories, jnp.zeros((*batch_shape, sum(self.sets.sizes)), bool) if has_memory else None)
 
     def policy(self, learner: Learner, clock: Clock) -> PyTree:
         return self.sets.all(self.algorithm.policy(part, clock) for part in self._split(learner))
@@ -178,8 +177,8 @@ class _OfAgents(NamedTuple):
             result = self.algorithm.act(part, self._fold(own), of_streams, own_key, greedy=greedy)
             results.append(self._unfold(result, size))
         memories, actions, extras = zip(*results, strict=True)
-        after = Memory(memories, ~agent_axis.alive_of(timestep)) if jax.tree.leaves(memories) else ()
-        return after, self.sets.join(actions, 1), extras
+        absent = None if memory.absent is None else ~agent_axis.alive_of(timestep)
+        return Memory(memories, absent), self.sets.join(actions, 1), extras
 
     def update(
         self, learner: Learner, trajectory: Trajectory, keys: Keys, clock: Clock
@@ -205,7 +204,8 @@ class _OfAgents(NamedTuple):
 
     def warm_up(self, learner: Learner, trajectory: Trajectory) -> Learner:
         see: Any = self.algorithm.warm_up
-        trajectory = trajectory._replace(extras=((),) * len(self.sets.sizes))
+        empty = ((),) * len(self.sets.sizes)  # of random actions
+        trajectory = trajectory._replace(extras=empty, memory=Memory(empty, None))
         pairs = zip(self._split(learner), self._trajectories(trajectory), strict=True)
         return self._joined([see(*pair) for pair in pairs])
 
@@ -235,9 +235,7 @@ class _OfAgents(NamedTuple):
         local = [self._unfold(x.local, size) for x, size in zip(learners, self.sets.sizes, strict=True)]
         return Learner(self.sets.all(x.shared for x in learners), self.sets.all(local))
 
-    def _parts(self, memory: PyTree) -> tuple[Sequence[PyTree], Sequence[Array | None]]:
-        if not isinstance(memory, Memory):
-            return ((),) * len(self.sets.sizes), (None,) * len(self.sets.sizes)
+    def _parts(self, memory: Memory) -> tuple[Sequence[PyTree], Sequence[Array | None]]:
         return memory.sets, self.sets.split(memory.absent, 1)
 
 
@@ -249,6 +247,6 @@ def _without_others(trajectory: Trajectory, learns: Array) -> Trajectory:
     timesteps, memory = trajectory.timesteps, trajectory.memory
     alive = agent_axis.alive_of(timesteps) & learns
     discount = jnp.where(learns, timesteps.discount, 0.0)
-    if isinstance(memory, Memory):
+    if memory.absent is not None:
         memory = memory._replace(absent=memory.absent | ~learns)
     return trajectory._replace(timesteps=timesteps._replace(alive=alive, discount=discount), memory=memory)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from shoal.ops import returns, statistics
+from shoal.ops import returns
 from shoal.ops import vtrace as vtrace_ops
 from shoal.types import Array
 
@@ -27,21 +27,11 @@ class ReturnInputs(NamedTuple):
     weight: Array  # 0 where there is no transition
 
 
-Estimator = Callable[[Any, ReturnInputs, Array, Array | None], tuple[Array, Array]]
-
-
 def gae(config: Any, inputs: ReturnInputs, value: Array, log_ratio: Array | None) -> tuple[Array, Array]:
     """Compute generalised advantage estimates, and the TD(λ) targets that are these plus the values."""
     estimate = _over_streams(returns.gae, (1, 1, 1, 1, 1, None, 1), value)
-    advantage = estimate(
-        inputs.reward,
-        inputs.discount,
-        inputs.last,
-        value[:-1],
-        value[1:],
-        config.gae_lambda,
-        inputs.weight,
-    )
+    reward, discount, last, weight = inputs
+    advantage = estimate(reward, discount, last, value[:-1], value[1:], config.gae_lambda, weight)
     return advantage, advantage + value[:-1]
 
 
@@ -63,11 +53,11 @@ def vtrace(config: Any, inputs: ReturnInputs, value: Array, log_ratio: Array | N
     """
     log_ratio = jnp.zeros_like(value[:-1]) if log_ratio is None else log_ratio
     targets = functools.partial(vtrace_ops.vtrace_targets, clip_rho=config.rho_clip, clip_c=config.c_clip)
-    given = inputs.reward, inputs.discount, inputs.last, value[:-1], value[1:]
+    arguments = inputs.reward, inputs.discount, inputs.last, value[:-1], value[1:]
     in_axes = (1, 1, 1, 1, 1, 1, None, 1)
-    target = _over_streams(targets, in_axes, value)(*given, log_ratio, config.gae_lambda, inputs.weight)
+    target = _over_streams(targets, in_axes, value)(*arguments, log_ratio, config.gae_lambda, inputs.weight)
     advantage = _over_streams(vtrace_ops.vtrace_advantages, in_axes, value)(
-        *given, target, config.gae_lambda, inputs.weight
+        *arguments, target, config.gae_lambda, inputs.weight
     )
     return advantage, target
 
@@ -81,11 +71,4 @@ def _over_streams(
     return function
 
 
-ESTIMATORS: dict[str, Estimator] = {"gae": gae, "vtrace": vtrace}
-
-
-def standardise_over_rollout(config: Any, axis: tuple[str, ...], advantage: Array, weight: Array) -> Array:
-    """Bring the advantages of a rollout to mean 0 and standard deviation 1, if `norm_adv` says so."""
-    if config.norm_adv == "batch":
-        return statistics.standardise(advantage, weight, axis_name=axis)
-    return advantage
+ESTIMATORS = {"gae": gae, "vtrace": vtrace}

@@ -6,7 +6,6 @@ computed within the loss, rows are whole streams for every network, [N, T+1] (`s
 """
 
 import functools
-import math
 from typing import Any, NamedTuple
 
 import jax
@@ -96,7 +95,7 @@ def replay(network: PyTree, batch: Rows) -> tuple[Rows, Any, Array]:
     With memory these are [K, C]: time comes first. No gradient flows through the memory that a chunk starts from, nor
     through its burn-in, which brings that memory up to date with the parameters.
     """
-    if isinstance(batch.inputs.first, tuple):
+    if not sequences.has_memory(batch.inputs):
         return batch, *policy_and_value(network, batch.inputs.observation, batch.inputs.action_mask)
     memory, burn_in, has_burn_in = batch.start
     if burn_in:
@@ -132,24 +131,17 @@ class Minibatch(NamedTuple):
     epoch: Array
 
 
-def minibatches(config: Any, axis: tuple[str, ...], rows: Rows, key: Array) -> Minibatch:
-    """The minibatches of all epochs, each epoch in an order of its own, [epochs * num_minibatches, ...]."""
-    index = shuffled_rows(config, rows, key)
-    epochs = jnp.repeat(jnp.arange(len(index) // config.num_minibatches), config.num_minibatches)
-    return with_statistics(config, axis, rows, index, epochs)
-
-
 def shuffled_rows(config: Any, rows: Rows, key: Array) -> Array:
-    """The indices of the rows of each minibatch of all epochs, uint32 [epochs * num_minibatches, size]."""
+    """Draw an order of the rows for each epoch, uint32 [epochs, num_minibatches, size of a minibatch]."""
     num_rows = rows.weight.shape[0]
     epochs = max(config.update_epochs, config.critic_update_epochs)
     permutation = jax.vmap(permutations.permutation, in_axes=(0, None))
     index = permutation(jax.random.split(key, epochs), num_rows).astype(jnp.uint32)
-    return index.reshape(epochs * config.num_minibatches, -1)
+    return index.reshape(epochs, config.num_minibatches, -1)
 
 
 def with_statistics(config: Any, axis: tuple[str, ...], rows: Rows, index: Array, epochs: Array) -> Minibatch:
-    """The minibatches of rows with these indices [K, size], in these epochs [K].
+    """Return K minibatches of the rows with these indices [K, size], of the epochs [K] or all of one, [].
 
     Their statistics are taken here for all at once, so that devices need not wait for each other at every step.
     """
@@ -160,14 +152,4 @@ def with_statistics(config: Any, axis: tuple[str, ...], rows: Rows, index: Array
     total = weight.sum(axis=tuple(range(1, weight.ndim)))
     if axis:
         total = jax.lax.psum(total, axis)
-    return Minibatch(index, advantage, total, epochs)
-
-
-def num_gradient_parts(batch: Rows, rows: int) -> int:
-    """Into how many equal parts of about `rows` steps a minibatch is cut for its gradient; 1 if it cannot be."""
-    size, *length = batch.weight.shape
-    target_parts = -(-rows // math.prod(length))
-    if target_parts <= 0 or size <= target_parts:
-        return 1
-    min_parts = -(-size // target_parts)
-    return next((k for k in range(min_parts, 4 * min_parts) if size % k == 0), 1)
+    return Minibatch(index, advantage, total, jnp.broadcast_to(epochs, len(index)))

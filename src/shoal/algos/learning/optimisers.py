@@ -10,13 +10,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from shoal.base import cpu
 from shoal.base.errors import ShoalError, nearest
 from shoal.config import settings, struct
 from shoal.config.requirements import Needs, Table
 from shoal.config.struct import parameter
 from shoal.types import Array, PyTree
-from shoal.xla import backend
 from shoal.xla.packing import pack, pack_plain
 
 
@@ -153,30 +151,11 @@ def optimizer_named(
     try:
         optimizer = constructor(learning_rate, **parse_arguments(texts) | dict(numbers))
     except TypeError as error:
-        given = (*texts, *(f"{argument}={x}" for argument, x in dict(numbers).items()))
-        raise ShoalError(f"optimizer={name!r} does not take optimizer_args={given}: {error}.") from error
+        arguments = (*texts, *(f"{argument}={x}" for argument, x in dict(numbers).items()))
+        raise ShoalError(f"optimizer={name!r} does not take optimizer_args={arguments}: {error}.") from error
     if not isinstance(optimizer, optax.GradientTransformation):
         raise ShoalError(f"optimizer={name!r} is not an optimiser of optax; 'adam' is one.")
     return optimizer
-
-
-def gradient_chunk_size(width: int) -> int:
-    """Return the number of rows of a minibatch whose gradient is computed at once; 0 for all rows.
-
-    On the CPU the layers' activations should fit the second-level cache. A device with one thread takes 512 rows, for
-    layers of any width (against 2,048, this saves a tenth of a training step at width 64). A device with several
-    threads takes 1,024 rows per thread, since with fewer the threads spend their time on synchronisation, and half of
-    that for layers wider than 128 (7% less time at 256). An accelerator takes all rows.
-
-    Args:
-      width: the width of the widest hidden layer.
-    """
-    if not backend.is_cpu():
-        return 0
-    threads = cpu.threads() // jax.local_device_count()
-    if threads == 1:
-        return 512
-    return (1024 if width <= 128 else 512) * threads
 
 
 Parts = dict[str, Any]  # "actor" and "critic": each a vector, or a tuple of a vector and large arrays
@@ -191,43 +170,34 @@ ELEMENTWISE = frozenset(
 def build(config: OptimizerConfig, parts: Parts, rate: Array | float) -> optax.GradientTransformation:
     """Make the optimiser of a network's parts, with its learning rates multiplied by `rate`.
 
-    It is made again inside each update from the traced learning rate, so that a schedule is data. Its state
-    does not depend on `rate`. With `separate_updates` the gradients of actor and critic are clipped separately.
+    It is made again inside each update from the traced learning rate, so that a schedule is data. Its state does not
+    depend on `rate`. With `separate_updates` the gradients of actor and critic are clipped separately.
 
     Args:
-      config: a config with the critic's defaults filled in.
-      parts: the result of `split_parameters`, with or without a part of the critic.
+      config: with the critic's defaults filled in.
+      parts: of `split_parameters`, with or without a part of the critic.
       rate: the factor of the schedule.
     """
+    clip = optax.clip_by_global_norm
 
-    def build_one(
-        name: Any, texts: Any, numbers: Any, learning_rate: Any, max_norm: Any
-    ) -> optax.GradientTransformation:
+    def build_one(prefix: str) -> optax.GradientTransformation:
+        name, texts, numbers, learning_rate, max_norm = (
+            getattr(config, prefix + setting)
+            for setting in (
+                *("optimizer", "optimizer_args", "optimizer_numbers"),
+                *("learning_rate", "max_grad_norm"),
+            )
+        )
         optimizer = optimizer_named(name, texts, learning_rate * rate, numbers)
-        if not config.separate_updates:
-            return optimizer
-        return optax.chain(optax.clip_by_global_norm(max_norm), optimizer)
+        return optax.chain(clip(max_norm), optimizer) if config.separate_updates else optimizer
 
-    actor = build_one(
-        config.optimizer,
-        config.optimizer_args,
-        config.optimizer_numbers,
-        config.learning_rate,
-        config.max_grad_norm,
-    )
-    if "critic" not in parts:
-        return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), actor)
-    critic = build_one(
-        config.critic_optimizer,
-        config.critic_optimizer_args,
-        config.critic_optimizer_numbers,
-        config.critic_learning_rate,
-        config.critic_max_grad_norm,
-    )
-    optimizer = optax.partition({"actor": actor, "critic": critic}, {name: name for name in parts})
-    if config.separate_updates:
-        return optimizer
-    return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), optimizer)
+    optimizer = build_one("")
+    if "critic" in parts:
+        each = {"actor": optimizer, "critic": build_one("critic_")}
+        optimizer = optax.partition(each, {name: name for name in parts})
+        if config.separate_updates:
+            return optimizer
+    return optax.chain(clip(config.max_grad_norm), optimizer)
 
 
 def owner_of(path: tuple) -> str:
@@ -244,8 +214,8 @@ def split_parameters(
     Otherwise it is a tuple of the leaves.
 
     Args:
-      config: a config with the critic's defaults filled in.
-      network: a network; all its leaves are parameters.
+      config: with the critic's defaults filled in.
+      network: all its leaves are parameters.
       is_split: whether the critic's parameters are a part of their own; otherwise they belong to the actor's part.
     """
     paths, structure = jax.tree_util.tree_flatten_with_path(network)

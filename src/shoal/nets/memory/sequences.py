@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
+from shoal.nets.actor_critic import policy_and_value
 from shoal.types import PyTree
 from shoal.xla.plain import uses_plain_form
 
@@ -75,6 +76,11 @@ class Unrolled(NamedTuple):
     value: Array  # [T, N]
 
 
+def has_memory(inputs: NetworkInputs) -> bool:
+    """Whether these are inputs of a network with memory; one without sees each step by itself."""
+    return not isinstance(inputs.first, tuple)
+
+
 def is_joint(network: Any) -> bool:
     """Whether a network with memory is one sequence module, for the policy and the value."""
     return hasattr(network, "apply")
@@ -88,7 +94,9 @@ def initial(network: Any, batch_shape: tuple[int, ...]) -> Memories:
 
 
 def unroll(network: Any, memories: Memories, inputs: NetworkInputs) -> Unrolled:
-    """Run T steps of N sequences from `memories`, [N, ...]."""
+    """Run T steps of N sequences from `memories`, [N, ...]; without memory these may have any axes."""
+    if not has_memory(inputs):
+        return Unrolled(Memories(()), *policy_and_value(network, inputs.observation, inputs.action_mask))
     if is_joint(network):
         after, (distribution, value) = network.apply(memories.actor, inputs, inputs.first)
         return Unrolled(Memories(after), distribution, value)
@@ -99,6 +107,8 @@ def unroll(network: Any, memories: Memories, inputs: NetworkInputs) -> Unrolled:
 
 def policy_step(actor: Any, memory: PyTree, inputs: NetworkInputs) -> tuple[PyTree, Any]:
     """Run one step of N sequences: the memory after it, and the distribution of the next action, [N]."""
+    if not has_memory(inputs):
+        return (), actor.policy(inputs.observation, inputs.action_mask)
     inputs = jax.tree.map(lambda x: x[None], inputs)
     memory, output = actor.apply(memory, inputs, inputs.first)
     distribution = output if hasattr(output, "sample") else output[0]
@@ -128,8 +138,10 @@ def replay(
       memories: from before the first step, [N, ...].
       after: the actor's from after each of the first T steps, [T, N, ...]; () where it does not keep them.
       inputs: [T+1, N, ...].
-      steps: numbers of steps in ascending order, repeated ones included.
+      steps: numbers of steps in ascending order, repeated ones included; () without memory.
     """
+    if not has_memory(inputs):
+        return Replayed(network.value(inputs.observation), Memories(()), ())
     stored = jax.tree.leaves(after)
     before = (
         jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), memories.actor, after) if stored else ()

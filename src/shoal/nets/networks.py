@@ -7,6 +7,8 @@ class of networks without settings, built as `Class(spec, key=key)`, stands with
 import dataclasses
 from typing import Any, ClassVar, Literal, Protocol
 
+import jax
+
 from shoal.base.errors import ShoalError
 from shoal.base.imports import import_name, import_object
 from shoal.config import settings, struct
@@ -21,7 +23,12 @@ from shoal.nets.joint import JointActorCritic
 from shoal.nets.memory.cores import check_latches
 from shoal.nets.memory.recurrent import CoreOptions, RecurrentActorCritic, SharedRecurrentActorCritic
 from shoal.nets.network_check import check_network
+from shoal.ops import statistics
+from shoal.ops.statistics import RunningMoments
 from shoal.types import Array, EnvSpec, PyTree
+
+# The last layer of the value in each of Shoal's own networks, by the name of its leaves.
+VALUE_LAYER = "critic/mlp/projection/0/"
 
 MAX_LAYERS = 64  # deeper networks take long to trace and compile, and have been of no use here
 
@@ -331,33 +338,33 @@ def choose(network: Any) -> Any:
       ShoalError: it cannot be imported, or is a dataclass that is no struct.
     """
     if settings.is_nested(network):
-        found: Any = network
+        network_settings: Any = network
     elif isinstance(network, str) and network in OWN:
         return OWN[network]()
     elif isinstance(network, str | type) or callable(network):
-        found = _imported(network)
-        if isinstance(found, type) and import_name(found) in OWN:
-            return OWN[import_name(found)]()
-        if not dataclasses.is_dataclass(found):
+        imported: Any = _imported(network)
+        if isinstance(imported, type) and import_name(imported) in OWN:
+            return OWN[import_name(imported)]()
+        if not dataclasses.is_dataclass(imported):
             return NetworkClass(network)
-        found = found() if isinstance(found, type) else found
+        network_settings = imported() if isinstance(imported, type) else imported
     else:
         raise ShoalError(
             f"network={network!r} is neither module:Name, nor a class, nor a network's settings."
         )
-    if not struct.is_struct(found) or not hasattr(found, "build"):
+    if not struct.is_struct(network_settings) or not hasattr(network_settings, "build"):
         raise ShoalError(
-            f"network={name_of(found)!r} is a dataclass, but no settings of a network: decorate it with "
+            f"network={name_of(network_settings)!r} is a dataclass, but no settings of a network: decorate it with "
             "shoal.config.struct.struct, and give it a method build(spec, key)."
         )
-    return found
+    return network_settings
 
 
 def name_of(network: Any) -> Any:
     """The name by which `choose` finds a network's settings again; of a class that was given itself, the class."""
     if isinstance(network, NetworkClass):
         return network.network_class
-    return next((name for name, own in OWN.items() if own is type(network)), import_name(type(network)))
+    return next((name for name, x in OWN.items() if x is type(network)), import_name(type(network)))
 
 
 def has_memory(network: NetworkSettings) -> bool:
@@ -413,6 +420,34 @@ def check(network: NetworkSettings, spec: EnvSpec) -> None:
         check_network(network.imported(), spec)
     elif type(network) not in OWN.values():
         check_network(_Builder(network), spec)
+
+
+def rescale_value_layer(network: PyTree, old: RunningMoments, new: RunningMoments) -> PyTree:
+    """Change the last layer of the value so that its denormalised outputs stay the same under new moments.
+
+        W' = W σ/σ',   b' = (b σ + μ - μ')/σ',   so that   σ' (W' x + b') + μ' = σ (W x + b) + μ
+
+    The optimiser's state stays as it is.
+
+    Args:
+      network: one of Shoal's own.
+      old: moments with mean μ and standard deviation σ, by which outputs were denormalised.
+      new: those of μ' and σ', by which they will be.
+
+    Returns:
+      the network with other parameters in that layer.
+    """
+    deviation = statistics.standard_deviation(new)
+    ratio = statistics.standard_deviation(old) / deviation
+    shift = ((old.mean - new.mean) + (old.residual[1] - new.residual[1])) / deviation
+
+    def rescale(path: tuple, leaf: Array) -> Array:
+        name = struct.path_name(path)
+        if name == f"{VALUE_LAYER}kernel":
+            return leaf * ratio
+        return leaf * ratio + shift if name == f"{VALUE_LAYER}bias" else leaf
+
+    return jax.tree_util.tree_map_with_path(rescale, network)
 
 
 class _Builder:
