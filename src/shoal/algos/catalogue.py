@@ -35,16 +35,16 @@ def config_class(name: str) -> type[Any]:
         raise ShoalError(
             f"there is no algorithm {name!r}; there are {', '.join(algorithms())}{nearest(name, _algorithms)}."
         )
-    found = import_object(_algorithms.get(name, name))
-    if not dataclasses.is_dataclass(found) or not hasattr(found, "algorithm"):
+    imported = import_object(_algorithms.get(name, name))
+    if not dataclasses.is_dataclass(imported) or not hasattr(imported, "algorithm"):
         raise ShoalError(f"{name!r} is not an algorithm's config: a dataclass with a method `algorithm`.")
-    return found if isinstance(found, type) else type(found)
+    return imported if isinstance(imported, type) else type(imported)
 
 
 def name_of(config: Any) -> str:
     """Return the name of a config's algorithm: a registered name, or `module:Name`."""
     path = f"{type(config).__module__}:{type(config).__qualname__}"
-    return next((name for name, known in _algorithms.items() if known == path), path)
+    return next((name for name, other in _algorithms.items() if other == path), path)
 
 
 def check_algorithm(algorithm: Any) -> None:

@@ -108,10 +108,10 @@ def history():
 def test_each_set_meets_the_latest_or_one_policy_of_the_past(history):
     """A policy's action is its number of updates; keys and flags are kept with it."""
     algorithm, learners = history
-    chosen = set()
+    memory, chosen = algorithm.memory((NUM_ENVS,)), set()
     for k, learner in enumerate(learners):
         behaviour = algorithm.behaviour(learner, at(k))
-        _, actions, _ = algorithm.act(behaviour, (), timesteps(NUM_ENVS), jax.random.key(0))
+        _, actions, _ = algorithm.act(behaviour, memory, timesteps(NUM_ENVS), jax.random.key(0))
         past = [int(policy["updates"]) for policy in behaviour.past]
         learns = OPPONENTS.learns(NUM_ENVS)
         np.testing.assert_array_equal(actions, np.where(learns, k, np.array(past)[list(ROLES)]))
@@ -125,9 +125,9 @@ def test_each_set_meets_the_latest_or_one_policy_of_the_past(history):
 
 def test_the_latest_policy_is_evaluated_and_saved(history):
     algorithm, learners = history
-    policy = algorithm.policy(learners[7], at(7))
+    policy, memory = algorithm.policy(learners[7], at(7)), algorithm.memory((NUM_ENVS,))
     assert [int(x["updates"]) for x in policy] == [7, 7]
-    _, actions, _ = algorithm.act(policy, (), timesteps(NUM_ENVS), jax.random.key(0), greedy=True)
+    _, actions, _ = algorithm.act(policy, memory, timesteps(NUM_ENVS), jax.random.key(0), greedy=True)
     assert (np.asarray(actions) == 7).all()
 
 

@@ -53,14 +53,14 @@ class Sets(NamedTuple):
         return [len(agents) for agents in self.members]
 
     def split(self, tree: PyTree, axis: int) -> list[PyTree]:
-        """Return of what all agents have that of each set; `axis` is that of the agents."""
+        """Split arrays with an agent axis into one per parameter set."""
         if self.is_one:
             return [tree]
         columns = map(jnp.asarray, self.members)
         return [jax.tree.map(lambda x, of=of: x.take(of, axis), tree) for of in columns]
 
     def join(self, parts: Sequence[PyTree], axis: int) -> PyTree:
-        """Return what all agents have from that of each set, the reverse of `split`."""
+        """Join the arrays of all parameter sets along the agent axis, the reverse of `split`."""
         if self.is_one:
             return parts[0]
         places = jnp.argsort(jnp.asarray([agent for agents in self.members for agent in agents]))
@@ -82,7 +82,7 @@ class Sets(NamedTuple):
         return parts[0] if self.is_one else parts
 
     def named_parts(self, saved: Mapping[str, Array]) -> list[Mapping[str, Array]]:
-        """Return of saved arrays, by name, those of each set.
+        """Split saved arrays, by name, into those of each parameter set.
 
         Raises:
           ShoalError: they are of another number of sets.
@@ -172,9 +172,9 @@ class _OfAgents(NamedTuple):
         timesteps = self.sets.timesteps(self.view.of_actors(timestep))
         arguments = self.sets.each(policy), memories, absents, timesteps, self.sets.keys(key), self.sets.sizes
         results = []
-        for part, own, absent, own_steps, own_key, size in zip(*arguments, strict=True):
-            of_streams = self._fold(agent_axis.as_streams(own_steps, absent))
-            result = self.algorithm.act(part, self._fold(own), of_streams, own_key, greedy=greedy)
+        for part, memory_of_set, absent, steps, set_key, size in zip(*arguments, strict=True):
+            of_streams = self._fold(agent_axis.as_streams(steps, absent))
+            result = self.algorithm.act(part, self._fold(memory_of_set), of_streams, set_key, greedy=greedy)
             results.append(self._unfold(result, size))
         memories, actions, extras = zip(*results, strict=True)
         absent = None if memory.absent is None else ~agent_axis.alive_of(timestep)
@@ -183,19 +183,19 @@ class _OfAgents(NamedTuple):
     def update(
         self, learner: Learner, trajectory: Trajectory, keys: Keys, clock: Clock
     ) -> tuple[Learner, Metrics, Checks]:
-        own_keys = map(Keys, self.sets.keys(keys.shared), self.sets.keys(keys.local))
+        set_keys = map(Keys, self.sets.keys(keys.shared), self.sets.keys(keys.local))
         learners, metrics, checks = [], [], []
-        for part, own, key in zip(
-            self._split(learner), self._trajectories(trajectory), own_keys, strict=True
+        for part, of_streams, key in zip(
+            self._split(learner), self._trajectories(trajectory), set_keys, strict=True
         ):
-            result = self.algorithm.update(part, own, key, clock)
+            result = self.algorithm.update(part, of_streams, key, clock)
             learners.append(result[0])
             metrics.append(result[1])
             checks.append(result[2] if len(result) == 3 else {})
         is_one = self.sets.is_one
         total: Any = metrics[0] if is_one else jax.tree.map(lambda *xs: sum(xs), *metrics)
-        found: Any = checks[0] if is_one else jax.tree.map(lambda *xs: jnp.any(jnp.stack(xs)), *checks)
-        return self._joined(learners), total, found
+        not_finite: Any = checks[0] if is_one else jax.tree.map(lambda *xs: jnp.any(jnp.stack(xs)), *checks)
+        return self._joined(learners), total, not_finite
 
     def inherit(self, learner: Learner, saved: Mapping[str, Array]) -> Learner:
         take_over: Any = self.algorithm.inherit
@@ -217,8 +217,8 @@ class _OfAgents(NamedTuple):
             trajectory = _without_others(trajectory, learns)
         memories, absents = self._parts(trajectory.memory)
         timesteps, actions = self.sets.timesteps(trajectory.timesteps), self.sets.split(trajectory.actions, 2)
-        own = map(Trajectory, timesteps, actions, trajectory.extras, memories)
-        of_streams = [agent_axis.trajectory_of_streams(*pair) for pair in zip(own, absents, strict=True)]
+        of_sets = map(Trajectory, timesteps, actions, trajectory.extras, memories)
+        of_streams = [agent_axis.trajectory_of_streams(*pair) for pair in zip(of_sets, absents, strict=True)]
         return of_streams if self.joint else [agent_axis.fold_trajectory(x) for x in of_streams]
 
     def _fold(self, tree: PyTree) -> PyTree:

@@ -101,8 +101,8 @@ def against_past(algorithm: Algorithm, opponents: Opponents) -> Algorithm:
         return algorithm.policy(_latest(learner), clock)
 
     def behaviour(learner: Learner, clock: Clock) -> Behaviour:
-        pool, chosen = learner.shared.pool, learner.shared.opponent
-        past = (jax.tree.map(lambda x, k=k: x[chosen[k]], policies) for k, policies in enumerate(pool))
+        pool, entries = learner.shared.pool, learner.shared.opponent
+        past = (jax.tree.map(lambda x, k=k: x[entries[k]], policies) for k, policies in enumerate(pool))
         return Behaviour(policy(learner, clock), tuple(past))
 
     def act(
@@ -130,8 +130,8 @@ def against_past(algorithm: Algorithm, opponents: Opponents) -> Algorithm:
         count = offered(updates, opponents.every)
         slot = jnp.where(updates % opponents.every == 0, slot_of(slot_key, count, size), size)
         pool = stored(learner.shared.pool, algorithm.policy(updated, clock), slot)
-        chosen = jax.random.randint(opponent_key, (num_sets,), 0, jnp.minimum(count, size))
-        return updated._replace(shared=Learned(updated.shared, pool, chosen)), metrics, checks
+        opponent = jax.random.randint(opponent_key, (num_sets,), 0, jnp.minimum(count, size))
+        return updated._replace(shared=Learned(updated.shared, pool, opponent)), metrics, checks
 
     def inherit(learner: Learner, saved: Mapping[str, Array]) -> Learner:
         return begin(take_over(_latest(learner), saved))
