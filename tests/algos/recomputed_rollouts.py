@@ -115,6 +115,7 @@ def plain_vtrace(config, reward, value, log_ratio):
 
 def gradient_of_sum(config, shared, merge, rows, parts):
     """The gradient of PPO's loss and its parts, summed over all rows."""
-    sizes = {"weight": jnp.ones(()), "num_chunks": num_chunks(rows.weight.shape, config.gradient_chunk)}
+    settings = {"weight": 1.0, "num_chunks": num_chunks(rows.weight.shape, config.gradient_chunk), "axis": ()}
     loss = functools.partial(ppo.loss, config, (), shared, jnp.asarray(True))
-    return mean_gradient(loss, merge, parts, rows, **sizes, axis=())
+    gradient, means = mean_gradient(loss, merge, parts, rows, **settings)
+    return gradient, jnp.stack(means)

@@ -107,9 +107,8 @@ def prepared(config, env, learner, trajectory):
 
 @jax.jit
 def _gradient(config, learner, rows):
-    parts, merge = optimisers.split_parameters(
-        config.optimization, learner.shared.network, is_split=config.is_split
-    )
+    network, is_split = learner.shared.network, config.is_split
+    parts, merge = optimisers.split_parameters(config.optimization, network, is_split=is_split)
     return gradient_of_sum(config, learner.shared, merge, rows, parts)[0]
 
 

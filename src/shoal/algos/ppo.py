@@ -85,12 +85,15 @@ class Extras(NamedTuple):
 
 def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorithm:
     """PPO's functions; `config` may hold traced numbers, so this is called inside the traced function."""
+    # Made here and not in `act`, so that a scan over steps does not compute the bounds again.
+    distribution, scaling = networks.distribution_of(config.network), config.action_scaling
+    to_action = actions.action_transform(spec.action_space, distribution, scaling)
     warms_up = config.norm_obs and config.obs_norm_warmup_steps
     return Algorithm(
         functools.partial(init, config, spec),
         functools.partial(memories.initial, config, spec),
         functools.partial(policy_of, spec),
-        functools.partial(act, config, spec),
+        functools.partial(act, config, spec, to_action),
         functools.partial(update, config, spec, axis),
         inherit,
         warm_up=functools.partial(warm_up, axis) if warms_up else None,
@@ -124,6 +127,7 @@ def policy_of(spec: EnvSpec, learner: Learner, clock: Clock) -> ActingPolicy:
 def act(
     config: PPOConfig,
     spec: EnvSpec,
+    to_action: Callable[[Array], Array],
     policy: ActingPolicy,
     memory: Memory,
     timestep: TimeStep,
@@ -139,9 +143,8 @@ def act(
     if greedy:
         raw = actions.mode(distribution)
     elif config.correlated_noise:
-        noise, raw = actions.sample_correlated(
-            distribution, noise, timestep.first, key, config.noise_correlation
-        )
+        correlation = config.noise_correlation
+        noise, raw = actions.sample_correlated(distribution, noise, timestep.first, key, correlation)
     else:
         raw = actions.sample(distribution, key)
     previous = action_features(spec.action_space, raw) if jax.tree.leaves(memory.action) else ()
@@ -151,16 +154,12 @@ def act(
         distribution=distribution if config.surrogate == "penalty" else (),
         memory=carry if sequences.stores_memories(policy.actor) else (),
     )
-    action = actions.to_environment(
-        raw, spec.action_space, networks.distribution_of(config.network), config.action_scaling
-    )
-    return Memory(carry, previous, noise), action, extras
+    return Memory(carry, previous, noise), to_action(raw), extras
 
 
 def warm_up(axis: tuple[str, ...], learner: Learner, trajectory: Trajectory) -> Learner:
     """Add the observations of a rollout of random actions to the normaliser."""
-    observation = without_last(trajectory.timesteps).observation
-    weight = transitions(trajectory).weight
+    observation, weight = without_last(trajectory.timesteps).observation, transitions(trajectory).weight
     moments = normalisation.observe(learner.shared.observation, observation, weight, axis)
     return learner._replace(shared=learner.shared._replace(observation=moments))
 

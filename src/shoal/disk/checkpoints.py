@@ -16,7 +16,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,11 @@ class Info:
     problem: str
     is_damaged: bool
     is_newer: bool
+
+
+def former_name(name: str) -> str:
+    """Return the name under which a version of before saved a leaf: where PPO's memory has now one field of several."""
+    return name.removesuffix("/discounted").removesuffix("/noise")
 
 
 class MisfitError(ShoalError):
@@ -138,11 +143,7 @@ class Checkpoints:
         return Info(steps, folder, length, seconds, record, str(error or ""), *kinds)
 
     def load(
-        self,
-        steps: int,
-        expected: Mapping[str, Any] | None = None,
-        may_lack: str | tuple[()] = (),
-        former_name: Callable[[str], str] = str,
+        self, steps: int, expected: Mapping[str, Any] | None = None, may_lack: str | tuple[()] = ()
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Load the leaves of a checkpoint (sorted by name), and its record.
 
@@ -153,7 +154,6 @@ class Checkpoints:
           steps: which one.
           expected: the leaves that it must have, by name: arrays, or shapes and dtypes as `jax.eval_shape` returns.
           may_lack: what the names of leaves begin with that a version of before did not save.
-          former_name: from the name of a leaf to that under which a version of before saved it.
 
         Raises:
           MisfitError: a leaf is missing, additional, or of another shape or dtype than expected.

@@ -54,11 +54,6 @@ def saved_leaves(population: Run) -> dict[str, Any]:
     }
 
 
-def former_name(name: str) -> str:
-    """Return the name under which a version of before saved a leaf: PPO's memories had no field where they had one."""
-    return name.removesuffix("/discounted").removesuffix("/noise")
-
-
 def with_evaluated(leaves: Mapping[str, Any], expected: Iterable[str]) -> dict[str, Any]:
     """Complete the leaves of a checkpoint of a version that kept no last evaluation: by what was learned since."""
     return dict(leaves) | {name: leaves[_current(name)] for name in expected if name not in leaves}

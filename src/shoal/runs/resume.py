@@ -19,7 +19,7 @@ from shoal.engine.history import History
 from shoal.engine.nonfinite import failed_members
 from shoal.engine.run import Run
 from shoal.engine.run_config import RunConfig
-from shoal.runs.checkpointing import EVALUATED, former_name, restored, saved_leaves, with_evaluated
+from shoal.runs.checkpointing import EVALUATED, restored, saved_leaves, with_evaluated
 from shoal.runs.plan import Experiment
 
 # Settings of the run that a resumed one may change, beside the numbers of the algorithm that are data.
@@ -255,7 +255,7 @@ class Restoration:
             return f"{METRICS} does not go with it: {reason}"
         try:
             expected = saved_leaves(shapes)
-            leaves, self.record = checkpoints.load(info.steps, expected, EVALUATED, former_name)
+            leaves, self.record = checkpoints.load(info.steps, expected, may_lack=EVALUATED)
             self.leaves = with_evaluated(leaves, expected)
         except MisfitError as error:
             raise self._misfit(info.steps, error.difference) from error

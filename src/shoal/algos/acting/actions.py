@@ -5,6 +5,7 @@ environment receives the raw action converted to its space: unchanged (discrete)
 squashed (tanh-normal), or rescaled from [-1, 1] (beta).
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -60,8 +61,8 @@ def sample_correlated(
     return noise, distribution.loc + distribution.scale * noise
 
 
-def to_environment(raw: Array, space: Space, kind: str, scaling: str) -> Array:
-    """Convert raw actions [..., *shape] to actions of the environment.
+def action_transform(space: Space, kind: str, scaling: str) -> Callable[[Array], Array]:
+    """Return the function that converts raw actions [..., *shape] to actions of the environment.
 
     Args:
       space: the action space.
@@ -69,12 +70,16 @@ def to_environment(raw: Array, space: Space, kind: str, scaling: str) -> Array:
       scaling: for a normal policy "rescale" (raw actions are in [-1, 1]) or "clip" (in the units of the space).
     """
     if not isinstance(space, Box):
-        return raw
+        return lambda raw: raw
     low, high = jnp.asarray(space.low), jnp.asarray(space.high)
-    middle, half_width = (low + high) / 2, (high - low) / 2
-    raw = raw.reshape(raw.shape[:-1] + space.shape)
-    if kind == "tanh_normal":
-        return middle + half_width * jnp.tanh(raw)
-    if kind != "beta" and scaling == "clip":
-        return jnp.clip(raw, low, high)
-    return middle + half_width * jnp.clip(raw, -1.0, 1.0)
+    shape, middle, half_width = space.shape, (low + high) / 2, (high - low) / 2
+
+    def transform(raw: Array) -> Array:
+        raw = raw.reshape(raw.shape[:-1] + shape)
+        if kind == "tanh_normal":
+            return middle + half_width * jnp.tanh(raw)
+        if kind != "beta" and scaling == "clip":
+            return jnp.clip(raw, low, high)
+        return middle + half_width * jnp.clip(raw, -1.0, 1.0)
+
+    return transform

@@ -58,11 +58,7 @@ def extend(x: Array) -> Array:
 
 
 def estimate(
-    config: Any,
-    axis: tuple[str, ...],
-    rollout: Rollout,
-    moments: RunningMoments | None,
-    network: PyTree,
+    config: Any, axis: tuple[str, ...], rollout: Rollout, moments: RunningMoments | None, network: PyTree
 ) -> tuple[Array, Array]:
     """Compute advantages and targets by rows from values and ratios of a network that need not have acted.
 
