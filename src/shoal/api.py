@@ -33,7 +33,8 @@ from shoal.runs.evaluate import evaluate, evaluate_run, render
 from shoal.runs.load import environment_for, environment_of, load, policy_of
 from shoal.runs.placement import check_memory, devices_of, place
 from shoal.runs.plan import Experiment, decide, defaults
-from shoal.runs.train import Call, TrainedRun, resume_run, run_experiment
+from shoal.runs.results import TrainedRun
+from shoal.runs.train import Call, resume_run, run_experiment
 from shoal.search.api import pbt, replay, sweep, tune
 from shoal.search.grouping import Request
 from shoal.search.pbt import PbtOptions, run_pbt, run_replay

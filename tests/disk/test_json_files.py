@@ -18,7 +18,7 @@ from shoal.engine.population import pbt_settings
 from shoal.engine.population.halving import Halving
 from shoal.engine.population.members import Variant
 from shoal.runs import load as loading
-from shoal.runs import pbt_run, plan, resume, train
+from shoal.runs import pbt_run, plan, results, resume
 from shoal.search import tune
 from shoal.search.sweep_directory import SweepDirectory
 from shoal.show.reports import result_text
@@ -82,7 +82,7 @@ def load(path):
 def finished(path):
     directory, decided = run_of(path), decide(run_of(path).path)[0]
     if resume.is_finished(directory, decided.run):
-        train._finished_run(directory, decided)
+        results.finished_run(directory, decided)
         result_text(directory.load_summary(), directory.path)
 
 

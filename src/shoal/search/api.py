@@ -10,7 +10,8 @@ from shoal.base.errors import ShoalError
 from shoal.base.user_errors import reports_user_code
 from shoal.config import arguments
 from shoal.runs.load import environment_of
-from shoal.runs.train import Call, TrainedRun
+from shoal.runs.results import TrainedRun
+from shoal.runs.train import Call
 from shoal.search.grouping import Request
 from shoal.search.pbt import PbtOptions, run_pbt, run_replay
 from shoal.search.space import Space, from_tables, from_words

@@ -18,7 +18,8 @@ from shoal.engine.run_config import RunConfig, check_at_least
 from shoal.runs import pbt_run
 from shoal.runs import plan as experiments
 from shoal.runs.plan import Experiment
-from shoal.runs.train import Call, TrainedRun, run_experiment
+from shoal.runs.results import TrainedRun
+from shoal.runs.train import Call, run_experiment
 from shoal.search.distributions import Between, Int, read_distribution
 from shoal.search.grouping import Request
 
