@@ -5,6 +5,7 @@ import os
 import numpy as np
 import pytest
 
+import shoal
 from shoal import api
 from shoal.config.settings import flat
 from shoal.disk.directory import RunDirectory
@@ -52,23 +53,21 @@ class Net:
 """
 
 
-class Decided(Exception):
-    pass
-
-
 @pytest.fixture
 def decide(command, monkeypatch):
     """The experiment that `shoal train ...` would carry out."""
 
+    decided = []
+
     def stop(experiment, *_):
-        raise Decided(experiment)
+        decided.append(experiment)
+        raise shoal.ShoalError("that is enough")
 
     monkeypatch.setattr(api, "run_experiment", stop)
 
     def decide(*words) -> api.Experiment:
-        with pytest.raises(Decided) as stopped:
-            command("train", *words)
-        return stopped.value.args[0]
+        command("train", *words)
+        return decided.pop()
 
     return decide
 

@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
         members=members,
     )
     call = api.Call(progress=not choices.quiet, import_seconds=IMPORT_SECONDS, own_process=True)
-    return print_result(lambda: api.run_pbt(request, options, call))
+    return print_result(api.run_pbt(request, options, call))
 
 
 def _replay(run: str, arguments: Sequence[str]) -> int:
@@ -73,7 +73,7 @@ def _replay(run: str, arguments: Sequence[str]) -> int:
             "leave it out."
         )
     call = api.Call(progress=not choices.quiet, import_seconds=IMPORT_SECONDS, own_process=True)
-    return print_result(lambda: api.run_replay(run, overrides, call))
+    return print_result(api.run_replay(run, overrides, call))
 
 
 def _take_members(arguments: Sequence[str]) -> tuple[int, list[str]]:

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from shoal.algos import catalogue
 from shoal.base import signals
 from shoal.base.errors import SavingError, ShoalError
-from shoal.base.user_errors import reports_user_code
 from shoal.config import arguments
 from shoal.disk import checkpoint_record, policy_files
 from shoal.disk.checkpoints import Checkpoints
@@ -78,7 +77,6 @@ class Output(NamedTuple):
 Origin = Restoration | Finished  # the saved state that a run goes on from
 
 
-@reports_user_code
 def run_experiment(experiment: Experiment, call: Call | None = None) -> TrainedRun:
     """Run an experiment and write its run directory; one that holds this run already is resumed, or read if finished.
 
@@ -111,7 +109,6 @@ def run_experiment(experiment: Experiment, call: Call | None = None) -> TrainedR
         return _run(loaded, stop, call, directory)
 
 
-@reports_user_code
 def resume_run(
     path: str | Path,
     environment: Environment | None,

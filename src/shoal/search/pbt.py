@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from shoal.base.errors import ShoalError
-from shoal.base.user_errors import reports_user_code
 from shoal.config import arguments, settings
 from shoal.engine.population.pbt_exchange import PARTS
 from shoal.engine.population.pbt_settings import Evolution, Tuned
@@ -44,7 +43,6 @@ class PbtOptions:
     members: int = 16
 
 
-@reports_user_code
 def run_pbt(request: Request, options: PbtOptions, call: Call | None = None) -> TrainedRun:
     """Train a population that exchanges; a directory that holds it already goes on.
 
@@ -158,7 +156,6 @@ def _range(name: str, given: Any) -> Between:
     return distribution
 
 
-@reports_user_code
 def run_replay(path: str | Path, overrides: Mapping[str, Any], call: Call | None = None) -> TrainedRun:
     """Train seeds that were never used with the schedule of a run's best line of descent.
 

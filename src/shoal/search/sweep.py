@@ -13,7 +13,6 @@ import numpy as np
 
 from shoal.base import signals
 from shoal.base.errors import ShoalError
-from shoal.base.user_errors import reports_user_code
 from shoal.config import arguments
 from shoal.config.settings import check_fields
 from shoal.config.struct import parameter
@@ -112,7 +111,6 @@ class Sweep:
         return load(self.path, which, seed=seed, label=label)
 
 
-@reports_user_code
 def run_sweep(request: Request, space: Space, options: SweepOptions, call: Call | None = None) -> Sweep:
     """Train the points of a space, rank them, and train the best again; one that was interrupted goes on.
 

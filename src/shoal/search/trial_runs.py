@@ -11,7 +11,6 @@ from typing import Any
 
 from shoal.base import signals
 from shoal.base.errors import ShoalError
-from shoal.base.user_errors import reports_user_code
 from shoal.config import arguments
 from shoal.config.struct import parameter
 from shoal.disk.lock import Lock
@@ -46,7 +45,6 @@ class TuneOptions(sweep.SearchOptions):
     """Takes the study of this name in the storage; without it the one named shoal."""
 
 
-@reports_user_code
 def run_tuning(request: Request, space: Space, options: TuneOptions, call: Call | None = None) -> sweep.Sweep:
     """Train trials that Optuna proposes, batch by batch, and the best again; one that was interrupted goes on.
 
