@@ -298,6 +298,22 @@ def test_a_run_leaves_its_result_and_its_files(trained):
 
 
 @pytest.mark.slow
+def test_the_costs_are_those_of_the_network(trained):
+    done, path = trained
+    run, algorithm = (json.loads((path / "config.json").read_text())[x] for x in ("run", "algorithm"))
+    costs = json.loads((path / "summary.json").read_text())["costs"]
+    assert f"{costs['parameters']:,} parameters" in done.stderr
+    first, second = algorithm["hidden_sizes"]
+    actor, critic = (4 * first + first * second + second * outputs for outputs in (2, 1))
+    assert costs["parameters"] == actor + critic + 2 * (first + second) + 3
+    assert costs["act_flops"] == 2 * actor
+    # Acting, values, and in each epoch forwards, the gradient by weights, and that by inputs but for the first layer's.
+    rows = run["num_envs"] * run["num_steps"]
+    row = 2 * (3 * (actor + critic) - 2 * 4 * first)
+    least = rows * (2 * actor + 2 * critic + algorithm["update_epochs"] * row)
+    assert least <= costs["update_flops"] < 1.05 * least
+
+
 def test_its_config_makes_the_same_run_again(trained, command, capsys, tmp_path):
     _, path = trained
     again = tmp_path / "again"

@@ -79,10 +79,11 @@ def product_flops(function: Callable[..., Any], *args: Any, **kwargs: Any) -> fl
     """
     program = jax.make_jaxpr(function)(*args, **kwargs).jaxpr
     needed, _ = dce_jaxpr(program, [True] * len(program.outvars))
-    return _flops(needed)
+    return program_flops(needed)
 
 
-def _flops(program: Any) -> float:
+def program_flops(program: Any) -> float:
+    """Count as `product_flops` does in a program that is traced, with operations on which no result depends."""
     return sum(_flops_of(equation) for equation in program.eqns)
 
 
@@ -96,7 +97,7 @@ def _flops_of(equation: Any) -> float:
         kernel, outputs = equation.invars[1].aval.shape, equation.outvars[0].aval.shape
         each = math.prod(kernel) / kernel[parameters["dimension_numbers"].rhs_spec[0]]
         return 2.0 * math.prod(outputs) * each
-    inner = [_flops(program) for program in _programs(parameters)]
+    inner = [program_flops(program) for program in _programs(parameters)]
     if name == "cond":
         return max(inner)
     return sum(inner) * (parameters["length"] if name == "scan" else 1)

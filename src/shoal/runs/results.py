@@ -133,6 +133,7 @@ def summarise(
         absolute=absolute,
         steps_per_second=float(np.sum(trained.population.updates)) * run.steps_per_update / seconds.train,
         seconds={"import": import_seconds, **seconds._asdict()},
+        costs=trained.costs._asdict(),
         parameters=[struct.named_leaves(member_layout.take_member(best, k)) for k in range(len(members))],
         failed=list(failed.values()),
         evaluation={
