@@ -25,9 +25,9 @@ from shoal.engine.population.members import Members
 from shoal.engine.run import Run, Settings, evaluation_environment_of, start
 from shoal.engine.run_config import RunConfig
 from shoal.envs.base import can_explain_faults
-from shoal.nets.costs import num_parameters, product_flops, program_flops
 from shoal.runs.pacing import Pacer
 from shoal.types import Environment, Mean, spec_of
+from shoal.xla.costs import num_parameters, product_flops, program_flops
 
 
 class EvaluationPrograms(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from shoal.types import PyTree
+PyTree = Any
 
 
 def num_parameters(tree: PyTree) -> int:
