@@ -392,7 +392,7 @@ def check_fields(config: Any) -> None:
             if value is None:
                 continue
             (declared,) = (option for option in typing.get_args(declared) if option is not types.NoneType)
-        if not (name in IMPORTABLE and callable(value)):
+        if name not in IMPORTABLE or isinstance(value, str):  # its use says what is no function
             _check_type(name, value, declared)
         if isinstance(value, numbers.Real | tuple) and not isinstance(value, bool) and declared is not Any:
             if setting.bounds:

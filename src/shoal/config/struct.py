@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.base.errors import ShoalError
+from shoal.config.arguments import short_repr
 
 T = TypeVar("T")
 
@@ -55,8 +56,9 @@ class Bounds:
 
     def contains(self, value: Any) -> bool:
         """Report whether a number, or each number of an array, lies within the bounds."""
-        x = np.asarray(value, np.float64)
-        inside = np.isfinite(x)
+        is_int = isinstance(value, int)  # compared exactly: not every one is a float
+        x = value if is_int else np.asarray(value, np.float64)
+        inside = np.asarray(True) if is_int else np.isfinite(x)
         inside |= (x == math.inf) & (self.high == math.inf)
         inside |= (x == -math.inf) & (self.low == -math.inf)
         inside &= self.low is None or x >= self.low
@@ -153,10 +155,10 @@ def check_bounds(name: str, value: Any, bounds: Bounds) -> None:
         )
     if bounds.contains(value):
         return
-    if isinstance(value, int) and abs(value) < 10**15:
+    if isinstance(value, int) and abs(value) < 10**17:
         value_text = str(value)
     elif isinstance(value, int | float):
-        value_text = f"{value:g}"
+        value_text = f"{value:g}" if abs(value) < 1e300 else short_repr(value)
     else:
         value_text = str(value if isinstance(value, tuple) else np.asarray(value).tolist())
     subject = "" if np.ndim(value) == 0 else "each number of it "

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import os
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -535,9 +536,11 @@ def load_function(setting: str, value: str | Callable) -> Callable:
 def cast_to_declared(value: Any, declared: Any) -> Any:
     """A number as the type that its field declares, where it can be without loss; other values as they are.
 
-    `1e5` becomes `100000` for an `int` (also within a tuple, beside None, or both), and NumPy's numbers become
-    Python's.
+    `1e5` becomes `100000` for an `int` (also within a tuple, beside None, or both), NumPy's numbers become Python's,
+    and paths texts.
     """
+    if isinstance(value, os.PathLike) and declared is str:
+        return os.fspath(value)
     if isinstance(value, bool | np.bool_):
         return bool(value)
     kinds = typing.get_args(declared)
