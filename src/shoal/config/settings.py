@@ -171,8 +171,13 @@ def flat(config: Any) -> dict[str, Any]:
 
 def all_names(config: Any) -> set[str]:
     """The names of a config's settings, and of those that it would have with the structs that its class chooses."""
-    defaults = (field.default for field in dataclasses.fields(config) if is_nested(field.default))
-    return set(settings_of(config)).union(*map(settings_of, defaults))
+    return set(settings_of(config)) | _default_names(type(config))
+
+
+@struct.once_per_class
+def _default_names(cls: Any) -> set[str]:
+    defaults = (field.default for field in dataclasses.fields(cls) if is_nested(field.default))
+    return set[str]().union(*map(settings_of, defaults))
 
 
 def with_settings(config: T, /, **values: Any) -> T:
@@ -187,10 +192,10 @@ def with_settings(config: T, /, **values: Any) -> T:
       ShoalError: the config has no setting of a name, or a struct that is named cannot be had.
     """
     config = with_choices(config, values)
-    for name, value in values.items():
-        if find(config, name) is None:
-            raise unknown_setting(name, value, config)
     known = settings_of(config)
+    for name, value in values.items():
+        if name not in known and find(config, name) is None:
+            raise unknown_setting(name, value, config)
     values = {k: x for k, x in values.items() if not (k in known and known[k].choice)}
     return cast(T, _replaced(config, values))
 

@@ -126,14 +126,15 @@ def changes(directory: RunDirectory, saved: Mapping[str, Any], experiment: Exper
     return changed
 
 
-def identity_of(experiment: Experiment) -> dict[str, Any]:
+def identity_of(experiment: Experiment, now: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings by which a checkpoint is known to be one of this run: all that cannot change.
+
+    `now` is the content of its `config.json`.
 
     The numbers of the environment (such as its rulesets, which may come from a file) are in no checkpoint, since they
     never change; their checksum is.
     """
     leaves = struct.named_leaves(struct.as_arrays(experiment.environment))
-    now = as_json(experiment)
     left_out = {*NOT_COMPARED, *_changeable(experiment)}
     variants = {x["label"]: x["settings"] for x in now.get("variants", ())}
     population = {name: now.get(name, {}) for name in POPULATION} | {"variants": variants}

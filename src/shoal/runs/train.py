@@ -232,7 +232,7 @@ def plan_run(experiment: Experiment, call: Call, *, is_new: bool = True, changes
     if score != "return_mean" or eval_metrics:
         compiled_trainer.check_score(first.environment, first.config, settings)
     config = resume.config_json(experiment, asked)
-    return Plan(experiment, settings, layout, config, resume.identity_of(experiment), is_new)
+    return Plan(experiment, settings, layout, config, resume.identity_of(experiment, config), is_new)
 
 
 def compile_run(plan: Plan, origin: Origin | None = None) -> CompiledRun:
