@@ -230,7 +230,7 @@ def test_a_config_is_taken_over_and_overridden(decide, trained):
         ),
         (["CartPole-v1", "--num-minibatches", "7"], "num_minibatches=7 does not divide num_envs*num_steps="),
         (["CartPole-v1", "--total-steps", "10"], "total_steps=10 is less than one rollout"),
-        (["CartPole-v1", "--seeds", "0"], "seeds=0 is too small: it must be at least 1."),
+        (["CartPole-v1", "--seeds", "0"], "seeds=0 is out of bounds: it must be at least 1"),
         (["CartPole-v1", "--devices", "4096"], "devices=4096 is more than there are: 2 (cpu)."),
         (["CartPole-v1", "--distribution", "beta"], "distribution='beta' does not fit action_space=Discrete"),
         (
