@@ -4,6 +4,7 @@ import contextlib
 import json
 import re
 import time
+import types
 from typing import NamedTuple
 
 import jax
