@@ -72,10 +72,7 @@ def alternatives(name: str, options: Iterable[str], listing: str, verb: str = "t
     """Say what there is instead of an unknown name: all names where they are few, else the nearest three.
 
     Args:
-      name: as it was given.
-      options: the names that exist.
       listing: the command that lists them all.
-      verb: what leads to the list of few.
     """
     names, wanted = sorted(options), _normalise(name)
     if len(names) <= MAX_LISTED:

@@ -336,8 +336,6 @@ def end_process(status: int, line: str, cleanups: Sequence[Callable[[], None]] =
     """End the process at once, without waiting for its threads: a compiled program cannot be interrupted.
 
     Args:
-      status: the exit status.
-      line: the last line on standard error.
       cleanups: functions to call before, last first; given up after `CLEANUP_SECONDS`.
     """
 

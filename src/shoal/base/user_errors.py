@@ -78,7 +78,6 @@ def user_code_error(error: BaseException, action: str = "") -> UserCodeError | N
     """Convert an error of a user's code to a sentence and the user's frames; None if no user's code took part.
 
     Args:
-      error: as it was caught.
       action: what failed, instead of the name of the user's function.
     """
     text = message_of(error)

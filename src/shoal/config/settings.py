@@ -94,9 +94,6 @@ def keyed(setting: str) -> Any:
 
     The field's value is a dictionary; the default () has no numbers. What the names may be, only the use of the numbers
     decides.
-
-    Args:
-      setting: what the names of the settings begin with.
     """
     return dataclasses.field(default=(), metadata={"keyed": setting})
 
@@ -179,10 +176,8 @@ def with_settings(config: T, /, **values: Any) -> T:
     """Replace settings of a config, in whichever of its structs they are.
 
     Args:
-      config: a dataclass.
       **values: settings by name. One that chooses a struct is applied first, so that the struct's own settings may
         be given beside it.
-
     Raises:
       ShoalError: the config has no setting of a name, or a struct that is named cannot be had.
     """
@@ -246,9 +241,6 @@ def unknown_setting(
     """The error for a setting that a config lacks: one of a struct that is not chosen, or the nearest that there is.
 
     Args:
-      name: of the setting.
-      value: that it was given.
-      config: that lacks it.
       known: settings among which the nearest is looked for; None takes the config's.
     """
     own = settings_of(config)

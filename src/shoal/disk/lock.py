@@ -75,14 +75,7 @@ class Lock:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ):
-        """Prepare a lock.
-
-        Args:
-          directory: the run directory, which exists.
-          note: receives one line if a lock of another host is waited for.
-          clock: returns seconds, for the time of waiting.
-          sleep: waits for so many seconds.
-        """
+        """Prepare a lock; `note` receives one line if a lock of another host is waited for."""
         # Absolute, so that it is found after a change of the working directory.
         self.path = Path(os.path.abspath(directory)) / LOCK
         self._name = f"run directory {str(directory)!r}"

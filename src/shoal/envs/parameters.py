@@ -56,12 +56,6 @@ def _default_bounds(declared: Any) -> Bounds:
 def check_value(name: str, value: Any, declared: Any, bounds: Bounds, default: Any = None) -> None:
     """Require that the value of a parameter has the declared type, and that each number in it lies within bounds.
 
-    Args:
-      name: the parameter's name, for the error.
-      value: a number, an array (perhaps traced), a struct, or a tuple of such.
-      declared: the type; Any accepts everything.
-      bounds: of the numbers.
-      default: the parameter's default, shown as an example of a right value; None for no example.
     Raises:
       ShoalError: the value has another type, or a number lies outside the bounds.
     """

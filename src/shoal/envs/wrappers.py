@@ -198,7 +198,6 @@ class Hide(Wrapper):
       critic_state: whether the critic is shown the whole vector. The observation is then a dictionary of
         "observation", the vector without the hidden entries, and "state", the whole one, for the critic only
         (asymmetric actor-critic, Pinto et al. 2018).
-
     Raises:
       ShoalError: when the space is read, if the observation is not a vector or has no such entry.
     """

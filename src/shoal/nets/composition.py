@@ -81,9 +81,6 @@ class Chain(nnx.Module):
 
     The last may be a head; further arguments of a call, such as a mask of legal actions, are passed to it.
 
-    Args:
-      modules: at least one.
-
     Raises:
       ShoalError: no module, or one whose `in_features` are not the `out_features` of the one before.
     """
@@ -123,9 +120,6 @@ class Branches(nnx.Module):
     """Several torsos on the same input; their features are concatenated.
 
     Two MLPs of one and of n outputs, for instance, are the two streams of a dueling network.
-
-    Args:
-      modules: at least one.
 
     Raises:
       ShoalError: no module.
@@ -171,11 +165,6 @@ class RecurrentChain(nnx.Module):
     """A torso before a core, and a torso or head after it.
 
     The torsos compute all steps at once, [T, ...]; only the core computes them in order.
-
-    Args:
-      before: a torso from observations to inputs of the core.
-      core: a `Core`.
-      after: a torso or a head on the core's outputs.
     """
 
     def __init__(self, before: Any, core: Any, after: Any):

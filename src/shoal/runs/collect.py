@@ -91,15 +91,10 @@ def collect(
     """Make T steps of N environments.
 
     Args:
-      environment: its numbers as arrays.
       actor: () for actions drawn uniformly, among the legal ones where there are masks; or the config and
         the parameters of a policy.
-      key: of the whole rollout.
       devices: over which the environments are split: the first n of them that divide `num_envs`, or one where JAX's
         jit is disabled.
-      num_envs: N.
-      num_steps: T.
-      greedy: whether a policy takes its mode instead of a sample.
       save: an .npz file for the whole data, which then passes through the host's memory. It has T+1
         `observations`, `rewards`, `discounts`, `first` and `last` (and `action_masks` and `alive`), and T `actions`,
         with the axes [T, N, ...]: action t was taken at observation t, and led to reward t+1.

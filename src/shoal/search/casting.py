@@ -21,7 +21,6 @@ def cast_space(space: Space, known: Mapping[str, Setting]) -> Space:
     """Make the values of a space those that its settings declare: texts of the command line, and whole numbers.
 
     Args:
-      space: with values as they were given.
       known: the settings of the run and of the algorithm, by name. Names with a dot, those of the environment's
         parameters and of arguments of a setting, are read as literals.
     Raises:
@@ -56,7 +55,6 @@ def cast_value(value: Any, setting: Setting | None) -> Any:
     """Read a text of the command line, and make a number that of Python that a setting declares.
 
     Args:
-      value: a text, or a value of a file or a caller.
       setting: that it is of; None for a name with a dot.
     """
     if setting is None:

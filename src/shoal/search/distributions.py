@@ -202,9 +202,6 @@ def read_distribution(setting: str, given: Any) -> Distribution:
 
     The choices of a text stay texts, since only the setting's type tells whether `none` is a text or no value.
 
-    Args:
-      setting: the name of the setting, for messages.
-      given: a text, a list or a tuple of values, or a distribution.
     Raises:
       ShoalError: it is none of these, there is no such distribution, or its bounds are wrong.
     """

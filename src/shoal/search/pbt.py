@@ -47,10 +47,6 @@ class PbtOptions:
 def run_pbt(request: Request, options: PbtOptions, call: Call | None = None) -> TrainedRun:
     """Train a population that exchanges; a directory that holds it already goes on.
 
-    Args:
-      request: what is trained.
-      options: what is tuned.
-      call: how it was called for; None shows progress.
     Raises:
       ShoalError: a setting cannot work; then nothing is left on disk.
       Interrupted: a signal ended the run, which is saved.
@@ -161,10 +157,6 @@ def _range(name: str, given: Any) -> Between:
 def run_replay(path: str | Path, overrides: Mapping[str, Any], call: Call | None = None) -> TrainedRun:
     """Train seeds that were never used with the schedule of a run's best line of descent.
 
-    Args:
-      path: the run.
-      overrides: settings that differ.
-      call: how it was called for; None shows progress.
     Raises:
       ShoalError: the run has no schedule, or a setting cannot work.
     """

@@ -112,8 +112,6 @@ def rank(
     failures comes first, then the order of the members decides.
 
     Args:
-      members: in the order of the search's points.
-      objective: the name of the score; a larger one is better.
       others: further members of the same search, which are not ranked, and count for the worst score.
     """
     groups: dict[str, list[MemberResult]] = {}
@@ -191,10 +189,6 @@ def write_members(path: str | Path, members: Sequence[MemberResult], names: Sequ
     Members that failed come last. An empty field is a setting that is no part of the member, or a score that does not
     exist; sizes are written as 64x64.
 
-    Args:
-      path: the file.
-      members: in the order of the sweep's points.
-      names: of all settings that vary.
     Raises:
       ShoalError: it cannot be written.
     """
@@ -236,7 +230,6 @@ def importances(ranked: Sequence[Ranked], space: Space) -> list[Importance]:
     Args:
       ranked: from `rank`; a setting that was stopped earlier counts as worse than any that went further, and one
         without a score does not count.
-      space: that they are points of.
     Source: Kruskal and Wallis 1952, "Use of ranks in one-criterion variance analysis"; for the effect size (eta squared
     of H) Tomczak and Tomczak 2014, "The need to report effect size estimates revisited".
     """

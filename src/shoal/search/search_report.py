@@ -52,14 +52,7 @@ class Judged(Protocol):
 
 
 class Report:
-    """Writes the results of a sweep into its directory.
-
-    Args:
-      directory: of the sweep.
-      space: its settings.
-      base: the experiment without them.
-      options: of the sweep.
-    """
+    """Writes the results of a sweep into its directory."""
 
     def __init__(self, directory: SweepDirectory, space: Space, base: Experiment, options: Judged):
         self._directory, self._space, self._base, self._objective = directory, space, base, options.objective
@@ -74,10 +67,6 @@ class Report:
     ) -> dict[str, Any]:
         """Write all results, and return the summary.
 
-        Args:
-          members: what they reached.
-          runs: of the sweep.
-          confirmed: the best settings after they were trained again, best first.
         Raises:
           ShoalError: a file cannot be written.
         """
@@ -224,13 +213,7 @@ def _score(ranked: Ranked) -> dict[str, Any]:
 
 
 def result_text(summary: Mapping[str, Any], path: Path, shown: int = 5) -> str:
-    """Format the result of a sweep in a few lines.
-
-    Args:
-      summary: of the sweep.
-      path: its directory.
-      shown: the number of settings that are listed.
-    """
+    """Format the result of a sweep in a few lines."""
     best, count = summary["best"], len(summary["members"])
     lines = [f"{summary['environment']}, {summary['algorithm']}, {count} settings, by {summary['objective']}"]
     lines += [_setting_line(entry) for entry in summary["members"][:shown]]

@@ -83,8 +83,6 @@ class Space:
         that repeats an earlier one, as conditions and choices may make it, is left out.
 
         Args:
-          samples: the number of samples for each combination of the grid; 1 where nothing is random.
-          seed: of the samples.
           sobol: whether the samples of a combination cover the space evenly (scrambled Sobol points) instead of
             independently.
         Raises:

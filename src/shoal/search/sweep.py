@@ -116,11 +116,6 @@ class Sweep:
 def run_sweep(request: Request, space: Space, options: SweepOptions, call: Call | None = None) -> Sweep:
     """Train the points of a space, rank them, and train the best again; one that was interrupted goes on.
 
-    Args:
-      request: what is trained.
-      space: the settings that vary.
-      options: how they are sampled and judged.
-      call: how it was called for; None shows progress.
     Raises:
       ShoalError: a setting cannot work; then nothing is left on disk.
       Interrupted: a signal ended the sweep, which is saved.
@@ -305,14 +300,7 @@ def _count(number: int, what: str) -> str:
 
 
 class SweepProgress:
-    """The one line of a sweep's progress: steps of all members, the best score now, the time left.
-
-    Args:
-      planned: the runs that will be trained.
-      metric: of evaluations, by which settings are compared.
-      title: before the numbers.
-      quiet: writes nothing.
-    """
+    """The one line of a sweep's progress: steps of all members, the best score now, the time left."""
 
     def __init__(self, planned: Sequence[Planned], metric: str, title: str, *, quiet: bool):
         self._members = max(sum(run.group.experiment.num_members for run in planned), 1)

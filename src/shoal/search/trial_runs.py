@@ -50,11 +50,6 @@ class TuneOptions(sweep.SearchOptions):
 def run_tuning(request: Request, space: Space, options: TuneOptions, call: Call | None = None) -> sweep.Sweep:
     """Train trials that Optuna proposes, batch by batch, and the best again; one that was interrupted goes on.
 
-    Args:
-      request: what is trained.
-      space: the settings that vary.
-      options: how they are proposed and judged.
-      call: how it was called for; None shows progress.
     Raises:
       ShoalError: Optuna is missing, or a setting cannot work; then nothing is left on disk.
       Interrupted: a signal ended the tuning, which is saved.
@@ -133,14 +128,7 @@ def _note_other_best(study: optuna_study.Study, call: Call) -> None:
 
 
 class _Runner:
-    """Trains batches of trials in a directory; see `tuning.RunPoints`.
-
-    Args:
-      request: what is trained.
-      directory: of all batches.
-      options: how they are judged.
-      call: how it was called for.
-    """
+    """Trains batches of trials in a directory; see `tuning.RunPoints`."""
 
     def __init__(self, request: Request, directory: SweepDirectory, options: TuneOptions, call: Call):
         self._request, self._directory, self._options, self._call = request, directory, options, call

@@ -44,13 +44,8 @@ def tune(
     """Run trials until the study has a number of them, those of other processes counted.
 
     Args:
-      study: from `studies.open_study`.
-      run_points: trains settings.
-      directory: of this process, which exists.
       trials: the number that the study has in the end.
-      batch: the number of trials that run at once.
       check: raises a ShoalError for settings that cannot work together; such a trial is told as failed.
-      report: receives a line after each batch.
     Returns:
       the members of all trials of the study.
     Raises:

@@ -52,8 +52,6 @@ PRECISIONS = (
 def require_usable(*, training: bool = False) -> None:
     """Require that JAX's settings, of its environment variables or of `jax.config`, are some that Shoal works with.
 
-    Args:
-      training: whether a run is trained, and not only an environment or a policy run.
     Raises:
       ShoalError: they are not; the sentence names the setting.
     """

@@ -78,12 +78,7 @@ class Behaviour(NamedTuple):
 
 
 def against_past(algorithm: Algorithm, opponents: Opponents) -> Algorithm:
-    """Make an algorithm whose agents meet policies of the past; the latest policies are evaluated and saved.
-
-    Args:
-      algorithm: from `over_agents`, with `learns` of the opponents.
-      opponents: who acts by policies of the past.
-    """
+    """Make an algorithm whose agents meet policies of the past; the latest policies are evaluated and saved."""
     num_sets, size = len(opponents.sets.members), opponents.size
     take_over: Any = algorithm.inherit
     see: Any = algorithm.warm_up

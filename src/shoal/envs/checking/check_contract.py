@@ -31,9 +31,6 @@ def require_contract(env: Any, name: str = "") -> None:
     Traces both once, with the environment's numbers as data. The trace of an environment is cached, so that a
     second call is fast.
 
-    Args:
-      env: the environment.
-      name: its name for `shoal check`, for the errors; its class by default.
     Raises:
       ShoalError: the first error found.
       UserCodeError: `reset` or `step` fails.

@@ -55,7 +55,6 @@ def run_with_time_limit(
       seconds: the limit of one activity, which is then stopped and becomes a finding, after the earlier findings.
       progress: whether a line on standard error names the activity, after `patience` seconds, and again
         each time that its duration has doubled.
-      patience: in seconds.
     """
     activity = Activity()
     if math.isinf(seconds) and not progress:

@@ -60,7 +60,6 @@ class SequenceModule(Protocol):
           memory: from before the first step, [N, ...].
           inputs: at each step, [T, N, ...].
           first: [T, N]; where it is true, nothing from before the step may have an effect on it or on later steps.
-
         Returns:
           the memory after the last step, of the same shapes and dtypes, and the outputs at each step, [T, N, ...].
         """
@@ -124,7 +123,6 @@ def replay(
     """Compute the values of T+1 steps, and the memories from before some of them, with the parameters that acted.
 
     Args:
-      network: the network.
       memories: from before the first step, [N, ...].
       after: the actor's from after each of the first T steps, [T, N, ...]; () where it does not keep them.
       inputs: [T+1, N, ...].
@@ -149,13 +147,8 @@ def replay(
 def apply_in_parts(
     module: Any, memory: PyTree, inputs: NetworkInputs, steps: Sequence[int]
 ) -> tuple[Any, PyTree, PyTree]:
-    """Compute the outputs of T+1 steps, and the memories from before some of them.
-
-    Args:
-      module: a sequence module.
-      memory: from before the first step, [N, ...].
-      inputs: [T+1, N, ...].
-      steps: numbers of steps in ascending order, of at most T.
+    """Compute the outputs of T+1 steps, inputs [T+1, N, ...], and the memories from before `steps` of them,
+    ascending and at most T; `memory` is from before the first.
 
     Returns:
       the outputs [T+1, N, ...]; the memories from before each of `steps`, [len(steps), N, ...]; and that from before

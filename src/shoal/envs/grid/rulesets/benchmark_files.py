@@ -68,9 +68,6 @@ def to_path(file: str | Path) -> Path:
 def check_size(num_bytes: int, what: str) -> None:
     """Require that rulesets fit into a file that can be read again.
 
-    Args:
-      num_bytes: of all their arrays.
-      what: their description in the error.
     Raises:
       ShoalError: they do not fit.
     """

@@ -354,11 +354,8 @@ def _run(file: _BoundedReader) -> Any:
 
 
 def unpickle(file: Stream, max_bytes: int) -> Any:
-    """Read the content of a pickle: plain values, and a `PickledArray` for every array.
+    """Read the content of a pickle, no further than needed: plain values, and a `PickledArray` for every array.
 
-    Args:
-      file: the pickle; it is read, and decompressed, no further than needed.
-      max_bytes: the largest number of bytes that are read.
     Raises:
       ShoalError: it holds something other than arrays, is damaged, or too long; the message continues a sentence that
         begins with the file's name.

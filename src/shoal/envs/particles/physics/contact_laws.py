@@ -84,8 +84,6 @@ def effective_modulus(
     """Return E* of two bodies, 1 / E* = (1 - ν_i²) / E_i + (1 - ν_j²) / E_j.
 
     Args:
-      young: Young's modulus E_i of the first body, Pa.
-      poisson: its Poisson's ratio ν_i.
       other: both of the second body; None for the same as the first's. A rigid one has an infinite modulus.
     """
     young_2, poisson_2 = (young, poisson) if other is None else other
@@ -135,10 +133,7 @@ def rough_response(
     """Return the forces of contacts with sliding and rolling friction.
 
     Args:
-      law: "linear" or "hertz".
       stiffness: k or E* of these contacts.
-      material: everything else.
-      contact: geometry and motion at the time for which the forces are asked.
       slip: the motion since the springs were computed.
       spring: ξ as it was, [D, ...].
     """
