@@ -5,8 +5,9 @@ The rules at the ends of episodes, for gradients and for dtypes are those of `sh
     δ_t = r_t + γ_t V_t - V_{t-1},   ρ = min(ρ̄, π/μ),   c = min(c̄, π/μ)
     v_{t-1} = V_{t-1} + ρ_{t-1} δ_t + γ_t λ_t c_{t-1} (v_t - V_t),   v_T = V_T
 
-where V are the given values (`v_tm1`, `v_t`) and v the targets. Ratios are given as logarithms (`log_rho_tm1`,
-log π(a) - log μ(a) of the actions, [T]), and cut as such, so that one that would overflow has a finite result and gradient.
+where V are the given values (`v_tm1`, `v_t`) and v the targets. Ratios are given as logarithms (`log_rho_tm1`, log
+π(a) - log μ(a) of the actions, [T]), and cut as such, so that one that would overflow has a finite result and
+gradient.
 
 Source: Espeholt et al. 2018, "IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner
 Architectures", eq. 1 and section 4.2; λ as in its remark 2.
