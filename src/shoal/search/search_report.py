@@ -24,7 +24,7 @@ from shoal.search.space import Space
 from shoal.search.sweep_directory import SweepDirectory
 from shoal.show import figures
 
-SCHEMA = 2  # in 1, `failed` was a number of seeds
+SCHEMA = 2
 SHOWN = 3  # settings with curves, of the best and of the worst
 
 

@@ -375,28 +375,26 @@ def _members_of(run: Planned, options: SearchOptions) -> list[MemberResult]:
     stopped = summary.get("stopped_after", {})
     rungs = experiment.halving.rungs(experiment.run) if experiment.halving else []
     at_rung = _scores_at_rungs(run, metric_of(options.objective), stopped) if stopped else {}
-    failed = {(x["label"], seed) for x in summary["members"] for seed in x.get("failed", ())}
-    # Runs of earlier versions do not have the updates.
-    faults = {(x["label"], x["seed"]): x["update"] for x in summary.get("failed", ())}
-    given = {candidate.label: candidate.settings for candidate in run.group.candidates}
+    faults = {(x["label"], x["seed"]): x["update"] for x in summary["failed"]}
+    settings = {candidate.label: candidate.settings for candidate in run.group.candidates}
     returns = {ABSOLUTE: summary["absolute"]["returns"], "final": summary["final"]["returns"]}
     if options.objective != ABSOLUTE:
         returns = {options.objective: summary["evaluation"][options.objective], **returns}
-    found = []
+    results = []
     for k, member in enumerate(members_of_config(read_json(run.path / CONFIG))):
         key, stop = (member.label, member.seed), stopped.get(member.label)
         scores_of_member = {name: _number(values[k]) for name, values in returns.items()}
         steps = summary["steps_per_seed"] if stop is None else stop
-        failure = "a number was not finite" if key in failed else ""
+        failure = ""
         if stop is not None:
             scores_of_member = {AT_RUNG: at_rung[key]}
         if key in faults:
-            failure += f" in update {faults[key]}"
+            failure = f"a number was not finite in update {faults[key]}"
             steps = faults[key] * experiment.run.steps_per_update
-        found.append(
+        results.append(
             MemberResult(
                 member.label,
-                given[member.label],
+                settings[member.label],
                 member.seed,
                 scores_of_member,
                 steps,
@@ -405,7 +403,7 @@ def _members_of(run: Planned, options: SearchOptions) -> list[MemberResult]:
                 unfinished=_number(summary["evaluation"]["unfinished"][k]) if stop is None else 0.0,
             )
         )
-    return found
+    return results
 
 
 def _scores_at_rungs(run: Planned, metric: str, stopped: Mapping[str, int]) -> dict[tuple[str, int], float]:
