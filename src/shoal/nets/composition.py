@@ -3,11 +3,14 @@
 A torso is any function from arrays with leading axes [...] to features [..., out_features]. If its class has
 `noisy = True`, it is also called with a key for its noise; a module that contains such torsos takes the key as
 `key=` and passes a different one to each noisy part.
+
+A core is a recurrent module with `out_features`, `initial(batch_shape)`, the memory before the first step, and a call
+(memory [...], x [T, ..., in], first [T, ...]) -> the memory after T steps, outputs [T, ..., out].
 """
 
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,37 +20,6 @@ from shoal.base.errors import ShoalError
 from shoal.types import Memory, PyTree
 
 Array = jax.Array
-
-
-class Torso(Protocol):
-    """A function from inputs to a vector of features."""
-
-    @property
-    def out_features(self) -> int:
-        """Length of the feature vector."""
-        ...
-
-    def __call__(self, x: PyTree) -> Array:
-        """Compute features [..., out_features] of inputs with leading axes [...]."""
-        ...
-
-
-@runtime_checkable
-class Core(Protocol):
-    """A recurrent module, which may stand between two torsos; time is the first axis."""
-
-    @property
-    def out_features(self) -> int:
-        """Length of the output of each step."""
-        ...
-
-    def initial(self, batch_shape: tuple[int, ...]) -> Memory:
-        """Return the memory before the first step, with leading axes `batch_shape`."""
-        ...
-
-    def __call__(self, memory: Memory, x: Array, first: Array) -> tuple[Memory, Array]:
-        """Compute T steps: memory [...], x [T, ..., in], first [T, ...] -> the last memory, [T, ..., out]."""
-        ...
 
 
 def is_noisy(module: Any) -> bool:

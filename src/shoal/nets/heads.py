@@ -7,7 +7,7 @@ in [-1, 1] from a tanh-Normal or a Beta, which the algorithm clips or rescales t
 """
 
 import math
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,19 +28,6 @@ from shoal.ops.distributions import (
 from shoal.types.spaces import Box, Discrete, MultiDiscrete, Space
 
 Array = jax.Array
-
-
-class Head(Protocol):
-    """A module from a vector of numbers to a distribution over actions."""
-
-    @property
-    def num_inputs(self) -> int:
-        """Number of inputs of each distribution."""
-        ...
-
-    def __call__(self, x: Array, action_mask: Array | None = None) -> Any:
-        """Make a distribution with batch axes [...] from [..., num_inputs]."""
-        ...
 
 
 class CategoricalHead(nnx.Module):
@@ -212,7 +199,7 @@ def head_for(
       action_space: Discrete and MultiDiscrete take "categorical", Box the others.
       kind: "auto" is "categorical" or "normal", depending on the space.
     Returns:
-      a `Head` (or a `GSDEHead`, which takes the features too).
+      a head (a `GSDEHead` takes the features too).
     Raises:
       ShoalError: an unknown kind, a kind that does not fit the space, or a space for which there is no head.
     """

@@ -16,6 +16,7 @@ from shoal.disk.checkpoint_writer import Writer
 from shoal.disk.checkpoints import Checkpoints
 from shoal.disk.directory import RunDirectory
 from shoal.disk.lock import Lock
+from shoal.engine import hooks
 from shoal.engine.history import History, Numbers
 from shoal.engine.loop import locate_fault
 from shoal.engine.nonfinite import NOWHERE, failed_members
@@ -155,7 +156,7 @@ def _so_far(steps: int, leaves: Mapping[str, Any]) -> tuple[int, Numbers, list[i
     return steps, best, failed_members(leaves["fault"])
 
 
-class Supervisor:
+class Supervisor(hooks.Supervisor):
     """Writes the checkpoints of a run, and ends it when a signal asks for that.
 
     Args:

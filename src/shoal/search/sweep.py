@@ -131,7 +131,7 @@ def run_sweep(request: Request, space: Space, options: SweepOptions, call: Call 
         directory.create(base.environment_name, base.algorithm)
         directory.save_plan({run.name: [x.label for x in run.group.candidates] for run in planned})
         planned = [run._replace(root=directory.path) for run in planned]
-        report = search_report.Report(directory, space, base, options)
+        report = search_report.Report(directory, space, base, options.objective)
         try:
             train_all(
                 planned, options.objective, call, lambda: report.write(members_of_runs(planned, options))

@@ -85,7 +85,7 @@ def run_tuning(request: Request, space: Space, options: TuneOptions, call: Call 
             except signals.Interrupted as error:
                 raise signals.Interrupted(error.path, options.again(directory.path)) from None
             _note_other_best(study, call)
-            report = search_report.Report(directory, space, base, options)
+            report = search_report.Report(directory, space, base, options.objective)
             summary = report.finish(members, runs, confirmed)
     return sweep.Sweep(directory.path, summary)
 

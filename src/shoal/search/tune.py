@@ -7,7 +7,6 @@ failed.
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from shoal.base.errors import ShoalError
 from shoal.base.files import report_os_errors
@@ -20,15 +19,9 @@ from shoal.search.space import Point, label_of
 BATCHES, TRIALS = "batches", "trials.json"
 
 
-class RunPoints(Protocol):
-    """Trains settings as one population; called again after a kill, it goes on with what it had begun."""
-
-    def __call__(self, points: Mapping[str, Point], directory: Path) -> Sequence[MemberResult]:
-        """Train the settings, by their labels, and write into a directory that exists.
-
-        Returns:
-          what each member reached, with the labels that were given.
-        """
+# Trains settings, by their labels, as one population in a directory that exists, and returns what each member reached;
+# called again after a kill, it goes on with what it had begun.
+RunPoints = Callable[[Mapping[str, Point], Path], Sequence[MemberResult]]
 
 
 def tune(
