@@ -62,9 +62,7 @@ def check(
 
     Never raises because of the environment: an error inside it becomes a finding, and so does an activity
     that takes too long. The checks run in a thread of their own, which is abandoned where one of them takes
-    too long: Python code in it is ended at its next line; a compiled program continues until it returns or
-    the process ends, which does not wait for it. With `seconds=math.inf` and no progress they run in the
-    caller's thread.
+    too long (see `check_time`). With `seconds=math.inf` and no progress they run in the caller's thread.
 
     Returns:
       the findings, in the order of the checks; an empty list if there are none.
