@@ -182,11 +182,7 @@ def train(
 
 
 def _variants_of(variants: Any) -> list[Variant] | None:
-    """Return the variants of a population, each with the settings of a mapping by their labels.
-
-    Raises:
-      ShoalError: it is no such mapping.
-    """
+    """Return the variants of a population, each with the settings of a mapping by their labels."""
     if variants is None:
         return None
     return [Variant(x, arguments.mapping(x, y)) for x, y in arguments.mapping("variants", variants).items()]

@@ -123,9 +123,6 @@ def _refuse_run_directories(module_name: str, name: str) -> None:
     """Require that a module does not lie inside of a run directory, whose files may be a stranger's.
 
     Packages are imported one by one, each after it was found to lie elsewhere.
-
-    Raises:
-      ShoalError: it does.
     """
     words = module_name.split(".")
     for number in range(1, len(words) + 1):

@@ -117,11 +117,7 @@ def _value(name: str, declared: Any, found: list[Any]) -> Any:
 
 
 def _read(flag: str, declared: Any, word: str) -> Any:
-    """Read a word as a value of a type. Whole numbers may be written as people write large ones: 1e6, 500_000.
-
-    Raises:
-      ShoalError: it is none.
-    """
+    """Read a word as a value of a type. Whole numbers may be written as people write large ones: 1e6, 500_000."""
     word = word.lstrip() if _is_number(word) else word
     if typing.get_origin(declared) is typing.Literal:
         choices = typing.get_args(declared)

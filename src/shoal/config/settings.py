@@ -366,11 +366,7 @@ def field_texts(cls: type) -> Mapping[str, str]:
 
 
 def check_fields(config: Any) -> None:
-    """Require that every setting holds a value of its declared type, within its declared bounds.
-
-    Raises:
-      ShoalError: the first setting that does not.
-    """
+    """Require that every setting holds a value of its declared type, within its declared bounds."""
     for name, setting in settings_of(config).items():
         value, declared = setting.value, setting.declared
         if setting.choice:

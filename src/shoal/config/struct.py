@@ -137,11 +137,7 @@ def bounds_of(cls: Any) -> dict[str, Bounds]:
 
 
 def check_bounds(name: str, value: Any, bounds: Bounds) -> None:
-    """Require that a number, or each number of an array, lies within bounds; traced values are not read.
-
-    Raises:
-      ShoalError: it does not.
-    """
+    """Require that a number, or each number of an array, lies within bounds; traced values are not read."""
     if isinstance(value, jax.core.Tracer):
         return
     if bounds.longest is not None and isinstance(value, tuple) and len(value) > bounds.longest:

@@ -181,11 +181,7 @@ def _stored_name(name: str) -> str:
 
 
 def _run_quietly(action: Callable[[], Result]) -> Result:
-    """Run an action of Orbax, which prints tracebacks of its own threads where it fails.
-
-    Raises:
-      OrbaxError: it failed.
-    """
+    """Run an action of Orbax, which prints tracebacks of its own threads where it fails."""
     hook = sys.unraisablehook
     with _mute_loggers("absl", "asyncio"), _ignore_warnings():
         sys.unraisablehook = _ignore_closed_loops(hook)

@@ -148,8 +148,6 @@ class Lock:
 
         Returns:
           whether it replaced a stale one.
-        Raises:
-          ShoalError: as `acquire`.
         """
         awaited: _Found | None = None
         stale_at = 0.0
@@ -305,9 +303,6 @@ def _look(path: Path) -> _Found | None:
     """Read a lock file; None if there is none.
 
     It is opened each time: a network's disk then asks its server for the file's current time and content.
-
-    Raises:
-      OSError: it cannot be read.
     """
     try:
         descriptor = os.open(path, _READ)

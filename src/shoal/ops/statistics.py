@@ -335,11 +335,7 @@ def _matching_leaves(x: PyTree, moments: RunningMoments, name: str) -> list[Arra
 
 
 def _weights(w: Array, x: Array) -> Array:
-    """Convert weights to float32 of the shape of x.
-
-    Raises:
-      ValueError: they do not broadcast to it.
-    """
+    """Convert weights to float32 of the shape of x."""
     try:
         return jnp.broadcast_to(w, jnp.shape(x)).astype(jnp.float32)
     except ValueError:

@@ -195,11 +195,7 @@ def _world(
 
 
 def _agents_of(world: Environment, role: int) -> tuple[int, ...]:
-    """Return the agents of a role.
-
-    Raises:
-      ShoalError: there are none, or no others.
-    """
+    """Return the agents of a role."""
     roles = spec_of(world).roles
     if len(set(roles)) < 2:
         raise ShoalError(

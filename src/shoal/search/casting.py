@@ -79,11 +79,7 @@ def _read_text(text: str, members: tuple[Any, ...]) -> Any:
 
 
 def _check_distribution(space: Space, name: str, known: Mapping[str, Setting]) -> None:
-    """Require that a range of numbers is for a setting that is a number, and one of whole numbers where it must be.
-
-    Raises:
-      ShoalError: it is not.
-    """
+    """Require that a range of numbers is for a setting that is a number, and one of whole numbers where it must be."""
     kind = space.distribution(name)
     if isinstance(kind, Choice) or name not in known:
         return

@@ -59,6 +59,10 @@ class Between(Distribution):
         """Return the text that `read_distribution` reads."""
         return f"{self.name}:{self.low!r}:{self.high!r}"
 
+    def to_unit(self, value: Any) -> float:
+        """Map a value to [0, 1]."""
+        return (value - self.low) / (self.high - self.low)
+
     def check(self, setting: str) -> None:
         """Require that the bounds make a distribution.
 
@@ -92,10 +96,6 @@ class Uniform(Between):
     def from_unit(self, u: float) -> float:
         """Map a number of [0, 1) to a value."""
         return self._clip(_rounded(self.low + u * self._width, self._width))
-
-    def to_unit(self, value: Any) -> float:
-        """Map a value to [0, 1]."""
-        return (value - self.low) / (self.high - self.low)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,10 +162,6 @@ class Int(Between):
     def from_unit(self, u: float) -> int:
         """Map a number of [0, 1) to a value."""
         return min(self.low + math.floor(u * (self.high - self.low + 1)), self.high)
-
-    def to_unit(self, value: Any) -> float:
-        """Map a value to [0, 1]."""
-        return (value - self.low) / (self.high - self.low)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -90,11 +90,7 @@ def decide_pbt(request: Request, options: PbtOptions) -> Experiment:
 
 
 def _check_run(run: RunConfig, ready_every: int) -> None:
-    """Require that there are exchanges, and that evaluations tell members apart.
-
-    Raises:
-      ShoalError: not so.
-    """
+    """Require that there are exchanges, and that evaluations tell members apart."""
     each = f"an update of num_envs*num_steps={run.num_envs}*{run.num_steps}={run.steps_per_update} steps"
     if ready_every < run.steps_per_update:
         raise ShoalError(f"ready_every={ready_every} is shorter than {each}; give at least that many.")
@@ -139,11 +135,7 @@ def read_tuned(tune: Mapping[str, Any], start: Mapping[str, Any]) -> tuple[Tuned
 
 
 def _range(name: str, given: Any) -> Between:
-    """Read a range of real numbers.
-
-    Raises:
-      ShoalError: it is none.
-    """
+    """Read a range of real numbers."""
     distribution = read_distribution(name, given)
     if not isinstance(distribution, Between) or isinstance(distribution, Int):
         raise ShoalError(

@@ -4,7 +4,7 @@ import dataclasses
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,14 +18,11 @@ from shoal.engine.population.members import members_of_config
 from shoal.runs import placement
 from shoal.runs.plan import Experiment
 from shoal.search import ranking, sweep_plots
-from shoal.search.grouping import devices_alone
+from shoal.search.grouping import Planned, devices_alone
 from shoal.search.ranking import MemberResult, Ranked, rank
 from shoal.search.space import Space
 from shoal.search.sweep_directory import SweepDirectory
 from shoal.show import figures
-
-if TYPE_CHECKING:
-    from shoal.search.sweep import Planned
 
 SCHEMA = 2
 SHOWN = 3  # settings with curves, of the best and of the worst
@@ -43,7 +40,7 @@ class Report:
         ranking.write_members(self._directory.path / MEMBERS, members, self._space.names)
 
     def finish(
-        self, members: Sequence[MemberResult], runs: Sequence["Planned"], confirmed: Sequence[Ranked]
+        self, members: Sequence[MemberResult], runs: Sequence[Planned], confirmed: Sequence[Ranked]
     ) -> dict[str, Any]:
         """Write all results, and return the summary.
 
@@ -113,7 +110,7 @@ class Report:
                 return str(file.parent.relative_to(path))
         return None
 
-    def _write_winner(self, best: Ranked, runs: Sequence["Planned"]) -> tuple[str, str]:
+    def _write_winner(self, best: Ranked, runs: Sequence[Planned]) -> tuple[str, str]:
         """Write the best setting as a `config.json`; return the command that trains it alone, and how alike that is."""
         run = next(run for run in runs if any(x.label == best.label for x in run.group.candidates))
         place = [x.label for x in run.group.candidates].index(best.label)
@@ -128,7 +125,7 @@ class Report:
         )
         return command, "over the whole budget" if best.stopped else likeness
 
-    def _draw(self, ranked: Sequence[Ranked], runs: Sequence["Planned"]) -> None:
+    def _draw(self, ranked: Sequence[Ranked], runs: Sequence[Planned]) -> None:
         """Draw the pictures that have something to show."""
         path, space, title = self._directory.path, self._space, self._title
         finite = [x for x in ranked if x.has_score]
@@ -163,7 +160,7 @@ def _flags_alone(of_sweep: Experiment, devices: Sequence[Any]) -> tuple[str, str
     return f"--seeds {seeds} --devices {count}", "bit for bit, with a further seed"
 
 
-def _curves(runs: Sequence["Planned"], metric: str, ranked: Sequence[Ranked]) -> dict[str, tuple[Any, Any]]:
+def _curves(runs: Sequence[Planned], metric: str, ranked: Sequence[Ranked]) -> dict[str, tuple[Any, Any]]:
     """Return the environment steps and the scores [points, seeds] of the evaluations of some settings.
 
     Seeds that failed are left out, since they were not trained to the end.

@@ -325,11 +325,7 @@ def _read_where(table: Any, names: Sequence[str]) -> dict[str, dict[str, tuple[A
 
 
 def _checked(space: Space) -> Space:
-    """Require that conditions can be met and do not depend on themselves.
-
-    Raises:
-      ShoalError: one cannot, or does.
-    """
+    """Require that conditions can be met and do not depend on themselves."""
     for name, conditions in space.where.items():
         _check_no_cycle(space, name, ())
         for other, values in conditions.items():

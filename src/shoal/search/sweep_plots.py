@@ -46,8 +46,6 @@ def plot_settings(
 
     Args:
       names: the settings to show, the most important first; all by default.
-    Raises:
-      ShoalError: the file cannot be written.
     """
     shown = list(names or space.names)[:MOST_SETTINGS]
     columns = min(len(shown), 3 if len(shown) in (3, 5, 6, 9) else 4)
@@ -217,8 +215,6 @@ def plot_parallel(
 
     Args:
       names: the settings to show, from left to right; all by default.
-    Raises:
-      ShoalError: the file cannot be written.
     """
     shown = list(names or space.names)[:MOST_SETTINGS]
     valid = _with_score(ranked)[::-1]  # the best on top
@@ -289,9 +285,6 @@ def plot_importances(path: Path, found: Sequence[Importance], title: str) -> Non
     """Write a PNG of bars: the share of the differences between settings that each explains alone.
 
     A share that cannot be estimated has a text in the place of its bar.
-
-    Raises:
-      ShoalError: the file cannot be written.
     """
     figure = figures.new_figure(7, 1.5 + 0.36 * len(found))
     axes = figure.add_subplot()
@@ -322,8 +315,6 @@ def plot_best_and_worst(
 
     Args:
       best: by label, the environment steps of each seed [points] and the returns [points, seeds], best first.
-    Raises:
-      ShoalError: the file cannot be written.
     """
     figure = figures.new_figure(7, 5.0)
     axes = figure.add_subplot()

@@ -134,11 +134,7 @@ class _Runner:
         self._request, self._directory, self._options, self._call = request, directory, options, call
 
     def check(self, point: Point) -> None:
-        """Require that settings can work together, before anything compiles.
-
-        Raises:
-          ShoalError: they cannot.
-        """
+        """Require that settings can work together, before anything compiles."""
         for group in group_candidates(self._request, [Candidate("trial", point)]):
             placed = placement.place(group.experiment)[1]
             placed.validate()

@@ -66,8 +66,6 @@ def write_frames(path: Path, frames: Iterable[Frame], frames_per_second: float) 
 
     Returns:
       the number of frames.
-    Raises:
-      ShoalError: the file cannot be written.
     """
     with write_whole_file(path) as file:
         match path.suffix.lower():

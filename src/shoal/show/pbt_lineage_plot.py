@@ -38,8 +38,6 @@ def plot_lineage(
       scores: of the members, by the number of updates of each evaluation.
       best_updates: the number of updates of that policy.
       scales: of the axes, by setting: "linear", "log" or "one-minus-log".
-    Raises:
-      ShoalError: the file cannot be written.
     """
     from matplotlib.cm import ScalarMappable  # noqa: PLC0415 (takes half a second)
     from matplotlib.collections import LineCollection  # noqa: PLC0415

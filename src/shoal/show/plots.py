@@ -32,8 +32,6 @@ def plot_learning_curve(
       returns: returns, [points, seeds]; NaN where there is none.
       unit: what each column of the returns is of.
       failed: the columns that end before the others, since a number was not finite; their ends are marked.
-    Raises:
-      ShoalError: the file cannot be written.
     """
     figure = figures.new_figure()
     axes = figure.add_subplot()
@@ -50,8 +48,6 @@ def plot_by_episode(
 
     Args:
       curves: by their names, the mean of each policy at each index, [episodes, seeds].
-    Raises:
-      ShoalError: the file cannot be written.
     """
     figure = figures.new_figure()
     axes = figure.add_subplot()

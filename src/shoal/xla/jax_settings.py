@@ -72,9 +72,6 @@ def require_platform() -> None:
     """Require the platforms beside the CPU, and the precision of products, that JAX is set to.
 
     This may start the backend, and so comes after the number of the CPU's devices is set.
-
-    Raises:
-      ShoalError: this machine does not have them.
     """
     if (value := getattr(jax.config, "jax_platforms", None)) and value.startswith("cpu,"):
         _try_to_compute("jax_platforms", value)

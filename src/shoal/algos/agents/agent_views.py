@@ -76,11 +76,7 @@ class View(NamedTuple):
         return timestep._replace(observation=shown if self._is_dictionary else shown[OBSERVATION])
 
     def check(self) -> None:
-        """Require that the world has what the critic is to be shown.
-
-        Raises:
-          ShoalError: it has no global state.
-        """
+        """Require that the world has what the critic is to be shown."""
         space = self.spec.observation_space
         if "state" in self.critic_input and GLOBAL_STATE not in _entries(space):
             raise ShoalError(

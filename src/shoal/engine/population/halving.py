@@ -40,11 +40,7 @@ class Halving(NamedTuple):
         return found
 
     def check(self, run: RunConfig, settings: int) -> None:
-        """Require that there is something to stop, and a time to do it.
-
-        Raises:
-          ShoalError: there is not.
-        """
+        """Require that there is something to stop, and a time to do it."""
         if self.factor < 2:
             raise ShoalError(f"halving={self.factor} is too small: one of at least 2 settings goes on.")
         total = run.total_updates * run.steps_per_update

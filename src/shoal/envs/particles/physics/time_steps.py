@@ -25,11 +25,7 @@ def hertz_contact_time(modulus: Any, mass: Any, radius: Any, speed: Any) -> Any:
 
 
 def check_time_step(name: str, time_step: float, contact_time: float, origin: str) -> None:
-    """Require that a time step is at most a twentieth of the shortest contact.
-
-    Raises:
-      ShoalError: it is longer.
-    """
+    """Require that a time step is at most a twentieth of the shortest contact."""
     longest = contact_time / STEPS_PER_CONTACT
     if time_step > longest * (1 + 1e-6):
         raise ShoalError(
