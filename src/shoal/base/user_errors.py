@@ -107,7 +107,7 @@ def describe_error(error: BaseException) -> str:
     """Describe an error in half a sentence: its type, and the first line of its message or what would be right."""
     kind, text = type(error).__name__, message_of(error)
     if is_callback_error(error):  # the callback's error comes last
-        return _shorten(text.strip().splitlines()[-1])
+        return shorten(text.strip().splitlines()[-1])
     if kind == "UnexpectedTracerError":
         created = re.search(CREATED, text)
         location = f" (of {format_location(created[1], int(created[2]))})" if created else ""
@@ -116,13 +116,13 @@ def describe_error(error: BaseException) -> str:
             "it as a part of the state"
         )
     if isinstance(error, ShoalError):
-        return _shorten(text)
+        return shorten(text)
     if kind in REMEDIES:
         return f"{kind}: {REMEDIES[kind]}"
     if isinstance(error, SystemExit):
         return f"it ends the process (SystemExit: {error.code})"
     lines = text.strip().splitlines()
-    return _shorten(f"{kind}: {lines[0]}" if lines else kind)
+    return shorten(f"{kind}: {lines[0]}" if lines else kind)
 
 
 def format_location(filename: str, line: int | None) -> str:
@@ -241,7 +241,7 @@ def _code_of_function(module: Any, names: list[str]) -> Any:
     return getattr(found, "__code__", None)
 
 
-def _shorten(text: str) -> str:
+def shorten(text: str, length: int = MAX_CHARACTERS) -> str:
     """Shorten a text to one line of limited length, without a full stop."""
     text = " ".join(text.split()).rstrip(".")
-    return text if len(text) <= MAX_CHARACTERS else text[: MAX_CHARACTERS - 3] + "..."
+    return text if len(text) <= length else text[: length - 3] + "..."
