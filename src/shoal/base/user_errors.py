@@ -4,11 +4,13 @@ Imports nothing heavy, so that every public function can use it.
 """
 
 import functools
+import inspect
 import os
 import re
 import sys
 import sysconfig
 import traceback
+import types
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -216,29 +218,25 @@ def _leak_frames(text: str) -> list[Frame]:
 
 
 def _wrong_call_frames(error: BaseException) -> list[Frame]:
-    """Return the definition of a user's function that Shoal could not call, since it has the wrong parameters."""
+    """Return the definition of a user's function that Shoal could not call, since it has the wrong parameters.
+
+    The function is one of the values, or a method of one, that the frames of the call have.
+    """
     match = re.match(r"([\w.<>]+)\(\) (?:takes|missing|got) ", message_of(error))
     if not isinstance(error, TypeError) or not match:
         return []
-    libraries = _library_paths()
-    for module in list(sys.modules.values()):
-        code = _code_of_function(module, match[1].split("."))
-        if code is None:
-            continue
-        summary = traceback.FrameSummary(code.co_filename, code.co_firstlineno, code.co_name)
-        if _is_user_frame(summary, module.__name__, libraries):
-            return [Frame(match[1], summary)]
+    libraries, name = _library_paths(), match[1].rpartition(".")[2]
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    for value in (value for frame in reversed(frames) for value in list(frame.f_locals.values())):
+        for candidate in (value, inspect.getattr_static(value, name, None)):
+            is_method = isinstance(candidate, types.MethodType | staticmethod | classmethod)
+            function = candidate.__func__ if is_method else candidate
+            if isinstance(function, types.FunctionType) and function.__qualname__ == match[1]:
+                code = function.__code__
+                summary = traceback.FrameSummary(code.co_filename, code.co_firstlineno, code.co_name)
+                if _is_user_frame(summary, str(function.__module__), libraries):
+                    return [Frame(match[1], summary)]
     return []
-
-
-def _code_of_function(module: Any, names: list[str]) -> Any:
-    """Return the code of a function of a module; of the function around it, where it is local to one."""
-    found = getattr(module, "__dict__", {}).get(names[0])
-    for name in names[1:]:
-        if hasattr(found, "__code__"):
-            break
-        found = getattr(found, name, None)
-    return getattr(found, "__code__", None)
 
 
 def shorten(text: str, length: int = MAX_CHARACTERS) -> str:
