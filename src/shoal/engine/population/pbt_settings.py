@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 # As `sweeps.distributions` names them.
-LINEAR, LOG, ONE_MINUS_LOG = SCALES = ("linear", "log", "one-minus-log")
+LINEAR, LOG, ONE_MINUS_LOG = ("linear", "log", "one-minus-log")
 
 
 class Tuned(NamedTuple):

@@ -41,19 +41,6 @@ def offsets_to(position: Array, others: Array, box: Array, boundaries: tuple[str
     return nearest_image(offset, box.reshape(2, 1, 1, *box.shape[1:]), boundaries)
 
 
-def disc_distances(
-    offset: Array, radius: Array, is_seen: Array, num_rays: int, reach: Array | float
-) -> Array:
-    """Return the distance at which each of K rays meets the nearest disc of radius [B, ...], [A, K, ...];
-    `reach` where it meets none.
-
-    Args:
-      offset: to the discs, [2, A, B, ...].
-      is_seen: whether an agent's rays can meet a disc, [A, B, ...]; not its own.
-    """
-    return _each(_on_ray(radius, reach), directions(num_rays).T, offset, is_seen)
-
-
 def _each(sense: Callable[..., Array], numbers: np.ndarray, offset: Array, is_seen: Array) -> Array:
     """Return what is sensed in each of K directions, whose numbers are [K, ...]: [A, K, ...]."""
     return jnp.stack([sense(offset, is_seen, *map(float, x)) for x in numbers], axis=1)
