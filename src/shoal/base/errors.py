@@ -23,11 +23,7 @@ def _with_full_stop(message: str) -> str:
 
 
 class SavingError(ShoalError):
-    """A run was trained to its end, but a part of it could not be written.
-
-    Attributes:
-      run: the `TrainedRun`: its summary, its learner and its evaluations.
-    """
+    """A run was trained to its end, but a part of it could not be written."""
 
     def __init__(self, message: str, run: Any):
         super().__init__(message)

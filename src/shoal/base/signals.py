@@ -73,7 +73,6 @@ class Interrupted(KeyboardInterrupt):
     """A run was interrupted after all of its state had been saved; the command line ends with 75.
 
     Attributes:
-      path: the run directory.
       continued_by: what goes on with it; empty for `shoal resume`.
     """
 

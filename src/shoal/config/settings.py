@@ -53,12 +53,7 @@ class Setting(NamedTuple):
     """One setting of a config.
 
     Attributes:
-      name: of the setting, which exists once in the config.
-      value: that the config has.
-      declared: the type of its field.
       owner: the class of the struct that holds it.
-      bounds: of its value, where its field declares any.
-      choice: how its value chooses a struct, where it does.
       is_keyed: whether it is one number of a field that holds several by their names (see `keyed`).
     """
 
@@ -299,10 +294,6 @@ class FieldSchema(NamedTuple):
     """The declaration of one field of a config's class: a setting, or a struct or dictionary of settings.
 
     Attributes:
-      name: of the field.
-      type: its declared type.
-      bounds: of its value, where it declares any.
-      choice: how its value chooses a struct, where it does.
       keyed: what the names of its settings begin with, where it holds several (see `keyed`).
       may_nest: whether its value may be a dataclass, with settings of its own.
     """

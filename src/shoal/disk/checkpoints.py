@@ -37,9 +37,6 @@ class Info:
     """The entry of a checkpoint in a list.
 
     Attributes:
-      steps: environment steps.
-      path: its folder.
-      bytes: the length of all its files together.
       seconds: since it was written.
       record: what the host saved with it; empty where it is damaged.
       problem: one clause that says why it cannot be used; empty where it is sound.

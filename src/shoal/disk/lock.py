@@ -61,11 +61,7 @@ _READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0
 
 
 class Lock:
-    """A run directory's lock, for one use as a context manager; a thread touches it while it is held.
-
-    Attributes:
-      path: the lock file.
-    """
+    """A run directory's lock, for one use as a context manager; a thread touches it while it is held."""
 
     def __init__(
         self,

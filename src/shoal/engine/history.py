@@ -38,7 +38,6 @@ class History:
     """The state of a run in progress that the host alone knows; with the population all that is needed to continue.
 
     Attributes:
-      updates: made so far.
       logged: the number of updates at the last log point.
       logged_seconds: of training, at the last log point.
       evaluations: (updates, metrics) of each evaluation.

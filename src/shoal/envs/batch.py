@@ -38,12 +38,9 @@ class Batch:
     """N copies of an environment with next-step auto-reset.
 
     Attributes:
-      env: the environment; its parameters are data, shared by the whole batch.
-      num_envs: N.
       reset_policy: how new episodes start. "fresh": a new `env.reset` every time. "pool": one of `pool_size`
         starts, drawn uniformly; they are computed once, at `Batch.reset`. Useful when resets are expensive;
         there are only that many different starts.
-      pool_size: K.
     """
 
     env: Environment

@@ -201,7 +201,6 @@ class Hide(ObservationWrapper):
     """Remove entries from an observation that is a vector, so that the agent does not receive them.
 
     Attributes:
-      hidden: the indices of the entries.
       critic_state: whether the critic is shown the whole vector. The observation is then a dictionary of
         "observation", the vector without the hidden entries, and "state", the whole one, for the critic only
         (asymmetric actor-critic, Pinto et al. 2018).

@@ -49,9 +49,6 @@ class CNN(nnx.Module):
     Raises:
       ShoalError: lists of different lengths, numbers below 1, a kernel larger than what reaches it, an
         unknown padding, activation or initialiser.
-    Attributes:
-      in_shape: as given.
-      out_features: width of the output.
     Source: Mnih et al. 2015, "Human-Level Control through Deep Reinforcement Learning", methods.
     """
 

@@ -75,7 +75,6 @@ class MLP(nnx.Module):
       ShoalError: a width below 1, or an unknown activation or initialiser.
     Attributes:
       num_features: width of the last hidden layer (of the input, if `sizes` is empty).
-      out_features: width of the output.
     """
 
     def __init__(

@@ -39,8 +39,6 @@ class SettingScore(NamedTuple):
 
     Attributes:
       scores: of each seed; one that failed has the worst score of the search. All are NaN if all seeds failed.
-      iqm: the interquartile mean of `scores`.
-      failures: the number of seeds that failed.
     """
 
     scores: tuple[float, ...]

@@ -42,10 +42,6 @@ class RolloutResult:
     """The result of a rollout.
 
     Attributes:
-      num_envs: N.
-      num_steps: T, steps of each environment.
-      devices: the number of devices that took part.
-      episodes: the number of episodes that ended.
       return_mean: over the episodes that ended, of the team where there are several agents; NaN if none did.
       length_mean: over the same episodes, in steps; NaN if there are none.
       terminated: the share of them that terminated; the others were truncated.
@@ -54,7 +50,6 @@ class RolloutResult:
       seconds: wall time of the steps (including the copy to the host, where data is saved).
       compile_seconds: wall time of compiling, which is not in `seconds`.
       data: the saved data, by name; None if nothing was saved.
-      path: the file of the saved data.
     """
 
     num_envs: int

@@ -39,12 +39,8 @@ class Study:
     """A study of Optuna; `open_study` makes it.
 
     Attributes:
-      study: Optuna's.
-      storage: Optuna's.
-      space: of all its trials.
       objective: the name of the score by which trials are compared.
       owner: a name of the directory, which tells its trials from those of other processes.
-      path: of the directory.
     """
 
     study: Any

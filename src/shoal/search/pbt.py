@@ -34,7 +34,6 @@ class PbtOptions:
       tune: the distribution of each tuned setting: its bounds, its scale, and where new values are drawn.
       start: of some of them, the distribution of the members' first values, within those bounds.
       ready_every: environment steps of a member between two exchanges.
-      members: of the population.
     """
 
     tune: Mapping[str, Any]

@@ -55,16 +55,12 @@ class Ranked:
     """A setting with the scores of its seeds.
 
     Attributes:
-      label: of the setting.
       settings: the values that vary in the sweep.
-      seeds: that it was trained with.
       scores: of each seed; a seed that failed has the worst score of the search. All are NaN if all seeds failed.
       score: the interquartile mean of `scores`; NaN if all seeds failed.
       interval: the 95% bootstrap interval of the score; None with one seed.
-      steps: environment steps of each seed.
       rung: see `MemberResult`.
       stopped: whether it was stopped early; then its scores are those at its rung.
-      failed: the seeds that failed.
       unfinished: the share of the new episodes that were cut, over the seeds that did not fail.
     """
 
@@ -91,7 +87,6 @@ class Importance:
     """The share of the differences between settings that one setting explains alone.
 
     Attributes:
-      name: of the setting.
       share: of the variance of the ranks, from 0 to 1; NaN if it cannot be estimated.
       p_value: the probability of a share at least as large if the setting had no effect; NaN without a share.
     """

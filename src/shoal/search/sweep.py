@@ -100,7 +100,6 @@ class Sweep:
     """A sweep that has ended.
 
     Attributes:
-      path: its directory.
       summary: the content of `summary.json`: `members`, the settings sorted by score; `best`; `command`.
     """
 

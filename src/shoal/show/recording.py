@@ -40,10 +40,7 @@ class Rendered:
     """The result of drawing episodes.
 
     Attributes:
-      path: the file.
-      frames: the number of images.
       returns: of each episode.
-      lengths: of each episode, in steps.
     """
 
     path: Path

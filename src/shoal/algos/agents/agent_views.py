@@ -22,7 +22,6 @@ class View(NamedTuple):
     """The choice of what an agent and its critic are shown; static.
 
     Attributes:
-      spec: of the world.
       agent_id: whether the agent is shown its own number, one-hot.
       critic_input: "own", "state", "everybody" or "state_and_own".
       says_who_is_present: whether there is an entry that says who takes part.

@@ -27,7 +27,6 @@ class Opponents(NamedTuple):
     """The choice of who acts by policies of the past, in which worlds; static.
 
     Attributes:
-      sets: the agents that share parameters, at least two sets.
       share: of the worlds, in which one set learns and the others act by policies of the past.
       size: of the pool, in policies of each set.
       every: updates after which the latest policies are offered to the pool.

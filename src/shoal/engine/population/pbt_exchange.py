@@ -41,8 +41,6 @@ class Exchanged(NamedTuple):
 
     Attributes:
       parent: the member that it continues; itself if it copied none.
-      before: its settings before.
-      after: its settings from now on.
     """
 
     parent: Array

@@ -25,8 +25,6 @@ class Ancestor(NamedTuple):
 
     Attributes:
       updates: from which on the line ran through it.
-      member: its index.
-      settings: that it had, by name.
     """
 
     updates: int

@@ -11,10 +11,7 @@ class Tuned(NamedTuple):
     """A number of the algorithm's config that population-based training changes.
 
     Attributes:
-      name: of the setting.
       scale: on which values are uniform: "linear", "log", or "one-minus-log".
-      low: the least value.
-      high: the largest value.
       start: the bounds of the members' first values.
     """
 
@@ -34,7 +31,6 @@ class Step(NamedTuple):
 
     Attributes:
       updates: after which the settings hold.
-      settings: by name.
     """
 
     updates: int

@@ -26,7 +26,6 @@ class Benchmark:
     """Many rulesets of one shape, as data.
 
     Attributes:
-      rulesets: with a leading axis.
       num_held_out: the number of rulesets, the last ones, that are kept for evaluation; 0 if this is not known.
       about: how they were made, as JSON values.
     """
