@@ -62,12 +62,8 @@ class Evolution(NamedTuple):
         """Values of all settings such that a check of each holds for all that may come, the least first."""
         if self.schedule:
             return [dict(step.settings) for step in self.schedule]
-        return [
-            {x.name: bound for x, bound in zip(self.tuned, bounds, strict=True)} for bounds in self._bounds()
-        ]
-
-    def _bounds(self) -> list[tuple[float, ...]]:
-        return [tuple(x.low for x in self.tuned), tuple(x.high for x in self.tuned)] if self.tuned else []
+        lowest, highest = ({x.name: getattr(x, bound) for x in self.tuned} for bound in ("low", "high"))
+        return [lowest, highest] if self.tuned else []
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of `evolution` in `config.json`, empty if nothing changes."""
