@@ -60,8 +60,6 @@ CALLBACK_LOGGERS = ("jax._src.callback", "jax._src.debugging")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command.
 
-    Args:
-      arguments: the words after `shoal`; None uses the process's.
     Returns:
       the exit status: 0, or 1 for a check that found something, 2 for bad input and for a user's code that fails,
       75 if interrupted and resumable, 130 if interrupted without saving. An error of Shoal's own is raised unchanged,

@@ -28,9 +28,6 @@ def help_page(command: str, description: str, config: Any, *, full: bool) -> str
     """Describe a command and its flags.
 
     Args:
-      command: as it is called, such as "shoal eval RUN".
-      description: what it does.
-      config: the dataclass whose fields are the flags, with the defaults that are shown.
       full: whether every flag is explained; else a long page explains the most used ones and names the others.
     """
     width = min(max(shutil.get_terminal_size((WIDTHS[1], 24)).columns, WIDTHS[0]), WIDTHS[1])

@@ -77,11 +77,7 @@ def _replay(run: str, arguments: Sequence[str]) -> int:
 
 
 def _take_members(arguments: Sequence[str]) -> tuple[int, list[str]]:
-    """Return the number of members, and the words without it; `--members map` is a setting of the run, and stays.
-
-    Raises:
-      ShoalError: it is not a whole number.
-    """
+    """Return the number of members, and the words without it; `--members map` is a setting of the run, and stays."""
     given = flags.value_of("--members", arguments)
     if not given or given in MAPPINGS:
         return api.PbtOptions.members, list(arguments)

@@ -193,20 +193,12 @@ class RunConfig:
 
 
 def check_at_least(name: str, value: Any, bound: int) -> None:
-    """Require that `value` is at least `bound`.
-
-    Raises:
-      ShoalError: it is less.
-    """
+    """Require that `value` is at least `bound`."""
     if value < bound:
         raise ShoalError(f"{name}={value} is too small: it must be at least {bound}.")
 
 
 def check_at_most(name: str, value: int, bound: int) -> None:
-    """Require that `value` is at most `bound`.
-
-    Raises:
-      ShoalError: it is more.
-    """
+    """Require that `value` is at most `bound`."""
     if value > bound:
         raise ShoalError(f"{name}={value} is too large: it must be at most {bound}.")

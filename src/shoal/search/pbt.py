@@ -34,7 +34,6 @@ class PbtOptions:
       tune: the distribution of each tuned setting: its bounds, its scale, and where new values are drawn.
       start: of some of them, the distribution of the members' first values, within those bounds.
       ready_every: environment steps of a member between two exchanges.
-      members: of the population.
     """
 
     tune: Mapping[str, Any]
@@ -46,10 +45,6 @@ class PbtOptions:
 def run_pbt(request: Request, options: PbtOptions, call: Call | None = None) -> TrainedRun:
     """Train a population that exchanges; a directory that holds it already goes on.
 
-    Args:
-      request: what is trained.
-      options: what is tuned.
-      call: how it was called for; None shows progress.
     Raises:
       ShoalError: a setting cannot work; then nothing is left on disk.
       Interrupted: a signal ended the run, which is saved.
@@ -93,11 +88,7 @@ def decide_pbt(request: Request, options: PbtOptions) -> Experiment:
 
 
 def _check_run(run: RunConfig, ready_every: int) -> None:
-    """Require that there are exchanges, and that evaluations tell members apart.
-
-    Raises:
-      ShoalError: not so.
-    """
+    """Require that there are exchanges, and that evaluations tell members apart."""
     each = f"an update of num_envs*num_steps={run.num_envs}*{run.num_steps}={run.steps_per_update} steps"
     if ready_every < run.steps_per_update:
         raise ShoalError(f"ready_every={ready_every} is shorter than {each}; give at least that many.")
@@ -142,11 +133,7 @@ def read_tuned(tune: Mapping[str, Any], start: Mapping[str, Any]) -> tuple[Tuned
 
 
 def _range(name: str, given: Any) -> Between:
-    """Read a range of real numbers.
-
-    Raises:
-      ShoalError: it is none.
-    """
+    """Read a range of real numbers."""
     distribution = read_distribution(name, given)
     if not isinstance(distribution, Between) or isinstance(distribution, Int):
         raise ShoalError(
@@ -159,10 +146,6 @@ def _range(name: str, given: Any) -> Between:
 def run_replay(path: str | Path, overrides: Mapping[str, Any], call: Call | None = None) -> TrainedRun:
     """Train seeds that were never used with the schedule of a run's best line of descent.
 
-    Args:
-      path: the run.
-      overrides: settings that differ.
-      call: how it was called for; None shows progress.
     Raises:
       ShoalError: the run has no schedule, or a setting cannot work.
     """
