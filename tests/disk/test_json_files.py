@@ -169,6 +169,18 @@ def test_a_damaged_file_is_read_or_named(path, name, kind, count):
         file.write_bytes(whole)
 
 
+@pytest.mark.parametrize("content", ["{}", '{"steps_per_seed": null}', '{"steps_per_seed": "x"}'])
+def test_a_summary_without_its_steps_is_damaged_and_not_that_of_an_unfinished_run(path, content):
+    file = path / "runs" / "000" / "summary.json"
+    whole = file.read_bytes()
+    try:
+        file.write_text(content)
+        with pytest.raises(ShoalError, match=r"summary\.json.* is damaged"):
+            finished(path)
+    finally:
+        file.write_bytes(whole)
+
+
 def test_a_missing_key_is_named_with_its_neighbours():
     saved = parse_json(b'{"environment": {"name": "CartPole-v1"}}', "config.json")
     with pytest.raises(ShoalError, match=r"^config\.json is damaged: it lacks 'parameters' beside 'name'\.$"):

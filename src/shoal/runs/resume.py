@@ -13,7 +13,7 @@ from shoal.config import settings, struct
 from shoal.disk import checkpoint_record
 from shoal.disk.checkpoints import Checkpoints, Info, MisfitError
 from shoal.disk.directory import CONFIG, POLICIES, POLICY, SUMMARY, RunDirectory, parameters_sha256
-from shoal.disk.json_files import to_jsonable, write_json
+from shoal.disk.json_files import report_wrong_types, to_jsonable, write_json
 from shoal.disk.metrics_file import METRICS, Mark, find_damage
 from shoal.engine.history import History
 from shoal.engine.nonfinite import failed_members
@@ -87,7 +87,8 @@ def is_finished(directory: RunDirectory, run: RunConfig) -> bool:
     files = [directory.path / SUMMARY, *(directory.path / name / POLICY for name in POLICIES)]
     if not all(file.is_file() for file in files):
         return False
-    return directory.load_summary().get("steps_per_seed") == run.total_updates * run.steps_per_update
+    with report_wrong_types(str(directory.path / SUMMARY)):
+        return int(directory.load_summary()["steps_per_seed"]) == run.total_updates * run.steps_per_update
 
 
 def check_budget(directory: RunDirectory, run: RunConfig, finished: "Finished | None") -> None:
