@@ -117,7 +117,8 @@ class Box:
         """Take the bounds, which are broadcast to the shape.
 
         Raises:
-          ValueError: a bound is another number in the dtype, such as 0.5 in int32, or has another shape.
+          ValueError: a bound is another number in the dtype, such as 0.5 in int32, or has another shape; or the
+            numbers of the dtype are complex.
         """
         if shape is None:
             shape = np.broadcast_shapes(np.shape(low), np.shape(high))
@@ -126,6 +127,8 @@ class Box:
                 f"Box: shape={short_repr(shape)} is no shape; a tuple, such as (3,), would be right."
             )
         dtype = jax.dtypes.canonicalize_dtype(dtype)
+        if jnp.issubdtype(dtype, jnp.complexfloating):
+            raise ValueError(f"Box: dtype={dtype} is none of real numbers; float32 or int32 would be right.")
         object.__setattr__(self, "low", _bound("low", low, shape, dtype))
         object.__setattr__(self, "high", _bound("high", high, shape, dtype))
         object.__setattr__(self, "shape", tuple(int(n) for n in shape))
@@ -235,7 +238,9 @@ def _bound(name: str, bound: Any, shape: Any, dtype: np.dtype) -> np.ndarray:
 
 def _are_whole(numbers: np.ndarray) -> bool:
     """Report whether an array holds whole numbers only; those of an empty one do."""
-    return numbers.size == 0 or (numbers.dtype.kind in "iuf" and bool(np.all(numbers == np.floor(numbers))))
+    if numbers.size == 0:
+        return True
+    return numbers.dtype.kind in "iuf" and bool(np.all(np.isfinite(numbers) & (numbers == np.floor(numbers))))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
