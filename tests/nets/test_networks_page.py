@@ -25,7 +25,6 @@ def test_the_pages_code_runs():
     [
         "cnn",
         "composition",
-        "costs",
         "ensembles",
         "gradients",
         "headed",
