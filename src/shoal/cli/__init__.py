@@ -52,8 +52,11 @@ An environment of your own has the name module:Name; parameters follow it as nam
 
 DEFECT = "shoal: this is an error of Shoal itself; please report it, with the command and all of the above."
 
+CHECK_THREAD = (
+    "shoal check"  # the name of the thread of `envs/checking/check_time`, left behind by a part too slow
+)
+
 # JAX logs the traceback of a callback that fails; the error is reported like any error of the user's code.
-CHECK_THREAD = "shoal check"  # of a part of `shoal check` that took too long
 CALLBACK_LOGGERS = ("jax._src.callback", "jax._src.debugging")
 
 
@@ -81,9 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 atexit.register(_exit_immediately, status)  # it still compiles, and would abort the process
             return status
         except (ResumableError, signals.Interrupted) as end:
-            if own_process and isinstance(
-                end, signals.Interrupted
-            ):  # threads that compile would be waited for
+            # At once: threads that still compile would be waited for.
+            if own_process and isinstance(end, signals.Interrupted):
                 signals.end_process(signals.RESUMABLE, f"shoal: {end}")
             signals.say(f"shoal: {end}")
             return signals.RESUMABLE

@@ -48,6 +48,3 @@ class Supervisor:
 
     def note_fault(self, member: int, sentence: str) -> None:
         """Show what was not finite in an evaluation of a member."""
-
-
-Unsupervised = Supervisor

@@ -66,9 +66,8 @@ class RunConfig:
     """Evaluates this many times during training, evenly spaced, in addition to the evaluation before it."""
     eval_every: int = parameter(-1, low=-1, high=MAX_STEPS)
     """Evaluates every so many environment steps; 0 evaluates only at the end, -1 as often as num_evals says."""
-    eval_episodes: int = parameter(
-        32, low=1, high=LARGEST_INDEX // 10
-    )  # the best policy plays ten times as many
+    # The best policy plays ten times as many.
+    eval_episodes: int = parameter(32, low=1, high=LARGEST_INDEX // 10)
     """Plays this many whole episodes in each evaluation; the best policy is evaluated again with ten times as many."""
     eval_mode: Literal["greedy", "sampled", "both"] = "greedy"
     """Evaluates with the policy's mode (greedy), with samples (sampled), or with both; then the greedy score counts."""

@@ -15,7 +15,7 @@ from shoal.base import cpu
 from shoal.config import struct
 from shoal.engine.evaluation import Subject, begin_evaluation, continue_evaluation, evaluate
 from shoal.engine.history import History, Numbers, Seconds
-from shoal.engine.hooks import Listener, Supervisor, Unsupervised
+from shoal.engine.hooks import Listener, Supervisor
 from shoal.engine.loop import start_training, train, update_once
 from shoal.engine.nonfinite import NOWHERE, STOPPED, explanation, failed_members
 from shoal.engine.population import member_layout as populations
@@ -41,7 +41,7 @@ class EvaluationPrograms(NamedTuple):
 
 
 class Costs(NamedTuple):
-    """What the network of one member costs; FLOPs are those of matrix products and convolutions."""
+    """Size and arithmetic of one member's network; FLOPs are those of matrix products and convolutions."""
 
     parameters: int  # of the learned network, or of the policy where the algorithm names none
     update_flops: float  # of an update: its rollout and all its gradient steps
@@ -315,7 +315,7 @@ def train_population(
       change: is given the population after each evaluation but the last, and returns the one to go on with.
     """
     history = History() if history is None else history
-    supervisor = Unsupervised() if supervisor is None else supervisor
+    supervisor = Supervisor() if supervisor is None else supervisor
     history.spend(compile=compiled_run.seconds)
     rungs = halving.rungs(run) if halving else []
     evaluation_points = {*run.evaluation_points(), *rungs}
@@ -466,7 +466,7 @@ def with_absolute_metric(
       history: of the run, to which the time is added; None for one of its own.
       supervisor: as in `train_population`.
     """
-    supervisor = Unsupervised() if supervisor is None else supervisor
+    supervisor = Supervisor() if supervisor is None else supervisor
     start_time = time.perf_counter()
     evaluation = programs.result()
     history = (

@@ -1,4 +1,4 @@
-"""What has come out of a run: the result in memory, its summary, and the same of a run that had ended before."""
+"""The result of a run: what `train` returns, and the content of `summary.json`."""
 
 import dataclasses
 from collections.abc import Mapping
