@@ -26,7 +26,7 @@ from shoal.engine.run import Run, Settings, evaluation_environment_of, start
 from shoal.engine.run_config import RunConfig
 from shoal.envs.base import can_explain_faults
 from shoal.runs.pacing import Pacer
-from shoal.types import Environment, Mean, spec_of
+from shoal.types import Environment, Mean, for_actor, spec_of
 from shoal.xla.costs import num_parameters, product_flops, program_flops
 
 
@@ -154,8 +154,9 @@ def _costs(population: Run, update_flops: float) -> Costs:
     member = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), population)
 
     def act(run: Run) -> Any:
-        algorithm = run.config.algorithm(spec_of(run.environment), ())
-        timestep = jax.tree.map(lambda x: x[:1], run.timestep)
+        spec = spec_of(run.environment)
+        algorithm, timestep = run.config.algorithm(spec, ()), jax.tree.map(lambda x: x[:1], run.timestep)
+        timestep = for_actor(timestep, spec)
         return algorithm.act(run.best.policy, algorithm.memory((1,)), timestep, run.key, greedy=True)[:2]
 
     network = getattr(member.learner.shared, "network", member.best.policy)
