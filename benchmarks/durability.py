@@ -34,14 +34,14 @@ def large() -> dict[str, Any]:
 
 
 def compiled(settings: dict[str, Any]) -> tuple[Any, Any]:
-    """Prepare and compile a run; returns it with its settings."""
+    """Plan and compile a run; returns both."""
     from shoal import api
     from shoal.runs import train
 
     use_preset = settings.pop("preset", True)
     experiment = api.decide("CartPole-v1", use_preset=use_preset, overrides=settings)
-    prepared = train.prepare(experiment, train.Call(own_process=True))
-    return prepared, train.compile_prepared(prepared)
+    plan = train.plan_run(experiment, train.Call(own_process=True))
+    return plan, train.compile_run(plan)
 
 
 def report(name: str, values: list[float], unit: str) -> None:

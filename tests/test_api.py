@@ -297,7 +297,7 @@ def train(**more):
     "settings,sentence",
     [
         ({"devices": 4096}, "devices=4096 is more than there are: 2 (cpu)."),
-        ({"devices": -1}, "devices=-1 is too small: it must be at least 0."),
+        ({"devices": -1}, "devices=-1 is out of bounds: it must be at least 0"),
         ({"env_groups": 3}, "env_groups=3 does not divide num_envs=4; 1 does."),
         ({"score": 3}, "score=3 is not a function."),
         ({"score": "nowhere:f"}, "there is no module 'nowhere'"),

@@ -4,6 +4,7 @@ import contextlib
 import json
 import re
 import time
+import types
 from typing import NamedTuple
 
 import jax
@@ -167,7 +168,7 @@ REFUSED = {
     "eval_metrics": ({"eval_metrics": returns_again}, "eval_metrics gives a metric 'return_mean'"),
     "score": ({"score": "return_men"}, "did you mean 'return_mean'"),
     "source": ({"start_from": "nowhere"}, "there is no run directory 'nowhere'"),
-    "too small": ({"seeds": 0}, "seeds=0 is too small"),
+    "too small": ({"seeds": 0}, "seeds=0 is out of bounds"),
 }
 
 
@@ -220,7 +221,8 @@ def test_a_run_that_fails_before_its_first_update_leaves_nothing(tmp_path, monke
             reporter.on_training(updates, numbers, 1.0, 1.0)
         raise error
 
-    monkeypatch.setattr(compiled_trainer, "compile_run", lambda *_, **__: None)
+    compiled = types.SimpleNamespace(costs=compiled_trainer.Costs(1, 1.0, 1.0))
+    monkeypatch.setattr(compiled_trainer, "compile_run", lambda *_, **__: compiled)
     monkeypatch.setattr(compiled_trainer, "train_population", train_population)
     with pytest.raises((error, shoal.ShoalError)):  # an error of this file's code is that of a user's
         train()

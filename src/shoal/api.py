@@ -33,7 +33,8 @@ from shoal.runs.evaluate import evaluate, evaluate_run, render
 from shoal.runs.load import environment_for, environment_of, load, policy_of
 from shoal.runs.placement import check_memory, devices_of, place
 from shoal.runs.plan import Experiment, decide, defaults
-from shoal.runs.train import Call, TrainedRun, resume_run, run_experiment
+from shoal.runs.results import TrainedRun
+from shoal.runs.train import Call, resume_run, run_experiment
 from shoal.search.api import pbt, replay, sweep, tune
 from shoal.search.grouping import Request
 from shoal.search.pbt import PbtOptions, run_pbt, run_replay
@@ -156,7 +157,6 @@ def train(
         floats, arguments of the optimiser (`optimizer_args.eps`), parameters of the environment (`env.gravity`). Each
         variant is trained with every seed; None trains one, without a label.
       eval_env: parameters of the one environment in which all members are evaluated, where they are not its own.
-      progress: whether anything is printed.
       **settings: any setting of `RunConfig` or of the algorithm's config by its name.
     Returns:
       the run; `run.summary["absolute"]["iqm"]` is its score.
@@ -183,11 +183,7 @@ def train(
 
 
 def _variants_of(variants: Any) -> list[Variant] | None:
-    """Return the variants of a population, each with the settings of a mapping by their labels.
-
-    Raises:
-      ShoalError: it is no such mapping.
-    """
+    """Return the variants of a population, each with the settings of a mapping by their labels."""
     if variants is None:
         return None
     return [Variant(x, arguments.mapping(x, y)) for x, y in arguments.mapping("variants", variants).items()]
@@ -213,7 +209,6 @@ def resume(
       environment: that the run was trained in, where it cannot be made by a name.
       score: the function that chose the best policy, where it has no import name.
       eval_metrics: the function that adds metrics to evaluations, where it has no import name.
-      progress: whether anything is printed.
       **settings: those that change: `total_steps`, to go on from a finished run, numbers of the algorithm that are
         data (such as its learning rate), and those of checkpoints and log points.
     Returns:
@@ -244,8 +239,6 @@ def resume(
 def checkpoints(run: str | Path) -> list[dict[str, Any]]:
     """List the checkpoints of a run, by environment steps.
 
-    Args:
-      run: its directory.
     Returns:
       of each `steps`, `seconds` since it was written, `score` (the interquartile mean over seeds of the evaluation at
       which it was written, else None), `bytes`, and `problem`: what is damaged, or "".
@@ -291,14 +284,10 @@ def rollout(
       environment: a name, `module:Name`, or an environment itself; None uses the policy's.
       policy: from `load`, a run directory, or what `train` or `sweep` returned; None draws actions uniformly, the
         legal ones where there are masks.
-      num_envs: the number of environments.
       num_steps: the number of steps of each; an episode that ends is followed by a new one.
-      seed: of the rollout.
       devices: the number of devices, 0 for all; as many as divide `num_envs` take part.
       save: an .npz file that the whole data is written to (see `shoal.runs.collect.collect`).
-      greedy: whether a policy takes its mode instead of a sample.
       environment_parameters: those parameters of the environment whose names are also arguments here.
-      **parameters: of the environment, if it is given by name.
     Returns:
       steps per second, and the number, mean return and mean length of the episodes that ended.
     Raises:
@@ -365,17 +354,13 @@ def check(
     """Look for errors in an environment; prints nothing, unless `progress` is set.
 
     Args:
-      environment: a name, `module:Name`, or an environment itself.
       keys: the number of environments that run at once, 2 or more.
       steps: the number of random steps of each in one block.
       max_steps: the number of random steps after which an episode counts as one that never ends.
-      seed: of all keys and actions.
       ignore: rules that are broken on purpose, such as "key-ignored" for a deterministic environment.
       seconds: the limit of one part of the check, such as tracing reset, after which it is stopped with a
         finding; above 0.
-      progress: whether a line on standard error names an activity that takes more than 5 seconds.
       environment_parameters: those parameters of the environment whose names are also arguments here.
-      **parameters: of the environment, if it is given by name.
     Returns:
       the findings, one sentence each; an empty list if there are none.
     Raises:

@@ -227,18 +227,6 @@ def test_a_module_that_calls_shoal_names_its_own_line(module):
     assert issubclass(UserCodeError, shoal.ShoalError)
 
 
-@pytest.mark.parametrize(
-    ("written", "now"),
-    [
-        ("shoal.envs.grid.minigrid:DoorKey", "shoal.envs.grid.tasks.minigrid:DoorKey"),
-        ("shoal.envs.grid.rulesets:Ruleset", "shoal.envs.grid.rulesets.rulesets:Ruleset"),
-    ],
-)
-def test_a_name_that_an_earlier_version_wrote_is_found_where_the_class_stands_now(written, now):
-    assert import_object(written) is import_object(now)
-    assert import_name(import_object(written)) == now
-
-
 @pytest.mark.parametrize("inside", ["evil:Name", "runs.stranger.evil:Name", "runs.stranger:Name"])
 def test_code_inside_of_a_run_directory_is_never_imported(tmp_path, monkeypatch, inside):
     """From above, from within, and as a package; nothing of it runs."""

@@ -57,12 +57,12 @@ def test_a_finished_run_needs_more_steps_and_then_goes_on(path, command, capsys)
         (["{path}", "--num-env", "8"], "no flag '--num-env'; did you mean '--num-envs'?"),
         (["{path}", "--total-steps", "2048"], "total_steps=2048 is less than the 4,096 environment steps"),
         (["{path}", "more"], "takes one run directory, and was given"),
-        (["{path}", "--keep", "0"], "keep=0 is too small: it must be at least 1"),
+        (["{path}", "--keep", "0"], "keep=0 is out of bounds: it must be at least 1"),
         (
             ["{path}", "--checkpoint-seconds", "0"],
-            "checkpoint_seconds=0.0 is not a number of seconds above 0",
+            "checkpoint_seconds=0 is out of bounds: it must be greater than 0",
         ),
-        (["{path}", "--checkpoint-every", "0"], "checkpoint_every=0 is too small"),
+        (["{path}", "--checkpoint-every", "0"], "checkpoint_every=0 is no number of environment steps"),
         ([], "no run was named; give one, such as shoal resume"),
     ],
 )

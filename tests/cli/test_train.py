@@ -5,6 +5,7 @@ import os
 import numpy as np
 import pytest
 
+import shoal
 from shoal import api
 from shoal.config.settings import flat
 from shoal.disk.directory import RunDirectory
@@ -52,23 +53,21 @@ class Net:
 """
 
 
-class Decided(Exception):
-    pass
-
-
 @pytest.fixture
 def decide(command, monkeypatch):
     """The experiment that `shoal train ...` would carry out."""
 
+    decided = []
+
     def stop(experiment, *_):
-        raise Decided(experiment)
+        decided.append(experiment)
+        raise shoal.ShoalError("that is enough")
 
     monkeypatch.setattr(api, "run_experiment", stop)
 
     def decide(*words) -> api.Experiment:
-        with pytest.raises(Decided) as stopped:
-            command("train", *words)
-        return stopped.value.args[0]
+        command("train", *words)
+        return decided.pop()
 
     return decide
 
@@ -231,7 +230,7 @@ def test_a_config_is_taken_over_and_overridden(decide, trained):
         ),
         (["CartPole-v1", "--num-minibatches", "7"], "num_minibatches=7 does not divide num_envs*num_steps="),
         (["CartPole-v1", "--total-steps", "10"], "total_steps=10 is less than one rollout"),
-        (["CartPole-v1", "--seeds", "0"], "seeds=0 is too small: it must be at least 1."),
+        (["CartPole-v1", "--seeds", "0"], "seeds=0 is out of bounds: it must be at least 1"),
         (["CartPole-v1", "--devices", "4096"], "devices=4096 is more than there are: 2 (cpu)."),
         (["CartPole-v1", "--distribution", "beta"], "distribution='beta' does not fit action_space=Discrete"),
         (
@@ -299,6 +298,22 @@ def test_a_run_leaves_its_result_and_its_files(trained):
 
 
 @pytest.mark.slow
+def test_the_costs_are_those_of_the_network(trained):
+    done, path = trained
+    run, algorithm = (json.loads((path / "config.json").read_text())[x] for x in ("run", "algorithm"))
+    costs = json.loads((path / "summary.json").read_text())["costs"]
+    assert f"{costs['parameters']:,} parameters" in done.stderr
+    first, second = algorithm["hidden_sizes"]
+    actor, critic = (4 * first + first * second + second * outputs for outputs in (2, 1))
+    assert costs["parameters"] == actor + critic + 2 * (first + second) + 3
+    assert costs["act_flops"] == 2 * actor
+    # Acting, values, and in each epoch forwards, the gradient by weights, and that by inputs but for the first layer's.
+    rows = run["num_envs"] * run["num_steps"]
+    row = 2 * (3 * (actor + critic) - 2 * 4 * first)
+    least = rows * (2 * actor + 2 * critic + algorithm["update_epochs"] * row)
+    assert least <= costs["update_flops"] < 1.05 * least
+
+
 def test_its_config_makes_the_same_run_again(trained, command, capsys, tmp_path):
     _, path = trained
     again = tmp_path / "again"

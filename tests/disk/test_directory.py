@@ -655,17 +655,6 @@ def test_typed_keys_round_trip(run, implementation):
     assert manifest["leaves"]["w"] == {"dtype": "float64", "shape": [2]}  # as it always was
 
 
-def test_a_policy_from_before_typed_keys_can_be_read(run):
-    """Such a file names neither keys nor scores that are not finite."""
-    run.save_policy("best", {"w": np.ones(2)}, {"scores": [math.inf, math.nan]})
-    text = (run.path / "best" / "policy.json").read_text()
-    assert '"inf"' in text and '"nan"' in text
-    (run.path / "best" / "policy.json").write_text(text.replace('"inf"', "null").replace('"nan"', "null"))
-    leaves, metadata = run.load_policy("best")
-    assert leaves["w"].tolist() == [1, 1]
-    assert metadata["scores"] == [None, None]
-
-
 def test_checksums_tell_keys_from_words():
     keys = {"k": jax.random.key(0)}
     sums = [

@@ -18,7 +18,7 @@ from shoal.engine.population import pbt_settings
 from shoal.engine.population.halving import Halving
 from shoal.engine.population.members import Variant
 from shoal.runs import load as loading
-from shoal.runs import pbt_run, plan, resume, train
+from shoal.runs import pbt_run, plan, results, resume
 from shoal.search import tune
 from shoal.search.sweep_directory import SweepDirectory
 from shoal.show.reports import result_text
@@ -82,7 +82,7 @@ def load(path):
 def finished(path):
     directory, decided = run_of(path), decide(run_of(path).path)[0]
     if resume.is_finished(directory, decided.run):
-        train._finished_run(directory, decided)
+        results.finished_run(directory, decided)
         result_text(directory.load_summary(), directory.path)
 
 
@@ -165,6 +165,18 @@ def test_a_damaged_file_is_read_or_named(path, name, kind, count):
             except BaseException:
                 print(content.decode(errors="replace"))
                 raise
+    finally:
+        file.write_bytes(whole)
+
+
+@pytest.mark.parametrize("content", ["{}", '{"steps_per_seed": null}', '{"steps_per_seed": "x"}'])
+def test_a_summary_without_its_steps_is_damaged_and_not_that_of_an_unfinished_run(path, content):
+    file = path / "runs" / "000" / "summary.json"
+    whole = file.read_bytes()
+    try:
+        file.write_text(content)
+        with pytest.raises(ShoalError, match=r"summary\.json.* is damaged"):
+            finished(path)
     finally:
         file.write_bytes(whole)
 

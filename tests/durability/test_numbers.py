@@ -346,7 +346,7 @@ def test_where_all_seeds_fail_there_is_no_best_and_the_status_is_2(tmp_path, cap
         return train(Breaks(), algorithm, path, **sizes, progress=True)
 
     with pytest.raises(shoal.ShoalError, match=r"^all seeds failed \(0, 1, 2\), since numbers"):
-        print_result(run)
+        print_result(run())
     told = capsys.readouterr()
     for seed in range(3):
         sentence = f"seed {seed}: the learner/shared/baseline was not finite in update 6 (192 environment steps); its "

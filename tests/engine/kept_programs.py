@@ -6,6 +6,7 @@ that they are made of.
 
 import contextlib
 import functools
+import types
 
 import jax
 import pytest
@@ -19,10 +20,17 @@ class Kept:
 
     def __init__(self, program):
         self.program = program
-        self.compiled = {}
+        self.compiled, self.jaxprs = {}, {}
 
     def __call__(self, *arguments):
         return self.program(*arguments)
+
+    def trace(self, *arguments):
+        """Return what has the program `jaxpr` and the method `lower` of a traced one; each is traced once."""
+        key = form(arguments)
+        if key not in self.jaxprs:
+            self.jaxprs[key] = self.program.trace(*arguments).jaxpr
+        return types.SimpleNamespace(jaxpr=self.jaxprs[key], lower=lambda: self.lower(*arguments))
 
     def lower(self, *arguments):
         """Return what has the method `compile` of a lowered program; nothing is lowered whose program is there."""

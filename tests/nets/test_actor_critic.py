@@ -16,10 +16,10 @@ from shoal.nets.actor_critic import (
     acting_part,
     policy_and_value,
 )
-from shoal.nets.costs import num_parameters
 from shoal.nets.encoders import EncoderLayers
 from shoal.types import EnvSpec
 from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete
+from shoal.xla.costs import num_parameters
 
 CARTPOLE = EnvSpec(Box(-5.0, 5.0, (4,)), Discrete(2))
 PENDULUM = EnvSpec(Box(-8.0, 8.0, (3,)), Box(-2.0, 2.0, (1,)))

@@ -14,7 +14,6 @@ from flax import nnx
 
 from shoal.nets.cnn import CNN, GridCNN
 from shoal.nets.composition import Branches, Chain, is_noisy
-from shoal.nets.costs import num_parameters
 from shoal.nets.ensembles import Ensemble
 from shoal.nets.headed import Headed, PolicyAndValue
 from shoal.nets.heads import (
@@ -32,6 +31,7 @@ from shoal.nets.noisy import NoisyMLP
 from shoal.nets.q_heads import ContinuousQ, DistributionalQHead, DuelingQHead, QHead, QuantileQHead
 from shoal.nets.residual import ResidualCNN
 from shoal.nets.value_heads import CategoricalValueHead, DiscreteValuedHead, ScalarValueHead
+from shoal.xla.costs import num_parameters
 
 FEATURES = 12
 

@@ -316,7 +316,7 @@ def test_a_setting_that_a_file_has_and_no_version_knows(tmp_path):
         ({"num_minibatches": 7}, "num_minibatches=7 does not divide num_envs*num_steps="),
         ({"num_envs": 8, "env_groups": 2, "num_steps": 4, "num_minibatches": 32}, "num_envs*num_steps=16;"),
         ({"gamma": 1.5}, "gamma=1.5 is out of bounds"),
-        ({"seeds": 0}, "seeds=0 is too small"),
+        ({"seeds": 0}, "seeds=0 is out of bounds"),
         ({"total_steps": 10}, "total_steps=10 is less than one rollout"),
     ],
 )

@@ -264,7 +264,7 @@ def test_a_member_that_failed_copies_and_trains_again(tmp_path):
 def test_where_all_members_fail_there_is_no_best_and_the_status_is_2(tmp_path, capsys):
     path, tune = tmp_path / "run", {"baseline_rate": "log:1e30:1e38"}
     with pytest.raises(ShoalError, match=r"^all members failed \(0, 1, 2, .*, 9\), since"):
-        print_result(lambda: pbt(path, tune=tune, start={}, total_steps=32 * 8))
+        print_result(pbt(path, tune=tune, start={}, total_steps=32 * 8))
     text = capsys.readouterr().out
     assert text.count("  failed          seed ") == 10
     assert "best member" not in text and "IQM" not in text

@@ -192,9 +192,7 @@ def test_what_failed_is_named_and_what_failed_again_is_not_the_best(tmp_path):
     ranked = rank([*members("0 a=1", [9.0, 9.0]), *members("1 a=2", [5.0, None]), *members("2 a=3", [None])])
     directory = types.SimpleNamespace(path=tmp_path, plan=lambda: {"runs/000": [x.label for x in ranked]})
     base = types.SimpleNamespace(environment_name="x", algorithm="y")
-    report = search_report.Report(
-        directory, from_tables({"grid": {"a": [1, 2, 3]}}), base, sweeps.SweepOptions()
-    )
+    report = search_report.Report(directory, from_tables({"grid": {"a": [1, 2, 3]}}), base, "absolute")
     assert report._best(ranked, [])["label"] == "0 a=1"
     again = rank([*members("0 a=1", [None, None]), *members("1 a=2", [3.0, None])])
     best = report._best(ranked, again)

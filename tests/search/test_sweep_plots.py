@@ -136,8 +136,7 @@ def drawn(shown, tmp_path, monkeypatch):
     monkeypatch.setattr(search_report.Report, "_run_of", lambda *_: "")
     monkeypatch.setattr(figures, "save", lambda figure, path: saved.update({path.name: figure}))
     base = SimpleNamespace(environment_name="CartPole-v1", algorithm="ppo")
-    options = SimpleNamespace(objective="absolute")
-    report = search_report.Report(SimpleNamespace(path=tmp_path), SEARCH, base, options)
+    report = search_report.Report(SimpleNamespace(path=tmp_path), SEARCH, base, "absolute")
     summary = report.finish(members, [run], [])
     with open(tmp_path / "members.csv", newline="") as file:
         return summary, list(csv.DictReader(file)), saved

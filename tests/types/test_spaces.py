@@ -261,6 +261,11 @@ WRONG = {
         lambda: MultiDiscrete([2.7, 3]),
         "MultiDiscrete([2.7, 3]) has no numbers of values",
     ),
+    "endless values": (
+        lambda: MultiDiscrete([2, np.inf]),
+        "has no numbers of values; one row of whole numbers",
+    ),
+    "complex numbers": (lambda: Box(0, 1, (2,), np.complex64), "dtype=complex64 is none of real numbers"),
     "rows of values": (lambda: MultiDiscrete([[2, 3], [4, 5]]), "one row of whole numbers, such as"),
     "one number of values": (lambda: MultiDiscrete(3), "MultiDiscrete(3) has no numbers of values"),
 }

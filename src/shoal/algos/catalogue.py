@@ -48,11 +48,7 @@ def name_of(config: Any) -> str:
 
 
 def check_algorithm(algorithm: Any) -> None:
-    """Require that an algorithm is a name, a config or the class of a config.
-
-    Raises:
-      ShoalError: it is none of these.
-    """
+    """Require that an algorithm is a name, a config or the class of a config."""
     is_config = dataclasses.is_dataclass(algorithm) and hasattr(algorithm, "algorithm")
     if not isinstance(algorithm, str) and not is_config:
         raise ShoalError(

@@ -36,10 +36,7 @@ def check_ppo(config: Any, spec: EnvSpec, num_envs: int, num_steps: int, copies:
     """Check PPO's config for an environment and the size of a rollout.
 
     Args:
-      config: with the critic's defaults filled in.
-      spec: of one agent.
       num_envs: the streams of one group, which are shuffled as one: environments, or agents of environments.
-      num_steps: of a rollout.
       copies: for each such step, the steps that enter the same statistics: those of all groups, and of all agents of a
         world where they are one row.
     Raises:

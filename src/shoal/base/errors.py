@@ -23,11 +23,7 @@ def _with_full_stop(message: str) -> str:
 
 
 class SavingError(ShoalError):
-    """A run was trained to its end, but a part of it could not be written.
-
-    Attributes:
-      run: the `TrainedRun`: its summary, its learner and its evaluations.
-    """
+    """A run was trained to its end, but a part of it could not be written."""
 
     def __init__(self, message: str, run: Any):
         super().__init__(message)
@@ -72,10 +68,7 @@ def alternatives(name: str, options: Iterable[str], listing: str, verb: str = "t
     """Say what there is instead of an unknown name: all names where they are few, else the nearest three.
 
     Args:
-      name: as it was given.
-      options: the names that exist.
       listing: the command that lists them all.
-      verb: what leads to the list of few.
     """
     names, wanted = sorted(options), _normalise(name)
     if len(names) <= MAX_LISTED:

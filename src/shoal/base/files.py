@@ -21,7 +21,6 @@ def user_path(value: Any, what: str) -> Path:
     """Read a path that a user gave; a leading `~` is the home directory.
 
     Args:
-      value: text or a path.
       what: the path's meaning, such as "run directory", for the message.
     Raises:
       ShoalError: it is neither, it holds a NUL byte, or there is no such home directory.
@@ -49,8 +48,6 @@ def write_whole_file(
     regular file is replaced, and its mode stays: links are followed, and a device or a FIFO receives the content.
 
     Args:
-      path: the file.
-      parents: whether missing parent directories are made.
       new: whether the file must not exist yet; of several processes that write it, one succeeds.
       needed: its size in bytes where that is known, for the message on a full disk.
     Raises:
@@ -208,7 +205,6 @@ def report_os_errors(what: str, needed: int | None = None) -> Iterator[None]:
     """Convert an error of the operating system to one sentence: what failed, and why.
 
     Args:
-      what: the action that failed.
       needed: the number of bytes it needs, which the sentence names if the disk is full.
     Raises:
       ShoalError: instead of an OSError.

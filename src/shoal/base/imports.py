@@ -13,18 +13,6 @@ from typing import Any
 from shoal.base.errors import ShoalError, UserCodeError, nearest
 from shoal.base.user_errors import describe_error, format_location, user_code_error, user_frames
 
-# Where classes stand now that a config.json of an earlier version names by another module.
-MOVED_MODULES = {
-    "shoal.envs.grid.goals": "shoal.envs.grid.engine.goals",
-    "shoal.envs.grid.layouts": "shoal.envs.grid.tasks.layouts",
-    "shoal.envs.grid.minigrid": "shoal.envs.grid.tasks.minigrid",
-    "shoal.envs.grid.rules": "shoal.envs.grid.engine.rules",
-    "shoal.envs.grid.world": "shoal.envs.grid.engine.world",
-    "shoal.envs.grid.xland": "shoal.envs.grid.tasks.xland",
-    "shoal.nets.recurrent": "shoal.nets.memory.recurrent",
-}
-MOVED_NAMES = {"shoal.envs.grid.rulesets:Ruleset": "shoal.envs.grid.rulesets.rulesets:Ruleset"}
-
 # A folder with config.json and one of these is a run directory.
 RUN_FILES = ("metrics.jsonl", "summary.json", "checkpoints", "best", "last")
 
@@ -71,8 +59,7 @@ def import_object(name: str) -> Any:
       ShoalError: the name is not of this form, the module cannot be found, or it lacks the name.
       UserCodeError: the module exists and fails while it is imported.
     """
-    module_name, colon, attribute = MOVED_NAMES.get(name, name).partition(":")
-    module_name = MOVED_MODULES.get(module_name, module_name)
+    module_name, colon, attribute = name.partition(":")
     if not colon or not module_name or not attribute:
         raise ShoalError(f"{name!r} is not module:Name, such as my_package.my_module:MyClass.")
     module = _import_module(module_name, name)
@@ -136,9 +123,6 @@ def _refuse_run_directories(module_name: str, name: str) -> None:
     """Require that a module does not lie inside of a run directory, whose files may be a stranger's.
 
     Packages are imported one by one, each after it was found to lie elsewhere.
-
-    Raises:
-      ShoalError: it does.
     """
     words = module_name.split(".")
     for number in range(1, len(words) + 1):

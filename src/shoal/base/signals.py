@@ -73,7 +73,6 @@ class Interrupted(KeyboardInterrupt):
     """A run was interrupted after all of its state had been saved; the command line ends with 75.
 
     Attributes:
-      path: the run directory.
       continued_by: what goes on with it; empty for `shoal resume`.
     """
 
@@ -336,8 +335,6 @@ def end_process(status: int, line: str, cleanups: Sequence[Callable[[], None]] =
     """End the process at once, without waiting for its threads: a compiled program cannot be interrupted.
 
     Args:
-      status: the exit status.
-      line: the last line on standard error.
       cleanups: functions to call before, last first; given up after `CLEANUP_SECONDS`.
     """
 

@@ -4,11 +4,13 @@ Imports nothing heavy, so that every public function can use it.
 """
 
 import functools
+import inspect
 import os
 import re
 import sys
 import sysconfig
 import traceback
+import types
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -78,7 +80,6 @@ def user_code_error(error: BaseException, action: str = "") -> UserCodeError | N
     """Convert an error of a user's code to a sentence and the user's frames; None if no user's code took part.
 
     Args:
-      error: as it was caught.
       action: what failed, instead of the name of the user's function.
     """
     text = message_of(error)
@@ -108,7 +109,7 @@ def describe_error(error: BaseException) -> str:
     """Describe an error in half a sentence: its type, and the first line of its message or what would be right."""
     kind, text = type(error).__name__, message_of(error)
     if is_callback_error(error):  # the callback's error comes last
-        return _shorten(text.strip().splitlines()[-1])
+        return shorten(text.strip().splitlines()[-1])
     if kind == "UnexpectedTracerError":
         created = re.search(CREATED, text)
         location = f" (of {format_location(created[1], int(created[2]))})" if created else ""
@@ -117,13 +118,13 @@ def describe_error(error: BaseException) -> str:
             "it as a part of the state"
         )
     if isinstance(error, ShoalError):
-        return _shorten(text)
+        return shorten(text)
     if kind in REMEDIES:
         return f"{kind}: {REMEDIES[kind]}"
     if isinstance(error, SystemExit):
         return f"it ends the process (SystemExit: {error.code})"
     lines = text.strip().splitlines()
-    return _shorten(f"{kind}: {lines[0]}" if lines else kind)
+    return shorten(f"{kind}: {lines[0]}" if lines else kind)
 
 
 def format_location(filename: str, line: int | None) -> str:
@@ -217,32 +218,28 @@ def _leak_frames(text: str) -> list[Frame]:
 
 
 def _wrong_call_frames(error: BaseException) -> list[Frame]:
-    """Return the definition of a user's function that Shoal could not call, since it has the wrong parameters."""
+    """Return the definition of a user's function that Shoal could not call, since it has the wrong parameters.
+
+    The function is one of the values, or a method of one, that the frames of the call have.
+    """
     match = re.match(r"([\w.<>]+)\(\) (?:takes|missing|got) ", message_of(error))
     if not isinstance(error, TypeError) or not match:
         return []
-    libraries = _library_paths()
-    for module in list(sys.modules.values()):
-        code = _code_of_function(module, match[1].split("."))
-        if code is None:
-            continue
-        summary = traceback.FrameSummary(code.co_filename, code.co_firstlineno, code.co_name)
-        if _is_user_frame(summary, module.__name__, libraries):
-            return [Frame(match[1], summary)]
+    libraries, name = _library_paths(), match[1].rpartition(".")[2]
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    for value in (value for frame in reversed(frames) for value in list(frame.f_locals.values())):
+        for candidate in (value, inspect.getattr_static(value, name, None)):
+            is_method = isinstance(candidate, types.MethodType | staticmethod | classmethod)
+            function = candidate.__func__ if is_method else candidate
+            if isinstance(function, types.FunctionType) and function.__qualname__ == match[1]:
+                code = function.__code__
+                summary = traceback.FrameSummary(code.co_filename, code.co_firstlineno, code.co_name)
+                if _is_user_frame(summary, str(function.__module__), libraries):
+                    return [Frame(match[1], summary)]
     return []
 
 
-def _code_of_function(module: Any, names: list[str]) -> Any:
-    """Return the code of a function of a module; of the function around it, where it is local to one."""
-    found = getattr(module, "__dict__", {}).get(names[0])
-    for name in names[1:]:
-        if hasattr(found, "__code__"):
-            break
-        found = getattr(found, name, None)
-    return getattr(found, "__code__", None)
-
-
-def _shorten(text: str) -> str:
+def shorten(text: str, length: int = MAX_CHARACTERS) -> str:
     """Shorten a text to one line of limited length, without a full stop."""
     text = " ".join(text.split()).rstrip(".")
-    return text if len(text) <= MAX_CHARACTERS else text[: MAX_CHARACTERS - 3] + "..."
+    return text if len(text) <= length else text[: length - 3] + "..."

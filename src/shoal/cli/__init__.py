@@ -6,13 +6,14 @@ import importlib
 import logging
 import os
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from shoal.base import imports, signals
-from shoal.base.errors import ResumableError, ShoalError, UserCodeError, nearest
-from shoal.base.user_errors import describe_error, is_callback_error
+from shoal.base.errors import ResumableError, SavingError, ShoalError, UserCodeError, nearest
+from shoal.base.user_errors import describe_error, is_callback_error, user_code_error
 from shoal.cli import output
 
 STARTED = time.perf_counter()  # imports after this line count as a run's `seconds.import`
@@ -51,6 +52,10 @@ An environment of your own has the name module:Name; parameters follow it as nam
 
 DEFECT = "shoal: this is an error of Shoal itself; please report it, with the command and all of the above."
 
+CHECK_THREAD = (
+    "shoal check"  # the name of the thread of `envs/checking/check_time`, left behind by a part too slow
+)
+
 # JAX logs the traceback of a callback that fails; the error is reported like any error of the user's code.
 CALLBACK_LOGGERS = ("jax._src.callback", "jax._src.debugging")
 
@@ -58,8 +63,6 @@ CALLBACK_LOGGERS = ("jax._src.callback", "jax._src.debugging")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command.
 
-    Args:
-      arguments: the words after `shoal`; None uses the process's.
     Returns:
       the exit status: 0, or 1 for a check that found something, 2 for bad input and for a user's code that fails,
       75 if interrupted and resumable, 130 if interrupted without saving. An error of Shoal's own is raised unchanged,
@@ -69,44 +72,53 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if own_process:
         output.protect_streams()
-    with contextlib.ExitStack() as stack:
-        if own_process and arguments and arguments[0] in SAVING_COMMANDS:
-            stack.enter_context(signals.handle(command_line=True))  # before any heavy import
-        return _run(arguments, own_process)
-
-
-def _run(arguments: list[str], own_process: bool) -> int:
-    """Run a command, and report an error of the user's in one sentence."""
     for name in CALLBACK_LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    try:
-        status = _dispatch(arguments, own_process)
-        output.require_printed()
-        return status
-    except ResumableError as error:
-        signals.say(f"shoal: {error}")
-        return signals.RESUMABLE
-    except ShoalError as error:
-        print(f"shoal: {error}", file=sys.stderr)
-        if isinstance(error, UserCodeError) and error.frames:
-            print(error.frames, file=sys.stderr)
-        if own_process and is_callback_error(error.__cause__):
-            atexit.register(_exit_immediately, 2)
-        return 2
-    except signals.Interrupted as end:
-        if own_process:  # at once: threads that still compile would be waited for
-            signals.end_process(signals.RESUMABLE, f"shoal: {end}")
-        signals.say(f"shoal: {end}")
-        return signals.RESUMABLE
-    except KeyboardInterrupt:
-        signals.say("shoal: interrupted.")
-        return signals.INTERRUPTED
-    except BrokenPipeError:  # the reader has closed the pipe, and the process is not only Shoal's
-        output.drop(sys.stdout.fileno())
-        return 0
-    except Exception as error:
-        error.add_note(DEFECT)
-        raise
+    saves = own_process and arguments and arguments[0] in SAVING_COMMANDS
+    with signals.handle(command_line=True) if saves else contextlib.nullcontext():  # before any heavy import
+        try:
+            command, words = _command(arguments)
+            status = command(words)
+            output.require_printed()
+            if own_process and any(thread.name == CHECK_THREAD for thread in threading.enumerate()):
+                atexit.register(_exit_immediately, status)  # it still compiles, and would abort the process
+            return status
+        except (ResumableError, signals.Interrupted) as end:
+            # At once: threads that still compile would be waited for.
+            if own_process and isinstance(end, signals.Interrupted):
+                signals.end_process(signals.RESUMABLE, f"shoal: {end}")
+            signals.say(f"shoal: {end}")
+            return signals.RESUMABLE
+        except KeyboardInterrupt:
+            signals.say("shoal: interrupted.")
+            return signals.INTERRUPTED
+        except BrokenPipeError:  # the reader has closed the pipe, and the process is not only Shoal's
+            output.drop(sys.stdout.fileno())
+            return 0
+        except SystemExit as end:  # after the page of --help
+            return _report(end, own_process) if end.code or not own_process else 0
+        except Exception as error:
+            return _report(error, own_process)
+
+
+def _report(error: BaseException, own_process: bool) -> int:
+    """Report an error of the user's in one sentence, with the frames of the user's code, and return the exit status.
+
+    An error of Shoal's own is raised unchanged.
+    """
+    reported = error if isinstance(error, ShoalError) else user_code_error(error)
+    if reported is None:
+        if isinstance(error, Exception):
+            error.add_note(DEFECT)
+        raise error
+    if isinstance(error, SavingError):  # what was trained is told all the same
+        _import_command("train").print_summary(error.run)
+    print(f"shoal: {reported}", file=sys.stderr)
+    if isinstance(reported, UserCodeError) and reported.frames:
+        print(reported.frames, file=sys.stderr)
+    if own_process and is_callback_error(reported.__cause__ or error):
+        atexit.register(_exit_immediately, 2)
+    return 2
 
 
 def _exit_immediately(status: int) -> None:
@@ -116,29 +128,36 @@ def _exit_immediately(status: int) -> None:
     os._exit(status)
 
 
-def _dispatch(arguments: list[str], own_process: bool) -> int:
+def _command(arguments: list[str]) -> tuple[Callable[[list[str]], int], list[str]]:
+    """Return the function of a command, and the words that it is given.
+
+    Raises:
+      ShoalError: there is no such command.
+    """
     if arguments[:1] == ["help"] and arguments[1:2] != []:  # `shoal help train`, as other programs accept it
         arguments = [*arguments[1:], "--help"]
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        rows = [f"  {f'{name} {what}':<17}{text}" for name, (what, text) in COMMANDS.items()]
-        print(HELP.format(commands="\n".join(rows)), end="")
-        return 0
+        return _print_help, []
     name, *rest = arguments
     if name in ("--version", "-V"):
-        print(f"shoal {importlib.import_module('shoal').__version__}")
-        return 0
+        return _print_version, []
     if name not in COMMANDS:
         raise ShoalError(
             f"there is no command {name!r}; there are {', '.join(COMMANDS)}{nearest(name, COMMANDS)}."
         )
     imports.find_user_modules()
-    command = _import_command(name)
-    try:
-        return command.main(rest)
-    except SystemExit as end:  # after the page of --help
-        if own_process and not end.code:
-            return 0
-        raise
+    return _import_command(name).main, rest
+
+
+def _print_help(_: list[str]) -> int:
+    rows = [f"  {f'{name} {what}':<17}{text}" for name, (what, text) in COMMANDS.items()]
+    print(HELP.format(commands="\n".join(rows)), end="")
+    return 0
+
+
+def _print_version(_: list[str]) -> int:
+    print(f"shoal {importlib.import_module('shoal').__version__}")
+    return 0
 
 
 def _import_command(name: str) -> Any:

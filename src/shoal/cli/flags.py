@@ -40,14 +40,9 @@ def parse_values(
     """Read the flags of a command; print its help and end the process if that is asked for.
 
     Args:
-      command: as it is called, such as "shoal eval RUN".
-      description: what it does, for its help.
       default: a dataclass, whose fields (and those of dataclasses within it, flat) are the flags.
-      arguments: the words after the command's name.
-
     Returns:
       the values of the flags that stand among the words, by the names of their fields, and the words that are no flags.
-
     Raises:
       ShoalError: a flag is unknown or given twice, its value is not of its type, or it has no effect without another.
     """
@@ -122,11 +117,7 @@ def _value(name: str, declared: Any, found: list[Any]) -> Any:
 
 
 def _read(flag: str, declared: Any, word: str) -> Any:
-    """Read a word as a value of a type. Whole numbers may be written as people write large ones: 1e6, 500_000.
-
-    Raises:
-      ShoalError: it is none.
-    """
+    """Read a word as a value of a type. Whole numbers may be written as people write large ones: 1e6, 500_000."""
     word = word.lstrip() if _is_number(word) else word
     if typing.get_origin(declared) is typing.Literal:
         choices = typing.get_args(declared)

@@ -1,6 +1,7 @@
 """The help page of a command: its flags by subject, from the fields of dataclasses and the strings below them."""
 
 import dataclasses
+import math
 import shutil
 import textwrap
 import types
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from shoal.config import settings
-from shoal.config.arguments import LARGEST_INDEX, LARGEST_SEED
+from shoal.config.arguments import LARGEST_INDEX
 
 MOST_USED = "most used"  # the group that a short page shows in full
 LONG_PAGE_FLAGS = 30  # flags from which on a page is short unless all of it is asked for
@@ -28,9 +29,6 @@ def help_page(command: str, description: str, config: Any, *, full: bool) -> str
     """Describe a command and its flags.
 
     Args:
-      command: as it is called, such as "shoal eval RUN".
-      description: what it does.
-      config: the dataclass whose fields are the flags, with the defaults that are shown.
       full: whether every flag is explained; else a long page explains the most used ones and names the others.
     """
     width = min(max(shutil.get_terminal_size((WIDTHS[1], 24)).columns, WIDTHS[0]), WIDTHS[1])
@@ -125,7 +123,7 @@ def _help_text(setting: settings.Setting) -> str:
 
 def _shown(high: float | None) -> float | None:
     """An upper bound, unless it is that of all whole numbers or seeds, which nobody wants to read."""
-    return None if high in (LARGEST_INDEX, LARGEST_SEED) else high
+    return None if high is not None and LARGEST_INDEX // 10 <= high < math.inf else high
 
 
 def _explain(flag: Flag, width: int) -> list[str]:

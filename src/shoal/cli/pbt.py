@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
         members=members,
     )
     call = api.Call(progress=not choices.quiet, import_seconds=IMPORT_SECONDS, own_process=True)
-    return print_result(lambda: api.run_pbt(request, options, call))
+    return print_result(api.run_pbt(request, options, call))
 
 
 def _replay(run: str, arguments: Sequence[str]) -> int:
@@ -73,15 +73,11 @@ def _replay(run: str, arguments: Sequence[str]) -> int:
             "leave it out."
         )
     call = api.Call(progress=not choices.quiet, import_seconds=IMPORT_SECONDS, own_process=True)
-    return print_result(lambda: api.run_replay(run, overrides, call))
+    return print_result(api.run_replay(run, overrides, call))
 
 
 def _take_members(arguments: Sequence[str]) -> tuple[int, list[str]]:
-    """Return the number of members, and the words without it; `--members map` is a setting of the run, and stays.
-
-    Raises:
-      ShoalError: it is not a whole number.
-    """
+    """Return the number of members, and the words without it; `--members map` is a setting of the run, and stays."""
     given = flags.value_of("--members", arguments)
     if not given or given in MAPPINGS:
         return api.PbtOptions.members, list(arguments)

@@ -40,4 +40,4 @@ def main(arguments: Sequence[str]) -> int:
     if words != [run]:
         raise api.ShoalError(f"shoal resume takes one run directory, and was given {' '.join(words)}.")
     call = api.Call(progress=not choices.quiet, import_seconds=IMPORT_SECONDS, own_process=True)
-    return print_result(lambda: api.resume_run(run, None, functions={}, overrides=overrides, call=call))
+    return print_result(api.resume_run(run, None, functions={}, overrides=overrides, call=call))

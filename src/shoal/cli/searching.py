@@ -49,14 +49,6 @@ def read_search(
 ) -> tuple[api.Request, api.Space, Options, bool]:
     """Read the flags of a command that searches.
 
-    Args:
-      command: as `flags.parse` takes it.
-      description: as `flags.parse` takes it.
-      choices: the dataclass of the command's own flags, among them the fields of `options`.
-      options: the dataclass of the search's options.
-      example: of the whole command, for the message where no environment is named.
-      arguments: the words after the command's name.
-
     Returns:
       what is trained, the space, the options, and whether progress is shown.
     """

@@ -68,21 +68,16 @@ def main(arguments: Sequence[str]) -> int:
         overrides=overrides,
     )
     call = api.Call(progress=not choices.quiet, import_seconds=IMPORT_SECONDS, own_process=True)
-    return print_result(lambda: api.run_experiment(experiment, call))
+    return print_result(api.run_experiment(experiment, call))
 
 
-def print_result(run: Callable[[], api.TrainedRun]) -> int:
-    """Run to the end, and print the result.
+def print_result(trained: api.TrainedRun) -> int:
+    """Print the result of a run that was saved.
 
     Raises:
       ShoalError: no seed was trained to the end.
     """
-    try:
-        trained = run()
-    except api.SavingError as error:
-        output.print_result(api.result_text(dict(error.run.summary), error.run.path), error.run.path)
-        raise
-    output.print_result(api.result_text(dict(trained.summary), trained.path), trained.path)
+    print_summary(trained)
     if api.have_all_failed(trained.summary):
         unit = "members" if "members" in trained.summary else "seeds"
         names = ", ".join(str(x["seed"]) for x in trained.summary["failed"])
@@ -91,6 +86,11 @@ def print_result(run: Callable[[], api.TrainedRun]) -> int:
             f"{trained.path}."
         )
     return 0
+
+
+def print_summary(trained: api.TrainedRun) -> None:
+    """Print what a summary says."""
+    output.print_result(api.result_text(dict(trained.summary), trained.path), trained.path)
 
 
 def _parse(arguments: Sequence[str], environment: str) -> tuple[Any, dict[str, Any], list[str]]:

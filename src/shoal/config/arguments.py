@@ -20,11 +20,6 @@ LARGEST_SEED = 2**32 - 1  # `jax.random.key` takes 32 bits: 2**32 would be the s
 def whole_number(name: str, value: Any, low: int | None = None, high: int | None = None) -> int:
     """Return a whole number as an int; 10.0 and NumPy's integers are whole numbers, True is not.
 
-    Args:
-      name: of the argument, for the message.
-      value: the caller's value.
-      low: the smallest number allowed.
-      high: the largest number allowed.
     Raises:
       ShoalError: it is not a whole number, or out of its bounds.
     """

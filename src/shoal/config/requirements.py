@@ -61,7 +61,6 @@ def check_needs(changed: Iterable[str], values: Mapping[str, Any], table: Table)
     Args:
       changed: the names of the settings that the caller gave; others may be without effect.
       values: every setting by its name, the environment's spaces, and what a network of the caller's own declares.
-      table: the conditions of the settings.
     Raises:
       ShoalError: the first setting without effect; the sentence says what it needs.
     """

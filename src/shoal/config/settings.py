@@ -53,12 +53,7 @@ class Setting(NamedTuple):
     """One setting of a config.
 
     Attributes:
-      name: of the setting, which exists once in the config.
-      value: that the config has.
-      declared: the type of its field.
       owner: the class of the struct that holds it.
-      bounds: of its value, where its field declares any.
-      choice: how its value chooses a struct, where it does.
       is_keyed: whether it is one number of a field that holds several by their names (see `keyed`).
     """
 
@@ -94,9 +89,6 @@ def keyed(setting: str) -> Any:
 
     The field's value is a dictionary; the default () has no numbers. What the names may be, only the use of the numbers
     decides.
-
-    Args:
-      setting: what the names of the settings begin with.
     """
     return dataclasses.field(default=(), metadata={"keyed": setting})
 
@@ -171,26 +163,29 @@ def flat(config: Any) -> dict[str, Any]:
 
 def all_names(config: Any) -> set[str]:
     """The names of a config's settings, and of those that it would have with the structs that its class chooses."""
-    defaults = (field.default for field in dataclasses.fields(config) if is_nested(field.default))
-    return set(settings_of(config)).union(*map(settings_of, defaults))
+    return set(settings_of(config)) | _default_names(type(config))
+
+
+@struct.once_per_class
+def _default_names(cls: Any) -> set[str]:
+    defaults = (field.default for field in dataclasses.fields(cls) if is_nested(field.default))
+    return set[str]().union(*map(settings_of, defaults))
 
 
 def with_settings(config: T, /, **values: Any) -> T:
     """Replace settings of a config, in whichever of its structs they are.
 
     Args:
-      config: a dataclass.
       **values: settings by name. One that chooses a struct is applied first, so that the struct's own settings may
         be given beside it.
-
     Raises:
       ShoalError: the config has no setting of a name, or a struct that is named cannot be had.
     """
     config = with_choices(config, values)
-    for name, value in values.items():
-        if find(config, name) is None:
-            raise unknown_setting(name, value, config)
     known = settings_of(config)
+    for name, value in values.items():
+        if name not in known and find(config, name) is None:
+            raise unknown_setting(name, value, config)
     values = {k: x for k, x in values.items() if not (k in known and known[k].choice)}
     return cast(T, _replaced(config, values))
 
@@ -246,9 +241,6 @@ def unknown_setting(
     """The error for a setting that a config lacks: one of a struct that is not chosen, or the nearest that there is.
 
     Args:
-      name: of the setting.
-      value: that it was given.
-      config: that lacks it.
       known: settings among which the nearest is looked for; None takes the config's.
     """
     own = settings_of(config)
@@ -307,10 +299,6 @@ class FieldSchema(NamedTuple):
     """The declaration of one field of a config's class: a setting, or a struct or dictionary of settings.
 
     Attributes:
-      name: of the field.
-      type: its declared type.
-      bounds: of its value, where it declares any.
-      choice: how its value chooses a struct, where it does.
       keyed: what the names of its settings begin with, where it holds several (see `keyed`).
       may_nest: whether its value may be a dataclass, with settings of its own.
     """
@@ -374,11 +362,7 @@ def field_texts(cls: type) -> Mapping[str, str]:
 
 
 def check_fields(config: Any) -> None:
-    """Require that every setting holds a value of its declared type, within its declared bounds.
-
-    Raises:
-      ShoalError: the first setting that does not.
-    """
+    """Require that every setting holds a value of its declared type, within its declared bounds."""
     for name, setting in settings_of(config).items():
         value, declared = setting.value, setting.declared
         if setting.choice:
@@ -392,7 +376,7 @@ def check_fields(config: Any) -> None:
             if value is None:
                 continue
             (declared,) = (option for option in typing.get_args(declared) if option is not types.NoneType)
-        if not (name in IMPORTABLE and callable(value)):
+        if name not in IMPORTABLE or isinstance(value, str):  # its use says what is no function
             _check_type(name, value, declared)
         if isinstance(value, numbers.Real | tuple) and not isinstance(value, bool) and declared is not Any:
             if setting.bounds:

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.base.errors import ShoalError
+from shoal.config.arguments import short_repr
 
 T = TypeVar("T")
 
@@ -55,8 +56,9 @@ class Bounds:
 
     def contains(self, value: Any) -> bool:
         """Report whether a number, or each number of an array, lies within the bounds."""
-        x = np.asarray(value, np.float64)
-        inside = np.isfinite(x)
+        is_int = isinstance(value, int)  # compared exactly: not every one is a float
+        x = value if is_int else np.asarray(value, np.float64)
+        inside = np.asarray(True) if is_int else np.isfinite(x)
         inside |= (x == math.inf) & (self.high == math.inf)
         inside |= (x == -math.inf) & (self.low == -math.inf)
         inside &= self.low is None or x >= self.low
@@ -105,11 +107,8 @@ def parameter(
     `resolved()` replaces it before the config is stacked or traced.
 
     Args:
-      default: the field's default; a NumPy array is copied for every struct.
-      low: the smallest value allowed; `-math.inf` allows minus infinity, None any finite number.
-      high: the largest value allowed; `math.inf` allows infinity, None any finite number.
-      above: the value must be greater than this.
-      below: the value must be less than this.
+      low, high, above, below: bounds, the latter two exclusive. `-math.inf` and `math.inf` allow infinity, None any
+        finite number.
       longest: a tuple may have at most so many numbers.
       static: whether the field is part of the tree's structure although its type would make it data.
       in_reward: whether the value is a part of an environment's rewards, so that returns of environments that differ in
@@ -140,11 +139,7 @@ def bounds_of(cls: Any) -> dict[str, Bounds]:
 
 
 def check_bounds(name: str, value: Any, bounds: Bounds) -> None:
-    """Require that a number, or each number of an array, lies within bounds; traced values are not read.
-
-    Raises:
-      ShoalError: it does not.
-    """
+    """Require that a number, or each number of an array, lies within bounds; traced values are not read."""
     if isinstance(value, jax.core.Tracer):
         return
     if bounds.longest is not None and isinstance(value, tuple) and len(value) > bounds.longest:
@@ -153,10 +148,10 @@ def check_bounds(name: str, value: Any, bounds: Bounds) -> None:
         )
     if bounds.contains(value):
         return
-    if isinstance(value, int) and abs(value) < 10**15:
+    if isinstance(value, int) and abs(value) < 10**17:
         value_text = str(value)
     elif isinstance(value, int | float):
-        value_text = f"{value:g}"
+        value_text = f"{value:g}" if abs(value) < 1e300 else short_repr(value)
     else:
         value_text = str(value if isinstance(value, tuple) else np.asarray(value).tolist())
     subject = "" if np.ndim(value) == 0 else "each number of it "
@@ -308,11 +303,8 @@ def with_saved_parts(tree: T, saved: Mapping[str, Any], parts: Sequence[str]) ->
     """Replace some parts of a tree by saved leaves of the same names.
 
     Args:
-      tree: a pytree of arrays or their shapes.
-      saved: leaves by name, as `named_leaves` gives them.
       parts: what the names of the leaves to replace begin with, up to the first slash. The tree and `saved` must
         have the same leaves in these parts; all other leaves stay as they are in the tree.
-
     Raises:
       ShoalError: the first leaf that is missing on one side, or has another shape or dtype.
     """

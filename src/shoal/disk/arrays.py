@@ -49,9 +49,6 @@ def is_key(leaf: Any) -> bool:
 def to_numpy(leaf: Any) -> tuple[np.ndarray, str | None]:
     """Convert a leaf to a NumPy array: a key to its words, with the name of its implementation.
 
-    Args:
-      leaf: an array of any shape [...], or typed keys [...].
-
     Returns:
       the array [...] and None, or the words [..., words of a key] and the name, such as "threefry2x32".
     """
@@ -87,9 +84,6 @@ def describe(converted: Mapping[str, tuple[np.ndarray, str | None]]) -> dict[str
 
 def check_storable(leaves: Mapping[str, Any]) -> None:
     """Require that named leaves can be written and read again.
-
-    Args:
-      leaves: arrays or their shapes and dtypes, by name.
 
     Raises:
       ShoalError: a dtype, a key's implementation or a name that the format cannot hold; the sentence names the leaf.
@@ -157,11 +151,7 @@ def write_arrays(path: Path, leaves: Mapping[str, np.ndarray]) -> None:
 
 
 def read_arrays(path: Path, expected: Mapping[str, Mapping[str, Any]]) -> dict[str, np.ndarray]:
-    """Read the named arrays of a folder, sorted by name.
-
-    Args:
-      path: the folder.
-      expected: `dtype` and `shape` of each by its name.
+    """Read the named arrays of a folder, sorted by name; `expected` has the `dtype` and `shape` of each.
 
     Raises:
       OrbaxError: they cannot be read.
@@ -191,11 +181,7 @@ def _stored_name(name: str) -> str:
 
 
 def _run_quietly(action: Callable[[], Result]) -> Result:
-    """Run an action of Orbax, which prints tracebacks of its own threads where it fails.
-
-    Raises:
-      OrbaxError: it failed.
-    """
+    """Run an action of Orbax, which prints tracebacks of its own threads where it fails."""
     hook = sys.unraisablehook
     with _mute_loggers("absl", "asyncio"), _ignore_warnings():
         sys.unraisablehook = _ignore_closed_loops(hook)

@@ -50,17 +50,11 @@ class NewerSchemaError(UnusableError):
 def write_folder(
     folder: Path, steps: int, leaves: Mapping[str, tuple[np.ndarray, str | None]], record: str
 ) -> int:
-    """Write a checkpoint into a new folder, and flush each of its files and folders to the disk.
-
-    Args:
-      folder: its path, where nothing exists.
-      steps: environment steps, which name the checkpoint.
-      leaves: results of `arrays.to_numpy` by name.
-      record: the text of `record.json`.
+    """Write a checkpoint (results of `arrays.to_numpy` by name) into a new folder, and flush each of its
+    files and folders to the disk.
 
     Returns:
       the number of bytes written.
-
     Raises:
       OSError, OrbaxError: it cannot be written; a part of it may exist.
     """
@@ -102,13 +96,8 @@ def _sha256_of_entries(entries: Mapping[str, Any]) -> str:
 def verify(folder: Path, steps: int) -> dict[str, Any]:
     """Verify a checkpoint without reading its content; every byte is compared with the manifest's checksums.
 
-    Args:
-      folder: its path.
-      steps: the checkpoint that it must be.
-
     Returns:
       the manifest.
-
     Raises:
       UnusableError: it is not sound; a DamageError where its bytes are not those that were written.
     """
@@ -249,11 +238,8 @@ def _reading(what: str) -> Iterator[None]:
 
 
 def find_misfit(saved: Mapping[str, Mapping[str, Any]], expected: Mapping[str, Any]) -> str:
-    """Compare the leaves of a manifest with those that are expected; reads no array.
-
-    Args:
-      saved: the manifest's entries by name.
-      expected: arrays, or their shapes and dtypes as `jax.eval_shape` returns them, by name.
+    """Compare the leaves of a manifest with the arrays, or their shapes and dtypes, that are expected; reads
+    no array.
 
     Returns:
       one clause that names the first leaf which differs, or "".
@@ -291,10 +277,6 @@ def _shape_and_dtype(entry: Mapping[str, Any], as_keys: bool) -> tuple[tuple[int
 
 def read_leaves(folder: Path, leaves: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Read the arrays and typed keys of a folder that was verified, sorted by name.
-
-    Args:
-      folder: its path.
-      leaves: the manifest's entries by name.
 
     Raises:
       UnusableError: they cannot be read, or are not what the manifest says.

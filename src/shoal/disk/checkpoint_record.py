@@ -20,14 +20,7 @@ Choice = Callable[[Mapping[int, Mapping[str, Any]]], int]
 def to_record(
     history: History, mark: Mark, identity: Mapping[str, Any], machine: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the record of a run.
-
-    Args:
-      history: of the run.
-      mark: the end of the rows of `metrics.jsonl`.
-      identity: the settings that a resumed run cannot change.
-      machine: on what exactness depends beside them.
-    """
+    """Return the record of a run; `identity` are the settings that a resumed run cannot change."""
     updates, evaluation = history.updates, None
     if history.evaluated == updates:
         evaluation = {name: x.tolist() for name, x in history.evaluations[-1][1].items()}
@@ -67,13 +60,7 @@ def mark_of(record: Mapping[str, Any]) -> Mark:
 def to_history(
     record: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], frozen: Sequence[int] = ()
 ) -> History:
-    """Make the history of a run again.
-
-    Args:
-      record: of a checkpoint.
-      rows: of `metrics.jsonl`, up to the mark of the record.
-      frozen: members that are trained no further.
-    """
+    """Make the history of a run again, from a checkpoint's record and the rows of `metrics.jsonl` up to its mark."""
     return History(
         updates=record["updates"],
         logged=record["logged"],
@@ -109,10 +96,8 @@ def choose_checkpoint(checkpoints: Checkpoints, which: int | str | Choice) -> in
     """Return the environment steps of a checkpoint.
 
     Args:
-      checkpoints: of a run.
       which: the steps; "last", the newest; "best", that of the evaluation with the highest interquartile mean over
         seeds; or a function that is given all records of sound checkpoints by steps and returns the steps of one.
-
     Raises:
       ShoalError: there is none.
     """

@@ -67,13 +67,11 @@ class Writer:
         """Begin to write a checkpoint, unless one is being written or the writer is closed.
 
         Args:
-          steps: as in `Checkpoints.save`.
           leaves: by name, NumPy arrays that nobody else changes from now on (a view of a buffer that JAX holds
             keeps that buffer from being donated), and typed PRNG keys, which are copied here.
           record: as in `Checkpoints.save`; nobody else changes it from now on.
           before: called in the thread first; if it raises an error, nothing is written.
           after: called in the thread once the checkpoint is complete.
-
         Returns:
           whether it was accepted; if not, try again later.
         """

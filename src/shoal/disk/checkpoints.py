@@ -37,9 +37,6 @@ class Info:
     """The entry of a checkpoint in a list.
 
     Attributes:
-      steps: environment steps.
-      path: its folder.
-      bytes: the length of all its files together.
       seconds: since it was written.
       record: what the host saved with it; empty where it is damaged.
       problem: one clause that says why it cannot be used; empty where it is sound.
@@ -108,7 +105,6 @@ class Checkpoints:
 
         Returns:
           one clause that says why it cannot be used, or "" if it is sound.
-
         Raises:
           ShoalError: there is no such checkpoint.
         """
@@ -151,10 +147,8 @@ class Checkpoints:
         are not finite are the strings that `float` reads.
 
         Args:
-          steps: which one.
           expected: the leaves that it must have, by name: arrays, or shapes and dtypes as `jax.eval_shape` returns.
           may_lack: what the names of leaves begin with that a version of before did not save.
-
         Raises:
           MisfitError: a leaf is missing, additional, or of another shape or dtype than expected.
           ShoalError: there is no such checkpoint, or it is not sound.
@@ -184,13 +178,10 @@ class Checkpoints:
         """Save a checkpoint; one of the same steps exists until the new one is complete.
 
         Args:
-          steps: environment steps so far.
           arrays: leaves by name: NumPy arrays and typed PRNG keys (see `arrays.check_storable`).
           record: JSON values; numbers that are not finite become the strings that `float` reads.
-
         Returns:
           the number of bytes written.
-
         Raises:
           ShoalError: it cannot be saved; then all checkpoints from before are there, and nothing else.
         """
@@ -210,15 +201,11 @@ class Checkpoints:
         return written
 
     def set_aside(self, steps: int, reason: str) -> Path:
-        """Rename a damaged checkpoint to `<steps>.damaged`, so that it is not listed and never overwritten.
-
-        Args:
-          steps: which one.
-          reason: the damage, which is written to a text file beside it where that is possible.
+        """Rename a damaged checkpoint to `<steps>.damaged`, so that it is not listed and never overwritten;
+        the reason is written beside it where that is possible.
 
         Returns:
           its new path.
-
         Raises:
           ShoalError: there is no such checkpoint, or it cannot be renamed.
         """

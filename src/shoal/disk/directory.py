@@ -49,11 +49,9 @@ class RunDirectory:
 
     @classmethod
     def check(cls, path: Path | str | None, needed: int = 0) -> None:
-        """Require that `create` can make the directory of a new run; leaves nothing behind.
+        """Require that `create` can make the directory of a new run of at least `needed` bytes; leaves
+        nothing behind.
 
-        Args:
-          path: as in `create`.
-          needed: the least number of bytes that will be written.
         Raises:
           ShoalError: the directory cannot be written to, holds another run or other files, or is on a disk
             with too little space.
@@ -71,9 +69,6 @@ class RunDirectory:
         Args:
           path: the directory; None makes a new one under `runs/`, named after the environment, the algorithm
             and the time, such as `runs/CartPole-v1-ppo-20260131-093000`.
-          environment: the environment's name; only used for the directory's name.
-          algorithm: the algorithm's name; only used for the directory's name.
-          config: the complete settings; infinities become the strings that `float` reads.
         Raises:
           ShoalError: the directory cannot be written to, or holds another run or other files; of several
             processes that create the same one, one succeeds.
@@ -171,10 +166,8 @@ class RunDirectory:
         """Save the leaves of a policy by name; the previous policy exists until the new one is complete.
 
         Args:
-          name: "best" or "last".
           arrays: the leaves by name, such as `actor/layers/0/kernel`: numbers of any kind, and typed PRNG keys,
             which are saved as words with the name of their implementation (see `arrays.check_storable`).
-          metadata: further JSON values about it; numbers that are not finite become the strings that `float` reads.
         Raises:
           ShoalError: it cannot be written; then the previous one stays.
         """

@@ -14,12 +14,9 @@ from shoal.base.files import report_os_errors, write_whole_file
 
 
 def write_text(path: Path, text: str, *, new: bool = False) -> None:
-    """Write a file so that a reader, and a crash at any instant, finds the old one or the new one.
+    """Write a file so that a reader, and a crash at any instant, finds the old one or the new one; with `new`
+    there must be no old one.
 
-    Args:
-      path: the file, in a directory that exists.
-      text: its content.
-      new: whether the file must not exist yet.
     Raises:
       ShoalError: the file cannot be written.
     """
@@ -54,9 +51,6 @@ def read_number(value: Any) -> float:
 def read_json(path: Path, what: str = "") -> dict[str, Any]:
     """Read a JSON file that holds an object; a key that is asked for and missing is a ShoalError that names the file.
 
-    Args:
-      path: the file.
-      what: its name in a sentence; empty for the path.
     Raises:
       ShoalError: it is missing or damaged.
     """
@@ -72,9 +66,6 @@ def read_json(path: Path, what: str = "") -> dict[str, Any]:
 def parse_json(data: bytes, what: str) -> Any:
     """Read JSON whose objects raise a ShoalError where a key is asked for that they do not have.
 
-    Args:
-      data: the text in UTF-8.
-      what: the name of the file in a sentence.
     Raises:
       ShoalError: it is no JSON.
     """

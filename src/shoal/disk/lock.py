@@ -61,11 +61,7 @@ _READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0
 
 
 class Lock:
-    """A run directory's lock, for one use as a context manager; a thread touches it while it is held.
-
-    Attributes:
-      path: the lock file.
-    """
+    """A run directory's lock, for one use as a context manager; a thread touches it while it is held."""
 
     def __init__(
         self,
@@ -75,14 +71,7 @@ class Lock:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ):
-        """Prepare a lock.
-
-        Args:
-          directory: the run directory, which exists.
-          note: receives one line if a lock of another host is waited for.
-          clock: returns seconds, for the time of waiting.
-          sleep: waits for so many seconds.
-        """
+        """Prepare a lock; `note` receives one line if a lock of another host is waited for."""
         # Absolute, so that it is found after a change of the working directory.
         self.path = Path(os.path.abspath(directory)) / LOCK
         self._name = f"run directory {str(directory)!r}"
@@ -155,8 +144,6 @@ class Lock:
 
         Returns:
           whether it replaced a stale one.
-        Raises:
-          ShoalError: as `acquire`.
         """
         awaited: _Found | None = None
         stale_at = 0.0
@@ -312,9 +299,6 @@ def _look(path: Path) -> _Found | None:
     """Read a lock file; None if there is none.
 
     It is opened each time: a network's disk then asks its server for the file's current time and content.
-
-    Raises:
-      OSError: it cannot be read.
     """
     try:
         descriptor = os.open(path, _READ)

@@ -33,7 +33,6 @@ class MetricsFile:
     Rows are added in memory and written to the disk apart from that, so that the two may happen in different threads.
 
     Args:
-      run_path: the run directory.
       mark: the end of the rows that are continued; what the file holds after it is removed with the first rows that
         are written. None continues all whole lines of the file; an incomplete one, which a crash leaves, is removed.
     """

@@ -23,8 +23,6 @@ POLICY, LEARNER = "policy", "learner"  # the first parts of the names of saved l
 def check_storable(population: Run) -> int:
     """Require that `save_best` and `save_last` will be able to save a population; computes nothing.
 
-    Args:
-      population: the shapes of a population.
     Returns:
       the number of bytes of the policies.
     Raises:
@@ -124,12 +122,6 @@ def with_best_score(
 ) -> int:
     """Return the place of the member with the highest finite score of those that have not failed.
 
-    Args:
-      places: those that may be chosen.
-      members: of a run.
-      scores: of each member, as JSON holds them; empty where there are none.
-      failed: the places of members that were not trained to the end.
-      missing: a clause for the message, that there is no score.
     Raises:
       ShoalError: no such score is finite.
     """

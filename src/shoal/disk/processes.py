@@ -15,11 +15,9 @@ class Process:
     """A process, which is not confused with a later one that has the same number.
 
     Attributes:
-      host: the host's name.
       boot: an identifier that the host's kernel draws when it starts; empty where it is not known.
       namespace: the namespace that the number belongs to, since each container may count its own; empty outside of
         Linux.
-      number: the process id.
       start: when it was started, in the system's own words; empty where it is not known.
     """
 

@@ -35,7 +35,6 @@ def resolve_run(path: str | Path, label: str | None = None) -> Chosen:
     """Return the run of a directory: itself, or the one with the best setting of a sweep.
 
     Args:
-      path: the directory of a run or of a sweep.
       label: of the members that are asked for; None for the best setting of a sweep, and for all of a run.
     Raises:
       ShoalError: it is a sweep that has no results yet, or no setting of that label.

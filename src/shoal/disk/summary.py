@@ -48,18 +48,12 @@ def build_summary(
     """Build the content of `summary.json`.
 
     Args:
-      environment: its name.
-      algorithm: its name.
-      seeds: the seeds, one per member.
-      steps_per_seed: environment steps that each seed was trained for.
       final: mean return of each seed's last policy.
       absolute: mean return of each seed's best policy, evaluated again with ten times the episodes
         (Gorsane et al. 2022).
       steps_per_second: of all seeds together, without compilation and evaluation.
       seconds: wall time by part: "import", "compile", "train", "evaluate".
-      parameters: each seed's best policy, its leaves by name.
       failed: an entry for each seed that was not trained to the end; if none was, there is no score.
-      **further: further entries, put at the end.
     """
     return {
         "schema": SCHEMA,
@@ -113,14 +107,7 @@ def chosen_score(
     absolute: Mapping[str, Any],
     has_score: bool = True,
 ) -> dict[str, Any]:
-    """Return the name of the score that chose the best policies, and its statistics where it is a metric.
-
-    Args:
-      score: a metric's name, or a function or its import name.
-      final: metrics of the last policies, [seeds] each.
-      absolute: metrics of the best policies, evaluated again.
-      has_score: whether a seed was trained to the end.
-    """
+    """Return the name of the score that chose the best policies, and its statistics where it is a metric."""
     name = score if isinstance(score, str) else import_name(score)
     if name not in absolute:
         return {"name": name}
@@ -136,13 +123,8 @@ def chosen_score(
 def variant_scores(
     members: Members, final: Sequence[float], absolute: Sequence[float], failed: Sequence[int] = ()
 ) -> list[dict[str, Any]]:
-    """Compute the scores of the variants of a population, sorted as `rank_settings` sorts their absolute ones.
-
-    Args:
-      members: of the population.
-      final: mean return of each member's last policy.
-      absolute: mean return of each member's best policy, evaluated again.
-      failed: the members that were not trained to the end; they count as the worst of the population.
+    """Compute the scores of the variants of a population, sorted as `rank_settings` sorts their absolute
+    ones; failed members count as the worst of the population.
     """
     places: dict[str, list[int]] = {}
     for k, member in enumerate(members):

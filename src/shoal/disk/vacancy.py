@@ -18,10 +18,8 @@ def check_vacant(path: Path, marker: str | None, needed: int = 0) -> None:
     """Require that a directory can be made and written to; leaves nothing behind.
 
     Args:
-      path: the directory.
       marker: the file that identifies a run, which must not exist, nor any other file but `leftovers`; None for a
         directory that may hold other files.
-      needed: the least number of bytes that will be written.
     Raises:
       ShoalError: it cannot be made or written to, or holds files already.
     """
@@ -79,7 +77,6 @@ def make_named_directory(environment: str, algorithm: str) -> tuple[Path, tuple[
 
     Returns:
       the directory, and the directories that were made, the outermost first.
-
     Raises:
       ShoalError: it cannot be made; then none is left.
     """

@@ -20,11 +20,8 @@ class Seconds(NamedTuple):
 
 
 def with_last_scores(scores: np.ndarray, members: Iterable[int]) -> np.ndarray:
-    """Let members keep the last score that they had, from there on: those whose training ended before the others'.
-
-    Args:
-      scores: at each evaluation, [evaluations, members]; a score that is missing is not finite.
-      members: the columns that are filled.
+    """Let members whose training ended before the others' keep their last finite score from there on,
+    [evaluations, members].
 
     Returns:
       a copy.
@@ -41,7 +38,6 @@ class History:
     """The state of a run in progress that the host alone knows; with the population all that is needed to continue.
 
     Attributes:
-      updates: made so far.
       logged: the number of updates at the last log point.
       logged_seconds: of training, at the last log point.
       evaluations: (updates, metrics) of each evaluation.

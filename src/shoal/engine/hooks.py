@@ -22,54 +22,29 @@ class Listener(Protocol):
         ...
 
 
-class Supervisor(Protocol):
-    """Hooks between two pieces of training, for checkpoints and signals; they may end the run by an exception."""
+class Supervisor:
+    """Hooks between two pieces of training, for checkpoints and signals; they may end the run by an exception.
+
+    These let a run go on to its end.
+    """
 
     def begins(self, activity: str) -> None:
         """Note what is done from now on: "training" or "evaluating"."""
-        ...
 
     def next_stop(self, updates: int) -> int | None:
         """Return the number of updates, above `updates`, after which a piece must end; None for any."""
-        ...
 
     def between_pieces(self, population: Run, history: History) -> None:
         """Act on a population that has been logged and evaluated as far as it goes."""
-        ...
 
     def handle_faults(self, population: Run, history: History, members: Sequence[int]) -> Run:
         """Return the population to go on with after numbers of some members were not finite, or raise an error."""
-        ...
-
-    def wants_to_stop(self) -> bool:
-        """Report whether an evaluation is to be broken off; `between_pieces` is called next."""
-        ...
-
-    def note_fault(self, member: int, sentence: str) -> None:
-        """Show what was not finite in an evaluation of a member."""
-        ...
-
-
-class Unsupervised:
-    """A supervisor that lets a run go on to its end."""
-
-    def begins(self, activity: str) -> None:
-        """Do nothing."""
-
-    def next_stop(self, updates: int) -> int | None:
-        """Return None: pieces may end anywhere."""
-
-    def between_pieces(self, population: Run, history: History) -> None:
-        """Do nothing."""
-
-    def handle_faults(self, population: Run, history: History, members: Sequence[int]) -> Run:
-        """Raise ShoalError, with the first member and update."""
         update = int(np.asarray(population.fault)[members[0]])
         raise ShoalError(f"something was not finite in update {update} of member {members[0]}.")
 
     def wants_to_stop(self) -> bool:
-        """Return False."""
+        """Report whether an evaluation is to be broken off; `between_pieces` is called next."""
         return False
 
     def note_fault(self, member: int, sentence: str) -> None:
-        """Do nothing."""
+        """Show what was not finite in an evaluation of a member."""

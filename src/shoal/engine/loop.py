@@ -58,10 +58,7 @@ def train(run: Run, num_updates: Array | int, begins_interval: Array | bool = Tr
     calls and gives the same numbers. A run with a fault (see `faults`) makes no further update.
 
     Args:
-      run: from `start_training`.
-      num_updates: the number of updates.
       begins_interval: whether the sums begin at zero here.
-
     Returns:
       the run, and the sums of its metrics since the interval began.
     """

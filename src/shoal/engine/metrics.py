@@ -15,10 +15,6 @@ RESERVED = frozenset(["kind", "step", "updates", "seed", "train_seconds", "steps
 def checked_means(source: str, metrics: Any, own_names: Collection[str]) -> Mapping[str, Mean]:
     """Require that each metric of an algorithm is a `Mean` of scalars under a name that is free.
 
-    Args:
-      source: the origin of the metrics, for the message.
-      metrics: arrays or traced values.
-      own_names: the names of Shoal's own metrics.
     Raises:
       ShoalError: one is not; the sentence names the entry.
     """
@@ -37,10 +33,6 @@ def checked_means(source: str, metrics: Any, own_names: Collection[str]) -> Mapp
 def checked_numbers(source: str, metrics: Any, own_names: Collection[str]) -> Mapping[str, Any]:
     """Require that each metric of a user's function is one number under a name that is free.
 
-    Args:
-      source: as in `checked_means`.
-      metrics: as in `checked_means`.
-      own_names: as in `checked_means`.
     Raises:
       ShoalError: one is not; the sentence names the entry.
     """

@@ -29,11 +29,6 @@ def find_faults(trajectory: Trajectory, learner: Learner, checks: Mapping[str, A
     and the algorithm's extras where the transition has weight 1 (for several agents: the world's). Everything else may
     hold anything. Extras and parameters may be infinite (the logits of illegal actions are), but not NaN.
 
-    Args:
-      trajectory: of the update.
-      learner: after it.
-      checks: the algorithm's own: whether a quantity is not finite, scalars by name.
-
     Returns:
       whether each is at fault: [N] for those of environments, else scalars.
     """
@@ -100,12 +95,7 @@ class FirstFaults(NamedTuple):
 
 
 def no_faults(environment: Environment, state: State) -> FirstFaults | tuple[()]:
-    """Return what `keep_first_faults` begins with; () for an environment that explains no faults.
-
-    Args:
-      environment: of all.
-      state: of the N environments, [N, ...].
-    """
+    """Return what `keep_first_faults` begins with; () for an environment that explains no faults."""
     if not can_explain_faults(environment):
         return ()
     return FirstFaults(state, jnp.zeros(jax.tree.leaves(state)[0].shape[0], bool))

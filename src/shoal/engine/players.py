@@ -89,12 +89,8 @@ def _without_learning(memory: Callable[..., Memory], act: Callable[..., Any]) ->
 
 
 def pair(first: Algorithm, second: Algorithm, is_first: Array) -> Algorithm:
-    """Make an algorithm of two, whose policy and memory are those of both.
-
-    Args:
-      first: acts for some of the agents.
-      second: acts for the others.
-      is_first: which agents the first acts for, [A].
+    """Make an algorithm of two, whose policy and memory are those of both; the first acts for agents that are
+    `is_first`, [A].
     """
 
     def memory(batch_shape: tuple[int, ...]) -> Memory:
@@ -134,19 +130,12 @@ def play_pairs(
     greedy: bool,
     mapped_by: str,
 ) -> tuple[Array, Array]:
-    """Let each player of one side play against each of the other.
+    """Let each of the S players of one side play against each of the R of the other.
 
     A pair of twice the same policy plays the same episodes as an evaluation of that policy with the same key does.
 
     Args:
-      environment: of several agents.
-      first: S players.
-      second: R players.
-      key: of the episodes, the same for all pairs.
       of_first: the agents that the players of the first side act for; the others' act for all others.
-      episodes: of each pair.
-      max_steps: the number of steps after which an episode is cut.
-      greedy: whether policies take their mode or sample.
       mapped_by: "map" or "vmap": pairs one after the other or together.
     Returns:
       the mean over the episodes of the return of each agent, [S, R, A], and the share that was cut, [S, R].

@@ -19,11 +19,6 @@ def check_reduced(environment: Environment, config: Any, settings: Settings, alg
     reduced over `axis`. On devices nothing else would detect this: each device would continue with a
     different copy.
 
-    Args:
-      environment: as it will be trained in.
-      config: of the algorithm.
-      settings: with more than one group.
-      algorithm: its name, for the message.
     Raises:
       ShoalError: an entry of `learner.shared` or a metric is not reduced.
     """

@@ -67,16 +67,8 @@ def rollout(
     *,
     greedy: bool = False,
 ) -> tuple[RolloutState, Trajectory]:
-    """Make T steps of N environments.
+    """Make T steps of N environments; each rollout has a key of its own.
 
-    Args:
-      batch: the N environments.
-      algorithm: its `act` chooses the actions.
-      policy: the parameters of `act`.
-      rollout_state: the state to start from.
-      key: randomness of the rollout, a new one for each.
-      num_steps: T.
-      greedy: whether the policy takes its mode instead of a sample.
     Returns:
       the state at the end of the rollout, and the trajectory with T+1 time-steps.
     """
@@ -130,16 +122,9 @@ def random_rollout(
 def count_episodes(
     environment: Environment, episodes: Episodes, ended: EndedEpisodes, timestep: TimeStep, before: TimeStep
 ) -> tuple[Episodes, EndedEpisodes]:
-    """Add a time-step to the running episodes, and those that end with it to the sums.
+    """Add a time-step to the running episodes, and those that end with it to the sums; `before` is one step earlier.
 
     The step from a last to a first time-step belongs to no episode: it starts the next one at zero.
-
-    Args:
-      environment: of the episodes.
-      episodes: that are running.
-      ended: the sums so far.
-      timestep: of all environments.
-      before: their time-step one step earlier.
     """
     first, last = for_each(timestep.first, timestep), for_each(timestep.last, timestep)
     returned = jnp.where(

@@ -104,14 +104,8 @@ class Run:
 def start(
     key: Array, environment: Environment, config: Any, total_updates: Array | int, settings: Settings
 ) -> Run:
-    """Make a new run of one group of environments, before its first update.
-
-    Args:
-      key: the run's key, from its seed.
-      environment: its numbers as arrays.
-      config: the algorithm's, its numbers as arrays.
-      total_updates: the number of updates that the run will have made at its end; schedules read it.
-      settings: static.
+    """Make a new run of one group of environments, before its first update; the numbers of environment and
+    config are arrays.
     """
     algorithm = checked_algorithm(config, spec_of(environment), settings.axis)
     batch = batch_of(environment, settings)

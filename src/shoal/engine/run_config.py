@@ -1,4 +1,4 @@
-"""The settings of a run: seeds, budget, sizes, evaluation, devices. Imports no JAX, so that help is fast."""
+"""The settings of a run: seeds, budget, sizes, evaluation, devices."""
 
 import dataclasses
 import math
@@ -8,8 +8,10 @@ from shoal.base.errors import ShoalError
 from shoal.config import arguments
 from shoal.config.arguments import LARGEST_INDEX, LARGEST_SEED, short_repr
 from shoal.config.requirements import Needs, Table
+from shoal.config.settings import check_fields
+from shoal.config.struct import parameter
 
-# Fixed limits of sizes that cost time on the host or do not fit their dtype; `limits` has those of memory.
+# Fixed limits of sizes that cost time on the host or do not fit their dtype; `memory_limits` has those of memory.
 
 # Environment steps are written into metrics and summaries as floats, which are exact up to here.
 MAX_STEPS = 2**53
@@ -42,15 +44,15 @@ class RunConfig:
         "devices": ("devices", "env_groups", "members"),
     }
 
-    seeds: int = 10
+    seeds: int = parameter(10, low=1, high=LARGEST_SEED)
     """Trains this many seeds together, in one compiled program."""
-    seed: int = 0
+    seed: int = parameter(0, low=0, high=LARGEST_SEED)
     """Sets the first seed; the others are the numbers after it."""
-    total_steps: int = 500_000
+    total_steps: int = parameter(500_000, low=1, high=MAX_STEPS)
     """Trains each seed for this many environment steps, rounded down to whole updates."""
-    num_envs: int = 64
+    num_envs: int = parameter(64, low=1, high=LARGEST_INDEX)
     """Steps this many environments together for each seed."""
-    num_steps: int = 128
+    num_steps: int = parameter(128, low=1, high=LARGEST_INDEX)
     """Makes this many steps in each environment for an update."""
     run_dir: str = ""
     """Writes the run to this directory; without it to a new directory under runs/."""
@@ -58,29 +60,30 @@ class RunConfig:
     """Computes the start of each episode with a reset (fresh), or draws it from a pool of starts that are
     computed once (pool; useful when resets are expensive).
     """
-    reset_pool: int = 128
+    reset_pool: int = parameter(128, low=1, high=LARGEST_INDEX)
     """Computes this many starts for the pool (reset pool)."""
-    num_evals: int = 20
+    num_evals: int = parameter(20, low=0, high=MAX_POINTS)
     """Evaluates this many times during training, evenly spaced, in addition to the evaluation before it."""
-    eval_every: int = -1
+    eval_every: int = parameter(-1, low=-1, high=MAX_STEPS)
     """Evaluates every so many environment steps; 0 evaluates only at the end, -1 as often as num_evals says."""
-    eval_episodes: int = 32
+    # The best policy plays ten times as many.
+    eval_episodes: int = parameter(32, low=1, high=LARGEST_INDEX // 10)
     """Plays this many whole episodes in each evaluation; the best policy is evaluated again with ten times as many."""
     eval_mode: Literal["greedy", "sampled", "both"] = "greedy"
     """Evaluates with the policy's mode (greedy), with samples (sampled), or with both; then the greedy score counts."""
-    eval_max_steps: int = 10_000
+    eval_max_steps: int = parameter(10_000, low=1, high=LARGEST_INDEX)
     """Cuts an episode of an evaluation after this many steps, for environments that may never end."""
     score: str = "return_mean"
     """Chooses the best policy by this metric of an evaluation, or by module:function of all metrics."""
     eval_metrics: str = ""
     """Adds the metrics that this module:function computes from the episodes of an evaluation."""
-    log_every: int = 0
+    log_every: int = parameter(0, low=0, high=MAX_STEPS)
     """Writes metrics every so many environment steps; 0 writes them forty times per run, and at each evaluation."""
-    checkpoint_seconds: float = 60.0
+    checkpoint_seconds: float = parameter(60.0, above=0)
     """Writes a checkpoint, from which the run can be resumed, after so many seconds since the last one."""
-    checkpoint_every: int = -1
+    checkpoint_every: int = parameter(-1, low=-1, high=MAX_STEPS)
     """Writes a checkpoint every so many environment steps, and not by time; -1 writes them by time."""
-    keep: int = 3
+    keep: int = parameter(3, low=1, high=LARGEST_INDEX)
     """Keeps this many of the newest checkpoints, besides the first, the last, and the one of the best evaluation."""
     checkpoint_evals: bool = False
     """Writes a checkpoint at each evaluation too, and keeps them all."""
@@ -90,9 +93,9 @@ class RunConfig:
     """Ends the run when a number is not finite (stop), or goes on without the seed that has it (freeze)."""
     on_disk_error: Literal["continue", "stop"] = "continue"
     """Trains on when the disk fails, with a warning (continue), or ends the run (stop)."""
-    devices: int = 0
+    devices: int = parameter(0, low=0, high=LARGEST_INDEX)
     """Uses this many devices of the machine; 0 uses all."""
-    env_groups: int = 0
+    env_groups: int = parameter(0, low=0, high=LARGEST_INDEX)
     """Splits the environments of a seed into so many groups, one per device; 0 makes one group per device for
     a single seed, else one group. The result depends on the number of groups (each group shuffles its own
     rows), not on the devices.
@@ -114,18 +117,16 @@ class RunConfig:
 
     def validate(self) -> None:
         """Raise ShoalError for the first setting that cannot work."""
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.type in (int, "int") and (isinstance(value, bool) or not isinstance(value, int)):
-                is_list = field.name == "seeds" and isinstance(value, tuple | list)
-                hint = "; it is the number of seeds, and `seed` is the first of them" if is_list else ""
-                raise ShoalError(f"{field.name}={short_repr(value)} is not a whole number{hint}.")
-        for name in ("seeds", "num_envs", "num_steps", "eval_episodes", "eval_max_steps", "reset_pool"):
-            check_at_least(name, getattr(self, name), 1)
-        for name in ("seed", "num_evals", "log_every", "devices", "env_groups"):
-            check_at_least(name, getattr(self, name), 0)
-        check_at_least("eval_every", self.eval_every, -1)
-        self._check_checkpoints()
+        if isinstance(self.seeds, tuple | list):
+            raise ShoalError(
+                f"seeds={short_repr(self.seeds)} is not a whole number; it is the number of seeds, and `seed` is the "
+                "first of them."
+            )
+        check_fields(self)
+        if self.checkpoint_every == 0:
+            raise ShoalError(
+                "checkpoint_every=0 is no number of environment steps; give -1 to write them by time."
+            )
         if self.run_dir:
             arguments.path("run_dir", self.run_dir)
         if self.total_updates < 1:
@@ -133,47 +134,12 @@ class RunConfig:
                 f"total_steps={self.total_steps} is less than one rollout, num_envs*num_steps="
                 f"{self.num_envs}*{self.num_steps}={self.steps_per_update}; give at least that many."
             )
-        for name, choices in (
-            ("reset", ("fresh", "pool")),
-            ("eval_mode", ("greedy", "sampled", "both")),
-            ("members", ("auto", "map", "vmap")),
-            ("on_nan", ("stop", "freeze")),
-            ("on_disk_error", ("continue", "stop")),
-        ):
-            arguments.one_of(name, getattr(self, name), choices)
         groups = max(self.env_groups, 1)
         if self.num_envs % groups:
             raise ShoalError(
                 f"env_groups={groups} does not divide num_envs={self.num_envs}; "
                 f"{math.gcd(groups, self.num_envs)} does."
             )
-        self._check_limits()
-
-    def _check_checkpoints(self) -> None:
-        """Raise ShoalError for the first setting of checkpoints that cannot work."""
-        for name in ("checkpoints", "checkpoint_evals"):
-            arguments.boolean(name, getattr(self, name))
-        check_at_least("keep", self.keep, 1)
-        seconds = self.checkpoint_seconds
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
-            raise ShoalError(
-                f"checkpoint_seconds={short_repr(seconds)} is not a number of seconds above 0; leave checkpoints "
-                "out by checkpoints=False (--no-checkpoints)."
-            )
-        if self.checkpoint_every != -1:
-            check_at_least("checkpoint_every", self.checkpoint_every, 1)
-            check_at_most("checkpoint_every", self.checkpoint_every, MAX_STEPS)
-
-    def _check_limits(self) -> None:
-        """Raise ShoalError for the first size that no machine can hold, or that takes the host too long."""
-        for name in ("num_envs", "num_steps", "eval_max_steps", "reset_pool"):
-            check_at_most(name, getattr(self, name), LARGEST_INDEX)
-        # The best policy plays ten times as many episodes.
-        check_at_most("eval_episodes", self.eval_episodes, LARGEST_INDEX // 10)
-        for name in ("total_steps", "eval_every", "log_every"):
-            check_at_most(name, getattr(self, name), MAX_STEPS)
-        check_at_most("num_evals", self.num_evals, MAX_POINTS)
-        check_at_most("seed", self.seed, LARGEST_SEED)
         check_at_most("seeds", self.seeds, LARGEST_SEED - self.seed + 1)
         if self.steps_per_update > LARGEST_INDEX:
             raise ShoalError(
@@ -226,20 +192,12 @@ class RunConfig:
 
 
 def check_at_least(name: str, value: Any, bound: int) -> None:
-    """Require that `value` is at least `bound`.
-
-    Raises:
-      ShoalError: it is less.
-    """
+    """Require that `value` is at least `bound`."""
     if value < bound:
         raise ShoalError(f"{name}={value} is too small: it must be at least {bound}.")
 
 
 def check_at_most(name: str, value: int, bound: int) -> None:
-    """Require that `value` is at most `bound`.
-
-    Raises:
-      ShoalError: it is more.
-    """
+    """Require that `value` is at most `bound`."""
     if value > bound:
         raise ShoalError(f"{name}={value} is too large: it must be at most {bound}.")

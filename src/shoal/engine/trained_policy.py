@@ -28,9 +28,7 @@ class TrainedPolicy:
     """A trained policy with its normaliser.
 
     Attributes:
-      config: the algorithm's config, whose `act` is used.
       parameters: the part of the learner that acting needs.
-      environment: the environment that it was trained in.
     """
 
     config: Any

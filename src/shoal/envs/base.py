@@ -194,10 +194,7 @@ def render(env: Environment, state: State, past: Sequence[State] = ()) -> np.nda
     concrete values, so it may use any library. All images of an environment have the same size.
 
     Args:
-      env: the environment.
-      state: of one environment.
       past: the earlier states of the episode, the oldest first, for an environment that draws them (`draws_past`).
-
     Raises:
       ShoalError: the environment has no such method, or what it returns is not an image.
     """
@@ -261,8 +258,6 @@ def counted_reward(env: Environment, reward: jax.Array, alive: jax.Array | None)
     Where the environment declares `pays_absent`, theirs count as they are.
 
     Args:
-      env: the environment.
-      reward: of the step, [..., A] for several agents.
       alive: which agents took part in it, as the time-step before it says; None for all.
     """
     if alive is None or getattr(env, "pays_absent", False):

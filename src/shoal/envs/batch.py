@@ -38,12 +38,9 @@ class Batch:
     """N copies of an environment with next-step auto-reset.
 
     Attributes:
-      env: the environment; its parameters are data, shared by the whole batch.
-      num_envs: N.
       reset_policy: how new episodes start. "fresh": a new `env.reset` every time. "pool": one of `pool_size`
         starts, drawn uniformly; they are computed once, at `Batch.reset`. Useful when resets are expensive;
         there are only that many different starts.
-      pool_size: K.
     """
 
     env: Environment
@@ -72,11 +69,8 @@ class Batch:
         Args:
           key: environment i uses `fold_in(key, first_index + i)`; a batch that is split over devices gives
             each part the same key and its own first index, and so draws what the whole would.
-          first_index: the index of this batch's first environment, in a larger batch.
-
         Returns:
           the state and the first time-steps, each with a leading axis N (the pool excepted).
-
         Raises:
           ShoalError: a field is out of its range.
         """
@@ -89,13 +83,8 @@ class Batch:
     def step(
         self, state: BatchState, action: PyTree, key: Array, first_index: Array | int = 0
     ) -> tuple[BatchState, TimeStep]:
-        """Step every environment, or start a new episode where the previous time-step was `last`.
-
-        Args:
-          state: from `reset` or `step`.
-          action: [N, ...]; ignored where a new episode starts.
-          key: as in `reset`; a different one at every step.
-          first_index: as in `reset`.
+        """Step every environment by its action [N, ...], or start a new episode where the previous time-step
+        was `last`; the key is another one at every step.
 
         Returns:
           the state and time-steps [N, ...]; the action mask of a `last` time-step is all true.

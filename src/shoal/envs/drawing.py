@@ -30,13 +30,8 @@ def canvas(height: int, width: int, colour: Colour) -> np.ndarray:
 
 
 def paint(picture: np.ndarray, shape: Shape, colour: Colour, unit: float = 1.0) -> None:
-    """Paint a shape onto an image, in place.
-
-    Args:
-      picture: from `canvas`.
-      shape: the shape to paint; parts outside of the image are ignored.
-      colour: red, green, blue.
-      unit: the number of pixels per unit of length of the shape.
+    """Paint a shape onto an image, in place, with `unit` pixels per unit of length; parts outside of the
+    image are ignored.
     """
     height, width, _ = picture.shape
     left, right = _pixel_range(shape.low[0] * unit, shape.high[0] * unit, width)

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 import sys
-import types
 import typing
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 
 from shoal.base.errors import ShoalError
 from shoal.config import struct
+from shoal.config.settings import options_of
 from shoal.config.struct import Bounds
 
 ANY_NUMBER = Bounds(low=-math.inf, high=math.inf)  # every number but NaN
@@ -48,7 +48,7 @@ def declared_types(owner: Any) -> dict[str, Any]:
 
 def _default_bounds(declared: Any) -> Bounds:
     """Return the bounds of a field that declares none: data must be finite, static tuples may hold infinities."""
-    members = _union_members(declared)
+    members = options_of(declared)
     is_static = any(typing.get_origin(member) is tuple or member is tuple for member in members)
     return ANY_NUMBER if is_static else Bounds()
 
@@ -56,16 +56,10 @@ def _default_bounds(declared: Any) -> Bounds:
 def check_value(name: str, value: Any, declared: Any, bounds: Bounds, default: Any = None) -> None:
     """Require that the value of a parameter has the declared type, and that each number in it lies within bounds.
 
-    Args:
-      name: the parameter's name, for the error.
-      value: a number, an array (perhaps traced), a struct, or a tuple of such.
-      declared: the type; Any accepts everything.
-      bounds: of the numbers.
-      default: the parameter's default, shown as an example of a right value; None for no example.
     Raises:
       ShoalError: the value has another type, or a number lies outside the bounds.
     """
-    members = _union_members(declared)
+    members = options_of(declared)
     if value is None and type(None) in members:
         return
     if not any(is_of_type(value, member) for member in members):
@@ -130,7 +124,7 @@ def convert_to_declared(name: str, value: Any, declared: Any, default: Any = Non
     """
     if not isinstance(value, list | tuple):
         return value
-    members = _union_members(declared)
+    members = options_of(declared)
     if array_type := next((member for member in members if _is_array_type(member)), None):
         return _to_array(name, value, array_type, default)
     tuple_type = next((x for x in members if isinstance(x, type) and hasattr(x, "_fields")), None)
@@ -193,12 +187,6 @@ def _allowed_dtypes(declared: Any) -> tuple[str, ...]:
 
 def _is_array_type(declared: Any) -> bool:
     return getattr(declared, "array_type", declared) in (jax.Array, np.ndarray)
-
-
-def _union_members(declared: Any) -> tuple[Any, ...]:
-    """Return the types of a union, or the one type."""
-    is_union = typing.get_origin(declared) in (typing.Union, types.UnionType)
-    return typing.get_args(declared) if is_union else (declared,)
 
 
 def _is_number(leaf: Any) -> bool:

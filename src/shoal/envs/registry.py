@@ -62,13 +62,11 @@ def register(
     """Register a name for an environment.
 
     Args:
-      name: the name for `make` and the command line; without a colon.
       constructor: an environment class, a function that returns an environment, or `"module:attribute"`
         of either, which is imported when the environment is first made.
       max_episode_steps: the time limit in steps that `make` adds by default; None for none.
       parameters: values of the environment's parameters that this name sets, such as a size; `make`
         may override them.
-      replace: whether a name that is taken is replaced.
     Raises:
       ShoalError: the name has a colon, or is taken and `replace` is not given; or an argument has a wrong type.
     """
@@ -333,7 +331,6 @@ def check_is_environment(subject: str, env: Any) -> None:
 
     Args:
       subject: the beginning of the sentence, such as "mine:Name made".
-      env: the object.
     Raises:
       ShoalError: it lacks an attribute; if its class is another library's, the sentence names the library.
     """

@@ -122,8 +122,30 @@ class FrameStack(Wrapper):
         return FrameStackState(inner, frames), timestep._replace(observation=frames)
 
 
+class ObservationWrapper(Wrapper):
+    """A base of wrappers that show another observation; `_shown` makes it, of every time-step."""
+
+    def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
+        """Start a new episode."""
+        state, timestep = self.env.reset(key)
+        return state, self._shown(timestep)
+
+    def again(self, state: State, key: jax.Array) -> tuple[State, TimeStep]:
+        """Start a new episode of the same task."""
+        state, timestep = again(self.env, state, key)
+        return state, self._shown(timestep)
+
+    def step(self, state: State, action: PyTree, key: jax.Array) -> tuple[State, TimeStep]:
+        """Make one step."""
+        state, timestep = self.env.step(state, action, key)
+        return state, self._shown(timestep)
+
+    def _shown(self, timestep: TimeStep) -> TimeStep:
+        raise NotImplementedError
+
+
 @environment
-class Flatten(Wrapper):
+class Flatten(ObservationWrapper):
     """Show an observation of any space as one float32 vector.
 
     Discrete values become one-hot vectors, arrays are flattened, and the entries of a dictionary are joined
@@ -147,7 +169,7 @@ class Flatten(Wrapper):
                 "flatten the entries in the environment itself, or leave the wrapper out"
             )
 
-    def _flatten(self, timestep: TimeStep) -> TimeStep:
+    def _shown(self, timestep: TimeStep) -> TimeStep:
         self._check_entries()
 
         def flatten_observation(observation: PyTree) -> jax.Array:
@@ -155,21 +177,6 @@ class Flatten(Wrapper):
 
         flatten_observation = flatten_observation if self.num_agents == 1 else jax.vmap(flatten_observation)
         return timestep._replace(observation=flatten_observation(timestep.observation))
-
-    def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
-        """Start a new episode."""
-        state, timestep = self.env.reset(key)
-        return state, self._flatten(timestep)
-
-    def again(self, state: State, key: jax.Array) -> tuple[State, TimeStep]:
-        """Start a new episode of the same task."""
-        state, timestep = again(self.env, state, key)
-        return state, self._flatten(timestep)
-
-    def step(self, state: State, action: PyTree, key: jax.Array) -> tuple[State, TimeStep]:
-        """Make one step."""
-        state, timestep = self.env.step(state, action, key)
-        return state, self._flatten(timestep)
 
 
 @environment
@@ -190,15 +197,13 @@ class RewardScale(Wrapper):
 
 
 @environment
-class Hide(Wrapper):
+class Hide(ObservationWrapper):
     """Remove entries from an observation that is a vector, so that the agent does not receive them.
 
     Attributes:
-      hidden: the indices of the entries.
       critic_state: whether the critic is shown the whole vector. The observation is then a dictionary of
         "observation", the vector without the hidden entries, and "state", the whole one, for the critic only
         (asymmetric actor-critic, Pinto et al. 2018).
-
     Raises:
       ShoalError: when the space is read, if the observation is not a vector or has no such entry.
     """
@@ -234,26 +239,11 @@ class Hide(Wrapper):
             )
         return np.setdiff1d(np.arange(size), self.hidden)
 
-    def _hide_entries(self, timestep: TimeStep) -> TimeStep:
+    def _shown(self, timestep: TimeStep) -> TimeStep:
         state = timestep.observation
         visible = state[..., self._visible_indices(state.shape[-1])]
         observation = {OBSERVATION: visible, STATE: state} if self.critic_state else visible
         return timestep._replace(observation=observation)
-
-    def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
-        """Start a new episode."""
-        state, timestep = self.env.reset(key)
-        return state, self._hide_entries(timestep)
-
-    def again(self, state: State, key: jax.Array) -> tuple[State, TimeStep]:
-        """Start a new episode of the same task."""
-        state, timestep = again(self.env, state, key)
-        return state, self._hide_entries(timestep)
-
-    def step(self, state: State, action: PyTree, key: jax.Array) -> tuple[State, TimeStep]:
-        """Make one step."""
-        state, timestep = self.env.step(state, action, key)
-        return state, self._hide_entries(timestep)
 
 
 def with_hidden_entries(

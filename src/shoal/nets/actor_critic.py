@@ -62,20 +62,13 @@ class Actor(nnx.Module):
     """Encoder, MLP and head: observations to a distribution over actions.
 
     Args:
-      spec: of the environment.
-      sizes: hidden layers.
-      activation: a name in `shoal.nets.activations.ACTIVATIONS`.
-      layer_norm: normalise each hidden layer.
       distribution: "auto", "categorical", "normal", "tanh_normal", "beta" or "gsde"; see `head_for`.
       state_dependent_std: of "normal" and "tanh_normal".
       initial_std: of these and "gsde".
       minimum_std: of the same; a Python number.
       encoder: "flatten", "one_hot", "mlp_each", "cnn" or "set"; see `Encoder`.
-      encoder_layers: of the encoder; see `EncoderLayers`.
-      scale: of the orthogonal initialisation of hidden layers.
-      out_scale: the same for the last layer; small, so that all actions begin about equally likely.
-      key: a JAX key.
-
+      scale, out_scale: of the orthogonal initialisation of hidden layers, and of the last; that is small, so that all
+        actions begin about equally likely.
     Raises:
       ShoalError: a space, a size or a name that does not fit.
     """
@@ -179,16 +172,10 @@ class ActorCritic(nnx.Module):
     torso belongs to the actor's parameters, and its gradient comes from both losses.
 
     Args:
-      spec: of the environment.
       actor_sizes: hidden layers of the actor, and of the torso if shared.
       critic_sizes: hidden layers of the critic; None for the actor's.
-      shared: one torso for both.
-      policy_scale: of the initialisation of the policy's last layer.
-      value_scale: of the value's.
-      key: a JAX key.
       activation, layer_norm, distribution, state_dependent_std, initial_std, minimum_std, encoder,
         encoder_layers, scale: see `Actor`; the critic has the same of these as it has at all.
-
     Raises:
       ShoalError: a space, a size or a name that does not fit; `critic_sizes` that differ from
         `actor_sizes` although the torso is shared.

@@ -12,12 +12,8 @@ Array = jax.Array
 
 
 class SetAttention(nnx.Module):
-    """Messages between the rows of a set: one layer of attention with several heads (Vaswani et al. 2017).
-
-    Args:
-      width: of the features of each row, a multiple of `heads`.
-      heads: their number.
-      key: a JAX key.
+    """Messages between the rows of a set: one layer of attention with several heads, which divide `width`
+    (Vaswani et al. 2017).
     """
 
     def __init__(self, width: int, heads: int, *, key: Array):

@@ -42,28 +42,13 @@ class CNN(nnx.Module):
 
     Args:
       in_shape: of one image: (height, width, channels), or (channels, height, width) with `channels_first`.
-      channels: how many each convolution has.
       kernels: size of each convolution's window: a number, or (height, width).
-      strides: of each in the same form.
+      strides: in the same form.
       padding: "valid" or "same", see `shoal.nets.convolution.convolve`.
-      channels_first: in which order the axes of an image are.
-      sizes: activated layers of the MLP; may be empty.
-      out_features: width of a plain last layer, or None for none.
-      activation: a name in `shoal.nets.activations.ACTIVATIONS`.
       layer_norm: normalise each layer before its activation; of a convolution, the channels of each place.
-      scale: of the initial weights of all but the plain last layer.
-      out_scale: of that. Biases begin at zero.
-      initialiser: a name in `shoal.nets.initialisers.INITIALISERS`.
-      key: a JAX key.
-
     Raises:
       ShoalError: lists of different lengths, numbers below 1, a kernel larger than what reaches it, an
         unknown padding, activation or initialiser.
-
-    Attributes:
-      in_shape: as given.
-      out_features: width of the output.
-
     Source: Mnih et al. 2015, "Human-Level Control through Deep Reinforcement Learning", methods.
     """
 
@@ -145,14 +130,9 @@ class GridCNN(nnx.Module):
       values: how many values each of these has; what is out of range is all zeros. None for cells of
         arbitrary numbers, which the convolutions take as they are.
       embedding: length of each integer's vector.
-      channels: of each convolution.
-      kernels: size of every window, or a list of each convolution's as `CNN` takes it.
-      strides: of every convolution, or a list of each one's.
-      sizes, out_features, activation, layer_norm, scale, out_scale, initialiser, key: see `CNN`.
-
+      kernels, strides: of every convolution, or a list of each one's as `CNN` takes it; what is not named is as there.
     Raises:
       ShoalError: as many values as integers of a cell are not given; and as `CNN`.
-
     Source: after the baselines of Nikulin et al. 2024, "XLand-MiniGrid: Scalable Meta-Reinforcement
     Learning Environments in JAX".
     """

@@ -3,11 +3,14 @@
 A torso is any function from arrays with leading axes [...] to features [..., out_features]. If its class has
 `noisy = True`, it is also called with a key for its noise; a module that contains such torsos takes the key as
 `key=` and passes a different one to each noisy part.
+
+A core is a recurrent module with `out_features`, `initial(batch_shape)`, the memory before the first step, and a call
+(memory [...], x [T, ..., in], first [T, ...]) -> the memory after T steps, outputs [T, ..., out].
 """
 
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,37 +20,6 @@ from shoal.base.errors import ShoalError
 from shoal.types import Memory, PyTree
 
 Array = jax.Array
-
-
-class Torso(Protocol):
-    """A function from inputs to a vector of features."""
-
-    @property
-    def out_features(self) -> int:
-        """Length of the feature vector."""
-        ...
-
-    def __call__(self, x: PyTree) -> Array:
-        """Compute features [..., out_features] of inputs with leading axes [...]."""
-        ...
-
-
-@runtime_checkable
-class Core(Protocol):
-    """A recurrent module, which may stand between two torsos; time is the first axis."""
-
-    @property
-    def out_features(self) -> int:
-        """Length of the output of each step."""
-        ...
-
-    def initial(self, batch_shape: tuple[int, ...]) -> Memory:
-        """Return the memory before the first step, with leading axes `batch_shape`."""
-        ...
-
-    def __call__(self, memory: Memory, x: Array, first: Array) -> tuple[Memory, Array]:
-        """Compute T steps: memory [...], x [T, ..., in], first [T, ...] -> the last memory, [T, ..., out]."""
-        ...
 
 
 def is_noisy(module: Any) -> bool:
@@ -80,9 +52,6 @@ class Chain(nnx.Module):
     """Modules in sequence: `Chain(f, g)(x)` is `g(f(x))`.
 
     The last may be a head; further arguments of a call, such as a mask of legal actions, are passed to it.
-
-    Args:
-      modules: at least one.
 
     Raises:
       ShoalError: no module, or one whose `in_features` are not the `out_features` of the one before.
@@ -123,9 +92,6 @@ class Branches(nnx.Module):
     """Several torsos on the same input; their features are concatenated.
 
     Two MLPs of one and of n outputs, for instance, are the two streams of a dueling network.
-
-    Args:
-      modules: at least one.
 
     Raises:
       ShoalError: no module.
@@ -171,11 +137,6 @@ class RecurrentChain(nnx.Module):
     """A torso before a core, and a torso or head after it.
 
     The torsos compute all steps at once, [T, ...]; only the core computes them in order.
-
-    Args:
-      before: a torso from observations to inputs of the core.
-      core: a `Core`.
-      after: a torso or a head on the core's outputs.
     """
 
     def __init__(self, before: Any, core: Any, after: Any):

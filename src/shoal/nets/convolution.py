@@ -40,10 +40,8 @@ def convolve(x: Array, kernel: Array, strides: tuple[int, int] = (1, 1), padding
     Args:
       x: [batch, height, width, channels].
       kernel: [out, kernel height, kernel width, channels].
-      strides: s_h and s_w.
       padding: "valid" for none; "same" for zeros around x such that the result has size ⌈size / stride⌉. If
         their number is odd, there is one more below and on the right.
-
     Returns:
       [batch, height', width', out].
     """

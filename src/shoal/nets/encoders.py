@@ -115,10 +115,7 @@ def observation_parts(space: Space, path: tuple[str, ...] = (), *, cells: bool =
     """The arrays of a space's elements, in name order.
 
     Args:
-      space: of the observations.
-      path: the names that lead to it.
       cells: whether a Box of integers of few values is taken as such, and not as numbers.
-
     Raises:
       ShoalError: the space holds something else than Box, Discrete, MultiDiscrete and Dict, or nothing.
     """
@@ -186,12 +183,6 @@ def check_encoder(
     space: Space, kind: str, layers: EncoderLayers = DEFAULT_LAYERS, name: str = "encoder"
 ) -> None:
     """Require that an `Encoder` can be built for a space; computes no array.
-
-    Args:
-      space: of the observations.
-      kind: of the encoder.
-      layers: its layers.
-      name: of the setting that is its kind, for the errors.
 
     Raises:
       ShoalError: as `Encoder`.
@@ -322,18 +313,11 @@ class Encoder(nnx.Module):
     an entry NAME_present [rows] of integers beside an entry NAME says which rows count (not 0).
 
     Args:
-      space: of the observations.
-      kind: "flatten", "one_hot", "mlp_each", "cnn" or "set".
       layers: of the convolutions with "cnn", of each part's MLP with "mlp_each", and of each row's with "set".
-      activation: of the MLPs with "mlp_each" and "set".
-      layer_norm: of these.
-      key: a JAX key; "flatten" needs none.
-
     Raises:
       ShoalError: an unknown kind, a space that cannot be encoded, "mlp_each" or "set" without a layer, "cnn" for a
         space with no part of three axes or with convolutions that do not fit one of these or each other, "set" for one
         without a part of two axes, or "one_hot" for a space without integers of few values.
-
     Attributes:
       num_features: length of the vector.
     """

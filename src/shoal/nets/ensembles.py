@@ -20,14 +20,8 @@ class Ensemble(nnx.Module):
     one member, and one step of the optimiser updates all members. A loss of one member is mapped over
     them: `jax.vmap(loss, in_axes=(0, None))(ensemble.members, batch)`.
 
-    Args:
-      build: a function from a key to a member.
-      size: the number of members; 2 for twin critics.
-      key: a JAX key.
-
     Raises:
       ShoalError: a size below 1.
-
     Source: two critics as in Fujimoto et al. 2018, "Addressing Function Approximation Error in Actor-Critic
     Methods"; more as in Chen et al. 2021, "Randomized Ensembled Double Q-Learning".
     """
@@ -56,19 +50,14 @@ class Ensemble(nnx.Module):
 
 
 def lowest(values: Array, key: Array | None = None, count: int | None = None) -> Array:
-    """Return the minimum of the members' values, or of members chosen at random: a pessimistic target.
+    """Return the minimum of the members' values [size, ...], or of members chosen at random: a pessimistic target.
 
     Args:
-      values: the values of each member, [size, ...].
-      key: a JAX key; needed if `count` is given.
       count: the number of members that are chosen, without repetition, the same for all entries; None for all.
-
     Returns:
       [...].
-
     Raises:
       ShoalError: a count that is not between 1 and the number of members, or without a key.
-
     Source: Fujimoto et al. 2018, "Addressing Function Approximation Error in Actor-Critic Methods", eq. 10;
     for members chosen at random, Chen et al. 2021, "Randomized Ensembled Double Q-Learning", algorithm 1.
     """

@@ -8,15 +8,11 @@ Array = jax.Array
 
 
 def scale_gradient(tree: PyTree, scale: Array | float) -> PyTree:
-    """Multiply the gradient of arrays by `scale`, and leave their values unchanged.
+    """Multiply the gradient of arrays by `scale`, into which none flows, and leave their values unchanged.
 
     With a scale of 0.5, the gradients of two heads on one torso have together the weight of one; with 0 this is
     `stop_gradient`, and a negative scale reverses the gradient. Unlike `optax.scale_gradient` it takes a traced
     scale (a config's float, an annealed one), and has forward-mode derivatives too.
-
-    Args:
-      tree: floating arrays of any shapes.
-      scale: a number, into which no gradient flows.
     """
     return jax.tree.map(lambda leaf: _scale_gradient(leaf, scale), tree)
 

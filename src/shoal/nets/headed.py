@@ -18,16 +18,8 @@ class Headed(nnx.Module):
 
     Args:
       head: any of `shoal.nets.heads`, `value_heads` or `q_heads`; it has the number of its inputs.
-      in_features: length of the features.
-      sizes: widths of the activated layers before the plain one; may be empty.
       scale: scale of the initial weights of the plain layer. If these are orthogonal and the layer has no more
         outputs than inputs, its outputs have the standard deviation `scale` for independent features of variance 1.
-      activation: activation of the activated layers, a name in `shoal.nets.activations.ACTIVATIONS`.
-      layer_norm: normalise the activated layers.
-      hidden_scale: scale of the initial weights of the activated layers.
-      initialiser: initialiser of all weights; a name in `shoal.nets.initialisers.INITIALISERS`.
-      key: a JAX key.
-
     Raises:
       ShoalError: a width below 1, an unknown activation or initialiser.
     """
@@ -75,16 +67,8 @@ class PolicyAndValue(nnx.Module):
     """A policy and a value on the same features, each with its own head and scale.
 
     Args:
-      in_features: length of the features.
-      policy_head: one of `shoal.nets.heads`.
-      value_head: one of `shoal.nets.value_heads`.
-      policy_sizes: widths of the activated layers of the policy alone; may be empty.
-      value_sizes: the same for the value.
       policy_scale: scale of the initial weights of the policy's plain layer; small, so that all actions are
         about equally likely at the start.
-      value_scale: the same for the value.
-      activation, layer_norm, hidden_scale, initialiser, key: see `Headed`.
-
     Raises:
       ShoalError: a width below 1, an unknown activation or initialiser.
     """

@@ -7,7 +7,7 @@ in [-1, 1] from a tanh-Normal or a Beta, which the algorithm clips or rescales t
 """
 
 import math
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,19 +28,6 @@ from shoal.ops.distributions import (
 from shoal.types.spaces import Box, Discrete, MultiDiscrete, Space
 
 Array = jax.Array
-
-
-class Head(Protocol):
-    """A module from a vector of numbers to a distribution over actions."""
-
-    @property
-    def num_inputs(self) -> int:
-        """Number of inputs of each distribution."""
-        ...
-
-    def __call__(self, x: Array, action_mask: Array | None = None) -> Any:
-        """Make a distribution with batch axes [...] from [..., num_inputs]."""
-        ...
 
 
 class CategoricalHead(nnx.Module):
@@ -75,11 +62,7 @@ class NormalHead(nnx.Module):
     is `initial_std` at x = 0; softplus is used because an exponential overflows at extreme observations.
 
     Args:
-      size: number of entries of an action.
-      state_dependent_std: whether the standard deviation is computed from the inputs.
-      initial_std: standard deviation before training, above `minimum_std`.
       minimum_std: lower bound of the standard deviation, 0 or more. A Python number.
-
     Raises:
       ShoalError: `initial_std` is not above `minimum_std`, or that is negative.
     """
@@ -159,12 +142,9 @@ class GSDEHead(nnx.Module):
     noise smooth in time. No gradient flows from the noise into the features.
 
     Args:
-      size: number of entries of an action.
-      num_features: length of the feature vector.
       initial_std: standard deviation before training if the features have mean square 1.
       minimum_std: its square is added to the variance; a Python number above 0, so that the variance is
         positive if all features are zero.
-
     Source: Raffin et al. 2021, "Smooth Exploration for Robotic Reinforcement Learning".
     """
 
@@ -186,9 +166,7 @@ class DeterministicHead(nnx.Module):
     """A single action with probability 1, for policies that are trained by a critic's gradient.
 
     Args:
-      size: number of entries of an action.
       bounded: squash the inputs into [-1, 1] by tanh; otherwise the action is the inputs.
-
     Source: Silver et al. 2014, "Deterministic Policy Gradient Algorithms"; the tanh as in Lillicrap et al.
     2016, "Continuous Control with Deep Reinforcement Learning".
     """
@@ -220,14 +198,8 @@ def head_for(
     Args:
       action_space: Discrete and MultiDiscrete take "categorical", Box the others.
       kind: "auto" is "categorical" or "normal", depending on the space.
-      state_dependent_std: an argument of "normal" and "tanh_normal".
-      initial_std: an argument of "normal", "tanh_normal" and "gsde".
-      minimum_std: an argument of the same.
-      num_features: length of the features that "gsde" is given.
-
     Returns:
-      a `Head` (or a `GSDEHead`, which takes the features too).
-
+      a head (a `GSDEHead` takes the features too).
     Raises:
       ShoalError: an unknown kind, a kind that does not fit the space, or a space for which there is no head.
     """

@@ -25,16 +25,12 @@ def orthogonal(key: Array, shape: tuple[int, ...], scale: float | Array = 1.0) -
     deadlock: this function can be mapped over keys, but `jax.nn.initializers.orthogonal` cannot.
 
     Args:
-      key: a JAX key.
       shape: at least two axes, `[out, in...]`; those after the first are flattened.
       scale: multiplies the matrix; sqrt(2) is usual before tanh and ReLU.
-
     Returns:
       float32, of that shape; orthogonal within 1e-5 up to at least 512 x 512.
-
     Raises:
       ShoalError: fewer than two axes, or an empty one.
-
     Source: Stewart 1980, "The Efficient Generation of Random Orthogonal Matrices with an Application
     to Condition Estimators"; Saxe et al. 2014 for its use.
     """
@@ -129,19 +125,13 @@ def variance_scaling(
     `scale=1, mode="fan_in"` LeCun's.
 
     Args:
-      key: a JAX key.
-      shape: at least two axes, `[out, in...]`.
-      scale: the variance times the fan.
       mode: the fan: the number of inputs, the number of outputs, or the mean of both.
       distribution: the distribution of each weight; the truncated normal ends at two standard
         deviations and is rescaled to the stated variance.
-
     Returns:
       float32, of that shape.
-
     Raises:
       ShoalError: fewer than two axes, an empty one, or an unknown mode or distribution.
-
     Source: He et al. 2015, "Delving Deep into Rectifiers"; Glorot and Bengio 2010.
     """
     _sides(shape)
@@ -163,12 +153,9 @@ def kernels(key: Array, shapes: Sequence[tuple[int, ...]], initialiser: str = "o
     He's initialisation, with "lecun_uniform" and 1 / sqrt(3) that of PyTorch's linear layers.
 
     Args:
-      key: a JAX key.
-      shapes: each of at least two axes, `[out, in...]`.
       initialiser: one of `INITIALISERS`: "orthogonal", or `variance_scaling` of scale 1 with the fan
         inputs (lecun), inputs and outputs (glorot), or inputs and scale 2 (he), each normal (cut at two
         standard deviations) or uniform.
-
     Raises:
       ShoalError: an unknown name, or a shape of fewer than two axes or with an empty one.
     """

@@ -23,10 +23,7 @@ class ArrayInput(nnx.Module):
     """An array converted to float32, divided by a number and optionally flattened.
 
     Args:
-      shape: the shape of one input; () for a number.
       divisor: the number; 255 scales the bytes of an image to [0, 1].
-      flatten: whether the array is flattened to a vector; a CNN needs its shape.
-
     Raises:
       ShoalError: a negative length, or a divisor of 0.
     """
@@ -60,7 +57,6 @@ class OneHotInput(nnx.Module):
 
     Args:
       sizes: the number of values, or one such number for each part of a multi-discrete action.
-
     Raises:
       ShoalError: a size below 1.
     """
@@ -87,10 +83,7 @@ class EmbeddingInput(nnx.Module):
 
     Args:
       sizes: the number of values, or one such number for each part of a multi-discrete action.
-      features: length of each part's vector.
       scale: standard deviation of the initial entries, which are normal.
-      key: a JAX key.
-
     Raises:
       ShoalError: a size or a length below 1.
     """
@@ -124,10 +117,8 @@ class EmbeddingInput(nnx.Module):
 
 
 class DictInput(nnx.Module):
-    """A dictionary of inputs with a torso for each; their features are concatenated in the order of the names.
-
-    Args:
-      torsos: a torso for each name. Entries of an input without a torso are ignored.
+    """A dictionary of inputs with a torso for each; their features are concatenated in the order of the
+    names. An input without a torso is ignored.
 
     Raises:
       ShoalError: no torso.
@@ -163,9 +154,6 @@ class Inputs(nnx.Module):
     """Several arguments with a torso for each; their features are concatenated in the order of the arguments.
 
     `Inputs(MLP(...), EmbeddingInput(...))` takes an observation and a previous action.
-
-    Args:
-      torsos: one torso for each argument.
 
     Raises:
       ShoalError: no torso; in a call, a number of arguments that is not the number of torsos.

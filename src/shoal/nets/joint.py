@@ -25,11 +25,7 @@ class JointActorCritic(nnx.Module):
 
     Args:
       spec: of one agent; its observations have an entry that says who takes part.
-      sizes: hidden layers of the torso, at least one.
       heads: of the attention; they divide the last of `sizes`.
-      activation: a name in `shoal.nets.activations.ACTIVATIONS`.
-      distribution, encoder, encoder_layers: as of `shoal.nets.actor_critic.Actor`.
-      key: a JAX key.
     """
 
     def __init__(

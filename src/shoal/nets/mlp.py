@@ -71,23 +71,10 @@ class MLP(nnx.Module):
     and gradient of a 4-64-64-2 network take 1.1 to 1.3 times less than with `x @ kernel` at 2,048 and
     8,192 rows. Inputs and outputs have the features last, as everywhere.
 
-    Args:
-      in_features: length of the input vector.
-      sizes: width of each activated layer; may be empty.
-      out_features: width of the plain last layer, or None for none.
-      activation: a name in `shoal.nets.activations.ACTIVATIONS`.
-      layer_norm: normalise each hidden layer before its activation.
-      scale: scale of the initial weights of the hidden layers.
-      out_scale: the same for the plain last layer. Biases are initially zero.
-      initialiser: initialiser of all weights; a name in `shoal.nets.initialisers.INITIALISERS`.
-      key: a JAX key.
-
     Raises:
       ShoalError: a width below 1, or an unknown activation or initialiser.
-
     Attributes:
       num_features: width of the last hidden layer (of the input, if `sizes` is empty).
-      out_features: width of the output.
     """
 
     def __init__(

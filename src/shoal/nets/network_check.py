@@ -18,14 +18,10 @@ from shoal.types.spaces import Box, Dict, Space, zeros
 
 @reports_user_code
 def check_network(network_class: Callable[..., Any], spec: EnvSpec) -> None:
-    """Check that a class can be a network of an algorithm.
+    """Check that a class can be a network of an algorithm, made as `network_class(spec, key=key)`.
 
     Without memory it is a `shoal.nets.actor_critic.Network`, with one what `shoal.nets.memory.sequences` says. It is
     built twice, and the rest is traced; a network with memory is run over a few random steps too.
-
-    Args:
-      network_class: called as `network_class(spec, key=key)`.
-      spec: of the environment.
 
     Raises:
       ShoalError: it cannot be built so, lacks a method, is no pytree of float arrays, has another

@@ -27,23 +27,13 @@ class NoisyMLP(nnx.Module):
     Initially μ is uniform in ±1/√p for a layer of p inputs, its bias included, and σ is `sigma / √p`.
 
     Args:
-      in_features: length of the input vector.
-      sizes: width of each activated layer; may be empty.
-      out_features: width of the plain last layer, or None for none.
-      activation: a name in `shoal.nets.activations.ACTIVATIONS`.
       layer_norm: normalise each hidden layer before its activation; its parameters are not noisy.
       sigma: scale of the initial deviations, 0 or more.
-      scale: scale of the initial means and deviations of the hidden layers.
-      out_scale: the same for the plain last layer.
-      key: a JAX key for the initial weights.
-
     Raises:
       ShoalError: a width below 1, an unknown activation, or a negative sigma.
-
     Attributes:
       mean: an `MLP` of the means.
       deviations: the deviations of each layer in order, the plain last one included.
-
     Source: Fortunato et al. 2018, "Noisy Networks for Exploration", section 3 (b) and 3.2.
     """
 

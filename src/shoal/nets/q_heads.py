@@ -31,12 +31,9 @@ def dueling(x: Array, n: int, length: int = 1) -> Array:
 
     Args:
       x: V, then A of each action in order, [..., (1 + n) length].
-      n: the number of actions.
       length: the number of atoms or quantiles of a value, or 1.
-
     Returns:
       Q, [..., n, length].
-
     Source: Wang et al. 2016, "Dueling Network Architectures for Deep Reinforcement Learning", eq. 9; for
     atoms Hessel et al. 2018, "Rainbow: Combining Improvements in Deep Reinforcement Learning".
     """
@@ -81,18 +78,11 @@ class DuelingQHead(nnx.Module):
 
 
 class DistributionalQHead(DiscreteValuedHead):
-    """A distribution over evenly spaced atoms for the return of each of n actions (C51).
-
-    Args:
-      n: the number of actions.
-      low: the first atom.
-      high: the last atom.
-      num_atoms: the number of atoms.
-      dueling: compute the logits by `dueling` from those of the state and of the advantages, as in Rainbow.
+    """A distribution over evenly spaced atoms from `low` to `high` for the return of each of n actions (C51).
+    `dueling` makes the logits from those of the state and of the advantages, as in Rainbow.
 
     Raises:
       ShoalError: n below 1, `low` not below `high`, fewer than two atoms.
-
     Source: Bellemare et al. 2017, "A Distributional Perspective on Reinforcement Learning", section 4;
     Hessel et al. 2018, "Rainbow: Combining Improvements in Deep Reinforcement Learning", for dueling logits.
     """
@@ -112,16 +102,11 @@ class DistributionalQHead(DiscreteValuedHead):
 
 
 class QuantileQHead(nnx.Module):
-    """Quantiles of the return of each of n actions, at the fractions of `ops.distributional.quantile_fractions`.
-
-    Args:
-      n: the number of actions.
-      num_quantiles: the number of quantiles of each action; Q is their mean.
-      dueling: compute the quantiles by `dueling` from those of the state and of the advantages.
+    """Quantiles of the return of each of n actions, at the fractions of
+    `ops.distributional.quantile_fractions`; Q is their mean.
 
     Raises:
       ShoalError: n or `num_quantiles` below 1.
-
     Source: Dabney et al. 2018, "Distributional Reinforcement Learning with Quantile Regression", section 4.
     """
 
@@ -143,16 +128,9 @@ class ContinuousQ(nnx.Module):
     """The value of a continuous action: an MLP on features and action together, and a head for values.
 
     Args:
-      in_features: length of the features (an observation, or the output of a torso).
-      action_size: number of entries of an action.
-      sizes: widths of the activated layers.
       head: a head for values; None is `ScalarValueHead()`, others make a distributional critic.
-      scale: scale of the initial weights of the last layer.
-      activation, layer_norm, hidden_scale, initialiser, key: see `Headed`.
-
     Raises:
       ShoalError: a width below 1, an unknown activation or initialiser; in a call, a shape that does not fit.
-
     Source: Lillicrap et al. 2016, "Continuous Control with Deep Reinforcement Learning"; with the action at
     the first layer as in Fujimoto et al. 2018, "Addressing Function Approximation Error in Actor-Critic
     Methods".

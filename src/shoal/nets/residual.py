@@ -25,22 +25,8 @@ class ResidualCNN(nnx.Module):
 
     All windows are 3 x 3 with padding, so that a convolution keeps the size and a stack halves it.
 
-    Args:
-      in_shape: the shape of one image: (height, width, channels), or (channels, height, width) with `channels_first`.
-      channels: the number of channels of the convolutions of each stack.
-      blocks: residual blocks in each stack; 0 or more.
-      channels_first: whether the axes of an image are (channels, height, width).
-      sizes: widths of the activated layers of the MLP; may be empty.
-      out_features: width of a plain last layer, or None for none.
-      activation: f, a name in `shoal.nets.activations.ACTIVATIONS`.
-      scale: scale of the initial weights of all but the plain last layer.
-      out_scale: scale of the initial weights of the plain last layer. Biases are initially zero.
-      initialiser: a name in `shoal.nets.initialisers.INITIALISERS`.
-      key: a JAX key.
-
     Raises:
       ShoalError: numbers below 1 (blocks below 0), an unknown activation or initialiser.
-
     Source: Espeholt et al. 2018, "IMPALA: Scalable Distributed Deep-RL with Importance Weighted
     Actor-Learner Architectures", figure 3 (right).
     """

@@ -20,16 +20,10 @@ class SetTorso(nnx.Module):
     row that counts it is 0.
 
     Args:
-      in_features: of a row.
-      sizes: layers of the MLP, at least one.
       heads: of a layer of attention between the rows before they are pooled; 0 for none. They divide the last of
         `sizes`.
-      style: further options of `MLP`.
-      key: a JAX key.
-
     Attributes:
       num_features: length of the vector, twice the last of `sizes`; four times with attention.
-
     Source: Zaheer et al. 2017, "Deep Sets".
     """
 

@@ -23,13 +23,9 @@ def polyak(target: PyTree, network: PyTree, tau: Array | float) -> PyTree:
     """Move the target towards the network: `θ' ← τ θ + (1 - τ) θ'`.
 
     Args:
-      target: θ'.
-      network: θ, of the same structure and shapes.
       tau: τ, from 0 (the target does not change) to 1 (it becomes the network); 0.005 is usual.
-
     Raises:
       ShoalError: the two differ in structure or shapes, or τ is outside of 0 to 1.
-
     Source: Polyak and Juditsky 1992, "Acceleration of Stochastic Approximation by Averaging"; Lillicrap
     et al. 2016, "Continuous Control with Deep Reinforcement Learning", algorithm 1, for target networks.
     """
@@ -42,15 +38,8 @@ def polyak(target: PyTree, network: PyTree, tau: Array | float) -> PyTree:
 def periodic(target: PyTree, network: PyTree, step: Array | int, period: Array | int) -> PyTree:
     """Return the network if `step` is a multiple of the period, else the target.
 
-    Args:
-      target: θ'.
-      network: θ, of the same structure and shapes.
-      step: the number of updates of the network so far, an integer scalar.
-      period: the number of updates between two copies, 1 or more.
-
     Raises:
       ShoalError: the two differ in structure or shapes, or the period is below 1.
-
     Source: Mnih et al. 2015, "Human-Level Control through Deep Reinforcement Learning", algorithm 1.
     """
     _check_alike(target, network)

@@ -32,15 +32,11 @@ class DiscreteValuedHead(nnx.Module):
     """Categorical distributions over the same atoms, one for each predicted number; the inputs are the logits.
 
     Args:
-      values: the atoms, ascending.
       shape: the shape of the numbers that are predicted together; () for one.
-
     Raises:
       ShoalError: fewer than two atoms, or atoms that do not ascend or are not finite.
-
     Attributes:
       atoms: the atoms as an array, [n], an argument of the losses of `shoal.ops.distributional`.
-
     Source: Bellemare et al. 2017, "A Distributional Perspective on Reinforcement Learning", section 4.
     """
 
@@ -70,16 +66,10 @@ class DiscreteValuedHead(nnx.Module):
 
 
 class CategoricalValueHead(DiscreteValuedHead):
-    """A value as a categorical distribution over evenly spaced atoms.
-
-    Args:
-      low: the first atom.
-      high: the last one.
-      num_atoms: the number of atoms.
+    """A value as a categorical distribution over evenly spaced atoms from `low` to `high`.
 
     Raises:
       ShoalError: `low` is not below `high`, or there are fewer than two atoms.
-
     Source: Bellemare et al. 2017, "A Distributional Perspective on Reinforcement Learning", section 4;
     Farebrother et al. 2024, "Stop Regressing: Training Value Functions via Classification for Scalable Deep
     RL", for values that are trained as classification.

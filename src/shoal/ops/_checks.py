@@ -37,11 +37,7 @@ def leading(shape: tuple[int, ...], axes: str, **arrays: Array) -> None:
 
 
 def broadcastable(shape: tuple[int, ...], **arrays: Array | float) -> None:
-    """Require that each named argument is a number or has the given shape.
-
-    Raises:
-      ValueError: one has another shape.
-    """
+    """Require that each named argument is a number or has the given shape."""
     for name, array in arrays.items():
         found = jnp.shape(array)
         if found not in ((), shape):
@@ -87,20 +83,12 @@ def real(**arrays: Array | float) -> None:
 
 
 def integer(**arrays: Array) -> None:
-    """Require integers, as indices of actions are.
-
-    Raises:
-      TypeError: one has another dtype.
-    """
+    """Require integers, as indices of actions are."""
     _kind(jnp.integer, "integer", arrays)
 
 
 def boolean(**arrays: Array) -> None:
-    """Require booleans, as flags and masks are.
-
-    Raises:
-      TypeError: one has another dtype.
-    """
+    """Require booleans, as flags and masks are."""
     _kind(jnp.bool_, "boolean", arrays)
 
 

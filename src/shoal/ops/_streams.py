@@ -77,10 +77,8 @@ def scan_backwards(
     the time.
 
     Args:
-      s: the stream.
       step: (the step, the value passed back from the following step, the step's `values`) -> (the value to pass back,
         its result). A value that would be passed back across an end, or from beyond the stream, is 0.
-      start: zeros of the structure that is passed back.
       values: further arrays, [T, ...] each.
     Returns:
       the results, [T, ...].

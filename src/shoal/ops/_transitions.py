@@ -48,9 +48,6 @@ def check_axes(batch: Shape, axes: str, **arrays: Array) -> None:
 
     The dots stand for `batch`, and equal letters for equal lengths. Without dots, as in "[n]", the batch axes
     are optional.
-
-    Raises:
-      ValueError: an array has others.
     """
     lengths: dict[str, int] = {}
     matches = []

@@ -4,7 +4,9 @@ The rules for weights, gradients and dtypes are those of `shoal.ops.value_losses
 [...] first, actions next and atoms or quantiles last. Every function returns losses [...], unreduced and to be
 minimised. An action that is none of 0..A-1 has the loss NaN, unless its transition has weight 0. Atoms are in
 ascending order, one support for all, [n], or one for each, [..., n]; those of the prediction and of what follows may
-differ in number and place.
+differ in number and place. Logits and quantiles of actions are [..., A, n]; `fractions`, of which each quantile is one,
+are in (0, 1), [n] or [..., n]; `delta` is that of the Huber loss, a number of 0 or more. An action that is illegal
+gets -1e9 in `selector_t`.
 """
 
 import jax
@@ -34,14 +36,8 @@ def categorical_projection(atoms: Array, probabilities: Array, onto: Array) -> A
       atoms: z, in any order, [m] or [..., m].
       probabilities: p, [..., m].
       onto: z', in ascending order, [n] or [..., n].
-
     Returns:
       p', [..., n].
-
-    Raises:
-      ValueError: the shapes disagree.
-      TypeError: the dtypes disagree.
-
     Source: Bellemare et al. 2017, "A Distributional Perspective on Reinforcement Learning", eq. 7.
     """
     batch = jnp.shape(probabilities)[:-1]
@@ -72,23 +68,6 @@ def categorical_td_learning(
 
         -Σ_i p'_i log softmax(logits_{t-1})_i,   p' the projection of softmax(logits_t) at r_t + γ_t z
 
-    Args:
-      atoms_tm1: atoms of the prediction, ascending, [n] or [..., n].
-      logits_tm1: logits of the observations that were acted on, [..., n].
-      r_t: rewards, [...].
-      discount_t: γ times the environment's discount, [...]; 0 where the episode terminated.
-      atoms_t: atoms z of what follows, [m] or [..., m].
-      logits_t: logits of the observations that followed, [..., m].
-      w_tm1: weights of the transitions, 0 or 1, [...]; None counts all.
-      stop_target_gradients: whether p' is a constant.
-
-    Returns:
-      losses, [...]; 0 where the weight is 0.
-
-    Raises:
-      ValueError: the shapes disagree.
-      TypeError: the dtypes disagree.
-
     Source: Bellemare et al. 2017, "A Distributional Perspective on Reinforcement Learning", eq. 7 and
     algorithm 1.
     """
@@ -112,24 +91,6 @@ def categorical_q_learning(
 ) -> Array:
     """The loss of categorical Q-learning (C51): as `categorical_td_learning`, of the action of the highest mean.
 
-    Args:
-      atoms_tm1: atoms of the prediction, ascending, [n] or [..., n].
-      logits_tm1: logits of the actions at the observations that were acted on, [..., A, n].
-      a_tm1: the actions, integers, [...].
-      r_t: rewards, [...].
-      discount_t: γ times the environment's discount, [...]; 0 where the episode terminated.
-      atoms_t: atoms of what follows, [m] or [..., m].
-      logits_t: logits of the actions at the observations that followed (of the target network), [..., A, m].
-      w_tm1: weights of the transitions, 0 or 1, [...]; None counts all.
-      stop_target_gradients: whether the target is a constant.
-
-    Returns:
-      losses, [...]; 0 where the weight is 0.
-
-    Raises:
-      ValueError: the shapes disagree.
-      TypeError: the dtypes disagree.
-
     Source: Bellemare et al. 2017, "A Distributional Perspective on Reinforcement Learning", algorithm 1.
     """
     return _categorical_q_learning(
@@ -151,26 +112,6 @@ def categorical_double_q_learning(
     stop_target_gradients: bool = True,
 ) -> Array:
     """The loss of categorical double Q-learning: the next action is the one of the highest `selector_t`.
-
-    Args:
-      atoms_tm1: atoms of the prediction, ascending, [n] or [..., n].
-      logits_tm1: logits of the actions at the observations that were acted on, [..., A, n].
-      a_tm1: the actions, integers, [...].
-      r_t: rewards, [...].
-      discount_t: γ times the environment's discount, [...]; 0 where the episode terminated.
-      atoms_t: atoms of what follows, [m] or [..., m].
-      logits_t: logits of the actions at the observations that followed (of the target network), [..., A, m].
-      selector_t: values of the same actions by which one is chosen (of the network that learns; -1e9 for an
-        action that is illegal), [..., A].
-      w_tm1: weights of the transitions, 0 or 1, [...]; None counts all.
-      stop_target_gradients: whether the target is a constant.
-
-    Returns:
-      losses, [...]; 0 where the weight is 0.
-
-    Raises:
-      ValueError: the shapes disagree.
-      TypeError: the dtypes disagree.
 
     Source: Hessel et al. 2018, "Rainbow: Combining Improvements in Deep Reinforcement Learning".
     """
@@ -215,16 +156,6 @@ def quantile_regression(
       quantiles: θ, what is learned, [..., n].
       fractions: τ, of which each is the quantile, in (0, 1), [n] or [..., n].
       samples: x, of the distribution that is aimed at, [..., m].
-      delta: δ, 0 or more, a number.
-      stop_target_gradients: whether the samples are constants.
-
-    Returns:
-      losses, [...].
-
-    Raises:
-      ValueError: the shapes disagree.
-      TypeError: the dtypes disagree.
-
     Source: Dabney et al. 2018, "Distributional Reinforcement Learning with Quantile Regression", eq. 10; the
     division by δ as in Dabney et al. 2018, "Implicit Quantile Networks for Distributional Reinforcement
     Learning", eq. 3.
@@ -253,26 +184,8 @@ def quantile_q_learning(
     delta: Array | float = 1.0,
     stop_target_gradients: bool = True,
 ) -> Array:
-    """The loss of quantile Q-learning (QR-DQN): `quantile_regression` on r_t + γ_t θ_t of the best action.
-
-    Args:
-      quantiles_tm1: quantiles of the actions at the observations that were acted on, [..., A, n].
-      fractions: of which each is the quantile, in (0, 1), [n] or [..., n]; see `quantile_fractions`.
-      a_tm1: the actions, integers, [...].
-      r_t: rewards, [...].
-      discount_t: γ times the environment's discount, [...]; 0 where the episode terminated.
-      quantiles_t: quantiles θ_t of the actions at the observations that followed (of the target network),
-        [..., A, m]; the best action is the one with the highest mean of them.
-      w_tm1: weights of the transitions, 0 or 1, [...]; None counts all.
-      delta: of the Huber loss, 0 or more, a number.
-      stop_target_gradients: whether r_t + γ_t θ_t is a constant.
-
-    Returns:
-      losses, [...]; 0 where the weight is 0.
-
-    Raises:
-      ValueError: the shapes disagree.
-      TypeError: the dtypes disagree.
+    """The loss of quantile Q-learning (QR-DQN): `quantile_regression` on r_t + γ_t θ_t of the action with the
+    highest mean.
 
     Source: Dabney et al. 2018, "Distributional Reinforcement Learning with Quantile Regression", algorithm 1.
     """
@@ -304,26 +217,6 @@ def quantile_double_q_learning(
     stop_target_gradients: bool = True,
 ) -> Array:
     """The loss of quantile double Q-learning: the next action is the one of the highest `selector_t`.
-
-    Args:
-      quantiles_tm1: quantiles of the actions at the observations that were acted on, [..., A, n].
-      fractions: of which each is the quantile, in (0, 1), [n] or [..., n]; see `quantile_fractions`.
-      a_tm1: the actions, integers, [...].
-      r_t: rewards, [...].
-      discount_t: γ times the environment's discount, [...]; 0 where the episode terminated.
-      quantiles_t: quantiles of the actions at the observations that followed (of the target network), [..., A, m].
-      selector_t: values of the same actions by which one is chosen (of the network that learns; -1e9 for an
-        action that is illegal), [..., A].
-      w_tm1: weights of the transitions, 0 or 1, [...]; None counts all.
-      delta: of the Huber loss, 0 or more, a number.
-      stop_target_gradients: whether the target is a constant.
-
-    Returns:
-      losses, [...]; 0 where the weight is 0.
-
-    Raises:
-      ValueError: the shapes disagree.
-      TypeError: the dtypes disagree.
 
     Source: as `quantile_q_learning`, with the choice of van Hasselt et al. 2016, "Deep Reinforcement Learning
     with Double Q-learning".

@@ -21,6 +21,10 @@ Where an episode or the stream ends at t no action was taken, or none that count
 terminated. Where it is read, an action that is none of 0..A-1 makes NaN of the return, and of those before it
 that it is passed back into. From T+1 observations and T actions they are made as `q[1:]` and `jnp.append(a[1:], 0)`.
 
+Further arguments, of the observations that followed: `q_t` values of the actions taken there, [T], or of all, [T, A];
+`a_t` these actions, integers, `c_t` their traces, `mu_t` the probabilities with which μ took them, and `log_rho_t`
+log π(a) - log μ(a), [T]; `pi_t` probabilities under π, [T, A]. Returns are targets of the values of the actions taken.
+
 Source: Munos et al. 2016, "Safe and Efficient Off-Policy Reinforcement Learning", eq. 3 and table 1.
 """
 
@@ -60,24 +64,6 @@ def general_off_policy_returns_from_q_and_v(
 
         G_{t-1} = r_t + γ_t (v_t + λ_t c_t (G_t - q_t))
 
-    Args:
-      r_t: rewards, [T].
-      discount_t: γ times the environment's discount, [T]; 0 where the episode terminated.
-      last_t: whether the transition led to the end of its episode, [T]; there the bracket is v_t.
-      q_t: values of the actions taken at the observations that followed, [T].
-      v_t: values under π of the observations that followed, [T].
-      c_t: traces of the actions taken there, [T].
-      lambda_: trace decay, a number or [T].
-      w_tm1: weights of the transitions, 0 or 1, [T]; None counts all.
-      stop_target_gradients: whether the returns are constants.
-
-    Returns:
-      returns, [T]: targets of the values of the actions that were taken; 0 where the weight is 0.
-
-    Raises:
-      ValueError: the shapes disagree.
-      TypeError: the dtypes disagree.
-
     Source: Munos et al. 2016, eq. 3.
     """
     s = stream(r_t, discount_t, last_t, lambda_, w_tm1, q_t=q_t, v_t=v_t, c_t=c_t)
@@ -102,24 +88,7 @@ def general_off_policy_returns_from_action_values(
         G_{t-1} = r_t + γ_t (Σ_a π_t(a) q_t(a) + λ_t c_t (G_t - q_t(a_t)))
 
     Args:
-      r_t: rewards, [T].
-      discount_t: γ times the environment's discount, [T]; 0 where the episode terminated.
-      last_t: whether the transition led to the end of its episode, [T]; there only the sum is left.
-      q_t: values of all actions at the observations that followed, [T, A].
-      a_t: the actions taken there, integers, [T].
       pi_t: probabilities of the target policy there, [T, A]; the value of an action of probability 0 is not read.
-      c_t: traces of the actions taken there, [T].
-      lambda_: trace decay, a number or [T].
-      w_tm1: weights of the transitions, 0 or 1, [T]; None counts all.
-      stop_target_gradients: whether the returns are constants.
-
-    Returns:
-      returns, [T]: targets of the values of the actions that were taken; 0 where the weight is 0.
-
-    Raises:
-      ValueError: the shapes disagree.
-      TypeError: the dtypes disagree.
-
     Source: Munos et al. 2016, eq. 3.
     """
     s = _with_actions(r_t, discount_t, last_t, lambda_, w_tm1, q_t, a_t, pi_t, c_t=c_t)
@@ -146,25 +115,6 @@ def retrace(
     """Retrace(λ) of discrete actions: the trace is cut as far as the action is less probable under π.
 
         G_{t-1} = r_t + γ_t (Σ_a π_t(a) q_t(a) + λ_t min(1, π_t(a_t) / μ_t(a_t)) (G_t - q_t(a_t)))
-
-    Args:
-      r_t: rewards, [T].
-      discount_t: γ times the environment's discount, [T]; 0 where the episode terminated.
-      last_t: whether the transition led to the end of its episode, [T]; there only the sum is left.
-      q_t: values of all actions at the observations that followed, [T, A].
-      a_t: the actions taken there, integers, [T].
-      pi_t: probabilities of the target policy there, [T, A].
-      mu_t: probabilities with which the behaviour policy took `a_t`, [T].
-      lambda_: trace decay, a number or [T].
-      w_tm1: weights of the transitions, 0 or 1, [T]; None counts all.
-      stop_target_gradients: whether the returns are constants.
-
-    Returns:
-      returns, [T]: targets of the values of the actions that were taken; 0 where the weight is 0.
-
-    Raises:
-      ValueError: the shapes disagree.
-      TypeError: the dtypes disagree.
 
     Source: Munos et al. 2016, eq. 3 and section 3.
     """
@@ -197,23 +147,7 @@ def retrace_continuous(
         G_{t-1} = r_t + γ_t (v_t + λ_t min(1, exp(log_rho_t)) (G_t - q_t))
 
     Args:
-      r_t: rewards, [T].
-      discount_t: γ times the environment's discount, [T]; 0 where the episode terminated.
-      last_t: whether the transition led to the end of its episode, [T]; there the bracket is v_t.
-      q_t: values of the actions taken at the observations that followed, [T].
-      v_t: values under π of those observations, [T], as a mean of q over actions of π.
       log_rho_t: log π(a) - log μ(a) of those actions, [T].
-      lambda_: trace decay, a number or [T].
-      w_tm1: weights of the transitions, 0 or 1, [T]; None counts all.
-      stop_target_gradients: whether the returns are constants.
-
-    Returns:
-      returns, [T]: targets of the values of the actions that were taken; 0 where the weight is 0.
-
-    Raises:
-      ValueError: the shapes disagree.
-      TypeError: the dtypes disagree.
-
     Source: Munos et al. 2016, eq. 3 and section 3.
     """
     s = stream(r_t, discount_t, last_t, lambda_, w_tm1, q_t=q_t, v_t=v_t, log_rho_t=log_rho_t)
@@ -239,24 +173,6 @@ def tree_backup(
     """Tree-Backup(λ): the return of the action taken counts by its probability under π; μ need not be known.
 
         G_{t-1} = r_t + γ_t (Σ_a π_t(a) q_t(a) + λ_t π_t(a_t) (G_t - q_t(a_t)))
-
-    Args:
-      r_t: rewards, [T].
-      discount_t: γ times the environment's discount, [T]; 0 where the episode terminated.
-      last_t: whether the transition led to the end of its episode, [T]; there only the sum is left.
-      q_t: values of all actions at the observations that followed, [T, A].
-      a_t: the actions taken there, integers, [T].
-      pi_t: probabilities of the target policy there, [T, A].
-      lambda_: trace decay, a number or [T].
-      w_tm1: weights of the transitions, 0 or 1, [T]; None counts all.
-      stop_target_gradients: whether the returns are constants.
-
-    Returns:
-      returns, [T]: targets of the values of the actions that were taken; 0 where the weight is 0.
-
-    Raises:
-      ValueError: the shapes disagree.
-      TypeError: the dtypes disagree.
 
     Source: Precup, Sutton and Singh 2000, "Eligibility Traces for Off-Policy Policy Evaluation"; Sutton and
     Barto 2018, "Reinforcement Learning", eq. 7.16 (for λ = 1).
@@ -286,22 +202,6 @@ def q_lambda_peng(
     Traces are never cut, so it learns fast, and with λ above 0 it estimates neither the greedy policy's values
     nor the behaviour's.
 
-    Args:
-      r_t: rewards, [T].
-      discount_t: γ times the environment's discount, [T]; 0 where the episode terminated.
-      last_t: whether the transition led to the end of its episode, [T]; there only the maximum is left.
-      q_t: values of all actions at the observations that followed, [T, A].
-      lambda_: trace decay, a number or [T].
-      w_tm1: weights of the transitions, 0 or 1, [T]; None counts all.
-      stop_target_gradients: whether the returns are constants.
-
-    Returns:
-      returns, [T]: targets of the values of the actions that were taken; 0 where the weight is 0.
-
-    Raises:
-      ValueError: the shapes disagree.
-      TypeError: the dtypes disagree.
-
     Source: Peng and Williams 1996, "Incremental Multi-Step Q-Learning".
     """
     s = _with_actions(r_t, discount_t, last_t, lambda_, w_tm1, q_t)
@@ -328,22 +228,7 @@ def q_lambda_watkins(
         G_{t-1} = r_t + γ_t ((1 - κ_t) max_a q_t(a) + κ_t G_t),   κ_t = λ_t if q_t(a_t) = max_a q_t(a), else 0
 
     Args:
-      r_t: rewards, [T].
-      discount_t: γ times the environment's discount, [T]; 0 where the episode terminated.
-      last_t: whether the transition led to the end of its episode, [T]; there only the maximum is left.
-      q_t: values of all actions at the observations that followed, [T, A].
       a_t: the actions taken there, integers, [T]; one of several of the same greatest value is greedy.
-      lambda_: trace decay, a number or [T].
-      w_tm1: weights of the transitions, 0 or 1, [T]; None counts all.
-      stop_target_gradients: whether the returns are constants.
-
-    Returns:
-      returns, [T]: targets of the values of the actions that were taken; 0 where the weight is 0.
-
-    Raises:
-      ValueError: the shapes disagree.
-      TypeError: the dtypes disagree.
-
     Source: Watkins 1989, "Learning from Delayed Rewards"; Sutton and Barto 2018, "Reinforcement Learning",
     section 12.10.
     """
@@ -377,24 +262,10 @@ def importance_corrected_td_errors(
     The ratios are not clipped: their product may grow without bound, which V-trace and Retrace avoid.
 
     Args:
-      r_t: rewards, [T].
-      discount_t: γ times the environment's discount, [T]; 0 where the episode terminated.
-      last_t: whether the transition led to the end of its episode, [T]; nothing is passed back across it.
-      v_tm1: values of the observations that were acted on, [T].
-      v_t: values of the observations that followed, [T].
-      log_rho_tm1: log π(a) - log μ(a) of the actions, [T].
-      lambda_: trace decay, a number or [T].
-      w_tm1: weights of the transitions, 0 or 1, [T]; None counts all.
       stop_target_gradients: whether `e + v_tm1`, the target, is a constant. The error itself then has gradient
         -1 with respect to `v_tm1`, the prediction, and none else.
-
     Returns:
       errors e, [T]; 0 where the weight is 0.
-
-    Raises:
-      ValueError: the shapes disagree.
-      TypeError: the dtypes disagree.
-
     Source: Sutton et al. 2014, "A New Q(λ) with Interim Forward View and Monte Carlo Equivalence"; per-decision
     sampling after Precup, Sutton and Singh 2000, "Eligibility Traces for Off-Policy Policy Evaluation".
     """

@@ -33,13 +33,10 @@ def permute(key: Array, index: Array, n: int) -> Array:
     what tests over a million permutations can see (but only 2**320 permutations can come up at all).
 
     Args:
-      key: a PRNG key; the same key is the same permutation, on every device.
       index: integers in 0..n-1, of any shape and of a dtype that holds n - 1.
       n: how many there are, static, 1 to 2**31 - 1.
-
     Returns:
       the images, of the shape and dtype of `index`.
-
     Raises:
       ValueError: n is out of range, or the dtype of `index` does not hold n - 1.
       TypeError: `index` is not of an integer dtype.

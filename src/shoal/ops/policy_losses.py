@@ -32,12 +32,7 @@ def policy_gradient(log_prob: Array, advantage: Array) -> Array:
 
 
 def policy_gradient_with_baseline(log_prob: Array, returns: Array, baseline: Array) -> Array:
-    """REINFORCE with a baseline: `-(G - b) log π(a)`; neither G nor b gets a gradient.
-
-    Args:
-      log_prob: log π(a), [...].
-      returns: G, of what followed the action, [...].
-      baseline: b, which may depend on the observation and not on the action (as a critic's value), [...].
+    """REINFORCE with a baseline b of the observation alone: `-(G - b) log π(a)`; neither G nor b gets a gradient.
 
     Source: Williams 1992, "Simple Statistical Gradient-Following Algorithms for Connectionist
     Reinforcement Learning"; Sutton and Barto 2018, "Reinforcement Learning", section 13.4.
@@ -52,12 +47,8 @@ def vtrace_policy_gradient(
     """V-trace's policy gradient (IMPALA): `-ρ A log π(a)`, ρ = min(ρ̄, exp(log_ratio)) without a gradient.
 
     Args:
-      log_prob: log π(a), [...].
-      log_ratio: log π(a) - log μ(a), [...].
       advantage: A without its ratio, r + γ v - V, [...], as of `shoal.ops.vtrace.vtrace_advantages`; for one
         that has it already, the loss is `policy_gradient`.
-      clip_pg_rho: ρ̄, above 0.
-
     Source: Espeholt et al. 2018, "IMPALA: Scalable Distributed Deep-RL with Importance Weighted
     Actor-Learner Architectures", section 4.2.
     """
@@ -69,9 +60,6 @@ def vtrace_policy_gradient(
 
 def entropy_loss(entropy: Array) -> Array:
     """The entropy's loss: `-H`, so that adding a multiple of it keeps the policy random.
-
-    Args:
-      entropy: H of the policy, [...]: a distribution's `entropy()` or `entropy_estimate()`.
 
     Source: Williams and Peng 1991, "Function Optimization using Connectionist Reinforcement Learning
     Algorithms"; Mnih et al. 2016, "Asynchronous Methods for Deep Reinforcement Learning".
@@ -110,11 +98,8 @@ def kl_penalty_surrogate(log_ratio: Array, advantage: Array, kl: Array, kl_coef:
     """PPO with a KL penalty: `-(r A - β kl)`, r = exp(log_ratio), β = kl_coef.
 
     Args:
-      log_ratio: log π(a) - log μ(a), [...].
-      advantage: [...].
       kl: KL(μ || π) of the two distributions at the same observation, or an estimate of it, [...].
       kl_coef: β, a number for a fixed penalty; for an adaptive one `adapt_kl_coef` moves it.
-
     Source: Schulman et al. 2017, "Proximal Policy Optimization Algorithms", eq. 8.
     """
     _check(log_ratio=log_ratio, advantage=advantage, kl=kl)

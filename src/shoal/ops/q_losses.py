@@ -3,7 +3,7 @@
 The rules for weights, gradients and dtypes are those of `shoal.ops.value_losses`. Each function returns TD errors
 δ_t = target - q_{t-1}(a_{t-1}), [...], so that `huber(δ)` or `squared(δ)` is the loss and |δ| a priority. An
 action that is illegal at observation t gets a value of -1e9 there before it is passed. An action a_{t-1} that is
-none of 0..A-1 has the error NaN, unless its transition has weight 0.
+none of 0..A-1 has the error NaN, unless its transition has weight 0. All values are [..., A].
 """
 
 import jax
@@ -31,22 +31,6 @@ def q_learning(
 
         δ_t = r_t + γ_t max_a q_t(a) - q_{t-1}(a_{t-1})
 
-    Args:
-      q_tm1: values of the actions at the observations that were acted on, [..., A].
-      a_tm1: the actions, integers, [...].
-      r_t: rewards, [...].
-      discount_t: γ times the environment's discount, [...]; 0 where the episode terminated.
-      q_t: values of the actions at the observations that followed (of the target network), [..., A].
-      w_tm1: weights of the transitions, 0 or 1, [...]; None counts all.
-      stop_target_gradients: whether r_t + γ_t max q_t is a constant.
-
-    Returns:
-      TD errors, [...]; 0 where the weight is 0.
-
-    Raises:
-      ValueError: the shapes disagree.
-      TypeError: the dtypes disagree.
-
     Source: Watkins and Dayan 1992, "Q-learning"; with a target network Mnih et al. 2015, "Human-level
     control through deep reinforcement learning".
     """
@@ -69,23 +53,6 @@ def double_q_learning(
     """TD errors of double Q-learning: one network chooses the next action, another says what it is worth.
 
         δ_t = r_t + γ_t q_t(argmax_a selector_t(a)) - q_{t-1}(a_{t-1})
-
-    Args:
-      q_tm1: values of the actions at the observations that were acted on, [..., A].
-      a_tm1: the actions, integers, [...].
-      r_t: rewards, [...].
-      discount_t: γ times the environment's discount, [...]; 0 where the episode terminated.
-      q_t: values of the actions at the observations that followed (of the target network), [..., A].
-      selector_t: values of the same actions by which one is chosen (of the network that learns), [..., A].
-      w_tm1: weights of the transitions, 0 or 1, [...]; None counts all.
-      stop_target_gradients: whether the target is a constant.
-
-    Returns:
-      TD errors, [...]; 0 where the weight is 0.
-
-    Raises:
-      ValueError: the shapes disagree.
-      TypeError: the dtypes disagree.
 
     Source: van Hasselt et al. 2016, "Deep Reinforcement Learning with Double Q-learning", eq. 4.
     """
@@ -117,25 +84,8 @@ def munchausen_q_learning(
     The sum is τ log Σ_a exp(q_t(a) / τ), the form that is computed. With α = 0 this is soft Q-learning.
 
     Args:
-      q_tm1: values of the actions at the observations that were acted on, [..., A].
-      a_tm1: the actions, integers, [...].
-      r_t: rewards, [...].
-      discount_t: γ times the environment's discount, [...]; 0 where the episode terminated.
-      q_t: values of the actions at the observations that followed (of the target network), [..., A].
       policy_q_tm1: values of the actions at the observations that were acted on by the network of q_t, [..., A].
-      w_tm1: weights of the transitions, 0 or 1, [...]; None counts all.
-      temperature: τ, above 0, a number.
-      alpha: α, a number.
       lowest: l_0, at most 0: keeps the log-probability of an action that is nearly impossible in bounds.
-      stop_target_gradients: whether all but q_{t-1}(a_{t-1}) is a constant.
-
-    Returns:
-      TD errors, [...]; 0 where the weight is 0.
-
-    Raises:
-      ValueError: the shapes disagree.
-      TypeError: the dtypes disagree.
-
     Source: Vieillard et al. 2020, "Munchausen Reinforcement Learning" (arXiv:2007.14430): the target of M-DQN.
     """
     t = _transition(r_t, discount_t, w_tm1, a_tm1, q_tm1=q_tm1, q_t=q_t, policy_q_tm1=policy_q_tm1)

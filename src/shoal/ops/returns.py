@@ -25,6 +25,10 @@ hold anything, NaN included, in the gradient as well. So both kinds of streams a
 
 At the end of the stream, T, the return bootstraps from `v_t` as at a truncation.
 
+**Arguments**, each [T], of the T transitions: `r_t` rewards; `discount_t`, γ times the environment's discount;
+`last_t`; `v_tm1` values of the observations that were acted on, `v_t` of those that followed; `lambda_` trace decay, a
+number or [T]; `w_tm1` weights, 0 or 1, None for all 1. Results are [T], and 0 where the weight is 0.
+
 **Gradients.** `stop_target_gradients=True`, the default everywhere, makes the results constants, which is what
 a loss wants of its targets (semi-gradients); False lets gradients through to all inputs.
 
@@ -66,23 +70,8 @@ def gae(
 
         A_{t-1} = r_t + γ_t v_t - v_{t-1} + γ_t λ_t A_t,   A_T = 0
 
-    Args:
-      r_t: rewards of the T transitions, [T].
-      discount_t: γ times the environment's discount, [T]; 0 where the episode terminated.
-      last_t: whether the transition led to the end of its episode, [T]; nothing is passed back across it.
-      v_tm1: values of the observations that were acted on, [T].
-      v_t: values of the observations that followed, [T].
-      lambda_: trace decay, a number or [T].
-      w_tm1: weights of the transitions, 0 or 1, [T]; None counts all.
-      stop_target_gradients: whether the advantages are constants.
-
     Returns:
       advantages, [T]; 0 where the weight is 0. `advantages + v_tm1` are the TD(λ) targets of the value.
-
-    Raises:
-      ValueError: the shapes disagree.
-      TypeError: the dtypes disagree.
-
     Source: Schulman et al. 2015, "High-Dimensional Continuous Control Using Generalized
     Advantage Estimation", eq. 16.
     """
@@ -108,22 +97,8 @@ def lambda_returns(
 
         G_{t-1} = r_t + γ_t ((1 - λ_t) v_t + λ_t G_t),   G_T = v_T
 
-    Args:
-      r_t: rewards, [T].
-      discount_t: γ times the environment's discount, [T]; 0 where the episode terminated.
-      last_t: whether the transition led to the end of its episode, [T]; there the bracket is v_t.
-      v_t: values of the observations that followed, [T].
-      lambda_: trace decay, a number or [T].
-      w_tm1: weights of the transitions, 0 or 1, [T]; None counts all.
-      stop_target_gradients: whether the returns are constants.
-
     Returns:
       returns, [T]; 0 where the weight is 0. Elsewhere they are `gae(...) + v_tm1`.
-
-    Raises:
-      ValueError: the shapes disagree.
-      TypeError: the dtypes disagree.
-
     Source: Sutton and Barto 2018, "Reinforcement Learning", eq. 12.18.
     """
     s = stream(r_t, discount_t, last_t, lambda_, w_tm1, v_t=v_t)
@@ -144,21 +119,6 @@ def discounted_returns(
         G_{t-1} = r_t + γ_t G_t,   G_t = v_t where the episode was cut at t or t = T
 
     These are the λ-returns for λ = 1, which is why there is no `lambda_`.
-
-    Args:
-      r_t: rewards, [T].
-      discount_t: γ times the environment's discount, [T]; 0 where the episode terminated.
-      last_t: whether the transition led to the end of its episode, [T].
-      v_t: values of the observations that followed, [T]; read only where an episode was cut and at T.
-      w_tm1: weights of the transitions, 0 or 1, [T]; None counts all.
-      stop_target_gradients: whether the returns are constants.
-
-    Returns:
-      returns, [T]; 0 where the weight is 0.
-
-    Raises:
-      ValueError: the shapes disagree.
-      TypeError: the dtypes disagree.
 
     Source: Sutton and Barto 2018, "Reinforcement Learning", eq. 3.9.
     """
@@ -189,23 +149,10 @@ def n_step_returns(
     so that for λ = 1, `G^n_{t-1} = r_t + γ_t (r_{t+1} + γ_{t+1} (... + γ_{t+n-1} v_{t+n-1}))`; shorter where the
     episode or the stream ends before.
 
-    Args:
-      r_t: rewards, [T].
-      discount_t: γ times the environment's discount, [T]; 0 where the episode terminated.
-      last_t: whether the transition led to the end of its episode, [T].
-      v_t: values of the observations that followed, [T].
-      lambda_: mixes in the shorter returns, a number or [T]; with 1 only the n-step return counts.
-      w_tm1: weights of the transitions, 0 or 1, [T]; None counts all.
-      n: how many rewards, static, at least 1.
-      stop_target_gradients: whether the returns are constants.
-
     Returns:
       returns G^n, [T]; 0 where the weight is 0.
-
     Raises:
-      ValueError: the shapes disagree, or n is below 1.
-      TypeError: the dtypes disagree.
-
+      ValueError: n is below 1.
     Source: Sutton and Barto 2018, "Reinforcement Learning", eq. 7.1.
     """
     s = stream(r_t, discount_t, last_t, lambda_, w_tm1, v_t=v_t)

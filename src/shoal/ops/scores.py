@@ -13,16 +13,10 @@ def iqm(scores: np.ndarray, axis: int | tuple[int, ...] | None = None) -> np.nda
     A quarter of them is cut at each end, rounded down to whole scores (SciPy's `trim_mean` at 0.25): of
     fewer than four nothing is cut. Any number of axes counts as one.
 
-    Args:
-      scores: numbers, of any shape.
-      axis: what to average over; all axes by default.
-
     Returns:
       a float, or an array of the axes that remain.
-
     Raises:
       ValueError: there are no scores.
-
     Source: Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice".
     """
     scores = np.asarray(scores, np.float64)
@@ -45,8 +39,6 @@ class SettingScore(NamedTuple):
 
     Attributes:
       scores: of each seed; one that failed has the worst score of the search. All are NaN if all seeds failed.
-      iqm: the interquartile mean of `scores`.
-      failures: the number of seeds that failed.
     """
 
     scores: tuple[float, ...]
@@ -64,7 +56,6 @@ def rank_settings(
     comes first, then the order of the arguments decides.
 
     Args:
-      scores: of the seeds of each setting, by label; those that are not finite are of seeds that failed.
       others: further scores of the same search, which count for its worst.
     """
     every = [float(x) for x in (*(x for seeds in scores.values() for x in seeds), *others)]
@@ -100,16 +91,10 @@ def stratified_bootstrap_interval(
       scores: one number a run, [seeds] or [seeds, tasks].
       statistic: from scores and `axis` (a tuple, as NumPy's mean takes) to one number each; `iqm`,
         `np.mean`, `np.median`.
-      confidence: share of the samples' statistics within the interval, in (0, 1).
-      repetitions: how many samples.
-      seed: of the sampling; the same scores and seed give the same interval.
-
     Returns:
       the lower and the upper end.
-
     Raises:
       ValueError: `scores` is empty or has other than one or two axes, or `confidence` is not in (0, 1).
-
     Source: Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice",
     section 4.1; Efron and Tibshirani 1993, "An Introduction to the Bootstrap", chapter 13.
     """
@@ -134,24 +119,15 @@ def crossed_bootstrap_interval(
     repetitions: int = 10_000,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """Confidence interval of a statistic of pairs: rows and columns are both drawn with replacement.
+    """Confidence interval of a statistic of pairs [rows, columns]: rows and columns are both drawn with replacement.
 
     For scores of each of some runs with each of some others, of which those of one run are not independent. With one
     column it is the bootstrap over the rows; with one pair both ends are NaN.
 
-    Args:
-      scores: one number a pair, [rows, columns].
-      statistic: as of `stratified_bootstrap_interval`.
-      confidence: share of the samples' statistics within the interval, in (0, 1).
-      repetitions: how many samples.
-      seed: of the sampling; the same scores and seed give the same interval.
-
     Returns:
       the lower and the upper end.
-
     Raises:
       ValueError: `scores` is empty or has other than two axes, or `confidence` is not in (0, 1).
-
     Source: Owen 2007, "The pigeonhole bootstrap", Annals of Applied Statistics 1(2).
     """
     scores = np.asarray(scores, np.float64)

@@ -2,6 +2,8 @@
 
 A weight of 0 takes an entry out, whatever it holds, NaN included. `axis_name` names the mapped axes
 (`vmap`, `shard_map`) whose batches count as one: every mean is then `psum(sum w x) / psum(sum w)`.
+Weights are 0 or more, of the shape of the values or one that broadcasts to it. The leaves of a batch of a pytree
+have the same leading axes [...] before those of one sample; its `weight` is [...], all 1 by default.
 
 Everything is computed and returned in float32: integers, booleans, float64 and narrower floats are
 converted first.
@@ -24,11 +26,6 @@ AxisName = str | tuple[str, ...]
 def weighted_mean(x: Array, w: Array, axis_name: AxisName = ()) -> Array:
     """The mean `sum(w x) / sum(w)`, a scalar; 0 where all weights are 0.
 
-    Args:
-      x: values, [...].
-      w: weights of 0 or more, of the shape of x or one that broadcasts to it.
-      axis_name: mapped axes to reduce over as well.
-
     Raises:
       ValueError: w does not broadcast to the shape of x.
     """
@@ -42,11 +39,6 @@ def weighted_moments(x: Array, w: Array, axis_name: AxisName = ()) -> tuple[Arra
     """Mean and (biased) variance, scalars; both 0 where all weights are 0.
 
     Two passes over the data, so that a mean much larger than the deviation costs no digits.
-
-    Args:
-      x: values, [...].
-      w: weights of 0 or more, of the shape of x or one that broadcasts to it.
-      axis_name: mapped axes to reduce over as well.
 
     Raises:
       ValueError: w does not broadcast to the shape of x.
@@ -63,12 +55,6 @@ def standardise(x: Array, w: Array, axis_name: AxisName = (), epsilon: float = 1
 
     The bound keeps the rounding of equal values from being blown up into noise of size 1.
 
-    Args:
-      x: values, [...].
-      w: weights of 0 or more, of the shape of x or one that broadcasts to it.
-      axis_name: mapped axes that the mean and the deviation are taken over as well.
-      epsilon: ε, added to the standard deviation.
-
     Raises:
       ValueError: w does not broadcast to the shape of x.
     """
@@ -84,12 +70,6 @@ def explained_variance(target: Array, prediction: Array, w: Array, axis_name: Ax
     """Share of the target's variance that the prediction explains: `1 - Var(target - prediction) / Var(target)`.
 
     1 is perfect, 0 no better than a constant, below 0 worse. 0 where the target does not vary.
-
-    Args:
-      target: [...].
-      prediction: [...].
-      w: weights of 0 or more, [...] or of a shape that broadcasts to it.
-      axis_name: mapped axes to reduce over as well.
 
     Raises:
       ValueError: target and prediction have different shapes, or w does not broadcast to them.
@@ -128,7 +108,6 @@ def init_moments(example: PyTree, only: Callable[[str], bool] | None = None) -> 
         floating dtype (integers, booleans) are never touched.
       only: which of the floating leaves to follow, by their path (`"arm/angles"`; `""` for a lone array);
         all by default.
-
     Raises:
       ValueError: `only` chooses none, although there are floating leaves.
     """
@@ -158,12 +137,6 @@ def moments_of(
 ) -> RunningMoments:
     """Return the moments of a first batch, to start from data.
 
-    Args:
-      batch: a pytree, each leaf with the same leading axes [...] before those of one sample.
-      weight: weights of 0 or more of the samples, [...]; by default all 1, with one leading axis.
-      axis_name: mapped axes whose batches are counted in as well.
-      only: which of the floating leaves to follow, as `init_moments` takes it.
-
     Raises:
       ValueError: `only` chooses none, or the leading axes of leaves and weight differ.
     """
@@ -177,17 +150,10 @@ def update_moments(
 ) -> RunningMoments:
     """Return the moments with a batch of samples added.
 
-    Args:
-      moments: so far; equal on all devices.
-      batch: a pytree as the example was, each leaf with the same leading axes [...] before its own.
-      weight: weights of 0 or more of the samples, [...]; all 1 by default.
-      axis_name: mapped axes whose batches are counted in as well, so that all come to the same result.
-
     Raises:
       ValueError: the batch is not of the example's structure, or a leaf that is followed does not end in the
         shape of the example's or has other leading axes than the weight.
       TypeError: a leaf that is followed is not floating.
-
     Source: Chan, Golub and LeVeque 1983, "Algorithms for Computing the Sample Variance"; a corrected
     two-pass sum within the batch, about the mean so far.
     """
@@ -220,13 +186,8 @@ def update_moments(
 def merge_moments(a: RunningMoments, b: RunningMoments) -> RunningMoments:
     """Merge the moments of two sets of samples; the order does not matter.
 
-    Args:
-      a: of some samples.
-      b: of other samples, made from the same example.
-
     Raises:
       ValueError: the two were not made from the same example.
-
     Source: Chan, Golub and LeVeque 1983, "Algorithms for Computing the Sample Variance".
     """
 
@@ -248,11 +209,9 @@ def standard_deviation(
     """The standard deviation of each leaf within bounds, `clip(sqrt(variance), minimum, maximum)`.
 
     Args:
-      moments: of any samples.
       minimum: what it is at least; keeps a feature that never changes from being blown up.
       maximum: what it is at most; keeps a feature with rare outliers from being flattened.
       warm_up: before so many samples it is 1.
-
     Returns:
       a pytree of the example's structure; 1 for leaves that are not followed.
     """
@@ -277,17 +236,11 @@ def normalise(
     """Shift and scale samples to mean 0 and standard deviation 1: `clip((x - mean) / deviation, -clip, clip)`.
 
     Args:
-      moments: of such samples.
       x: a pytree as the example was, with any leading axes. Leaves that are not followed (integers and
         booleans among them) are returned as they are.
-      clip: bound of the result; `math.inf` for none.
-      minimum_deviation: what the standard deviation is at least.
-      maximum_deviation: what the standard deviation is at most.
       warm_up: before so many samples have been counted, x is clipped and nothing else.
-
     Returns:
       a pytree as x is; float32 where it was normalised.
-
     Raises:
       ValueError: x is not of the example's structure, or a leaf that is followed does not end in the shape of
         the example's.
@@ -382,11 +335,7 @@ def _matching_leaves(x: PyTree, moments: RunningMoments, name: str) -> list[Arra
 
 
 def _weights(w: Array, x: Array) -> Array:
-    """Convert weights to float32 of the shape of x.
-
-    Raises:
-      ValueError: they do not broadcast to it.
-    """
+    """Convert weights to float32 of the shape of x."""
     try:
         return jnp.broadcast_to(w, jnp.shape(x)).astype(jnp.float32)
     except ValueError:

@@ -16,6 +16,11 @@ The result of a transition of weight 0 is 0. What is not read may hold anything,
 as well. An action that does not exist (below 0, or the number of actions and above) gives NaN where the weight is
 above 0. Nothing passes from one transition to another, so none of these functions needs `last_t`.
 
+**Arguments**: `v_tm1`, `q_tm1`: predictions at the observations that were acted on; `v_t`, `q_t`: values of those that
+followed (of the target network); `a_tm1`: the actions, integers [...]; `r_t`: rewards [...]; `discount_t`: γ times
+the environment's discount [...]; `w_tm1`: weights, 0 or 1, [...], None for all 1; `selector_t`: values of the next
+actions by which one is chosen (of the network that learns), [..., A].
+
 **Gradients.** `stop_target_gradients=True`, the default everywhere, makes the target a constant
 (semi-gradients); False lets gradients through to all inputs.
 
@@ -46,11 +51,6 @@ def huber(value: Array, target: Array | float = 0.0, delta: Array | float = 1.0)
 
         e²/2 where |e| <= δ,   δ (|e| - δ/2) elsewhere,   e = v - g
 
-    Args:
-      value: v, [...].
-      target: g, [...] or a number.
-      delta: δ, 0 or more, a number or [...].
-
     Source: Huber 1964, "Robust Estimation of a Location Parameter".
     """
     _checks.broadcastable(jnp.shape(value), delta=delta)
@@ -60,15 +60,10 @@ def huber(value: Array, target: Array | float = 0.0, delta: Array | float = 1.0)
 
 
 def clipped_value(value: Array, old_value: Array, target: Array, clip_coef: Array | float) -> Array:
-    """The larger of two losses: of the value, and of the value clipped to within ε of its old one.
+    """The larger of two losses: of the value, and of the value clipped to within ε of the one when the data
+    were gathered.
 
         max((v - g)², (v_old + clip(v - v_old, -ε, ε) - g)²) / 2
-
-    Args:
-      value: v, [...].
-      old_value: what the critic said when the data were gathered, [...].
-      target: g, [...].
-      clip_coef: ε, in the units of the value, a number or [...].
 
     Source: OpenAI Baselines' ppo2; examined in Engstrom et al. 2020, "Implementation Matters in Deep
     Policy Gradients".
@@ -93,21 +88,8 @@ def td_learning(
 
         δ_t = r_t + γ_t v_t - v_{t-1}
 
-    Args:
-      v_tm1: values of the observations that were acted on, [...].
-      r_t: rewards, [...].
-      discount_t: γ times the environment's discount, [...]; 0 where the episode terminated.
-      v_t: values of the observations that followed, [...].
-      w_tm1: weights of the transitions, 0 or 1, [...]; None counts all.
-      stop_target_gradients: whether r_t + γ_t v_t is a constant.
-
     Returns:
       TD errors, [...], for `squared` or `huber`; 0 where the weight is 0.
-
-    Raises:
-      ValueError: the shapes disagree.
-      TypeError: the dtypes disagree.
-
     Source: Sutton 1988, "Learning to Predict by the Methods of Temporal Differences".
     """
     t = transition(r_t, discount_t, w_tm1, v_tm1=v_tm1, v_t=v_t)

@@ -5,8 +5,9 @@ The rules at the ends of episodes, for gradients and for dtypes are those of `sh
     δ_t = r_t + γ_t V_t - V_{t-1},   ρ = min(ρ̄, π/μ),   c = min(c̄, π/μ)
     v_{t-1} = V_{t-1} + ρ_{t-1} δ_t + γ_t λ_t c_{t-1} (v_t - V_t),   v_T = V_T
 
-where V are the given values and v the targets. Ratios are given as logarithms, `log π(a) - log μ(a)`, and cut as
-such, so that one that would overflow has a finite result and gradient.
+where V are the given values (`v_tm1`, `v_t`) and v the targets. Ratios are given as logarithms (`log_rho_tm1`, log
+π(a) - log μ(a) of the actions, [T]), and cut as such, so that one that would overflow has a finite result and
+gradient.
 
 Source: Espeholt et al. 2018, "IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner
 Architectures", eq. 1 and section 4.2; λ as in its remark 2.
@@ -62,25 +63,13 @@ def vtrace(
     `vtrace_advantages`.
 
     Args:
-      r_t: rewards, [T].
-      discount_t: γ times the environment's discount, [T]; 0 where the episode terminated.
-      last_t: whether the transition led to the end of its episode, [T].
-      v_tm1: values V of the observations that were acted on, [T].
-      v_t: values V of the observations that followed, [T].
-      log_rho_tm1: log π(a) - log μ(a) of the actions, [T].
-      lambda_: trace decay, a number or [T].
-      w_tm1: weights of the transitions, 0 or 1, [T]; None counts all.
       clip_rho: ρ̄, at least clip_c; it decides which policy's value the targets converge to.
       clip_c: c̄; it decides only how fast.
       clip_pg_rho: ρ̄_pg; `jnp.inf` does not clip.
-      stop_target_gradients: whether targets and advantages are constants.
-
     Returns:
       targets and advantages, [T] each.
-
     Raises:
-      ValueError: the shapes disagree, or clip_rho is below clip_c.
-      TypeError: the dtypes disagree.
+      ValueError: clip_rho is below clip_c.
     """
     s = stream(r_t, discount_t, last_t, lambda_, w_tm1, v_tm1=v_tm1, v_t=v_t, log_rho_tm1=log_rho_tm1)
     terms = _terms(clip_rho, clip_c)
@@ -120,25 +109,10 @@ def vtrace_targets(
 
         v_{t-1} = V_{t-1} + ρ_{t-1} δ_t + γ_t λ_t c_{t-1} (v_t - V_t),   v_T = V_T
 
-    Args:
-      r_t: rewards, [T].
-      discount_t: γ times the environment's discount, [T]; 0 where the episode terminated.
-      last_t: whether the transition led to the end of its episode, [T].
-      v_tm1: values V of the observations that were acted on, [T].
-      v_t: values V of the observations that followed, [T].
-      log_rho_tm1: log π(a) - log μ(a) of the actions, [T].
-      lambda_: trace decay, a number or [T].
-      w_tm1: weights of the transitions, 0 or 1, [T]; None counts all.
-      clip_rho: ρ̄, at least clip_c.
-      clip_c: c̄.
-      stop_target_gradients: whether the targets are constants.
-
     Returns:
       targets v, [T]; V_{t-1} where the weight is 0.
-
     Raises:
-      ValueError: the shapes disagree, or clip_rho is below clip_c.
-      TypeError: the dtypes disagree.
+      ValueError: clip_rho is below clip_c.
     """
     s = stream(r_t, discount_t, last_t, lambda_, w_tm1, v_tm1=v_tm1, v_t=v_t, log_rho_tm1=log_rho_tm1)
     errors = accumulate(s, _terms(clip_rho, clip_c), (v_tm1, v_t, log_rho_tm1))
@@ -164,21 +138,8 @@ def vtrace_advantages(
     The ratio within the targets corrects the following transitions; the action's own ratio is in the loss,
     once.
 
-    Args:
-      r_t: rewards, [T].
-      discount_t: γ times the environment's discount, [T]; 0 where the episode terminated.
-      last_t: whether the transition led to the end of its episode, [T].
-      v_tm1: values V of the observations that were acted on, [T].
-      v_t: values V of the observations that followed, [T].
-      targets_tm1: `vtrace_targets(...)`, [T].
-      lambda_: trace decay, a number or [T].
-      w_tm1: weights of the transitions, 0 or 1, [T]; None counts all.
-      stop_target_gradients: whether the advantages are constants.
     Returns:
       advantages, [T]; 0 where the weight is 0.
-    Raises:
-      ValueError: the shapes disagree.
-      TypeError: the dtypes disagree.
     """
     s = stream(r_t, discount_t, last_t, lambda_, w_tm1, v_tm1=v_tm1, v_t=v_t, targets_tm1=targets_tm1)
 

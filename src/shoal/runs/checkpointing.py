@@ -16,6 +16,7 @@ from shoal.disk.checkpoint_writer import Writer
 from shoal.disk.checkpoints import Checkpoints
 from shoal.disk.directory import RunDirectory
 from shoal.disk.lock import Lock
+from shoal.engine import hooks
 from shoal.engine.history import History, Numbers
 from shoal.engine.loop import locate_fault
 from shoal.engine.nonfinite import NOWHERE, failed_members
@@ -75,12 +76,7 @@ def copy_to_host(population: Run) -> dict[str, Any]:
 
 
 def restored(population: Run, leaves: Mapping[str, Any]) -> Run:
-    """Replace the saved parts of a population by the leaves of a checkpoint.
-
-    Args:
-      population: arrays for the parts that are not saved, and shapes with placements for the others.
-      leaves: by name; they have the shapes and dtypes of the population.
-    """
+    """Replace the saved parts of a population by the leaves of a checkpoint."""
     templates = struct.named_leaves(population)
     placed = {
         name: jax.device_put(leaves[name], leaf.sharding, may_alias=False) if name in leaves else leaf
@@ -101,12 +97,8 @@ class _Fault(NamedTuple):
 
 
 def _locate(compiled_run: CompiledRun, population: Run, updates: Mapping[int, int]) -> dict[int, _Fault]:
-    """Make updates again in which members have a fault, and name the first quantity of each that is not finite.
-
-    Args:
-      compiled_run: the programs that train the population.
-      population: from before these updates.
-      updates: the update at fault of each member.
+    """Make updates again in which members have a fault, from before them, and name the first quantity of each
+    that is not finite.
     """
     program = populations.run_program(locate_fault, compiled_run.settings, compiled_run.layout)
     compiled = program.lower(compiled_run.shapes).compile(compiled_run.layout.compiler_options)
@@ -124,9 +116,7 @@ def _first_fault(population: Run, quantities: Sequence[tuple[str, Any]], member:
     """Return the first quantity of a member's update that is not finite.
 
     Args:
-      population: after the update.
       quantities: by numbered names, in order, whether each is at fault and in which environment, [members] both.
-      member: its index.
     """
     for numbered, (at_fault, indices) in quantities:
         if at_fault[member]:
@@ -166,19 +156,12 @@ def _so_far(steps: int, leaves: Mapping[str, Any]) -> tuple[int, Numbers, list[i
     return steps, best, failed_members(leaves["fault"])
 
 
-class Supervisor:
+class Supervisor(hooks.Supervisor):
     """Writes the checkpoints of a run, and ends it when a signal asks for that.
 
     Args:
-      directory: of the run.
-      run: its settings.
       reporter: of the run; its rows are written before the checkpoint that counts them.
-      stop: the signals.
       record: (history, end of the rows) -> the record of a checkpoint.
-      compiled_run: the programs that train the run.
-      lock: of the directory.
-      members: of the population.
-      clock: the time in seconds; given by tests.
     """
 
     def __init__(

@@ -42,10 +42,6 @@ class RolloutResult:
     """The result of a rollout.
 
     Attributes:
-      num_envs: N.
-      num_steps: T, steps of each environment.
-      devices: the number of devices that took part.
-      episodes: the number of episodes that ended.
       return_mean: over the episodes that ended, of the team where there are several agents; NaN if none did.
       length_mean: over the same episodes, in steps; NaN if there are none.
       terminated: the share of them that terminated; the others were truncated.
@@ -54,7 +50,6 @@ class RolloutResult:
       seconds: wall time of the steps (including the copy to the host, where data is saved).
       compile_seconds: wall time of compiling, which is not in `seconds`.
       data: the saved data, by name; None if nothing was saved.
-      path: the file of the saved data.
     """
 
     num_envs: int
@@ -91,15 +86,10 @@ def collect(
     """Make T steps of N environments.
 
     Args:
-      environment: its numbers as arrays.
       actor: () for actions drawn uniformly, among the legal ones where there are masks; or the config and
         the parameters of a policy.
-      key: of the whole rollout.
       devices: over which the environments are split: the first n of them that divide `num_envs`, or one where JAX's
         jit is disabled.
-      num_envs: N.
-      num_steps: T.
-      greedy: whether a policy takes its mode instead of a sample.
       save: an .npz file for the whole data, which then passes through the host's memory. It has T+1
         `observations`, `rewards`, `discounts`, `first` and `last` (and `action_masks` and `alive`), and T `actions`,
         with the axes [T, N, ...]: action t was taken at observation t, and led to reward t+1.

@@ -15,7 +15,7 @@ from shoal.base import cpu
 from shoal.config import struct
 from shoal.engine.evaluation import Subject, begin_evaluation, continue_evaluation, evaluate
 from shoal.engine.history import History, Numbers, Seconds
-from shoal.engine.hooks import Listener, Supervisor, Unsupervised
+from shoal.engine.hooks import Listener, Supervisor
 from shoal.engine.loop import start_training, train, update_once
 from shoal.engine.nonfinite import NOWHERE, STOPPED, explanation, failed_members
 from shoal.engine.population import member_layout as populations
@@ -26,7 +26,8 @@ from shoal.engine.run import Run, Settings, evaluation_environment_of, start
 from shoal.engine.run_config import RunConfig
 from shoal.envs.base import can_explain_faults
 from shoal.runs.pacing import Pacer
-from shoal.types import Environment, Mean
+from shoal.types import Environment, Mean, for_actor, spec_of
+from shoal.xla.costs import num_parameters, product_flops, program_flops
 
 
 class EvaluationPrograms(NamedTuple):
@@ -39,6 +40,14 @@ class EvaluationPrograms(NamedTuple):
     )
 
 
+class Costs(NamedTuple):
+    """Size and arithmetic of one member's network; FLOPs are those of matrix products and convolutions."""
+
+    parameters: int  # of the learned network, or of the policy where the algorithm names none
+    update_flops: float  # of an update: its rollout and all its gradient steps
+    act_flops: float  # of acting once in one environment
+
+
 class CompiledRun(NamedTuple):
     """A population before its next update, and the programs that train and evaluate it."""
 
@@ -48,6 +57,7 @@ class CompiledRun(NamedTuple):
     shapes: Run  # of the population
     settings: Settings
     layout: populations.Layout
+    costs: Costs
     seconds: float  # of compiling
 
 
@@ -58,6 +68,7 @@ class TrainedPopulation(NamedTuple):
     evaluations: list[tuple[int, Numbers]]  # (updates, metrics)
     seconds: Seconds
     absolute: Numbers  # of the best policies, evaluated again; empty before `with_absolute_metric`
+    costs: Costs
 
     @property
     def final(self) -> Numbers:
@@ -121,8 +132,8 @@ def compile_run(
     check(shapes)
     options = layout.compiler_options
     with ThreadPoolExecutor() as pool:  # the longest first
-        train_arguments = shapes, jnp.int32(1), jnp.bool_(True)
-        compiled_train = pool.submit(train_program.lower(*train_arguments).compile, options)
+        traced = train_program.trace(shapes, jnp.int32(1), jnp.bool_(True))
+        compiled_train = pool.submit(traced.lower().compile, options)
         subject = Subject(best=False, episodes=settings.eval_episodes)
         compiled_evaluation = pool.submit(compile_evaluation, shapes, subject, layout)
         if restore is None:
@@ -132,8 +143,24 @@ def compile_run(
             population = initialise(dataclasses.replace(population, evaluation_environment=placed))
         else:
             population = restore(_with_arguments(shapes, *arguments[1:], evaluation_environments))
+        costs = _costs(shapes, program_flops(traced.jaxpr) * layout.devices / len(keys))
         programs = compiled_train.result(), compiled_evaluation.result()
-    return CompiledRun(population, *programs, shapes, settings, layout, time.perf_counter() - start_time)
+    seconds = time.perf_counter() - start_time
+    return CompiledRun(population, *programs, shapes, settings, layout, costs, seconds)
+
+
+def _costs(population: Run, update_flops: float) -> Costs:
+    """Return the costs of one member of a population, which is given by its shapes."""
+    member = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), population)
+
+    def act(run: Run) -> Any:
+        spec = spec_of(run.environment)
+        algorithm, timestep = run.config.algorithm(spec, ()), jax.tree.map(lambda x: x[:1], run.timestep)
+        timestep = for_actor(timestep, spec)
+        return algorithm.act(run.best.policy, algorithm.memory((1,)), timestep, run.key, greedy=True)[:2]
+
+    network = getattr(member.learner.shared, "network", member.best.policy)
+    return Costs(num_parameters(network), update_flops, product_flops(act, member))
 
 
 def memory_of_training(
@@ -289,7 +316,7 @@ def train_population(
       change: is given the population after each evaluation but the last, and returns the one to go on with.
     """
     history = History() if history is None else history
-    supervisor = Unsupervised() if supervisor is None else supervisor
+    supervisor = Supervisor() if supervisor is None else supervisor
     history.spend(compile=compiled_run.seconds)
     rungs = halving.rungs(run) if halving else []
     evaluation_points = {*run.evaluation_points(), *rungs}
@@ -312,7 +339,7 @@ def train_population(
                     population = change(population, history)
         supervisor.between_pieces(population, history)
         if history.updates >= run.total_updates:
-            return TrainedPopulation(population, history.evaluations, history.seconds, {})
+            return TrainedPopulation(population, history.evaluations, history.seconds, {}, compiled_run.costs)
         stop = log_points[bisect.bisect_right(log_points, history.updates)]  # the last point is the end
         further_stop = supervisor.next_stop(history.updates)
         size = pacer.size(min(stop, further_stop or stop) - history.updates)
@@ -440,7 +467,7 @@ def with_absolute_metric(
       history: of the run, to which the time is added; None for one of its own.
       supervisor: as in `train_population`.
     """
-    supervisor = Unsupervised() if supervisor is None else supervisor
+    supervisor = Supervisor() if supervisor is None else supervisor
     start_time = time.perf_counter()
     evaluation = programs.result()
     history = (

@@ -63,24 +63,17 @@ def cross_play(
     environment_parameters: Mapping[str, Any] | None = None,
     **parameters: Any,
 ) -> dict[str, Any]:
-    """Let each policy of one side play against each of the other, in a world whose agents have several roles.
+    """Let each policy of one side play against each of the other, in a world whose agents have several roles;
+    the first side acts for the agents of `role`.
 
     A side is a run's directory (the policies of all its seeds), a policy from `load` or several, "random" (uniform over
     the legal actions), or a function `(observation, key) -> action` of all agents of one world, given itself or as
     `module:name`. With the same run on both sides the diagonal is what `evaluate` finds with the same `seed`.
 
     Args:
-      first: acts for the agents of `role`.
-      second: acts for all other agents.
-      environment: of the episodes; None uses the one of the first run or policy.
-      role: of the agents that the first side acts for.
-      which: "best" or "last", the policies of runs.
       checkpoint: as in `load`, of the first run.
-      episodes: of each pair.
-      seed: of the episodes, the same ones for each pair.
       greedy: whether policies take their mode or sample; None does as the evaluations of the first run did.
       max_steps: the number of steps after which an episode is cut.
-      tell: called with a description of the work.
       environment_parameters: those parameters of the environment whose names are also arguments here.
       **parameters: of the environment; those not given are the run's own.
     Returns:
@@ -202,11 +195,7 @@ def _world(
 
 
 def _agents_of(world: Environment, role: int) -> tuple[int, ...]:
-    """Return the agents of a role.
-
-    Raises:
-      ShoalError: there are none, or no others.
-    """
+    """Return the agents of a role."""
     roles = spec_of(world).roles
     if len(set(roles)) < 2:
         raise ShoalError(

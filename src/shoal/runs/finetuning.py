@@ -21,11 +21,6 @@ SavedLeaves = Mapping[str, np.ndarray]
 def check_inherit(member: Run, leaves: SavedLeaves, algorithm: str, source: str) -> None:
     """Trace `inherit` for one member, so that a mismatch is known before anything compiles.
 
-    Args:
-      member: a Run's shapes, without a member axis.
-      leaves: the leaves that the other run saved.
-      algorithm: the name of this run's algorithm, for the message.
-      source: the other run's directory, for the message.
     Raises:
       ShoalError: the algorithm has no `inherit`, it refuses the leaves, or it returns another structure.
     """

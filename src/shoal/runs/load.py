@@ -194,11 +194,7 @@ def load_policy(
 
 
 def _take_parts(saved: Any, new: Any, parts: Sequence[str]) -> Any:
-    """Replace some parts of new parameters by saved ones.
-
-    Raises:
-      ShoalError: there is no such part.
-    """
+    """Replace some parts of new parameters by saved ones."""
     leaves, names = struct.named_leaves(saved), [parts] if isinstance(parts, str) else list(parts)
     known = sorted({name.split("/", 1)[0] for name in leaves})
     for part in names:

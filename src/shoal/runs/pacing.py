@@ -7,12 +7,7 @@ GROWTH = 4  # from one piece to the next, at most: the first ones are slow, or t
 
 
 class Pacer:
-    """Chooses how many updates, or steps of an evaluation, a piece has.
-
-    Args:
-      first: size of the first piece.
-      target_seconds: duration of a piece.
-    """
+    """Chooses how many updates, or steps of an evaluation, a piece has."""
 
     def __init__(self, first: int = 1, target_seconds: float = TARGET_SECONDS):
         self._size, self._target_seconds = first, target_seconds

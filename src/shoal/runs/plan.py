@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import os
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -167,9 +168,10 @@ class Experiment:
 
         A setting that was left at None stays so, since it follows another one, which may be changed later.
         """
-        config = self.config if self.unresolved_config is None else self.unresolved_config
-        unresolved = [name for name, value in settings.flat(config).items() if value is None]
-        implied = settings.flat(self.config).keys() - settings.flat(config).keys()
+        resolved = settings.flat(self.config)
+        before = resolved if self.unresolved_config is None else settings.flat(self.unresolved_config)
+        algorithm = {name: _json_value(x) for name, x in resolved.items() if name in before}
+        algorithm |= {name: None for name, x in before.items() if x is None}
         further: dict[str, Any] = {}
         if self.variants:
             further["variants"] = [
@@ -184,14 +186,13 @@ class Experiment:
             further["halving"] = self.halving._asdict()
         if self.evolution:
             further["evolution"] = self.evolution.to_json()
-        algorithm = {name: x for name, x in _json_fields(self.config).items() if name not in implied}
         return {
             "schema": SCHEMA,
             "environment": describing.description_to_json(
                 Description(self.environment_name, self.environment_parameters, self.environment_gaps)
             ),
-            "algorithm": {"name": self.algorithm, **algorithm, **dict.fromkeys(unresolved)},
-            "run": _json_fields(self.run),
+            "algorithm": {"name": self.algorithm, **algorithm},
+            "run": {name: _json_value(x) for name, x in settings.flat(self.run).items()},
             "from": self.started_from,
             "from_step": self.from_step,
             **further,
@@ -535,9 +536,11 @@ def load_function(setting: str, value: str | Callable) -> Callable:
 def cast_to_declared(value: Any, declared: Any) -> Any:
     """A number as the type that its field declares, where it can be without loss; other values as they are.
 
-    `1e5` becomes `100000` for an `int` (also within a tuple, beside None, or both), and NumPy's numbers become
-    Python's.
+    `1e5` becomes `100000` for an `int` (also within a tuple, beside None, or both), NumPy's numbers become Python's,
+    and paths texts.
     """
+    if isinstance(value, os.PathLike) and declared is str:
+        return os.fspath(value)
     if isinstance(value, bool | np.bool_):
         return bool(value)
     kinds = typing.get_args(declared)
@@ -552,14 +555,10 @@ def cast_to_declared(value: Any, declared: Any) -> Any:
     return value
 
 
-def _json_fields(config: Any) -> dict[str, Any]:
-    """A config's fields as JSON can hold them; classes and functions by their import names."""
-
-    def json_value(value: Any) -> Any:
-        if isinstance(value, tuple):
-            return [json_value(part) for part in value]
-        if callable(value):
-            return import_name(value)
-        return float(value) if hasattr(value, "dtype") else value
-
-    return {name: json_value(value) for name, value in settings.flat(config).items()}
+def _json_value(value: Any) -> Any:
+    """A setting's value as JSON can hold it; a class or a function by its import name."""
+    if isinstance(value, tuple):
+        return [_json_value(part) for part in value]
+    if callable(value):
+        return import_name(value)
+    return float(value) if hasattr(value, "dtype") else value

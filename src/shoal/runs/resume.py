@@ -13,7 +13,7 @@ from shoal.config import settings, struct
 from shoal.disk import checkpoint_record
 from shoal.disk.checkpoints import Checkpoints, Info, MisfitError
 from shoal.disk.directory import CONFIG, POLICIES, POLICY, SUMMARY, RunDirectory, parameters_sha256
-from shoal.disk.json_files import to_jsonable, write_json
+from shoal.disk.json_files import report_wrong_types, to_jsonable, write_json
 from shoal.disk.metrics_file import METRICS, Mark, find_damage
 from shoal.engine.history import History
 from shoal.engine.nonfinite import failed_members
@@ -87,7 +87,8 @@ def is_finished(directory: RunDirectory, run: RunConfig) -> bool:
     files = [directory.path / SUMMARY, *(directory.path / name / POLICY for name in POLICIES)]
     if not all(file.is_file() for file in files):
         return False
-    return directory.load_summary().get("steps_per_seed") == run.total_updates * run.steps_per_update
+    with report_wrong_types(str(directory.path / SUMMARY)):
+        return int(directory.load_summary()["steps_per_seed"]) == run.total_updates * run.steps_per_update
 
 
 def check_budget(directory: RunDirectory, run: RunConfig, finished: "Finished | None") -> None:
@@ -126,14 +127,15 @@ def changes(directory: RunDirectory, saved: Mapping[str, Any], experiment: Exper
     return changed
 
 
-def identity_of(experiment: Experiment) -> dict[str, Any]:
+def identity_of(experiment: Experiment, now: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings by which a checkpoint is known to be one of this run: all that cannot change.
+
+    `now` is the content of its `config.json`.
 
     The numbers of the environment (such as its rulesets, which may come from a file) are in no checkpoint, since they
     never change; their checksum is.
     """
     leaves = struct.named_leaves(struct.as_arrays(experiment.environment))
-    now = as_json(experiment)
     left_out = {*NOT_COMPARED, *_changeable(experiment)}
     variants = {x["label"]: x["settings"] for x in now.get("variants", ())}
     population = {name: now.get(name, {}) for name in POPULATION} | {"variants": variants}

@@ -10,7 +10,8 @@ from shoal.base.errors import ShoalError
 from shoal.base.user_errors import reports_user_code
 from shoal.config import arguments
 from shoal.runs.load import environment_of
-from shoal.runs.train import Call, TrainedRun
+from shoal.runs.results import TrainedRun
+from shoal.runs.train import Call
 from shoal.search.grouping import Request
 from shoal.search.pbt import PbtOptions, run_pbt, run_replay
 from shoal.search.space import Space, from_tables, from_words
@@ -42,19 +43,14 @@ def sweep(
     The same call with a `run_dir` resumes a sweep that was interrupted; a larger `samples` extends it.
 
     Args:
-      environment: as in `train`.
+      environment, algorithm, environment_parameters, config, preset: as in `train`.
       grid: by name, the values of a setting, each of which is trained with every value of the others. Names are those
         of settings, of the environment's parameters (`env.gravity`) and of the optimiser's arguments
         (`optimizer_args.eps`).
       random: by name, the distribution of a setting, such as "log:1e-5:1e-2", or a list of choices.
       where: by name, the values that other settings must have for a setting to be a part of a member.
       space: a TOML file with tables of these names, instead of them.
-      algorithm: as in `train`.
-      environment_parameters: as in `train`.
-      config: as in `train`.
-      preset: as in `train`.
       eval_env: parameters of the one environment in which all members are evaluated, where they are not its own.
-      progress: whether anything is printed.
       **settings: options of the sweep (samples=1, sample_seed=0, sobol=False, objective="absolute", confirm_seeds=10,
         halving=0, min_steps=0, which `shoal sweep --help-all` explains), and settings of `train` for all members alike,
         such as `seeds`; `run_dir` is the directory of the sweep.
@@ -90,17 +86,10 @@ def tune(
     The same call with a `run_dir` resumes a tuning that was interrupted; a larger `trials` extends it.
 
     Args:
-      environment: as in `train`.
+      environment, algorithm, environment_parameters, config, preset, eval_env: as in `train`.
+      where, space: as in `sweep`.
       grid: by name, the values among which Optuna chooses.
       random: by name, the distribution of a setting, such as "log:1e-5:1e-2", or a list of choices.
-      where: as in `sweep`.
-      space: as in `sweep`.
-      algorithm: as in `train`.
-      environment_parameters: as in `train`.
-      config: as in `train`.
-      preset: as in `train`.
-      eval_env: as in `sweep`.
-      progress: whether anything is printed.
       **settings: options of the tuning (trials=64, batch=16, proposal_seed=0, storage="", study="", and those by which
         `sweep` judges, which `shoal tune --help-all` explains), and settings of `train` for all trials alike, such as
         `seeds`; `run_dir` is the directory of the tuning.
@@ -137,19 +126,12 @@ def pbt(
     The directory is that of any run; `resume` goes on with one that was interrupted.
 
     Args:
-      environment: as in `train`.
+      environment, algorithm, environment_parameters, config, preset, eval_env: as in `train`.
       tune: by name, the distribution of a setting of the algorithm that is a float, such as "log:1e-5:1e-2": its
         bounds, and where new values are drawn.
       start: of some of them, the distribution of the members' first values, within these bounds.
       ready_every: environment steps of a member between two exchanges, each of which follows an evaluation.
       members: of the population, 5 or more.
-      algorithm: as in `train`.
-      environment_parameters: as in `train`.
-      config: as in `train`.
-      preset: as in `train`.
-      eval_env: parameters of the one environment in which all members are evaluated, where they are not its own.
-      progress: whether anything is printed.
-      **settings: of `train`, for all members alike.
     Returns:
       the run; `run.summary["best"]` is the best member, and `schedule.json` in its directory what `replay` trains with.
     Raises:
@@ -169,10 +151,6 @@ def pbt(
 def replay(run: str | Path | TrainedRun, *, progress: bool = True, **settings: Any) -> TrainedRun:
     """Train new seeds with the schedule of settings that the best policy of population-based training descends from.
 
-    Args:
-      run: from `pbt`, or its directory.
-      progress: whether anything is printed.
-      **settings: of `train` that differ, such as `seeds`.
     Returns:
       the run, in a directory of its own.
     Raises:

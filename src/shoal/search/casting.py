@@ -8,7 +8,7 @@ from typing import Any
 
 from shoal.base.errors import ShoalError, nearest
 from shoal.config import arguments
-from shoal.config.settings import Setting
+from shoal.config.settings import Setting, options_of
 from shoal.engine.population.members import ENVIRONMENT
 from shoal.runs.plan import cast_to_declared
 from shoal.search.distributions import Choice, Int
@@ -21,7 +21,6 @@ def cast_space(space: Space, known: Mapping[str, Setting]) -> Space:
     """Make the values of a space those that its settings declare: texts of the command line, and whole numbers.
 
     Args:
-      space: with values as they were given.
       known: the settings of the run and of the algorithm, by name. Names with a dot, those of the environment's
         parameters and of arguments of a setting, are read as literals.
     Raises:
@@ -56,12 +55,11 @@ def cast_value(value: Any, setting: Setting | None) -> Any:
     """Read a text of the command line, and make a number that of Python that a setting declares.
 
     Args:
-      value: a text, or a value of a file or a caller.
       setting: that it is of; None for a name with a dot.
     """
     if setting is None:
         return arguments.literal(value) if isinstance(value, str) else value
-    members = _members(setting.declared)
+    members = options_of(setting.declared)
     if isinstance(value, str) and not (str in members and value.lower() != "none"):
         value = _read_text(value, members)
     value = cast_to_declared(value, setting.declared)
@@ -81,15 +79,11 @@ def _read_text(text: str, members: tuple[Any, ...]) -> Any:
 
 
 def _check_distribution(space: Space, name: str, known: Mapping[str, Setting]) -> None:
-    """Require that a range of numbers is for a setting that is a number, and one of whole numbers where it must be.
-
-    Raises:
-      ShoalError: it is not.
-    """
+    """Require that a range of numbers is for a setting that is a number, and one of whole numbers where it must be."""
     kind = space.distribution(name)
     if isinstance(kind, Choice) or name not in known:
         return
-    members = _members(known[name].declared)
+    members = options_of(known[name].declared)
     if not {int, float} & set(members) or known[name].choice:
         raise ShoalError(
             f"{name}={kind.to_json()} draws numbers, and {name} is not a number; give a list, such as "
@@ -97,9 +91,3 @@ def _check_distribution(space: Space, name: str, known: Mapping[str, Setting]) -
         )
     if float not in members and not isinstance(kind, Int):
         raise ShoalError(f"{name}={kind.to_json()} draws numbers that are not whole; give int:LOW:HIGH.")
-
-
-def _members(declared: Any) -> tuple[Any, ...]:
-    """Return the types of a union, or the one type."""
-    is_union = typing.get_origin(declared) in (typing.Union, types.UnionType)
-    return typing.get_args(declared) if is_union else (declared,)

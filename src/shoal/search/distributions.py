@@ -59,6 +59,10 @@ class Between(Distribution):
         """Return the text that `read_distribution` reads."""
         return f"{self.name}:{self.low!r}:{self.high!r}"
 
+    def to_unit(self, value: Any) -> float:
+        """Map a value to [0, 1]."""
+        return (value - self.low) / (self.high - self.low)
+
     def check(self, setting: str) -> None:
         """Require that the bounds make a distribution.
 
@@ -92,10 +96,6 @@ class Uniform(Between):
     def from_unit(self, u: float) -> float:
         """Map a number of [0, 1) to a value."""
         return self._clip(_rounded(self.low + u * self._width, self._width))
-
-    def to_unit(self, value: Any) -> float:
-        """Map a value to [0, 1]."""
-        return (value - self.low) / (self.high - self.low)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,10 +163,6 @@ class Int(Between):
         """Map a number of [0, 1) to a value."""
         return min(self.low + math.floor(u * (self.high - self.low + 1)), self.high)
 
-    def to_unit(self, value: Any) -> float:
-        """Map a value to [0, 1]."""
-        return (value - self.low) / (self.high - self.low)
-
 
 @dataclasses.dataclass(frozen=True)
 class Choice(Distribution):
@@ -202,9 +198,6 @@ def read_distribution(setting: str, given: Any) -> Distribution:
 
     The choices of a text stay texts, since only the setting's type tells whether `none` is a text or no value.
 
-    Args:
-      setting: the name of the setting, for messages.
-      given: a text, a list or a tuple of values, or a distribution.
     Raises:
       ShoalError: it is none of these, there is no such distribution, or its bounds are wrong.
     """

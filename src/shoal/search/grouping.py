@@ -45,12 +45,7 @@ class Request:
     overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def decide(self, static: Mapping[str, Any], variants: Sequence[Variant]) -> Experiment:
-        """Decide the settings of the run that trains some variants.
-
-        Args:
-          static: settings and parameters of the environment (`env.NAME`) that all of them have.
-          variants: what differs between them.
-        """
+        """Decide the settings of the run that trains some variants."""
         chosen = Variant("", static)
         environment, parameters = self.environment, {**self.environment_parameters, **chosen.parameters()}
         if environment is not None and not isinstance(environment, str) and parameters:
@@ -129,10 +124,7 @@ def devices_alone(devices: int, members: int, seeds: int, groups: int) -> tuple[
     evenly, each seed has a device of its own, and one seed trains beside another.
 
     Args:
-      devices: that the population may use.
-      members: of the population.
       seeds: of the setting, from the first of which as many are to be alike.
-      groups: of each member's environments.
     """
 
     def kind(devices: int, members: int) -> tuple[bool, int]:
@@ -145,11 +137,7 @@ def devices_alone(devices: int, members: int, seeds: int, groups: int) -> tuple[
 
 
 def known_settings(base: Experiment) -> dict[str, Setting]:
-    """Return the settings that a space may name, without those of a dot.
-
-    Args:
-      base: the experiment without the settings that vary.
-    """
+    """Return the settings that a space may name, without those of a dot."""
     of_run = {name: x for name, x in settings.settings_of(RunConfig()).items() if name in SIZES}
     return of_run | settings.settings_of(base.config)
 

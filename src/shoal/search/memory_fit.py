@@ -31,8 +31,6 @@ class Need(NamedTuple):
         """Return the bytes of a population.
 
         Args:
-          members: of the population.
-          shards: the number of devices over which they are distributed.
           shared: whether the devices share one memory, as those of a CPU do.
         """
         whole = self.fixed * shards + self.per_member * members

@@ -39,12 +39,8 @@ class Study:
     """A study of Optuna; `open_study` makes it.
 
     Attributes:
-      study: Optuna's.
-      storage: Optuna's.
-      space: of all its trials.
       objective: the name of the score by which trials are compared.
       owner: a name of the directory, which tells its trials from those of other processes.
-      path: of the directory.
     """
 
     study: Any
@@ -187,10 +183,7 @@ def open_study(
 
     Args:
       storage: the path of a journal file, or the URL of a database, such as `sqlite:///study.db`.
-      space: of the trials.
-      objective: the name of the score by which trials are compared; a larger one is better.
       name: of the study, "" for "shoal"; a storage may hold several.
-      seed: of the proposals.
       identity: what all processes of a study have in common, such as the environment, as JSON holds it.
     Raises:
       ShoalError: Optuna is missing or too old, the storage cannot be opened, or the study is of another space.

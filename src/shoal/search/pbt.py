@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from shoal.base.errors import ShoalError
-from shoal.base.user_errors import reports_user_code
 from shoal.config import arguments, settings
 from shoal.engine.population.pbt_exchange import PARTS
 from shoal.engine.population.pbt_settings import Evolution, Tuned
@@ -18,7 +17,8 @@ from shoal.engine.run_config import RunConfig, check_at_least
 from shoal.runs import pbt_run
 from shoal.runs import plan as experiments
 from shoal.runs.plan import Experiment
-from shoal.runs.train import Call, TrainedRun, run_experiment
+from shoal.runs.results import TrainedRun
+from shoal.runs.train import Call, run_experiment
 from shoal.search.distributions import Between, Int, read_distribution
 from shoal.search.grouping import Request
 
@@ -34,7 +34,6 @@ class PbtOptions:
       tune: the distribution of each tuned setting: its bounds, its scale, and where new values are drawn.
       start: of some of them, the distribution of the members' first values, within those bounds.
       ready_every: environment steps of a member between two exchanges.
-      members: of the population.
     """
 
     tune: Mapping[str, Any]
@@ -43,14 +42,9 @@ class PbtOptions:
     members: int = 16
 
 
-@reports_user_code
 def run_pbt(request: Request, options: PbtOptions, call: Call | None = None) -> TrainedRun:
     """Train a population that exchanges; a directory that holds it already goes on.
 
-    Args:
-      request: what is trained.
-      options: what is tuned.
-      call: how it was called for; None shows progress.
     Raises:
       ShoalError: a setting cannot work; then nothing is left on disk.
       Interrupted: a signal ended the run, which is saved.
@@ -94,11 +88,7 @@ def decide_pbt(request: Request, options: PbtOptions) -> Experiment:
 
 
 def _check_run(run: RunConfig, ready_every: int) -> None:
-    """Require that there are exchanges, and that evaluations tell members apart.
-
-    Raises:
-      ShoalError: not so.
-    """
+    """Require that there are exchanges, and that evaluations tell members apart."""
     each = f"an update of num_envs*num_steps={run.num_envs}*{run.num_steps}={run.steps_per_update} steps"
     if ready_every < run.steps_per_update:
         raise ShoalError(f"ready_every={ready_every} is shorter than {each}; give at least that many.")
@@ -143,11 +133,7 @@ def read_tuned(tune: Mapping[str, Any], start: Mapping[str, Any]) -> tuple[Tuned
 
 
 def _range(name: str, given: Any) -> Between:
-    """Read a range of real numbers.
-
-    Raises:
-      ShoalError: it is none.
-    """
+    """Read a range of real numbers."""
     distribution = read_distribution(name, given)
     if not isinstance(distribution, Between) or isinstance(distribution, Int):
         raise ShoalError(
@@ -157,14 +143,9 @@ def _range(name: str, given: Any) -> Between:
     return distribution
 
 
-@reports_user_code
 def run_replay(path: str | Path, overrides: Mapping[str, Any], call: Call | None = None) -> TrainedRun:
     """Train seeds that were never used with the schedule of a run's best line of descent.
 
-    Args:
-      path: the run.
-      overrides: settings that differ.
-      call: how it was called for; None shows progress.
     Raises:
       ShoalError: the run has no schedule, or a setting cannot work.
     """

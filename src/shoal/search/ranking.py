@@ -55,16 +55,12 @@ class Ranked:
     """A setting with the scores of its seeds.
 
     Attributes:
-      label: of the setting.
       settings: the values that vary in the sweep.
-      seeds: that it was trained with.
       scores: of each seed; a seed that failed has the worst score of the search. All are NaN if all seeds failed.
       score: the interquartile mean of `scores`; NaN if all seeds failed.
       interval: the 95% bootstrap interval of the score; None with one seed.
-      steps: environment steps of each seed.
       rung: see `MemberResult`.
       stopped: whether it was stopped early; then its scores are those at its rung.
-      failed: the seeds that failed.
       unfinished: the share of the new episodes that were cut, over the seeds that did not fail.
     """
 
@@ -91,7 +87,6 @@ class Importance:
     """The share of the differences between settings that one setting explains alone.
 
     Attributes:
-      name: of the setting.
       share: of the variance of the ranks, from 0 to 1; NaN if it cannot be estimated.
       p_value: the probability of a share at least as large if the setting had no effect; NaN without a share.
     """
@@ -112,8 +107,6 @@ def rank(
     failures comes first, then the order of the members decides.
 
     Args:
-      members: in the order of the search's points.
-      objective: the name of the score; a larger one is better.
       others: further members of the same search, which are not ranked, and count for the worst score.
     """
     groups: dict[str, list[MemberResult]] = {}
@@ -191,10 +184,6 @@ def write_members(path: str | Path, members: Sequence[MemberResult], names: Sequ
     Members that failed come last. An empty field is a setting that is no part of the member, or a score that does not
     exist; sizes are written as 64x64.
 
-    Args:
-      path: the file.
-      members: in the order of the sweep's points.
-      names: of all settings that vary.
     Raises:
       ShoalError: it cannot be written.
     """
@@ -236,7 +225,6 @@ def importances(ranked: Sequence[Ranked], space: Space) -> list[Importance]:
     Args:
       ranked: from `rank`; a setting that was stopped earlier counts as worse than any that went further, and one
         without a score does not count.
-      space: that they are points of.
     Source: Kruskal and Wallis 1952, "Use of ranks in one-criterion variance analysis"; for the effect size (eta squared
     of H) Tomczak and Tomczak 2014, "The need to report effect size estimates revisited".
     """

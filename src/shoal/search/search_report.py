@@ -4,7 +4,7 @@ import dataclasses
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -18,51 +18,21 @@ from shoal.engine.population.members import members_of_config
 from shoal.runs import placement
 from shoal.runs.plan import Experiment
 from shoal.search import ranking, sweep_plots
-from shoal.search.grouping import Group, devices_alone
+from shoal.search.grouping import Planned, devices_alone
 from shoal.search.ranking import MemberResult, Ranked, rank
 from shoal.search.space import Space
 from shoal.search.sweep_directory import SweepDirectory
 from shoal.show import figures
 
-SCHEMA = 2  # in 1, `failed` was a number of seeds
+SCHEMA = 2
 SHOWN = 3  # settings with curves, of the best and of the worst
 
 
-class Run(Protocol):
-    """A run of a sweep."""
-
-    @property
-    def path(self) -> Path:
-        """Its directory."""
-        ...
-
-    @property
-    def group(self) -> Group:
-        """The settings that it trains."""
-        ...
-
-
-class Judged(Protocol):
-    """The options of a sweep that its report reads."""
-
-    @property
-    def objective(self) -> str:
-        """The name of the score."""
-        ...
-
-
 class Report:
-    """Writes the results of a sweep into its directory.
+    """Writes the results of a sweep into its directory."""
 
-    Args:
-      directory: of the sweep.
-      space: its settings.
-      base: the experiment without them.
-      options: of the sweep.
-    """
-
-    def __init__(self, directory: SweepDirectory, space: Space, base: Experiment, options: Judged):
-        self._directory, self._space, self._base, self._objective = directory, space, base, options.objective
+    def __init__(self, directory: SweepDirectory, space: Space, base: Experiment, objective: str):
+        self._directory, self._space, self._base, self._objective = directory, space, base, objective
         self._title = f"{base.environment_name}, {base.algorithm}"
 
     def write(self, members: Sequence[MemberResult]) -> None:
@@ -70,14 +40,10 @@ class Report:
         ranking.write_members(self._directory.path / MEMBERS, members, self._space.names)
 
     def finish(
-        self, members: Sequence[MemberResult], runs: Sequence[Run], confirmed: Sequence[Ranked]
+        self, members: Sequence[MemberResult], runs: Sequence[Planned], confirmed: Sequence[Ranked]
     ) -> dict[str, Any]:
         """Write all results, and return the summary.
 
-        Args:
-          members: what they reached.
-          runs: of the sweep.
-          confirmed: the best settings after they were trained again, best first.
         Raises:
           ShoalError: a file cannot be written.
         """
@@ -144,7 +110,7 @@ class Report:
                 return str(file.parent.relative_to(path))
         return None
 
-    def _write_winner(self, best: Ranked, runs: Sequence[Run]) -> tuple[str, str]:
+    def _write_winner(self, best: Ranked, runs: Sequence[Planned]) -> tuple[str, str]:
         """Write the best setting as a `config.json`; return the command that trains it alone, and how alike that is."""
         run = next(run for run in runs if any(x.label == best.label for x in run.group.candidates))
         place = [x.label for x in run.group.candidates].index(best.label)
@@ -159,7 +125,7 @@ class Report:
         )
         return command, "over the whole budget" if best.stopped else likeness
 
-    def _draw(self, ranked: Sequence[Ranked], runs: Sequence[Run]) -> None:
+    def _draw(self, ranked: Sequence[Ranked], runs: Sequence[Planned]) -> None:
         """Draw the pictures that have something to show."""
         path, space, title = self._directory.path, self._space, self._title
         finite = [x for x in ranked if x.has_score]
@@ -194,7 +160,7 @@ def _flags_alone(of_sweep: Experiment, devices: Sequence[Any]) -> tuple[str, str
     return f"--seeds {seeds} --devices {count}", "bit for bit, with a further seed"
 
 
-def _curves(runs: Sequence[Run], metric: str, ranked: Sequence[Ranked]) -> dict[str, tuple[Any, Any]]:
+def _curves(runs: Sequence[Planned], metric: str, ranked: Sequence[Ranked]) -> dict[str, tuple[Any, Any]]:
     """Return the environment steps and the scores [points, seeds] of the evaluations of some settings.
 
     Seeds that failed are left out, since they were not trained to the end.
@@ -224,13 +190,7 @@ def _score(ranked: Ranked) -> dict[str, Any]:
 
 
 def result_text(summary: Mapping[str, Any], path: Path, shown: int = 5) -> str:
-    """Format the result of a sweep in a few lines.
-
-    Args:
-      summary: of the sweep.
-      path: its directory.
-      shown: the number of settings that are listed.
-    """
+    """Format the result of a sweep in a few lines."""
     best, count = summary["best"], len(summary["members"])
     lines = [f"{summary['environment']}, {summary['algorithm']}, {count} settings, by {summary['objective']}"]
     lines += [_setting_line(entry) for entry in summary["members"][:shown]]

@@ -83,8 +83,6 @@ class Space:
         that repeats an earlier one, as conditions and choices may make it, is left out.
 
         Args:
-          samples: the number of samples for each combination of the grid; 1 where nothing is random.
-          seed: of the samples.
           sobol: whether the samples of a combination cover the space evenly (scrambled Sobol points) instead of
             independently.
         Raises:
@@ -327,11 +325,7 @@ def _read_where(table: Any, names: Sequence[str]) -> dict[str, dict[str, tuple[A
 
 
 def _checked(space: Space) -> Space:
-    """Require that conditions can be met and do not depend on themselves.
-
-    Raises:
-      ShoalError: one cannot, or does.
-    """
+    """Require that conditions can be met and do not depend on themselves."""
     for name, conditions in space.where.items():
         _check_no_cycle(space, name, ())
         for other, values in conditions.items():

@@ -13,7 +13,6 @@ import numpy as np
 
 from shoal.base import signals
 from shoal.base.errors import ShoalError
-from shoal.base.user_errors import reports_user_code
 from shoal.config import arguments
 from shoal.config.settings import check_fields
 from shoal.config.struct import parameter
@@ -100,7 +99,6 @@ class Sweep:
     """A sweep that has ended.
 
     Attributes:
-      path: its directory.
       summary: the content of `summary.json`: `members`, the settings sorted by score; `best`; `command`.
     """
 
@@ -112,15 +110,9 @@ class Sweep:
         return load(self.path, which, seed=seed, label=label)
 
 
-@reports_user_code
 def run_sweep(request: Request, space: Space, options: SweepOptions, call: Call | None = None) -> Sweep:
     """Train the points of a space, rank them, and train the best again; one that was interrupted goes on.
 
-    Args:
-      request: what is trained.
-      space: the settings that vary.
-      options: how they are sampled and judged.
-      call: how it was called for; None shows progress.
     Raises:
       ShoalError: a setting cannot work; then nothing is left on disk.
       Interrupted: a signal ended the sweep, which is saved.
@@ -136,7 +128,7 @@ def run_sweep(request: Request, space: Space, options: SweepOptions, call: Call 
         directory.create(base.environment_name, base.algorithm)
         directory.save_plan({run.name: [x.label for x in run.group.candidates] for run in planned})
         planned = [run._replace(root=directory.path) for run in planned]
-        report = search_report.Report(directory, space, base, options)
+        report = search_report.Report(directory, space, base, options.objective)
         try:
             train_all(
                 planned, options.objective, call, lambda: report.write(members_of_runs(planned, options))
@@ -305,14 +297,7 @@ def _count(number: int, what: str) -> str:
 
 
 class SweepProgress:
-    """The one line of a sweep's progress: steps of all members, the best score now, the time left.
-
-    Args:
-      planned: the runs that will be trained.
-      metric: of evaluations, by which settings are compared.
-      title: before the numbers.
-      quiet: writes nothing.
-    """
+    """The one line of a sweep's progress: steps of all members, the best score now, the time left."""
 
     def __init__(self, planned: Sequence[Planned], metric: str, title: str, *, quiet: bool):
         self._members = max(sum(run.group.experiment.num_members for run in planned), 1)
@@ -387,28 +372,26 @@ def _members_of(run: Planned, options: SearchOptions) -> list[MemberResult]:
     stopped = summary.get("stopped_after", {})
     rungs = experiment.halving.rungs(experiment.run) if experiment.halving else []
     at_rung = _scores_at_rungs(run, metric_of(options.objective), stopped) if stopped else {}
-    failed = {(x["label"], seed) for x in summary["members"] for seed in x.get("failed", ())}
-    # Runs of earlier versions do not have the updates.
-    faults = {(x["label"], x["seed"]): x["update"] for x in summary.get("failed", ())}
-    given = {candidate.label: candidate.settings for candidate in run.group.candidates}
+    faults = {(x["label"], x["seed"]): x["update"] for x in summary["failed"]}
+    settings = {candidate.label: candidate.settings for candidate in run.group.candidates}
     returns = {ABSOLUTE: summary["absolute"]["returns"], "final": summary["final"]["returns"]}
     if options.objective != ABSOLUTE:
         returns = {options.objective: summary["evaluation"][options.objective], **returns}
-    found = []
+    results = []
     for k, member in enumerate(members_of_config(read_json(run.path / CONFIG))):
         key, stop = (member.label, member.seed), stopped.get(member.label)
         scores_of_member = {name: _number(values[k]) for name, values in returns.items()}
         steps = summary["steps_per_seed"] if stop is None else stop
-        failure = "a number was not finite" if key in failed else ""
+        failure = ""
         if stop is not None:
             scores_of_member = {AT_RUNG: at_rung[key]}
         if key in faults:
-            failure += f" in update {faults[key]}"
+            failure = f"a number was not finite in update {faults[key]}"
             steps = faults[key] * experiment.run.steps_per_update
-        found.append(
+        results.append(
             MemberResult(
                 member.label,
-                given[member.label],
+                settings[member.label],
                 member.seed,
                 scores_of_member,
                 steps,
@@ -417,7 +400,7 @@ def _members_of(run: Planned, options: SearchOptions) -> list[MemberResult]:
                 unfinished=_number(summary["evaluation"]["unfinished"][k]) if stop is None else 0.0,
             )
         )
-    return found
+    return results
 
 
 def _scores_at_rungs(run: Planned, metric: str, stopped: Mapping[str, int]) -> dict[tuple[str, int], float]:

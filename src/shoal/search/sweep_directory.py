@@ -18,7 +18,6 @@ class SweepDirectory:
     """A directory that holds one sweep, or will hold it.
 
     Args:
-      path: the directory; empty for a new one under `runs/`.
       asked: what is asked for; what the directory holds must be the same.
     Raises:
       ShoalError: it holds another sweep, or other files; or it cannot be written to.
@@ -55,10 +54,6 @@ class SweepDirectory:
     def create(self, environment: str, algorithm: str, kind: str = "sweep") -> None:
         """Make the directory, unless it exists.
 
-        Args:
-          environment: its name, for the directory's.
-          algorithm: its name, for the directory's.
-          kind: of search, for the directory's name.
         Raises:
           ShoalError: it cannot be made.
         """

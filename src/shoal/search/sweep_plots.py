@@ -45,14 +45,7 @@ def plot_settings(
     """Write a PNG of the score over each setting: a point for each, with its 95% interval if it has one, and medians.
 
     Args:
-      path: the file.
-      ranked: the settings, best first.
-      space: that they are points of.
-      title: the heading.
       names: the settings to show, the most important first; all by default.
-      label: of the vertical axes.
-    Raises:
-      ShoalError: the file cannot be written.
     """
     shown = list(names or space.names)[:MOST_SETTINGS]
     columns = min(len(shown), 3 if len(shown) in (3, 5, 6, 9) else 4)
@@ -131,12 +124,7 @@ def plot_pairs(
     """Write a PNG of each pair of settings: a heat map of medians for two lists of values, else coloured points.
 
     Args:
-      path: the file.
-      ranked: the settings, best first.
-      space: that they are points of.
-      title: the heading.
       names: the settings to show, the most important first, of which the first four are taken; all by default.
-      label: of the colours.
     Raises:
       ShoalError: the file cannot be written.
       ValueError: fewer than two settings vary.
@@ -226,14 +214,7 @@ def plot_parallel(
     """Write a PNG of parallel coordinates: a line through the values of each setting, coloured by its score.
 
     Args:
-      path: the file.
-      ranked: the settings, best first.
-      space: that they are points of.
-      title: the heading.
       names: the settings to show, from left to right; all by default.
-      label: of the last axis, which is the score.
-    Raises:
-      ShoalError: the file cannot be written.
     """
     shown = list(names or space.names)[:MOST_SETTINGS]
     valid = _with_score(ranked)[::-1]  # the best on top
@@ -304,13 +285,6 @@ def plot_importances(path: Path, found: Sequence[Importance], title: str) -> Non
     """Write a PNG of bars: the share of the differences between settings that each explains alone.
 
     A share that cannot be estimated has a text in the place of its bar.
-
-    Args:
-      path: the file.
-      found: from `results.importances`.
-      title: the heading.
-    Raises:
-      ShoalError: the file cannot be written.
     """
     figure = figures.new_figure(7, 1.5 + 0.36 * len(found))
     axes = figure.add_subplot()
@@ -340,13 +314,7 @@ def plot_best_and_worst(
     """Write a PNG of the learning curves of the best and of the worst settings, with their 95% intervals.
 
     Args:
-      path: the file.
       best: by label, the environment steps of each seed [points] and the returns [points, seeds], best first.
-      worst: the same, worst first.
-      title: the heading.
-      label: of the vertical axis.
-    Raises:
-      ShoalError: the file cannot be written.
     """
     figure = figures.new_figure(7, 5.0)
     axes = figure.add_subplot()
@@ -422,13 +390,8 @@ def _set_ticks(axis: Any, space: Space, name: str) -> None:
 
 
 def _places(ranked: Sequence[Ranked], space: Space, name: str, share: float = 1) -> np.ndarray:
-    """Return the places of settings on an axis; several of one value of a list are spread evenly around it.
-
-    Args:
-      ranked: the settings.
-      space: that they are points of.
-      name: of the axis.
-      share: of the full spread.
+    """Return the places of settings on an axis; several of one value of a list are spread evenly around it,
+    over a share of the full spread.
     """
     spread = share * _spread(space, name)
     found = np.array(

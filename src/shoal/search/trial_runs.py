@@ -11,7 +11,6 @@ from typing import Any
 
 from shoal.base import signals
 from shoal.base.errors import ShoalError
-from shoal.base.user_errors import reports_user_code
 from shoal.config import arguments
 from shoal.config.struct import parameter
 from shoal.disk.lock import Lock
@@ -46,15 +45,9 @@ class TuneOptions(sweep.SearchOptions):
     """Takes the study of this name in the storage; without it the one named shoal."""
 
 
-@reports_user_code
 def run_tuning(request: Request, space: Space, options: TuneOptions, call: Call | None = None) -> sweep.Sweep:
     """Train trials that Optuna proposes, batch by batch, and the best again; one that was interrupted goes on.
 
-    Args:
-      request: what is trained.
-      space: the settings that vary.
-      options: how they are proposed and judged.
-      call: how it was called for; None shows progress.
     Raises:
       ShoalError: Optuna is missing, or a setting cannot work; then nothing is left on disk.
       Interrupted: a signal ended the tuning, which is saved.
@@ -90,7 +83,7 @@ def run_tuning(request: Request, space: Space, options: TuneOptions, call: Call 
             except signals.Interrupted as error:
                 raise signals.Interrupted(error.path, options.again(directory.path)) from None
             _note_other_best(study, call)
-            report = search_report.Report(directory, space, base, options)
+            report = search_report.Report(directory, space, base, options.objective)
             summary = report.finish(members, runs, confirmed)
     return sweep.Sweep(directory.path, summary)
 
@@ -133,24 +126,13 @@ def _note_other_best(study: optuna_study.Study, call: Call) -> None:
 
 
 class _Runner:
-    """Trains batches of trials in a directory; see `tuning.RunPoints`.
-
-    Args:
-      request: what is trained.
-      directory: of all batches.
-      options: how they are judged.
-      call: how it was called for.
-    """
+    """Trains batches of trials in a directory; see `tuning.RunPoints`."""
 
     def __init__(self, request: Request, directory: SweepDirectory, options: TuneOptions, call: Call):
         self._request, self._directory, self._options, self._call = request, directory, options, call
 
     def check(self, point: Point) -> None:
-        """Require that settings can work together, before anything compiles.
-
-        Raises:
-          ShoalError: they cannot.
-        """
+        """Require that settings can work together, before anything compiles."""
         for group in group_candidates(self._request, [Candidate("trial", point)]):
             placed = placement.place(group.experiment)[1]
             placed.validate()

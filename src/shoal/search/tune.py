@@ -7,7 +7,6 @@ failed.
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from shoal.base.errors import ShoalError
 from shoal.base.files import report_os_errors
@@ -20,15 +19,9 @@ from shoal.search.space import Point, label_of
 BATCHES, TRIALS = "batches", "trials.json"
 
 
-class RunPoints(Protocol):
-    """Trains settings as one population; called again after a kill, it goes on with what it had begun."""
-
-    def __call__(self, points: Mapping[str, Point], directory: Path) -> Sequence[MemberResult]:
-        """Train the settings, by their labels, and write into a directory that exists.
-
-        Returns:
-          what each member reached, with the labels that were given.
-        """
+# Trains settings, by their labels, as one population in a directory that exists, and returns what each member reached;
+# called again after a kill, it goes on with what it had begun.
+RunPoints = Callable[[Mapping[str, Point], Path], Sequence[MemberResult]]
 
 
 def tune(
@@ -44,13 +37,8 @@ def tune(
     """Run trials until the study has a number of them, those of other processes counted.
 
     Args:
-      study: from `studies.open_study`.
-      run_points: trains settings.
-      directory: of this process, which exists.
       trials: the number that the study has in the end.
-      batch: the number of trials that run at once.
       check: raises a ShoalError for settings that cannot work together; such a trial is told as failed.
-      report: receives a line after each batch.
     Returns:
       the members of all trials of the study.
     Raises:

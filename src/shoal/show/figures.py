@@ -41,11 +41,7 @@ def as_warning(path: Path) -> Iterator[None]:
 
 
 def require_drawing(path: Path) -> None:
-    """Require that pictures can be drawn, before anything is computed for one that a user asks for.
-
-    Raises:
-      ShoalError: they cannot.
-    """
+    """Require that pictures can be drawn, before anything is computed for one that a user asks for."""
     try:
         figure = new_figure(1, 1)
         set_title(figure.add_subplot(), "1")
@@ -66,11 +62,7 @@ def set_title(axes: Any, title: str) -> None:
 
 
 def save(figure: Any, path: Path) -> None:
-    """Write a figure as a PNG, in a directory that exists.
-
-    Raises:
-      ShoalError: the file cannot be written.
-    """
+    """Write a figure as a PNG, in a directory that exists."""
     with write_whole_file(Path(path), parents=False) as file:
         figure.savefig(file, format="png")
 

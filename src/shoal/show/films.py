@@ -62,16 +62,10 @@ def check_writable(path: str | Path) -> Path:
 
 
 def write_frames(path: Path, frames: Iterable[Frame], frames_per_second: float) -> int:
-    """Write frames to a file; it is complete or absent.
+    """Write frames, at least one, to a file that `check_writable` accepts; it is complete or absent.
 
-    Args:
-      path: accepted by `check_writable`.
-      frames: at least one.
-      frames_per_second: the frame rate.
     Returns:
       the number of frames.
-    Raises:
-      ShoalError: the file cannot be written.
     """
     with write_whole_file(path) as file:
         match path.suffix.lower():

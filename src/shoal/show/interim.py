@@ -37,11 +37,8 @@ class InterimWriter:
             self._changed.notify()
 
     def close(self, timeout: float, *, cancel: bool = False) -> None:
-        """Let the thread end after the work that waits, and wait for it for at most so many seconds.
-
-        Args:
-          timeout: in seconds.
-          cancel: whether the work that waits is left out.
+        """Let the thread end after the work that waits (left out with `cancel`), and wait for it for at most
+        `timeout` seconds.
         """
         with self._changed:
             self._is_ending = True

@@ -59,11 +59,6 @@ def write_states(
     Of each time there is a file of points, and one of lines. Since pyevtk writes no file without cells, a time without
     lines has one of length 0, all of whose numbers are 0.
 
-    Args:
-      path: accepted by `check_writable`.
-      environment: has `geometry(state)`.
-      states: concrete ones.
-      frames_per_second: by which the times follow.
     Returns:
       the number of states.
     """

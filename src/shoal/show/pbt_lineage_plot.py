@@ -35,16 +35,9 @@ def plot_lineage(
     outlined.
 
     Args:
-      path: the file.
-      exchanges: of the run.
       scores: of the members, by the number of updates of each evaluation.
-      best: the line of descent of the best policy; empty where there is none.
       best_updates: the number of updates of that policy.
       scales: of the axes, by setting: "linear", "log" or "one-minus-log".
-      steps_per_update: environment steps.
-      title: the heading.
-    Raises:
-      ShoalError: the file cannot be written.
     """
     from matplotlib.cm import ScalarMappable  # noqa: PLC0415 (takes half a second)
     from matplotlib.collections import LineCollection  # noqa: PLC0415

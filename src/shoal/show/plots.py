@@ -28,15 +28,10 @@ def plot_learning_curve(
     on with its last return, and where all failed there is no mean.
 
     Args:
-      path: the file.
       steps: environment steps of each seed at the points, [points].
       returns: returns, [points, seeds]; NaN where there is none.
-      title: the heading, such as "CartPole-v1, ppo".
-      label: of the vertical axis.
       unit: what each column of the returns is of.
       failed: the columns that end before the others, since a number was not finite; their ends are marked.
-    Raises:
-      ShoalError: the file cannot be written.
     """
     figure = figures.new_figure()
     axes = figure.add_subplot()
@@ -52,12 +47,7 @@ def plot_by_episode(
     """Write a PNG of the results of a trial's episodes by their index.
 
     Args:
-      path: the file.
       curves: by their names, the mean of each policy at each index, [episodes, seeds].
-      title: the heading.
-      label: of the vertical axis.
-    Raises:
-      ShoalError: the file cannot be written.
     """
     figure = figures.new_figure()
     axes = figure.add_subplot()

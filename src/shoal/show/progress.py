@@ -26,15 +26,6 @@ class Progress:
 
     If the stream breaks (a closed pipe, a notebook that was closed), nothing more is written: progress output
     may not end a run.
-
-    Args:
-      total_steps: environment steps of each member.
-      title: the text before the numbers, such as "CartPole-v1 ppo".
-      members: the number of members that are trained.
-      unit: what they are, in the plural.
-      quiet: writes nothing at all.
-      stream: the stream to write to; None is standard error.
-      clock: the time in seconds; given by tests.
     """
 
     def __init__(
@@ -69,12 +60,8 @@ class Progress:
                 self._live.stop()
 
     def update(self, steps: int, steps_per_second: float = math.nan, **metrics: float) -> None:
-        """Show a log point.
-
-        Args:
-          steps: environment steps of each seed so far.
-          steps_per_second: of all seeds together.
-          **metrics: numbers to show by name, such as the mean return over seeds; NaN is shown as "-".
+        """Show a log point: environment steps of each seed, the speed of all together, and numbers by name;
+        NaN is shown as "-".
         """
         if self._silent:
             return
@@ -142,11 +129,6 @@ class Activity:
     Nothing is written in the first seconds, so that short work shows nothing. After that a terminal shows one
     line, which is removed at the end; elsewhere a line is written every few seconds. A thread writes it, so
     that it appears while the main thread waits for a compiled program.
-
-    Args:
-      stream: the stream to write to; None is standard error.
-      silent_seconds: seconds before the first line.
-      interval_seconds: seconds between two plain lines.
     """
 
     def __init__(

@@ -40,10 +40,7 @@ class Rendered:
     """The result of drawing episodes.
 
     Attributes:
-      path: the file.
-      frames: the number of images.
       returns: of each episode.
-      lengths: of each episode, in steps.
     """
 
     path: Path
@@ -86,15 +83,7 @@ def draw_episodes(
     With the same key they are the first that `evaluation.play_episodes` plays, up to rounding.
 
     Args:
-      environment: with a method `render`.
-      config: the algorithm's.
-      parameters: of the policy.
-      key: of the episodes.
       path: ends in .gif, .mp4 or .png (the first image alone), or .pvd for ParaView.
-      episodes: the number of episodes.
-      max_steps: the number of steps after which an episode is cut.
-      greedy: whether the policy takes its mode or samples.
-      tell: called repeatedly with a description of the current work.
     Raises:
       ShoalError: as `check_renderable`, or `render` does not return an image.
     """

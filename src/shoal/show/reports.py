@@ -32,15 +32,8 @@ class Reporter:
     the next ones: so training continues while a disk is full or hangs for some time.
 
     Args:
-      directory: of the run.
-      run: its settings.
-      title: of the progress, and of the environment.
-      show: whether progress is shown.
       mark: the end of the rows that are continued.
-      evaluations: of the run so far.
-      members: of the population; () for those of the run's seeds.
       listener: is told the same, after the rows are added.
-      algorithm: the name of the run's.
     """
 
     def __init__(
@@ -98,6 +91,13 @@ class Reporter:
         self._writer.close(CLOSING_SECONDS)
         self._interim.close(INTERIM_SECONDS)
 
+    def show_costs(self, parameters: int, update_flops: float, act_flops: float) -> None:
+        """Show what the network of one member costs; FLOPs are those of its matrix products."""
+        self.progress.note(
+            f"{parameters:,} parameters; matrix products of an update of {self.run.steps_per_update:,} steps take "
+            f"{update_flops / 1e6:,.3g} MFLOP, those of an action {act_flops / 1e3:,.3g} kFLOP"
+        )
+
     def on_training(self, updates: int, metrics: Numbers, seconds: float, steps_per_second: float) -> None:
         """Write a log point."""
         self.updates_logged = updates
@@ -147,9 +147,7 @@ class Reporter:
         """Have `progress.json` and the learning curve of the run up to now written; for any thread.
 
         Args:
-          steps: environment steps of each seed.
           best: `score` of each member's best policy so far, and the `updates` after which it was reached.
-          failed: the members that are trained no further, since a number was not finite.
         """
         evaluations = list(self.evaluations)
         self._interim.submit(lambda: self._write_so_far(steps, evaluations, best, failed))
@@ -197,12 +195,8 @@ class Reporter:
 
 
 def _by_setting(returns: np.ndarray, members: Members, failed: Sequence[int]) -> tuple[np.ndarray, list[int]]:
-    """Return the interquartile mean over the seeds of each setting, and the settings of which all seeds failed.
-
-    Args:
-      returns: of the members, [points, members].
-      members: of the population.
-      failed: the places of those that were not trained to the end; beside others each counts with its last return.
+    """Return the interquartile mean over the seeds of each setting, and the settings of which all seeds
+    failed; beside others a failed seed counts with its last return.
 
     Returns:
       the means, [points, settings], NaN where no return is finite; and the indices of the settings.

@@ -99,14 +99,11 @@ def transition(
     """Make the time-step after an action. If it ends both ways, termination has precedence (discount 0).
 
     Args:
-      observation: of the agent; with several, of each.
       reward: a number, or one for each of several agents, [A].
       terminated: whether nothing follows, for the world or for each agent, [A].
       truncated: whether the world was cut.
-      action_mask: the legal actions.
       alive: [A], the agents that take part from here on; one that terminates does not, whatever is given. It is needed,
         here and in `restart`, where an agent may end before its world does.
-      info: metrics of the environment's own.
     Returns:
       the time-step; it is `last` if the world was cut or terminated, or no agent is left.
     """

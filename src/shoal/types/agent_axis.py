@@ -57,9 +57,7 @@ def as_streams(timestep: TimeStep, absent: Array | None = None) -> TimeStep:
     are zeros (unless a value is bootstrapped from them), and all actions are legal.
 
     Args:
-      timestep: with axes [..., N, A], which all observations have (`observations_of_agents`).
       absent: who took no part at the step before, [..., N, A]; None for nobody.
-
     Returns:
       the time-step, whose fields all have the axes [..., N, A]; see `fold`.
     """
@@ -76,11 +74,8 @@ def as_streams(timestep: TimeStep, absent: Array | None = None) -> TimeStep:
 
 
 def trajectory_of_streams(trajectory: Trajectory, absent: Array | None = None) -> Trajectory:
-    """Return a trajectory whose time-steps are those of streams; see `as_streams`.
-
-    Args:
-      trajectory: of N worlds of A agents, [T, N, A, ...].
-      absent: who took no part before the first step, [N, A]; None for nobody.
+    """Return a trajectory of N worlds of A agents, [T, N, A, ...], whose time-steps are those of streams; see
+    `as_streams`.
     """
     timesteps = trajectory.timesteps
     missing = None

@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shoal.config.arguments import short_repr
+
 
 def _as_array(x: Any) -> jax.Array | None:
     """Convert x to an array, or to None if it is something else (a dictionary, a ragged list, text, None)."""
@@ -71,7 +73,7 @@ class MultiDiscrete:
         numbers = np.asarray(nvec if np.ndim(nvec) else None)
         if numbers.ndim != 1 or not _are_whole(numbers):
             right = "one row of whole numbers, such as MultiDiscrete((2, 3)), would be right"
-            raise ValueError(f"MultiDiscrete({_short(nvec)}) has no numbers of values; {right}.")
+            raise ValueError(f"MultiDiscrete({short_repr(nvec)}) has no numbers of values; {right}.")
         object.__setattr__(self, "nvec", tuple(int(n) for n in numbers))
 
     @property
@@ -115,15 +117,18 @@ class Box:
         """Take the bounds, which are broadcast to the shape.
 
         Raises:
-          ValueError: a bound is another number in the dtype, such as 0.5 in int32, or has another shape.
+          ValueError: a bound is another number in the dtype, such as 0.5 in int32, or has another shape; or the
+            numbers of the dtype are complex.
         """
         if shape is None:
             shape = np.broadcast_shapes(np.shape(low), np.shape(high))
         elif not isinstance(shape, tuple | list):
             raise ValueError(
-                f"Box: shape={_short(shape)} is no shape; a tuple, such as (3,), would be right."
+                f"Box: shape={short_repr(shape)} is no shape; a tuple, such as (3,), would be right."
             )
         dtype = jax.dtypes.canonicalize_dtype(dtype)
+        if jnp.issubdtype(dtype, jnp.complexfloating):
+            raise ValueError(f"Box: dtype={dtype} is none of real numbers; float32 or int32 would be right.")
         object.__setattr__(self, "low", _bound("low", low, shape, dtype))
         object.__setattr__(self, "high", _bound("high", high, shape, dtype))
         object.__setattr__(self, "shape", tuple(int(n) for n in shape))
@@ -221,7 +226,9 @@ def _bound(name: str, bound: Any, shape: Any, dtype: np.dtype) -> np.ndarray:
         hint = (
             "-inf or inf says that there is no bound" if is_float else "give whole numbers within its range"
         )
-        raise ValueError(f"Box: {name}={_short(bound)} cannot be a bound in {np.dtype(dtype).name}; {hint}.")
+        raise ValueError(
+            f"Box: {name}={short_repr(bound)} cannot be a bound in {np.dtype(dtype).name}; {hint}."
+        )
     array = np.array(np.broadcast_to(array, shape))
     if is_float:
         array += 0  # -0.0 becomes 0.0: equal bounds have equal bytes
@@ -231,12 +238,9 @@ def _bound(name: str, bound: Any, shape: Any, dtype: np.dtype) -> np.ndarray:
 
 def _are_whole(numbers: np.ndarray) -> bool:
     """Report whether an array holds whole numbers only; those of an empty one do."""
-    return numbers.size == 0 or (numbers.dtype.kind in "iuf" and bool(np.all(numbers == np.floor(numbers))))
-
-
-def _short(value: Any) -> str:
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    if numbers.size == 0:
+        return True
+    return numbers.dtype.kind in "iuf" and bool(np.all(np.isfinite(numbers) & (numbers == np.floor(numbers))))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -37,11 +37,6 @@ def compile_ahead(function: Callable, *arguments: Any, **static: Any) -> Callabl
     """Compile a jitted function for these arguments; where JAX's jit is disabled, bind only the static ones.
 
     Compiling ahead of time is refused by JAX while its jit is disabled, for debugging.
-
-    Args:
-      function: a function made by `jax.jit`.
-      arguments: arrays, or their shapes.
-      static: the static arguments, which the result is called without.
     """
     if jit_is_disabled():
         return functools.partial(function, **static)

@@ -27,11 +27,6 @@ def split_by_key(function: Callable, key: Array, *args: PyTree) -> tuple[Callabl
 
     Gain: a rollout of 4 x 128 steps took 0.8 ms instead of 1.4.
 
-    Args:
-      function: `function(key, *args)`, traceable.
-      key: an example of the key (or its shape and dtype).
-      *args: examples of the other arguments.
-
     Returns:
       `draw(key) -> draws`, which can be mapped over many keys, and `finish(draws, *args)`.
     """

@@ -52,8 +52,6 @@ PRECISIONS = (
 def require_usable(*, training: bool = False) -> None:
     """Require that JAX's settings, of its environment variables or of `jax.config`, are some that Shoal works with.
 
-    Args:
-      training: whether a run is trained, and not only an environment or a policy run.
     Raises:
       ShoalError: they are not; the sentence names the setting.
     """
@@ -74,9 +72,6 @@ def require_platform() -> None:
     """Require the platforms beside the CPU, and the precision of products, that JAX is set to.
 
     This may start the backend, and so comes after the number of the CPU's devices is set.
-
-    Raises:
-      ShoalError: this machine does not have them.
     """
     if (value := getattr(jax.config, "jax_platforms", None)) and value.startswith("cpu,"):
         _try_to_compute("jax_platforms", value)

@@ -31,10 +31,8 @@ def prepare(devices: int = 0, *, one_thread: bool = False) -> None:
     (`JAX_COMPILATION_CACHE_DIR` has precedence; `SHOAL_CACHE=0` disables it).
 
     Args:
-      devices: the number of devices, 0 for the number of cores.
       one_thread: one device whose programs run on one thread, for the rest of the process (`NPROC` has precedence).
         Threads that pass kernels of a microsecond to each other lose more time than they save.
-
     Raises:
       ShoalError: `SHOAL_PLAIN` names a trick that does not exist, or Shoal cannot work with a setting of JAX.
     """

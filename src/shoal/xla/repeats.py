@@ -61,8 +61,6 @@ def apply_to_distinct(function: Function, parameters: PyTree, rows: PyTree) -> A
     Args:
       function: a function at module level of parameters and rows [N, ...] -> [N, F], where each output row depends on
         its own input row alone.
-      parameters: floating arrays.
-      rows: integer arrays [N, ...].
     """
     apply = apply_to_distinct_plain if uses_plain_form("apply_to_distinct") else _apply_to_distinct
     return apply(function, parameters, rows)

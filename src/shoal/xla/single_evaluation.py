@@ -25,8 +25,6 @@ def compute_once(always_true: Array, function: Callable[..., Any], *arguments: P
     Args:
       always_true: booleans that are True, which the compiler does not know, [N]; if they were False, the result would
         be zeros.
-      function: a function of the arguments.
-      *arguments: any trees.
     """
     if uses_plain_form("compute_once"):
         return compute_once_plain(always_true, function, *arguments)

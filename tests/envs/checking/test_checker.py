@@ -669,17 +669,17 @@ def test_a_compiled_program_that_never_ends_is_a_finding_and_ends_the_command(tm
     )
 
 
-def test_python_code_that_never_ends_is_ended(capfd):
-    def reset(self, key):
-        while True:
-            time.sleep(0.001)
-
-    findings = check(environment(type("Endless", (Walk,), {"reset": reset}))(), seconds=1)
+def test_python_code_that_does_not_end_is_a_finding_and_the_thread_ends_with_it(capfd):
+    released = threading.Event()
+    reset = lambda self, key: released.wait(60)  # noqa: E731
+    before = set(threading.enumerate())
+    findings = check(environment(type("Waiting", (Walk,), {"reset": reset}))(), seconds=2)
     assert [finding.rule for finding in findings] == ["too-slow", "not-checked"]
-    deadline = time.monotonic() + 30
-    while any(thread.name == "shoal check" and thread.is_alive() for thread in threading.enumerate()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    threads = set(threading.enumerate()) - before
+    released.set()
+    for thread in threads:
+        thread.join(30)
+    assert not any(thread.is_alive() for thread in threads)
     assert capfd.readouterr() == ("", "")
 
 

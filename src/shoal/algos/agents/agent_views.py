@@ -22,7 +22,6 @@ class View(NamedTuple):
     """The choice of what an agent and its critic are shown; static.
 
     Attributes:
-      spec: of the world.
       agent_id: whether the agent is shown its own number, one-hot.
       critic_input: "own", "state", "everybody" or "state_and_own".
       says_who_is_present: whether there is an entry that says who takes part.
@@ -76,11 +75,7 @@ class View(NamedTuple):
         return timestep._replace(observation=shown if self._is_dictionary else shown[OBSERVATION])
 
     def check(self) -> None:
-        """Require that the world has what the critic is to be shown.
-
-        Raises:
-          ShoalError: it has no global state.
-        """
+        """Require that the world has what the critic is to be shown."""
         space = self.spec.observation_space
         if "state" in self.critic_input and GLOBAL_STATE not in _entries(space):
             raise ShoalError(

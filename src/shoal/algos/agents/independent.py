@@ -118,8 +118,6 @@ def over_agents(
     """Make an algorithm for several agents of one for a single agent.
 
     Args:
-      make: (spec of one agent) -> the algorithm for one agent.
-      view: what the agents and their critics are shown.
       sets: the agents that share parameters. What an algorithm computes over its batch, such as the moments of
         advantages, is computed over the agents of a set.
       joint: whether the algorithm is given the agents of a world along an axis of their own, [N, A]. Its `init` is then

@@ -27,7 +27,6 @@ class Opponents(NamedTuple):
     """The choice of who acts by policies of the past, in which worlds; static.
 
     Attributes:
-      sets: the agents that share parameters, at least two sets.
       share: of the worlds, in which one set learns and the others act by policies of the past.
       size: of the pool, in policies of each set.
       every: updates after which the latest policies are offered to the pool.
@@ -78,12 +77,7 @@ class Behaviour(NamedTuple):
 
 
 def against_past(algorithm: Algorithm, opponents: Opponents) -> Algorithm:
-    """Make an algorithm whose agents meet policies of the past; the latest policies are evaluated and saved.
-
-    Args:
-      algorithm: from `over_agents`, with `learns` of the opponents.
-      opponents: who acts by policies of the past.
-    """
+    """Make an algorithm whose agents meet policies of the past; the latest policies are evaluated and saved."""
     num_sets, size = len(opponents.sets.members), opponents.size
     take_over: Any = algorithm.inherit
     see: Any = algorithm.warm_up

@@ -24,13 +24,8 @@ MOST_SIZES = 3  # of programs for members that run together
 
 
 def dealt(going_on: Sequence[int], members: int, size: int, shards: int) -> np.ndarray:
-    """Return the places of the members that a program of `size` members trains, so that all shards have equal work.
-
-    Args:
-      going_on: the places of the members that go on, at most `size`.
-      members: the number of all.
-      size: of the program; the rest is filled up with members that have stopped.
-      shards: the number of devices, which divides `size`.
+    """Return the places of the members that a program of `size` members trains, so that all shards have equal
+    work; it is filled up with members that have stopped.
     """
     others = iter(sorted(set(range(members)) - set(going_on)))
     each = size // shards
@@ -48,14 +43,7 @@ class Programs(NamedTuple):
 
 
 class Dealer:
-    """Trains those members of a population that go on.
-
-    Args:
-      whole: the compiled program that trains all members.
-      shapes: of the population.
-      layout: the devices.
-      factor: by which the number of members that go on shrinks.
-    """
+    """Trains those members of a population that go on, in programs that are smaller by `factor` each time."""
 
     def __init__(self, whole: Any, shapes: Run, layout: Layout, factor: int):
         self._shapes, self._members = shapes, shapes.updates.shape[0]

@@ -40,14 +40,7 @@ class Halving(NamedTuple):
         return found
 
     def check(self, run: RunConfig, settings: int) -> None:
-        """Require that there is something to stop, and a time to do it.
-
-        Args:
-          run: of the settings.
-          settings: their number.
-        Raises:
-          ShoalError: there is not.
-        """
+        """Require that there is something to stop, and a time to do it."""
         if self.factor < 2:
             raise ShoalError(f"halving={self.factor} is too small: one of at least 2 settings goes on.")
         total = run.total_updates * run.steps_per_update
@@ -62,11 +55,8 @@ class Halving(NamedTuple):
             )
 
     def survivors(self, scores: Mapping[str, Sequence[float]], others: Iterable[float] = ()) -> list[str]:
-        """Return the labels of the settings that go on, best first: one of every `factor` that have a score.
-
-        Args:
-          scores: of the seeds of each setting that is compared; NaN for a seed that failed (see `rank_settings`).
-          others: further scores of the same search, which count for its worst.
+        """Return the labels of the settings that go on, best first: one of every `factor` that have a score
+        (see `rank_settings`).
         """
         living = [label for label, x in rank_settings(scores, others).items() if np.isfinite(x.iqm)]
         return living[: max(len(living) // self.factor, 1)]
@@ -82,11 +72,7 @@ def stop_others(
     """Mark the members of the settings that do not go on as stopped.
 
     Args:
-      population: at a rung, evaluated.
-      run: of the population.
       evaluations: (updates, metrics) of each so far, a number per member; the last is that of this rung.
-      members: of the population.
-      halving: how many go on.
     """
     faults, rungs = np.asarray(population.fault).copy(), halving.rungs(run)
     at_rungs = np.stack([metrics[halving.metric] for updates, metrics in evaluations if updates in rungs])

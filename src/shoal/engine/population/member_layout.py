@@ -66,12 +66,13 @@ def map_members(function: Callable, mapped_by: str) -> Callable:
     """Map a function of one run over the leading axis of a population; further arguments are shared."""
 
     def map_population(population: PyTree, *args: Any) -> PyTree:
+        if jax.tree.leaves(population)[0].shape[0] == 1:
+            outputs = function(jax.tree.map(lambda x: x[0], population), *args)
+            return jax.tree.map(lambda x: x[None], outputs)
+
         def one_member(run: PyTree) -> PyTree:
             return function(run, *args)
 
-        if jax.tree.leaves(population)[0].shape[0] == 1:
-            outputs = one_member(jax.tree.map(lambda x: x[0], population))
-            return jax.tree.map(lambda x: x[None], outputs)
         return jax.lax.map(one_member, population) if mapped_by == "map" else jax.vmap(one_member)(population)
 
     return map_population

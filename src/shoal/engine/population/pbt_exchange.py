@@ -41,8 +41,6 @@ class Exchanged(NamedTuple):
 
     Attributes:
       parent: the member that it continues; itself if it copied none.
-      before: its settings before.
-      after: its settings from now on.
     """
 
     parent: Array
@@ -58,10 +56,8 @@ def select_parents(scores: Array, places: Array, ties: Array) -> Array:
     it would not train any further, and is not copied.
 
     Args:
-      scores: [members].
       places: uniform in [0, 1), [members]: which of the best fifth a member copies.
       ties: uniform in [0, 1), [members]: of members with equal scores, that with the lower number is the better.
-
     Returns:
       indices of members, [members]; a member that copies none has its own.
     """
@@ -104,13 +100,7 @@ def perturb(tuned: Tuned, value: Array, factor: Array) -> Array:
 
 
 def explore(tuned: Tuned, value: Array, draws: Array) -> Array:
-    """Change a value: by one of two factors, or by a new draw.
-
-    Args:
-      tuned: the setting.
-      value: that was copied.
-      draws: three numbers, uniform in [0, 1), [3, ...].
-    """
+    """Change a value: by one of two factors, or by a new draw; `draws` are uniform in [0, 1), [3, ...]."""
     factor = jnp.where(draws[1] < 0.5, *FACTORS)
     drawn = from_unit(tuned, (tuned.low, tuned.high), draws[2])
     return jnp.where(draws[0] < REDRAW, drawn, perturb(tuned, value, factor))
@@ -118,11 +108,6 @@ def explore(tuned: Tuned, value: Array, draws: Array) -> Array:
 
 def uniform_draws(keys: Array, number: Array | int, settings: int) -> Array:
     """Draw the random numbers of an exchange.
-
-    Args:
-      keys: of the members.
-      number: of the exchange.
-      settings: that are tuned.
 
     Returns:
       uniform in [0, 1), [members, 2 + 3 settings]: one for the parent, three for each setting, one for ties.
@@ -135,15 +120,7 @@ def uniform_draws(keys: Array, number: Array | int, settings: int) -> Array:
 def exchange_settings(
     tuned: Sequence[Tuned], values: Values, scores: Array, draws: Array, number: Array | int
 ) -> Exchanged:
-    """Choose parents, and change the settings of the members that copy; exchange 0 draws those of all members anew.
-
-    Args:
-      tuned: the settings.
-      values: that the members have.
-      scores: of the members.
-      draws: of `uniform_draws`.
-      number: of the exchange.
-    """
+    """Choose parents, and change the settings of the members that copy; exchange 0 draws those of all members anew."""
     is_first = jnp.asarray(number) == 0
     own = jnp.arange(scores.shape[0])
     parent = jnp.where(is_first, own, select_parents(scores, draws[:, 0], draws[:, -1]))
@@ -164,13 +141,6 @@ def exchange(
 
     A member that copies takes over everything of its parent but the key: learner, environments, memory, counters. Its
     best policy so far, the score of that, and what it had learned at its last evaluation stay.
-
-    Args:
-      population: with a leading member axis.
-      scores: of the evaluation, [members].
-      number: of the exchange.
-      tuned: the settings that change.
-      leaves: of the config, by setting.
     """
     values = values_of(population.config, leaves)
     draws = uniform_draws(population.key, number, len(tuned))
@@ -196,14 +166,7 @@ def with_values(config: Any, values: Mapping[str, Any], leaves: Leaves) -> Any:
 
 
 def compile_exchange(shapes: Run, layout: populations.Layout, tuned: Sequence[Tuned], leaves: Leaves) -> Any:
-    """Compile (population, scores, number) -> (population, Exchanged); the population's buffers are donated.
-
-    Args:
-      shapes: of the population, with their placement, which stays.
-      layout: of the population.
-      tuned: the settings that change.
-      leaves: of the config, by setting.
-    """
+    """Compile (population, scores, number) -> (population, Exchanged); the population's buffers are donated."""
 
     def program(population: Run, scores: Array, number: Array) -> tuple[Run, Exchanged]:
         return exchange(population, scores, number, tuned, leaves)

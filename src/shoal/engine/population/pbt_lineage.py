@@ -25,8 +25,6 @@ class Ancestor(NamedTuple):
 
     Attributes:
       updates: from which on the line ran through it.
-      member: its index.
-      settings: that it had, by name.
     """
 
     updates: int
@@ -51,12 +49,7 @@ def exchanges_of(rows: Sequence[Mapping[str, Any]]) -> list[Exchange]:
 
 
 def ancestors(exchanges: Sequence[Exchange], member: int, updates: int) -> list[Ancestor]:
-    """Follow a member back to the start of the run.
-
-    Args:
-      exchanges: of the run.
-      member: its index.
-      updates: at which it is considered, before an exchange there.
+    """Follow a member back to the start of the run from a number of updates, before an exchange there.
 
     Returns:
       the line of descent, the oldest first: one entry for each exchange before.

@@ -4,17 +4,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 # As `sweeps.distributions` names them.
-LINEAR, LOG, ONE_MINUS_LOG = SCALES = ("linear", "log", "one-minus-log")
+LINEAR, LOG, ONE_MINUS_LOG = ("linear", "log", "one-minus-log")
 
 
 class Tuned(NamedTuple):
     """A number of the algorithm's config that population-based training changes.
 
     Attributes:
-      name: of the setting.
       scale: on which values are uniform: "linear", "log", or "one-minus-log".
-      low: the least value.
-      high: the largest value.
       start: the bounds of the members' first values.
     """
 
@@ -34,7 +31,6 @@ class Step(NamedTuple):
 
     Attributes:
       updates: after which the settings hold.
-      settings: by name.
     """
 
     updates: int
@@ -66,12 +62,8 @@ class Evolution(NamedTuple):
         """Values of all settings such that a check of each holds for all that may come, the least first."""
         if self.schedule:
             return [dict(step.settings) for step in self.schedule]
-        return [
-            {x.name: bound for x, bound in zip(self.tuned, bounds, strict=True)} for bounds in self._bounds()
-        ]
-
-    def _bounds(self) -> list[tuple[float, ...]]:
-        return [tuple(x.low for x in self.tuned), tuple(x.high for x in self.tuned)] if self.tuned else []
+        lowest, highest = ({x.name: getattr(x, bound) for x in self.tuned} for bound in ("low", "high"))
+        return [lowest, highest] if self.tuned else []
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of `evolution` in `config.json`, empty if nothing changes."""

@@ -1,7 +1,7 @@
 """The requirements of an environment before it is run: the part of the checker that needs only one trace."""
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from shoal.base.errors import ShoalError
 from shoal.base.user_errors import reports_user_code, user_code_error
 from shoal.config.struct import as_arrays
-from shoal.envs.checking.check_findings import Finding, describe
+from shoal.envs.checking.check_findings import Finding, FindingsError, describe
 from shoal.envs.checking.check_static import (
     check_critic_only,
     check_parameters,
@@ -18,7 +18,7 @@ from shoal.envs.checking.check_static import (
     check_space,
     check_summaries,
 )
-from shoal.envs.checking.check_traces import Traces, check_types, sample_action
+from shoal.envs.checking.check_traces import Traces, check_types, sample_action, unpack_result
 from shoal.types import PyTree, TimeStep
 
 DECLARATIONS = ("observation_space", "action_space", "num_agents", "info_summaries", "critic_only")
@@ -31,9 +31,6 @@ def require_contract(env: Any, name: str = "") -> None:
     Traces both once, with the environment's numbers as data. The trace of an environment is cached, so that a
     second call is fast.
 
-    Args:
-      env: the environment.
-      name: its name for `shoal check`, for the errors; its class by default.
     Raises:
       ShoalError: the first error found.
       UserCodeError: `reset` or `step` fails.
@@ -98,22 +95,8 @@ def _second_step(env: Any, state: Any, action: PyTree, key: jax.Array) -> Any:
 
 
 def _require_pair(env: Any, method: str, result: Any) -> tuple[PyTree, TimeStep]:
-    """Return the state and the time-step that a method returned.
-
-    Raises:
-      ShoalError: it returned anything else.
-    """
-    where = f"{type(env).__name__}.{method}"
-    right = "(state, TimeStep) would be right, by shoal.restart and shoal.transition"
-    if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], TimeStep):
-        got = ", ".join(type(part).__name__ for part in result) if type(result) is tuple else ""
-        raise ShoalError(f"{where} returns {f'({got})' if got else f'a {type(result).__name__}'}; {right}.")
-    timestep = result[1]
-    for field in ("observation", "reward", "discount", "first", "last"):
-        if getattr(timestep, field) is None:
-            raise ShoalError(f"{where} returns None as `{field}` of the time-step; an array would be right.")
-    if not isinstance(timestep.info, Mapping):
-        raise ShoalError(
-            f"{where} returns a {type(timestep.info).__name__} as `info`; a dictionary would be right."
-        )
-    return result
+    """Return the state and the time-step that a method returned; raises ShoalError where it returned anything else."""
+    try:
+        return unpack_result(f"{type(env).__name__}.{method}", result)
+    except FindingsError as wrong:
+        raise ShoalError(f"{wrong.findings[0].message}.") from None

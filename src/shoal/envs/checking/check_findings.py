@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import jax
 
+from shoal.base.user_errors import shorten
+
 RULES = {
     "protocol": "an attribute or method that every environment has is missing or of the wrong kind",
     "space": "a space that has no elements or is none of Shoal's",
@@ -47,6 +49,7 @@ RULES = {
 
 # Errors that an environment may raise; `sys.exit` in it would end the check as a success.
 ERRORS = (Exception, SystemExit)
+MAX_CHARACTERS = 160  # of an error's message or a line of source
 MAX_PER_RULE = 3  # findings, since a state may have a hundred wrong leaves
 
 
@@ -98,9 +101,9 @@ def describe(error: BaseException) -> str:
     """Describe an error in half a sentence: its type, the first line of its message, and the line that raised it."""
     lines = str(error).strip().splitlines() or [""]
     if lines[0].endswith("Traceback (most recent call last):"):  # of a callback: what it raised comes last
-        return f"{type(error).__name__} of a callback: {_shorten(lines[-1]).rstrip('.')}"
+        return f"{type(error).__name__} of a callback: {shorten(lines[-1], MAX_CHARACTERS)}"
     message = f"{type(error).__name__}: {lines[0]}" if lines[0] else type(error).__name__
-    return f"{_shorten(message).rstrip('.')}{_location(error)}"
+    return f"{shorten(message, MAX_CHARACTERS)}{_location(error)}"
 
 
 def operation(error: BaseException) -> str:
@@ -108,7 +111,7 @@ def operation(error: BaseException) -> str:
     frame = _frame(error)
     if frame is None:
         return f"a function of the environment ({describe(error)})"
-    return f"`{_shorten(frame.line or '')}` ({Path(frame.filename).name}, line {frame.lineno})"
+    return f"`{shorten(frame.line or '', MAX_CHARACTERS)}` ({Path(frame.filename).name}, line {frame.lineno})"
 
 
 def _location(error: BaseException) -> str:
@@ -128,8 +131,3 @@ def _frame(error: BaseException) -> traceback.FrameSummary | None:
         if not in_library and frame.filename not in own_files and "contextlib" not in frame.filename:
             return frame
     return None
-
-
-def _shorten(text: str, max_length: int = 160) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= max_length else text[: max_length - 3] + "..."

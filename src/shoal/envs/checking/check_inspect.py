@@ -14,12 +14,9 @@ ROUNDING = 1e-6  # relative: a compiled cosine may be one unit in the last place
 
 
 def check_timesteps(env: Any, timesteps: Any, offset: int, alive_before: Any = None) -> Iterator[Finding]:
-    """Check time-steps [N, T, ...] in NumPy.
+    """Check time-steps [N, T, ...] in NumPy; the first is that of step number `offset` (0: of reset).
 
     Args:
-      env: the environment.
-      timesteps: the first is that of step number `offset` (0: of reset).
-      offset: the number of a step.
       alive_before: the agents that took part before the first one, [N, A]; None for those that take part in it.
     """
     alive = _alive_agents(env, timesteps)

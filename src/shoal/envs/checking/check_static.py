@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from shoal.base.errors import nearest
+from shoal.config.arguments import LARGEST_INDEX
 from shoal.config.struct import as_arrays, data_fields, is_struct, named_leaves
 from shoal.envs.checking.check_findings import Finding, describe
 from shoal.envs.summaries import REDUCTIONS
@@ -147,14 +148,16 @@ def check_critic_only(env: Any) -> Iterator[Finding]:
 def check_space(name: str, space: Any) -> Iterator[Finding]:
     """Check that a space has elements; `name` is its name in the finding."""
     if isinstance(space, Discrete):
-        if not _is_int(space.n) or space.n <= 0:
-            yield Finding("space", f"{name} is Discrete({space.n!r}); n would be a positive int")
+        if not _is_int(space.n) or not 0 < space.n <= LARGEST_INDEX:
+            right = f"n would be a positive int of at most {LARGEST_INDEX}"
+            yield Finding("space", f"{name} is Discrete({space.n!r}); {right}")
     elif isinstance(space, MultiDiscrete):
         if not space.nvec:
             yield Finding("space", f"{name} is MultiDiscrete(()), which has no part; give it one or more")
         for i, n in enumerate(space.nvec):
-            if n <= 0:
-                yield Finding("space", f"{name}.nvec[{i}] is {n}; a positive int would be right")
+            if not 0 < n <= LARGEST_INDEX:
+                right = f"a positive int of at most {LARGEST_INDEX} would be right"
+                yield Finding("space", f"{name}.nvec[{i}] is {n}; {right}")
     elif isinstance(space, Box):
         yield from _check_box(name, space)
     elif isinstance(space, Dict):

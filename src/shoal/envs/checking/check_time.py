@@ -2,11 +2,10 @@
 
 An environment's code cannot be interrupted from within its own thread, least of all a compiled program. So
 the checks run in a separate thread; the caller's thread waits for it, reports, and continues without it at
-the limit.
+the limit. The thread then ends with the activity that was too slow, or with the process, which does not wait for it.
 """
 
 import contextlib
-import ctypes
 import math
 import sys
 import threading
@@ -28,7 +27,7 @@ CALLER_SETTINGS = {  # settings of JAX that a context manager may have changed f
 
 
 class _StopCheck(BaseException):
-    """Ends the thread of a check after its time limit; no `except Exception` of an environment catches it."""
+    """Ends the thread of a check after its time limit, between two activities."""
 
 
 class Activity:
@@ -55,7 +54,6 @@ def run_with_time_limit(
       seconds: the limit of one activity, which is then stopped and becomes a finding, after the earlier findings.
       progress: whether a line on standard error names the activity, after `patience` seconds, and again
         each time that its duration has doubled.
-      patience: in seconds.
     """
     activity = Activity()
     if math.isinf(seconds) and not progress:
@@ -70,12 +68,9 @@ def run_with_time_limit(
     thread = _start_thread(collect, errors)
     try:
         timeouts = list(_wait(thread, activity, seconds, patience if progress else math.inf))
-    except BaseException:  # an interrupt by the user
-        _stop_thread(thread, activity)
-        raise
-    if timeouts:
-        _stop_thread(thread, activity)
-    elif errors:
+    finally:  # after an interrupt by the user too
+        activity.stopped = True
+    if errors and not timeouts:
         raise errors[0]
     return findings + timeouts
 
@@ -119,17 +114,6 @@ def _start_thread(work: Callable[[], None], errors: list[BaseException]) -> thre
     finally:
         threading.stack_size(before)
     return thread
-
-
-def _stop_thread(thread: threading.Thread, activity: Activity) -> None:
-    """End the thread of an abandoned check, as far as possible.
-
-    Python code is ended at its next line; a compiled program or a call of C continues until it returns or the
-    process ends.
-    """
-    activity.stopped = True
-    assert thread.ident is not None  # it was started
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(_StopCheck))
 
 
 def _too_slow_findings(doing: str, seconds: float) -> Iterator[Finding]:

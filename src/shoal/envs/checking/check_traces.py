@@ -83,7 +83,7 @@ def trace(env: Any, key: jax.Array, activity: Callable[[str], None]) -> Traces:
 
 def _trace_method(env: Any, method: str, *args: Any) -> tuple[Any, TimeStep]:
     def call(*args: Any) -> Any:
-        return _unpack_result(method, getattr(env, method)(*args))
+        return unpack_result(method, getattr(env, method)(*args))
 
     try:
         return jax.eval_shape(call, *args)
@@ -131,9 +131,9 @@ def _runs_eagerly(env: Any, method: str, args: tuple) -> bool:
     return True
 
 
-def _unpack_result(method: str, result: Any) -> tuple[Any, TimeStep]:
+def unpack_result(method: str, result: Any) -> tuple[Any, TimeStep]:
     """Return the result of reset or step, if it is (state, TimeStep) of arrays."""
-    right = "(state, TimeStep) would be right"
+    right = "(state, TimeStep) would be right, by shoal.restart and shoal.transition"
 
     def wrong(message: str) -> FindingsError:
         return FindingsError([Finding("return-value", f"{method} {message}")])

@@ -58,25 +58,12 @@ def check(
     seconds: float = 60.0,
     progress: bool = False,
 ) -> list[Finding]:
-    """Look for errors in an environment.
+    """Look for errors in an environment; the arguments are those of `shoal.check`.
 
     Never raises because of the environment: an error inside it becomes a finding, and so does an activity
     that takes too long. The checks run in a thread of their own, which is abandoned where one of them takes
-    too long: Python code in it is ended at its next line; a compiled program continues until it returns or
-    the process ends, which does not wait for it. With `seconds=math.inf` and no progress they run in the
-    caller's thread.
+    too long (see `check_time`). With `seconds=math.inf` and no progress they run in the caller's thread.
 
-    Args:
-      env: the environment, an instance.
-      keys: the number of environments that run at once, each from its own key; 2 or more.
-      steps: the number of random steps of each in one block; fewer where observations are huge.
-      max_steps: the number of random steps after which an episode counts as one that never ends.
-      seed: of all keys and actions.
-      ignore: rules (keys of `RULES`) that are broken on purpose, such as "key-ignored" for an
-        environment that is deterministic.
-      seconds: the limit of one part of the check, such as tracing reset or running it, after which it is stopped
-        with a finding; above 0, infinite for no limit.
-      progress: whether a line on standard error names an activity that takes more than 5 seconds.
     Returns:
       the findings, in the order of the checks; an empty list if there are none.
     Raises:

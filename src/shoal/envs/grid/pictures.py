@@ -89,13 +89,10 @@ def atlas(size: int) -> np.ndarray:
 
 
 def image(cells: Array, figures: Array | np.ndarray, size: int) -> Array:
-    """Make an image of cells, each of which may hold an agent.
+    """Make an image of cells, uint16 [H, W], each of `size` pixels a side.
 
     Args:
-      cells: tiles and colours that exist, uint16 [H, W].
       figures: NOBODY, or LOOKING_UP and the direction of an agent, int [H, W].
-      size: of a tile's side, in pixels.
-
     Returns:
       uint8 [H * size, W * size, 3].
     """
@@ -117,14 +114,8 @@ def image_of_view(cells: Array, size: int) -> Array:
 def image_of_grid(
     cells: Array, position: tuple[Array, Array], direction: Array, is_visible: Array, size: int
 ) -> Array:
-    """Make an image of a whole grid.
+    """Make an image of a whole grid of cells, uint16 [H, W], each of `size` pixels a side.
 
-    Args:
-      cells: uint16 [H, W].
-      position: row and column of the agent.
-      direction: the agent's direction.
-      is_visible: the cells that the agent sees, boolean [H, W].
-      size: of a tile's side, in pixels.
     Returns:
       uint8 [H * size, W * size, 3].
     """

@@ -271,11 +271,7 @@ def _info(world: Any, agents: tuple[Any, ...], info: Mapping[str, Any], state: A
 
 
 def _widest(where: str, what: str, spaces: list[Space]) -> Space:
-    """Return the space that holds the observations, or the actions, of all agents.
-
-    Raises:
-      ShoalError: there is none.
-    """
+    """Return the space that holds the observations, or the actions, of all agents."""
     lengths = {space.shape for space in spaces if isinstance(space, Box)}
     space = None if what == "actions" and len(lengths) > 1 else conversion.widest(spaces)
     if space is None:

@@ -17,7 +17,6 @@ def space_of(space: Any, element: PyTree = None) -> Space:
     """Convert one of JaxMARL's spaces.
 
     Args:
-      space: by its attributes, since classes of other packages have the same.
       element: the shape of an element that the environment really makes; a space's own shape is not always it.
     Raises:
       ShoalError: there is no such space in Shoal.

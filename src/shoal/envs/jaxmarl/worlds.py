@@ -65,11 +65,7 @@ def full_name(name: str) -> str:
 
 
 def check_name(name: str) -> None:
-    """Require that a name is one of JaxMARL's that can be made, or the `module:Name` of a class.
-
-    Raises:
-      ShoalError: it is not.
-    """
+    """Require that a name is one of JaxMARL's that can be made, or the `module:Name` of a class."""
     if name not in CLASSES and ":" not in name:
         hint = nearest(name, CLASSES)
         there_are = f"; there are {', '.join(CLASSES)}, and module:Name for a class of your own"

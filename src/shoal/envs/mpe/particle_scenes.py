@@ -24,7 +24,6 @@ class Field:
     """An image of the field to paint on, in the field's own coordinates.
 
     Attributes:
-      picture: the image.
       scale: pixels per unit of length.
     """
 

@@ -35,13 +35,8 @@ def draw_places(key: Array, number: int) -> Array:
 
 
 def drive(action: Array, acceleration: Array | float) -> Array:
-    """Return the force of each agent's action.
-
-    Args:
-      action: one of `MOVES` for each agent, [A, ...].
-      acceleration: the magnitude of the force, a number or [A, ...].
-    Returns:
-      [A, 2, ...].
+    """Return the force, [A, 2, ...], of each agent's action, one of `MOVES`, [A, ...]; the acceleration is a
+    number or [A, ...].
     """
     rightwards = jnp.where(action == RIGHT, 1.0, jnp.where(action == LEFT, -1.0, 0.0))
     upwards = jnp.where(action == UP, 1.0, jnp.where(action == DOWN, -1.0, 0.0))

@@ -141,13 +141,11 @@ def unroll_cell(
     all steps at once: inside, each step would add a matrix of their size to a sum. There is no forward-mode derivative.
 
     Args:
-      step: of a `Cell`.
       recurrent: kernel of the hidden state, [gates * size, size].
       bias: on the recurrent side of the candidate, [size].
       state: from before the first step, each [size, N].
       projected: the inputs' projection, one block for each gate, [T, size, N].
       first: whether the state is cleared before each step, [T, N].
-
     Returns:
       the states after each step, each [T, size, N].
     """
@@ -292,18 +290,13 @@ class RecurrentCore(nnx.Module):
     """A stack of recurrent layers, each upon the outputs of the one before.
 
     Args:
-      in_features: length of the input vector at each step.
-      size: of the hidden state of each layer, and of the output.
       kind: "gru", "lstm", "rnn", "mgu" or "mingru".
-      layers: how many.
       outputs: what comes out at each step: the "last" layer's output, or the "sum" of all layers'.
       latches: so many units of the first layer begin as latches: shut gates, so that they keep what they hold,
         until a certain input of about 1 opens them and they write what goes on. The start alone is set; it is
         learned as any other weight. After the biases for long spans of Tallec and Ollivier 2018, "Can Recurrent
         Neural Networks Warp Time?".
       latch_input: the number of that input.
-      key: a JAX key.
-
     Raises:
       ShoalError: an unknown kind or choice of outputs, a number below 1, or latches in a core without gates.
     """
@@ -355,11 +348,9 @@ class RecurrentCore(nnx.Module):
           carry: from before the first step, [*B, size].
           x: inputs, [T, *B, in_features].
           first: whether each step begins a sequence anew, [T, *B].
-
         Returns:
           the carry after the last step; the outputs, [T, *B, size]; and the carries from before each step (from
           before a reset there, if there is one), [T, *B, size].
-
         Raises:
           ShoalError: shapes that do not fit each other.
         """

@@ -27,18 +27,10 @@ class CellQueries(nnx.Module):
 
     A cell that stands beside the grid, such as what the agent holds, is asked as well.
 
-    Args:
-      space: of the observations.
-      in_features: length of the core's output.
-      num_queries: how many queries.
-      key: a JAX key.
-
     Raises:
       ShoalError: the space has no grid of cells, or num_queries is below 1.
-
     Attributes:
       out_features: queries times cells.
-
     Source: after the attention of Mott et al. 2019, "Towards Interpretable Reinforcement Learning Using Attention
     Augmented Agents", whose queries come from a memory as well. The keys are the cells' integers themselves, and σ
     stands for the softmax, so that where nothing is found nothing is shown.

@@ -65,13 +65,6 @@ def initial(core: CoreOptions, width: int, batch_shape: tuple[int, ...]) -> Carr
 class RecurrentTorso(nnx.Module):
     """Encoder, MLP, core and queries: inputs become features that depend on the inputs before.
 
-    Args:
-      spec: of the environment.
-      core: see `CoreOptions`.
-      sizes: hidden layers before the core; may be empty.
-      activation, layer_norm, encoder, encoder_layers, scale: see `shoal.nets.actor_critic.Actor`.
-      key: a JAX key.
-
     Raises:
       ShoalError: a space, a size or a name that does not fit.
     """
@@ -315,16 +308,8 @@ class RecurrentActorCritic(nnx.Module):
     """An actor and a critic with memories of their own: two sequence modules (`shoal.nets.memory.sequences`).
 
     Args:
-      spec: of the environment.
-      core: the recurrent core, and what is shown to it.
-      actor_sizes: hidden layers of the actor before the core.
-      critic_sizes: the critic's; None for the actor's.
       head_sizes: hidden layers after the core, of the actor and of the critic.
-      distribution, state_dependent_std, initial_std, minimum_std: of the actor's head, see
-        `shoal.nets.actor_critic.Actor`.
-      policy_scale, value_scale: of the initialisation of the last layers.
-      critic_encoder: the kind of the critic's encoder; None for the actor's.
-      key: a JAX key.
+      critic_sizes, critic_encoder: None for the actor's.
       torso: further options of `RecurrentTorso`.
     """
 

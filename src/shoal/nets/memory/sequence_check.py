@@ -30,13 +30,6 @@ def sequence_modules(network: Any) -> dict[str, Any]:
 def check_sequences(network: Any, spec: EnvSpec, name: str, *, action: bool, reward: bool) -> None:
     """Require that a network's sequence modules keep the protocol of `shoal.nets.memory.sequences`.
 
-    Args:
-      network: as it was built.
-      spec: of the environment.
-      name: of the network, for the message.
-      action: whether it is shown the previous action.
-      reward: whether it is shown the previous reward.
-
     Raises:
       ShoalError: a module lacks a method; gives another memory than it takes, or outputs that are no distributions or
         values; depends on steps from before `first`; or gives other outputs step by step than over several steps.

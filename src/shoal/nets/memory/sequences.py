@@ -6,10 +6,25 @@ of them to that after the last; acting is the same with T = 1. A network with me
 - two sequence modules as attributes: `actor`, whose output is a distribution, and `critic`, whose output is a value;
 - a sequence module by itself, whose output is both, `(distribution, value)`. An attribute `actor`, a sequence module
   with the same memory, is then all that is kept of it in order to act.
+
+The methods of a sequence module:
+
+- `initial(batch_shape)`: the memory before the first step, arrays [*batch_shape, ...], whatever the parameters are;
+- `apply(memory, inputs, first)` -> the memory after T steps, of the same shapes and dtypes, and the outputs
+  [T, N, ...]. `memory` [N, ...] is from before the first step, `inputs` are `NetworkInputs` [T, N, ...]; where `first`
+  [T, N] is true, nothing from before the step may have an effect on it or on later steps.
+
+Three further members are used where they are there, and save computation; the results are the same:
+
+- `stores_memories = True` says that a memory is small enough to be stored for each step of a rollout, so that the
+  update need not compute it again;
+- `unroll(memory, inputs, first)` is `apply` with a third result: the memories from before each step, [T, N, ...];
+- `values_after(memories, inputs)`, of a joint module that stores its memories: the values of T+1 steps, where
+  `memories` are from after each of the first T.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,36 +51,6 @@ class Memories(NamedTuple):
 
     actor: PyTree
     critic: PyTree = ()
-
-
-class SequenceModule(Protocol):
-    """A network, or a part of one, that remembers from step to step.
-
-    Three further members are used where they are there, and save computation; the results are the same:
-
-    - `stores_memories = True` says that a memory is small enough to be stored for each step of a rollout, so that the
-      update need not compute it again;
-    - `unroll(memory, inputs, first)` is `apply` with a third result: the memories from before each step, [T, N, ...];
-    - `values_after(memories, inputs)`, of a joint module that stores its memories: the values of T+1 steps, where
-      `memories` are from after each of the first T.
-    """
-
-    def initial(self, batch_shape: tuple[int, ...]) -> PyTree:
-        """The memory of sequences before their first step, arrays [*batch_shape, ...]; may not depend on parameters."""
-        ...
-
-    def apply(self, memory: PyTree, inputs: NetworkInputs, first: Array) -> tuple[PyTree, Any]:
-        """T steps of N sequences.
-
-        Args:
-          memory: from before the first step, [N, ...].
-          inputs: at each step, [T, N, ...].
-          first: [T, N]; where it is true, nothing from before the step may have an effect on it or on later steps.
-
-        Returns:
-          the memory after the last step, of the same shapes and dtypes, and the outputs at each step, [T, N, ...].
-        """
-        ...
 
 
 class Unrolled(NamedTuple):
@@ -134,7 +119,6 @@ def replay(
     """Compute the values of T+1 steps, and the memories from before some of them, with the parameters that acted.
 
     Args:
-      network: the network.
       memories: from before the first step, [N, ...].
       after: the actor's from after each of the first T steps, [T, N, ...]; () where it does not keep them.
       inputs: [T+1, N, ...].
@@ -161,13 +145,8 @@ def replay(
 def apply_in_parts(
     module: Any, memory: PyTree, inputs: NetworkInputs, steps: Sequence[int]
 ) -> tuple[Any, PyTree, PyTree]:
-    """Compute the outputs of T+1 steps, and the memories from before some of them.
-
-    Args:
-      module: a sequence module.
-      memory: from before the first step, [N, ...].
-      inputs: [T+1, N, ...].
-      steps: numbers of steps in ascending order, of at most T.
+    """Compute the outputs of T+1 steps, inputs [T+1, N, ...], and the memories from before `steps` of them,
+    ascending and at most T; `memory` is from before the first.
 
     Returns:
       the outputs [T+1, N, ...]; the memories from before each of `steps`, [len(steps), N, ...]; and that from before

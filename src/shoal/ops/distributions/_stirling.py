@@ -44,12 +44,8 @@ def binet_slope(x: Array) -> Array:
 
 
 def deviance(a: Array, b: Array, difference: Array) -> Array:
-    """a ln(a / b) - (a - b), which is never negative, for a and b above 0.
-
-    Args:
-      a: numbers above 0.
-      b: numbers above 0, of the same shape.
-      difference: a - b, which the caller may know to more digits.
+    """a ln(a / b) - (a - b), which is never negative, for a and b above 0; the caller may know `difference`,
+    a - b, to more digits.
 
     Source: Loader 2000, "Fast and Accurate Computation of Binomial Probabilities".
     """

@@ -143,7 +143,6 @@ def masked(distribution: T, mask: Array) -> T:
     be equally likely.
 
     Args:
-      distribution: a Categorical or a MultiCategorical.
       mask: True (or not 0) where legal, [..., n]; of a MultiCategorical [..., sum(n_i)], the
         parts' one after the other.
     Raises:

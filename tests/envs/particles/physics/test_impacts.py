@@ -9,7 +9,7 @@ import pytest
 from particle_bench import energy, run, world
 
 from shoal.envs.particles.physics import dynamics
-from shoal.envs.particles.physics.contact_laws import effective_modulus, tangential_ratio
+from shoal.envs.particles.physics.contact_laws import tangential_ratio
 from shoal.envs.particles.physics.dynamics import Rules
 from shoal.envs.particles.physics.time_steps import hertz_contact_time, linear_contact_time
 
@@ -149,8 +149,14 @@ CAST_IRON = {"young": 1.0e11, "poisson": 0.25, "density": 7000.0}
 RIGID = (np.inf, 0.0)
 
 
+def effective_modulus(young, poisson, other=None):
+    """E* of two bodies, 1 / E* = (1 - ν_i²) / E_i + (1 - ν_j²) / E_j; the second is like the first without `other`."""
+    young_2, poisson_2 = (young, poisson) if other is None else other
+    return 1 / ((1 - poisson**2) / young + (1 - poisson_2**2) / young_2)
+
+
 def sphere_of(material, radius):
-    modulus = float(effective_modulus(material["young"], material["poisson"], RIGID))
+    modulus = effective_modulus(material["young"], material["poisson"], RIGID)
     return {
         "radius": radius,
         "mass": 4 / 3 * np.pi * radius**3 * material["density"],
@@ -264,7 +270,7 @@ def test_chung_ooi_7_and_8_two_spheres_with_spin(law):
         stiffness = np.full(5, 1e6)
         duration = linear_contact_time(stiffness, effective_mass)
     else:
-        stiffness = np.full(5, float(effective_modulus(7e10, 0.33)))
+        stiffness = np.full(5, effective_modulus(7e10, 0.33))
         duration = hertz_contact_time(stiffness, effective_mass, radius.prod(1) / radius.sum(1), normal)
     case = {
         **{"radius": radius, "mass": mass, "spin": spin, "friction": friction, "restitution": e},

@@ -419,6 +419,8 @@ def test_a_target_is_held_by_the_nearest_agent_within_its_own_radius():
         world = state.world._replace(radius=jnp.asarray(radius, jnp.float32))
         held = holders(env, state._replace(world=world))
         np.testing.assert_array_equal(held[:, 0], expected)
+    tie = placed(env, [(3.5, 3.0), (2.5, 3.0), (9.0, 9.0)], target=[(3.0, 3.0)])
+    np.testing.assert_array_equal(holders(env, tie)[:, 0], [1, 0, 0])
 
 
 def test_agents_that_touch_across_a_border_have_an_edge():

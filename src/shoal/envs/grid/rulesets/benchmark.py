@@ -26,7 +26,6 @@ class Benchmark:
     """Many rulesets of one shape, as data.
 
     Attributes:
-      rulesets: with a leading axis.
       num_held_out: the number of rulesets, the last ones, that are kept for evaluation; 0 if this is not known.
       about: how they were made, as JSON values.
     """
@@ -39,12 +38,9 @@ class Benchmark:
     def make(
         cls, config: GenerationConfig, count: int, *, seed: int = 0, held_out: float = 0.2
     ) -> "Benchmark":
-        """Make a new benchmark of different rulesets.
+        """Make a new benchmark of different rulesets; `generation.PUBLISHED` is the paper's config.
 
         Args:
-          config: how rulesets are drawn; `generation.PUBLISHED` has the paper's.
-          count: the number of rulesets.
-          seed: of all draws.
           held_out: the share of them, the last ones, that are kept for evaluation. No ruleset for training has
             the goal and the rules of one of these.
         Raises:

@@ -66,14 +66,7 @@ def to_path(file: str | Path) -> Path:
 
 
 def check_size(num_bytes: int, what: str) -> None:
-    """Require that rulesets fit into a file that can be read again.
-
-    Args:
-      num_bytes: of all their arrays.
-      what: their description in the error.
-    Raises:
-      ShoalError: they do not fit.
-    """
+    """Require that rulesets fit into a file that can be read again."""
     if num_bytes > MAX_BYTES:
         raise ShoalError(
             f"{what} take {num_bytes:,} bytes, and the most that a file may hold is {MAX_BYTES:,}"

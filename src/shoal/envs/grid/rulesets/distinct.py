@@ -27,11 +27,9 @@ RULE_BYTES_READ = np.asarray([7 if kind in TWO_TILE_KINDS else 5 if kind else 0 
 
 
 def is_new(rulesets: Ruleset, known_keys: set[Hashable], *, with_objects: bool = False) -> np.ndarray:
-    """Report which rulesets are equal to none before, bool [n].
+    """Report which rulesets [n] are equal to none before, bool [n]; their `canonical_keys` are added to those known.
 
     Args:
-      rulesets: with a leading axis, n.
-      known_keys: the `canonical_keys` of those before; the keys of new rulesets are added.
       with_objects: whether equal rulesets must also have the same objects.
     """
     new = np.zeros(len(rulesets.goal), bool)

@@ -190,11 +190,9 @@ def bytes_per_ruleset(config: GenerationConfig) -> int:
 
 
 def generate(count: int, config: GenerationConfig, seed: int = 0) -> Ruleset:
-    """Generate different rulesets; `distinct` defines which are equal.
+    """Generate different rulesets; `distinct` defines which are equal, and `PUBLISHED` is the paper's config.
 
     Args:
-      count: the number of rulesets.
-      config: how they are drawn; `PUBLISHED` has the paper's.
       seed: the same seed gives the same rulesets on every machine; a larger count begins with the rulesets of a
         smaller one.
     Returns:

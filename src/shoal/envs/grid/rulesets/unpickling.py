@@ -1,20 +1,20 @@
 """Read pickles of arrays without executing their content.
 
-A pickle is a small program that builds values and calls functions by their names. Here it is read by an
-interpreter that knows only the operations with which values and arrays are pickled, in protocols 0 to 5. A
-name can stand only for one of a few replacement functions, those that arrays of NumPy and JAX need; they can
-only make arrays of whole numbers from bytes. Neither NumPy's nor JAX's own functions are ever called, and any
-other name is an error. Dictionaries, lists, tuples, texts and numbers need no names.
+A pickle is a small program that builds values and calls functions by their names. Here Python's own interpreter of it
+(`pickle._Unpickler`, the one that is written in Python) has only the operations with which values and arrays are
+pickled, in protocols 0 to 5. A name can stand only for one of a few replacement functions, those that arrays of NumPy
+and JAX need; they can only make arrays of whole numbers from bytes. Neither NumPy's nor JAX's own functions are ever
+called, and any other name is an error. Dictionaries, lists, tuples, texts and numbers need no names.
 
 The cost of reading is bounded: no more bytes than the caller allows, no more than `MAX_OPERATIONS`
 operations, and every key of a dictionary is a text, since hashing nested tuples takes time that is
 exponential in their depth.
 """
 
-import pickletools
+import pickle
 import re
-from collections.abc import Callable
-from typing import IO, Any, NoReturn, Protocol, cast
+from collections.abc import Callable, Mapping
+from typing import IO, Any, NoReturn, cast
 
 import numpy as np
 
@@ -22,7 +22,6 @@ from shoal.base.errors import ShoalError
 
 WHOLE_NUMBERS = re.compile("[iu][1248]")
 BYTE_ORDERS = "|<>="
-NEWEST_PROTOCOL = 5
 # One of the original's files needs some 250: a dictionary of four arrays and of twenty settings.
 MAX_OPERATIONS = 10_000
 READ_CHUNK = 2**20  # bytes
@@ -131,28 +130,16 @@ _STAND_INS: dict[tuple[str, str], Callable[..., Any]] = {
 }
 
 
-class Stream(Protocol):
-    """A source of bytes, read by their number or up to the end of a line."""
-
-    def read(self, size: int = ..., /) -> bytes:
-        """Read at most so many bytes."""
-        ...
-
-    def readline(self, size: int = ..., /) -> bytes:
-        """Read the bytes to the end of the line, at most so many."""
-        ...
-
-
 class _BoundedReader:
     """A stream with a limit on the bytes read; more are refused before memory is allocated."""
 
-    def __init__(self, file: Stream, limit: int):
+    def __init__(self, file: IO[bytes], limit: int):
         self._file, self._remaining, self._limit = file, limit, limit
 
     def read(self, size: int) -> bytes | bytearray:
-        """Read at most so many bytes; memory is allocated only as they are read."""
+        """Read so many bytes, or those that are left; memory is allocated only as they are read."""
         if size > self._remaining:
-            self._refuse()
+            self.count(size)
         content: bytes | bytearray = self._file.read(min(size, READ_CHUNK))
         if READ_CHUNK <= len(content) < size:
             content = bytearray(content)
@@ -170,101 +157,106 @@ class _BoundedReader:
     def count(self, size: int) -> None:
         """Count so many bytes as read."""
         if size > self._remaining:
-            self._refuse()
+            raise ShoalError(
+                f"would unpack to more than {self._limit:,} bytes, which are the most that are read"
+            )
         self._remaining -= size
 
-    def _refuse(self) -> NoReturn:
-        raise ShoalError(f"would unpack to more than {self._limit:,} bytes, which are the most that are read")
+
+class _Operations(dict[int, Callable[[Any], None]]):
+    """The operations that a pickle may use, by their codes; counts those that are taken."""
+
+    count = 0
+
+    def __getitem__(self, code: int) -> Callable[[Any], None]:
+        self.count += 1
+        if self.count > MAX_OPERATIONS:
+            raise ValueError(
+                f"it takes more than {MAX_OPERATIONS:,} operations, and a file of rulesets some 250"
+            )
+        if code not in self:
+            raise ValueError(f"it uses the operation {chr(code)!r}, by which no array is pickled")
+        return super().__getitem__(code)
 
 
-_MARK = object()  # marks on the stack where the values of a tuple, list or dictionary begin
+# The operations of literals, tuples, lists, dictionaries, the memo and names, as Python reads them.
+_PLAIN = b"".join(
+    (
+        *(pickle.PROTO, pickle.FRAME, pickle.STOP, pickle.MARK, pickle.NONE, pickle.NEWTRUE, pickle.NEWFALSE),
+        *(pickle.INT, pickle.BININT, pickle.BININT1, pickle.BININT2, pickle.LONG, pickle.LONG1, pickle.LONG4),
+        *(pickle.FLOAT, pickle.BINFLOAT, pickle.STRING, pickle.BINSTRING, pickle.SHORT_BINSTRING),
+        *(pickle.UNICODE, pickle.BINUNICODE, pickle.SHORT_BINUNICODE, pickle.BINUNICODE8),
+        *(pickle.BINBYTES, pickle.SHORT_BINBYTES, pickle.BINBYTES8),
+        *(pickle.EMPTY_TUPLE, pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3),
+        *(pickle.EMPTY_LIST, pickle.LIST, pickle.APPEND, pickle.APPENDS, pickle.EMPTY_DICT),
+        *(pickle.PUT, pickle.BINPUT, pickle.LONG_BINPUT, pickle.MEMOIZE),
+        *(pickle.GET, pickle.BINGET, pickle.LONG_BINGET, pickle.GLOBAL, pickle.STACK_GLOBAL),
+    )
+)
 
 
-class _Machine:
-    """The stack and the memo of a pickle that is being read; a method for each kind of operation."""
+class _Unpickler(pickle._Unpickler):
+    """Python's interpreter of pickles without all that could call a function of its own."""
 
-    def __init__(self, file: _BoundedReader) -> None:
-        self.stack: list[Any] = []
+    stack: list[Any]
+    metastack: list[list[Any]]
+    pop_mark: Callable[[], list[Any]]
+    readline: Callable[[], bytes]
+
+    def __init__(self, file: _BoundedReader):
+        super().__init__(cast(IO[bytes], file), encoding="latin1")
         self._file = file
-        self._memo: dict[int, Any] = {}
+        python: Mapping[int, Callable[[Any], None]] = pickle._Unpickler.dispatch
+        operations = _Operations({code: python[code] for code in _PLAIN})
+        self.dispatch = operations  # type: ignore[misc]
+        operations |= {
+            pickle.BYTEARRAY8[0]: python[pickle.BINBYTES8[0]],  # Python would allocate it before it is read
+            pickle.SETITEM[0]: _Unpickler._set_item,
+            pickle.SETITEMS[0]: _Unpickler._set_items,
+            pickle.DICT[0]: _Unpickler._make_dictionary,
+            pickle.REDUCE[0]: _Unpickler._call,
+            pickle.BUILD[0]: _Unpickler._set_state,
+            pickle.INST[0]: _Unpickler._refuse_instance,
+        }
 
-    def pop(self) -> Any:
-        """Remove and return the value on top."""
-        if not self.stack or self.stack[-1] is _MARK:
-            raise ValueError("an operation lacks its value")
-        return self.stack.pop()
-
-    def pop_to_mark(self) -> list[Any]:
-        """Remove and return the values above the last mark, and remove the mark."""
-        for place in reversed(range(len(self.stack))):
-            if self.stack[place] is _MARK:
-                values = self.stack[place + 1 :]
-                del self.stack[place:]
-                return values
-        raise ValueError("an operation lacks its mark")
-
-    def push_tuple(self, length: int) -> None:
-        """Make a tuple of the values on top."""
-        values = [self.pop() for _ in range(length)]
-        self.stack.append(tuple(reversed(values)))
-
-    def append(self, values: list[Any]) -> None:
-        """Append values to the list on top."""
-        target = self.pop()
-        if not isinstance(target, list):
-            raise ValueError("values are appended to something other than a list")
-        target.extend(values)
-        self.stack.append(target)
-
-    def set_items(self, values: list[Any]) -> None:
-        """Add keys and values, in turns, to the dictionary on top."""
-        target = self.pop()
-        keys = values[::2]
-        if not isinstance(target, dict) or len(values) % 2:
-            raise ValueError("a dictionary lacks a value")
-        if not all(type(key) is str for key in keys):
-            raise ValueError("a key of a dictionary is not a text")
-        target.update(zip(keys, values[1::2], strict=True))
-        self.stack.append(target)
-
-    def push_dictionary(self) -> None:
-        """Make a dictionary of the values above the last mark."""
-        values = self.pop_to_mark()
-        self.stack.append({})
-        self.set_items(values)
-
-    def put(self, number: int | None = None) -> None:
-        """Store the value on top under a number, or under the next one if none is given."""
-        value = self.pop()
-        self._memo[len(self._memo) if number is None else number] = value
-        self.stack.append(value)
-
-    def get(self, number: int) -> None:
-        """Push the value that was stored under a number."""
-        if number not in self._memo:
-            raise ValueError(f"it uses value {number} before it has it")
-        self.stack.append(self._memo[number])
-
-    def push_named(self, module: Any, name: Any) -> None:
-        """Push the replacement for a name.
+    def find_class(self, module: str, name: str) -> Any:
+        """Return the replacement for a name.
 
         Raises:
           ShoalError: there is none.
         """
-        stand_in = (
-            _STAND_INS.get((module, name)) if isinstance(module, str) and isinstance(name, str) else None
-        )
-        if stand_in is None:
+        if (module, name) not in _STAND_INS:
             requested = f"{module}.{name}"
             quoted = requested if PLAIN_NAME.fullmatch(requested) else repr(requested[:80])
             raise ShoalError(
                 f"holds code: it asks for {quoted}, where only arrays may be; nothing of it was run"
             )
-        self.stack.append(_StandIn(stand_in))
+        return _StandIn(_STAND_INS[module, name])
 
-    def call(self) -> None:
+    def _update(self, values: list[Any]) -> None:
+        """Add keys and values, in turns, to the dictionary on top."""
+        target, keys = self.stack[-1], values[::2]
+        if not isinstance(target, dict) or len(values) % 2:
+            raise ValueError("a dictionary lacks a value")
+        if not all(type(key) is str for key in keys):
+            raise ValueError("a key of a dictionary is not a text")
+        target.update(zip(keys, values[1::2], strict=True))
+
+    def _set_item(self) -> None:
+        value, key = self.stack.pop(), self.stack.pop()
+        self._update([key, value])
+
+    def _set_items(self) -> None:
+        self._update(self.pop_mark())
+
+    def _make_dictionary(self) -> None:
+        values = self.pop_mark()
+        self.stack.append({})
+        self._update(values)
+
+    def _call(self) -> None:
         """Call a replacement function with a tuple of arguments."""
-        arguments, function = self.pop(), self.pop()
+        arguments, function = self.stack.pop(), self.stack.pop()
         if not isinstance(function, _StandIn) or not isinstance(arguments, tuple):
             raise ValueError("it calls what cannot be called")
         result = function(*arguments)
@@ -272,99 +264,37 @@ class _Machine:
             self._file.count(len(result))
         self.stack.append(result)
 
-    def set_state(self) -> None:
+    def _set_state(self) -> None:
         """Set the state of an array or a dtype."""
-        state, target = self.pop(), self.pop()
-        if not isinstance(target, PickledArray | _DType):
+        state = self.stack.pop()
+        if not isinstance(self.stack[-1], PickledArray | _DType):
             raise ValueError("it changes what cannot be changed")
-        target.set_state(state)
-        self.stack.append(target)
+        self.stack[-1].set_state(state)
+
+    def _refuse_instance(self) -> None:
+        self.find_class(*(self.readline()[:-1].decode() for _ in range(2)))
+        raise ValueError("it makes an object of a class")
 
 
-_LITERALS = re.compile(
-    "INT|BININT[12]?|LONG[14]?|FLOAT|BINFLOAT|STRING|(SHORT_)?BINSTRING|UNICODE|(SHORT_)?BINUNICODE8?"
-    "|(SHORT_)?BINBYTES8?|BYTEARRAY8"
-)
-_CONSTANTS: dict[str, Callable[[], Any]] = {
-    "NONE": lambda: None,
-    "NEWTRUE": lambda: True,
-    "NEWFALSE": lambda: False,
-    "EMPTY_TUPLE": tuple,
-    "EMPTY_LIST": list,
-    "EMPTY_DICT": dict,
-    "MARK": lambda: _MARK,
-}
-_OPERATIONS: dict[str, Callable[[_Machine, Any], None]] = {
-    "TUPLE": lambda machine, _: machine.stack.append(tuple(machine.pop_to_mark())),
-    "TUPLE1": lambda machine, _: machine.push_tuple(1),
-    "TUPLE2": lambda machine, _: machine.push_tuple(2),
-    "TUPLE3": lambda machine, _: machine.push_tuple(3),
-    "LIST": lambda machine, _: machine.stack.append(machine.pop_to_mark()),
-    "DICT": lambda machine, _: machine.push_dictionary(),
-    "APPEND": lambda machine, _: machine.append([machine.pop()]),
-    "APPENDS": lambda machine, _: machine.append(machine.pop_to_mark()),
-    "SETITEM": lambda machine, _: machine.set_items([machine.pop(), machine.pop()][::-1]),
-    "SETITEMS": lambda machine, _: machine.set_items(machine.pop_to_mark()),
-    "PUT": _Machine.put,
-    "BINPUT": _Machine.put,
-    "LONG_BINPUT": _Machine.put,
-    "MEMOIZE": _Machine.put,
-    "GET": _Machine.get,
-    "BINGET": _Machine.get,
-    "LONG_BINGET": _Machine.get,
-    "GLOBAL": lambda machine, words: machine.push_named(*words.split(" ", 1)),
-    "INST": lambda machine, words: machine.push_named(*words.split(" ", 1)),
-    "STACK_GLOBAL": lambda machine, _: machine.push_named(*[machine.pop(), machine.pop()][::-1]),
-    "REDUCE": lambda machine, _: machine.call(),
-    "BUILD": lambda machine, _: machine.set_state(),
-    "FRAME": lambda machine, _: None,  # only a hint for reading ahead
-}
-
-
-def _execute(machine: _Machine, name: str, argument: Any) -> None:
-    """Carry out one operation other than the last."""
-    if _LITERALS.fullmatch(name):
-        machine.stack.append(argument)
-    elif name in _CONSTANTS:
-        machine.stack.append(_CONSTANTS[name]())
-    elif name in _OPERATIONS:
-        _OPERATIONS[name](machine, argument)
-    elif name != "PROTO":
-        raise ValueError(f"it uses the operation {name}, by which no array is pickled")
-    elif argument > NEWEST_PROTOCOL:
-        raise ValueError(f"its protocol is {argument}, and the newest that is read is {NEWEST_PROTOCOL}")
-
-
-def _run(file: _BoundedReader) -> Any:
-    machine = _Machine(file)
-    for count, (operation, argument, _) in enumerate(pickletools.genops(cast(IO[bytes], file))):
-        if operation.name == "STOP":
-            break
-        if count == MAX_OPERATIONS:
-            raise ValueError(
-                f"it takes more than {MAX_OPERATIONS:,} operations, and a file of rulesets some 250"
-            )
-        _execute(machine, operation.name, argument)
-    value = machine.pop()
-    if machine.stack:
+def _run(file: IO[bytes], max_bytes: int) -> Any:
+    unpickler = _Unpickler(_BoundedReader(file, max_bytes))
+    value = unpickler.load()
+    if unpickler.stack or unpickler.metastack:
         raise ValueError("values are left over at its end")
     if file.read(1):  # reads to the end of the compressed file, where the checksum is
         raise ValueError("something follows its end")
     return value
 
 
-def unpickle(file: Stream, max_bytes: int) -> Any:
-    """Read the content of a pickle: plain values, and a `PickledArray` for every array.
+def unpickle(file: IO[bytes], max_bytes: int) -> Any:
+    """Read the content of a pickle, no further than needed: plain values, and a `PickledArray` for every array.
 
-    Args:
-      file: the pickle; it is read, and decompressed, no further than needed.
-      max_bytes: the largest number of bytes that are read.
     Raises:
       ShoalError: it holds something other than arrays, is damaged, or too long; the message continues a sentence that
         begins with the file's name.
     """
     try:
-        return _run(_BoundedReader(file, max_bytes))
+        return _run(file, max_bytes)
     except ShoalError:
         raise
     except Exception as error:  # a pickle can raise as many kinds of errors as a program

@@ -117,11 +117,7 @@ def nine_rooms(height: int, width: int) -> np.ndarray:
 
 
 def check_rooms(rooms: str, height: int, width: int) -> None:
-    """Require that a world of 1, 2, 4, 6 or 9 rooms ("R1" and so on) has a size in which each door joins two rooms.
-
-    Raises:
-      ShoalError: the size is another.
-    """
+    """Require that a world of 1, 2, 4, 6 or 9 rooms ("R1" and so on) has a size in which each door joins two rooms."""
     size = f"height={height}, width={width}"
     if rooms != "R1" and height != width:
         raise ShoalError(f"{size}: a world of several rooms must be square")

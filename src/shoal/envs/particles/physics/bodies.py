@@ -67,14 +67,8 @@ def slip_between(
     """Return the motion that lengthens the tangential springs during a step.
 
     Args:
-      first: the first particles, at the end of the step.
-      second: the second ones.
       of_first: their velocities at a time within the step, at which slip and normal are taken.
-      of_second: the same of the second ones.
       since: the time from then to the end of the step, s.
-      duration: of the step, s.
-      box: its sides.
-      boundaries: of the axes.
     """
     moved = since * (of_second.velocity - of_first.velocity)
     normal, distance = unit(nearest_image(second.position - first.position, box, boundaries) - moved)

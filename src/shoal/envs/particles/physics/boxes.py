@@ -34,14 +34,11 @@ def nearest_image(offset: Array, box: Array, boundaries: tuple[str, ...]) -> Arr
 
 
 def holds_one_image(box: Array, radius: Array, boundaries: tuple[str, ...]) -> Array:
-    """Return whether two particles touch at most by their nearest images, the only ones that are looked at, [...].
+    """Return whether particles of radii [N, ...] touch at most by their nearest images, the only ones that
+    are looked at, [...].
 
     Along a periodic axis shorter than two diameters (of the two largest particles) they may touch on both sides.
 
-    Args:
-      box: its sides, [D, ...].
-      radius: of two particles or more, [N, ...].
-      boundaries: of the axes.
     Raises:
       ShoalError: they may touch by two images, if the numbers are not traced.
     """
@@ -96,16 +93,9 @@ def wall_contacts(
     mass: Array,
     inertia: Array,
 ) -> Contact:
-    """Return the contacts of bodies with walls, of shape [W, N, ...].
+    """Return the contacts of bodies with walls, [W, N, ...]; directions have an axis D before, and bodies [N, ...].
 
     The lever arm of the friction is the radius, so that a body that rolls without sliding has the speed ω r.
-
-    Args:
-      direction: to the walls, [D, W, N, ...]; see `wall_directions`.
-      distance: of the centres to the walls, [W, N, ...].
-      velocity: of the bodies, [D, N, ...].
-      spin: their angular velocity, [S, N, ...].
-      radius: [N, ...]; mass and inertia likewise.
     """
     shape = distance.shape
     surface = velocity[:, None] + velocity_by_spin(radius * spin[:, None], direction)

@@ -55,15 +55,10 @@ def cell_layout(
     cell_capacity: int,
     max_neighbours: int,
 ) -> CellLayout:
-    """Choose the cells for a box.
+    """Choose the cells for a box; lengths are in m.
 
     Args:
-      box: its sides, m.
-      boundaries: of the axes.
-      largest_radius: of all particles, m.
       skin: by how much lists reach beyond contact, m.
-      cell_capacity: particles that a cell can hold.
-      max_neighbours: particles that a list can hold.
     Raises:
       ShoalError: a periodic axis has fewer than three cells, or a capacity is less than 1.
     """
@@ -91,15 +86,9 @@ def find_neighbours(
     skin: Array | float,
     needed: Array | None = None,
 ) -> NeighbourList:
-    """Find all pairs of particles whose surfaces are less than `skin` apart.
+    """Find all pairs of particles at [D, N], of radii [N], whose surfaces are less than `skin` (m) apart.
 
     Args:
-      layout: the sizes.
-      position: [D, N].
-      radius: [N].
-      box: its sides, [D].
-      boundaries: of the axes.
-      skin: m.
       needed: what earlier lists would have needed, int32 [2]; None for nothing.
     """
     number = position.shape[1]
@@ -165,13 +154,8 @@ def _candidates(layout: CellLayout, cell: Array, members: Array, boundaries: tup
 
 
 def carry_springs(springs: Array, before: Array, after: Array, number: int) -> Array:
-    """Move tangential springs to the places that their partners have in a new list, [D, K, N].
-
-    Args:
-      springs: [D, K, N].
-      before: the partners to which they belong, [K, N].
-      after: the partners of the new list, [K, N]; those that are new get a spring of zero.
-      number: N.
+    """Move tangential springs [D, K, N] from the places of their partners `before` to those `after`, [K, N];
+    a new partner gets a spring of zero.
     """
     is_same = (after[:, None] == before[None]) & (after[:, None] < number)
     return jnp.sum(jnp.where(is_same, springs[:, None], 0.0), axis=2)

@@ -78,20 +78,6 @@ def effective(a: Array, b: Array) -> Array:
     return a * b / (a + b)
 
 
-def effective_modulus(
-    young: Array | float, poisson: Array | float, other: tuple[Array | float, Array | float] | None = None
-) -> Array:
-    """Return E* of two bodies, 1 / E* = (1 - ν_i²) / E_i + (1 - ν_j²) / E_j.
-
-    Args:
-      young: Young's modulus E_i of the first body, Pa.
-      poisson: its Poisson's ratio ν_i.
-      other: both of the second body; None for the same as the first's. A rigid one has an infinite modulus.
-    """
-    young_2, poisson_2 = (young, poisson) if other is None else other
-    return 1 / ((1 - jnp.square(poisson)) / young + (1 - jnp.square(poisson_2)) / young_2)
-
-
 def tangential_ratio(poisson: Array | float) -> Array:
     """Return κ = 2 (1 - ν) / (2 - ν) of elastic bodies with Poisson's ratio ν."""
     return 2 * (1 - jnp.asarray(poisson)) / (2 - jnp.asarray(poisson))
@@ -135,10 +121,7 @@ def rough_response(
     """Return the forces of contacts with sliding and rolling friction.
 
     Args:
-      law: "linear" or "hertz".
       stiffness: k or E* of these contacts.
-      material: everything else.
-      contact: geometry and motion at the time for which the forces are asked.
       slip: the motion since the springs were computed.
       spring: ξ as it was, [D, ...].
     """

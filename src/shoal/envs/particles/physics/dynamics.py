@@ -105,14 +105,9 @@ class ParticleState(NamedTuple):
 def start(
     rules: Rules, world: World, position: Array, velocity: Array | None = None, spin: Array | None = None
 ) -> ParticleState:
-    """Return the state of particles that begin at a place, with all springs relaxed.
+    """Return the state of particles that begin at positions [D, N] (m), with velocities [D, N] (m/s) and
+    spins [S, N] (rad/s), None for rest, and all springs relaxed.
 
-    Args:
-      rules: static.
-      world: its sizes say how many particles there are.
-      position: [D, N], m.
-      velocity: [D, N], m/s; None for rest.
-      spin: [S, N], rad/s; None for none.
     Raises:
       ShoalError: along a periodic axis two particles could touch on both sides. If the sizes are traced, the positions
         are NaN then.
@@ -153,15 +148,7 @@ def _columns(x: Array, like: Array) -> Array:
 
 
 def advance(rules: Rules, world: World, state: ParticleState, force: Array, torque: Array) -> ParticleState:
-    """Make one step of the physics.
-
-    Args:
-      rules: static.
-      world: data.
-      state: at the beginning of the step.
-      force: of the agents, constant during the step, [D, N], N.
-      torque: likewise, [S, N], N m.
-    """
+    """Make one step of the physics, in which the agents' force [D, N] (N) and torque [S, N] (N m) are constant."""
     step = _euler_step if rules.integrator == "euler" else _verlet_step
     return step(rules, world, state, force, torque)
 
@@ -234,12 +221,10 @@ def _accelerations(
 def _with_contacts(
     rules: Rules, world: World, state: ParticleState, movement: Movement, since: Array
 ) -> ParticleState:
-    """Compute the forces of all contacts of a state whose positions and velocities are new.
+    """Compute the forces of all contacts of a state whose positions and velocities are new, and whose springs
+    are of one step before.
 
     Args:
-      rules: static.
-      world: data.
-      state: positions and velocities of the new time, springs of one step before.
       movement: the velocities at a time within the step, by which the springs are lengthened.
       since: the time from then to the new time.
     """
@@ -408,16 +393,7 @@ def _contacts_with(
     movement: Movement,
     since: Array,
 ) -> tuple[Bodies, Bodies, Contact, Response]:
-    """Return the bodies of all contacts, the contacts, and what they do to the first bodies.
-
-    Args:
-      rules: static.
-      world: data.
-      state: with the springs of one step before.
-      bodies: at the new time.
-      movement: as in `_with_contacts`.
-      since: as in `_with_contacts`.
-    """
+    """Return the bodies of all contacts, the contacts, and what they do to the first bodies; see `_with_contacts`."""
     of_partners, counts = _partners(state)
     first, of_first = map_bodies(bodies, lambda x: x[:, None]), Movement(*(x[:, None] for x in movement))
     second, of_second = _stage(

@@ -41,11 +41,8 @@ def of_partners(x: Array) -> Array:
 
 
 def sum_over_pairs(of_first: Array, of_second: Array) -> Array:
-    """Return for each particle the sum over its pairs, [C, N, ...].
-
-    Args:
-      of_first: what each pair contributes to its first particle, [C, S, N, ...].
-      of_second: what it contributes to its second particle, [C, S, N, ...].
+    """Return for each particle the sum, [C, N, ...], of what its pairs contribute to their first and second,
+    [C, S, N, ...].
     """
     return sum_rows(of_first + _at_partners(of_second))
 

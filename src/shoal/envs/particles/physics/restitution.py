@@ -31,13 +31,10 @@ COSINE_SERIES = tuple((-1) ** i / math.factorial(2 * i) for i in range(7))
 
 
 def damping_ratio(restitution: Array | float) -> Array:
-    """Return the damping ratio ζ at which bodies that do not pull each other separate with a coefficient e.
+    """Return the damping ratio ζ at which bodies that do not pull each other separate with a coefficient e in (0, 1].
 
     Newton's method on -ln e as a function of ψ² (negative: of -χ²), which is analytic, decreasing and concave, so that
     from ψ² = (π/2)² on it converges from one side. The gradient is that of the last step.
-
-    Args:
-      restitution: e, greater than 0 and at most 1; any shape and floating dtype.
     """
     e = jnp.asarray(restitution)
     target = -jnp.log(e)

@@ -105,19 +105,11 @@ class Ranges:
 def deepest_overlap(
     law: str, push: Array, drag: Array, radius: Array, mass: Array, stiffness: Array, time_step: Array
 ) -> Array:
-    """Return the overlap, in radii of the smaller body, at which two agents of a run pass through each other.
+    """Return the overlap, in radii of the smaller body, at which two agents of a run pass through each other;
+    the mass is the greatest, radius and stiffness are the lowest.
 
     It is a radius; or more, where drag holds agents at a speed at which soft bodies meet so deeply without passing.
     What a drive without drag can bring about has no bound.
-
-    Args:
-      law: of contact.
-      push: the greatest force of an agent's drive.
-      drag: force per velocity.
-      radius: the smallest.
-      mass: the greatest.
-      stiffness: the lowest.
-      time_step: of the physics.
     """
     speed = push / jnp.maximum(drag, SMALLEST_DRAG)
     is_bounded = speed * time_step <= MOVED * radius

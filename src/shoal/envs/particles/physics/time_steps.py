@@ -12,23 +12,12 @@ HERTZ_FACTOR = 2.87  # of the duration of an elastic Hertzian impact
 
 
 def linear_contact_time(stiffness: Any, mass: Any) -> Any:
-    """Return the duration π √(m* / k) of an elastic impact on a linear spring, in s.
-
-    Args:
-      stiffness: k, N/m.
-      mass: the effective mass m*, kg.
-    """
+    """Return the duration π √(m* / k) of an elastic impact on a linear spring, in s, of k in N/m and m* in kg."""
     return math.pi * np.sqrt(mass / stiffness)
 
 
 def hertz_contact_time(modulus: Any, mass: Any, radius: Any, speed: Any) -> Any:
-    """Return the duration 2.87 (m*² / (R* E*² v))^(1/5) of an elastic Hertzian impact, in s.
-
-    Args:
-      modulus: the effective modulus E*, Pa.
-      mass: the effective mass m*, kg.
-      radius: the effective radius R*, m.
-      speed: at which the bodies approach, m/s.
+    """Return the duration 2.87 (m*² / (R* E*² v))^(1/5) of an elastic Hertzian impact, in s; E* is in Pa, m* in kg.
 
     Source: Johnson 1985, "Contact Mechanics", eq. 11.24.
     """
@@ -36,16 +25,7 @@ def hertz_contact_time(modulus: Any, mass: Any, radius: Any, speed: Any) -> Any:
 
 
 def check_time_step(name: str, time_step: float, contact_time: float, origin: str) -> None:
-    """Require that a time step is at most a twentieth of the shortest contact.
-
-    Args:
-      name: of the time step, for the error.
-      time_step: s.
-      contact_time: the shortest duration of a contact, s.
-      origin: what that duration follows from, for the error.
-    Raises:
-      ShoalError: it is longer.
-    """
+    """Require that a time step is at most a twentieth of the shortest contact."""
     longest = contact_time / STEPS_PER_CONTACT
     if time_step > longest * (1 + 1e-6):
         raise ShoalError(

@@ -41,21 +41,6 @@ def offsets_to(position: Array, others: Array, box: Array, boundaries: tuple[str
     return nearest_image(offset, box.reshape(2, 1, 1, *box.shape[1:]), boundaries)
 
 
-def disc_distances(
-    offset: Array, radius: Array, is_seen: Array, num_rays: int, reach: Array | float
-) -> Array:
-    """Return the distance at which each ray meets the nearest disc, [A, K, ...]; `reach` where it meets none.
-
-    Args:
-      offset: to the discs, [2, A, B, ...].
-      radius: of the discs, [B, ...].
-      is_seen: whether an agent's rays can meet a disc, [A, B, ...]; not its own.
-      num_rays: K.
-      reach: the range.
-    """
-    return _each(_on_ray(radius, reach), directions(num_rays).T, offset, is_seen)
-
-
 def _each(sense: Callable[..., Array], numbers: np.ndarray, offset: Array, is_seen: Array) -> Array:
     """Return what is sensed in each of K directions, whose numbers are [K, ...]: [A, K, ...]."""
     return jnp.stack([sense(offset, is_seen, *map(float, x)) for x in numbers], axis=1)
@@ -110,16 +95,7 @@ def scan(
     num_rays: int,
     reach: Array | float,
 ) -> Scan:
-    """Return what the rays of all agents meet: other agents' discs and walls, the nearest wins.
-
-    Args:
-      position: in the plane, [2, A, ...].
-      radius: [A, ...].
-      box: sides of the plane, [2, ...].
-      boundaries: of the plane's two axes.
-      num_rays: K.
-      reach: the range, m.
-    """
+    """Return what the rays of all agents, at [2, A, ...], meet: other agents' discs and walls, the nearest wins."""
     sense, rays = _on_ray(radius, reach), directions(num_rays).T
     return _scan(sense, rays, position, box, boundaries, reach, jnp.max(radius, axis=0))
 
@@ -139,10 +115,6 @@ def _scan(
       sense: returns the distances of discs in one direction, [A, ...], of the offsets to them, [2, A, A, ...], which
         are seen, and the direction's numbers.
       numbers: of each direction, [K, ...].
-      position: in the plane, [2, A, ...].
-      box: sides of the plane, [2, ...].
-      boundaries: of the plane's two axes.
-      reach: the range, m.
       beyond: how much farther than the range the centre of a disc may be that is sensed, [...], m.
     """
     walls = wall_distances(position, box, boundaries, len(numbers), reach)

@@ -68,7 +68,6 @@ class Canvas:
     """A drawing in the coordinates of the box, y upwards.
 
     Attributes:
-      image: Pillow's.
       scale: pixels per unit of length.
       side: of the box.
     """

@@ -12,12 +12,9 @@ SPARE = 2.0  # as many cells as this, for each place, if there is room
 
 
 def lattice(number: int, sides: tuple[float, ...], apart: float) -> tuple[int, ...]:
-    """Return how many cells a lattice has along each axis: enough for `number` places, and more if there is room.
+    """Return how many cells a lattice has along each axis: enough for `number` places `apart` from each
+    other, and more if there is room.
 
-    Args:
-      number: of places.
-      sides: of the region.
-      apart: the distance that is kept.
     Raises:
       ShoalError: there is no room for so many.
     """
@@ -37,14 +34,8 @@ def lattice(number: int, sides: tuple[float, ...], apart: float) -> tuple[int, .
 
 
 def draw_places(key: Array, number: int, sides: Array, cells: tuple[int, ...], apart: Array | float) -> Array:
-    """Draw places in a region [0, side] of each axis that are at least `apart` from each other, [D, number].
-
-    Args:
-      key: random.
-      number: of places.
-      sides: of the region, [D].
-      cells: from `lattice`.
-      apart: the distance that is kept.
+    """Draw places in a region [0, side] of each axis that are at least `apart` from each other, [D, number];
+    `lattice` gives the cells.
     """
     choice_key, shake_key = jax.random.split(key)
     chosen = jax.random.permutation(choice_key, math.prod(cells))[:number]

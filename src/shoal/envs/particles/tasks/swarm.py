@@ -129,11 +129,18 @@ def _ways(env: Swarm, state: TaskState) -> Array:
 
 
 def holders(env: Swarm, state: TaskState) -> Array:
-    """Return which agent holds which target, [A, M, ...]: the nearest of those that have it within their own radius."""
+    """Return which agent holds which target, [A, M, ...]: the nearest of those that have it within their own radius,
+    and the first of equally near ones.
+    """
     distance = length(_ways(env, state))
     is_within = distance <= state.world.radius[:, None]
     nearest = jnp.min(jnp.where(is_within, distance, jnp.inf), axis=0, keepdims=True)
-    return is_within & (distance <= nearest)
+    return _first(is_within & (distance <= nearest), axis=0)
+
+
+def _first(marked: Array, axis: int) -> Array:
+    """Return the first of the marked entries along an axis alone."""
+    return marked & (jnp.cumsum(marked.astype(jnp.int32), axis=axis) == 1)
 
 
 def _open_distances(env: Swarm, state: TaskState) -> Array:
@@ -149,5 +156,4 @@ def _way_to_nearest(env: Swarm, state: TaskState) -> Array:
     distance = _open_distances(env, state)
     nearest = jnp.min(distance, axis=1, keepdims=True)
     is_nearest = (distance <= nearest) & (distance < env.target_reach)
-    is_first = is_nearest & (jnp.cumsum(is_nearest.astype(jnp.int32), axis=1) == 1)
-    return jnp.sum(jnp.where(is_first, _ways(env, state), 0.0), axis=2)
+    return jnp.sum(jnp.where(_first(is_nearest, axis=1), _ways(env, state), 0.0), axis=2)

@@ -6,9 +6,9 @@ import numpy as np
 import optax
 import pytest
 
-from shoal.nets.costs import num_bytes, num_parameters, product_flops, step_cost
 from shoal.nets.gradients import scale_gradient
 from shoal.nets.mlp import MLP
+from shoal.xla.costs import num_bytes, num_parameters, product_flops, step_cost
 
 
 def test_parameters_and_bytes():

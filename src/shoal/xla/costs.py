@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from shoal.types import PyTree
+PyTree = Any
 
 
 def num_parameters(tree: PyTree) -> int:
@@ -43,14 +43,11 @@ class Cost(NamedTuple):
 
 
 def step_cost(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Cost:
-    """Compile a function for these arguments and return the costs of a call, without calling it.
+    """Compile a function for these arguments (or their `jax.ShapeDtypeStruct`s) and return the costs of a
+    call, without calling it.
 
     XLA counts the body of a loop once, so for a step that contains a scan (a rollout, epochs of minibatches) its
     numbers are those of one iteration. `product_flops` counts all iterations; these products dominate in training.
-
-    Args:
-      function: a function, compiled by `jax.jit` or not.
-      args, kwargs: arrays, pytrees of them, or their `jax.ShapeDtypeStruct`s.
     """
     compiled = (
         (function if hasattr(function, "lower") else jax.jit(function)).lower(*args, **kwargs).compile()
@@ -67,22 +64,19 @@ def step_cost(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Cost:
 
 
 def product_flops(function: Callable[..., Any], *args: Any, **kwargs: Any) -> float:
-    """Count the floating-point operations in the matrix products and convolutions of one call.
+    """Count the floating-point operations in the matrix products and convolutions of one call, tracing it only.
 
     A product of [m, k] and [k, n] counts 2 m k n. The body of a scan counts once per iteration, that of a
     `while_loop` (whose number of iterations is unknown) once, and a `cond` counts its most expensive branch.
     Operations on which no result depends are left out, as in the compiled program.
-
-    Args:
-      function: a function, which is traced, but not compiled or called.
-      args, kwargs: arrays, pytrees of them, or their `jax.ShapeDtypeStruct`s.
     """
     program = jax.make_jaxpr(function)(*args, **kwargs).jaxpr
     needed, _ = dce_jaxpr(program, [True] * len(program.outvars))
-    return _flops(needed)
+    return program_flops(needed)
 
 
-def _flops(program: Any) -> float:
+def program_flops(program: Any) -> float:
+    """Count as `product_flops` does in a program that is traced, with operations on which no result depends."""
     return sum(_flops_of(equation) for equation in program.eqns)
 
 
@@ -96,7 +90,7 @@ def _flops_of(equation: Any) -> float:
         kernel, outputs = equation.invars[1].aval.shape, equation.outvars[0].aval.shape
         each = math.prod(kernel) / kernel[parameters["dimension_numbers"].rhs_spec[0]]
         return 2.0 * math.prod(outputs) * each
-    inner = [_flops(program) for program in _programs(parameters)]
+    inner = [program_flops(program) for program in _programs(parameters)]
     if name == "cond":
         return max(inner)
     return sum(inner) * (parameters["length"] if name == "scan" else 1)

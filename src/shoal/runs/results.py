@@ -1,0 +1,145 @@
+"""The result of a run: what `train` returns, and the content of `summary.json`."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from shoal.config import struct
+from shoal.disk import checkpoint_record
+from shoal.disk.directory import RunDirectory
+from shoal.disk.json_files import report_wrong_types
+from shoal.disk.metrics_file import METRICS
+from shoal.disk.summary import build_summary, chosen_score, variant_scores
+from shoal.engine import team
+from shoal.engine.nonfinite import STOPPED, failed_members
+from shoal.engine.population import member_layout
+from shoal.engine.run import Run
+from shoal.engine.trained_policy import TrainedPolicy
+from shoal.runs import compiled_trainer, finetuning
+from shoal.runs.load import load
+from shoal.runs.placement import place
+from shoal.runs.plan import Experiment
+from shoal.runs.resume import Finished
+from shoal.types import Environment, Learner
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedRun:
+    """A run that has ended.
+
+    Attributes:
+      path: its directory.
+      summary: the content of `summary.json`.
+      learner: the trained learner, every leaf with a leading member axis.
+      evaluations: (environment steps, metrics) of each evaluation; a metric is an array, one number per member.
+      environment: the environment that it was trained in.
+      finished: what `resume` goes on from if the run has no checkpoints; else None.
+    """
+
+    path: Path
+    summary: Mapping[str, Any]
+    learner: Any
+    evaluations: list[tuple[int, Mapping[str, np.ndarray]]]
+    environment: Environment
+    finished: Finished | None = dataclasses.field(default=None, repr=False)
+
+    def policy(self, which: str = "best", seed: int | None = None, label: str | None = None) -> TrainedPolicy:
+        """Load the policy of a member, as `shoal.load` does."""
+        return load(self.path, which, seed=seed, label=label, environment=self.environment)
+
+
+def finished_run(directory: RunDirectory, experiment: Experiment) -> TrainedRun:
+    """Read a run that has reached its end; what it learned is as it was saved, and `learner.local` is ()."""
+    first = place(experiment)[1].solo[0]
+    settings = compiled_trainer.settings_of(first.run, 1, "return_mean", None)
+    template = compiled_trainer.member_shapes(first.environment, first.config, settings).learner
+    leaves, _ = directory.load_policy("last")
+    saved = finetuning.learner_leaves(leaves, str(directory.path))
+    learner = Learner(struct.with_named_leaves(template.shared, saved), ())
+    with report_wrong_types(str(directory.path / METRICS)):
+        evaluations = checkpoint_record.evaluations_of(directory.load_metrics())
+    return TrainedRun(
+        directory.path,
+        directory.load_summary(),
+        learner,
+        [(updates * experiment.run.steps_per_update, metrics) for updates, metrics in evaluations],
+        experiment.environment,
+    )
+
+
+def _stopped_after(experiment: Experiment, members: Run) -> dict[str, int]:
+    """Return the environment steps of each member of the settings that were stopped early, by label."""
+    is_stopped = np.asarray(members.fault) == STOPPED
+    steps = np.asarray(members.updates) * experiment.run.steps_per_update
+    rows = zip(experiment.members, is_stopped, steps, strict=True)
+    return {member.label: int(x) for member, stopped, x in rows if stopped}
+
+
+def _failures(experiment: Experiment, members: Run) -> dict[int, dict[str, Any]]:
+    """Return by its place what a summary says of each member that was not trained to the end.
+
+    `update` is the one in which a number was not finite, `last_policy_step` the environment steps of its last policy.
+    """
+    faults, evaluated = np.asarray(members.fault), np.asarray(members.evaluated.updates)
+    return {
+        k: {
+            **experiment.members[k].columns,
+            "update": int(faults[k]),
+            "last_policy_step": int(evaluated[k]) * experiment.run.steps_per_update,
+        }
+        for k in failed_members(faults)
+    }
+
+
+def summarise(
+    experiment: Experiment, trained: compiled_trainer.TrainedPopulation, import_seconds: float
+) -> dict[str, Any]:
+    """Build the summary of a finished run.
+
+    Args:
+      experiment: that was run.
+      trained: the population.
+      import_seconds: the duration of the imports.
+    """
+    run, seconds, members = experiment.run, trained.seconds, experiment.members
+    steps = run.total_updates * run.steps_per_update
+    best = jax.device_get(trained.population.best.policy)
+    environment, further = experiment.environment, dict[str, Any]()
+    failed = _failures(experiment, trained.population)
+    if environment.num_agents > 1:
+        further["agents"] = {
+            "count": environment.num_agents,
+            "team_return": team.team_return_of(environment),
+            "agent_steps_per_seed": steps * environment.num_agents,
+        }
+    if run.score != "return_mean":
+        has_score = len(failed) < len(members)
+        further["score"] = chosen_score(run.score, trained.final, trained.absolute, has_score)
+    final, absolute = trained.final["return_mean"].tolist(), trained.absolute["return_mean"].tolist()
+    if experiment.variants:
+        further["members"] = variant_scores(members, final, absolute, list(failed))
+    if experiment.halving:
+        further["stopped_after"] = _stopped_after(experiment, trained.population)
+    return build_summary(
+        environment=experiment.environment_name,
+        algorithm=experiment.algorithm,
+        seeds=[member.seed for member in members],
+        steps_per_seed=steps,
+        final=final,
+        absolute=absolute,
+        steps_per_second=float(np.sum(trained.population.updates)) * run.steps_per_update / seconds.train,
+        seconds={"import": import_seconds, **seconds._asdict()},
+        costs=trained.costs._asdict(),
+        parameters=[struct.named_leaves(member_layout.take_member(best, k)) for k in range(len(members))],
+        failed=list(failed.values()),
+        evaluation={
+            "mode": run.eval_mode,
+            "episodes": 10 * run.eval_episodes,
+            **{name: x.tolist() for name, x in trained.absolute.items()},
+        },
+        **further,
+    )
