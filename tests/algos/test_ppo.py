@@ -495,25 +495,6 @@ def test_an_infinite_kl_bound_is_no_bound_and_a_sweep_may_hold_it():
     assert distance(found, free.shared.network) < 1e-5 < distance(found, bounded.shared.network)
 
 
-def test_settings_of_an_earlier_version_are_translated():
-    """There 0 and empty stood for "off" and for "the actor's"."""
-    old = {
-        "target_kl": 0.0,
-        "critic_learning_rate": 0.0,
-        "critic_max_grad_norm": 1.0,
-        "critic_update_epochs": 0,
-    }
-    old |= {"critic_optimizer": "", "critic_optimizer_args": [], "critic_hidden_sizes": [], "ent_coef": 0.0}
-    new = PPOConfig.upgraded(old, 1)
-    assert new == {
-        **dict.fromkeys(old),
-        **{"target_kl": math.inf, "critic_max_grad_norm": 1.0, "ent_coef": 0.0},
-    }
-    assert PPOConfig.upgraded({"target_kl": 0.1, "critic_optimizer": "sgd"}, 1)["target_kl"] == 0.1
-    assert PPOConfig.upgraded(old, 2) == old
-    with_settings(PPOConfig(), **new).resolved().validate(EnvSpec(Box(-1.0, 1.0, (4,)), Discrete(2)), 8, 16)
-
-
 def test_a_discrete_head_does_not_fit_a_box():
     with pytest.raises(ShoalError, match="normal or tanh_normal or beta does"):
         with_settings(PPOConfig(), distribution="categorical").validate(

@@ -229,15 +229,14 @@ def test_a_setting_that_follows_another_one_is_written_so(tmp_path):
     assert not again.resolved().optimization.separate_updates
 
 
-def test_a_config_of_the_first_schema_means_what_it_meant(tmp_path):
+def test_a_config_of_another_version_is_refused(tmp_path):
     path = tmp_path / "config.json"
-    saved = decide("CartPole-v1", overrides={}).as_json() | {"schema": 1}
-    saved["algorithm"] |= {"target_kl": 0.0, "critic_learning_rate": 0.0, "critic_hidden_sizes": []}
-    path.write_text(json.dumps(saved))
-    config = decide(None, config_file=path, overrides={}).config
-    assert config.target_kl == math.inf
-    assert config.optimization.critic_learning_rate is None and config.network.critic_hidden_sizes is None
-    assert config == decide("CartPole-v1", overrides={}).config
+    for schema, version in ((2, "an earlier"), (4, "a newer")):
+        path.write_text(json.dumps(decide("CartPole-v1", overrides={}).as_json() | {"schema": schema}))
+        with pytest.raises(
+            ShoalError, match=rf"{version} version of Shoal \(schema={schema}, and this one reads 3\)"
+        ):
+            decide(None, config_file=path, overrides={})
 
 
 def test_a_network_class_is_written_by_its_name():

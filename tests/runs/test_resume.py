@@ -21,7 +21,7 @@ from shoal.engine.history import History
 from shoal.envs.probes import ActionReward
 from shoal.runs import evaluate
 from shoal.runs import resume as resuming
-from shoal.runs.checkpointing import Supervisor, with_evaluated
+from shoal.runs.checkpointing import Supervisor
 from shoal.runs.compiled_trainer import Pacer
 
 SMALL = {
@@ -314,10 +314,17 @@ def test_the_score_of_a_checkpoint_is_that_of_its_policies():
     assert checkpoint_record.best_steps({0: 6.5, 32: 7.5, 64: 7.5, 96: -np.inf}) == 32
 
 
-def test_a_checkpoint_of_a_version_without_the_last_evaluation_is_completed():
-    saved = {"updates": 7, "learner/shared/w": 1, "learner/local": 2}
-    expected = [*saved, "evaluated/updates", "evaluated/shared/w"]
-    assert with_evaluated(saved, expected) == saved | {"evaluated/updates": 7, "evaluated/shared/w": 1}
+def test_a_run_that_was_written_without_a_setting_is_refused(whole, tmp_path):
+    """The command that began it, and `shoal resume`, name what it lacks; nothing changes."""
+    path = shutil.copytree(whole.path, tmp_path / "run")
+    saved = json.loads((path / "config.json").read_text())
+    del saved["run"]["on_nan"]
+    (path / "config.json").write_text(json.dumps(saved))
+    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    for call in (resume, train):
+        with pytest.raises(shoal.ShoalError, match="made by an earlier version of Shoal, without on_nan"):
+            call(path)
+    assert before == {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
 def test_a_difference_of_machines_is_named():

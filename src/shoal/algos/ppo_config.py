@@ -2,8 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from shoal.algos import checks
 from shoal.algos.acting import memories
@@ -251,12 +250,3 @@ class PPOConfig(settings.Nested):
         for agents in self.agents.sets(spec).members:
             streams, copies = (num_envs, len(agents)) if self.is_joint else (num_envs * len(agents), 1)
             checks.check_ppo(config, of_agent, streams, num_steps, copies * groups)
-
-    @staticmethod
-    def upgraded(saved: Mapping[str, Any], schema: int) -> dict[str, Any]:
-        """Translate settings written by an earlier version, where 0 and empty stood for "off" and "the actor's"."""
-        if schema >= 2:
-            return dict(saved)
-        disabled = {"target_kl": math.inf} if saved.get("target_kl") == 0 else {}
-        inherited = [x for x, value in saved.items() if x.startswith("critic_") and value in (0, "", [], ())]
-        return dict(saved) | disabled | dict.fromkeys(inherited)

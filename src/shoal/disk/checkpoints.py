@@ -54,11 +54,6 @@ class Info:
     is_newer: bool
 
 
-def former_name(name: str) -> str:
-    """Return the name under which a version of before saved a leaf: where PPO's memory has now one field of several."""
-    return name.removesuffix("/discounted").removesuffix("/noise")
-
-
 class MisfitError(ShoalError):
     """A sound checkpoint has other leaves than are expected.
 
@@ -139,7 +134,7 @@ class Checkpoints:
         return Info(steps, folder, length, seconds, record, str(error or ""), *kinds)
 
     def load(
-        self, steps: int, expected: Mapping[str, Any] | None = None, may_lack: str | tuple[()] = ()
+        self, steps: int, expected: Mapping[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Load the leaves of a checkpoint (sorted by name), and its record.
 
@@ -148,7 +143,6 @@ class Checkpoints:
 
         Args:
           expected: the leaves that it must have, by name: arrays, or shapes and dtypes as `jax.eval_shape` returns.
-          may_lack: what the names of leaves begin with that a version of before did not save.
         Raises:
           MisfitError: a leaf is missing, additional, or of another shape or dtype than expected.
           ShoalError: there is no such checkpoint, or it is not sound.
@@ -157,18 +151,12 @@ class Checkpoints:
         what = f"the checkpoint at {steps} of run directory {str(self.run_path)!r}"
         try:
             saved = checkpoint_folder.verify(folder, steps)["leaves"]
-            current = {former_name(k): k for k in expected or () if k not in saved}
-            if expected is not None:
-                expected = {k: x for k, x in expected.items() if k in saved or not k.startswith(may_lack)}
-            if expected is not None and (
-                misfit := checkpoint_folder.find_misfit(_renamed(saved, current), expected)
-            ):
+            if expected is not None and (misfit := checkpoint_folder.find_misfit(saved, expected)):
                 raise MisfitError(
                     f"{what} does not fit: {misfit}; it was made with other settings or by another version.",
                     misfit,
                 )
-            leaves = _renamed(checkpoint_folder.read_leaves(folder, saved), current)
-            return leaves, checkpoint_folder.read_record(folder)
+            return checkpoint_folder.read_leaves(folder, saved), checkpoint_folder.read_record(folder)
         except UnusableError as error:
             raise ShoalError(f"{what} cannot be used: {error}.") from error
 
@@ -357,8 +345,3 @@ def _modified_time(path: Path) -> float:
         return path.lstat().st_mtime
     except OSError:
         return time.time()
-
-
-def _renamed(leaves: Mapping[str, Any], current: Mapping[str, str]) -> dict[str, Any]:
-    """Return leaves by the names that they have now, sorted."""
-    return dict(sorted((current.get(name, name), x) for name, x in leaves.items()))

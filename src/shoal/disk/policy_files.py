@@ -9,7 +9,6 @@ import numpy as np
 from shoal.base.errors import ShoalError
 from shoal.config import struct
 from shoal.disk import arrays
-from shoal.disk.checkpoints import former_name
 from shoal.disk.directory import RunDirectory
 from shoal.disk.json_files import read_number, report_wrong_types
 from shoal.engine.nonfinite import failed_members
@@ -142,7 +141,7 @@ def restore(template: PyTree, leaves: Mapping[str, Any], prefix: str, member: in
     """
     restored_leaves = {}
     for name, leaf in struct.named_leaves(template).items():
-        saved = leaves.get(f"{prefix}/{name}", leaves.get(former_name(f"{prefix}/{name}")))
+        saved = leaves.get(f"{prefix}/{name}")
         if saved is None:
             raise ShoalError(
                 f"the saved {prefix} has no {name!r}; it was made by another version or network."

@@ -1,7 +1,7 @@
 """Checkpoints of a run in progress, written between two pieces of training, and the end of a run by a signal."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -53,11 +53,6 @@ def saved_leaves(population: Run) -> dict[str, Any]:
         for name, leaf in leaves.items()
         if name in changing or name.split("/", 1)[0] not in NOT_SAVED
     }
-
-
-def with_evaluated(leaves: Mapping[str, Any], expected: Iterable[str]) -> dict[str, Any]:
-    """Complete the leaves of a checkpoint of a version that kept no last evaluation: by what was learned since."""
-    return dict(leaves) | {name: leaves[_current(name)] for name in expected if name not in leaves}
 
 
 def _current(evaluated: str) -> str:

@@ -50,7 +50,7 @@ FURTHER_PARTS = {
     *("schema", "from", "from_step", "variants", "eval_env", "halving", "evolution"),
     *("asked", "history"),
 }
-SCHEMA = 2  # of config.json; in 1, some settings had 0 or empty for "off" and "the same as the actor's"
+SCHEMA = 3  # of config.json; counts up when a setting changes its meaning
 
 
 @dataclasses.dataclass(frozen=True)
@@ -405,8 +405,6 @@ def defaults(
         config = config or catalogue.config_class(algorithm)()
     values: dict[str, Any] = {}
     if saved:
-        if hasattr(config, "upgraded"):  # settings of an earlier version may have had other meanings
-            saved_algorithm = config.upgraded(saved_algorithm, saved.get("schema", 1))
         values |= saved["run"] | {"run_dir": ""}
         values |= saved_algorithm if algorithm == saved_name else {}
     elif use_preset:
@@ -493,11 +491,12 @@ def read_config(path: str | Path) -> dict[str, Any]:
     if not set(saved) >= PARTS:
         raise ShoalError(f"{what} lacks environment, algorithm or run; is it a config.json?")
     with report_wrong_types(what):
-        is_newer = saved.get("schema", 1) > SCHEMA
-    if is_newer:
+        is_newer, is_older = saved.get("schema", SCHEMA) > SCHEMA, saved.get("schema", SCHEMA) < SCHEMA
+    if is_newer or is_older:
+        made_by = "a newer" if is_newer else "an earlier"
         raise ShoalError(
-            f"{what} has schema={saved['schema']}, and this version of Shoal reads up to {SCHEMA}; "
-            "use the version that made it, or a newer one."
+            f"{what} was made by {made_by} version of Shoal (schema={saved['schema']}, and this one reads {SCHEMA}); "
+            "use the version that made it."
         )
     for name in PARTS:
         if not isinstance(saved[name], dict):

@@ -19,7 +19,7 @@ from shoal.engine.history import History
 from shoal.engine.nonfinite import failed_members
 from shoal.engine.run import Run
 from shoal.engine.run_config import RunConfig
-from shoal.runs.checkpointing import EVALUATED, restored, saved_leaves, with_evaluated
+from shoal.runs.checkpointing import restored, saved_leaves
 from shoal.runs.plan import Experiment
 
 # Settings of the run that a resumed one may change, beside the numbers of the algorithm that are data.
@@ -36,7 +36,6 @@ POPULATION = {
     "halving": "it stops other members early",
     "evolution": "other settings change in it, or they change otherwise,",
 }
-_PLAIN = (bool, int, float, str, tuple)
 
 
 def holds_run(path: str | Path) -> bool:
@@ -65,9 +64,10 @@ def check_same(path: Path, saved: Mapping[str, Any], asked: Experiment) -> None:
     Raises:
       ShoalError: it asks for another one; the sentence names the first setting that differs.
     """
-    now, defaults = as_json(asked), defaults_of(asked)
+    now = as_json(asked)
+    _check_complete(path, saved, now)
     for part in ("environment", "algorithm", "run"):
-        before = {**defaults.get(part, {}), **saved[part], **saved.get("asked", {}).get(part, {})}
+        before = {**saved[part], **saved.get("asked", {}).get(part, {})}
         for name in [*before, *(name for name in now[part] if name not in before)]:
             if name != "run_dir" and before.get(name) != now[part].get(name):
                 raise ShoalError(
@@ -79,6 +79,20 @@ def check_same(path: Path, saved: Mapping[str, Any], asked: Experiment) -> None:
             raise ShoalError(
                 f"run directory {str(path)!r} holds another run: {what} than was asked for; name a new directory, or "
                 "go on with `shoal resume`."
+            )
+
+
+def _check_complete(path: Path, saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Require that a run was written with all settings that this version has.
+
+    Raises:
+      ShoalError: it lacks one; the sentence names the first.
+    """
+    for part in ("algorithm", "run"):
+        if lacking := [name for name in now[part] if name not in saved[part]]:
+            raise ShoalError(
+                f"run {str(path)!r} was made by an earlier version of Shoal, without {lacking[0]}; use the "
+                "version that made it, or start a new run from its parameters with --from."
             )
 
 
@@ -111,11 +125,12 @@ def changes(directory: RunDirectory, saved: Mapping[str, Any], experiment: Exper
     Raises:
       ShoalError: one of them cannot change; the sentence names it.
     """
-    now, changeable, defaults = as_json(experiment), _changeable(experiment), defaults_of(experiment)
+    now, changeable = as_json(experiment), _changeable(experiment)
+    _check_complete(directory.path, saved, now)
     changed = {}
     for part in ("algorithm", "run"):
         for name, new in now[part].items():
-            old = saved[part].get(name, defaults[part].get(name, new))
+            old = saved[part][name]
             if old == new or name in NOT_COMPARED:
                 continue
             if name not in changeable:
@@ -149,20 +164,6 @@ def identity_of(experiment: Experiment, now: Mapping[str, Any]) -> dict[str, Any
     }
 
 
-def defaults_of(experiment: Experiment) -> dict[str, dict[str, Any]]:
-    """Return the defaults of the settings: what a run of an earlier version, which did not have one, was made with."""
-    defaults: dict[str, dict[str, Any]] = {}
-    for part, config in {"algorithm": experiment.config, "run": experiment.run}.items():
-        declared = {
-            name: getattr(x.owner, name)
-            for name, x in settings.settings_of(config).items()
-            if not x.choice and hasattr(x.owner, name)
-        }
-        plain = {name: x for name, x in declared.items() if x is None or isinstance(x, _PLAIN)}
-        defaults[part] = json.loads(json.dumps(to_jsonable(plain, not_finite=str)))
-    return defaults
-
-
 def _changeable(experiment: Experiment) -> set[str]:
     """Return the names of the settings that a resumed run may change."""
     own = settings.settings_of(experiment.config)
@@ -189,7 +190,6 @@ class Restoration:
     Attributes:
       directory: of the run.
       identity: see `identity_of`.
-      defaults: see `defaults_of`.
       note: receives a line about each checkpoint that cannot be used.
       steps: of the checkpoint that was chosen; -1 before.
       leaves: its arrays.
@@ -199,7 +199,6 @@ class Restoration:
 
     directory: RunDirectory
     identity: Mapping[str, Any]
-    defaults: Mapping[str, Any]
     note: Callable[[str], None]
     steps: int = -1
     leaves: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -251,14 +250,13 @@ class Restoration:
           ShoalError: it does not fit.
         """
         saved = info.record.get("identity", {})
-        if reason := _first_difference(saved, self.identity, self.defaults):
+        if reason := _first_difference(saved, self.identity):
             raise self._misfit(info.steps, reason)
         if reason := find_damage(content, checkpoint_record.mark_of(info.record)):
             return f"{METRICS} does not go with it: {reason}"
         try:
             expected = saved_leaves(shapes)
-            leaves, self.record = checkpoints.load(info.steps, expected, may_lack=EVALUATED)
-            self.leaves = with_evaluated(leaves, expected)
+            self.leaves, self.record = checkpoints.load(info.steps, expected)
         except MisfitError as error:
             raise self._misfit(info.steps, error.difference) from error
         except ShoalError as error:
@@ -349,13 +347,10 @@ def machine_differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str
     return ", ".join(f"{name} ({saved.get(name)!r} then, {now.get(name)!r} now)" for name in names)
 
 
-def _first_difference(
-    saved: Mapping[str, Any], expected: Mapping[str, Any], defaults: Mapping[str, Any]
-) -> str:
+def _first_difference(saved: Mapping[str, Any], expected: Mapping[str, Any]) -> str:
     for part, names in expected.items():
-        found_of_part = {**defaults.get(part, {}), **saved.get(part, {})}
         for name, value in names.items():
-            found = found_of_part.get(name)
+            found = saved.get(part, {}).get(name)
             if found != value:
                 what = "the checksum of the environment's numbers" if name == "sha256" else name
                 return f"{what} is {found!r}, and {value!r} here"

@@ -398,7 +398,7 @@ def _origin(plan: Plan, directory: RunDirectory, finished: Finished | None, call
     if finished is not None:
         return finished
     if checkpoints.steps():
-        return Restoration(directory, plan.identity, resume.defaults_of(plan.experiment), signals.say)
+        return Restoration(directory, plan.identity, signals.say)
     if (directory.path / SUMMARY).is_file():
         raise ShoalError(
             f"run {str(directory.path)!r} has ended and holds no checkpoint, so that it cannot go on; start a "
