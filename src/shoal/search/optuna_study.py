@@ -116,11 +116,14 @@ class Study:
 
     def running(self) -> set[int]:
         """Return the numbers of the trials of this process that were asked for and not told."""
-        return {
-            trial.number
-            for trial in self.trials
-            if trial.state.name == "RUNNING" and trial.user_attrs.get(OWNER) == self.owner
-        }
+        return {trial.number for trial in self._own_trials() if trial.state.name == "RUNNING"}
+
+    def trained(self) -> set[int]:
+        """Return the numbers of the trials of this process that were told with members."""
+        return {trial.number for trial in self._own_trials() if trial.user_attrs.get(MEMBERS)}
+
+    def _own_trials(self) -> list[Any]:
+        return [trial for trial in self.trials if trial.user_attrs.get(OWNER) == self.owner]
 
     def tell(self, members: Mapping[int, Sequence[MemberResult]]) -> None:
         """Tell what trials reached; those that were told before are left as they are.

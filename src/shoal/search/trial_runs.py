@@ -14,6 +14,7 @@ from shoal.base.errors import ShoalError
 from shoal.config import arguments
 from shoal.config.struct import parameter
 from shoal.disk.lock import Lock
+from shoal.disk.search_files import SWEEP
 from shoal.runs import placement
 from shoal.runs.train import Call
 from shoal.search import memory_fit, optuna_study, search_report, sweep, tune
@@ -64,8 +65,10 @@ def run_tuning(request: Request, space: Space, options: TuneOptions, call: Call 
         stop.phase(signals.Phase.STARTING)
         directory.create(base.environment_name, base.algorithm, "tune")
         with Lock(directory.path, call.note):
+            tune.read_batches(directory.path)  # a damaged one is refused before the study is written to
             study = study or _open(str(directory.path / JOURNAL), space, options, asked)
             study = study.owned_by(directory.path)
+            runner.check_planned(study)
             try:
                 tune.tune(
                     study,
@@ -149,6 +152,19 @@ class _Runner:
         if self._options.halving:
             run = placement.place(group.experiment)[1].run
             sweep.halving_of(self._options).check(run, self._options.batch)
+
+    def check_planned(self, study: optuna_study.Study) -> None:
+        """Require that the directory knows the runs of all trials that were trained in it.
+
+        Raises:
+          ShoalError: it lacks one, so that results would be lost.
+        """
+        planned = {_number(label) for labels in self._directory.plan().values() for label in labels}
+        if lacking := study.trained() - planned:
+            raise ShoalError(
+                f"{self._directory.path / SWEEP} has no run of trial {min(lacking)}, which the study has; restore the "
+                "file, or name a new directory."
+            )
 
     def __call__(self, points: Mapping[str, Point], directory: Path) -> list[MemberResult]:
         """Train the settings of a batch, and return what each member reached."""

@@ -92,15 +92,23 @@ def _unfinished(study: Study, directory: Path) -> list[Path]:
       ShoalError: a batch is damaged, or its trials are not in the study.
     """
     running, recorded, found = study.running(), set(), []
-    for file in sorted((directory / BATCHES).glob(f"*/{TRIALS}")):
-        numbers = _numbers(file)
+    for folder, numbers in read_batches(directory).items():
         study.points(numbers)
         recorded |= set(numbers)
         if running & set(numbers):
-            found.append(file.parent)
+            found.append(folder)
     for number in running - recorded:
         study.fail(number, "the process ended before the trial began")
     return found
+
+
+def read_batches(directory: Path) -> dict[Path, list[int]]:
+    """Return the numbers of the trials of each batch of a directory, by its folder.
+
+    Raises:
+      ShoalError: a file of them is damaged.
+    """
+    return {file.parent: _numbers(file) for file in sorted((directory / BATCHES).glob(f"*/{TRIALS}"))}
 
 
 def _numbers(file: Path) -> list[int]:
