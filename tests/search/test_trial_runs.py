@@ -116,7 +116,11 @@ def test_what_is_damaged_is_named_and_nothing_is_written(tuned, tmp_path):
     sweep = json.loads((path / "sweep.json").read_text())
     for file, text, sentence in (
         ("batches/00000/trials.json", "[", "trials.json"),
-        ("sweep.json", json.dumps(sweep | {"runs": []}), "sweep.json has no run of trial 0, which the study has"),
+        (
+            "sweep.json",
+            json.dumps(sweep | {"runs": []}),
+            "sweep.json has no run of trial 0, which the study has",
+        ),
     ):
         whole = (path / file).read_text()
         (path / file).write_text(text)

@@ -256,7 +256,15 @@ WRONG = {
         "low=-1e+39 cannot be a bound in float32; -inf or inf says",
     ),
     "a text": (lambda: Box("a", 1, (2,)), "low='a' cannot be a bound in float32"),
-    "a dtype as the shape": (lambda: Box(0.5, 1.5, np.int32), "is no shape; a tuple, such as (3,),"),
+    "a dtype as the shape": (
+        lambda: Box(0.5, 1.5, np.int32),
+        "is no shape; a tuple of whole numbers, such as (3,),",
+    ),
+    "a fraction in the shape": (lambda: Box(0, 1, (2.5,)), "Box: shape=(2.5,) is no shape"),
+    "a negative length": (lambda: Box(0, 1, (-1,)), "Box: shape=(-1,) is no shape"),
+    "an unknown dtype": (lambda: Box(0, 1, (2,), "foo"), "Box: dtype=foo is none of real numbers"),
+    "a number as a name": (lambda: Dict({1: Discrete(2), "a": Discrete(2)}), "Dict: 1 names a space; text"),
+    "a ragged list of values": (lambda: MultiDiscrete([[2, 3], [4]]), "has no numbers of values"),
     "fractions of values": (
         lambda: MultiDiscrete([2.7, 3]),
         "MultiDiscrete([2.7, 3]) has no numbers of values",

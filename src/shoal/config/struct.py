@@ -155,7 +155,9 @@ def check_bounds(name: str, value: Any, bounds: Bounds) -> None:
     else:
         value_text = str(value if isinstance(value, tuple) else np.asarray(value).tolist())
     subject = "" if np.ndim(value) == 0 else "each number of it "
-    raise ShoalError(f"{name}={value_text} is out of bounds: {subject or 'it '}must be {bounds}.")
+    is_open = bounds.has_finite() and bounds.high is None and bounds.below is None  # such as "greater than 0"
+    words = "finite and " if is_open and np.any(np.asarray(value) == math.inf) else ""
+    raise ShoalError(f"{name}={value_text} is out of bounds: {subject or 'it '}must be {words}{bounds}.")
 
 
 def _is_data(field: dataclasses.Field[Any], declared: Any) -> bool:

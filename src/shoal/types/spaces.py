@@ -26,6 +26,18 @@ def _as_array(x: Any) -> jax.Array | None:
         return None
 
 
+def _as_numpy(x: Any) -> np.ndarray | None:
+    """Convert x to an array, or to None if it is ragged."""
+    try:
+        return np.asarray(x)
+    except ValueError:
+        return None
+
+
+def _is_length(n: Any) -> bool:
+    return isinstance(n, int | np.integer) and n >= 0
+
+
 def _are_integers(x: jax.Array, shape: tuple[int, ...]) -> bool:
     return x.shape == shape and jnp.issubdtype(x.dtype, jnp.integer)
 
@@ -70,8 +82,8 @@ class MultiDiscrete:
         Raises:
           ValueError: they are not whole numbers in one row.
         """
-        numbers = np.asarray(nvec if np.ndim(nvec) else None)
-        if numbers.ndim != 1 or not _are_whole(numbers):
+        numbers = _as_numpy(nvec)
+        if numbers is None or numbers.ndim != 1 or not _are_whole(numbers):
             right = "one row of whole numbers, such as MultiDiscrete((2, 3)), would be right"
             raise ValueError(f"MultiDiscrete({short_repr(nvec)}) has no numbers of values; {right}.")
         object.__setattr__(self, "nvec", tuple(int(n) for n in numbers))
@@ -122,12 +134,15 @@ class Box:
         """
         if shape is None:
             shape = np.broadcast_shapes(np.shape(low), np.shape(high))
-        elif not isinstance(shape, tuple | list):
+        elif not isinstance(shape, tuple | list) or not all(_is_length(n) for n in shape):
             raise ValueError(
-                f"Box: shape={short_repr(shape)} is no shape; a tuple, such as (3,), would be right."
+                f"Box: shape={short_repr(shape)} is no shape; a tuple of whole numbers, such as (3,), would be right."
             )
-        dtype = jax.dtypes.canonicalize_dtype(dtype)
-        if jnp.issubdtype(dtype, jnp.complexfloating):
+        try:
+            dtype = jax.dtypes.canonicalize_dtype(dtype)
+        except TypeError:
+            dtype = str(dtype)
+        if not isinstance(dtype, np.dtype) or jnp.issubdtype(dtype, jnp.complexfloating):
             raise ValueError(f"Box: dtype={dtype} is none of real numbers; float32 or int32 would be right.")
         object.__setattr__(self, "low", _bound("low", low, shape, dtype))
         object.__setattr__(self, "high", _bound("high", high, shape, dtype))
@@ -250,6 +265,15 @@ class Dict(Mapping[str, Any]):
     spaces: Mapping[str, "Space"]
 
     def __init__(self, spaces: Mapping[str, "Space"]):
+        """Take the spaces, which are sorted by name.
+
+        Raises:
+          ValueError: a name is no text.
+        """
+        if others := [name for name in spaces if not isinstance(name, str)]:
+            raise ValueError(
+                f"Dict: {short_repr(others[0])} names a space; text, such as 'position', would be right."
+            )
         object.__setattr__(self, "spaces", dict(sorted(spaces.items())))
 
     def __getitem__(self, name: str) -> "Space":

@@ -182,6 +182,12 @@ def test_jaxdem_reward_and_team_reward():
     "name, parameters, message",
     [
         ("MultiNavigator", {"mass": -1.0}, "mass=-1 is out of bounds: it must be greater than 0"),
+        (
+            "Navigator",
+            {"radius": [1, np.inf]},
+            "radius=inf is out of bounds: it must be finite and greater than 0",
+        ),
+        ("Navigator", {"mass": np.array([1.0, 2.0, 3.0])}, "mass=.* is neither a number nor a range"),
         ("MultiNavigator", {"radius": 0.0}, "radius=0 is out of bounds: it must be greater than 0"),
         (
             "MultiNavigator",

@@ -29,9 +29,10 @@ def as_uniform(name: str, value: Any) -> Uniform:
     Raises:
       ShoalError: it is none of these, or the ends are in the wrong order.
     """
-    ends = tuple(value) if isinstance(value, tuple | list) else (value, value)
+    is_row = isinstance(value, tuple | list) or (isinstance(value, np.ndarray) and value.ndim > 0)
+    ends = tuple(value) if is_row else (value, value)
     if len(ends) != 2 or not all(_is_number(x) for x in ends):
-        given = short_repr(list(value) if isinstance(value, tuple | list) else value)
+        given = short_repr(list(value) if is_row else value)
         raise ShoalError(
             f"{name}={given} is neither a number nor a range [low, high] of two numbers; give such as 1.0 "
             "or [1.0, 2.0]."
