@@ -382,6 +382,25 @@ class HiddenHunger(Walk):
 
 
 @environment
+class BetPaidAtTheEnd(Walk):
+    """The first action is a bet, which is paid after 100 steps; at the start there is none to pay."""
+
+    def reset(self, key):
+        state, timestep = Walk.reset(self, key)
+        return {"walk": state, "steps": jnp.int32(0), "bet": jnp.float32(0)}, timestep
+
+    def step(self, state, action, key):
+        walk, _ = Walk.step(self, state["walk"], action, key)
+        walk = jax.tree.map(lambda x: jnp.clip(x, -2, 2), walk)
+        bet = jnp.where(state["steps"] == 0, action - 1.0, state["bet"])
+        steps = state["steps"] + 1
+        reward = jnp.where(steps >= 100, bet, 0.0)
+        return {"walk": walk, "steps": steps, "bet": bet}, transition(
+            jnp.stack(walk), reward, terminated=steps >= 100
+        )
+
+
+@environment
 class LeavesTheField(Walk):
     """What lies outside is not simulated, so that an episode is cut there."""
 
@@ -437,13 +456,13 @@ GOOD = {
         Walk, Pair, Everything, FiniteHorizon, BlindHorizon, Huge, CountsItsCalls, JittedMethods, box_walk,
         RandomStep, KeyInState, KeyFoldedByStep, KeyOfTheStepBefore, RawKeyInState, FixedMap, KeysForSilentParts,
         CopiesItsState, DoublingLimit, BudgetThatShows, InfoOfTheDead, LateChoice,
-        HiddenHunger, LeavesTheField, EndsAtOnePlace, AddressInTheStructure,
+        HiddenHunger, BetPaidAtTheEnd, LeavesTheField, EndsAtOnePlace, AddressInTheStructure,
     )
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", GOOD)
-@pytest.mark.quick("LateChoice")
+@pytest.mark.quick("LateChoice", "BetPaidAtTheEnd")
 @pytest.mark.rare(
     "Everything",
     "Walk",

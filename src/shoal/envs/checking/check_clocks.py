@@ -48,7 +48,7 @@ def check_clocks(rollouts: Rollouts, lengths: Sequence[int]) -> Iterator[Finding
     A clock that the observation or the reward shows is part of the task, and may terminate it. `lengths` are
     those of the episodes that ended.
     """
-    state, timestep = rollouts.start
+    state, action_mask, action_keys, keys = _early_states(rollouts)
     leaves = {
         name: np.asarray(leaf)
         for name, leaf in named_leaves(state).items()
@@ -61,13 +61,11 @@ def check_clocks(rollouts: Rollouts, lengths: Sequence[int]) -> Iterator[Finding
         return rollouts.env.step(state, sample_action(rollouts.env, action_key, mask), key)[1]
 
     def step_at(clock: Clock, steps: int) -> Any:
-        """Return the time-steps of one step from the start, the clock moved forward."""
+        """Return the time-steps of one step from the early states, the clock moved forward."""
         # Only this leaf is replaced: the others may be keys, which NumPy does not hold.
         named = {**named_leaves(state), clock.name: clock.advance(leaves[clock.name], steps)}
         advanced = with_named_leaves(state, named)
-        return jax.tree.map(
-            np.asarray, step(advanced, timestep.action_mask, rollouts.action_keys, rollouts.keys)
-        )
+        return jax.tree.map(np.asarray, step(advanced, action_mask, action_keys, keys))
 
     first_end_of = _first_end_function(rollouts)
     counters, changeable = list(_counters(rollouts)), _changeable_leaves(rollouts)
@@ -84,6 +82,28 @@ def check_clocks(rollouts: Rollouts, lengths: Sequence[int]) -> Iterator[Finding
                 "truncation, so discount 1 would be right",
             )
             return
+
+
+def _early_states(rollouts: Rollouts) -> Any:
+    """Return the states of the start and those one step later, whose reward may depend on the first action.
+
+    Returns:
+      the states, masks of actions, keys of actions and keys of steps, each [2 N]; a state of the start stands twice
+      where the episode ends at once.
+    """
+    state, timestep = rollouts.start
+
+    @functools.partial(jax.jit, compiler_options=QUICK_COMPILE)
+    @jax.vmap
+    def step(state: Any, mask: Any, action_key: jax.Array, key: jax.Array) -> Any:
+        after, timestep = rollouts.env.step(state, sample_action(rollouts.env, action_key, mask), key)
+        first, second = (state, mask), (after, timestep.action_mask)
+        return jax.tree.map(lambda x, y: jax.numpy.where(timestep.last, x, y), first, second)
+
+    first = state, timestep.action_mask
+    second = step(*first, rollouts.action_keys, rollouts.keys)
+    both = (*first, rollouts.action_keys, rollouts.keys), (*second, rollouts.action_keys, rollouts.keys)
+    return jax.tree.map(lambda x, y: jax.numpy.concatenate([x, y]), *both)
 
 
 def _changeable_leaves(rollouts: Rollouts) -> set[str]:
