@@ -216,7 +216,7 @@ WORDS = {
     "--lr-schedule lin": "'lin'",
     "--reset fersh": "'fersh'",
     "--eval-mode greddy": "'greddy'",
-    "--members pmap": "'pmap'",
+    "--seed-batching pmap": "'pmap'",
     "--norm-adv some": "'some'",
     "--core grru": "'grru'",
     "--encoder mlp": "'mlp'",

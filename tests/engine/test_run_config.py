@@ -99,7 +99,7 @@ def test_points_lie_in_the_run_and_close_together(updates, settings):
         ({"total_steps": 2**53 + 1}, "total_steps=9007199254740993 is out of bounds"),
         ({"log_every": 1, "total_steps": 10**12}, "log_every=1 is too small for total_steps=1000000000000"),
         ({"run_dir": "x" * 300}, "cannot be a path: File name too long."),
-        ({"members": "pmap"}, "members='pmap' is none of auto, map, vmap"),
+        ({"seed_batching": "pmap"}, "seed_batching='pmap' is none of auto, map, vmap"),
     ],
 )
 def test_every_bad_setting_is_one_sentence(settings, sentence):

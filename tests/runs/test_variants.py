@@ -76,7 +76,7 @@ def test_a_mapped_member_is_bit_for_bit_the_run_of_its_settings_and_seed(populat
 def test_a_vmapped_member_is_its_solo_run_until_an_action_differs(population, tmp_path, capsys):
     """Batched matrix products add in another order; 20 updates agree, or the first that does not is after an action
     differed, which the return and the length of an episode show."""
-    mapped = train(tmp_path / "run", variants=VARIANTS, members="vmap")
+    mapped = train(tmp_path / "run", variants=VARIANTS, seed_batching="vmap")
     pairs = list(zip(rows(population.path), rows(mapped.path), strict=True))
     trained = [(x, y) for x, y in pairs if x["kind"] == "train"]
     differing = [x["updates"] for x, y in trained if x["episode_length"] != y["episode_length"]]

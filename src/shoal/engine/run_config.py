@@ -41,7 +41,7 @@ class RunConfig:
             *("on_nan", "on_disk_error"),
         ),
         "resets": ("reset", "reset_pool"),
-        "devices": ("devices", "env_groups", "members"),
+        "devices": ("devices", "env_groups", "seed_batching"),
     }
 
     seeds: int = parameter(10, low=1, high=LARGEST_SEED)
@@ -100,7 +100,7 @@ class RunConfig:
     a single seed, else one group. The result depends on the number of groups (each group shuffles its own
     rows), not on the devices.
     """
-    members: Literal["auto", "map", "vmap"] = "auto"
+    seed_batching: Literal["auto", "map", "vmap"] = "auto"
     """Trains the seeds of one device one after the other (map) or together (vmap); auto takes map on the CPU
     and vmap elsewhere.
     """

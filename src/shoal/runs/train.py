@@ -223,7 +223,7 @@ def plan_run(experiment: Experiment, call: Call, *, is_new: bool = True, changes
     settings = compiled_trainer.settings_of(run, run.env_groups, score, eval_metrics)
     settings = settings._replace(changing=pbt_run.names_in_run(pbt_run.leaves_of(experiment)))
     pbt_run.check_read(experiment, [*experiment.evolution.names, *changes], settings)
-    layout = member_layout.lay_out(devices, count, run.env_groups, run.members)
+    layout = member_layout.lay_out(devices, count, run.env_groups, run.seed_batching)
     check_memory(experiment, settings, layout)
     if not catalogue.is_builtin(experiment.algorithm):
         compiled_trainer.check_algorithm(first.environment, first.config, settings)

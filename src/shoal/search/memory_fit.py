@@ -74,7 +74,7 @@ def _measured(placed: Experiment, devices: Sequence[jax.Device], count: int) -> 
         compiled_trainer.stack_members(environment, count),
         compiled_trainer.stack_members(config, count),
         compiled_trainer.settings_of(run, run.env_groups, "return_mean", None),
-        member_layout.lay_out(devices, count, run.env_groups, run.members),
+        member_layout.lay_out(devices, count, run.env_groups, run.seed_batching),
     )
     return _total(statistics) + COPIES * statistics.argument_size_in_bytes
 

@@ -151,7 +151,7 @@ class Report:
 def _flags_alone(of_sweep: Experiment, devices: Sequence[Any]) -> tuple[str, str]:
     """Return the flags with which a setting trains alone, and how alike the numbers are to those of the sweep's run."""
     run, members = of_sweep.run, of_sweep.num_members
-    mapped_by = lay_out(devices, members, run.env_groups, run.members).mapped_by
+    mapped_by = lay_out(devices, members, run.env_groups, run.seed_batching).mapped_by
     if mapped_by != "map" or devices[0].platform != "cpu":
         return f"--devices {len(devices)}", "equal but for rounding"
     count, seeds = devices_alone(len(devices), members, run.seeds, run.env_groups)

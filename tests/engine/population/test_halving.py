@@ -161,7 +161,7 @@ def test_a_survivor_is_what_it_would_be_without_halving(halved, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", [{"devices": 2}, {"members": "vmap"}])
+@pytest.mark.parametrize("settings", [{"devices": 2}, {"seed_batching": "vmap"}])
 def test_members_are_dealt_out_or_packed_without_changing_them(halved, tmp_path, settings):
     """Over two devices, and by programs of fewer members; both round as the program of all members does here."""
     other = train(tmp_path / "run", **settings)
