@@ -37,7 +37,7 @@ from shoal.runs.results import TrainedRun
 from shoal.runs.train import Call, resume_run, run_experiment
 from shoal.search.api import pbt, replay, sweep, tune
 from shoal.search.grouping import Request
-from shoal.search.pbt import PbtOptions, run_pbt, run_replay
+from shoal.search.pbt import PbtOptions, read_tuned, run_pbt, run_replay
 from shoal.search.search_report import check_has_best
 from shoal.search.search_report import result_text as sweep_text
 from shoal.search.space import Space, assignments
@@ -101,6 +101,7 @@ __all__ = [
     "parameters_of",
     "pbt",
     "place",
+    "read_tuned",
     "register",
     "render",
     "replay",

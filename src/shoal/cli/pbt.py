@@ -15,20 +15,29 @@ IMPORT_SECONDS = time.perf_counter() - STARTED
 COMMAND = "shoal pbt ENV [name=value ...]"
 DESCRIPTION = (
     "Trains a population whose worst fifth copies the best fifth at every exchange and changes the settings that it "
-    "tunes (population-based training). --members N sets the number of members (16). The directory is that of any run, "
-    "with the lineage of the members; `shoal resume` goes on with it. --replay trains new seeds with the schedule that "
-    "was found. All other flags are those of `shoal train`."
+    "tunes (population-based training). The directory is that of any run, with the lineage of the members; `shoal "
+    "resume` goes on with it. --replay trains new seeds with the schedule that was found. All other flags are those "
+    "of `shoal train`."
 )
 EXAMPLE = "shoal pbt CartPole-v1 --tune learning_rate=log:1e-5:1e-2 --ready-every 50000"
-MAPPINGS = ("auto", "map", "vmap")  # values of --members that are those of `shoal train`
 
 
 @dataclasses.dataclass(frozen=True)
-class Choices(RunChoices):
+class Choices(RunChoices, api.PbtOptions):
     """The flags that are no settings of a run."""
 
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        "most used": ("tune", "start", "ready_every", "replay", "algorithm", "config", "preset", "quiet"),
+        "most used": (
+            "tune",
+            "start",
+            "ready_every",
+            "members",
+            "replay",
+            "algorithm",
+            "config",
+            "preset",
+            "quiet",
+        ),
         "evaluation and logging": ("eval_env",),
     }
 
@@ -37,8 +46,6 @@ class Choices(RunChoices):
     several times."""
     start: tuple[str, ...] = ()
     """Draws the first values of a tuned setting from narrower bounds, in the same form; may be given several times."""
-    ready_every: int = 0
-    """Evaluates and exchanges every so many environment steps of a member."""
     replay: str = ""
     """Trains new seeds with the schedule of the best policy of this run instead; then ENV is left out."""
     eval_env: tuple[str, ...] = ()
@@ -49,24 +56,26 @@ def main(arguments: Sequence[str]) -> int:
     """Train, and print the result."""
     if replay := flags.value_of("--replay", arguments):
         return _replay(replay, arguments)
-    members, arguments = _take_members(arguments)
     choices, request = read_request(COMMAND, DESCRIPTION, Choices, EXAMPLE, arguments)
-    options = api.PbtOptions(
-        tune=api.assignments("tune", choices.tune, "learning_rate=log:1e-5:1e-2"),
-        start=api.assignments("start", choices.start, "learning_rate=log:1e-5:1e-4"),
-        ready_every=choices.ready_every,
-        members=members,
+    tuned = api.read_tuned(
+        api.assignments("tune", choices.tune, "learning_rate=log:1e-5:1e-2"),
+        api.assignments("start", choices.start, "learning_rate=log:1e-5:1e-4"),
     )
+    options = api.PbtOptions(ready_every=choices.ready_every, members=choices.members)
     call = api.Call(progress=not choices.quiet, import_seconds=IMPORT_SECONDS, own_process=True)
-    return print_result(api.run_pbt(request, options, call))
+    return print_result(api.run_pbt(request, tuned, options, call))
 
 
 def _replay(run: str, arguments: Sequence[str]) -> int:
     """Train with the schedule of a run, and print the result."""
     defaults = api.defaults(config_file=api.RunDirectory.open(run).path)
     choices, overrides, words = parse_settings(COMMAND, DESCRIPTION, Choices, defaults, arguments)
-    others = [f"--{name.replace('_', '-')}" for name in ("tune", "start", "ready_every", "config", "eval_env")
-              if getattr(choices, name)]  # fmt: skip
+    options = ("tune", "start", "ready_every", "members", "config", "eval_env")
+    others = [
+        f"--{name.replace('_', '-')}"
+        for name in options
+        if getattr(choices, name) != getattr(Choices(), name)
+    ]
     if words or others:
         raise api.ShoalError(
             f"{' '.join([*words, *others])} has no effect with --replay {run}, which has all settings of that run; "
@@ -74,19 +83,3 @@ def _replay(run: str, arguments: Sequence[str]) -> int:
         )
     call = api.Call(progress=not choices.quiet, import_seconds=IMPORT_SECONDS, own_process=True)
     return print_result(api.run_replay(run, overrides, call))
-
-
-def _take_members(arguments: Sequence[str]) -> tuple[int, list[str]]:
-    """Return the number of members, and the words without it; `--members map` is a setting of the run, and stays."""
-    given = flags.value_of("--members", arguments)
-    if not given or given in MAPPINGS:
-        return api.PbtOptions.members, list(arguments)
-    if not given.isdecimal():
-        raise api.ShoalError(f"--members {given} is not a whole number; give one such as 16.")
-    words, rest = iter(arguments), []
-    for word in words:
-        if word == "--members":
-            next(words)
-        elif not word.startswith("--members="):
-            rest.append(word)
-    return int(given), rest

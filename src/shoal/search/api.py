@@ -13,13 +13,13 @@ from shoal.runs.load import environment_of
 from shoal.runs.results import TrainedRun
 from shoal.runs.train import Call
 from shoal.search.grouping import Request
-from shoal.search.pbt import PbtOptions, run_pbt, run_replay
+from shoal.search.pbt import PbtOptions, read_tuned, run_pbt, run_replay
 from shoal.search.space import Space, from_tables, from_words
-from shoal.search.sweep import SearchOptions, Sweep, SweepOptions, run_sweep
+from shoal.search.sweep import Sweep, SweepOptions, run_sweep
 from shoal.search.trial_runs import TuneOptions, run_tuning
 from shoal.types import Environment
 
-Chosen = TypeVar("Chosen", bound=SearchOptions)
+Chosen = TypeVar("Chosen", SweepOptions, TuneOptions, PbtOptions)
 
 
 @reports_user_code
@@ -59,7 +59,7 @@ def sweep(
     Raises:
       ShoalError: a setting that cannot work, in one sentence, before anything compiles.
     """
-    options = _options(SweepOptions, settings)
+    options = _options(SweepOptions, settings, path=settings.pop("run_dir", ""))
     request = _request(environment, algorithm, environment_parameters, config, preset, eval_env, settings)
     searched = _space({"grid": grid, "random": random, "where": where}, space)
     return run_sweep(request, searched, options, Call(progress=arguments.boolean("progress", progress)))
@@ -99,7 +99,7 @@ def tune(
       ShoalError: Optuna is missing, or a setting cannot work, in one sentence, before anything compiles.
     """
     settings["storage"] = str(settings.get("storage", ""))
-    options = _options(TuneOptions, settings)
+    options = _options(TuneOptions, settings, path=settings.pop("run_dir", ""))
     request = _request(environment, algorithm, environment_parameters, config, preset, eval_env, settings)
     searched = _space({"grid": grid, "random": random, "where": where}, space)
     return run_tuning(request, searched, options, Call(progress=arguments.boolean("progress", progress)))
@@ -111,8 +111,6 @@ def pbt(
     *,
     tune: Mapping[str, Any],
     start: Mapping[str, Any] | None = None,
-    ready_every: int,
-    members: int = 16,
     algorithm: str | Any = "",
     environment_parameters: Mapping[str, Any] | None = None,
     config: str | Path | None = None,
@@ -130,21 +128,17 @@ def pbt(
       tune: by name, the distribution of a setting of the algorithm that is a float, such as "log:1e-5:1e-2": its
         bounds, and where new values are drawn.
       start: of some of them, the distribution of the members' first values, within these bounds.
-      ready_every: environment steps of a member between two exchanges, each of which follows an evaluation.
-      members: of the population, 5 or more.
+      **settings: options (members=16, and `ready_every`, the environment steps of a member between two exchanges, each
+        of which follows an evaluation), and settings of `train`.
     Returns:
       the run; `run.summary["best"]` is the best member, and `schedule.json` in its directory what `replay` trains with.
     Raises:
       ShoalError: a setting that cannot work, in one sentence, before anything compiles.
     """
+    options = _options(PbtOptions, settings)
     request = _request(environment, algorithm, environment_parameters, config, preset, eval_env, settings)
-    options = PbtOptions(
-        tune=arguments.mapping("tune", tune),
-        start=arguments.mapping("start", start),
-        ready_every=ready_every,
-        members=members,
-    )
-    return run_pbt(request, options, Call(progress=arguments.boolean("progress", progress)))
+    tuned = read_tuned(arguments.mapping("tune", tune), arguments.mapping("start", start))
+    return run_pbt(request, tuned, options, Call(progress=arguments.boolean("progress", progress)))
 
 
 @reports_user_code
@@ -188,15 +182,14 @@ def _request(
     )
 
 
-def _options(cls: type[Chosen], settings: dict[str, Any]) -> Chosen:
-    """Take the options of a search out of a caller's keywords, and its directory.
+def _options(cls: type[Chosen], settings: dict[str, Any], **given: Any) -> Chosen:
+    """Take the options of a search out of a caller's keywords, beside those that are given.
 
     Raises:
       ShoalError: one of them is of a wrong type or out of bounds.
     """
-    names = {field.name for field in dataclasses.fields(cls)} - {"path"}
-    values = {name: settings.pop(name) for name in names & settings.keys()}
-    return cls(path=settings.pop("run_dir", ""), **values)
+    names = {field.name for field in dataclasses.fields(cls)} - given.keys() - {"path"}
+    return cls(**given, **{name: settings.pop(name) for name in names & settings.keys()})
 
 
 def _space(tables: Mapping[str, Any], file: str | Path) -> Space:

@@ -5,12 +5,13 @@ checkpoints and the signals of any run.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from shoal.base.errors import ShoalError
 from shoal.config import arguments, settings
+from shoal.config.struct import parameter
 from shoal.engine.population.pbt_exchange import PARTS
 from shoal.engine.population.pbt_settings import Evolution, Tuned
 from shoal.engine.run_config import RunConfig, check_at_least
@@ -28,49 +29,43 @@ EXAMPLE = "learning_rate=log:1e-5:1e-2"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PbtOptions:
-    """The tuned settings of a population, and the times of its exchanges.
+    """The options of a population that exchanges: the flags of its command, and the keywords of its function."""
 
-    Attributes:
-      tune: the distribution of each tuned setting: its bounds, its scale, and where new values are drawn.
-      start: of some of them, the distribution of the members' first values, within those bounds.
-      ready_every: environment steps of a member between two exchanges.
-    """
-
-    tune: Mapping[str, Any]
-    start: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    ready_every: int = 0
-    members: int = 16
+    ready_every: int = parameter(0, low=0, high=arguments.LARGEST_INDEX)
+    """Evaluates and exchanges every so many environment steps of a member."""
+    members: int = parameter(16, low=PARTS, high=arguments.LARGEST_SEED)
+    """Sets the number of members, of which the worst fifth copies the best fifth."""
 
 
-def run_pbt(request: Request, options: PbtOptions, call: Call | None = None) -> TrainedRun:
+def run_pbt(
+    request: Request, tuned: Sequence[Tuned], options: PbtOptions, call: Call | None = None
+) -> TrainedRun:
     """Train a population that exchanges; a directory that holds it already goes on.
 
     Raises:
       ShoalError: a setting cannot work; then nothing is left on disk.
       Interrupted: a signal ended the run, which is saved.
     """
-    return run_experiment(decide_pbt(request, options), call)
+    return run_experiment(decide_pbt(request, tuned, options), call)
 
 
-def decide_pbt(request: Request, options: PbtOptions) -> Experiment:
+def decide_pbt(request: Request, tuned: Sequence[Tuned], options: PbtOptions) -> Experiment:
     """Decide the settings of a population that exchanges.
 
     Raises:
       ShoalError: one of them cannot work.
     """
-    members = arguments.whole_number("members", options.members, 1, arguments.LARGEST_SEED)
-    if members < PARTS:
-        raise ShoalError(
-            f"members={members} is too few for truncation selection, in which the worst fifth copies the best fifth; "
-            f"give at least {PARTS}."
-        )
-    tuned = read_tuned(options.tune, options.start)
+    settings.check_fields(options)
     for name in ("num_evals", "eval_every", "seeds"):
         if name in request.overrides:
             instead = "members" if name == "seeds" else "ready_every"
             raise ShoalError(f"{name} has no effect on population-based training; give {instead}.")
-    ready_every = arguments.whole_number("ready_every", options.ready_every, 0)
-    chosen = {"seeds": members, "eval_every": ready_every or -1, "on_nan": "freeze", "env_groups": 1}
+    chosen = {
+        "seeds": options.members,
+        "eval_every": options.ready_every or -1,
+        "on_nan": "freeze",
+        "env_groups": 1,
+    }
     experiment = experiments.decide(
         request.environment,
         algorithm=request.algorithm,
@@ -79,11 +74,11 @@ def decide_pbt(request: Request, options: PbtOptions) -> Experiment:
         use_preset=request.use_preset,
         variants=(),
         evaluation_parameters=request.evaluation_parameters,
-        evolution=Evolution(tuned),
+        evolution=Evolution(tuple(tuned)),
         overrides={**chosen, **request.overrides},
     )
     experiment.run.validate()
-    _check_run(experiment.run, ready_every)
+    _check_run(experiment.run, options.ready_every)
     return experiment
 
 
@@ -103,6 +98,9 @@ def _check_run(run: RunConfig, ready_every: int) -> None:
 def read_tuned(tune: Mapping[str, Any], start: Mapping[str, Any]) -> tuple[Tuned, ...]:
     """Read the distributions of tuned settings.
 
+    Args:
+      tune: the distribution of each: its bounds, its scale, and where new values are drawn.
+      start: of some of them, the distribution of the members' first values, within those bounds.
     Raises:
       ShoalError: there is none, one is no range of real numbers, or first values lie outside the bounds.
     """

@@ -35,7 +35,7 @@ def _as_numpy(x: Any) -> np.ndarray | None:
 
 
 def _is_length(n: Any) -> bool:
-    return isinstance(n, int | np.integer) and n >= 0
+    return isinstance(n, int | np.integer) and bool(n >= 0)
 
 
 def _are_integers(x: jax.Array, shape: tuple[int, ...]) -> bool:
