@@ -4,6 +4,7 @@ Nearly all of the suite's time is compilation, so the fast tests compile without
 the emitter that takes half as long (the mathematics is the same); `XLA_FLAGS` in the environment wins.
 """
 
+import ctypes
 import gc
 import importlib.util
 import mmap
@@ -70,17 +71,24 @@ def pytest_collection_modifyitems(config, items):
             )
 
 
-MANY_MAPPINGS = 30_000
+MANY_MAPPINGS, MUCH_MEMORY = 30_000, 2**30
+PROCESS = Path("/proc/self")  # of Linux
 
 
 @pytest.fixture(autouse=True, scope="module")
-def few_mappings():
-    """Forgets compiled programs before they are too many.
+def small_process():
+    """Forgets compiled programs before they are too many, and gives their memory back.
 
-    Each maps memory a few times, and Linux lets a process have 65,530 mappings; beyond, XLA's compiler crashes.
+    Each maps memory a few times, and Linux lets a process have 65,530 mappings; beyond, XLA's compiler crashes. What XLA
+    has freed stays with the process, in many pieces, until it is trimmed: that would be several GB for each worker.
     """
     yield
-    mappings = Path("/proc/self/maps")
-    if mappings.exists() and len(mappings.read_bytes().splitlines()) > MANY_MAPPINGS:
+    if not PROCESS.exists():
+        return
+    pages = int((PROCESS / "statm").read_text().split()[1])
+    is_large = pages * mmap.PAGESIZE > MUCH_MEMORY
+    if is_large or len((PROCESS / "maps").read_bytes().splitlines()) > MANY_MAPPINGS:
         jax.clear_caches()
         gc.collect()
+        if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):  # of glibc
+            libc.malloc_trim(0)
