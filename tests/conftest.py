@@ -79,8 +79,8 @@ PROCESS = Path("/proc/self")  # of Linux
 def small_process():
     """Forgets compiled programs before they are too many, and gives their memory back.
 
-    Each maps memory a few times, and Linux lets a process have 65,530 mappings; beyond, XLA's compiler crashes. What XLA
-    has freed stays with the process, in many pieces, until it is trimmed: that would be several GB for each worker.
+    Each maps memory a few times, and Linux lets a process have 65,530 mappings; beyond, XLA's compiler crashes. What
+    XLA has freed stays with the process, in many pieces, until it is trimmed: that would be several GB for each worker.
     """
     yield
     if not PROCESS.exists():
