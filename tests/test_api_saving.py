@@ -199,7 +199,7 @@ def test_a_place_is_refused_before_anything_is_traced(tmp_path, monkeypatch):
 
 
 def test_too_little_space_is_told_before_anything_compiles(tmp_path, monkeypatch):
-    monkeypatch.setattr("shoal.disk.vacancy.free_bytes", lambda _: 10)
+    monkeypatch.setattr("shoal.disk.new_directory.free_bytes", lambda _: 10)
     monkeypatch.setattr(compiled_trainer, "ThreadPoolExecutor", lambda: pytest.fail("compiled"))
     with pytest.raises(
         shoal.ShoalError, match=r"the policies of the run take \d\d bytes, and 10 are free\.$"

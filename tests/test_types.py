@@ -11,7 +11,7 @@ import shoal
 from shoal.base.errors import ShoalError
 from shoal.config import struct
 from shoal.engine.loop import update_once
-from shoal.engine.run import ENV_AXIS, Settings, clock_of, policy_of, start
+from shoal.engine.run import ENV_AXIS, ProgramSettings, clock_of, policy_of, start
 from shoal.envs import Flatten, FrameStack, TimeLimit, make
 from shoal.envs.trials import Trial
 from shoal.nets.memory import sequences
@@ -77,7 +77,7 @@ class Timed(BanditConfig):
 
 
 def two_updates(groups):
-    settings = Settings(num_envs=4, num_steps=3, groups=groups)
+    settings = ProgramSettings(num_envs=4, num_steps=3, groups=groups)
 
     def train(_):
         run = start(jax.random.key(0), struct.as_arrays(Halves()), struct.as_arrays(Timed()), 8, settings)

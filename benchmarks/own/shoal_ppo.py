@@ -12,7 +12,7 @@ from shoal.algos.ppo import PPOConfig
 from shoal.config.settings import with_settings
 from shoal.engine.loop import train
 from shoal.engine.population import member_layout as populations
-from shoal.engine.run import Run, Settings
+from shoal.engine.run import Run
 from shoal.engine.run_config import RunConfig
 from shoal.runs import compiled_trainer
 from shoal.types import Environment
@@ -41,7 +41,7 @@ def ppo(**settings: Any) -> PPOConfig:
 
 def population(
     make: Callable[[], Environment], config: PPOConfig, sizes: Namespace
-) -> tuple[Run, Settings, populations.Layout]:
+) -> tuple[Run, ProgramSettings, populations.Layout]:
     """A population before its first update, whose members have learning rates of their own.
 
     The environments of a single member are spread over the devices, else the members are.

@@ -15,7 +15,7 @@ from shoal.config import struct
 from shoal.config.settings import settings_of, with_settings
 from shoal.engine.reduction_check import check_reduced
 from shoal.engine.rollout import RolloutState, no_ended_episodes, rollout
-from shoal.engine.run import Episodes, Settings
+from shoal.engine.run import Episodes, ProgramSettings
 from shoal.envs.batch import Batch
 from shoal.types import Clock, Keys, Learner, Mean, spec_of
 
@@ -171,7 +171,7 @@ def test_acting_needs_the_policy_alone(config, learned):
 
 @pytest.mark.quick("ppo with memory", "a user's")
 def test_what_groups_of_environments_share_is_reduced(config):
-    check_reduced(ENV, config, Settings(**SMALL | {"groups": 2}), "this one")
+    check_reduced(ENV, config, ProgramSettings(**SMALL | {"groups": 2}), "this one")
 
 
 @pytest.mark.quick("a user's")

@@ -16,15 +16,15 @@ CONFIGS = [RunConfig, *map(config_class, algorithms())]
 FLAGS = [
     *CONFIGS,
     *(
-        train.Choices,
-        resume.Choices,
-        sweep.Choices,
-        tune.Choices,
-        pbt.Choices,
-        checkpoints.Settings,
-        eval.Settings,
-        rollout.Settings,
-        check.Settings,
+        train.TrainFlags,
+        resume.ResumeFlags,
+        sweep.SweepFlags,
+        tune.TuneFlags,
+        pbt.PbtFlags,
+        checkpoints.CheckpointsFlags,
+        eval.EvalFlags,
+        rollout.RolloutFlags,
+        check.CheckFlags,
         grid.MakeSettings,
         api.GenerationConfig,
     ),
@@ -97,7 +97,7 @@ def test_the_help_of_train_is_a_page_and_names_every_flag_once(shown):
     assert page.count("\n") <= 76
     for text in (page, full):
         flags = re.findall(r"(?:^|\s)(--(?!no-)[a-z-]+)(?=[\s,]|$)", text.split("most used:")[1])
-        wanted = ["--" + f.name.rstrip("_").replace("_", "-") for c in (train.Choices, RunConfig, CONFIGS[2])
+        wanted = ["--" + f.name.rstrip("_").replace("_", "-") for c in (train.TrainFlags, RunConfig, CONFIGS[2])
                   for f in settings_of(c()).values()]  # fmt: skip
         assert sorted(flags) == sorted(wanted)
     assert "has its own). Greater than 0. (default: 0.001)" in " ".join(page.split())
@@ -124,7 +124,7 @@ def test_a_command_without_flags_says_so(shown):
     for words in (["envs", "--help"], ["grid", "show", "--help"]):
         page = shown(*words)
         assert "This command has no options." in page and "None." not in page
-    assert envs.Settings() is not None
+    assert envs.EnvsFlags() is not None
 
 
 @pytest.mark.parametrize("config", CONFIGS)

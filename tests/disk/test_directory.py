@@ -382,11 +382,11 @@ def test_a_process_killed_before_it_had_made_its_run_is_in_nobodys_way(tmp_path)
     program = textwrap.dedent("""
         import os, sys
         from shoal.base import files
-        from shoal.disk import vacancy
+        from shoal.disk import new_directory
         from shoal.disk.directory import RunDirectory
         die = lambda *arguments, **keywords: os.kill(os.getpid(), 9)
         if sys.argv[2] == "probe":
-            vacancy.Path.unlink = die
+            new_directory.Path.unlink = die
         else:
             files.link_new = die
         RunDirectory.create(sys.argv[1], "x", "y", {})
@@ -450,7 +450,7 @@ def test_of_two_processes_one_creates_the_run(tmp_path, monkeypatch, link):
     monkeypatch.setattr(os, "link", link or unsupported)
     path = tmp_path / "run"
     first = RunDirectory.create(path, "x", "y", {"first": True})
-    monkeypatch.setattr(module.vacancy, "check_vacant", lambda *_: None)
+    monkeypatch.setattr(module.new_directory, "check_vacant", lambda *_: None)
     with pytest.raises(ShoalError, match=r"run' already holds another run; name a new one\.$"):
         RunDirectory.create(path, "x", "y", {"first": False})
     assert first.load_config() == {"first": True}

@@ -11,10 +11,10 @@ import shoal
 from shoal.base.errors import ShoalError
 from shoal.config import struct
 from shoal.engine.reduction_check import check_reduced
-from shoal.engine.run import Settings
+from shoal.engine.run import ProgramSettings
 from shoal.types import Learner, Mean
 
-SETTINGS = Settings(**SMALL | {"groups": 2})
+SETTINGS = ProgramSettings(**SMALL | {"groups": 2})
 
 
 @struct.struct

@@ -10,12 +10,21 @@ from tiny_bandit import BanditConfig
 from tiny_worlds import Halves, assert_equal, populate, values
 
 from shoal.config import struct
-from shoal.engine.run import ENV_AXIS, Settings, Stream, batch_of, group_key, placement, start, stream_key
+from shoal.engine.run import (
+    ENV_AXIS,
+    ProgramSettings,
+    Stream,
+    batch_of,
+    group_key,
+    placement,
+    start,
+    stream_key,
+)
 
 
 @pytest.fixture(scope="module")
 def run():
-    settings = Settings(num_envs=16, num_steps=4)
+    settings = ProgramSettings(num_envs=16, num_steps=4)
     arguments = struct.as_arrays(Halves()), struct.as_arrays(BanditConfig())
     return jax.jit(start, static_argnums=4)(jax.random.key(3), *arguments, 5, settings)
 
@@ -30,7 +39,7 @@ def test_no_two_uses_of_a_key_are_the_same():
 
 def test_a_groups_key_is_its_own():
     key = jax.random.key(0)
-    one, two = (Settings(num_envs=4, num_steps=1, groups=groups) for groups in (1, 2))
+    one, two = (ProgramSettings(num_envs=4, num_steps=1, groups=groups) for groups in (1, 2))
     assert_equal(group_key(key, one), key)
     keys = jax.vmap(lambda _: group_key(key, two), axis_name=ENV_AXIS)(jnp.arange(2))
     first, second = jax.random.key_data(keys)
@@ -64,7 +73,7 @@ def test_a_run_is_one_pytree_of_strong_types(run):
 
 
 def test_the_batch_is_one_groups_share():
-    settings = Settings(num_envs=12, num_steps=1, groups=3, reset_policy="pool", pool_size=7)
+    settings = ProgramSettings(num_envs=12, num_steps=1, groups=3, reset_policy="pool", pool_size=7)
     batch = batch_of(Halves(), settings)
     assert (batch.num_envs, batch.reset_policy, batch.pool_size) == (4, "pool", 2)
 

@@ -11,7 +11,7 @@ from shoal.config import struct
 from shoal.engine.evaluation import evaluate
 from shoal.engine.loop import start_training, train
 from shoal.engine.population import member_layout as populations
-from shoal.engine.run import Settings
+from shoal.engine.run import ProgramSettings
 from shoal.runs.compiled_trainer import stack_members
 from shoal.types import Environment, restart, transition
 from shoal.types.spaces import Box, Discrete
@@ -109,7 +109,7 @@ def programs(settings, layout):
 
 def populate(env, config, seeds=(0,), *, devices=1, mapped_by="map", total_updates=10, **settings):
     """A population of the given seeds, and its programs (the same ones for the same sizes)."""
-    chosen = Settings(**SMALL | settings)
+    chosen = ProgramSettings(**SMALL | settings)
     layout = populations.lay_out(jax.devices()[:devices], len(seeds), chosen.groups, mapped_by)
     compiled = programs(chosen, layout)
     keys = jnp.stack([jax.random.key(seed) for seed in seeds])

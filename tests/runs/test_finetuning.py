@@ -16,7 +16,7 @@ from shoal.base.errors import ShoalError
 from shoal.config import struct
 from shoal.config.settings import with_settings
 from shoal.disk import policy_files
-from shoal.engine.run import Settings
+from shoal.engine.run import ProgramSettings
 from shoal.runs import finetuning
 from shoal.runs.compiled_trainer import member_shapes
 from shoal.types import Algorithm, Clock, spec_of
@@ -31,7 +31,7 @@ def config(**settings):
 
 
 def shapes(chosen):
-    return member_shapes(ENV, chosen, Settings(**SMALL))
+    return member_shapes(ENV, chosen, ProgramSettings(**SMALL))
 
 
 def leaves_of(population):

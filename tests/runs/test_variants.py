@@ -12,7 +12,7 @@ from shoal.base import signals
 from shoal.base.errors import ShoalError
 from shoal.disk.directory import RunDirectory
 from shoal.engine.population import members
-from shoal.engine.run import Settings
+from shoal.engine.run import ProgramSettings
 from shoal.runs import compiled_trainer
 from shoal.runs.checkpointing import Supervisor
 from shoal.runs.compiled_trainer import Pacer
@@ -220,7 +220,7 @@ def test_a_stack_of_variants_has_each_once_for_every_seed():
     stacked = compiled_trainer.stack_variants([x.config for x in experiment.solo], 6)
     assert stacked.gamma.tolist() == [0.5] * 3 + [0.75] * 3
     shapes = compiled_trainer.member_shapes(
-        experiment.environment, experiment.solo[0].config.resolved(), Settings(4, 8)
+        experiment.environment, experiment.solo[0].config.resolved(), ProgramSettings(4, 8)
     )
     assert shapes.config.gamma.shape == ()
 

@@ -22,7 +22,7 @@ from shoal.engine.nonfinite import NOWHERE
 from shoal.engine.population.members import members_of
 from shoal.engine.population.pbt_lineage import Ancestor, Exchange, ancestors, exchanges_of, schedule_of
 from shoal.engine.population.pbt_settings import Evolution, Step
-from shoal.engine.run import Settings
+from shoal.engine.run import ProgramSettings
 from shoal.runs import pbt_run
 from shoal.runs.checkpointing import Supervisor
 from shoal.runs.compiled_trainer import Pacer
@@ -377,7 +377,7 @@ def test_a_setting_that_only_the_start_reads_cannot_change(name, settings, sente
     env = "Pendulum-v1" if "correlated_noise" in settings else "CartPole-v1"
     decided = decide(env, evolution=Evolution(tuned), overrides={"hidden_sizes": (8,), **settings})
     experiment = dataclasses.replace(decided, config=resolve(decided.config))
-    static = Settings(num_envs=4, num_steps=8)
+    static = ProgramSettings(num_envs=4, num_steps=8)
     with pytest.raises(ShoalError, match=sentence) if sentence else contextlib.nullcontext():
         pbt_run.check_read(experiment, [name, "total_steps"], static)
 

@@ -14,7 +14,7 @@ DESCRIPTION = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class CheckFlags:
     """The flags of a check."""
 
     keys: int = 16
@@ -35,7 +35,7 @@ class Settings:
 
 def main(arguments: Sequence[str]) -> int:
     """Check an environment and print the report."""
-    settings, words = flags.parse(COMMAND, DESCRIPTION, Settings(), arguments)
+    settings, words = flags.parse(COMMAND, DESCRIPTION, CheckFlags(), arguments)
     environment, parameters = flags.parse_environment(words)
     flags.require("environment", "shoal check CartPole-v1", environment)
     findings = api.check(

@@ -16,7 +16,7 @@ DESCRIPTION = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class CheckpointsFlags:
     """The flags of the list."""
 
     json: bool = False
@@ -25,7 +25,7 @@ class Settings:
 
 def main(arguments: Sequence[str]) -> int:
     """List the checkpoints; 1 if one is damaged."""
-    settings, words = flags.parse(COMMAND, DESCRIPTION, Settings(), arguments)
+    settings, words = flags.parse(COMMAND, DESCRIPTION, CheckpointsFlags(), arguments)
     run = flags.require("run", "shoal checkpoints runs/CartPole-v1-ppo-20260131-093000", "".join(words[:1]))
     found = api.checkpoints(run)
     print(json.dumps(found, indent=2) if settings.json else table(found))

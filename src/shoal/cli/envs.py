@@ -16,13 +16,13 @@ DESCRIPTION = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class EnvsFlags:
     """This command has no options."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """List all environments, or describe one."""
-    _, words = flags.parse(COMMAND, DESCRIPTION, Settings(), arguments)
+    _, words = flags.parse(COMMAND, DESCRIPTION, EnvsFlags(), arguments)
     if words:
         print(describe(*flags.parse_environment(words)))
         return 0

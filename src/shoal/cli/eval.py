@@ -17,7 +17,7 @@ DESCRIPTION = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class EvalFlags:
     """The flags of an evaluation."""
 
     needs: ClassVar[Table] = {
@@ -69,7 +69,7 @@ class Settings:
 
 def main(arguments: Sequence[str]) -> int:
     """Evaluate, and print a table."""
-    settings, words = flags.parse(COMMAND, DESCRIPTION, Settings(), arguments)
+    settings, words = flags.parse(COMMAND, DESCRIPTION, EvalFlags(), arguments)
     run = flags.require("run", "shoal eval runs/CartPole-v1-ppo-20260131-093000", "".join(words[:1]))
     environment, parameters = flags.parse_environment([*settings.env, *words[1:]])
     mode = "sampled" if settings.sampled else settings.mode
@@ -98,7 +98,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def play_against(
-    run: str, settings: Settings, environment: str, parameters: dict[str, Any], mode: str
+    run: str, settings: EvalFlags, environment: str, parameters: dict[str, Any], mode: str
 ) -> int:
     """Play against others, and print a matrix for each role."""
     with api.Activity() as activity:

@@ -8,7 +8,7 @@ from typing import ClassVar
 from shoal import api
 from shoal.cli import STARTED, flags
 from shoal.cli.searching import read_request
-from shoal.cli.train import RunChoices, parse_settings, print_result
+from shoal.cli.train import RunFlags, parse_settings, print_result
 
 IMPORT_SECONDS = time.perf_counter() - STARTED
 
@@ -23,7 +23,7 @@ EXAMPLE = "shoal pbt CartPole-v1 --tune learning_rate=log:1e-5:1e-2 --ready-ever
 
 
 @dataclasses.dataclass(frozen=True)
-class Choices(RunChoices, api.PbtOptions):
+class PbtFlags(RunFlags, api.PbtOptions):
     """The flags that are no settings of a run."""
 
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
     """Train, and print the result."""
     if replay := flags.value_of("--replay", arguments):
         return _replay(replay, arguments)
-    choices, request = read_request(COMMAND, DESCRIPTION, Choices, EXAMPLE, arguments)
+    choices, request = read_request(COMMAND, DESCRIPTION, PbtFlags, EXAMPLE, arguments)
     tuned = api.read_tuned(
         api.assignments("tune", choices.tune, "learning_rate=log:1e-5:1e-2"),
         api.assignments("start", choices.start, "learning_rate=log:1e-5:1e-4"),
@@ -69,12 +69,12 @@ def main(arguments: Sequence[str]) -> int:
 def _replay(run: str, arguments: Sequence[str]) -> int:
     """Train with the schedule of a run, and print the result."""
     defaults = api.defaults(config_file=api.RunDirectory.open(run).path)
-    choices, overrides, words = parse_settings(COMMAND, DESCRIPTION, Choices, defaults, arguments)
+    choices, overrides, words = parse_settings(COMMAND, DESCRIPTION, PbtFlags, defaults, arguments)
     options = ("tune", "start", "ready_every", "members", "config", "eval_env")
     others = [
         f"--{name.replace('_', '-')}"
         for name in options
-        if getattr(choices, name) != getattr(Choices(), name)
+        if getattr(choices, name) != getattr(PbtFlags(), name)
     ]
     if words or others:
         raise api.ShoalError(

@@ -20,7 +20,7 @@ DESCRIPTION = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Choices:
+class ResumeFlags:
     """The flags that are no settings of a run."""
 
     groups: ClassVar[dict[str, tuple[str, ...]]] = {"most used": ("quiet",)}
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
         flags.require("run", "shoal resume runs/CartPole-v1-ppo-20260131-093000", "")
     run = words[0] if words else ""
     defaults = api.defaults(config_file=api.RunDirectory.open(run).path if run else None)
-    choices, overrides, words = parse_settings(COMMAND, DESCRIPTION, Choices, defaults, arguments)
+    choices, overrides, words = parse_settings(COMMAND, DESCRIPTION, ResumeFlags, defaults, arguments)
     if words != [run]:
         raise api.ShoalError(f"shoal resume takes one run directory, and was given {' '.join(words)}.")
     call = api.Call(progress=not choices.quiet, import_seconds=IMPORT_SECONDS, own_process=True)

@@ -19,7 +19,7 @@ DESCRIPTION = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class RolloutFlags:
     """The flags of a rollout."""
 
     needs: ClassVar[Table] = {"greedy": (Needs("policy", other_than=("",), such_as="runs/first"),)}
@@ -46,7 +46,7 @@ class Settings:
 
 def main(arguments: Sequence[str]) -> int:
     """Make the steps, and print the statistics."""
-    settings, words = flags.parse(COMMAND, DESCRIPTION, Settings(), arguments)
+    settings, words = flags.parse(COMMAND, DESCRIPTION, RolloutFlags(), arguments)
     environment, parameters = flags.parse_environment(words)
     if not settings.policy:
         flags.require("environment", "shoal rollout CartPole-v1", environment)

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, TypeVar
 
 from shoal import api
 from shoal.cli import flags, output
-from shoal.cli.train import RunChoices, parse_settings
+from shoal.cli.train import RunFlags, parse_settings
 from shoal.config.requirements import Needs, Table
 
 Options = TypeVar("Options", bound=api.SearchOptions)
@@ -15,7 +15,7 @@ REPEATED = ("--grid", "--random", "--tune", "--start", "--eval-env")  # flags th
 
 
 @dataclasses.dataclass(frozen=True)
-class SearchChoices(RunChoices):
+class SearchFlags(RunFlags):
     """The flags that are no settings of a run."""
 
     needs: ClassVar[Table] = {"min_steps": (Needs("halving", other_than=(0,), such_as="3"),)}

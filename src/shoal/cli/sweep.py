@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from shoal import api
 from shoal.cli import STARTED
-from shoal.cli.searching import SearchChoices, print_result, read_search
+from shoal.cli.searching import SearchFlags, print_result, read_search
 
 IMPORT_SECONDS = time.perf_counter() - STARTED
 
@@ -21,7 +21,7 @@ DESCRIPTION = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Choices(SearchChoices, api.SweepOptions):
+class SweepFlags(SearchFlags, api.SweepOptions):
     """The flags that are no settings of a run."""
 
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     """Sweep, and print the best settings."""
     example = "shoal sweep CartPole-v1 --grid learning_rate=1e-4,1e-3"
     request, space, options, progress = read_search(
-        COMMAND, DESCRIPTION, Choices, api.SweepOptions, example, arguments
+        COMMAND, DESCRIPTION, SweepFlags, api.SweepOptions, example, arguments
     )
     call = api.Call(progress=progress, import_seconds=IMPORT_SECONDS)
     return print_result(api.run_sweep(request, space, options, call))

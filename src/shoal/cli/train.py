@@ -20,7 +20,7 @@ DESCRIPTION = (
 
 
 @dataclasses.dataclass(frozen=True)
-class RunChoices:
+class RunFlags:
     """The algorithm, the origin of the settings, and what is printed: flags of every command that trains."""
 
     algorithm: str = "ppo"
@@ -34,7 +34,7 @@ class RunChoices:
 
 
 @dataclasses.dataclass(frozen=True)
-class Choices(RunChoices):
+class TrainFlags(RunFlags):
     """The flags that are no settings of a run."""
 
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -107,7 +107,7 @@ def _parse(arguments: Sequence[str], environment: str) -> tuple[Any, dict[str, A
         environment_parameters=flags.parse_environment(_assignments(arguments))[1],
         choices={"network": network} if network else {},
     )
-    choices = functools.partial(Choices, defaults[0])
+    choices = functools.partial(TrainFlags, defaults[0])
     return parse_settings(COMMAND, DESCRIPTION, choices, defaults, arguments)
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from shoal import api
 from shoal.cli import STARTED
-from shoal.cli.searching import SearchChoices, print_result, read_search
+from shoal.cli.searching import SearchFlags, print_result, read_search
 
 IMPORT_SECONDS = time.perf_counter() - STARTED
 
@@ -21,7 +21,7 @@ DESCRIPTION = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Choices(SearchChoices, api.TuneOptions):
+class TuneFlags(SearchFlags, api.TuneOptions):
     """The flags that are no settings of a run."""
 
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     """Tune, and print the best settings."""
     example = "shoal tune CartPole-v1 --random learning_rate=log:1e-5:1e-2"
     request, space, options, progress = read_search(
-        COMMAND, DESCRIPTION, Choices, api.TuneOptions, example, arguments
+        COMMAND, DESCRIPTION, TuneFlags, api.TuneOptions, example, arguments
     )
     call = api.Call(progress=progress, import_seconds=IMPORT_SECONDS)
     return print_result(api.run_tuning(request, space, options, call))

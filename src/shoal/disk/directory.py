@@ -23,7 +23,7 @@ import numpy as np
 
 from shoal.base.errors import ShoalError, nearest
 from shoal.base.files import free_bytes, report_os_errors, sync_directory, user_path
-from shoal.disk import vacancy
+from shoal.disk import new_directory
 from shoal.disk.arrays import OrbaxError, describe, from_numpy, is_key, read_arrays, to_numpy, write_arrays
 from shoal.disk.checkpoints import CHECKPOINTS
 from shoal.disk.checksums import folder_sha256
@@ -56,8 +56,8 @@ class RunDirectory:
           ShoalError: the directory cannot be written to, holds another run or other files, or is on a disk
             with too little space.
         """
-        vacancy.check_vacant(
-            user_path(path or vacancy.RUNS_DIR, "run directory"), CONFIG if path else None, needed
+        new_directory.check_vacant(
+            user_path(path or new_directory.RUNS_DIR, "run directory"), CONFIG if path else None, needed
         )
 
     @classmethod
@@ -75,17 +75,17 @@ class RunDirectory:
         """
         text = json_text(config, not_finite=str)
         if path is None:
-            directory = cls(*vacancy.make_named_directory(environment, algorithm))
+            directory = cls(*new_directory.make_named_directory(environment, algorithm))
         else:
             path = user_path(path, "run directory")
-            directory = cls(path, vacancy.make_directory(path, CONFIG))
+            directory = cls(path, new_directory.make_directory(path, CONFIG))
         try:
             write_text(directory.path / CONFIG, text, new=True)
         except BaseException:
-            vacancy.remove_empty(directory.created_directories)
-            vacancy.check_no_run(directory.path, CONFIG)  # another process may have been faster
+            new_directory.remove_empty(directory.created_directories)
+            new_directory.check_no_run(directory.path, CONFIG)  # another process may have been faster
             raise
-        for leftover in vacancy.leftovers(directory.path, CONFIG):
+        for leftover in new_directory.leftovers(directory.path, CONFIG):
             with contextlib.suppress(OSError):
                 leftover.unlink(missing_ok=True)
         return directory
@@ -97,7 +97,7 @@ class RunDirectory:
                 (self.path / name).unlink()
         for name in (*POLICIES, CHECKPOINTS):
             shutil.rmtree(self.path / name, ignore_errors=True)
-        vacancy.remove_empty(self.created_directories)
+        new_directory.remove_empty(self.created_directories)
 
     @classmethod
     def open(cls, path: Path | str) -> "RunDirectory":

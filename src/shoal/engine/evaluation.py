@@ -22,8 +22,8 @@ from shoal.engine.nonfinite import NOWHERE, STOPPED, FirstFaults, keep_first_fau
 from shoal.engine.run import (
     Best,
     Evaluated,
+    ProgramSettings,
     Run,
-    Settings,
     Stream,
     evaluation_environment_of,
     policy_of,
@@ -204,7 +204,7 @@ def evaluate_policy(
     algorithm: Algorithm,
     policy: Policy,
     key: Array,
-    settings: Settings,
+    settings: ProgramSettings,
     episodes: int,
 ) -> dict[str, Array]:
     """Compute the metrics of a policy: greedy, sampled, or both (then the latter begin with `sampled_`)."""
@@ -223,7 +223,7 @@ def evaluate_policy(
     return metrics_of_modes(results, settings)
 
 
-def metrics_of_modes(results: Sequence[EpisodeResults], settings: Settings) -> dict[str, Array]:
+def metrics_of_modes(results: Sequence[EpisodeResults], settings: ProgramSettings) -> dict[str, Array]:
     """Compute the metrics of an evaluation from the episodes of each of its modes."""
     all_metrics: dict[str, Array] = {}
     for index, result in enumerate(results):

@@ -12,12 +12,12 @@ from shoal.engine.contract import checked_update
 from shoal.engine.metrics import checked_means, checked_numbers
 from shoal.engine.nonfinite import NOWHERE, FirstFaults, find_faults, has_fault, locate, no_faults
 from shoal.engine.rollout import RolloutState, episode_metrics, no_ended_episodes, random_rollout, rollout
-from shoal.engine.run import Run, Settings, Stream, batch_of, clock_of, group_key, start, stream_key
+from shoal.engine.run import ProgramSettings, Run, Stream, batch_of, clock_of, group_key, start, stream_key
 from shoal.types import Array, Environment, Keys, Metrics, spec_of
 
 
 def start_training(
-    key: Array, environment: Environment, config: Any, total_updates: Array | int, settings: Settings
+    key: Array, environment: Environment, config: Any, total_updates: Array | int, settings: ProgramSettings
 ) -> Run:
     """Make a new run as `run.start` does, warmed up, with the sums of its metrics at zero."""
     run = warm_up(start(key, environment, config, total_updates, settings))

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 from shoal.base.errors import ShoalError
 from shoal.config import struct
 from shoal.engine.loop import update_once
-from shoal.engine.run import ENV_AXIS, Settings, start
+from shoal.engine.run import ENV_AXIS, ProgramSettings, start
 from shoal.types import Environment, PyTree
 
 
-def check_reduced(environment: Environment, config: Any, settings: Settings, algorithm: str) -> None:
+def check_reduced(environment: Environment, config: Any, settings: ProgramSettings, algorithm: str) -> None:
     """Trace a start and one update of all groups, and require that shared values are the same in each group.
 
     A value that an algorithm computes from one group's environments differs between groups until it is

@@ -35,7 +35,7 @@ class Stream(enum.IntEnum):
     WARM_UP = 7
 
 
-class Settings(NamedTuple):
+class ProgramSettings(NamedTuple):
     """The part of a run's configuration that its compiled program depends on; static."""
 
     num_envs: int  # of all groups together
@@ -98,11 +98,11 @@ class Run:
     fault: jax.Array  # the number of the update in which something was not finite; -1 for none
     evaluation: Any  # the episodes of a running evaluation; () between evaluations
     evaluation_environment: Any  # of evaluations, where it is another; () for the environment itself
-    settings: Settings = struct.static()
+    settings: ProgramSettings = struct.static()
 
 
 def start(
-    key: Array, environment: Environment, config: Any, total_updates: Array | int, settings: Settings
+    key: Array, environment: Environment, config: Any, total_updates: Array | int, settings: ProgramSettings
 ) -> Run:
     """Make a new run of one group of environments, before its first update; the numbers of environment and
     config are arrays.
@@ -137,7 +137,7 @@ def start(
     return jax.tree.map(jnp.asarray, run)
 
 
-def batch_of(environment: Environment, settings: Settings) -> Batch:
+def batch_of(environment: Environment, settings: ProgramSettings) -> Batch:
     """Make the batch of one group's environments."""
     return Batch(
         environment,
@@ -152,7 +152,7 @@ def stream_key(key: Array, stream: Stream, counter: Array | int) -> Array:
     return jax.random.fold_in(jax.random.fold_in(key, int(stream)), counter)
 
 
-def group_key(key: Array, settings: Settings) -> Array:
+def group_key(key: Array, settings: ProgramSettings) -> Array:
     """Return a key that differs between groups, where there are several."""
     if settings.groups == 1:
         return key
@@ -179,7 +179,7 @@ def evaluation_environment_of(run: Run) -> Environment:
     return run.environment if isinstance(run.evaluation_environment, tuple) else run.evaluation_environment
 
 
-def placement(settings: Settings, local: Any, shared: Any) -> Run:
+def placement(settings: ProgramSettings, local: Any, shared: Any) -> Run:
     """Return a prefix of a Run that marks each part as local to a group or shared by all."""
     return Run(
         environment=shared,

@@ -29,7 +29,7 @@ from shoal.runs.compiled_trainer import CompiledRun
 from shoal.show.reports import Reporter
 
 # The parts of a Run that are not saved: the directory's config makes them again, or they are empty between evaluations.
-# Leaves of the config that change while the run trains are saved all the same (`Settings.changing`).
+# Leaves of the config that change while the run trains are saved all the same (`ProgramSettings.changing`).
 NOT_SAVED = ("environment", "config", "total_updates", "evaluation", "evaluation_environment")
 EVALUATED = "evaluated/"  # what the names of the leaves of `Run.evaluated` begin with
 FIRST_PAUSE = (

@@ -22,7 +22,7 @@ from shoal.engine.population import member_layout as populations
 from shoal.engine.population.compaction import Dealer
 from shoal.engine.population.halving import Halving, stop_others
 from shoal.engine.population.members import Members
-from shoal.engine.run import Run, Settings, evaluation_environment_of, start
+from shoal.engine.run import ProgramSettings, Run, evaluation_environment_of, start
 from shoal.engine.run_config import RunConfig
 from shoal.envs.base import can_explain_faults
 from shoal.runs.pacing import Pacer
@@ -55,7 +55,7 @@ class CompiledRun(NamedTuple):
     train: Callable  # (population, number of updates, whether an interval begins) -> (population, metrics)
     evaluation: EvaluationPrograms
     shapes: Run  # of the population
-    settings: Settings
+    settings: ProgramSettings
     layout: populations.Layout
     costs: Costs
     seconds: float  # of compiling
@@ -97,7 +97,7 @@ def compile_run(
     environments: Environment,
     configs: Any,
     total_updates: int,
-    settings: Settings,
+    settings: ProgramSettings,
     layout: populations.Layout,
     *,
     check: Callable[[Run], None] = accept_any,
@@ -164,7 +164,11 @@ def _costs(population: Run, update_flops: float) -> Costs:
 
 
 def memory_of_training(
-    keys: jax.Array, environments: Environment, configs: Any, settings: Settings, layout: populations.Layout
+    keys: jax.Array,
+    environments: Environment,
+    configs: Any,
+    settings: ProgramSettings,
+    layout: populations.Layout,
 ) -> Any:
     """Compile the program that trains a population, and return what the compiler says of its memory.
 
@@ -223,9 +227,9 @@ def compile_evaluation(shapes: Run, subject: Subject, layout: populations.Layout
 
 def settings_of(
     run: RunConfig, groups: int, score: str | Callable, eval_metrics: Callable | None
-) -> Settings:
+) -> ProgramSettings:
     """Return the static part of a run's configuration."""
-    return Settings(
+    return ProgramSettings(
         num_envs=run.num_envs,
         num_steps=run.num_steps,
         groups=groups,
@@ -239,7 +243,7 @@ def settings_of(
     )
 
 
-def check_algorithm(environment: Environment, config: Any, settings: Settings) -> None:
+def check_algorithm(environment: Environment, config: Any, settings: ProgramSettings) -> None:
     """Trace one update, so that a mistake in an algorithm's functions is found before a run begins.
 
     Raises:
@@ -249,7 +253,7 @@ def check_algorithm(environment: Environment, config: Any, settings: Settings) -
     jax.eval_shape(update_once, member_shapes(environment, config, settings))
 
 
-def check_score(environment: Environment, config: Any, settings: Settings) -> None:
+def check_score(environment: Environment, config: Any, settings: ProgramSettings) -> None:
     """Trace an evaluation, so that an unknown score or a mistake in a user's function is found before a run begins.
 
     Raises:
@@ -259,7 +263,7 @@ def check_score(environment: Environment, config: Any, settings: Settings) -> No
     jax.eval_shape(evaluate, member_shapes(environment, config, settings))
 
 
-def member_shapes(environment: Environment, config: Any, settings: Settings) -> Run:
+def member_shapes(environment: Environment, config: Any, settings: ProgramSettings) -> Run:
     """Return the shapes of one member of a population before its first update, without the sums of its metrics."""
 
     def start_member(environment: Environment, config: Any) -> Run:

@@ -2,8 +2,8 @@
 
 Every change follows an evaluation and precedes the next update, so that a checkpoint is from before both or after
 both. The values stand in the config of the Run, whose leaves that change are a part of a checkpoint
-(`Settings.changing`), and each change writes a row per member into `metrics.jsonl`, which a checkpoint counts: so a run
-that is killed at any instant goes on with the same members.
+(`ProgramSettings.changing`), and each change writes a row per member into `metrics.jsonl`, which a checkpoint counts:
+so a run that is killed at any instant goes on with the same members.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from shoal.engine.population import pbt_exchange as exchanges
 from shoal.engine.population.members import Variant
 from shoal.engine.population.pbt_lineage import Ancestor, Exchange, ancestors, schedule_of
 from shoal.engine.population.pbt_settings import NONE, Evolution, Step
-from shoal.engine.run import Run, Settings
+from shoal.engine.run import ProgramSettings, Run
 from shoal.runs import compiled_trainer
 from shoal.runs.compiled_trainer import CompiledRun, TrainedPopulation
 from shoal.runs.plan import Experiment
@@ -64,7 +64,7 @@ def leaves_of(experiment: Experiment) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def check_read(experiment: Experiment, names: Iterable[str], settings: Settings) -> None:
+def check_read(experiment: Experiment, names: Iterable[str], settings: ProgramSettings) -> None:
     """Require that the updates of a run read the settings that change while it trains, and not only its start.
 
     Args:
@@ -98,7 +98,7 @@ def _config_leaves(experiment: Experiment, values: Mapping[str, float]) -> dict[
 
 
 def names_in_run(leaves: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Return the leaves of a config by their names in a Run, for `Settings.changing`."""
+    """Return the leaves of a config by their names in a Run, for `ProgramSettings.changing`."""
     return tuple(CONFIG + leaf for names in leaves.values() for leaf in names)
 
 

@@ -7,14 +7,14 @@ import jax
 from shoal.base.errors import ShoalError
 from shoal.config import arguments
 from shoal.engine.population import member_layout
-from shoal.engine.run import Settings
+from shoal.engine.run import ProgramSettings
 from shoal.runs import compiled_trainer, memory_limits
 from shoal.runs import plan as experiments
 from shoal.runs.plan import Experiment
 from shoal.xla import machine
 
 
-def check_memory(experiment: Experiment, settings: Settings, layout: member_layout.Layout) -> None:
+def check_memory(experiment: Experiment, settings: ProgramSettings, layout: member_layout.Layout) -> None:
     """Require that the least memory of a run is not more than its process may use.
 
     Raises:

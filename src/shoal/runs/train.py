@@ -23,7 +23,7 @@ from shoal.engine import reduction_check, team
 from shoal.engine.history import History
 from shoal.engine.hooks import Listener
 from shoal.engine.population import member_layout
-from shoal.engine.run import Run, Settings
+from shoal.engine.run import ProgramSettings, Run
 from shoal.runs import compiled_trainer, finetuning, memory_limits, pbt_run, resume
 from shoal.runs import plan as experiments
 from shoal.runs.checkpointing import Supervisor
@@ -59,7 +59,7 @@ class Plan(NamedTuple):
     """A run whose settings are decided and can work; nothing has compiled yet."""
 
     experiment: Experiment
-    settings: Settings
+    settings: ProgramSettings
     layout: member_layout.Layout
     config: Mapping[str, Any]  # the content of `config.json`
     identity: Mapping[str, Any]  # see `resume.identity_of`
@@ -433,7 +433,7 @@ def is_metric_name(score: str | Callable) -> bool:
     return isinstance(score, str) and ":" not in score
 
 
-def inherit_from(experiment: Experiment, settings: Settings) -> Callable[[Run], Run]:
+def inherit_from(experiment: Experiment, settings: ProgramSettings) -> Callable[[Run], Run]:
     """Make the function that starts a population from what another run has learned.
 
     Raises:

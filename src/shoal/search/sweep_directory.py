@@ -7,7 +7,7 @@ from typing import Any
 
 from shoal.base.errors import ShoalError
 from shoal.config import arguments
-from shoal.disk import vacancy
+from shoal.disk import new_directory
 from shoal.disk.json_files import read_json, report_wrong_types, to_jsonable, write_json
 from shoal.disk.search_files import SWEEP, holds_sweep
 
@@ -36,9 +36,9 @@ class SweepDirectory:
             with report_wrong_types(str(file)):
                 self._runs = {run["path"]: run["labels"] for run in saved["runs"]}
         elif self._given is not None:
-            vacancy.check_vacant(self._given, SWEEP)
+            new_directory.check_vacant(self._given, SWEEP)
         else:
-            vacancy.check_vacant(vacancy.RUNS_DIR, None)
+            new_directory.check_vacant(new_directory.RUNS_DIR, None)
 
     @property
     def path(self) -> Path:
@@ -60,9 +60,9 @@ class SweepDirectory:
         if self._path is not None:
             return
         if self._given is None:
-            self._path, _ = vacancy.make_named_directory(environment, f"{algorithm}-{kind}")
+            self._path, _ = new_directory.make_named_directory(environment, f"{algorithm}-{kind}")
         else:
-            vacancy.make_directory(self._given, SWEEP)
+            new_directory.make_directory(self._given, SWEEP)
             self._path = self._given
 
     def save_plan(self, runs: Mapping[str, Sequence[str]]) -> None:

@@ -16,7 +16,7 @@ from shoal.base.errors import ShoalError
 from shoal.config.settings import with_choices, with_settings
 from shoal.engine import loop, rollout, team
 from shoal.engine.evaluation import play_episodes
-from shoal.engine.run import Settings
+from shoal.engine.run import ProgramSettings
 from shoal.envs import Wrapper, environment, make
 from shoal.envs.team_probe import ALIVE, STEPS, TeamProbe
 from shoal.runs.compiled_trainer import member_shapes
@@ -366,7 +366,7 @@ def test_one_agent_costs_nothing(monkeypatch):
 
     def program():
         config = config_of()
-        run = member_shapes(make("CartPole-v1"), config, Settings(num_envs=4, num_steps=8))
+        run = member_shapes(make("CartPole-v1"), config, ProgramSettings(num_envs=4, num_steps=8))
         return str(jax.make_jaxpr(functools.partial(loop.update_once))(run))  # traced anew each time
 
     def no_agents(*arguments, **keywords):

@@ -15,7 +15,7 @@ from shoal.config import struct
 from shoal.config.settings import with_choices, with_settings
 from shoal.engine.reduction_check import check_reduced
 from shoal.engine.rollout import RolloutState, no_ended_episodes, rollout
-from shoal.engine.run import Episodes, Settings, policy_of
+from shoal.engine.run import Episodes, ProgramSettings, policy_of
 from shoal.envs import Batch
 from shoal.envs.team_probe import ROLES, TeamProbe
 from shoal.types import (
@@ -263,7 +263,7 @@ SIZES = {"num_envs": 8, "num_steps": 4, "total_updates": 4}
 @pytest.mark.slow
 def test_groups_of_worlds_share_one_pool_and_parts_of_a_run_are_the_whole():
     env, config = TeamProbe(), config_of(**PAST, opponent_pool=2, opponent_every=1, opponent_share=1.0)
-    check_reduced(env, config, Settings(num_envs=8, num_steps=4, groups=2), "ppo")
+    check_reduced(env, config, ProgramSettings(num_envs=8, num_steps=4, groups=2), "ppo")
     results = []
     for parts in ((4,), (3, 1)):
         run, compiled = populate(env, config, groups=2, **SIZES)

@@ -14,7 +14,7 @@ from shoal.algos.ppo import PPOConfig
 from shoal.config.settings import with_settings
 from shoal.engine.population import member_layout as populations
 from shoal.engine.rollout import RolloutState, no_ended_episodes, rollout
-from shoal.engine.run import ENV_AXIS, Episodes, Settings
+from shoal.engine.run import ENV_AXIS, Episodes, ProgramSettings
 from shoal.envs.batch import Batch
 from shoal.types import Clock, Keys, Learner, spec_of
 from shoal.xla import packing
@@ -210,4 +210,4 @@ def test_one_member_is_picked_out():
     second = populations.take_member(population, 1)
     assert_equal(second.key, jax.random.key(1))
     assert second.learner.local.shape == (4,)
-    assert isinstance(second.settings, Settings)
+    assert isinstance(second.settings, ProgramSettings)

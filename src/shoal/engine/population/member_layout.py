@@ -13,7 +13,7 @@ import jax
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shoal.engine.run import ENV_AXIS, Run, Settings, placement
+from shoal.engine.run import ENV_AXIS, ProgramSettings, Run, placement
 from shoal.types import PyTree
 
 MEMBER_AXIS = "member"
@@ -78,7 +78,7 @@ def map_members(function: Callable, mapped_by: str) -> Callable:
     return map_population
 
 
-def map_groups(function: Callable, settings: Settings) -> Callable:
+def map_groups(function: Callable, settings: ProgramSettings) -> Callable:
     """Map a function Run -> (Run, output) over the groups of a run's environments on one device."""
 
     def split(x: jax.Array) -> jax.Array:
@@ -105,12 +105,12 @@ def map_local_leaves(function: Callable, run: Run) -> Run:
     return jax.tree.map(lambda local, part: jax.tree.map(function, part) if local else part, is_local, run)
 
 
-def partition_specs(settings: Settings) -> Run:
+def partition_specs(settings: ProgramSettings) -> Run:
     """Return the partition of a population: every leaf by members, those of the groups by environments too."""
     return placement(settings, P(MEMBER_AXIS, ENV_AXIS), P(MEMBER_AXIS))
 
 
-def start_program(function: Callable, settings: Settings, layout: Layout) -> Any:
+def start_program(function: Callable, settings: ProgramSettings, layout: Layout) -> Any:
     """Compile (keys, environments, configs, numbers of updates) -> population, each with a leading member axis."""
 
     def start(arguments: tuple) -> Run:
@@ -142,7 +142,7 @@ def start_program(function: Callable, settings: Settings, layout: Layout) -> Any
     return jax.jit(sharded)
 
 
-def population_shapes(program: Any, arguments: tuple, settings: Settings, layout: Layout) -> Run:
+def population_shapes(program: Any, arguments: tuple, settings: ProgramSettings, layout: Layout) -> Run:
     """Return the shapes, dtypes and placement of a start program's result, without running it, to compile for."""
 
     shapes = jax.eval_shape(program, arguments)
@@ -166,7 +166,9 @@ def _with_placement(shapes: PyTree, spec: P, layout: Layout) -> PyTree:
     return jax.tree.map(placed, shapes)
 
 
-def run_program(function: Callable, settings: Settings, layout: Layout, *, grouped: bool = True) -> Any:
+def run_program(
+    function: Callable, settings: ProgramSettings, layout: Layout, *, grouped: bool = True
+) -> Any:
     """Compile a function Run -> (Run, output) for a population, whose buffers are donated.
 
     Further arguments are shared by all members. With `grouped=False` the function is not given the groups and
@@ -188,7 +190,7 @@ def run_program(function: Callable, settings: Settings, layout: Layout, *, group
     return jax.jit(sharded, donate_argnums=0)
 
 
-def member_program(function: Callable, settings: Settings, layout: Layout) -> Any:
+def member_program(function: Callable, settings: ProgramSettings, layout: Layout) -> Any:
     """Compile a function Run -> output for a population; the population stays as it is."""
     mapped = map_members(function, layout.mapped_by)
     return jax.jit(
