@@ -12,7 +12,7 @@ from shoal.algos.ppo import PPOConfig
 from shoal.config.settings import with_settings
 from shoal.engine.loop import train
 from shoal.engine.population import member_layout as populations
-from shoal.engine.run import Run
+from shoal.engine.run import ProgramSettings, Run
 from shoal.engine.run_config import RunConfig
 from shoal.runs import compiled_trainer
 from shoal.types import Environment
