@@ -19,52 +19,6 @@ from shoal.nets.heads import (
 from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete
 
 PLANE = Box(-2.0, 2.0, (3,))
-HEADS = {
-    "categorical": (CategoricalHead(4), jnp.int32, ()),
-    "multi_categorical": (MultiCategoricalHead((2, 3)), jnp.int32, (2,)),
-    "normal": (NormalHead(3), jnp.float32, (3,)),
-    "state-dependent": (NormalHead(3, state_dependent_std=True), jnp.float32, (3,)),
-    "tanh_normal": (TanhNormalHead(3), jnp.float32, (3,)),
-    "beta": (BetaHead(3), jnp.float32, (3,)),
-}
-
-
-@pytest.mark.parametrize("name", HEADS)
-@pytest.mark.quick("multi_categorical", "normal", "beta")
-def test_shapes_under_jit_vmap_and_scan(name):
-    head, dtype, event_shape = HEADS[name]
-    x = jax.random.normal(jax.random.key(0), (5, 2, head.num_inputs))
-
-    @jax.jit
-    def everything(head, x):
-        direct = head(x)
-        action = direct.sample(jax.random.key(1))
-        mapped = jax.vmap(lambda x: head(x).log_prob(head(x).mode()))(x)
-        _, scanned = jax.lax.scan(lambda _, x: (None, head(x).log_prob(head(x).mode())), None, x)
-        return action, direct.log_prob(action), direct.log_prob(direct.mode()), mapped, scanned
-
-    action, log_prob, direct, mapped, scanned = everything(head, x)
-    assert action.shape == (5, 2, *event_shape)
-    assert action.dtype == dtype
-    assert log_prob.shape == (5, 2)
-    np.testing.assert_allclose(mapped, direct, atol=1e-5)
-    np.testing.assert_allclose(scanned, direct, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", HEADS)
-@pytest.mark.quick("categorical", "state-dependent", "beta")
-@pytest.mark.rare("multi_categorical", "tanh_normal")
-def test_gradients_are_finite_at_extreme_inputs(name):
-    head, _, _ = HEADS[name]
-
-    @jax.jit
-    def gradients(head, x, action):
-        return jax.grad(lambda head, x: jnp.sum(head(x).log_prob(action)), argnums=(0, 1))(head, x)
-
-    action = head(jnp.zeros((2, head.num_inputs))).sample(jax.random.key(0))
-    for size in (1e4, 1e6):
-        x = size * jnp.stack([jnp.ones(head.num_inputs), jnp.linspace(-1.0, 1.0, head.num_inputs)])
-        assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(gradients(head, x, action)))
 
 
 def test_categorical_forbids_what_the_mask_forbids():
@@ -125,8 +79,7 @@ def test_beta_is_scipys_with_parameters_of_one_plus_softplus():
     np.testing.assert_allclose(BetaHead(2)(x).log_prob(jnp.asarray(action, jnp.float32)), expected, rtol=1e-4)
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
-@pytest.mark.quick("float32", "bfloat16")
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_both_parameters_of_beta_are_above_one_wherever_the_inputs_are(dtype):
     """Softplus is 0 to rounding below -16, and below -5 in half precision."""
     x = jnp.asarray([-6e4, -1e3, -88.0, -20.0, -16.0, -8.0, -5.0, 0.0, 5.0, 100.0, 6e4, -6e4], dtype)
