@@ -169,7 +169,8 @@ def test_acting_needs_the_policy_alone(config, learned):
     assert_equal(sampled, act(policy, memory, keys)[0][1])
 
 
-@pytest.mark.quick("ppo with memory", "a user's")
+@pytest.mark.quick("a user's")
+@pytest.mark.rare("mappo", "reinforce")
 def test_what_groups_of_environments_share_is_reduced(config):
     check_reduced(ENV, config, Settings(**SMALL | {"groups": 2}), "this one")
 
@@ -184,8 +185,7 @@ def test_it_trains_in_the_loop(config):
     assert all(np.isfinite(x).all() for x in metrics.values())
 
 
-@pytest.mark.full
-@pytest.mark.rare("mappo", "ppo with memory", "reinforce", "a2c", "ppo", "a user's")
+@pytest.mark.slow
 def test_it_trains_from_the_api(config, tmp_path):
     run = shoal.train(
         "probe/action",

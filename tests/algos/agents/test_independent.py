@@ -60,7 +60,7 @@ VARIANTS = {
 
 @pytest.mark.parametrize("name", VARIANTS)
 @pytest.mark.quick("recurrent")
-@pytest.mark.rare("own", "state and own", "roles", "shared", "state", "joint")
+@pytest.mark.rare()
 def test_what_an_absent_agent_holds_is_never_read(name):
     config = config_of(**VARIANTS[name])
     results = [train(TeamProbe(fill=jnp.float32(fill)), config) for fill in (0.0, NAN)]
@@ -191,6 +191,8 @@ def trajectory_of(env, config, num_envs=3, num_steps=8):
 
 @pytest.mark.parametrize("settings", [{}, {"core": "gru", "core_size": 4}], ids=["plain", "recurrent"])
 @pytest.mark.quick("plain")
+@pytest.mark.rare()
+@pytest.mark.full
 def test_the_order_of_agents_does_not_matter(settings):
     """One minibatch and one epoch, so that the shuffle of rows does not matter either."""
     config = config_of(**settings, critic_input="state", num_minibatches=1, update_epochs=1, norm_obs=True)
