@@ -429,18 +429,13 @@ def test_bad_settings_are_one_sentence(settings, message):
         ),
         ({"num_minibatches": 9}, 1, (3, 3), "choose num_minibatches=3, or norm_adv='none'"),
         ({"num_minibatches": 1}, 1, (1, 1), "choose more num_steps"),
-        ({"num_minibatches": 1, "norm_adv": "batch"}, 1, (1, 1), "each batch has one step"),
         ({"core": "gru", "chunk_length": 1, "num_minibatches": 32}, 1, (4, 8), "each minibatch has one step"),
         ({"recompute": "minibatch", "num_minibatches": 4}, 1, (4, 1), "each minibatch has one step"),
-        ({"num_minibatches": 24}, 3, (1, 8), "each minibatch has one step"),
         ({"num_minibatches": 8, "parameters": "agent"}, 3, (1, 8), "each minibatch has one step"),
         # Several steps in each: of a chunk, of all groups, and of all agents of a world that a network is shown.
         ({"core": "gru", "chunk_length": 2, "num_minibatches": 16}, 1, (4, 8), ""),
-        ({"num_minibatches": 32}, 1, (4, 8, 2), ""),
-        ({"num_minibatches": 8}, 3, (1, 8), ""),
         ({"num_minibatches": 8, "network": "shoal.nets.joint:JointActorCritic"}, 3, (1, 8), ""),
         ({"num_minibatches": 32, "norm_adv": "none"}, 1, (4, 8), ""),
-        ({"num_minibatches": 32, "norm_adv": "batch"}, 1, (4, 8), ""),
     ],
 )
 def test_advantages_are_not_normalised_one_by_one(settings, agents, sizes, sentence):

@@ -146,15 +146,6 @@ def test_halves_are_separate_and_a_shared_torso_is_the_actors():
         assert touched == reaches_actor
 
 
-def test_masked_actions_are_never_drawn():
-    network = ActorCritic(EnvSpec(Box(-1.0, 1.0, (3,)), Discrete(5)), **SMALL, key=jax.random.key(0))
-    mask = jax.random.bernoulli(jax.random.key(1), 0.4, (300, 5)).at[:, 2].set(True)
-    observation = jax.random.normal(jax.random.key(2), (300, 3))
-    sample = jax.jit(lambda network: network.policy(observation, mask).sample(jax.random.key(3)))
-    action = sample(network)
-    assert np.all(np.take_along_axis(np.asarray(mask), np.asarray(action)[:, None], axis=1))
-
-
 def test_scales_and_deviation_may_be_data_of_a_config():
     @jax.jit
     def construct(scale, std):

@@ -224,7 +224,7 @@ def test_every_module_has_its_place_here():
 
 
 @pytest.mark.parametrize("name", MEMBERS)
-@pytest.mark.quick("NoisyMLP", "GridCNN", "Inputs", "QHead")
+@pytest.mark.quick("NoisyMLP", "GridCNN", "Inputs", "DistributionalQHead")
 @pytest.mark.rare()
 def test_leading_axes_are_free_and_nothing_compiles_again(name):
     """[T, B], [B] and [] give the same numbers, and so do vmap, scan and a stack of two modules."""

@@ -90,13 +90,6 @@ def test_mlp_each_passes_every_part_through_its_own_mlp():
     assert not changed[4:].any()
 
 
-def test_one_array_with_mlp_each():
-    space = Box(-1.0, 1.0, (3,))
-    encoder = Encoder(space, "mlp_each", EncoderLayers(features=(5,)), key=jax.random.key(0))
-    assert encoder(jnp.zeros((2, 3))).shape == (2, 5)
-    assert Encoder(space, "mlp_each", key=jax.random.key(0)).num_features == 64
-
-
 def test_a_large_space_costs_nothing_to_hash():
     """The structure is hashed at each call of a compiled function; it must not hold the bounds."""
     encoder = Encoder(Box(np.zeros((64, 64, 3)), np.ones((64, 64, 3))))
@@ -245,7 +238,6 @@ def test_kernels_that_are_given_are_not_padded():
             r"many numbers, one for each convolution; what is not given \(encoder_kernels, encoder_strides\) is the "
             r"default for observation \[84, 84, 4\]\.$",
         ),
-        (PICTURES, EncoderLayers((8,), (3, 3), (1,)), r"one for each convolution\.$"),
         (
             Box(0, 255, (84, 84, 4), np.uint8),
             EncoderLayers(strides=(16, 2, 1)),
@@ -254,24 +246,16 @@ def test_kernels_that_are_given_are_not_padded():
             r"strides, or fewer of them, would do\.$",
         ),
         (
-            PICTURES,
-            EncoderLayers((8,), (6,), (1,)),
-            r"window of 6 x 6, .* the 5 x 6 image that reaches convolution 1 from observation/view \[5, 6, 2\]",
-        ),
-        (
             Box(0.0, 1.0, (10, 4, 1)),
             EncoderLayers(strides=(11,)),
             r"encoder_strides=\(11,\) has a stride of 11, .* the 10 x 4 image .*; it must be at most 10\.$",
         ),
-        (Box(0.0, 1.0, (2, 5, 1)), EncoderLayers(kernels=(3,)), r"window of 3 x 3, .* the 2 x 5 image"),
-        (PICTURES, EncoderLayers(channels=()), r"must have equally many numbers"),
         (
             CELLS,
             EncoderLayers(channels=()),
             r"encoder_channels=\(\) leaves encoder='cnn' without a convolution",
         ),
         (CELLS, EncoderLayers((4,), (0,)), r"encoder_kernels\[0\]=0 must be an integer of at least 1"),
-        (CELLS, EncoderLayers((4,), (2,), ((1, 2, 3),)), r"encoder_strides\[0\]=\(1, 2, 3\) .* a pair"),
     ],
 )
 def test_layers_that_do_not_fit_are_named(space, layers, message):

@@ -268,16 +268,6 @@ def test_these_tests_catch_a_weak_network(n, monkeypatch):
     assert landing_p_value(draw(n, 20_000)) < 1e-9
 
 
-def test_radices_waste_little():
-    for n in range(permutations.SMALL + 1, 3000):
-        left, right = permutations._radices(n)
-        assert n <= left * right < n + math.sqrt(2 * n)
-        assert left <= right * 2 and right <= left * 2 + 2
-    for power in range(7, 31):
-        left, right = permutations._radices(2**power)
-        assert left * right == 2**power
-
-
 def test_bad_input_is_named():
     key = jax.random.key(0)
     for n in (0, -3, 2**31):

@@ -340,20 +340,6 @@ def test_settings_that_do_not_fit_the_world_are_refused(settings, changes, sente
         config_of(**settings).validate(spec, 4, 8)
 
 
-def test_one_agent_is_the_case_without_an_axis():
-    """The program of one agent is PPO's itself."""
-    from shoal.algos import ppo as ppo_module
-    from shoal.envs import make
-
-    config, spec = config_of().with_critic_defaults(), spec_of(make("CartPole-v1"))
-    key = jax.random.key(0)
-    texts = [
-        str(jax.make_jaxpr(algorithm.init, static_argnums=1)(key, 4))
-        for algorithm in (config.algorithm(spec), ppo_module.ppo(config, spec))
-    ]
-    assert texts[0] == texts[1]
-
-
 def test_sets_split_and_join():
     sets = Sets(((2, 0), (1,)))
     x = jnp.arange(6).reshape(2, 3)

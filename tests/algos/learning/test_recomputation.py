@@ -226,7 +226,7 @@ def updated_by_hand(config, key):
 
 
 def test_advantages_are_estimated_before_each_epoch_but_the_first_and_normalised_then():
-    config = made(recompute="epoch", update_epochs=3, optimizer="sgd", optimizer_args=(), learning_rate=0.3)
+    config = made(recompute="epoch", update_epochs=2, optimizer="sgd", optimizer_args=(), learning_rate=0.3)
     network = after_update(config)[0].network
     by_hand = updated_by_hand(struct.as_arrays(config), jax.random.key(0))
     assert difference(network, by_hand) < 1e-5
@@ -288,8 +288,6 @@ REFUSED = [
     ({"recompute": "minibatch", "norm_adv": "batch"}, "norm_adv='batch' needs the advantages of a whole rollout"),
     ({"recompute": "minibatch", "gradient_chunk": 64}, "gradient_chunk=64 cuts a minibatch"),
     ({"recompute": "minibatch", "core": "gru", "chunk_length": 4}, "chunk_length=4 cuts the rollout of 16 steps"),
-    ({"recompute": "epochs"}, "did you mean 'epoch'"),
-    ({"rho_clip": 0.0}, "rho_clip=0 is out of bounds: it must be greater than 0"),
     ({"norm_value": "popart", "network": "shoal.nets.q_heads:ContinuousQ"}, "norm_value='popart' rescales"),
     ({"norm_value": "running", "vf_coef": 0.0}, "norm_value='running' has no effect with vf_coef=0"),
 ]  # fmt: skip
