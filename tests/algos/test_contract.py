@@ -125,7 +125,7 @@ def test_it_is_pure(config, learn, learned):
 
 
 @pytest.mark.quick("a user's")
-@pytest.mark.rare("mappo", "reinforce")
+@pytest.mark.rare("mappo", "reinforce", "ppo with memory")
 def test_numbers_are_data_and_a_stack_of_them_is_a_sweep(config, learn, learned):
     """One program for every value of every float; and mapped over values and keys, each member is its solo run."""
     changed = {name: s.value / 2 or 0.125 for name, s in settings_of(config).items() if s.is_data}

@@ -321,7 +321,7 @@ def test_chunks_are_contiguous_in_time():
     np.testing.assert_array_equal(minibatches.to_rows(made(), x), x.reshape(-1))
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_the_gradient_is_that_of_stepping_through_each_chunk():
     """Against a loop over single steps, whose memory is cut at the chunks' starts; parameters have moved."""
     config = struct.as_arrays(made(core="lstm", norm_adv="none", **ALL_INPUTS))

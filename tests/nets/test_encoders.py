@@ -141,7 +141,12 @@ def test_cnn_takes_grids_and_images_as_pictures_and_the_rest_as_it_is():
     np.testing.assert_allclose(vector, np.concatenate(expected, axis=-1), atol=1e-4)
     alone = encoder(jax.tree.map(lambda x: x[2], observation))
     np.testing.assert_allclose(alone, vector[2], atol=1e-4)
-    assert Encoder(Box(0, 255, (84, 84, 4), np.uint8), "cnn", key=jax.random.key(0)).num_features == 3136
+
+    def of_image(*shape):
+        space = Box(0, 255, shape, np.uint8)
+        return jax.eval_shape(lambda key: Encoder(space, "cnn", key=key), jax.random.key(0))
+
+    assert of_image(84, 84, 4).num_features == 3136
     for shape, windows, features in (  # whole tiles of 8 x 8, smaller than Atari's: a window a tile
         ((56, 56, 3), 8, 3 * 3 * 32),
         ((40, 80, 3), 8, 1 * 6 * 32),
@@ -150,7 +155,7 @@ def test_cnn_takes_grids_and_images_as_pictures_and_the_rest_as_it_is():
         ((35, 40, 3), 3, 128),  # below 36: a small window once, then a layer, as for MinAtar's
         ((10, 10, 4), 3, 128),
     ):
-        encoder = Encoder(Box(0, 255, shape, np.uint8), "cnn", key=jax.random.key(0))
+        encoder = of_image(*shape)
         assert encoder.num_features == features
         (picture,) = encoder.pictures
         assert (len(picture.convs) == 1) == (features == 128)

@@ -343,6 +343,7 @@ def test_narrow_and_unsigned_numbers_of_actions():
 
 
 @pytest.mark.quick("masked MultiCategorical", "TanhNormal")
+@pytest.mark.rare("Beta")
 def test_narrow_parameters_are_widened_first(member):
     """In bfloat16 as in float32 of the same numbers, so that no digit is lost but those of the parameters."""
     narrow = [jnp.asarray(p, jnp.bfloat16) for p in member.parameters]
