@@ -12,7 +12,7 @@ from shoal.algos.ppo import PPOConfig
 from shoal.base.errors import ShoalError
 from shoal.config import struct
 from shoal.config.settings import with_settings
-from shoal.engine.trained_policy import TrainedPolicy, as_arrays, as_mask, batch_axes
+from shoal.engine.trained_policy import TrainedPolicy, as_arrays, as_mask
 from shoal.types import Clock, restart, spec_of, transition
 from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete
 
@@ -329,11 +329,3 @@ def test_a_memory_is_cleared_where_it_is_new_and_where_first_says_so():
     memory, actions = policy(memory, np.zeros((3, 1)))
     assert memory.state.tolist() == [1, 2, 0]
     assert actions.shape == (3,)
-
-
-def test_batch_axes():
-    assert batch_axes(3, Discrete(5)) == 0
-    assert batch_axes(np.zeros(4), Discrete(5)) == 1
-    assert batch_axes(np.zeros(2), MultiDiscrete((3, 4))) == 0
-    with pytest.raises(ShoalError, match="of shape"):
-        batch_axes(np.zeros(3), MultiDiscrete((3, 4)))

@@ -298,12 +298,6 @@ class TestRunning:
             np.testing.assert_allclose(in_float64(got), truth, rtol=5e-8)
             np.testing.assert_allclose(in_float64(got), merged, rtol=2e-8)
 
-    def test_count_knows_one_more_than_2_to_the_24(self):
-        moments = statistics.init_moments(jnp.zeros(()))._replace(count=jnp.float32(2.0**24))
-        for _ in range(3):
-            moments = update(moments, jnp.zeros(1))
-        assert float(moments.count) + float(moments.residual[0]) == 2.0**24 + 3
-
     def test_normalise_and_back(self):
         b = batch(200)
         moments = update(statistics.init_moments(EXAMPLE), b)
@@ -422,15 +416,6 @@ class TestRunning:
         moments, x = moments_of(jnp.asarray([1.0, 3.0, 5.0])), jnp.asarray([0.0, 2.0, 1e9])
         gradient = jax.grad(lambda x: statistics.normalise(moments, x).sum())(x)
         np.testing.assert_allclose(gradient, [1 / np.sqrt(8 / 3)] * 2 + [0], rtol=1e-6)
-
-    def test_other_dtypes_come_back_as_float32(self):
-        x = RNG.normal(size=(50, 2))
-        expected = statistics.normalise(moments_of(x.astype(np.float32)), x.astype(np.float32))
-        np.testing.assert_array_equal(statistics.normalise(moments_of(x), x), expected)
-        half = jnp.asarray(x, jnp.bfloat16)
-        got = statistics.normalise(moments_of(half), half)
-        assert got.dtype == jnp.float32
-        np.testing.assert_allclose(got, expected, atol=0.03)
 
     @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, jnp.bfloat16])
     @pytest.mark.parametrize("weight", [None, np.ones(50, np.uint8)])
