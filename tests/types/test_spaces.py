@@ -54,7 +54,8 @@ def test_samples_lie_inside_with_shape_and_dtype():
     @jax.jit
     @jax.vmap
     def drawn(key):
-        return [(space.sample(key), space.contains(space.sample(key))) for space in SPACES]
+        samples = [space.sample(key) for space in SPACES]
+        return [(x, space.contains(x)) for x, space in zip(samples, SPACES, strict=True)]
 
     results = drawn(jax.random.split(jax.random.key(0), 200))
     for space, (samples, inside) in zip(SPACES, results, strict=True):

@@ -225,6 +225,7 @@ def updated_by_hand(config, key):
     return merge(state.parts)
 
 
+@pytest.mark.full
 def test_advantages_are_estimated_before_each_epoch_but_the_first_and_normalised_then():
     config = made(recompute="epoch", update_epochs=2, optimizer="sgd", optimizer_args=(), learning_rate=0.3)
     network = after_update(config)[0].network
