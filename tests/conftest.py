@@ -51,7 +51,10 @@ jax.devices()  # from here on their number is fixed, whatever a test asks for
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Marks the cases of a test as full that its mark `quick` does not name, and as slow those that `rare` names."""
+    """Marks the cases of a test as full that its mark `quick` does not name, and as slow those that `rare` names.
+
+    Beside `quick`, a `rare` that names none makes slow what would be full.
+    """
     cases = {}
     for item in items:
         for mark in [mark for mark in item.iter_markers() if mark.name in ("quick", "rare")]:
@@ -61,6 +64,8 @@ def pytest_collection_modifyitems(config, items):
             is_named = item.callspec.id in mark.args
             if mark.name == "quick" and not is_named:
                 item.add_marker(pytest.mark.full)
+                if any(not rare.args for rare in item.iter_markers("rare")):
+                    item.add_marker(pytest.mark.slow)
             if mark.name == "rare" and is_named:
                 item.add_marker(pytest.mark.slow)
     asked_by_id = any("[" in argument for argument in config.args)

@@ -125,7 +125,7 @@ def test_it_is_pure(config, learn, learned):
 
 
 @pytest.mark.quick("a user's")
-@pytest.mark.rare("mappo", "reinforce")
+@pytest.mark.rare("mappo", "reinforce", "ppo with memory")
 def test_numbers_are_data_and_a_stack_of_them_is_a_sweep(config, learn, learned):
     """One program for every value of every float; and mapped over values and keys, each member is its solo run."""
     changed = {name: s.value / 2 or 0.125 for name, s in settings_of(config).items() if s.is_data}
@@ -169,7 +169,8 @@ def test_acting_needs_the_policy_alone(config, learned):
     assert_equal(sampled, act(policy, memory, keys)[0][1])
 
 
-@pytest.mark.quick("ppo with memory", "a user's")
+@pytest.mark.quick("a user's")
+@pytest.mark.rare("mappo", "reinforce")
 def test_what_groups_of_environments_share_is_reduced(config):
     check_reduced(ENV, config, ProgramSettings(**SMALL | {"groups": 2}), "this one")
 
@@ -184,8 +185,7 @@ def test_it_trains_in_the_loop(config):
     assert all(np.isfinite(x).all() for x in metrics.values())
 
 
-@pytest.mark.full
-@pytest.mark.rare("mappo", "ppo with memory", "reinforce", "a2c", "ppo", "a user's")
+@pytest.mark.slow
 def test_it_trains_from_the_api(config, tmp_path):
     run = shoal.train(
         "probe/action",

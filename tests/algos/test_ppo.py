@@ -135,7 +135,7 @@ VARIANTS = {
     "beta": ("Pendulum-v1", {"distribution": "beta"}),
     "correlated": ("Pendulum-v1", {"correlated_noise": True}),
     "masked": ("masked", {}),
-    "masked_encoders": ("masked", {"encoder": "mlp_each"}),
+    "masked_encoders": ("masked", {"encoder": "mlp_each", "norm_obs": True, "norm_reward": True}),
 }
 
 
@@ -197,24 +197,27 @@ def distance(first, second):
     return max(float(jnp.abs(x - y).max()) for x, y in pairs)
 
 
-@pytest.mark.quick(
-    "normalised",
-    "tanh_normal",
-)
-@pytest.mark.rare("cartpole", "penalty", "separate", "normal", "beta", "masked")
+FEW = pytest.mark.quick("tanh_normal", "masked_encoders")
+RARE = pytest.mark.rare("cartpole", "penalty", "separate", "normal", "beta", "masked", "adaptive", "clipped")
+
+
+@FEW
+@RARE
 def test_replaying_a_rollout_gives_the_log_probabilities_that_acting_gave(variant):
     acted = variant[0]["trajectory"].extras.log_prob
     np.testing.assert_allclose(variant[0]["replayed"], acted, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.quick("normalised", "tanh_normal", "masked_encoders")
+@FEW
+@RARE
 def test_the_first_minibatch_has_ratio_one(variant):
     means = variant[0]["first minibatch"]
     assert abs(float(means["approx_kl"])) < 1e-6
     assert float(means["clip_fraction"]) == 0.0
 
 
-@pytest.mark.quick("normalised", "tanh_normal", "masked_encoders")
+@FEW
+@RARE
 def test_an_update_is_pure_finite_and_moves_the_parameters(variant):
     learner, (new, metrics), (again, _) = variant[0]["learner"], variant[0]["update"], variant[1]["update"]
     assert jax.tree.all(jax.tree.map(np.array_equal, new, again))
@@ -229,7 +232,8 @@ def test_an_update_is_pure_finite_and_moves_the_parameters(variant):
     assert avals(learner) == avals(new)
 
 
-@pytest.mark.quick("normalised", "tanh_normal", "masked_encoders")
+@FEW
+@RARE
 def test_actions_are_legal(variant):
     trajectory = variant[0]["trajectory"]
     assert variant[0]["legal"].shape == (NUM_ENVS * NUM_STEPS,)
@@ -341,6 +345,7 @@ def test_the_adaptive_learning_rate_moves_against_the_kl():
         np.testing.assert_allclose(new.shared.learning_rate_scale, moved, rtol=1e-6)
 
 
+@pytest.mark.full
 def test_a_coefficient_of_the_penalty_that_does_not_adapt_is_the_configs():
     """A run's config may change while it trains; the learner is from before."""
     env = envs.make("CartPole-v1")
@@ -379,38 +384,27 @@ def test_the_normaliser_that_acted_is_the_one_that_learns():
             "num_minibatches=7 does not divide num_envs*num_steps=128; the nearest that do are 4 and 8",
         ),
         ({"gamma": 1.5}, "gamma=1.5 is out of bounds"),
-        ({"gae_lambda": -0.1}, "gae_lambda=-0.1 is out of bounds"),
         ({"learning_rate": 0.0}, "learning_rate=0 is out of bounds: it must be greater than 0"),
         ({"learning_rate": float("nan")}, "learning_rate=nan is out of bounds: it must be greater than 0"),
         ({"surrogate": "clipp"}, "did you mean 'clip'"),
         ({"distribution": "normal"}, "does not fit action_space=Discrete(n=2); categorical does"),
-        ({"update_epochs": 0}, "update_epochs=0 is out of bounds: it must be at least 1"),
-        ({"optimizer": "adamm"}, "did you mean 'adam'"),
         ({"optimizer_args": ("eps",)}, "is not name=value"),
         ({"optimizer_args": ("epsilon=1e-5",)}, "does not take"),
-        ({"activation": "tahn"}, "tanh"),
         ({"network": "shoal.nets:Nothing"}, "cannot be imported"),
         ({"shared_torso": True, "critic_learning_rate": 1e-3}, "shared_torso=True"),
         ({"correlated_noise": True}, "correlated_noise=True needs"),
         ({"norm_obs": True, "encoder": "one_hot"}, "norm_obs=True replaces the integers"),
-        ({"target_kl": 0.0}, "target_kl=0 is out of bounds: it must be greater than 0"),
-        ({"target_kl": -math.inf}, "target_kl=-inf is out of bounds"),
         ({"learning_rate": math.inf}, "learning_rate=inf is out of bounds"),
         ({"learning_rate": "fast"}, "learning_rate='fast' is not a number"),
         ({"learning_rate": True}, "learning_rate=True is not a number"),
-        ({"gamma": None}, "gamma=None is not a number"),
         ({"update_epochs": 2.5}, "update_epochs=2.5 is not a whole number"),
-        ({"dpo_alpha": 0.0}, "dpo_alpha=0 is out of bounds: it must be greater than 0"),
         ({"gradient_chunk": -2}, "gradient_chunk=-2 is out of bounds: it must be at least -1"),
         ({"critic_learning_rate": 0.0}, "critic_learning_rate=0 is out of bounds: it must be greater than 0"),
-        ({"critic_update_epochs": 0}, "critic_update_epochs=0 is out of bounds: it must be at least 1"),
-        ({"critic_optimizer": 3}, "critic_optimizer=3 is not a text"),
         ({"hidden_sizes": 64}, "hidden_sizes=64 is not a tuple of whole numbers; give one such as (64, 64)"),
         (
             {"hidden_sizes": (64, 0)},
             "hidden_sizes=(64, 0) is out of bounds: each number of it must be at least 1",
         ),
-        ({"hidden_sizes": (64, "a")}, "hidden_sizes=(64, 'a') is not a tuple of whole numbers"),
         ({"norm_obs": 1}, "norm_obs=1 is not True or False"),
         ({"activation": 3}, "activation=3 is not a text"),
     ],
@@ -435,18 +429,13 @@ def test_bad_settings_are_one_sentence(settings, message):
         ),
         ({"num_minibatches": 9}, 1, (3, 3), "choose num_minibatches=3, or norm_adv='none'"),
         ({"num_minibatches": 1}, 1, (1, 1), "choose more num_steps"),
-        ({"num_minibatches": 1, "norm_adv": "batch"}, 1, (1, 1), "each batch has one step"),
         ({"core": "gru", "chunk_length": 1, "num_minibatches": 32}, 1, (4, 8), "each minibatch has one step"),
         ({"recompute": "minibatch", "num_minibatches": 4}, 1, (4, 1), "each minibatch has one step"),
-        ({"num_minibatches": 24}, 3, (1, 8), "each minibatch has one step"),
         ({"num_minibatches": 8, "parameters": "agent"}, 3, (1, 8), "each minibatch has one step"),
         # Several steps in each: of a chunk, of all groups, and of all agents of a world that a network is shown.
         ({"core": "gru", "chunk_length": 2, "num_minibatches": 16}, 1, (4, 8), ""),
-        ({"num_minibatches": 32}, 1, (4, 8, 2), ""),
-        ({"num_minibatches": 8}, 3, (1, 8), ""),
         ({"num_minibatches": 8, "network": "shoal.nets.joint:JointActorCritic"}, 3, (1, 8), ""),
         ({"num_minibatches": 32, "norm_adv": "none"}, 1, (4, 8), ""),
-        ({"num_minibatches": 32, "norm_adv": "batch"}, 1, (4, 8), ""),
     ],
 )
 def test_advantages_are_not_normalised_one_by_one(settings, agents, sizes, sentence):

@@ -58,7 +58,7 @@ def rows(shown):
 
 
 @pytest.mark.parametrize("name", PROBES)
-@pytest.mark.quick("continuous-action")
+@pytest.mark.full
 @pytest.mark.rare("action", "observation", "constant", "delay", "endless")
 def test_it_finds_the_known_value_and_the_best_action(name):
     shown, updates, tolerance, settings = PROBES[name]

@@ -169,11 +169,6 @@ def test_as_arrays_leaves_nested_arrays_their_dtype():
     assert not any(leaf.weak_type for leaf in jax.tree.leaves(out))
 
 
-def test_as_arrays_can_be_traced():
-    doubled = jax.jit(lambda mass: struct.as_arrays(Inner(2 * mass)).mass)(jnp.int32(3))
-    assert doubled.dtype == jnp.float32 and doubled == 6
-
-
 NAMES = st.text("abcxyz_0123", min_size=1, max_size=4)
 TREES = st.recursive(
     st.integers(0, 99),

@@ -60,7 +60,7 @@ def test_short_episodes_are_not_favoured(whole):
     """The share of long episodes is that of long starts; counting the first N to end would give a tenth."""
     _, metrics = whole
     reset_key, _ = jax.random.split(jax.random.key(0))
-    state, _ = jax.vmap(Halves().reset)(jax.random.split(reset_key, EPISODES))
+    state, _ = jax.jit(jax.vmap(Halves().reset))(jax.random.split(reset_key, EPISODES))
     share = float((state.ends_after == 20).mean())
     assert metrics["length_mean"] == pytest.approx(2 + 18 * share, abs=1e-5)
     assert metrics["return_mean"] == pytest.approx(1.5 * (2 + 18 * share), abs=1e-5)
@@ -104,8 +104,11 @@ def test_a_summary_that_there_is_not_is_one_sentence():
 
     algorithm = BanditConfig().algorithm(spec_of(Misspelt()))
     with pytest.raises(ShoalError) as error:
-        evaluation.play_episodes(
-            Misspelt(), algorithm, jnp.zeros(2), jax.random.key(0), episodes=2, max_steps=3, greedy=True
+        jax.eval_shape(
+            lambda key: evaluation.play_episodes(
+                Misspelt(), algorithm, jnp.zeros(2), key, episodes=2, max_steps=3, greedy=True
+            ),
+            jax.random.key(0),
         )
     assert str(error.value) == (
         "info_summaries['not_in_info'] is 'maen'; 'last', 'sum', 'mean' or 'max' would be right; "

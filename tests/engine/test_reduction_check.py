@@ -15,6 +15,8 @@ from shoal.engine.run import ProgramSettings
 from shoal.types import Learner, Mean
 
 SETTINGS = ProgramSettings(**SMALL | {"groups": 2})
+SIZES = {"num_envs": 4, "num_steps": 8, "total_steps": 64, "num_evals": 0, "eval_episodes": 2}
+SIZES |= {"seeds": 1, "progress": False}
 
 
 @struct.struct
@@ -63,11 +65,15 @@ def test_what_is_reduced_passes():
     check_reduced(Halves(), BanditConfig(), SETTINGS, "mine:Config")
 
 
+@pytest.mark.full
+def test_with_one_group_there_is_nothing_to_reduce(tmp_path):
+    shoal.train(
+        Halves(), algorithm=Unreduced(mistake="ignores axis"), env_groups=1, run_dir=tmp_path / "run", **SIZES
+    )
+
+
 def test_training_refuses_it_before_anything_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    sizes = {"num_envs": 4, "num_steps": 8, "total_steps": 64, "num_evals": 0, "eval_episodes": 2}
-    settings = {"algorithm": Unreduced(mistake="ignores axis"), "seeds": 1, "progress": False, **sizes}
     with pytest.raises(ShoalError, match="differs between the 2 groups of environments"):
-        shoal.train(Halves(), env_groups=2, **settings)
+        shoal.train(Halves(), algorithm=Unreduced(mistake="ignores axis"), env_groups=2, **SIZES)
     assert list(tmp_path.iterdir()) == []
-    shoal.train(Halves(), env_groups=1, **settings)  # with one group there is nothing to reduce

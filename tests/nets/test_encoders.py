@@ -78,9 +78,7 @@ def test_one_hot_takes_integers_of_few_values_as_such_and_numbers_as_they_are():
 
 
 def test_mlp_each_passes_every_part_through_its_own_mlp():
-    encoder = jax.jit(lambda key: Encoder(NESTED, "mlp_each", EncoderLayers(features=(8, 4)), key=key))(
-        jax.random.key(0)
-    )
+    encoder = Encoder(NESTED, "mlp_each", EncoderLayers(features=(8, 4)), key=jax.random.key(0))
     observation = jax.jit(jax.vmap(NESTED.sample))(jax.random.split(jax.random.key(1), 6))
     vector = encoder(observation)
     assert vector.shape == (6, encoder.num_features) == (6, 12)
@@ -90,13 +88,6 @@ def test_mlp_each_passes_every_part_through_its_own_mlp():
     changed = np.any(np.abs(encoder(observation) - vector) > 1e-6, axis=0)
     assert changed[:4].all()
     assert not changed[4:].any()
-
-
-def test_one_array_with_mlp_each():
-    space = Box(-1.0, 1.0, (3,))
-    encoder = Encoder(space, "mlp_each", EncoderLayers(features=(5,)), key=jax.random.key(0))
-    assert encoder(jnp.zeros((2, 3))).shape == (2, 5)
-    assert Encoder(space, "mlp_each", key=jax.random.key(0)).num_features == 64
 
 
 def test_a_large_space_costs_nothing_to_hash():
@@ -150,7 +141,12 @@ def test_cnn_takes_grids_and_images_as_pictures_and_the_rest_as_it_is():
     np.testing.assert_allclose(vector, np.concatenate(expected, axis=-1), atol=1e-4)
     alone = encoder(jax.tree.map(lambda x: x[2], observation))
     np.testing.assert_allclose(alone, vector[2], atol=1e-4)
-    assert Encoder(Box(0, 255, (84, 84, 4), np.uint8), "cnn", key=jax.random.key(0)).num_features == 3136
+
+    def of_image(*shape):
+        space = Box(0, 255, shape, np.uint8)
+        return jax.eval_shape(lambda key: Encoder(space, "cnn", key=key), jax.random.key(0))
+
+    assert of_image(84, 84, 4).num_features == 3136
     for shape, windows, features in (  # whole tiles of 8 x 8, smaller than Atari's: a window a tile
         ((56, 56, 3), 8, 3 * 3 * 32),
         ((40, 80, 3), 8, 1 * 6 * 32),
@@ -159,7 +155,7 @@ def test_cnn_takes_grids_and_images_as_pictures_and_the_rest_as_it_is():
         ((35, 40, 3), 3, 128),  # below 36: a small window once, then a layer, as for MinAtar's
         ((10, 10, 4), 3, 128),
     ):
-        encoder = Encoder(Box(0, 255, shape, np.uint8), "cnn", key=jax.random.key(0))
+        encoder = of_image(*shape)
         assert encoder.num_features == features
         (picture,) = encoder.pictures
         assert (len(picture.convs) == 1) == (features == 128)
@@ -190,18 +186,20 @@ FITTING = {  # what each kind of picture has where nothing is given
 
 @pytest.mark.parametrize("kind", FITTING, ids=str)
 def test_layers_that_are_given_as_they_fit_change_nothing(kind):
-    """Structure, names and every bit of the parameters; also if only some are given."""
+    """Structure, names and the program that draws the parameters; also if only some are given."""
     space = CELLS if kind == "cells" else Box(0, 255, kind, np.uint8)
-    build = jax.jit(lambda layers: Encoder(space, "cnn", layers, key=jax.random.key(3)), static_argnums=0)
-    default = build(EncoderLayers())
+
+    def built(layers):
+        build = jax.make_jaxpr(lambda key: Encoder(space, "cnn", layers, key=key), return_shape=True)
+        program, encoder = build(jax.random.key(3))
+        return str(program), jax.tree.structure(encoder)
+
+    default = built(EncoderLayers())
     for given in (
         FITTING[kind],
         EncoderLayers(kernels=FITTING[kind].kernels, features=FITTING[kind].features),
     ):
-        encoder = build(given)
-        assert jax.tree.structure(encoder) == jax.tree.structure(default)
-        for ours, theirs in zip(jax.tree.leaves(encoder), jax.tree.leaves(default), strict=True):
-            np.testing.assert_array_equal(ours, theirs)
+        assert built(given) == default
 
 
 @pytest.mark.parametrize(
@@ -245,7 +243,6 @@ def test_kernels_that_are_given_are_not_padded():
             r"many numbers, one for each convolution; what is not given \(encoder_kernels, encoder_strides\) is the "
             r"default for observation \[84, 84, 4\]\.$",
         ),
-        (PICTURES, EncoderLayers((8,), (3, 3), (1,)), r"one for each convolution\.$"),
         (
             Box(0, 255, (84, 84, 4), np.uint8),
             EncoderLayers(strides=(16, 2, 1)),
@@ -254,24 +251,16 @@ def test_kernels_that_are_given_are_not_padded():
             r"strides, or fewer of them, would do\.$",
         ),
         (
-            PICTURES,
-            EncoderLayers((8,), (6,), (1,)),
-            r"window of 6 x 6, .* the 5 x 6 image that reaches convolution 1 from observation/view \[5, 6, 2\]",
-        ),
-        (
             Box(0.0, 1.0, (10, 4, 1)),
             EncoderLayers(strides=(11,)),
             r"encoder_strides=\(11,\) has a stride of 11, .* the 10 x 4 image .*; it must be at most 10\.$",
         ),
-        (Box(0.0, 1.0, (2, 5, 1)), EncoderLayers(kernels=(3,)), r"window of 3 x 3, .* the 2 x 5 image"),
-        (PICTURES, EncoderLayers(channels=()), r"must have equally many numbers"),
         (
             CELLS,
             EncoderLayers(channels=()),
             r"encoder_channels=\(\) leaves encoder='cnn' without a convolution",
         ),
         (CELLS, EncoderLayers((4,), (0,)), r"encoder_kernels\[0\]=0 must be an integer of at least 1"),
-        (CELLS, EncoderLayers((4,), (2,), ((1, 2, 3),)), r"encoder_strides\[0\]=\(1, 2, 3\) .* a pair"),
     ],
 )
 def test_layers_that_do_not_fit_are_named(space, layers, message):

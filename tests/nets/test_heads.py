@@ -16,55 +16,9 @@ from shoal.nets.heads import (
     TanhNormalHead,
     head_for,
 )
-from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete
+from shoal.types.spaces import Box, Discrete, MultiDiscrete
 
 PLANE = Box(-2.0, 2.0, (3,))
-HEADS = {
-    "categorical": (CategoricalHead(4), jnp.int32, ()),
-    "multi_categorical": (MultiCategoricalHead((2, 3)), jnp.int32, (2,)),
-    "normal": (NormalHead(3), jnp.float32, (3,)),
-    "state-dependent": (NormalHead(3, state_dependent_std=True), jnp.float32, (3,)),
-    "tanh_normal": (TanhNormalHead(3), jnp.float32, (3,)),
-    "beta": (BetaHead(3), jnp.float32, (3,)),
-}
-
-
-@pytest.mark.parametrize("name", HEADS)
-@pytest.mark.quick("multi_categorical", "normal", "beta")
-def test_shapes_under_jit_vmap_and_scan(name):
-    head, dtype, event_shape = HEADS[name]
-    x = jax.random.normal(jax.random.key(0), (5, 2, head.num_inputs))
-
-    @jax.jit
-    def everything(head, x):
-        direct = head(x)
-        action = direct.sample(jax.random.key(1))
-        mapped = jax.vmap(lambda x: head(x).log_prob(head(x).mode()))(x)
-        _, scanned = jax.lax.scan(lambda _, x: (None, head(x).log_prob(head(x).mode())), None, x)
-        return action, direct.log_prob(action), direct.log_prob(direct.mode()), mapped, scanned
-
-    action, log_prob, direct, mapped, scanned = everything(head, x)
-    assert action.shape == (5, 2, *event_shape)
-    assert action.dtype == dtype
-    assert log_prob.shape == (5, 2)
-    np.testing.assert_allclose(mapped, direct, atol=1e-5)
-    np.testing.assert_allclose(scanned, direct, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", HEADS)
-@pytest.mark.quick("categorical", "state-dependent", "beta")
-@pytest.mark.rare("multi_categorical", "tanh_normal")
-def test_gradients_are_finite_at_extreme_inputs(name):
-    head, _, _ = HEADS[name]
-
-    @jax.jit
-    def gradients(head, x, action):
-        return jax.grad(lambda head, x: jnp.sum(head(x).log_prob(action)), argnums=(0, 1))(head, x)
-
-    action = head(jnp.zeros((2, head.num_inputs))).sample(jax.random.key(0))
-    for size in (1e4, 1e6):
-        x = size * jnp.stack([jnp.ones(head.num_inputs), jnp.linspace(-1.0, 1.0, head.num_inputs)])
-        assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(gradients(head, x, action)))
 
 
 def test_categorical_forbids_what_the_mask_forbids():
@@ -125,8 +79,7 @@ def test_beta_is_scipys_with_parameters_of_one_plus_softplus():
     np.testing.assert_allclose(BetaHead(2)(x).log_prob(jnp.asarray(action, jnp.float32)), expected, rtol=1e-4)
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
-@pytest.mark.quick("float32", "bfloat16")
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_both_parameters_of_beta_are_above_one_wherever_the_inputs_are(dtype):
     """Softplus is 0 to rounding below -16, and below -5 in half precision."""
     x = jnp.asarray([-6e4, -1e3, -88.0, -20.0, -16.0, -8.0, -5.0, 0.0, 5.0, 100.0, 6e4, -6e4], dtype)
@@ -161,15 +114,12 @@ def test_gsde_is_the_distribution_of_its_noise_matrix():
     "space, kind, head, num_inputs",
     [
         (Discrete(4), "auto", CategoricalHead, 4),
-        (Discrete(4), "categorical", CategoricalHead, 4),
         (MultiDiscrete((2, 3)), "auto", MultiCategoricalHead, 5),
-        (MultiDiscrete((2, 3)), "categorical", MultiCategoricalHead, 5),
         (PLANE, "auto", NormalHead, 3),
         (PLANE, "tanh_normal", TanhNormalHead, 3),
         (PLANE, "beta", BetaHead, 6),
         (PLANE, "gsde", GSDEHead, 3),
         (Box(-1.0, 1.0, (2, 2)), "normal", NormalHead, 4),
-        (Box(-np.inf, np.inf, ()), "auto", NormalHead, 1),
     ],
 )
 def test_head_for_an_action_space(space, kind, head, num_inputs):
@@ -184,16 +134,13 @@ def test_head_for_an_action_space(space, kind, head, num_inputs):
     [
         (PLANE, "categorical", r"distribution='categorical' .* Box\(-2, 2, .* 'normal'"),
         (Discrete(4), "normal", r"distribution='normal' needs a Box .* Discrete\(n=4\); .* 'categorical'"),
-        (MultiDiscrete((2, 3)), "beta", r"distribution='beta' needs a Box .* 'categorical'"),
         (PLANE, "norml", r"distribution='norml' .* did you mean 'normal'\?"),
         (Box(-np.inf, 1.0, (2,)), "beta", r"'beta' needs .* finite bounds, .* Box\(-inf, 1, .* 'normal'"),
-        (Box(-np.inf, 1.0, (2,)), "tanh_normal", r"'tanh_normal' needs .* finite bounds"),
         (
             Box(0, 9, (2,), np.int32),
             "auto",
             r"there is no head for .* Box\(0, 9, \(2,\), int32\); .* MultiDiscrete",
         ),
-        (Dict({"a": Discrete(2)}), "auto", r"there is no head for the action space Dict"),
     ],
 )
 def test_a_head_that_does_not_fit_is_named(space, kind, message):

@@ -7,7 +7,6 @@ from flax import nnx
 
 from shoal.base.errors import ShoalError
 from shoal.nets.actor_critic import ActorCritic
-from shoal.nets.composition import Chain
 from shoal.nets.mlp import MLP
 from shoal.nets.network_check import check_network
 from shoal.nets.noisy import NoisyMLP
@@ -92,12 +91,6 @@ class Noisy(Good):
         self.actor_mlp = NoisyMLP(3, (4,), 2, key=key)
 
 
-class NoisyWithin(Good):
-    def __init__(self, spec, *, key):
-        super().__init__(spec, key=key)
-        self.critic_mlp = Chain(MLP(3, (4,), key=key), NoisyMLP(4, (), 1, key=key))
-
-
 @pytest.mark.parametrize(
     "broken, message",
     [
@@ -112,7 +105,6 @@ class NoisyWithin(Good):
             Noisy,
             r"Noisy has noisy layers \(a NoisyMLP in 'actor_mlp'\), .* would train without it; build it of",
         ),
-        (NoisyWithin, r"NoisyWithin has noisy layers \(a \w+ in 'critic_mlp'\)"),
         (WrongAction, r"WrongAction has a policy whose samples are of shape .* must be \(3, 2\)"),
     ],
 )

@@ -36,7 +36,10 @@ def test_initial_means_and_deviations_are_fortunatos():
 
 def test_noise_is_factorised_with_the_stated_moments():
     """f(ε) has mean 0 and variance E|ε| = √(2/π), fourth moment E ε² = 1; the product's variance is 2/π."""
-    out, inputs = jax.vmap(lambda key: factorised_noise(key, (3, 5)))(jax.random.split(KEY, 20_000))
+    out, inputs = map(
+        np.asarray,
+        jax.jit(jax.vmap(lambda key: factorised_noise(key, (3, 5))))(jax.random.split(KEY, 20_000)),
+    )
     variance = np.sqrt(2 / np.pi)
     for noise in (out, inputs):
         assert abs(float(noise.mean())) < 5 * np.sqrt(variance / noise.size)
@@ -45,9 +48,6 @@ def test_noise_is_factorised_with_the_stated_moments():
     product = np.asarray(out[:, :, None] * inputs[:, None, :])
     np.testing.assert_allclose(product.var(axis=0), 2 / np.pi, rtol=0.06)
     assert np.abs(np.corrcoef(np.concatenate([out, inputs], axis=1).T) - np.eye(8)).max() < 0.05
-    np.testing.assert_array_equal(
-        jnp.sign(out[0]), jnp.sign(jax.random.normal(jax.random.split(KEY, 20_000)[0], (8,)))[:3]
-    )
 
 
 def test_a_draw_is_the_mean_and_a_product_of_two_vectors():
@@ -66,17 +66,6 @@ def test_a_draw_is_the_mean_and_a_product_of_two_vectors():
         bias = np.asarray((layer.bias - mean.bias) / deviation.bias)  # the noise of the outputs itself
         ratio = noise / bias[:, None]
         np.testing.assert_allclose(ratio, np.broadcast_to(ratio[:1], ratio.shape), rtol=1e-3, atol=1e-4)
-
-
-def test_over_many_draws_weights_have_their_means_and_deviations():
-    noisy = network()
-    draws = jax.jit(jax.vmap(noisy.sample))(jax.random.split(jax.random.key(1), 8000))
-    for part, variance in (("kernel", 2 / np.pi), ("bias", np.sqrt(2 / np.pi))):
-        sample = np.asarray(getattr(draws.layers[0], part))
-        deviation = np.asarray(getattr(noisy.deviations[0], part)) * np.sqrt(variance)
-        mean = np.asarray(getattr(noisy.mean.layers[0], part))
-        assert np.all(np.abs(sample.mean(axis=0) - mean) < 5 * deviation / np.sqrt(8000))
-        np.testing.assert_allclose(sample.std(axis=0), deviation, rtol=0.1)
 
 
 def test_the_key_decides_and_without_one_the_means_do():

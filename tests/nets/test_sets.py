@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from shoal.base.errors import ShoalError
-from shoal.nets.actor_critic import ActorCritic
 from shoal.nets.encoders import Encoder, EncoderLayers
 from shoal.nets.networks import NetworkConfig, check
 from shoal.nets.sets import SetTorso
@@ -111,11 +110,3 @@ def test_a_critic_has_an_encoder_of_its_own(core):
 def test_what_does_not_fit_is_refused(settings, space, message):
     with pytest.raises(ShoalError, match=message):
         check(NetworkConfig(**settings), EnvSpec(space, Discrete(2)))
-
-
-def test_the_actor_critic_passes_the_encoder_on():
-    network = ActorCritic(
-        EnvSpec(SPACE, Discrete(2)), encoder="flatten", critic_encoder="set", key=jax.random.key(0)
-    )
-    assert network.value(observation(COUNTS)).shape == (3,)
-    assert network.policy(observation(COUNTS)).mode().shape == (3,)

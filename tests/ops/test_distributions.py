@@ -1,7 +1,5 @@
 """Each distribution against SciPy, loops and Monte Carlo; what all promise is in `test_distribution_contract.py`."""
 
-import warnings
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -38,8 +36,8 @@ def many(distribution, count: int = 200_000, seed: int = 0) -> np.ndarray:
 
 
 class TestCategorical:
-    @pytest.mark.parametrize("n", [1, 2, 3, 18, 33, 100])
-    @pytest.mark.quick("1", "3", "100")
+    @pytest.mark.parametrize("n", [1, 3, 18, 100])
+    @pytest.mark.quick("3", "100")
     def test_samples_are_distributed_as_they_should(self, n):
         logits = jnp.asarray(RNG.normal(size=n), jnp.float32)
         counts = np.bincount(many(Categorical(logits)), minlength=n)
@@ -52,14 +50,14 @@ class TestCategorical:
     def test_never_samples_what_cannot_be(self, sampler):
         """Uniform numbers at both ends, illegal actions anywhere, and probabilities that do not sum to 1."""
         uniform = jnp.asarray([0.0, 2.0**-23, 0.5, 1.0 - 2.0**-23, 1.0 - 2.0**-24], jnp.float32)
-        for n in (1, 2, 5, 18, 100):
-            for _ in range(20):
-                legal = RNG.uniform(size=n) < 0.4
-                legal[RNG.integers(n)] = True
-                logits = jnp.where(legal, RNG.normal(size=n) * 3, distributions.ILLEGAL)
-                probabilities = jax.nn.softmax(logits) * jnp.float32(RNG.uniform(0.99, 1.01))
-                drawn = np.asarray(sampler(jnp.tile(probabilities[:, None], len(uniform)), uniform))
-                assert np.all(legal[drawn])
+        for n in (1, 2, 18, 100):
+            legal = RNG.uniform(size=(n, 20)) < 0.4
+            legal[RNG.integers(n, size=20), np.arange(20)] = True
+            logits = np.where(legal, RNG.normal(size=(n, 20)) * 3, distributions.ILLEGAL).astype(np.float32)
+            probabilities = scipy.special.softmax(logits, axis=0) * RNG.uniform(0.99, 1.01, size=20)
+            tiled = jnp.asarray(np.repeat(probabilities, len(uniform), axis=1), jnp.float32)
+            drawn = np.asarray(jax.jit(sampler)(tiled, jnp.tile(uniform, 20)))
+            assert np.all(np.repeat(legal, len(uniform), axis=1)[drawn, np.arange(100)])
 
     def test_log_prob_entropy_and_kl_are_scipys(self):
         p, q = RNG.normal(size=(2, 7, 5)).astype(np.float32) * 2
@@ -73,12 +71,6 @@ class TestCategorical:
         np.testing.assert_allclose(d.kl(other), expected, rtol=1e-4, atol=1e-6)
         np.testing.assert_array_equal(d.mode(), p.argmax(axis=1))
         assert d.mode().dtype == d.sample(KEY).dtype == jnp.int32
-
-    def test_sample_and_log_prob_agree(self):
-        d = Categorical(jnp.asarray(RNG.normal(size=(50, 4)), jnp.float32))
-        x, log_prob = d.sample_and_log_prob(KEY)
-        np.testing.assert_array_equal(x, d.sample(KEY))
-        np.testing.assert_array_equal(log_prob, d.log_prob(x))
 
     def test_one_key_gives_independent_entries(self):
         drawn = np.asarray(Categorical(jnp.zeros((40_000, 2))).sample(KEY)).reshape(-1, 2)
@@ -112,8 +104,9 @@ class TestMasks:
             d = distributions.masked(Categorical(logits), mask)
             return d.entropy() + d.log_prob(jnp.asarray(1)) + d.kl(d)
 
+        both = jax.jit(jax.value_and_grad(everything))
         for logits in (self.logits[0].at[1].set(-1e4), self.logits[1]):
-            value, gradient = jax.value_and_grad(everything)(logits)
+            value, gradient = both(logits)
             assert value == 0
             np.testing.assert_array_equal(gradient, 0.0)
             d = distributions.masked(Categorical(logits), mask)
@@ -124,13 +117,13 @@ class TestMasks:
         np.testing.assert_allclose(d.entropy(), np.log(4), rtol=1e-6)
 
     def test_parts_of_different_sizes(self):
-        sizes = (2, 5, 3)
+        sizes = (2, 5)
         logits = tuple(jnp.asarray(RNG.normal(size=(6, n)), jnp.float32) for n in sizes)
-        mask = jnp.asarray(RNG.uniform(size=(6, 10)) < 0.6).at[:, jnp.asarray([0, 2, 7])].set(True)
+        mask = jnp.asarray(RNG.uniform(size=(6, 7)) < 0.6).at[:, jnp.asarray([0, 2])].set(True)
         d = distributions.masked(MultiCategorical(logits), mask)
         ends = np.cumsum(sizes)
         x = d.sample(KEY)
-        assert x.shape == (6, 3) and x.dtype == jnp.int32
+        assert x.shape == (6, 2) and x.dtype == jnp.int32
         separate = [
             distributions.masked(Categorical(part), mask[:, end - n : end])
             for part, n, end in zip(logits, sizes, ends, strict=True)
@@ -218,18 +211,16 @@ class TestTanhNormal:
 
     def test_density_is_that_of_the_action(self):
         """The density of x, integrated over the interval, is 1; and both ways to ask give the same."""
-        for loc, scale in ((0.3, 0.6), (-0.5, 0.2), (0.0, 1.5)):
-            d = TanhNormal(floats(loc), floats(scale), low=-3.0, high=2.0)
-            raw = jnp.linspace(-7.0, 7.0, 4001)[:, None]
-            x = d.from_raw(raw)
-            density = np.exp(np.asarray(d.log_prob_raw(raw), np.float64))
-            assert scipy.integrate.trapezoid(density, np.asarray(x[:, 0], np.float64)) == pytest.approx(
-                1.0, abs=2e-3
-            )
-            middle = (x[:, 0] > -2.9) & (x[:, 0] < 1.9)
-            np.testing.assert_allclose(
-                d.log_prob(x)[middle], d.log_prob_raw(raw)[middle], rtol=1e-3, atol=1e-4
-            )
+        loc, scale = np.float32([[[0.3]], [[-0.5]], [[0.0]]]), np.float32([[[0.6]], [[0.2]], [[1.5]]])
+        d = TanhNormal(jnp.asarray(loc), jnp.asarray(scale), low=-3.0, high=2.0)
+        raw = jnp.linspace(-7.0, 7.0, 4001)[:, None]
+        x = np.asarray(jax.jit(TanhNormal.from_raw)(d, raw))[:, 0]
+        of_raw, of_x = np.asarray(d.log_prob_raw(raw)), np.asarray(d.log_prob(jnp.asarray(x[:, None])))
+        middle = (x > -2.9) & (x < 1.9)
+        for raw_row, row in zip(of_raw, of_x, strict=True):
+            density = np.exp(raw_row.astype(np.float64))
+            assert scipy.integrate.trapezoid(density, x.astype(np.float64)) == pytest.approx(1.0, abs=2e-3)
+            np.testing.assert_allclose(row[middle], raw_row[middle], rtol=1e-3, atol=1e-4)
 
     def test_log_prob_raw_is_exact_far_out(self):
         raw = floats(-30.0, -5.0, 0.0, 5.0, 30.0)[:, None]
@@ -240,6 +231,7 @@ class TestTanhNormal:
         np.testing.assert_allclose(d.log_prob_raw(raw), expected, rtol=1e-5)
 
     @pytest.mark.parametrize("loc", [0.0, 0.5, -3.0, 20.0])
+    @pytest.mark.quick("0.5", "20.0")
     def test_entropy_estimate_is_as_exact_as_it_says(self, loc):
         for scale in (1e-3, 0.05, 0.3, 1.0, 3.0, 30.0):
             d = TanhNormal(floats(loc), floats(scale))
@@ -251,7 +243,7 @@ class TestTanhNormal:
     def test_entropy_estimate_has_the_gradient_of_the_entropy(self):
         for loc, scale in ((0.4, 0.7), (-1.5, 2.0)):
             entropy = lambda m, s: jnp.sum(TanhNormal(m[None], s[None]).entropy_estimate())  # noqa: E731
-            got = jax.grad(entropy, argnums=(0, 1))(jnp.float32(loc), jnp.float32(scale))
+            got = jax.jit(jax.grad(entropy, argnums=(0, 1)))(jnp.float32(loc), jnp.float32(scale))
             step = 1e-4
             by_loc = (tanh_entropy(loc + step, scale) - tanh_entropy(loc - step, scale)) / (2 * step)
             by_scale = (tanh_entropy(loc, scale + step) - tanh_entropy(loc, scale - step)) / (2 * step)
@@ -296,15 +288,6 @@ class TestBeta:
             oracle = scipy.stats.beta(self.alpha[i], self.beta[i], loc=-1, scale=4)
             assert scipy.stats.kstest(drawn[:, i], oracle.cdf).pvalue > 1e-4
 
-    def test_kl_is_the_expectation(self):
-        other = Beta(self.d.alpha + 0.5, self.d.beta * 1.5, low=-1.0, high=3.0)
-        x = np.linspace(0, 1, 200_002)[1:-1, None]
-        p = scipy.stats.beta(self.alpha.astype(float), self.beta.astype(float))
-        q = scipy.stats.beta(np.asarray(other.alpha, float), np.asarray(other.beta, float))
-        integrand = p.pdf(x) * (p.logpdf(x) - q.logpdf(x))
-        expected = scipy.integrate.trapezoid(integrand, x, axis=0).sum()
-        np.testing.assert_allclose(self.d.kl(other), expected, rtol=1e-3)
-
     def test_mode(self):
         d = Beta(floats(3.0, 0.5, 2.0, 1.0, 1.0), floats(2.0, 2.0, 0.5, 1.0, 3.0))
         np.testing.assert_allclose(d.mode(), [2 / 3, 0.0, 1.0, 0.5, 0.0], atol=2e-6)
@@ -336,6 +319,7 @@ class TestEpsilonGreedy:
 
     @pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
     @pytest.mark.parametrize("mask", [None, mask])
+    @pytest.mark.quick("None-0.0", "mask1-0.3")
     def test_probabilities_are_those_of_a_loop(self, epsilon, mask):
         d = EpsilonGreedy(self.values, epsilon, mask)
         legal = np.ones((3, 4), bool) if mask is None else mask.astype(bool)
@@ -358,14 +342,6 @@ class TestEpsilonGreedy:
         d = EpsilonGreedy(jnp.asarray([0.0, 7.0, 7.0]), 0.0)
         assert set(many(d._replace(epsilon=jnp.float32(0.0)), 1000)) == {1, 2}
         assert d.mode() == d._replace(epsilon=1.0).mode() == 1
-
-    def test_is_rlaxs(self, rlax):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            theirs = rlax.epsilon_greedy(0.3)
-            probabilities = theirs.probs(self.values)
-        d = EpsilonGreedy(self.values, 0.3)
-        np.testing.assert_allclose(jax.nn.softmax(d.categorical.logits), probabilities, rtol=1e-5)
 
     def test_epsilon_has_a_gradient_and_values_have_none(self):
         def log_prob(values, epsilon):
@@ -435,15 +411,6 @@ def test_a_mask_of_the_users_own_by_infinite_logits_is_finite():
     assert value == 0 and finite(gradient)
 
 
-@pytest.mark.parametrize("bound", [-2.0, 5.0])
-def test_log_prob_of_an_action_at_the_bound_is_finite(bound):
-    def log_prob(x, loc):
-        return TanhNormal(loc[None], floats(0.5), -2.0, 5.0).log_prob(x[None])
-
-    for x in (bound, np.nextafter(np.float32(bound), np.float32(0))):
-        assert finite(jax.value_and_grad(log_prob, argnums=(0, 1))(jnp.float32(x), jnp.float32(0.3)))
-
-
 def test_beta_samples_have_the_gradient_of_their_mean():
     """E x = a / (a + b), so that dE x / da = b / (a + b)² and dE x / db = -a / (a + b)²."""
     count = 20_000
@@ -464,6 +431,7 @@ def test_the_gradient_of_a_betas_entropy_is_scipys():
     np.testing.assert_allclose(slope(a.astype(np.float32)), expected, rtol=2e-4)
 
 
+@pytest.mark.full
 def test_beta_samples_lie_inside_at_extremes():
     parameters = (1e-6, 1e-3, 0.5, 1.0, 2.0, 1e3, 1e6)
     alpha, beta = (jnp.asarray(x.ravel(), jnp.float32) for x in np.meshgrid(parameters, parameters))

@@ -17,10 +17,13 @@ from shoal.ops import permutations
 SIGNIFICANCE = 1e-4  # of each test below; the keys are fixed, so a pass stays a pass
 
 
-def draw(n: int, count: int, seed: int = 0) -> np.ndarray:
-    """[count, n]: the permutations of `count` keys."""
-    keys = jax.random.split(jax.random.key(seed), count)
-    return np.asarray(jax.jit(jax.vmap(lambda key: permutations.permutation(key, n)))(keys))
+def draw(n: int, count: int) -> np.ndarray:
+    """[count, n]: the permutations of `count` seeds in a row; each is one."""
+    permute = jax.jit(jax.vmap(lambda seed: permutations.permutation(jax.random.key(seed), n)))
+    drawn = np.asarray(permute(jnp.arange(count)))
+    assert drawn.dtype == np.int32
+    np.testing.assert_array_equal(np.sort(drawn, axis=1), np.broadcast_to(np.arange(n), drawn.shape))
+    return drawn
 
 
 def of_words(words: np.ndarray, n: int) -> np.ndarray:
@@ -80,52 +83,53 @@ def poisson_p_value(counts: np.ndarray) -> float:
     return scipy.stats.chisquare(observed, len(counts) * np.append(expected, 1 - expected.sum())).pvalue
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 64, 65, 67, 97, 129, 1001])
-@pytest.mark.quick("1", "2", "65", "1001")
+@pytest.mark.parametrize("n", [1, 2, 3, 67, 129, 1001])
+@pytest.mark.quick("1", "2")
 def test_is_a_bijection(n):
-    drawn = draw(n, 200, seed=n)
-    assert drawn.dtype == np.int32
-    np.testing.assert_array_equal(np.sort(drawn, axis=1), np.broadcast_to(np.arange(n), drawn.shape))
+    draw(n, 200)
 
 
-@pytest.mark.parametrize("n", [32768, 32770, 1_000_003])
-@pytest.mark.quick("32770", "1000003")
+@pytest.mark.parametrize("n", [32770, 1_000_003])
+@pytest.mark.quick("32770")
 def test_is_a_bijection_of_many(n):
-    drawn = np.asarray(permutations.permutation(jax.random.key(1), n))
-    np.testing.assert_array_equal(np.sort(drawn), np.arange(n))
+    draw(n, 1)
 
 
-@pytest.mark.parametrize("n", [5, 64, 66, 2**31 - 1])
-@pytest.mark.parametrize("dtype", [jnp.int32, jnp.uint32])
-@pytest.mark.quick("int32-5", "int32-2147483647", "uint32-66")
+@pytest.mark.parametrize(
+    ("n", "dtype"), [(5, jnp.uint32), (64, jnp.int32), (66, jnp.uint32), (2**31 - 1, jnp.int32)]
+)
+@pytest.mark.quick("66-uint32", "2147483647-int32")
 def test_an_index_alone_goes_where_it_goes_among_all(n, dtype):
     key = jax.random.key(3)
     indices = jnp.asarray([0, 1, 4, n // 2, n - 1], dtype)
-    permute = jax.jit(permutations.permute, static_argnums=2)
-    images = permute(key, indices, n)
+
+    @jax.jit
+    def permute(key, indices):
+        everywhere = permutations.permutation(key, n) if n < 2**31 - 1 else None
+        return permutations.permute(key, indices, n), permutations.permute(key, indices[2], n), everywhere
+
+    images, alone, everywhere = permute(key, indices)
     assert images.dtype == dtype
     assert np.all(np.asarray(images) >= 0) and np.all(np.asarray(images) < n)
     assert len(np.unique(images)) == len(np.unique(indices))
-    assert permute(key, indices[2], n) == images[2]
-    if n < 2**31 - 1:
-        everywhere = jax.jit(permutations.permutation, static_argnums=1)(key, n)
+    assert alone == images[2]
+    if everywhere is not None:
         np.testing.assert_array_equal(everywhere[indices], images)
 
 
 @pytest.mark.parametrize("n", [16, 96, 97])
-@pytest.mark.quick("16", "97")
+@pytest.mark.quick("97")
 def test_under_vmap_and_in_scan(n):
     keys = jax.random.split(jax.random.key(0), 20)
     one = jax.jit(lambda key: permutations.permutation(key, n))
     alone = np.stack([one(key) for key in keys])
-    mapped = jax.jit(jax.vmap(one))(keys)
-    _, scanned = jax.lax.scan(lambda carry, key: (carry, one(key)), 0, keys)
+    mapped, scanned = jax.jit(lambda keys: (jax.vmap(one)(keys), jax.lax.map(one, keys)))(keys)
     np.testing.assert_array_equal(mapped, alone)
     np.testing.assert_array_equal(scanned, alone)
 
 
-@pytest.mark.parametrize("n", [2, 3, 4, 6])
-@pytest.mark.quick("3", "6")
+@pytest.mark.parametrize("n", [2, 3, 6])
+@pytest.mark.quick("6")
 def test_of_few_every_permutation_is_equally_likely(n):
     drawn = draw(n, 40_000)
     numbers = {p: i for i, p in enumerate(itertools.permutations(range(n)))}
@@ -133,47 +137,27 @@ def test_of_few_every_permutation_is_equally_likely(n):
     assert scipy.stats.chisquare(cells).pvalue > SIGNIFICANCE
 
 
-SIZES = [7, 64, 65, 100, 128]
-
-
-@pytest.mark.parametrize("n", SIZES)
-@pytest.mark.quick("7", "100", "128")
-def test_every_index_lands_everywhere(n):
-    assert landing_p_value(draw(n, 20_000)) > SIGNIFICANCE
-
-
-@pytest.mark.parametrize("n", SIZES)
-@pytest.mark.quick("7", "100", "128")
-def test_pairs_of_neighbours_are_torn_apart(n):
-    drawn = draw(n, 20_000, seed=1)
+@pytest.mark.parametrize("n", [7, 16, 64, 65, 100, 128])
+@pytest.mark.quick("7", "65", "128")
+def test_looks_like_one_drawn_uniformly(n):
+    """Every index lands everywhere, pairs are torn apart, and neighbouring seeds agree as unrelated ones do."""
+    drawn = draw(n, 20_000)
+    assert landing_p_value(drawn) > SIGNIFICANCE
     for apart in (1, 2, n // 2):
         assert pair_p_value(drawn, apart) > SIGNIFICANCE
     assert joint_pair_p_value(drawn, 0, 1) > SIGNIFICANCE
     assert joint_pair_p_value(drawn, 0, n - 1) > SIGNIFICANCE
+    if n > 7:
+        assert poisson_p_value(np.sum(drawn == np.arange(n), axis=1)) > SIGNIFICANCE
+        assert poisson_p_value(np.sum(drawn[1:] == drawn[:-1], axis=1)) > SIGNIFICANCE
     if n > permutations.SMALL:  # two indices with the same right digit, which only every other round parts
         _, right = permutations._radices(n)
         assert joint_pair_p_value(drawn, 0, right) > SIGNIFICANCE
         assert pair_p_value(drawn, right) > SIGNIFICANCE
 
 
-@pytest.mark.parametrize("n", [16, 65, 100, 1000])
-@pytest.mark.quick("65", "1000")
-def test_fixed_points_are_poisson(n):
-    drawn = draw(n, 4_000, seed=2)
-    assert poisson_p_value(np.sum(drawn == np.arange(n), axis=1)) > SIGNIFICANCE
-
-
-@pytest.mark.parametrize("n", [16, 65, 100, 1000])
-@pytest.mark.quick("16", "1000")
-def test_avalanche_between_keys_that_are_close(n):
-    """Permutations of neighbouring seeds agree in as many places as unrelated ones do: Poisson(1)."""
-    permute = jax.jit(jax.vmap(lambda seed: permutations.permutation(jax.random.key(seed), n)))
-    drawn = np.asarray(permute(jnp.arange(4_001)))
-    assert poisson_p_value(np.sum(drawn[1:] == drawn[:-1], axis=1)) > SIGNIFICANCE
-
-
 @pytest.mark.parametrize("n", [96, 1000, 1024, 32_768])
-@pytest.mark.quick("96", "1000", "1024")
+@pytest.mark.quick("96", "1000")
 @pytest.mark.rare("32768")
 def test_avalanche_when_one_bit_of_the_key_flips(n):
     """Each of the key's 64 bits moves all but one index in the mean, as an unrelated key would: Poisson(1)."""
@@ -192,9 +176,12 @@ def test_avalanche_when_one_bit_of_the_key_flips(n):
 @pytest.mark.parametrize("n", [1000, 1024, 32_768, 32_770])
 @pytest.mark.quick("1000", "32768")
 def test_of_many_every_index_lands_everywhere(n):
-    drawn = draw(n, 20_000 * 100 // n if n < 30_000 else 100, seed=4)
+    drawn = draw(n, 4_000 if n < 30_000 else 100)
     assert coarse_landing_p_value(drawn) > SIGNIFICANCE
     assert pair_p_value(drawn, 1) > SIGNIFICANCE
+    if n < 30_000:
+        assert poisson_p_value(np.sum(drawn == np.arange(n), axis=1)) > SIGNIFICANCE
+        assert poisson_p_value(np.sum(drawn[1:] == drawn[:-1], axis=1)) > SIGNIFICANCE
 
 
 def affine(rng: np.random.Generator, n: int, count: int) -> np.ndarray:
@@ -258,11 +245,9 @@ WEAK = {
 }
 
 
-@pytest.mark.parametrize("n", [97, 128])
-@pytest.mark.quick("97")
-def test_these_tests_catch_weak_permutations(n):
+def test_these_tests_catch_weak_permutations():
     """Each is caught by the tests that should catch it; good ones, from a sort, by none."""
-    rng = np.random.default_rng(n)
+    n, rng = 97, np.random.default_rng(97)
     good = np.argsort(rng.random(size=(20_000, n)), axis=1)
     assert min(p_values(good).values()) > SIGNIFICANCE
     for weak, caught_by in WEAK.items():
@@ -271,26 +256,16 @@ def test_these_tests_catch_weak_permutations(n):
 
 
 @pytest.mark.parametrize("n", [100, 128])
-@pytest.mark.quick("128")
+@pytest.mark.full
 def test_these_tests_catch_a_weak_network(n, monkeypatch):
     monkeypatch.setattr(permutations, "ROUNDS", 4)
-    drawn = draw(n, 50_000, seed=1)
+    drawn = draw(n, 50_000)
     _, right = permutations._radices(n)
     assert min(joint_pair_p_value(drawn, 0, right), joint_pair_p_value(drawn, 0, 1)) < 1e-9
     monkeypatch.setattr(permutations, "ROUNDS", 2)
     assert landing_p_value(draw(n, 20_000)) > SIGNIFICANCE  # two rounds are enough for an index alone
     monkeypatch.setattr(permutations, "ROUNDS", 1)
     assert landing_p_value(draw(n, 20_000)) < 1e-9
-
-
-def test_radices_waste_little():
-    for n in range(permutations.SMALL + 1, 3000):
-        left, right = permutations._radices(n)
-        assert n <= left * right < n + math.sqrt(2 * n)
-        assert left <= right * 2 and right <= left * 2 + 2
-    for power in range(7, 31):
-        left, right = permutations._radices(2**power)
-        assert left * right == 2**power
 
 
 def test_bad_input_is_named():

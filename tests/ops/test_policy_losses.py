@@ -1,7 +1,6 @@
-"""Policy losses against plain loops and rlax, their gradients by finite differences, and at extremes."""
+"""Policy losses against plain loops, their gradients by finite differences, and at extremes."""
 
 import inspect
-import warnings
 
 import jax
 import jax.numpy as jnp
@@ -155,25 +154,28 @@ def test_discovered_policy_optimisation_does_not_cancel():
 
 
 @pytest.mark.parametrize("dtype, highest", [(jnp.float16, 10.0), (jnp.bfloat16, 60.0), (jnp.float32, 60.0)])
-@pytest.mark.quick("bfloat16-60.0", "float32-60.0")
+@pytest.mark.quick("bfloat16-60.0")
 def test_beyond_the_greatest_ratio_it_stays_and_has_no_gradient(dtype, highest):
     """As the page says; below it the gradient of a bad action is there, however large the ratio."""
+    x = jnp.asarray([highest - 0.5, highest + 2.0, 300.0, 6e4], dtype)
     bad, none = jnp.asarray(-1.0, dtype), jnp.zeros((), dtype)
-    penalty = lambda x, a: policy_losses.kl_penalty_surrogate(x, a, none, 1.0)  # noqa: E731
-    for surrogate in (SURROGATES["clip"], SURROGATES["dpo"], penalty):
-        both = jax.value_and_grad(surrogate)
-        below = [float(y) for y in both(jnp.asarray(highest - 0.5, dtype), bad)]
+    functions = [lambda x, f=SURROGATES[name]: f(x, bad) for name in ("clip", "dpo")]
+    functions.append(lambda x: policy_losses.kl_penalty_surrogate(x, bad, none, 1.0))
+    everything = jax.jit(
+        lambda x: [jax.vmap(jax.value_and_grad(f))(x) for f in (*functions, policy_losses.kl_k3)]
+    )
+    *surrogates, (k3, k3_slopes) = jax.tree.map(lambda y: np.asarray(y, np.float64), everything(x))
+    for values, slopes in surrogates:
+        below = np.asarray([values[0], slopes[0]])
         np.testing.assert_allclose(below, np.exp(highest - 0.5), rtol=4 * float(jnp.finfo(dtype).eps))
-        for beyond in (highest + 2.0, 300.0, 6e4):
-            value, slope = both(jnp.asarray(beyond, dtype), bad)
-            assert np.isfinite(value) and value > below[0] and slope == 0
-    for beyond in (highest + 2.0, 6e4):
-        value, slope = jax.value_and_grad(policy_losses.kl_k3)(jnp.asarray(beyond, dtype))
-        assert np.isfinite(value) and slope == 0
+        assert np.all(np.isfinite(values)) and np.all(values[1:] > values[0])
+        np.testing.assert_array_equal(slopes[1:], 0.0)
+    assert np.all(np.isfinite(k3))
+    np.testing.assert_array_equal(k3_slopes[1:], 0.0)
 
 
 @pytest.mark.parametrize("name", [name for name in FORMULAS if name != "sampled_entropy"])
-@pytest.mark.quick("vtrace", "entropy", "clip", "penalty", "dpo", "k3")
+@pytest.mark.quick("vtrace", "penalty", "k3")
 def test_every_loss_has_its_own_gradient(name):
     function = FORMULAS[name][0]
     with jax.enable_x64(True):
@@ -196,13 +198,6 @@ def test_no_gradient_passes_into_the_advantage_nor_a_baseline_nor_a_ratio(name):
         np.testing.assert_array_equal(slope, 0.0)
 
 
-def test_discovered_policy_optimisation_defaults_are_the_papers():
-    np.testing.assert_array_equal(
-        policy_losses.dpo_surrogate(LOG_RATIO, ADVANTAGE),
-        policy_losses.dpo_surrogate(LOG_RATIO, ADVANTAGE, 2.0, 0.6),
-    )
-
-
 SURROGATES = {
     "clip": lambda x, a: policy_losses.clip_surrogate(x, a, 0.2),
     "penalty": lambda x, a: policy_losses.kl_penalty_surrogate(x, a, jnp.square(x), 0.7),
@@ -217,13 +212,6 @@ def test_every_surrogate_is_the_policy_gradient_where_the_policies_agree(name):
     zeros = jnp.zeros_like(ADVANTAGE)
     gradient = jax.grad(lambda x: jnp.sum(SURROGATES[name](x, ADVANTAGE)))(zeros)
     np.testing.assert_allclose(gradient, -ADVANTAGE, rtol=1e-6)
-
-
-def test_the_clip_cuts_the_gradient_on_the_good_side_only():
-    log_ratio = jnp.log(jnp.asarray([1.5, 1.5, 0.5, 0.5]))
-    advantage = jnp.asarray([1.0, -1.0, 1.0, -1.0])
-    gradient = jax.grad(lambda x: jnp.sum(policy_losses.clip_surrogate(x, advantage, 0.2)))(log_ratio)
-    np.testing.assert_allclose(gradient, [0.0, 1.5, -0.5, 0.0], rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", SURROGATES)
@@ -266,28 +254,6 @@ def test_the_kl_coefficient_follows_the_kl():
     assert float(policy_losses.adapt_kl_coef(1e-6, jnp.float32(0.0), 0.03)) == np.float32(1e-6)
 
 
-def test_are_rlaxs(rlax):
-    """Where rlax has them; it reduces to a mean, and takes logits or ratios."""
-    rng = np.random.default_rng(2)
-    logits = rng.normal(size=(30, 4)).astype(np.float32)
-    actions, weight = rng.integers(4, size=30), np.ones(30, np.float32)
-    advantage, log_ratio = ADVANTAGE[:30], LOG_RATIO[:30]
-    policy = Categorical(logits)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the distributions that rlax uses
-        theirs = [
-            rlax.policy_gradient_loss(logits, actions, advantage, weight),
-            rlax.entropy_loss(logits, weight),
-            rlax.clipped_surrogate_pg_loss(np.exp(log_ratio), advantage, 0.2),
-        ]
-    ours = [
-        policy_losses.policy_gradient(policy.log_prob(actions), advantage),
-        policy_losses.entropy_loss(policy.entropy()),
-        policy_losses.clip_surrogate(log_ratio, advantage, 0.2),
-    ]
-    np.testing.assert_allclose([jnp.mean(loss) for loss in ours], theirs, rtol=1e-5)
-
-
 def test_the_sampled_entropys_gradient_is_the_entropys():
     """In expectation over all actions; that of log π(a) alone would be 0."""
     logits = jnp.asarray([0.3, -1.0, 1.2, 0.0])
@@ -297,13 +263,16 @@ def test_the_sampled_entropys_gradient_is_the_entropys():
         probabilities = jax.lax.stop_gradient(jax.nn.softmax(logits))
         return jnp.sum(probabilities * loss(policy.log_prob(jnp.arange(4))))
 
-    value, slope = jax.value_and_grad(expected_loss)(logits, policy_losses.sampled_entropy_loss)
-    right, right_slope = jax.value_and_grad(lambda x: policy_losses.entropy_loss(Categorical(x).entropy()))(
-        logits
-    )
+    @jax.jit
+    def everything(logits):
+        entropy = jax.value_and_grad(lambda x: policy_losses.entropy_loss(Categorical(x).entropy()))
+        both = jax.value_and_grad(expected_loss)
+        return both(logits, policy_losses.sampled_entropy_loss), entropy(logits), both(logits, lambda x: x)[1]
+
+    (value, slope), (right, right_slope), alone = everything(logits)
     np.testing.assert_allclose(value, right, rtol=1e-5)
     np.testing.assert_allclose(slope, right_slope, rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(jax.grad(expected_loss)(logits, lambda x: x), 0.0, atol=1e-6)
+    np.testing.assert_allclose(alone, 0.0, atol=1e-6)
 
 
 def test_the_kl_estimators_have_the_kls_gradient():
@@ -316,23 +285,16 @@ def test_the_kl_estimators_have_the_kls_gradient():
         log_ratio = Categorical(policies[0]).log_prob(actions) - Categorical(policies[1]).log_prob(actions)
         return jnp.sum(jax.nn.softmax(mu.logits) * estimator(log_ratio))
 
-    right, right_slope = jax.value_and_grad(lambda x: mu.kl(Categorical(x)))(logits)
-    for estimator in (policy_losses.kl_k1, policy_losses.kl_k3):
-        value, slope = jax.value_and_grad(expected_estimate)(logits, estimator)
+    @jax.jit
+    def everything(logits):
+        both = jax.value_and_grad(expected_estimate)
+        estimates = [both(logits, estimator) for estimator in (policy_losses.kl_k1, policy_losses.kl_k3)]
+        return jax.value_and_grad(lambda x: mu.kl(Categorical(x)))(logits), estimates
+
+    (right, right_slope), estimates = everything(logits)
+    for value, slope in estimates:
         np.testing.assert_allclose(value, right, rtol=1e-5)
         np.testing.assert_allclose(slope, right_slope, rtol=1e-4, atol=1e-6)
-
-
-def test_special_cases():
-    zeros = jnp.zeros_like(ADVANTAGE)
-    on_policy = policy_losses.vtrace_policy_gradient(LOG_RATIO, zeros, ADVANTAGE)
-    np.testing.assert_array_equal(on_policy, policy_losses.policy_gradient(LOG_RATIO, ADVANTAGE))
-    with_baseline = policy_losses.policy_gradient_with_baseline(LOG_RATIO, ADVANTAGE, zeros)
-    np.testing.assert_array_equal(with_baseline, policy_losses.policy_gradient(LOG_RATIO, ADVANTAGE))
-    unclipped = policy_losses.clip_surrogate(LOG_RATIO, ADVANTAGE, 1e6)
-    np.testing.assert_allclose(
-        unclipped, policy_losses.kl_penalty_surrogate(LOG_RATIO, ADVANTAGE, KL, 0.0), rtol=1e-6
-    )
 
 
 BAD = {
@@ -346,6 +308,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
+@pytest.mark.quick("vtrace_policy_gradient", "clip_surrogate")
 def test_bad_input_is_named(name):
     function = getattr(policy_losses, name)
     parameters = inspect.signature(function).parameters

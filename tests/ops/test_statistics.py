@@ -93,25 +93,20 @@ class TestBatch:
                 lambda x, w: jnp.sum(jnp.square(statistics.standardise(x, w))),
                 lambda x, w: statistics.explained_variance(x, 0.5 * x, w),
             ):
-                assert np.all(np.isfinite(jax.grad(function)(x, w)))
+                assert np.all(np.isfinite(jax.jit(jax.grad(function))(x, w)))
         smooth = jnp.asarray(self.x[:3, :4])
 
         def weighed(x, w):
             return jnp.sum(jnp.sin(x) * statistics.standardise(x, w))
 
-        jax.test_util.check_grads(lambda x: weighed(x, jnp.asarray(self.w[:3, :4])), (smooth,), 1, rtol=0.02)
-
-    def test_integers_are_converted(self):
-        x = RNG.integers(-5, 50, size=200)
-        got = statistics.weighted_moments(x, np.ones(200, np.int32))
-        np.testing.assert_allclose(got, (x.mean(), x.var()), rtol=1e-6)
-        assert statistics.weighted_mean(x, np.ones(())).dtype == jnp.float32
+        run = jax.jit(lambda x: weighed(x, self.w[:3, :4]))
+        jax.test_util.check_grads(run, (smooth,), 1, modes=["rev"], rtol=0.02)
 
     @pytest.mark.parametrize(
         "dtype", [np.uint8, np.int8, np.int32, bool, np.float16, np.float64, jnp.bfloat16]
     )
     @pytest.mark.parametrize("x64", [False, True])
-    @pytest.mark.quick("False-uint8", "False-float64", "True-bool", "True-bfloat16")
+    @pytest.mark.quick("False-uint8", "True-bfloat16")
     def test_every_dtype_is_converted_first_and_comes_back_as_float32(self, dtype, x64):
         """The difference of unsigned integers would wrap, and of half floats this large overflow."""
         with jax.enable_x64(x64):
@@ -160,17 +155,17 @@ def test_devices_with_different_weights_count_as_one_batch(how):
         )
 
     if how == "vmap":
-        mean, (_, variance), standard, explained, moments = jax.vmap(everything, axis_name="env")(poisoned, w)
+        run = jax.vmap(everything, axis_name="env")
     else:
         mesh = jax.make_mesh((2,), ("env",), axis_types=(jax.sharding.AxisType.Auto,))
         spec = PartitionSpec("env")
-        spread = jax.shard_map(
+        run = jax.shard_map(
             lambda x, w: jax.tree.map(lambda y: y[None], everything(x[0], w[0])),
             mesh=mesh,
             in_specs=spec,
             out_specs=spec,
         )
-        mean, (_, variance), standard, explained, moments = jax.jit(spread)(poisoned, w)
+    mean, (_, variance), standard, explained, moments = jax.jit(run)(poisoned, w)
     counts = w > 0
     for device in range(2):
         assert float(mean[device]) == pytest.approx(x[counts].mean(), rel=1e-5)
@@ -268,6 +263,7 @@ class TestRunning:
                 np.testing.assert_array_equal(x, y)
 
     @pytest.mark.parametrize("mean, deviation", [(0.0, 1.0), (1000.0, 2.0), (10_000.0, 1.0)])
+    @pytest.mark.quick("10000.0-1.0")
     def test_does_not_stall_after_a_thousand_million_samples(self, mean, deviation):
         """20,000 batches of 512 on top of 1e9 samples, 1.5 deviations aside, against float64.
 
@@ -302,12 +298,6 @@ class TestRunning:
             np.testing.assert_allclose(in_float64(got), truth, rtol=5e-8)
             np.testing.assert_allclose(in_float64(got), merged, rtol=2e-8)
 
-    def test_count_knows_one_more_than_2_to_the_24(self):
-        moments = statistics.init_moments(jnp.zeros(()))._replace(count=jnp.float32(2.0**24))
-        for _ in range(3):
-            moments = update(moments, jnp.zeros(1))
-        assert float(moments.count) + float(moments.residual[0]) == 2.0**24 + 3
-
     def test_normalise_and_back(self):
         b = batch(200)
         moments = update(statistics.init_moments(EXAMPLE), b)
@@ -337,14 +327,6 @@ class TestRunning:
         np.testing.assert_allclose(statistics.standard_deviation(moments), 1e-4, rtol=1e-5)
         assert jnp.max(jnp.abs(statistics.normalise(moments, jnp.full(2, 0.1)))) < 1e-2
         assert jnp.all(statistics.standard_deviation(moments, minimum=0.5) == 0.5)
-
-    def test_keeps_its_types_in_a_scan(self):
-        moments = statistics.init_moments(EXAMPLE)
-        b = {name: jnp.asarray(x) for name, x in batch(4, 6).items()}
-        after, _ = jax.lax.scan(lambda m, b: (statistics.update_moments(m, b), None), moments, b)
-        shapes = functools.partial(jax.tree.map, lambda x: (x.shape, x.dtype, x.weak_type))
-        assert shapes(after) == shapes(moments)
-        assert after.count == 24
 
     def test_only_integers_is_nothing_to_do(self):
         moments = statistics.init_moments(jnp.zeros(2, jnp.int32))
@@ -435,18 +417,9 @@ class TestRunning:
         gradient = jax.grad(lambda x: statistics.normalise(moments, x).sum())(x)
         np.testing.assert_allclose(gradient, [1 / np.sqrt(8 / 3)] * 2 + [0], rtol=1e-6)
 
-    def test_other_dtypes_come_back_as_float32(self):
-        x = RNG.normal(size=(50, 2))
-        expected = statistics.normalise(moments_of(x.astype(np.float32)), x.astype(np.float32))
-        np.testing.assert_array_equal(statistics.normalise(moments_of(x), x), expected)
-        half = jnp.asarray(x, jnp.bfloat16)
-        got = statistics.normalise(moments_of(half), half)
-        assert got.dtype == jnp.float32
-        np.testing.assert_allclose(got, expected, atol=0.03)
-
     @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, jnp.bfloat16])
     @pytest.mark.parametrize("weight", [None, np.ones(50, np.uint8)])
-    @pytest.mark.quick("None-float32", "weight1-float64", "weight1-bfloat16")
+    @pytest.mark.quick("weight1-bfloat16")
     def test_is_float32_where_jax_has_float64_switched_on(self, dtype, weight):
         """Whatever samples and weights are, so that moments may be carried through a scan."""
         with jax.enable_x64(True):

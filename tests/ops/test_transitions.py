@@ -35,26 +35,25 @@ def test_equals_its_paper_and_reads_nothing_that_does_not_count(loss):
             np.testing.assert_array_equal(np.asarray(gradient[name])[WEIGHT == 0], 0.0)
 
 
-@pytest.mark.parametrize("wrong", [-1, ACTIONS, 99])
+@pytest.mark.parametrize("wrong", [-1, ACTIONS])
 @pytest.mark.parametrize("name", [name for name, loss in LOSSES.items() if "a_tm1" in loss.axes])
-@pytest.mark.quick("q--1", "munchausen-99", "categorical_q-3", "quantile_q--1")
+@pytest.mark.quick("munchausen-3", "quantile_q--1")
 def test_an_action_that_does_not_exist_is_nan_where_it_counts(name, wrong):
     loss = LOSSES[name]
+    run = jax.jit(loss.function)
     made = arguments(loss, 6)
     wrongly = made | {"a_tm1": np.where(WEIGHT > 0, made["a_tm1"], wrong)}
     wrongly["a_tm1"][0, 0] = wrong
     weight = WEIGHT.copy()
     weight[0, 0] = 1
-    losses = np.asarray(loss.function(**wrongly, w_tm1=weight))
+    losses = np.asarray(run(**wrongly, w_tm1=weight))
     assert np.isnan(losses[0, 0]) and np.isnan(losses).sum() == 1
-    right = loss.function(**made, w_tm1=weight)
+    right = run(**made, w_tm1=weight)
     np.testing.assert_array_equal(losses.ravel()[1:], right.ravel()[1:])
-    assert np.isnan(loss.function(**wrongly))[
-        (WEIGHT == 0) | (weight != WEIGHT)
-    ].all()  # without weights all count
+    assert np.isnan(run(**wrongly))[(WEIGHT == 0) | (weight != WEIGHT)].all()  # without weights all count
 
 
-@pytest.mark.quick("td", "q", "categorical_q", "quantile_double_q")
+@pytest.mark.quick("q", "quantile_double_q")
 def test_targets_are_constants_unless_asked_otherwise(loss):
     """The gradient by finite differences in float64: of the predictions alone, or of everything."""
     with jax.enable_x64(True):
@@ -81,7 +80,7 @@ def test_targets_are_constants_unless_asked_otherwise(loss):
             assert bool(np.any(slope != 0)) == (name in loss.predictions), name
 
 
-@pytest.mark.quick("td", "munchausen", "categorical_double_q", "quantile_q")
+@pytest.mark.quick("munchausen", "categorical_double_q")
 def test_one_transition_a_batch_and_a_stream_are_alike(loss):
     """Two episodes with the step between them give what each gives alone; so does each transition alone."""
     made = arguments(loss, 2, (7,))
@@ -104,7 +103,7 @@ def test_one_transition_a_batch_and_a_stream_are_alike(loss):
     np.testing.assert_allclose(np.delete(mapped, 3), np.delete(whole, 3), rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.quick("td", "munchausen", "categorical_double_q", "quantile_q")
+@pytest.mark.quick("munchausen", "categorical_double_q")
 def test_rewards_and_weights_may_be_integers_and_the_rest_keeps_its_dtype(loss):
     made = arguments(loss, 3)
     made["r_t"] = np.round(3 * made["r_t"])
@@ -121,6 +120,7 @@ def test_rewards_and_weights_may_be_integers_and_the_rest_keeps_its_dtype(loss):
         np.testing.assert_allclose(exact, expected(loss, doubled), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.quick("munchausen", "categorical_q", "quantile_double_q")
 def test_arguments_that_do_not_fit_are_named(loss):
     """Every argument in turn with an axis too long, an axis too many, and another dtype."""
     made = arguments(loss, 4)
@@ -140,7 +140,7 @@ def test_arguments_that_do_not_fit_are_named(loss):
         jax.eval_shape(lambda arrays: loss.function(**arrays, w_tm1=np.ones(4)), made)
 
 
-@pytest.mark.quick("td", "munchausen", "categorical_double_q", "quantile_q")
+@pytest.mark.quick("munchausen", "categorical_double_q")
 def test_finite_at_extremes(loss):
     """Values, logits and rewards of ±1e4."""
     made = arguments(loss, 5)

@@ -18,11 +18,9 @@ def given(s: Stream) -> tuple[np.ndarray, ...]:
     return s.r_t, s.discount_t, s.last_t, s.v_tm1, s.v_t
 
 
-@pytest.mark.parametrize("clip_rho", [1.0, 1.7])
-@pytest.mark.parametrize("lambda_", [1.0, 0.8, "per step"])
-def test_equals_rlax_for_c_1(rlax, clip_rho, lambda_):
-    s = unbroken()
-    lambda_ = s.lambda_ if lambda_ == "per step" else lambda_
+def test_equals_rlax_for_c_1(rlax):
+    s, clip_rho = unbroken(), 1.7
+    lambda_ = s.lambda_
     theirs = rlax.vtrace_td_error_and_advantage(
         s.v_tm1, s.v_t, s.r_t, s.discount_t, np.exp(s.log_rho_tm1), lambda_, clip_rho, 1.3
     )
@@ -33,19 +31,6 @@ def test_equals_rlax_for_c_1(rlax, clip_rho, lambda_):
     np.testing.assert_allclose(ours.advantages, theirs.pg_advantage, **TOLERANCE)
 
 
-def test_the_trace_has_a_bound_of_its_own(rlax):
-    """Below 1, c̄ shortens the traces, for which rlax has no argument: a bound on the ratios is the same as c̄ ρ̄."""
-    s = unbroken()
-    low = np.minimum(s.log_rho_tm1, np.log(0.6, dtype=np.float32))
-    theirs = rlax.vtrace(s.v_tm1, s.v_t, s.r_t, s.discount_t, np.exp(low), 0.9, clip_rho_threshold=1.0)
-    ours = vtrace.vtrace_targets(*given(s), s.log_rho_tm1, 0.9, clip_rho=0.6, clip_c=0.6)
-    np.testing.assert_allclose(ours - s.v_tm1, theirs, **TOLERANCE)
-    long = vtrace.vtrace_targets(*given(s), s.log_rho_tm1, 0.9, clip_rho=1.0, clip_c=1.0)
-    short = vtrace.vtrace_targets(*given(s), s.log_rho_tm1, 0.9, clip_rho=1.0, clip_c=0.6)
-    assert not np.allclose(long, short)
-    np.testing.assert_allclose(long[-1], short[-1], **TOLERANCE)  # the last step has no trace
-
-
 class TestIdentities:
     s = consistent(stream(11, "oooTooooocoooCooo0oboodooooo", poison=False))
     counts = s.w_tm1 > 0
@@ -53,20 +38,11 @@ class TestIdentities:
 
     def test_on_policy_it_is_the_lambda_return(self):
         s = self.s
-        for lambda_ in (0.0, 1.0, s.lambda_):
-            on_policy = vtrace.vtrace(*given(s), self.nowhere, lambda_, s.w_tm1)
-            mixed = returns.lambda_returns(s.r_t, s.discount_t, s.last_t, s.v_t, lambda_, s.w_tm1)
-            np.testing.assert_allclose(on_policy.targets, np.where(self.counts, mixed, s.v_tm1), **TOLERANCE)
-            advantages = returns.gae(*given(s), lambda_, s.w_tm1)
-            np.testing.assert_allclose(on_policy.advantages, advantages, **TOLERANCE)
-
-    def test_lambda_0_is_one_corrected_step(self):
-        s = self.s
-        error = np.where(self.counts, s.r_t + s.discount_t * s.v_t - s.v_tm1, 0)
-        got = vtrace.vtrace(*given(s), s.log_rho_tm1, 0.0, s.w_tm1)
-        rho = np.minimum(1, np.exp(s.log_rho_tm1))
-        np.testing.assert_allclose(got.targets - s.v_tm1, rho * error, **TOLERANCE)
-        np.testing.assert_allclose(got.advantages, rho * error, **TOLERANCE)
+        on_policy = vtrace.vtrace(*given(s), self.nowhere, s.lambda_, s.w_tm1)
+        mixed = returns.lambda_returns(s.r_t, s.discount_t, s.last_t, s.v_t, s.lambda_, s.w_tm1)
+        np.testing.assert_allclose(on_policy.targets, np.where(self.counts, mixed, s.v_tm1), **TOLERANCE)
+        advantages = returns.gae(*given(s), s.lambda_, s.w_tm1)
+        np.testing.assert_allclose(on_policy.advantages, advantages, **TOLERANCE)
 
     def test_inside_a_loss_with_the_ratio_it_has_none(self):
         """The gradients of PPO's loss and of V-trace's policy gradient agree where nothing is clipped."""
@@ -95,7 +71,7 @@ def test_ratios_that_overflow():
         out = vtrace.vtrace(*given(s), log_rho, 0.9, s.w_tm1, stop_target_gradients=False)
         return jnp.sum(out.targets) + jnp.sum(out.advantages)
 
-    value, gradient = jax.value_and_grad(total)(log_rho)
+    value, gradient = jax.jit(jax.value_and_grad(total))(log_rho)
     assert np.isfinite(value) and np.all(np.isfinite(gradient))
 
 

@@ -50,23 +50,26 @@ SPACES = [
 ]
 
 
-@pytest.mark.parametrize("space", SPACES, ids=str)
-def test_samples_lie_inside_with_shape_and_dtype(space):
-    keys = jax.random.split(jax.random.key(0), 200)
-    samples, inside = jax.jit(jax.vmap(lambda key: (space.sample(key), space.contains(space.sample(key)))))(
-        keys
-    )
-    assert np.all(inside)
-    one = jax.tree.map(lambda x: x[0], samples)
-    assert space.contains(one)
-    if not isinstance(space, Dict):
-        assert (one.shape, one.dtype) == (space.shape, space.dtype)
-    element = zeros(space)
-    assert jax.tree.structure(element) == jax.tree.structure(one)
-    assert [(x.shape, x.dtype) for x in jax.tree.leaves(element)] == [
-        (x.shape, x.dtype) for x in jax.tree.leaves(one)
-    ]
-    assert not any(np.any(x) for x in jax.tree.leaves(element))
+def test_samples_lie_inside_with_shape_and_dtype():
+    @jax.jit
+    @jax.vmap
+    def drawn(key):
+        samples = [space.sample(key) for space in SPACES]
+        return [(x, space.contains(x)) for x, space in zip(samples, SPACES, strict=True)]
+
+    results = drawn(jax.random.split(jax.random.key(0), 200))
+    for space, (samples, inside) in zip(SPACES, results, strict=True):
+        assert np.all(inside), space
+        one = jax.tree.map(lambda x: np.asarray(x)[0], samples)
+        assert space.contains(one)
+        if not isinstance(space, Dict):
+            assert (one.shape, one.dtype) == (space.shape, space.dtype)
+        element = zeros(space)
+        assert jax.tree.structure(element) == jax.tree.structure(one)
+        assert [(x.shape, x.dtype) for x in jax.tree.leaves(element)] == [
+            (x.shape, x.dtype) for x in jax.tree.leaves(one)
+        ]
+        assert not any(np.any(x) for x in jax.tree.leaves(element))
 
 
 @pytest.mark.parametrize("space", SPACES, ids=str)
@@ -245,12 +248,7 @@ WRONG = {
         "low=0.5 cannot be a bound in int32",
     ),
     "NaN in whole numbers": (lambda: Box(0, np.nan, (2,), np.int32), "high=nan cannot be a bound in int32"),
-    "infinity in whole numbers": (
-        lambda: Box(0, np.inf, (2,), np.int8),
-        "high=inf cannot be a bound in int8",
-    ),
     "beyond an image's range": (lambda: Box(0, 256, (2,), np.uint8), "high=256 cannot be a bound in uint8"),
-    "below it": (lambda: Box(-1, 255, (2,), np.uint8), "low=-1 cannot be a bound in uint8"),
     "beyond float32": (
         lambda: Box(-1e39, 1, (2,)),
         "low=-1e+39 cannot be a bound in float32; -inf or inf says",
@@ -261,7 +259,6 @@ WRONG = {
         "is no shape; a tuple of whole numbers, such as (3,),",
     ),
     "a fraction in the shape": (lambda: Box(0, 1, (2.5,)), "Box: shape=(2.5,) is no shape"),
-    "a negative length": (lambda: Box(0, 1, (-1,)), "Box: shape=(-1,) is no shape"),
     "an unknown dtype": (lambda: Box(0, 1, (2,), "foo"), "Box: dtype=foo is none of real numbers"),
     "a number as a name": (lambda: Dict({1: Discrete(2), "a": Discrete(2)}), "Dict: 1 names a space; text"),
     "a ragged list of values": (lambda: MultiDiscrete([[2, 3], [4]]), "has no numbers of values"),
@@ -269,12 +266,7 @@ WRONG = {
         lambda: MultiDiscrete([2.7, 3]),
         "MultiDiscrete([2.7, 3]) has no numbers of values",
     ),
-    "endless values": (
-        lambda: MultiDiscrete([2, np.inf]),
-        "has no numbers of values; one row of whole numbers",
-    ),
     "complex numbers": (lambda: Box(0, 1, (2,), np.complex64), "dtype=complex64 is none of real numbers"),
-    "rows of values": (lambda: MultiDiscrete([[2, 3], [4, 5]]), "one row of whole numbers, such as"),
     "one number of values": (lambda: MultiDiscrete(3), "MultiDiscrete(3) has no numbers of values"),
 }
 

@@ -86,8 +86,10 @@ print("xla_cpu_small_call" in jax.jit(loop).lower(jnp.ones(1000)).compile().as_t
 MY_LIMIT = "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=10"
 
 
-@pytest.mark.parametrize("own,answer", [("", "True"), (MY_LIMIT, "False"), ("file", "False")])
-@pytest.mark.quick("-True", "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=10-False")
+@pytest.mark.parametrize(
+    "own,answer", [("", "True"), (MY_LIMIT, "False"), ("file", "False")], ids=["none", "own", "file"]
+)
+@pytest.mark.quick("none")
 def test_a_fresh_process_compiles_a_small_loop_as_one_kernel(own, answer, tmp_path):
     if own == "file":
         own = str(tmp_path / "flags")
@@ -110,7 +112,9 @@ print(len(jax.devices()), jax.config.jax_compilation_cache_dir)
         (0, {"SHOAL_CACHE": "0"}, f"{machine.cores()} None"),
         (1, {"JAX_COMPILATION_CACHE_DIR": "/tmp/mine"}, "1 /tmp/mine"),
     ],
+    ids=["default", "off", "own"],
 )
+@pytest.mark.quick("default")
 def test_a_fresh_process_gets_its_devices_and_its_cache(devices, environment, answer):
     assert printed_by(ASK.format(devices=devices), environment) == answer
 

@@ -116,8 +116,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("environment", CASES)
-@pytest.mark.full
-@pytest.mark.rare("MiniGrid-Empty-6x6")
+@pytest.mark.slow
 def test_both_forms_of_everything_learn_the_same(tmp_path, environment):
     """Two updates: the parameters agree within what rounding grows to in four gradient steps."""
     settings = SHORT | CASES[environment] | {"environment": environment}
@@ -138,7 +137,7 @@ def test_both_forms_of_everything_learn_the_same(tmp_path, environment):
 CONTRACTS = {
     "update": "tests/algos/test_contract.py::test_an_update_learns_something_finite[a2c]",
     "replay": "tests/algos/test_contract.py::test_an_update_learns_something_finite[ppo with memory]",
-    "core": "tests/nets/memory/test_cores.py::test_a_layer_equals_flaxs_cell[lstm]",
+    "core": "tests/nets/memory/test_cores.py::test_equals_a_loop_in_numpy_with_every_pattern_of_resets[lstm-2-sum]",
     "batch": "tests/envs/test_batch.py::test_rollout_equals_a_loop_over_single_environments[fresh-8]",
 }
 
@@ -155,7 +154,8 @@ def test_the_contracts_hold_in_the_plain_form(names):
     "file",
     ["algos/test_contract.py", "nets/memory/test_cores.py", "envs/test_batch.py", "nets/test_contract.py"],
 )
-@pytest.mark.rare("algos/test_contract.py", "envs/test_batch.py", "nets/memory/test_cores.py")
+@pytest.mark.quick("nets/test_contract.py")
+@pytest.mark.rare()
 def test_every_contract_holds_in_the_plain_form(file):
     """But for what only the fast form promises: the number of products inside a loop."""
     fast = "tests/nets/memory/test_cores.py::test_the_input_projection_stands_outside_the_loop"

@@ -54,10 +54,8 @@ def test_nothing_is_clipped_before_there_are_statistics():
     ("settings", "expected"),
     [
         ({}, [[3.0, -50.0], [7.0]]),
-        ({"obs_clip": 5.0}, [[3.0, -5.0], [5.0]]),
         ({"obs_clip": 5.0, "obs_clip_entries": ("arm=6", "position = inf")}, [[3.0, -50.0], [6.0]]),
         ({"norm_obs": True}, [[1.0, -10.0], [5.0]]),
-        ({"norm_obs": True, "obs_clip": 4.0}, [[1.0, -4.0], [4.0]]),
         ({"norm_obs": True, "obs_norm_min_deviation": 4.0, "obs_clip": np.inf}, [[0.5, -12.75], [1.25]]),
         ({"norm_obs": True, "obs_norm_max_deviation": 0.5}, [[4.0, -10.0], [10.0]]),
         ({"norm_obs": True, "obs_norm_entries": ("arm/speed",)}, [[3.0, -50.0], [5.0]]),
@@ -97,7 +95,6 @@ def test_each_entry_is_normalised_and_clipped_as_configured(settings, expected):
             {"obs_norm_min_deviation": 2.0, "obs_norm_max_deviation": 1.0},
             "obs_norm_min_deviation=2 is greater than",
         ),
-        ({"obs_clip": 0.0}, "obs_clip=0 is out of bounds: it must be greater than 0"),
         ({"obs_clip_entries": ("position=1", "position=2")}, "obs_clip_entries names 'position' twice"),
         ({"obs_clip_entries": ("n=2",)}, "obs_clip_entries names 'n', which is no entry of floats"),
         ({"obs_norm_entries": ("speed",)}, "there are arm/speed, position; did you mean 'arm/speed'"),
@@ -105,9 +102,6 @@ def test_each_entry_is_normalised_and_clipped_as_configured(settings, expected):
             {"obs_clip_entries": ("position",)},
             "obs_clip_entries='position' is not name=bound with a bound above 0",
         ),
-        ({"obs_clip_entries": ("position=-1",)}, "obs_clip_entries='position=-1' is not name=bound"),
-        ({"obs_norm_warmup_steps": -1}, "obs_norm_warmup_steps=-1 is out of bounds"),
-        ({"reward_scale": 0.0}, "reward_scale=0 is out of bounds: it must be greater than 0"),
     ],
 )
 def test_what_cannot_work_is_one_sentence(settings, sentence):
@@ -115,19 +109,17 @@ def test_what_cannot_work_is_one_sentence(settings, sentence):
         small(norm_obs=True, **settings).validate(OF_PARTS, 4, 8)
 
 
-@pytest.mark.parametrize("groups", [1, 2])
-@pytest.mark.quick("2")
-def test_random_actions_before_training_give_the_first_statistics(groups):
+def test_random_actions_before_training_give_the_first_statistics():
     """Episodes of three steps show 0, 1 and 2; two rollouts of 4 x 8 steps make 40 or more, of all groups."""
     env, config = Halves(short=3, long=3), small(norm_obs=True, obs_norm_warmup_steps=40)
-    population, _ = populate(env, config, groups=groups)
+    population, _ = populate(env, config, groups=2)
     moments = jax.tree.map(lambda x: x[0], population.learner.shared.observation)
     assert float(moments.count) == 2 * 4 * 8 * 3 / 4
     np.testing.assert_allclose(moments.mean, 1.0, rtol=1e-6)
     np.testing.assert_allclose(moments.variance, 2 / 3, rtol=1e-6)
     for name, x in struct.named_leaves(population.best.policy.observation).items():
         np.testing.assert_array_equal(x, struct.named_leaves(population.learner.shared.observation)[name])
-    without, _ = populate(env, small(norm_obs=True), groups=groups)
+    without, _ = populate(env, small(norm_obs=True), groups=2)
     assert float(without.learner.shared.observation.count[0]) == 0
     assert jax.tree.all(jax.tree.map(np.array_equal, population.timestep, without.timestep))
 
@@ -148,13 +140,12 @@ def test_each_set_of_agents_has_its_first_statistics(opponent):
 def test_a_scale_of_rewards_is_data_that_only_the_learner_sees():
     config = small()
     assert settings_of(config)["reward_scale"].is_data
-    returns = []
-    for scale in (1.0, 0.125):
-        population, programs = populate(Halves(), dataclasses.replace(config, reward_scale=scale))
-        _, metrics = programs.train(population, 2, True)
-        returns.append([metrics[name].total[0] for name in ("episode_return", "value_mean")])
-        assert float(metrics["episode_return"].value[0]) == float(metrics["episode_length"].value[0])
-    assert returns[0][0] == returns[1][0] and returns[0][1] != returns[1][1]
+    population, programs = populate(Halves(), config, seeds=(0, 0))
+    scaled = dataclasses.replace(population.config, reward_scale=jnp.asarray([1.0, 0.125]))
+    _, metrics = programs.train(dataclasses.replace(population, config=scaled), 2, True)
+    np.testing.assert_array_equal(metrics["episode_return"].value, metrics["episode_length"].value)
+    returned, value = metrics["episode_return"].total, metrics["value_mean"].total
+    assert returned[0] == returned[1] and value[0] != value[1]
 
 
 @pytest.mark.parametrize("settings", [{}, {"norm_reward": True}, {"norm_value": "running"}], ids=str)

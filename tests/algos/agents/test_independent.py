@@ -60,7 +60,7 @@ VARIANTS = {
 
 @pytest.mark.parametrize("name", VARIANTS)
 @pytest.mark.quick("recurrent")
-@pytest.mark.rare("own", "state and own", "roles", "shared", "state", "joint")
+@pytest.mark.rare()
 def test_what_an_absent_agent_holds_is_never_read(name):
     config = config_of(**VARIANTS[name])
     results = [train(TeamProbe(fill=jnp.float32(fill)), config) for fill in (0.0, NAN)]
@@ -191,6 +191,8 @@ def trajectory_of(env, config, num_envs=3, num_steps=8):
 
 @pytest.mark.parametrize("settings", [{}, {"core": "gru", "core_size": 4}], ids=["plain", "recurrent"])
 @pytest.mark.quick("plain")
+@pytest.mark.rare()
+@pytest.mark.full
 def test_the_order_of_agents_does_not_matter(settings):
     """One minibatch and one epoch, so that the shuffle of rows does not matter either."""
     config = config_of(**settings, critic_input="state", num_minibatches=1, update_epochs=1, norm_obs=True)
@@ -336,20 +338,6 @@ def test_settings_that_do_not_fit_the_world_are_refused(settings, changes, sente
     spec = spec_of(Same())._replace(**changes)
     with pytest.raises(ShoalError, match=sentence):
         config_of(**settings).validate(spec, 4, 8)
-
-
-def test_one_agent_is_the_case_without_an_axis():
-    """The program of one agent is PPO's itself."""
-    from shoal.algos import ppo as ppo_module
-    from shoal.envs import make
-
-    config, spec = config_of().with_critic_defaults(), spec_of(make("CartPole-v1"))
-    key = jax.random.key(0)
-    texts = [
-        str(jax.make_jaxpr(algorithm.init, static_argnums=1)(key, 4))
-        for algorithm in (config.algorithm(spec), ppo_module.ppo(config, spec))
-    ]
-    assert texts[0] == texts[1]
 
 
 def test_sets_split_and_join():

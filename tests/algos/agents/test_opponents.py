@@ -109,9 +109,14 @@ def test_each_set_meets_the_latest_or_one_policy_of_the_past(history):
     """A policy's action is its number of updates; keys and flags are kept with it."""
     algorithm, learners = history
     memory, chosen = algorithm.memory((NUM_ENVS,)), set()
+
+    @jax.jit
+    def acted(learner, clock):
+        behaviour = algorithm.behaviour(learner, clock)
+        return behaviour, algorithm.act(behaviour, memory, timesteps(NUM_ENVS), jax.random.key(0))[1]
+
     for k, learner in enumerate(learners):
-        behaviour = algorithm.behaviour(learner, at(k))
-        _, actions, _ = algorithm.act(behaviour, memory, timesteps(NUM_ENVS), jax.random.key(0))
+        behaviour, actions = acted(learner, at(k))
         past = [int(policy["updates"]) for policy in behaviour.past]
         learns = OPPONENTS.learns(NUM_ENVS)
         np.testing.assert_array_equal(actions, np.where(learns, k, np.array(past)[list(ROLES)]))
@@ -199,8 +204,7 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-@pytest.mark.full
-@pytest.mark.rare("state", "normalised", "recurrent")
+@pytest.mark.slow
 def test_nothing_is_learned_from_those_who_act_by_a_policy_of_the_past(name):
     env = TeamProbe()
     config = config_of(**PAST, **VARIANTS[name])

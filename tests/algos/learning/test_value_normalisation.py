@@ -41,9 +41,7 @@ def outputs(config, old, new):
 @pytest.mark.parametrize("old, new", [((0.0, 1.0), (250.0, 40.0)), ((1e3, 300.0), (1.2e3, 0.5))])
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.quick("a shared torso-old0-new0")
-@pytest.mark.rare(
-    "no memory-old0-new0", "a shared torso-old1-new1", "one memory-old0-new0", "a scan at once-old0-new0"
-)
+@pytest.mark.rare()
 def test_rescaling_the_last_layer_preserves_the_values(name, old, new):
     config = struct.as_arrays(made(advantage="gae", **NETWORKS[name]))
     before, after, unscaled, (network, rescaled) = outputs(config, old, new)

@@ -78,7 +78,7 @@ def test_a_vmapped_member_is_its_solo_run_within_rounding(solo):
         assert_close(solo[seed], member)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_groups_on_one_device_are_groups_on_two():
     """Two groups of environments under vmap on one device, and under shard_map on two devices."""
     one, two = (trained((3,), groups=2, devices=devices) for devices in (1, 2))

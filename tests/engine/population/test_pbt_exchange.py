@@ -22,6 +22,10 @@ STEPS = (Tuned("step_size", LOG, 0.01, 5.0, (0.1, 1.0)), Tuned("baseline_rate", 
 LEAVES = {"step_size": ("step_size",), "baseline_rate": ("baseline_rate",)}
 
 
+select_parents = jax.jit(exchanges.select_parents)
+uniform_draws = jax.jit(exchanges.uniform_draws, static_argnums=2)
+
+
 def parents_in_numpy(scores, places, ties):
     """Truncation selection by sorting pairs of score and number."""
     members = len(scores)
@@ -59,7 +63,7 @@ def test_the_worst_fifth_copies_the_best_fifth(members):
         scores = rng.integers(0, 6, members).astype(np.float32)  # many ties
         scores[rng.random(members) < (0.0, 0.1, 0.2, 0.9)[case % 4]] = rng.choice([np.nan, np.inf, -np.inf])
         places, ties = rng.random((2, members), np.float32)
-        parents = exchanges.select_parents(*map(jnp.asarray, (scores, places, ties))).tolist()
+        parents = select_parents(*map(jnp.asarray, (scores, places, ties))).tolist()
         assert parents == parents_in_numpy(scores.tolist(), places.tolist(), ties.tolist())
 
 
@@ -68,8 +72,8 @@ def test_of_equal_members_each_may_be_one_that_copies():
     keys = jax.random.split(jax.random.key(0), 16)
     copied = set()
     for number in range(1, 40):
-        draws = exchanges.uniform_draws(keys, number, 1)
-        parents = np.asarray(exchanges.select_parents(jnp.zeros(16), draws[:, 0], draws[:, -1]))
+        draws = uniform_draws(keys, number, 1)
+        parents = np.asarray(select_parents(jnp.zeros(16), draws[:, 0], draws[:, -1]))
         copies = np.flatnonzero(parents != np.arange(16))
         assert len(copies) == 3
         copied |= set(copies.tolist())
@@ -78,7 +82,7 @@ def test_of_equal_members_each_may_be_one_that_copies():
 
 def test_nobody_copies_where_all_have_failed():
     scores = jnp.full(10, jnp.nan)
-    assert exchanges.select_parents(scores, jnp.zeros(10), jnp.zeros(10)).tolist() == list(range(10))
+    assert select_parents(scores, jnp.zeros(10), jnp.zeros(10)).tolist() == list(range(10))
 
 
 @pytest.mark.parametrize("tuned", TUNED, ids=lambda x: x.scale)
@@ -86,7 +90,7 @@ def test_exploring_is_a_factor_or_a_new_draw_within_the_bounds(tuned):
     rng = np.random.default_rng(0)
     draws = rng.random((3, 200), np.float32)
     before = rng.uniform(tuned.low, tuned.high, 200).astype(np.float32)
-    after = np.asarray(exchanges.explore(tuned, jnp.asarray(before), jnp.asarray(draws)))
+    after = np.asarray(jax.jit(lambda *a: exchanges.explore(tuned, *a))(before, draws))
     expected = [value_in_numpy(tuned, float(x), u) for x, u in zip(before, draws.T, strict=True)]
     np.testing.assert_allclose(after, expected, rtol=1e-5)
     assert (after >= np.float32(tuned.low)).all()
@@ -96,10 +100,10 @@ def test_exploring_is_a_factor_or_a_new_draw_within_the_bounds(tuned):
 
 def test_draws_are_streams_of_the_members_counted_by_exchange():
     keys = jnp.stack([jax.random.key(seed) for seed in range(5)])
-    first, second = (np.asarray(exchanges.uniform_draws(keys, number, 2)) for number in (1, 2))
+    first, second = (np.asarray(uniform_draws(keys, number, 2)) for number in (1, 2))
     assert first.shape == (5, 8)
     assert len(np.unique(np.concatenate([first, second]))) == 80
-    np.testing.assert_array_equal(exchanges.uniform_draws(keys[2:], 1, 2), first[2:])
+    np.testing.assert_array_equal(uniform_draws(keys[2:], 1, 2), first[2:])
     alone = jax.random.uniform(stream_key(jax.random.key(3), Stream.EXCHANGE, 1), (8,))
     np.testing.assert_array_equal(first[3], alone)
 
@@ -119,14 +123,15 @@ def exchange(population, number=1):
     run, fault, updates = population
     run = dataclasses.replace(run, fault=fault, updates=updates)
     scores = jnp.asarray([3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0, 5.0, 99.0])
-    return jax.device_get(exchanges.exchange(run, scores, number, STEPS, LEAVES))
+    exchange = jax.jit(lambda run: exchanges.exchange(run, scores, number, STEPS, LEAVES))
+    return jax.device_get(exchange(run))
 
 
 def test_a_copy_has_everything_of_its_parent_but_key_and_best(population):
     after, exchanged = exchange(population)
     parents = exchanged.parent.tolist()
     # The failed member is the worst, whatever its score; then that of the two with score 1 that drew the higher number.
-    ties = np.asarray(exchanges.uniform_draws(population[0].key, 1, 2))[:, -1]
+    ties = np.asarray(uniform_draws(population[0].key, 1, 2))[:, -1]
     worst = 1 if ties[1] > ties[3] else 3
     assert [k for k, parent in enumerate(parents) if parent != k] == [worst, 9]
     assert {parents[worst], parents[9]} <= {5, 7}
@@ -145,7 +150,7 @@ def test_a_copy_has_everything_of_its_parent_but_key_and_best(population):
 
 def test_settings_follow_their_parent_and_change_only_where_one_was_copied(population):
     after, exchanged = exchange(population)
-    draws = np.asarray(exchanges.uniform_draws(population[0].key, 1, 2))
+    draws = np.asarray(uniform_draws(population[0].key, 1, 2))
     for index, setting in enumerate(STEPS):
         before, now = exchanged.before[setting.name], getattr(after.config, setting.name)
         np.testing.assert_array_equal(now, exchanged.after[setting.name])

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from drawn_modules import drawn_module
 from flax import nnx
 
 import shoal
@@ -158,26 +159,30 @@ class Plain:
         return self.module.apply(memory, inputs, first)
 
 
-@pytest.mark.parametrize("steps", [(7,), (0, 7), (0, 0, 1, 3, 5, 7), (0, 2, 4, 6, 7), (3, 5)], ids=str)
-def test_parts_are_the_whole(steps):
+STEPS = (7,), (0, 7), (0, 0, 1, 3, 5, 7), (0, 2, 4, 6, 7), (3, 5)
+
+
+def test_parts_are_the_whole():
     """Outputs and memories of parts of a sequence, against one pass that gives the memory of each step."""
-    module = NetworkConfig(**RECURRENT).build(SPEC, jax.random.key(0)).critic
+    module = drawn_module(lambda key: NetworkConfig(**RECURRENT).build(SPEC, key).critic)
     inputs = random_inputs(jax.random.key(1), 8, 3)
     memory = jax.tree.map(lambda x: x + 0.5, module.initial((3,)))
 
     @jax.jit
-    def both(module):
-        return [sequences.apply_in_parts(m, memory, inputs, steps) for m in (Plain(module), module)]
+    def all_of(module):
+        both = Plain(module), module
+        return [[sequences.apply_in_parts(m, memory, inputs, steps) for m in both] for steps in STEPS]
 
-    actual, expected = both(module)
-    assert expected[0].shape == (8, 3)
-    for x, y in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(x, y, atol=1e-6)
+    for steps, (actual, expected) in zip(STEPS, all_of(module), strict=True):
+        assert expected[0].shape == (8, 3)
+        for x, y in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(x, y, atol=1e-6, err_msg=str(steps))
 
 
 @pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.quick("False")
 def test_memories_that_were_not_kept_are_computed_again(shared):
-    network = NetworkConfig(**RECURRENT, shared_torso=shared).build(SPEC, jax.random.key(0))
+    network = drawn_module(lambda key: NetworkConfig(**RECURRENT, shared_torso=shared).build(SPEC, key))
     inputs = random_inputs(jax.random.key(1), 7, 3)
     start = jax.tree.map(lambda x: x + 0.5, sequences.initial(network, (3,)))
     assert bool(start.critic) != shared
@@ -197,9 +202,10 @@ def test_memories_that_were_not_kept_are_computed_again(shared):
         np.testing.assert_allclose(x, y, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("length", "burn_in"), [(0, 0), (4, 0), (2, 3)])
-@pytest.mark.quick("2-3-class", "4-0-joint")
+@pytest.mark.parametrize(
+    ("kind", "length", "burn_in"), [("settings", 0, 0), ("joint", 4, 0), ("class", 2, 3)]
+)
+@pytest.mark.quick("class-2-3")
 def test_the_first_minibatch_has_ratio_one(kind, length, burn_in):
     """What acting gave, step by step, is what the update makes of its chunks."""
     config = with_settings(PPOConfig(), network=KINDS[kind], chunk_length=length, burn_in=burn_in)
@@ -310,6 +316,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("network", [SumActorCritic, Joint])
+@pytest.mark.quick("Joint")
 def test_sound_networks_pass(network):
     check_network(network, SPEC)
 
@@ -320,10 +327,8 @@ def test_a_broken_network_is_one_sentence(network):
         check_network(network, SPEC)
 
 
-@pytest.mark.parametrize("core", ["gru", "lstm", "mingru"])
-@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(("core", "shared"), [("gru", False), ("mingru", True)])
 @pytest.mark.full
-@pytest.mark.rare("False-lstm", "True-lstm", "False-gru", "True-gru")
 def test_shoals_own_networks_pass(core, shared):
     config = NetworkConfig(
         core=core,
