@@ -18,6 +18,8 @@ from shoal.config.settings import flat
 from shoal.disk.directory import RunDirectory
 from shoal.nets.actor_critic import ActorCritic
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 BANDIT = {
     **{"seeds": 2, "seed": 3, "num_envs": 4, "num_steps": 8, "total_steps": 100, "num_evals": 2},
     **{"eval_episodes": 4, "eval_metrics": f"{__name__}:share_of_twenty", "devices": 1},
@@ -60,18 +62,16 @@ def bandit(path):
     )
 
 
+def balance(path, algorithm, **settings):
+    """A run in an environment that is given itself."""
+    sizes = {"seeds": 3, "num_envs": 4, "num_steps": 8, "total_steps": 96, "num_evals": 1, "eval_episodes": 4}
+    world = envs.make("CartPole-v1", gravity=9.0, max_episode_steps=30)
+    return shoal.train(world, algorithm=algorithm, run_dir=str(path), progress=False, **sizes, **settings)
+
+
 @pytest.fixture(scope="module")
 def pole(path):
-    """PPO with a user's network class, in an environment that is given itself."""
-    return shoal.train(
-        envs.make("CartPole-v1", gravity=9.0, max_episode_steps=30),
-        algorithm=PPOConfig(update_epochs=1, num_minibatches=2, norm_obs=True),
-        network=MyNetwork,
-        run_dir=str(path / "pole"),
-        progress=False,
-        **{"seeds": 3, "num_envs": 4, "num_steps": 8, "total_steps": 96, "num_evals": 1, "eval_episodes": 4},
-        eval_mode="sampled",
-    )
+    return balance(path / "pole", BanditConfig, eval_mode="sampled")
 
 
 @envs.environment
@@ -136,7 +136,6 @@ def test_the_run_directory_is_complete(bandit):
     assert {"baseline", "episode_return", "episodes"} <= set(rows[-3])
 
 
-@pytest.mark.full
 def test_its_config_makes_the_same_run_again(bandit, path):
     again = shoal.train(config=bandit.path, run_dir=path / "again", progress=False)
     assert again.summary["parameters_sha256"] == bandit.summary["parameters_sha256"]
@@ -203,7 +202,9 @@ def test_the_best_seeds_policy_is_loaded_unless_told_otherwise(bandit):
 
 
 @pytest.mark.full
-def test_a_policy_comes_back_with_its_network_and_its_world(pole):
+def test_a_policy_comes_back_with_its_network_and_its_world(path):
+    config = PPOConfig(update_epochs=1, num_minibatches=2, norm_obs=True)
+    pole = balance(path / "net", config, network=MyNetwork)
     policy = shoal.load(pole.path)
     assert flat(policy.config)["network"] == f"{__name__}:MyNetwork"
     assert policy.environment == envs.make("CartPole-v1", gravity=9.0, max_episode_steps=30)

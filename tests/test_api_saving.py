@@ -24,6 +24,8 @@ from shoal.runs import compiled_trainer
 from shoal.show import reports
 from shoal.types import Algorithm, Learner, Mean
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 SMALL = {
     **{"seeds": 2, "num_envs": 4, "num_steps": 8, "total_steps": 64, "num_evals": 2, "eval_episodes": 4},
     **{"devices": 1, "progress": False},
@@ -365,7 +367,7 @@ def test_a_run_whose_scores_were_never_finite_is_saved_and_says_so(never_finite)
     assert "  returns that are not finite: seed 5, 6" in told.splitlines()
     saved = json.loads((run.path / "summary.json").read_text())
     assert saved["absolute"] == {"returns": [None, None], "iqm": None, "interval": [None, None]}
-    assert (run.path / "learning_curve.png").stat().st_size > 1000
+    assert (run.path / "learning_curve.png").is_file()
 
 
 def test_no_seed_of_it_is_the_best(never_finite, monkeypatch):

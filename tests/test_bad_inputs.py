@@ -25,16 +25,12 @@ from shoal.runs import compiled_trainer
 from shoal.xla import machine
 
 LONG = "x" * 300
-TINY = {"num_envs": 2, "num_steps": 4, "total_steps": 8, "num_minibatches": 1, "num_evals": 0, "seeds": 2}
-TINY |= {"eval_episodes": 2, "eval_max_steps": 5, "preset": False, "progress": False, "devices": 1}
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """The directory of a tiny run, made once; not to be changed."""
-    path = tmp_path_factory.mktemp("bad") / "run"
-    shoal.train("CartPole-v1", run_dir=path, hidden_sizes=(4,), **TINY)
-    return path
+def run(trained):
+    """The directory of a run; not to be changed."""
+    return trained[1]
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,8 @@ from shoal.envs import registry
 from shoal.envs.checking.check_contract import require_contract
 from shoal.show.progress import Activity
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 ENVIRONMENT = """
 import sys
 import jax

@@ -191,7 +191,7 @@ def test_eval_draws_episodes_of_the_best_seed(trained, command, capsys, tmp_path
     assert (tmp_path / "again.gif").read_bytes() == (tmp_path / "out.gif").read_bytes()
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_policy_with_memory_is_drawn(remembering, command, capsys, tmp_path):
     assert command("eval", remembering, "--render", "out.gif", "--sampled", "--episodes", "4") == 0
     assert "3 episodes of seed " in capsys.readouterr().out

@@ -28,6 +28,8 @@ from shoal.search import sweep as sweeps
 from shoal.search.ranking import MemberResult, rank
 from shoal.search.space import from_tables
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 SMALL = {
     **{
         "seeds": 2,
@@ -86,7 +88,7 @@ def test_the_directory_holds_a_table_pictures_and_ordinary_runs(swept):
     assert {row["baseline_rate"] for row in table} == {"0.1", "0.2"}
     assert all(row["steps"] == "384" for row in table)
     for name in ("settings", "pairs", "parallel", "importances", "curves"):
-        assert (swept.path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert (swept.path / f"{name}.png").is_file()
     (run,) = (swept.path / "runs").iterdir()
     assert {row["label"] for row in RunDirectory.open(run).load_metrics()} == set(labels(swept.summary))
 
@@ -267,11 +269,11 @@ def test_the_command_trains_the_winner_alone(swept, capsys, monkeypatch):
     compare_winner(swept.path)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seeds", "flags", "likeness"),
     [
-        pytest.param(3, "--devices 3", "bit for bit", marks=pytest.mark.slow),
+        (3, "--devices 3", "bit for bit"),
         (1, "--seeds 2 --devices 2", "bit for bit, with a further seed"),
     ],
 )
