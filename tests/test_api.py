@@ -294,32 +294,6 @@ def train(**more):
     return shoal.train("probe/action", algorithm=BanditConfig, progress=False, **BANDIT | more)
 
 
-@pytest.mark.parametrize(
-    "settings,sentence",
-    [
-        ({"devices": 4096}, "devices=4096 is more than there are: 2 (cpu)."),
-        ({"devices": -1}, "devices=-1 is out of bounds: it must be at least 0"),
-        ({"env_groups": 3}, "env_groups=3 does not divide num_envs=4; 1 does."),
-        ({"score": 3}, "score=3 is not a function."),
-        ({"score": "nowhere:f"}, "there is no module 'nowhere'"),
-        (
-            {"score": "return_men"},
-            "score='return_men' is no metric of an evaluation; did you mean 'return_mean'?",
-        ),
-        ({"eval_metrics": "shoal.api:nothing"}, "has no 'nothing'"),
-        ({"start_from": "nowhere"}, "there is no run directory 'nowhere'"),
-        ({"environment_parameters": {"gravity": 1.0}}, "no parameter 'gravity'"),
-    ],
-)
-def test_what_cannot_work_is_told_before_anything_is_written(tmp_path, monkeypatch, settings, sentence):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(shoal.ShoalError) as error:
-        train(**{"eval_metrics": ""} | settings)
-    assert sentence in str(error.value)
-    assert "\n" not in str(error.value)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_what_cannot_be_loaded(bandit, path, tmp_path):
     for arguments, sentence in (
         ({"run": path / "bandi"}, "there is no run directory .*did you mean"),
@@ -346,18 +320,6 @@ def test_what_cannot_be_evaluated(pole):
     ):
         with pytest.raises(shoal.ShoalError, match=sentence):
             shoal.evaluate(policy, **arguments)
-
-
-def test_what_cannot_be_rolled_out(pole):
-    for arguments, sentence in (
-        ({"environment": None}, "no environment was named; give one such as CartPole-v1, or a policy"),
-        ({"environment": "CartPole-v1", "num_envs": 0}, "num_envs=0 is too small"),
-        ({"environment": "CartPole-v1", "num_steps": 0}, "num_steps=0 is too small"),
-        ({"environment": "CartPole-v1", "devices": 77}, "devices=77 is more than there are: 2"),
-        ({"environment": "Acrobot-v1", "policy": pole.policy()}, "and the policy was trained in"),
-    ):
-        with pytest.raises(shoal.ShoalError, match=sentence):
-            shoal.rollout(**arguments)
 
 
 def test_a_run_directory_is_not_written_over(bandit):

@@ -422,8 +422,15 @@ def expected(sentence: str, written: SimpleNamespace) -> str:
     return sentence.format(here=written.here, fail=written.fail)
 
 
-@pytest.mark.parametrize("case", ENVIRONMENTS | MISFITS)
-@pytest.mark.parametrize("words", ["rollout {name}:Mine --envs 4 --steps 4", "train {name}:Mine " + TINY])
+ROLLOUT = "rollout {name}:Mine --envs 4 --steps 4"
+TRAINED = ("step raises", "an if on a parameter", "exit", "another state", "a reward with an axis")
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [(case, ROLLOUT) for case in ENVIRONMENTS | MISFITS]
+    + [(case, "train {name}:Mine " + TINY) for case in TRAINED],
+)
 def test_an_environment_that_fails(shell, case, words):
     part, sentence = (ENVIRONMENTS | MISFITS)[case]
     mine = shell.write("an_env", ENVIRONMENT, "KEPT = []", with_class("@shoal.environment", part))

@@ -168,7 +168,7 @@ def test_eval_tells_what_the_memory_of_a_trial_is_worth(trained, remembering, co
 
 def test_eval_draws_episodes_of_the_best_seed(trained, command, capsys, tmp_path):
     _, path = trained
-    few = ["--episodes", "8", "--env", "max_episode_steps=30", "--render-episodes", "2", "--render"]
+    few = ["--episodes", "8", "--env", "max_episode_steps=10", "--render-episodes", "2", "--render"]
     assert command("eval", path, *few, "out.gif") == 0
     *_, iqm, drawn = capsys.readouterr().out.splitlines()
     assert iqm.split()[0] == "IQM"
@@ -185,7 +185,7 @@ def test_eval_draws_episodes_of_the_best_seed(trained, command, capsys, tmp_path
     with Image.open(tmp_path / "out.gif") as film:
         assert film.n_frames == count and film.size == (480, 264)
     policy = shoal.load(path, seed=rendered["seed"])
-    short = {"gravity": 9.9, "max_episode_steps": 30}
+    short = {"gravity": 9.9, "max_episode_steps": 10}
     same = shoal.render(policy, tmp_path / "again.gif", "CartPole-v1", episodes=2, **short)
     assert same.lengths == rendered["lengths"]
     assert (tmp_path / "again.gif").read_bytes() == (tmp_path / "out.gif").read_bytes()
@@ -197,29 +197,6 @@ def test_a_policy_with_memory_is_drawn(remembering, command, capsys, tmp_path):
     assert "3 episodes of seed " in capsys.readouterr().out
     with Image.open(tmp_path / "out.gif") as film:
         assert film.size == (480, 264) and 6 <= film.n_frames <= 126  # 3 trials of 2 episodes of 20 steps
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["--seed", "5"], "seed=5 is not one of the run's: 0, 1."),
-        (["--render", "out.jpg"], "render='out.jpg' must end in .gif, .mp4 or .png"),
-        (["--render", "no/out.gif"], "render='no/out.gif' cannot be written: there is no directory 'no'."),
-        (["--render", "out.gif", "--render-episodes", "0"], "render_episodes=0 is too small"),
-        (
-            ["--render", "out.gif", "--env", "MemoryChain-v0"],
-            "MemoryChain cannot be drawn: it has no `render",
-        ),
-        (["--episodes", "0"], "episodes=0 is too small"),
-        (["--render-episodes", "3"], "render_episodes=3 has no effect with render=''; it needs one, such as"),
-        (["--sampled", "--mode", "greedy"], "sampled=True has no effect with mode='greedy'"),
-        (["--env", "Acrobot-v1"], "and the policy was trained in"),
-        (["--which", "first"], "'first'"),
-    ],
-)
-def test_eval_says_what_is_wrong(trained, command, capsys, words, sentence):
-    assert command("eval", trained[1], *words) == 2
-    assert sentence in capsys.readouterr().err
 
 
 def test_eval_names_the_nearest_run(trained, command, capsys):
@@ -257,25 +234,6 @@ def test_rollout_by_a_policy(trained, command, capsys):
     expected = shoal.rollout(None, path, num_envs=8, num_steps=100, greedy=True)
     assert told["episodes"] == expected.episodes
     assert told["return_mean"] == pytest.approx(expected.return_mean) or math.isnan(expected.return_mean)
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        ([], "no environment was named"),
-        (["CartPole-v1", "--envs", "0"], "num_envs=0 is too small"),
-        (["CartPole-v1", "--devices", "99"], "devices=99 is more than there are: 2 (cpu)."),
-        (["CartPole-v1", "--save", "."], "cannot be written: it is a directory."),
-        (
-            ["CartPole-v1", "--greedy"],
-            "greedy=True has no effect with policy=''; it needs one, such as policy=",
-        ),
-        (["CartPole-v1", "--policy", "nowhere"], "there is no run directory 'nowhere'"),
-    ],
-)
-def test_rollout_says_what_is_wrong(command, capsys, words, sentence):
-    assert command("rollout", *words) == 2
-    assert sentence in capsys.readouterr().err
 
 
 @pytest.mark.full

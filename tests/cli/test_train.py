@@ -1,6 +1,5 @@
 import dataclasses
 import json
-import os
 
 import pytest
 
@@ -203,60 +202,6 @@ def test_a_config_is_taken_over_and_overridden(decide, trained):
 
 
 # ---- what cannot be
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        ([], "no environment was named; give one, such as shoal train CartPole-v1."),
-        (["CartPol-v1"], "there is no environment 'CartPol-v1'; did you mean 'CartPole-v1'?"),
-        (["CartPole-v1", "--algorithm", "pop"], "a2c, mappo, ppo, reinforce; did you mean 'ppo'?"),
-        (["CartPole-v1", "--learing-rate", "1"], "no flag '--learing-rate'; did you mean '--learning-rate'?"),
-        (
-            ["CartPole-v1", "--network", "shoal.nets.joint:JointActorCritic", "--core", "gru"],
-            "no flag '--core'; it is a setting of the default network, which --network replaces",
-        ),
-        (["CartPole-v1", "gravty=1"], "no parameter 'gravty'"),
-        (["CartPole-v1", "Acrobot-v1"], "'Acrobot-v1' is one word too many"),
-        (
-            ["CartPole-v1", "--learning-rate", "0"],
-            "learning_rate=0 is out of bounds: it must be greater than 0.",
-        ),
-        (["CartPole-v1", "--gamma", "2"], "gamma=2 is out of bounds: it must be at least 0 and at most 1."),
-        (
-            ["CartPole-v1", "--gae-lambda", "-0.1"],
-            "gae_lambda=-0.1 is out of bounds: it must be at least 0 and at most 1.",
-        ),
-        (["CartPole-v1", "--num-minibatches", "7"], "num_minibatches=7 does not divide num_envs*num_steps="),
-        (["CartPole-v1", "--total-steps", "10"], "total_steps=10 is less than one rollout"),
-        (["CartPole-v1", "--seeds", "0"], "seeds=0 is out of bounds: it must be at least 1"),
-        (["CartPole-v1", "--devices", "4096"], "devices=4096 is more than there are: 2 (cpu)."),
-        (["CartPole-v1", "--distribution", "beta"], "distribution='beta' does not fit action_space=Discrete"),
-        (
-            ["Pendulum-v1", "--distribution", "categorical"],
-            "distribution='categorical' does not fit action_space=",
-        ),
-        (["CartPole-v1", "--from", "nowhere"], "there is no run directory 'nowhere'"),
-        (["CartPole-v1", "--seeds", "2", "--seeds=3"], "the flag --seeds is given twice; give it once."),
-        (["CartPole-v1", "gravity=1", "gravity=2"], "the parameter gravity is given twice"),
-        (
-            ["CartPole-v1", "--clip-coef", "0.1", "--surrogate", "penalty"],
-            "clip_coef=0.1 has no effect with surr",
-        ),
-        (["CartPole-v1", "--vf-clip-coef", "0.2"], "vf_clip_coef=0.2 has no effect with clip_vloss=False"),
-        (["CartPole-v1", "--reset-pool", "128"], "reset_pool=128 has no effect with reset='fresh'"),
-        (["--config", "nowhere"], "config file 'nowhere' cannot be read: No such file or directory."),
-        (["CartPole-v1", "--network", "nowhere:Net"], "there is no module 'nowhere'"),
-    ],
-)
-def test_bad_input_is_one_sentence_before_anything_is_written(command, capsys, words, sentence):
-    assert command("train", *words) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert sentence in told.err
-    assert told.err.startswith("shoal: ")
-    assert told.err.count("\n") == 1
-    assert os.listdir() == []
 
 
 def test_a_directory_that_holds_another_run(command, capsys, tmp_path):

@@ -169,17 +169,7 @@ def test_what_the_algorithm_breaks_is_named(part, name, tmp_path):
     assert_checkpoints_are_finite(path, before=41)
 
 
-def test_without_checkpoints_the_seed_and_the_update_are_named(tmp_path):
-    settings = {name: x for name, x in SETTINGS.items() if name not in ("checkpoint_every", "keep")}
-    algorithm = BrokenBandit(breaks_in=12.0, part=1.0)
-    with pytest.raises(shoal.ShoalError) as error:
-        shoal.train(Breaks(), algorithm=algorithm, run_dir=tmp_path / "run", checkpoints=False, **settings)
-    assert str(error.value).startswith(
-        "seed 0: a number was not finite in update 13 (416 environment steps); with checkpoints"
-    )
-
-
-def test_the_command_ends_with_2(tmp_path, capsys):
+def test_the_command_ends_with_2_and_a_run_without_checkpoints_names_less(tmp_path, capsys):
     flags = [f"--{name.replace('_', '-')}={x}" for name, x in SETTINGS.items() if name != "progress"]
     arguments = [
         "train",
@@ -195,6 +185,20 @@ def test_the_command_ends_with_2(tmp_path, capsys):
     update, seed, environment = expected_fault(first_breaks(tmp_path / "run"))
     assert lines[0].startswith(
         f"shoal: seed {seed}: the reward of environment {environment} was not finite in update {update} "
+    )
+    # Without checkpoints it has the seed and the update.
+    settings = {name: x for name, x in SETTINGS.items() if name not in ("checkpoint_every", "keep")}
+    with pytest.raises(shoal.ShoalError) as error:
+        shoal.train(
+            Breaks(reward=1.0),
+            algorithm=BanditConfig(),
+            run_dir=tmp_path / "without",
+            checkpoints=False,
+            **settings,
+        )
+    assert str(error.value).startswith(
+        f"seed {seed}: a number was not finite in update {update} "
+        f"({update * ENVS * STEPS:,} environment steps); with checkpoints"
     )
 
 

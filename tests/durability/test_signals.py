@@ -261,7 +261,7 @@ def test_a_second_ctrl_c_ends_at_once_and_harms_nothing(place, start):
     assert checkpoints.problem(0) == ""
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_disk_that_hangs_does_not_keep_the_process(place, start):
     run_path = place.folder / "hangs"
     command = start(ENDLESS, run_path, slow_disk(600))
