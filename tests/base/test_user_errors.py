@@ -1,7 +1,6 @@
 """Code of the user's that fails: one sentence with its file and line, its own frames, and nothing left behind."""
 
 import re
-import subprocess
 import sys
 import textwrap
 from types import SimpleNamespace
@@ -535,49 +534,6 @@ def test_the_checker_finds_what_fails_in_an_environment(shell):
     assert "failed in a_module.py, line 1: RuntimeError: not today." in shell.refused(
         "check", "a_module:Mine"
     )
-
-
-@pytest.mark.full
-def test_three_processes(tmp_path):
-    for name, source, words, sentence in (
-        (
-            "ends",
-            "import sys\nsys.exit(0)",
-            ["check", "ends:X"],
-            "failed in ends.py, line 2: it ends the process",
-        ),
-        (
-            "raises",
-            ENVIRONMENT + with_class("@shoal.environment", ENVIRONMENTS["an if"][0]),
-            ["train", "raises:Mine"],
-            "Mine.step failed in raises.py, line 29: TracerBoolConversionError",
-        ),
-        (
-            "calls",
-            ENVIRONMENT
-            + with_class(
-                "@shoal.environment",
-                "def step(self, state, action, key):\n    jax.debug.callback(fail, state)\n"
-                "    return Plain.step(self, state, action, key)",
-            ),
-            ["rollout", "calls:Mine", "--envs", "2", "--steps", "2"],
-            "fail failed in calls.py, line 25: ValueError: too much.",
-        ),
-    ):
-        (tmp_path / f"{name}.py").write_text(source)
-        call = "import sys; from shoal.cli import main; sys.exit(main())"
-        done = subprocess.run(
-            [sys.executable, "-B", "-c", call, *words],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            check=False,
-        )
-        assert done.returncode == 2, done.stderr
-        assert done.stdout == ""
-        assert sentence in done.stderr
-        check_told(done.stderr[done.stderr.index("shoal: ") :])  # behind what takes long on a slow machine
-    assert {path.name for path in tmp_path.iterdir()} == {"ends.py", "raises.py", "calls.py"}
 
 
 # ---- in Python
