@@ -5,10 +5,14 @@ the emitter that takes half as long (the mathematics is the same); `XLA_FLAGS` i
 """
 
 import ctypes
+import fcntl
 import gc
 import importlib.util
+import json
 import mmap
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 QUICK = (
@@ -97,3 +101,36 @@ def small_process():
         gc.collect()
         if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):  # of glibc
             libc.malloc_trim(0)
+
+
+@pytest.fixture(scope="module")
+def undrawn():
+    """Pictures are not drawn: one takes longer than the rest of a tiny run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("shoal.show.figures.save", lambda figure, path: path.write_text("not drawn"))
+        yield
+
+
+TINY = "--seeds=2 --total-steps=4096 --num-evals=2 --eval-episodes=8 --eval-max-steps=200".split()  # noqa: SIM905
+
+
+def run_shoal(*arguments: str, **more) -> subprocess.CompletedProcess:
+    command = [str(Path(sys.executable).with_name("shoal")), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240, **more)
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """(the finished process of `shoal train`, its run); made once for all workers, and not to be changed."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    path, told = folder / "cli" / "run", folder / "cli.json"
+    with open(folder / "cli.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not told.exists():
+            words = ["CartPole-v1", "gravity=9.9", "--run-dir", path, "--learning-rate", "2e-3", *TINY]
+            done = run_shoal("train", *words)
+            assert done.returncode == 0, done.stderr
+            told.write_text(json.dumps([done.stdout, done.stderr]))
+    return subprocess.CompletedProcess([], 0, *json.loads(told.read_text())), path

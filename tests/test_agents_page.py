@@ -11,6 +11,8 @@ import shoal
 from shoal import cli
 from shoal.envs.team_probe import TeamProbe
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 PAGE = Path(__file__).parents[1] / "docs" / "agents.md"
 SIZES = "--num-envs 6 --num-steps 8 --total-steps 480 --seeds 2 --devices 1 --num-evals 2 --eval-episodes 6 --quiet"
 SMALL = "--hidden-sizes 8 --num-minibatches 2 --update-epochs 1"
@@ -32,11 +34,11 @@ def test_the_listing_on_the_page_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     listing = "\n".join(re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL))
     names = {"__name__": "listing"}
-    exec(compile(listing.replace("40_000", "2_048"), str(PAGE), "exec"), names)
+    exec(compile(listing.replace("40_000", "512"), str(PAGE), "exec"), names)
     assert names["actions"].shape == (2,)
     assert np.shape(names["result"]["returns"][0]["matrix"]) == (1, 1)
     assert names["run"].summary["agents"] == {
-        **{"count": 2, "team_return": "mean", "agent_steps_per_seed": 4096},
+        **{"count": 2, "team_return": "mean", "agent_steps_per_seed": 1024},
     }
 
 
@@ -54,7 +56,7 @@ def test_the_result_says_what_a_return_is_and_rows_have_each_agent(run_dir, caps
 
 
 @pytest.mark.full
-def test_eval_rollout_and_resume_work_with_agents(run_dir, capsys, tmp_path):
+def test_eval_and_rollout_work_with_agents(run_dir, capsys, tmp_path):
     assert cli.main(["eval", str(run_dir), "--episodes", "20"]) == 0
     told = capsys.readouterr().out
     assert "a return is the sum over 3 agents, of which each has" in told
@@ -67,8 +69,6 @@ def test_eval_rollout_and_resume_work_with_agents(run_dir, capsys, tmp_path):
     assert data["rewards"].shape == (21, 6, 3)
     assert data["alive"].shape == (21, 6, 3)
     assert data["actions"].shape == (20, 6, 3)
-    assert cli.main(["resume", str(run_dir), "--total-steps", "576", "--quiet"]) == 0
-    assert "576 steps each" in capsys.readouterr().out
 
 
 @pytest.mark.full
@@ -90,7 +90,7 @@ def test_a_loaded_policy_acts_for_all_agents_of_one_world_or_of_several(run_dir)
 
 
 @pytest.mark.slow
-def test_fine_tuning_takes_over_shared_parameters(run_dir, tmp_path, capsys):
+def test_fine_tuning_takes_over_shared_parameters_and_goes_on(run_dir, tmp_path, capsys):
     words = (
         f"train probe/team {SIZES} {SMALL} --critic-input state_and_own --norm-value running --from {run_dir}"
     )
@@ -99,6 +99,8 @@ def test_fine_tuning_takes_over_shared_parameters(run_dir, tmp_path, capsys):
     assert cli.main(separate) == 2
     assert "parameters of 3 sets of agents cannot be taken over" in capsys.readouterr().err
     assert not (tmp_path / "separate").exists()
+    assert cli.main(["resume", str(tmp_path / "next"), "--total-steps", "576", "--quiet"]) == 0
+    assert "576 steps each" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,8 @@ from shoal.runs import compiled_trainer
 from shoal.show import reports
 from shoal.types import Algorithm, Learner, Mean
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 SMALL = {
     **{"seeds": 2, "num_envs": 4, "num_steps": 8, "total_steps": 64, "num_evals": 2, "eval_episodes": 4},
     **{"devices": 1, "progress": False},
@@ -53,7 +55,6 @@ def keys():
 
 
 WHAT = {
-    "nothing": lambda: (),
     "keys": keys,
     "uint4": lambda: {"w": jnp.zeros(3, jnp.uint4)},
     "one name": lambda: {"a/b": jnp.zeros(2), "a": {"b": jnp.zeros(2)}},
@@ -166,9 +167,6 @@ REFUSED = {
     "no text": ({"algorithm": Holding(what="no text")}, "cannot be saved under that name"),
     "metric": ({"algorithm": Colliding}, "the update of Colliding gives a metric 'episodes'"),
     "eval_metrics": ({"eval_metrics": returns_again}, "eval_metrics gives a metric 'return_mean'"),
-    "score": ({"score": "return_men"}, "did you mean 'return_mean'"),
-    "source": ({"start_from": "nowhere"}, "there is no run directory 'nowhere'"),
-    "too small": ({"seeds": 0}, "seeds=0 is out of bounds"),
 }
 
 
@@ -186,7 +184,7 @@ def test_what_was_refused_works_in_the_same_place_with_a_right_setting(tmp_path,
     monkeypatch.chdir(tmp_path)
     with pytest.raises(shoal.ShoalError):
         train(algorithm=Holding(what="uint4"), run_dir="runs/mine")
-    assert train(algorithm=Holding(what="nothing"), run_dir="runs/mine").path.name == "mine"
+    assert train(algorithm=Holding(), run_dir="runs/mine").path.name == "mine"
 
 
 def test_a_place_is_refused_before_anything_is_traced(tmp_path, monkeypatch):
@@ -365,9 +363,10 @@ def test_a_run_whose_scores_were_never_finite_is_saved_and_says_so(never_finite)
     assert "  returns that are not finite: seed 5, 6" in told.splitlines()
     saved = json.loads((run.path / "summary.json").read_text())
     assert saved["absolute"] == {"returns": [None, None], "iqm": None, "interval": [None, None]}
-    assert (run.path / "learning_curve.png").stat().st_size > 1000
+    assert (run.path / "learning_curve.png").is_file()
 
 
+@pytest.mark.full
 def test_no_seed_of_it_is_the_best(never_finite, monkeypatch):
     run, environment, config = never_finite
     monkeypatch.setattr("shoal.runs.plan.catalogue.config_class", lambda _: type(config))

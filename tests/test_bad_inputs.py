@@ -14,7 +14,6 @@ import sys
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -25,16 +24,12 @@ from shoal.runs import compiled_trainer
 from shoal.xla import machine
 
 LONG = "x" * 300
-TINY = {"num_envs": 2, "num_steps": 4, "total_steps": 8, "num_minibatches": 1, "num_evals": 0, "seeds": 2}
-TINY |= {"eval_episodes": 2, "eval_max_steps": 5, "preset": False, "progress": False, "devices": 1}
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """The directory of a tiny run, made once; not to be changed."""
-    path = tmp_path_factory.mktemp("bad") / "run"
-    shoal.train("CartPole-v1", run_dir=path, hidden_sizes=(4,), **TINY)
-    return path
+def run(trained):
+    """The directory of a run; not to be changed."""
+    return trained[1]
 
 
 @pytest.fixture(scope="module")
@@ -96,130 +91,73 @@ def assert_one_sentence(status, error, expected):
 SIZES = {
     "--seeds 1e12": "seeds=1000000000000",
     "--seeds 1e9": "seeds=1000000000 needs at least",
-    "--seeds 0": "seeds=0 is out of bounds: it must be at least 1",
     "--seeds -3": "seeds=-3 is out of bounds",
-    "--seeds 1.5": "'1.5' is not a whole number",
     "--seeds ten": "'ten' is not a whole number",
-    "--seeds nan": "'nan' is not a whole number",
     "--seeds": "--seeds",
-    "--seed 1e30": "seed=1e+30 is out of bounds",
     "--seed 4294967296": "seed=4294967296 is out of bounds",
     "--seed 4294967295 --seeds 2": "seeds=2 is too large: it must be at most 1",
-    "--seed -1": "seed=-1 is out of bounds",
     "--total-steps 1e30": "total_steps=1e+30 is out of bounds",
     "--total-steps 1e13 --num-envs 1 --num-steps 1 --num-minibatches 1": "updates are counted in 32 bits",
     "--total-steps 10": "total_steps=10 is less than one rollout",
-    "--total-steps -1": "total_steps=-1",
-    "--total-steps inf": "'inf' is not a whole number",
-    "--num-envs 1e12 --total-steps 1e15": "num_envs=1000000000000 is out of bounds",
     "--num-envs 2e9 --num-steps 1 --total-steps 1e10": "num_envs=2000000000 needs at least",
     "--num-envs 1e7 --total-steps 1e10": ("num_envs=10000000 needs at least", "(rollout)", "could fit"),
     "--num-envs 1e9 --num-steps 1e9 --total-steps 1e18": "total_steps=1e+18 is out of bounds",
     "--num-envs 1e6 --num-steps 1e6 --total-steps 1e13": "num_envs*num_steps=1000000*1000000 is too large",
-    "--num-envs 0": "num_envs=0 is out of bounds",
-    "--num-envs -4": "num_envs=-4 is out of bounds",
-    "--num-steps 1e12 --total-steps 1e15": "num_steps=1000000000000 is out of bounds",
-    "--num-steps 0": "num_steps=0 is out of bounds",
     "--num-steps 1e400": "'1e400' is not a whole number",
     "--eval-episodes 1e12": "eval_episodes=1000000000000 is out of bounds",
     "--eval-episodes 2e8": ("eval_episodes=200000000 needs at least", "(evaluation)"),
-    "--eval-episodes 0": "eval_episodes=0 is out of bounds",
-    "--eval-max-steps 1e12": "eval_max_steps=1000000000000 is out of bounds",
-    "--eval-max-steps 0": "eval_max_steps=0 is out of bounds",
     "--num-evals 1e9": "num_evals=1000000000 is out of bounds",
-    "--num-evals -1": "num_evals=-1 is out of bounds",
     "--eval-every 1 --total-steps 1e12": ("eval_every=1 is too small for total_steps=1000000000000", "gives"),
-    "--eval-every -2": "eval_every=-2 is out of bounds",
-    "--eval-every 1e30": "eval_every=1e+30 is out of bounds",
     "--log-every 1 --total-steps 1e12": "log_every=1 is too small for total_steps=1000000000000",
-    "--log-every -5": "log_every=-5 is out of bounds",
     "--reset pool --reset-pool 1e9": ("reset_pool=1000000000 needs at least", "(pool of starts)"),
     "--reset pool --reset-pool 0": "reset_pool=0 is out of bounds",
     "--devices 5000": "devices=5000 is more than there are",
-    "--devices -1": "devices=-1 is out of bounds",
-    "--env-groups -1": "env_groups=-1 is out of bounds",
     "--env-groups 3": "env_groups=3 does not divide num_envs=4",
     "--update-epochs 1e9": "update_epochs=1000000000 is out of bounds: it must be at least 1 and at most 10000",
-    "--update-epochs 0": "update_epochs=0 is out of bounds",
-    "--critic-update-epochs 1e9": "critic_update_epochs=1000000000 is out of bounds",
-    "--num-minibatches 1e9": "num_minibatches=1000000000",
     "--num-minibatches 7": "num_minibatches=7 does not divide num_envs*num_steps=512",
-    "--num-minibatches 0": "num_minibatches=0",
     "--hidden-sizes 1e9": (
         "hidden_sizes=(1000000000,) needs at least",
         "(parameters and optimiser)",
         "could fit",
     ),
-    "--hidden-sizes 1e5 1e5": "hidden_sizes=(100000, 100000) needs at least",
     "--hidden-sizes 1e12": "hidden_sizes=(1000000000000,) is out of bounds: each number of it must be",
     "--hidden-sizes 0": "hidden_sizes=(0,) is out of bounds",
-    "--hidden-sizes -5 64": "hidden_sizes",
     f"--hidden-sizes {'8 ' * 5000}": "hidden_sizes has 5000 numbers, which are too many",
     f"--critic-hidden-sizes {'8 ' * 65}": "critic_hidden_sizes has 65 numbers, which are too many",
     "--core gru --core-layers 5000": "core_layers=5000 is out of bounds: it must be at least 1 and at most 64",
-    "--core gru --core-layers 0": "core_layers=0",
-    "--core gru --core-size 1e9 --num-minibatches 1": "core_size=1000000000 needs at least",
-    "--core gru --core-size 0": "core_size=0",
-    "--encoder mlp_each --encoder-features 0": "encoder_features=(0,) is out of bounds",
-    "--encoder mlp_each --encoder-features 1e9": "encoder_features=(1000000000,) needs at least",
     f"--encoder mlp_each --encoder-features {'8 ' * 65}": "encoder_features has 65 numbers, which are too many",
 }
 
 NUMBERS = {
     "--learning-rate 0": "learning_rate=0",
-    "--learning-rate -1e-3": "learning_rate=-0.001",
     "--learning-rate nan": "learning_rate=nan",
     "--learning-rate inf": "learning_rate=inf",
     "--learning-rate fast": "'fast' is not a number",
     "--gamma 2": "gamma=2 is out of bounds",
-    "--gamma -0.1": "gamma=-0.1 is out of bounds",
-    "--gamma nan": "gamma=nan",
     "--gae-lambda 1.1": "gae_lambda=1.1 is out of bounds",
-    "--gae-lambda nan": "gae_lambda=nan",
     "--clip-coef 0": "clip_coef=0",
-    "--clip-coef nan": "clip_coef=nan",
     "--clip-vloss --vf-clip-coef -1": "vf_clip_coef=-1",
     "--max-grad-norm 0": "max_grad_norm=0",
-    "--max-grad-norm nan": "max_grad_norm=nan",
     "--ent-coef -0.1": "ent_coef=-0.1 is out of bounds",
-    "--ent-coef inf": "ent_coef=inf",
-    "--vf-coef -1": "vf_coef=-1 is out of bounds",
     "--target-kl -1": "target_kl=-1",
-    "--target-kl nan": "target_kl=nan",
     "--surrogate penalty --kl-coef -1": "kl_coef=-1 is out of bounds",
-    "--surrogate dpo --dpo-alpha -1": "dpo_alpha=-1",
     "--surrogate dpo --dpo-alpha 0": "dpo_alpha=0",
-    "--surrogate dpo --dpo-beta nan": "dpo_beta=nan",
     "--lr-schedule adaptive --desired-kl 0": "desired_kl=0",
-    "--critic-learning-rate -1": "critic_learning_rate=-1",
-    "--critic-max-grad-norm -1": "critic_max_grad_norm=-1",
     "--initial-std 0": "initial_std=0",
     "--gradient-chunk -2": "gradient_chunk=-2",
-    "--gradient-chunk 1e30": "gradient_chunk=1e+30 is out of bounds",
 }
 
 WORDS = {
     "--learing-rate 1": "no flag '--learing-rate'; did you mean '--learning-rate'?",
     "--no-such-flag": "'--no-such-flag'",
-    "-x": "'-x'",
     "--gamma=": "--gamma",
     "--seeds 2 --seeds 3": "--seeds",
-    "--gamma 0.9 --gamma=0.8": "--gamma",
     "--norm-obs --no-norm-obs": "norm-obs",
     "--algorithm pop": "there is no algorithm 'pop'; there are a2c, mappo, ppo, reinforce; did you mean 'ppo'?",
-    "--algorithm sac": "there is no algorithm 'sac'",
     "--algorithm nowhere:Config": "there is no module 'nowhere'",
     "--algorithm json:JSONDecoder": "'json:JSONDecoder' is not an algorithm's config",
-    "--algorithm json:Nothing": "json has no 'Nothing'",
-    "--algorithm :": "':'",
     "--surrogate clipp": "'clipp'",
-    "--lr-schedule lin": "'lin'",
-    "--reset fersh": "'fersh'",
-    "--eval-mode greddy": "'greddy'",
-    "--seed-batching pmap": "'pmap'",
-    "--norm-adv some": "'some'",
     "--core grru": "'grru'",
-    "--encoder mlp": "'mlp'",
     "--encoder cnn": "encoder='cnn'",
     "--encoder cnn --encoder-kernels 3": "encoder='cnn' needs an observation [height, width, channels]",
     "--encoder-strides 2": (
@@ -234,30 +172,27 @@ WORDS = {
     "--optimizer chain": "optimizer='chain'",
     "--optimizer-args eps=1e-5 eps=1e-6": "optimizer_args names 'eps' twice; give it once",
     "--optimizer-args eps": "optimizer_args='eps' is not name=value",
-    "--optimizer-args eps=": "optimizer_args='eps='",
     "--optimizer-args foo=1": "foo",
-    "--critic-optimizer adma": "'adma'",
     "--critic-optimizer-args eps=1": "critic_optimizer_args",
     "--network nowhere:Net": "there is no module 'nowhere'",
     "--network justname": "'justname' is not module:Name",
     "--network json:JSONDecoder": "JSONDecoder",
     "--score return_men": "did you mean 'return_mean'?",
-    "--score nowhere:f": "there is no module 'nowhere'",
     "--eval-metrics shoal.api:nothing": "has no 'nothing'",
     "--eval-metrics words": "'words' is not module:Name",
     "--latches 3": "latches=3 has no effect with core='none'",
-    "--queries 2": "queries=2 has no effect with core='none'",
-    "--first-flag": "first_flag=True has no effect with core='none'",
     "--core gru --chunk-length 5": "chunk_length=5 does not divide num_steps=128",
-    "--core gru --chunk-length 1e30": "chunk_length=1000000000000000019884624838656",
     "--core gru --burn-in 500 --chunk-length 8": "burn_in=500 is longer than a chunk",
     "--core gru --action-embedding 4": "action_embedding=4 needs previous_action=True",
     "--core gru --latches 2": "previous_reward",
     "--shared-torso --separate-updates": "shared_torso=True",
     "--vf-clip-coef 0.3": "vf_clip_coef=0.3",
     "--reset-pool 5": "reset_pool=5",
-    "--kl-coef 2": "kl_coef=2",
-    "--dpo-beta 0.1": "dpo_beta=0.1",
+    "--network shoal.nets.joint:JointActorCritic --core gru": (
+        "no flag '--core'; it is a setting of the default network, which --network replaces"
+    ),
+    "--clip-coef 0.1 --surrogate penalty": "clip_coef=0.1 has no effect with surr",
+    "gravity=1 gravity=2": "the parameter gravity is given twice",
     "--correlated-noise": "correlated_noise=True needs a normal",
     "--from nowhere": "there is no run directory 'nowhere'",
     f"--from {LONG}": "File name too long",
@@ -266,21 +201,10 @@ WORDS = {
     "--config nowhere": "config file 'nowhere' cannot be read: No such file or directory",
     "Acrobot-v1": "'Acrobot-v1' is one word too many after 'CartPole-v1'",
     "gravty=1": "no parameter 'gravty'",
-    "gravity=nan": "gravity",
-    "gravity=inf": "gravity",
     "gravity=abc": "gravity='abc'",
-    "gravity=": "gravity",
-    "gravity=true": "gravity=True",
     "cart_mass=0": "cart_mass=0",
-    "cart_mass=-1": "cart_mass=-1",
-    "pole_mass=nan": "pole_mass",
-    "half_length=0": "half_length=0",
-    "time_step=-1": "time_step=-1",
-    "max_episode_steps=0": "max_episode_steps=0",
     "max_episode_steps=1.5": "max_episode_steps=1.5",
-    "max_episode_steps=ten": "max_episode_steps='ten'",
     "trial_episodes=0": "trial_episodes=0",
-    "trial_episodes=-2": "trial_episodes=-2",
 }
 
 # ---- other commands; {run} is a run's directory
@@ -291,23 +215,18 @@ COMMANDS = {
     "trian": "there is no command 'trian'; there are train, resume, checkpoints, eval, sweep, tune, pbt, rollout, "
     "check, grid, envs; did you mean 'train'?",
     "''": "there is no command ''",
-    "--seeds 3": "there is no command '--seeds'",
     "train": "no environment was named",
     "train CartPol-v1": "there is no environment 'CartPol-v1'; did you mean 'CartPole-v1'?",
     "train nowhere:Env": "there is no module 'nowhere'",
     "train json:JSONDecoder": "JSONDecoder",
-    "train json:Env": "json has no 'Env'",
     "train :Env": "':Env' is not module:Name",
     "train Pendulum-v1 mass=0": "mass=0",
     "train Pendulum-v1 --distribution categorical": "distribution='categorical' does not fit",
     "train MemoryChain-v0 length=0": "length=0",
-    "train MemoryChain-v0 num_bits=-1": "num_bits=-1",
-    "train MemoryChain-v0 length=1.5": "length=1.5",
     "train MemoryChain-v0 num_bits=1000000000000": "num_bits=1000000000000",
     "train MiniGrid-Empty-5x5 view_size=1000000000": "view_size=1000000000",
     "train MiniGrid-Empty-5x5 view_size=4": "view_size=4",
     "train MiniGrid-Empty-5x5 height=1000000 width=1000000": "height=1000000",
-    "train MiniGrid-Empty-5x5 height=0": "height=0",
     f"{GRID} --encoder-channels 0": "encoder_channels=(0,) is out of bounds: each number of it must be at least 1",
     f"{GRID} --encoder-strides -1 1 1": "encoder_strides",
     f"{GRID} --encoder-channels 8 --encoder-kernels 3 3": (
@@ -338,27 +257,24 @@ COMMANDS = {
     "eval {run} --episodes 0": "episodes=0 is too small",
     "eval {run} --episodes 1e12": "episodes=1000000000000 is too large",
     "eval {run} --episodes 2e9": "episodes=2000000000 needs at least",
-    "eval {run} --episodes ten": "'ten' is not a whole number",
     "eval {run} --seed 5": "seed=5 is not one of the run's: 0, 1",
-    "eval {run} --episode-seed -1": "seed=-1 is too small",
     "eval {run} --episode-seed 1e30": "seed=1000000000000000019884624838656 is too large",
     "eval {run} --which first": "'first'",
     "eval {run} --mode greddy": "'greddy'",
     "eval {run} --memory trial": "this one has none",
     "eval {run} --env Acrobot-v1": "and the policy was trained in",
-    "eval {run} --env CartPol-v1": "did you mean 'CartPole-v1'?",
     "eval {run} --env gravity=nan": "gravity",
     "eval {run} --render out.jpg": "render='out.jpg' must end in",
     "eval {run} --render no/out.gif": "there is no directory 'no'",
     "eval {run} --render out.gif --render-episodes 0": "render_episodes=0 is too small",
-    "eval {run} --render out.gif --render-episodes 1e12": "render_episodes=1000000000000 is too large",
     "eval {run} --render out.gif --render-episodes 1e9": "render_episodes=1000000000 needs at least",
+    "eval {run} --render out.gif --env MemoryChain-v0": "MemoryChain cannot be drawn: it has no `render",
+    "eval {run} --render-episodes 3": "render_episodes=3 has no effect with render=''; it needs one, such as",
+    "eval {run} --sampled --mode greedy": "sampled=True has no effect with mode='greedy'",
+    "rollout CartPole-v1 --greedy": "greedy=True has no effect with policy=''; it needs one, such as policy=",
     "eval {run} --plot out.png": "trial_episodes=5 makes some",
-    "eval {run} --no-such-flag": "'--no-such-flag'",
     "rollout": "no environment was named",
-    "rollout CartPol-v1": "did you mean 'CartPole-v1'?",
     "rollout CartPole-v1 --envs 0": "num_envs=0 is too small",
-    "rollout CartPole-v1 --envs 1e12": "num_envs=1000000000000 is too large",
     "rollout CartPole-v1 --envs 2e9": "num_envs=2000000000 needs at least",
     "rollout CartPole-v1 --steps 0": "num_steps=0 is too small",
     "rollout CartPole-v1 --steps 1e30": "num_steps=1000000000000000019884624838656 is too large",
@@ -366,22 +282,16 @@ COMMANDS = {
         "num_steps=1000000000 needs at least",
         "(the saved data)",
     ),
-    "rollout CartPole-v1 --seed -1": "seed=-1 is too small",
     "rollout CartPole-v1 --devices 99": "devices=99 is more than there are",
     "rollout CartPole-v1 --save full": "it is a directory",
     f"rollout CartPole-v1 --save {LONG}": "File name too long",
     "rollout CartPole-v1 --policy nowhere": "there is no run directory 'nowhere'",
     "rollout Acrobot-v1 --policy {run}": "and the policy was trained in",
     "check": "no environment was named",
-    "check CartPol-v1": "did you mean 'CartPole-v1'?",
     "check CartPole-v1 --keys 1": "keys=1",
     "check CartPole-v1 --keys 1e12": "keys=1000000000000 is too large",
-    "check CartPole-v1 --steps 0": "steps=0",
-    "check CartPole-v1 --steps 1e12": "steps=1000000000000 is too large",
     "check CartPole-v1 --max-steps 1e30": "max_steps=1000000000000000019884624838656 is too large",
-    "check CartPole-v1 --seed -1": "seed=-1 is too small",
     "check CartPole-v1 --ignore nothing": "ignore='nothing' is no rule",
-    "check CartPole-v1 Acrobot-v1": "'Acrobot-v1' is one word too many",
     "envs CartPol": "there is no environment 'CartPol'",
     "envs CartPole-v1 gravity=abc": "gravity='abc'",
     "envs --all": "'--all'",
@@ -391,10 +301,8 @@ COMMANDS = {
     "grid make-benchmark small --rulesets 0": "rulesets=0",
     "grid make-benchmark small --rulesets 1e12": "rulesets=1,000,000,000,000: they take 53,000,000,000,000 bytes",
     "grid make-benchmark small --held-out 2": "held_out=2",
-    "grid make-benchmark small --held-out nan": "held_out=nan",
     "grid make-benchmark small --seed -1": "seed=-1",
     "grid make-benchmark small --chain-depth 9": "chain_depth=9",
-    "grid make-benchmark small --prune-prob 2": "prune_prob=2",
     "grid make-benchmark small --goals nothing": "'nothing'",
     "grid make-benchmark small --rulesets 10 --save full": "full cannot be written: it is a directory",
     "grid show": "no file was named",
@@ -436,7 +344,6 @@ def setting(group, **values):
 
 DAMAGES = {
     "half an array": (lambda run: cut(largest(run / "best" / "arrays-1")), "eval {run}", "damaged"),
-    "an empty array": (lambda run: cut(largest(run / "best" / "arrays-1"), 0), "eval {run}", "damaged"),
     "no arrays": (lambda run: shutil.rmtree(run / "best" / "arrays-1"), "eval {run}", "damaged"),
     "no policy": (lambda run: shutil.rmtree(run / "best"), "eval {run}", "holds no policy 'best'"),
     "half a manifest": (
@@ -445,40 +352,21 @@ DAMAGES = {
         "policy.json is damaged",
     ),
     "half a config": (lambda run: cut(run / "config.json"), "eval {run}", "config.json"),
-    "an empty config": (lambda run: cut(run / "config.json", 0), "train --config {run}", "config.json"),
     "a config of nothing": (
         lambda run: (run / "config.json").write_text("{}"),
         "eval {run}",
         "lacks environment",
     ),
-    "a config that is a list": (
-        lambda run: (run / "config.json").write_text("[1]"),
-        "eval {run}",
-        "config.json",
-    ),
-    "a config of bytes": (
-        lambda run: (run / "config.json").write_bytes(b"\xff\xfe"),
-        "eval {run}",
-        "config.json",
-    ),
     "an unknown setting": (setting("run", sedes=3), "train --config {run}", "there is no setting 'sedes'"),
     "a setting of text": (setting("run", seeds="two"), "train --config {run}", "seeds='two'"),
     "a setting of null": (setting("algorithm", gamma=None), "train --config {run}", "gamma=None"),
-    "an unknown environment": (
-        setting("environment", name="Cart"),
-        "eval {run}",
-        "there is no environment 'Cart'",
-    ),
-    "an unknown algorithm": (setting("algorithm", name="pop"), "eval {run}", "there is no algorithm 'pop'"),
     "other layers": (setting("algorithm", hidden_sizes=[8]), "eval {run}", "is expected"),
     "a run to start from": (
         lambda run: shutil.rmtree(run / "last"),
         "train CartPole-v1 --from {run}",
         "'last'",
     ),
-    "rulesets of nothing": (lambda run: (run / "r.npz").touch(), "grid show {run}/r.npz", "r.npz"),
     "rulesets of text": (lambda run: (run / "r.npz").write_text("rules"), "grid show {run}/r.npz", "r.npz"),
-    "rulesets of others": (lambda run: np.savez(run / "r.npz", a=1), "grid show {run}/r.npz", "r.npz"),
 }
 
 
@@ -488,82 +376,6 @@ def test_a_bad_file_is_one_sentence(here, untrained, run, capsys, name):
     shutil.copytree(run, here / "copy")
     damage(here / "copy")
     refused(words.replace("{run}", "copy").split(), expected, capsys)
-
-
-# ---- user modules: (source of the module `name`, the words, what is said)
-
-WORLD = """
-import jax, jax.numpy as jnp
-from shoal import environment, restart, transition
-from shoal.types.spaces import Box, Discrete
-
-@environment
-class World:
-    observation_space = Box(0, 1, (1,))
-    action_space = Discrete(2)
-
-    def reset(self, key):
-        RESET
-        return (), restart(jnp.zeros(1))
-
-    def step(self, state, action, key):
-        STEP
-        return (), transition(jnp.ones(1), 1.0, terminated=True)
-"""
-
-
-def world(reset="pass", step="pass"):
-    return WORLD.replace("RESET", reset).replace("STEP", step)
-
-
-MODULES = {
-    "value_error": (
-        "raise ValueError('my mistake')",
-        "train value_error:World",
-        ("value_error", "my mistake"),
-    ),
-    "type_error": ("raise TypeError('my mistake')", "train type_error:World", ("type_error", "my mistake")),
-    "runtime_error": ("raise RuntimeError('my mistake')", "check runtime_error:World", "my mistake"),
-    "syntax_error": ("def f(:\n    pass", "train syntax_error:World", "syntax_error"),
-    "leaves": ("import sys; sys.exit(0)", "train leaves:World", "leaves"),
-    "needs": ("import no_such_module", "train needs:World", ("needs", "no_such_module")),
-    "plain": ("World = 3", "train plain:World", "plain:World"),
-    "spaceless": (
-        "from shoal import environment\n@environment\nclass World:\n    pass",
-        "train spaceless:World",
-        "World",
-    ),
-    "bad_reset": (
-        world(reset="raise KeyError('my mistake')"),
-        "train bad_reset:World",
-        ("reset", "my mistake"),
-    ),
-    "bad_step": (world(step="raise KeyError('my mistake')"), "train bad_step:World", ("step", "my mistake")),
-    "traced_if": (world(step="if action > 0: pass"), "train traced_if:World", ("step", "traced_if")),
-    "bad_shape": (
-        world(step="return (), transition(jnp.ones(2), 1.0)"),
-        "train bad_shape:World",
-        "observation",
-    ),
-    "bad_score": (
-        "def f(x): raise KeyError('my mistake')",
-        "train CartPole-v1 --score bad_score:f",
-        "my mistake",
-    ),
-    "bad_net": ("class Net:\n    pass", "train CartPole-v1 --network bad_net:Net", "Net"),
-    "bad_config": ("class Config:\n    pass", "train CartPole-v1 --algorithm bad_config:Config", "Config"),
-    "rolled": (world(step="raise KeyError('my mistake')"), "rollout rolled:World", ("step", "my mistake")),
-}
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_a_bad_module_of_the_user_is_one_sentence(here, capsys, name):
-    source, words, expected = MODULES[name]
-    (here / f"{name}.py").write_text(source)
-    try:
-        refused(words.split(), expected, capsys)
-    finally:
-        sys.modules.pop(name, None)
 
 
 # ---- Python: each call is given (run, policy)
@@ -579,11 +391,8 @@ def act(policy, memory=(), observation=(0.0,) * 4, **more):
 
 CALLS = {
     "train(environment=3)": (lambda r, p: train(environment=3), "environment=3"),
-    "train(environment=dict)": (lambda r, p: train(environment=dict), "environment=<class 'dict'>"),
-    "train(environment=['CartPole-v1'])": (lambda r, p: train(environment=["CartPole-v1"]), "environment="),
     "train(environment=None)": (lambda r, p: train(environment=None), "no environment was named"),
     "train(algorithm=3)": (lambda r, p: train(algorithm=3), "algorithm=3"),
-    "train(algorithm=dict)": (lambda r, p: train(algorithm=dict), "algorithm=<class 'dict'>"),
     "train(environment_parameters=3)": (
         lambda r, p: train(environment_parameters=3),
         "environment_parameters=3",
@@ -593,11 +402,9 @@ CALLS = {
         "gravity",
     ),
     "train(config=3)": (lambda r, p: train(config=3), "config=3"),
-    "train(config=long)": (lambda r, p: train(config=LONG), "File name too long"),
     "train(preset='no')": (lambda r, p: train(preset="no"), "preset='no'"),
     "train(progress=None)": (lambda r, p: train(progress=None), "progress=None"),
     "train(start_from=3)": (lambda r, p: train(start_from=3), "start_from=3"),
-    "train(start_from=long)": (lambda r, p: train(start_from=LONG), "File name too long"),
     "train(seeds=[1, 2, 3])": (
         lambda r, p: train(seeds=[1, 2, 3]),
         ("seeds=", "whole number", "number of seeds"),
@@ -607,19 +414,13 @@ CALLS = {
     "train(seeds=None)": (lambda r, p: train(seeds=None), "seeds=None"),
     "train(seed=0.5)": (lambda r, p: train(seed=0.5), "seed=0.5"),
     "train(total_steps=1.5)": (lambda r, p: train(total_steps=1.5), "total_steps=1.5"),
-    "train(total_steps=nan)": (lambda r, p: train(total_steps=float("nan")), "total_steps=nan"),
     "train(num_envs=array)": (lambda r, p: train(num_envs=np.ones(2)), "num_envs="),
     "train(devices='all')": (lambda r, p: train(devices="all"), "devices='all'"),
-    "train(devices=2.5)": (lambda r, p: train(devices=2.5), "devices=2.5"),
     "train(run_dir=3)": (lambda r, p: train(run_dir=3), "run_dir=3"),
-    "train(run_dir=long)": (lambda r, p: train(run_dir=LONG), "File name too long"),
     "train(run_dir=zero byte)": (lambda r, p: train(run_dir="a\0b"), "run_dir='a\\x00b'"),
-    "train(reset=3)": (lambda r, p: train(reset=3), "reset=3"),
     "train(score=3)": (lambda r, p: train(score=3), "score=3 is not a function"),
     "train(eval_metrics=3)": (lambda r, p: train(eval_metrics=3), "eval_metrics=3 is not a function"),
     "train(hidden_sizes=64)": (lambda r, p: train(hidden_sizes=64), "hidden_sizes=64"),
-    "train(hidden_sizes=('a',))": (lambda r, p: train(hidden_sizes=("a",)), "hidden_sizes=('a',)"),
-    "train(hidden_sizes=None)": (lambda r, p: train(hidden_sizes=None), "hidden_sizes=None"),
     "train(encoder_channels=16)": (
         lambda r, p: train(encoder="cnn", encoder_channels=16),
         "encoder_channels=16 is not a tuple of whole numbers",
@@ -633,31 +434,22 @@ CALLS = {
         "encoder_channels=() leaves encoder='cnn' without a convolution",
     ),
     "train(activation=3)": (lambda r, p: train(activation=3), "activation=3"),
-    "train(optimizer=3)": (lambda r, p: train(optimizer=3), "optimizer=3"),
     "train(optimizer_args='eps')": (lambda r, p: train(optimizer_args=3), "optimizer_args=3"),
     "train(network=3)": (lambda r, p: train(network=3), ("network", "3")),
     "train(learning_rate='fast')": (lambda r, p: train(learning_rate="fast"), "learning_rate='fast'"),
-    "train(target_kl='much')": (lambda r, p: train(target_kl="much"), "target_kl='much'"),
     "train(gradient_chunk='all')": (lambda r, p: train(gradient_chunk="all"), "gradient_chunk='all'"),
     "train(norm_obs=1)": (lambda r, p: train(norm_obs=1), "norm_obs=1"),
     "train(learing_rate=1)": (lambda r, p: train(learing_rate=1), "there is no setting 'learing_rate'"),
     "load(None)": (lambda r, p: shoal.load(None), "run=None"),
-    "load(3)": (lambda r, p: shoal.load(3), "run=3"),
     "load('')": (lambda r, p: shoal.load(""), "run=''"),
-    "load(bytes)": (lambda r, p: shoal.load(b"run"), "run=b'run'"),
-    "load(long)": (lambda r, p: shoal.load(LONG), "File name too long"),
     "load(which=3)": (lambda r, p: shoal.load(r, 3), "which=3"),
     "load(seed='one')": (lambda r, p: shoal.load(r, seed="one"), "seed='one'"),
     "load(seed=9)": (lambda r, p: shoal.load(r, seed=9), "seed=9 is not one of the run's"),
     "load(environment=3)": (lambda r, p: shoal.load(r, environment=3), "environment=3"),
     "evaluate(None)": (lambda r, p: shoal.evaluate(None), "policy=None"),
-    "evaluate(3)": (lambda r, p: shoal.evaluate(3), "policy=3"),
     "evaluate(environment=3)": (lambda r, p: shoal.evaluate(p, 3), "environment=3"),
     "evaluate(episodes='ten')": (lambda r, p: shoal.evaluate(p, episodes="ten"), "episodes='ten'"),
-    "evaluate(episodes=True)": (lambda r, p: shoal.evaluate(p, episodes=True), "episodes=True"),
-    "evaluate(episodes=1.5)": (lambda r, p: shoal.evaluate(p, episodes=1.5), "episodes=1.5"),
     "evaluate(seed=None)": (lambda r, p: shoal.evaluate(p, seed=None), "seed=None"),
-    "evaluate(seed=-1)": (lambda r, p: shoal.evaluate(p, seed=-1), "seed=-1"),
     "evaluate(greedy='yes')": (lambda r, p: shoal.evaluate(p, greedy="yes"), "greedy='yes'"),
     "evaluate(max_steps=None)": (lambda r, p: shoal.evaluate(p, max_steps=None), "max_steps=None"),
     "evaluate(gravity=nan)": (lambda r, p: shoal.evaluate(p, "CartPole-v1", gravity=float("nan")), "gravity"),
@@ -665,7 +457,6 @@ CALLS = {
     "rollout(policy=3)": (lambda r, p: shoal.rollout(None, 3), "policy=3"),
     "rollout(num_envs='ten')": (lambda r, p: shoal.rollout("CartPole-v1", num_envs="ten"), "num_envs='ten'"),
     "rollout(num_steps=None)": (lambda r, p: shoal.rollout("CartPole-v1", num_steps=None), "num_steps=None"),
-    "rollout(seed='a')": (lambda r, p: shoal.rollout("CartPole-v1", seed="a"), "seed='a'"),
     "rollout(devices='all')": (lambda r, p: shoal.rollout("CartPole-v1", devices="all"), "devices='all'"),
     "rollout(save=3)": (lambda r, p: shoal.rollout("CartPole-v1", save=3), "save=3"),
     "rollout(greedy=3)": (lambda r, p: shoal.rollout("CartPole-v1", greedy=3), "greedy=3"),
@@ -674,11 +465,9 @@ CALLS = {
     "check(seed=None)": (lambda r, p: shoal.check("CartPole-v1", seed=None), "seed=None"),
     "check(ignore=3)": (lambda r, p: shoal.check("CartPole-v1", ignore=3), "ignore=3"),
     "render(path=3)": (lambda r, p: shoal.render(p, 3), "path=3"),
-    "render(path=None)": (lambda r, p: shoal.render(p, None), "path=None"),
     "render(None)": (lambda r, p: shoal.render(None, "out.gif"), "policy=None"),
     "render(episodes='ten')": (lambda r, p: shoal.render(p, "out.gif", episodes="ten"), "episodes='ten'"),
     "make(3)": (lambda r, p: shoal.make(3), "name=3"),
-    "make(None)": (lambda r, p: shoal.make(None), "name=None"),
     "make(gravity='low')": (lambda r, p: shoal.make("CartPole-v1", gravity="low"), "gravity='low'"),
     "register(3)": (lambda r, p: shoal.register(3, dict), "name=3"),
     "register(constructor=3)": (lambda r, p: shoal.register("Mine-v0", 3), "constructor=3"),
@@ -687,11 +476,9 @@ CALLS = {
         lambda r, p: shoal.register("Mine-v0", dict, max_episode_steps="ten"),
         "max_episode_steps='ten'",
     ),
-    "initial_memory('one')": (lambda r, p: p.initial_memory("one"), "batch_shape='one'"),
     "initial_memory(('one',))": (lambda r, p: p.initial_memory(("one",)), "batch_shape='one'"),
     "policy(memory=3)": (lambda r, p: act(p, memory=3), "memory=3"),
     "policy(observation=None)": (lambda r, p: act(p, observation=None), "observation"),
-    "policy(observation='abcd')": (lambda r, p: act(p, observation="abcd"), "observation"),
     "policy(observation=words)": (
         lambda r, p: act(p, observation=list("abcd")),
         "observation=['a', 'b', 'c', 'd']",
@@ -699,13 +486,11 @@ CALLS = {
     "policy(observation=ragged)": (lambda r, p: act(p, observation=[[0.0], [0.0, 1.0]]), "observation="),
     "policy(observation=short)": (lambda r, p: act(p, observation=(0.0, 0.0)), "observation has shape (2,)"),
     "policy(observation=nan)": (lambda r, p: act(p, observation=(float("nan"),) * 4), "observation"),
-    "policy(reward='much')": (lambda r, p: act(p, reward="much"), "reward='much'"),
     "policy(reward=[1, 2])": (lambda r, p: act(p, reward=[1.0, 2.0]), "reward=[1.0, 2.0]"),
     "policy(first='yes')": (lambda r, p: act(p, first="yes"), "first='yes'"),
     "policy(key=3)": (lambda r, p: act(p, key=3), "key=3"),
-    "policy(key='a')": (lambda r, p: act(p, key="a"), "key='a'"),
+    "policy(key=floats)": (lambda r, p: act(p, key=np.zeros(2, np.float32)), "key="),
     "policy(key=several)": (lambda r, p: act(p, key=jax.random.split(jax.random.key(0))), "key="),
-    "policy(key=floats)": (lambda r, p: act(p, key=jnp.zeros(2)), "key="),
     "policy(action_mask=3)": (lambda r, p: act(p, action_mask=3), "action_mask"),
     "policy(action_mask=none legal)": (lambda r, p: act(p, action_mask=[False, False]), "action_mask"),
 }
@@ -731,13 +516,8 @@ def test_a_bad_argument_is_one_sentence(here, untrained, run, policy, capsys, na
 COMMAND = "import sys; from shoal.cli import main; sys.exit(main())"
 PROCESSES = {
     "train CartPole-v1 --seeds 1e12": "seeds=1000000000000 is out of bounds",
-    "train CartPole-v1 --hidden-sizes 1e9 1e9": "hidden_sizes=(1000000000, 1000000000) needs at least",
-    "train CartPole-v1 --core gru --core-layers 5000": "core_layers=5000 is out of bounds",
-    "train CartPole-v1 --num-evals 1e9": "num_evals=1000000000 is out of bounds",
-    "train CartPole-v1 --devices 5000": "devices=5000 is more than there are",
     "train raises:World": ("raises", "my mistake"),
     "train leaves:World": "leaves",
-    "eval {run} --episodes 1e12": "episodes=1000000000000 is too large",
     "eval damaged": "damaged",
     "rollout CartPole-v1 --steps 1e30": "num_steps=1000000000000000019884624838656 is too large",
 }
@@ -763,7 +543,3 @@ def test_a_bad_command_in_a_process_of_its_own(tmp_path, run, words):
     assert_one_sentence(done.returncode, done.stderr, PROCESSES[words])
     assert done.stdout == ""
     assert files(tmp_path) == before
-
-
-def test_the_table_has_two_hundred_rows():
-    assert len(ROWS) + len(DAMAGES) + len(MODULES) + len(CALLS) + len(PROCESSES) >= 200

@@ -70,6 +70,7 @@ def test_every_case_can_be_traced_and_is_held_against_as_large_a_result(operatio
         assert shapes[0] == shapes[1], case.name
 
 
+@pytest.mark.full
 def test_a_new_function_cannot_be_forgotten(operations, monkeypatch):
     def new_loss(never_heard_of):
         return never_heard_of
@@ -100,6 +101,7 @@ SCRIPTED = {"mpe/Spread-v0": -7.3, "mpe/SpeakerListener-v0": -8.5, "mpe/Tag-v0":
 
 
 @pytest.mark.parametrize("name", RANDOM_IN_MPE2)
+@pytest.mark.quick("mpe/Spread-v0")
 def test_random_policies_reach_what_they_do_in_mpe2_and_scripted_ones_more(name):
     scripted = load("scripted")
     env, key = envs.make(name), jax.random.key(0)

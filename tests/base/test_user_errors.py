@@ -1,7 +1,6 @@
 """Code of the user's that fails: one sentence with its file and line, its own frames, and nothing left behind."""
 
 import re
-import subprocess
 import sys
 import textwrap
 from types import SimpleNamespace
@@ -18,6 +17,8 @@ from shoal.config.struct import with_saved_parts
 from shoal.envs import registry
 from shoal.envs.checking.check_contract import require_contract
 from shoal.show.progress import Activity
+
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 ENVIRONMENT = """
 import sys
@@ -420,8 +421,15 @@ def expected(sentence: str, written: SimpleNamespace) -> str:
     return sentence.format(here=written.here, fail=written.fail)
 
 
-@pytest.mark.parametrize("case", ENVIRONMENTS | MISFITS)
-@pytest.mark.parametrize("words", ["rollout {name}:Mine --envs 4 --steps 4", "train {name}:Mine " + TINY])
+ROLLOUT = "rollout {name}:Mine --envs 4 --steps 4"
+TRAINED = ("step raises", "an if on a parameter", "exit", "another state", "a reward with an axis")
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [(case, ROLLOUT) for case in ENVIRONMENTS | MISFITS]
+    + [(case, "train {name}:Mine " + TINY) for case in TRAINED],
+)
 def test_an_environment_that_fails(shell, case, words):
     part, sentence = (ENVIRONMENTS | MISFITS)[case]
     mine = shell.write("an_env", ENVIRONMENT, "KEPT = []", with_class("@shoal.environment", part))
@@ -526,49 +534,6 @@ def test_the_checker_finds_what_fails_in_an_environment(shell):
     assert "failed in a_module.py, line 1: RuntimeError: not today." in shell.refused(
         "check", "a_module:Mine"
     )
-
-
-@pytest.mark.full
-def test_three_processes(tmp_path):
-    for name, source, words, sentence in (
-        (
-            "ends",
-            "import sys\nsys.exit(0)",
-            ["check", "ends:X"],
-            "failed in ends.py, line 2: it ends the process",
-        ),
-        (
-            "raises",
-            ENVIRONMENT + with_class("@shoal.environment", ENVIRONMENTS["an if"][0]),
-            ["train", "raises:Mine"],
-            "Mine.step failed in raises.py, line 29: TracerBoolConversionError",
-        ),
-        (
-            "calls",
-            ENVIRONMENT
-            + with_class(
-                "@shoal.environment",
-                "def step(self, state, action, key):\n    jax.debug.callback(fail, state)\n"
-                "    return Plain.step(self, state, action, key)",
-            ),
-            ["rollout", "calls:Mine", "--envs", "2", "--steps", "2"],
-            "fail failed in calls.py, line 25: ValueError: too much.",
-        ),
-    ):
-        (tmp_path / f"{name}.py").write_text(source)
-        call = "import sys; from shoal.cli import main; sys.exit(main())"
-        done = subprocess.run(
-            [sys.executable, "-B", "-c", call, *words],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            check=False,
-        )
-        assert done.returncode == 2, done.stderr
-        assert done.stdout == ""
-        assert sentence in done.stderr
-        check_told(done.stderr[done.stderr.index("shoal: ") :])  # behind what takes long on a slow machine
-    assert {path.name for path in tmp_path.iterdir()} == {"ends.py", "raises.py", "calls.py"}
 
 
 # ---- in Python

@@ -9,7 +9,6 @@ from PIL import Image
 
 import shoal
 from shoal.cli.eval import info_lines, trial_lines, unfinished_lines
-from shoal.disk.directory import RunDirectory
 from shoal.disk.summary import statistics_by_episode
 
 BROKEN = """
@@ -168,7 +167,7 @@ def test_eval_tells_what_the_memory_of_a_trial_is_worth(trained, remembering, co
 
 def test_eval_draws_episodes_of_the_best_seed(trained, command, capsys, tmp_path):
     _, path = trained
-    few = ["--episodes", "8", "--env", "max_episode_steps=30", "--render-episodes", "2", "--render"]
+    few = ["--episodes", "8", "--env", "max_episode_steps=10", "--render-episodes", "2", "--render"]
     assert command("eval", path, *few, "out.gif") == 0
     *_, iqm, drawn = capsys.readouterr().out.splitlines()
     assert iqm.split()[0] == "IQM"
@@ -185,41 +184,18 @@ def test_eval_draws_episodes_of_the_best_seed(trained, command, capsys, tmp_path
     with Image.open(tmp_path / "out.gif") as film:
         assert film.n_frames == count and film.size == (480, 264)
     policy = shoal.load(path, seed=rendered["seed"])
-    short = {"gravity": 9.9, "max_episode_steps": 30}
+    short = {"gravity": 9.9, "max_episode_steps": 10}
     same = shoal.render(policy, tmp_path / "again.gif", "CartPole-v1", episodes=2, **short)
     assert same.lengths == rendered["lengths"]
     assert (tmp_path / "again.gif").read_bytes() == (tmp_path / "out.gif").read_bytes()
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_policy_with_memory_is_drawn(remembering, command, capsys, tmp_path):
     assert command("eval", remembering, "--render", "out.gif", "--sampled", "--episodes", "4") == 0
     assert "3 episodes of seed " in capsys.readouterr().out
     with Image.open(tmp_path / "out.gif") as film:
         assert film.size == (480, 264) and 6 <= film.n_frames <= 126  # 3 trials of 2 episodes of 20 steps
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["--seed", "5"], "seed=5 is not one of the run's: 0, 1."),
-        (["--render", "out.jpg"], "render='out.jpg' must end in .gif, .mp4 or .png"),
-        (["--render", "no/out.gif"], "render='no/out.gif' cannot be written: there is no directory 'no'."),
-        (["--render", "out.gif", "--render-episodes", "0"], "render_episodes=0 is too small"),
-        (
-            ["--render", "out.gif", "--env", "MemoryChain-v0"],
-            "MemoryChain cannot be drawn: it has no `render",
-        ),
-        (["--episodes", "0"], "episodes=0 is too small"),
-        (["--render-episodes", "3"], "render_episodes=3 has no effect with render=''; it needs one, such as"),
-        (["--sampled", "--mode", "greedy"], "sampled=True has no effect with mode='greedy'"),
-        (["--env", "Acrobot-v1"], "and the policy was trained in"),
-        (["--which", "first"], "'first'"),
-    ],
-)
-def test_eval_says_what_is_wrong(trained, command, capsys, words, sentence):
-    assert command("eval", trained[1], *words) == 2
-    assert sentence in capsys.readouterr().err
 
 
 def test_eval_names_the_nearest_run(trained, command, capsys):
@@ -257,25 +233,6 @@ def test_rollout_by_a_policy(trained, command, capsys):
     expected = shoal.rollout(None, path, num_envs=8, num_steps=100, greedy=True)
     assert told["episodes"] == expected.episodes
     assert told["return_mean"] == pytest.approx(expected.return_mean) or math.isnan(expected.return_mean)
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        ([], "no environment was named"),
-        (["CartPole-v1", "--envs", "0"], "num_envs=0 is too small"),
-        (["CartPole-v1", "--devices", "99"], "devices=99 is more than there are: 2 (cpu)."),
-        (["CartPole-v1", "--save", "."], "cannot be written: it is a directory."),
-        (
-            ["CartPole-v1", "--greedy"],
-            "greedy=True has no effect with policy=''; it needs one, such as policy=",
-        ),
-        (["CartPole-v1", "--policy", "nowhere"], "there is no run directory 'nowhere'"),
-    ],
-)
-def test_rollout_says_what_is_wrong(command, capsys, words, sentence):
-    assert command("rollout", *words) == 2
-    assert sentence in capsys.readouterr().err
 
 
 @pytest.mark.full
@@ -335,27 +292,9 @@ def test_envs_describes_one(command, capsys):
     assert command("envs", "CartPol") == 2
 
 
-def test_the_names_that_python_offers(trained):
-    _, path = trained
+def test_the_names_that_python_offers():
     assert {"make", "register", "train", "evaluate", "load", "rollout", "check"} <= set(dir(shoal))
     assert all(getattr(shoal, name) is not None for name in shoal.__all__)
     assert len(shoal.__all__) <= 31
     with pytest.raises(AttributeError, match="has no attribute 'trian'"):
         _ = shoal.trian
-
-    policy = shoal.load(path)
-    memory = policy.initial_memory()
-    memory, action = policy(memory, np.zeros(4))
-    assert action in (0, 1)
-    assert shoal.evaluate(policy, "CartPole-v1", episodes=4)["length_max"] <= 500
-    # The seed of the best evaluation is taken unless one is named.
-    leaves, metadata = RunDirectory.open(path).load_policy("best")
-    best = int(np.argmax(metadata["scores"]))
-    name = next(name for name in leaves if name.endswith("kernel"))
-    assert any(np.array_equal(leaves[name][best], np.asarray(x)) for x in _leaves(policy.parameters))
-
-
-def _leaves(tree):
-    import jax
-
-    return jax.tree.leaves(tree)

@@ -23,6 +23,8 @@ from shoal.search import tune
 from shoal.search.sweep_directory import SweepDirectory
 from shoal.show.reports import result_text
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 SETTINGS = {
     **{"num_envs": 4, "num_steps": 8, "total_steps": 64, "num_evals": 2, "eval_episodes": 4},
     **{"devices": 1, "progress": False, "checkpoints": False},
@@ -148,7 +150,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("count", [4, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [2, pytest.param(60, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("name", "kind"), CASES)
 def test_a_damaged_file_is_read_or_named(path, name, kind, count):
     file, read = path / name, READERS[name]

@@ -19,6 +19,8 @@ from shoal.envs.probes import ActionReward
 from shoal.runs import compiled_trainer
 from shoal.runs.compiled_trainer import Pacer
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 SETTINGS = {
     **{"seeds": 2, "num_envs": 4, "num_steps": 8, "total_steps": 32 * 12, "num_evals": 3, "log_every": 64},
     **{"eval_episodes": 4, "devices": 1, "progress": False, "checkpoint_every": 64, "keep": 10},

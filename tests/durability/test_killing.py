@@ -24,7 +24,7 @@ def test_ten_kills_change_nothing(place, reference):
     assert tally.resumed  # or nothing was tried
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_change_would_be_noticed(reference):
     """The comparison is no formality: the run learns, and each kind of loss is named."""
     outcome = reference.outcome

@@ -8,7 +8,6 @@ import pytest
 from broken_worlds import Breaks, BrokenBandit, Explains
 from kept_programs import shared_programs  # noqa: F401  the runs share their programs
 from tiny_bandit import BanditConfig
-from tiny_worlds import Halves
 
 import shoal
 from shoal import envs
@@ -21,6 +20,8 @@ from shoal.disk.json_files import read_number
 from shoal.runs.compiled_trainer import Pacer
 from shoal.runs.evaluate import evaluate_run
 from shoal.show.reports import result_text
+
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 ENVS, STEPS = 4, 8
 SETTINGS = {
@@ -93,7 +94,7 @@ def assert_checkpoints_are_finite(path, before=None):
                 assert not np.isnan(leaf).any(), (steps, name)
 
 
-@pytest.mark.quick("observation")
+@pytest.mark.full
 @pytest.mark.parametrize("what", ["reward", "observation"])
 @pytest.mark.rare("reward")
 def test_a_broken_environment_is_named_with_its_seed_update_and_index(what, tmp_path):
@@ -155,7 +156,7 @@ def test_a_fault_in_the_first_update_keeps_the_checkpoint_that_is_named(tmp_path
     [(0, "extras/doubt of environment 2"), (1, "learner/shared/baseline")],
     ids=["extras", "parameters"],
 )
-@pytest.mark.quick("parameters")
+@pytest.mark.full
 @pytest.mark.rare("extras")
 def test_what_the_algorithm_breaks_is_named(part, name, tmp_path):
     path = tmp_path / "run"
@@ -168,17 +169,7 @@ def test_what_the_algorithm_breaks_is_named(part, name, tmp_path):
     assert_checkpoints_are_finite(path, before=41)
 
 
-def test_without_checkpoints_the_seed_and_the_update_are_named(tmp_path):
-    settings = {name: x for name, x in SETTINGS.items() if name not in ("checkpoint_every", "keep")}
-    algorithm = BrokenBandit(breaks_in=12.0, part=1.0)
-    with pytest.raises(shoal.ShoalError) as error:
-        shoal.train(Breaks(), algorithm=algorithm, run_dir=tmp_path / "run", checkpoints=False, **settings)
-    assert str(error.value).startswith(
-        "seed 0: a number was not finite in update 13 (416 environment steps); with checkpoints"
-    )
-
-
-def test_the_command_ends_with_2(tmp_path, capsys):
+def test_the_command_ends_with_2_and_a_run_without_checkpoints_names_less(tmp_path, capsys):
     flags = [f"--{name.replace('_', '-')}={x}" for name, x in SETTINGS.items() if name != "progress"]
     arguments = [
         "train",
@@ -194,6 +185,20 @@ def test_the_command_ends_with_2(tmp_path, capsys):
     update, seed, environment = expected_fault(first_breaks(tmp_path / "run"))
     assert lines[0].startswith(
         f"shoal: seed {seed}: the reward of environment {environment} was not finite in update {update} "
+    )
+    # Without checkpoints it has the seed and the update.
+    settings = {name: x for name, x in SETTINGS.items() if name not in ("checkpoint_every", "keep")}
+    with pytest.raises(shoal.ShoalError) as error:
+        shoal.train(
+            Breaks(reward=1.0),
+            algorithm=BanditConfig(),
+            run_dir=tmp_path / "without",
+            checkpoints=False,
+            **settings,
+        )
+    assert str(error.value).startswith(
+        f"seed {seed}: a number was not finite in update {update} "
+        f"({update * ENVS * STEPS:,} environment steps); with checkpoints"
     )
 
 
@@ -365,10 +370,3 @@ def test_where_all_seeds_fail_there_is_no_best_and_the_status_is_2(tmp_path, cap
         shoal.load(path, environment=Breaks())
     with pytest.raises(shoal.ShoalError, match="no seed is the best; name one: seed=0, 1, 2"):
         evaluate_run(path, Breaks())
-
-
-@pytest.mark.full  # `test_faults.py` holds it of one trajectory
-def test_what_has_weight_zero_may_be_nan(tmp_path):
-    """Whoever steps on after the end of an episode of `Halves` gets NaN, which no transition counts."""
-    run = train(Halves(), BanditConfig(), tmp_path / "run", total_steps=ENVS * STEPS * 20, seeds=2)
-    assert np.isfinite(run.summary["absolute"]["returns"]).all()

@@ -138,8 +138,11 @@ def assert_resumable(run_path):
     assert not (run_path / ".lock").exists()
 
 
+BOTH = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+
+
 @pytest.mark.quick("SIGTERM")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+@BOTH
 def test_while_importing(place, start, number):
     command = start(
         ENDLESS, place.folder / f"importing-{number}", (sys.executable, "-X", "importtime", "-c", RUN)
@@ -152,7 +155,8 @@ def test_while_importing(place, start, number):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.rare("SIGINT")
+@BOTH
 def test_while_compiling(place, start, number):
     run_path = place.folder / f"compiling-{number}"
     command = start(ENDLESS, run_path, SHOAL_CACHE="0", JAX_LOG_COMPILES="1")
@@ -195,7 +199,8 @@ def test_while_training_beside_a_second_process_and_then_on_another_host(place, 
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.rare("SIGINT")
+@BOTH
 def test_while_evaluating(place, start, number):
     run_path = place.folder / f"evaluating-{number}"
     command = start(EVALUATES, run_path)
@@ -227,7 +232,8 @@ def slow_disk(seconds):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.rare("SIGINT")
+@BOTH
 def test_while_saving(place, start, number):
     """The last checkpoint of a run is written slowly; the scores of the end are then left to the next process."""
     run_path = place.folder / f"saving-{number}"
@@ -255,7 +261,7 @@ def test_a_second_ctrl_c_ends_at_once_and_harms_nothing(place, start):
     assert checkpoints.problem(0) == ""
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_disk_that_hangs_does_not_keep_the_process(place, start):
     run_path = place.folder / "hangs"
     command = start(ENDLESS, run_path, slow_disk(600))

@@ -81,6 +81,9 @@ def test_statistics_are_those_of_the_data(tmp_path):
     assert streamed.data is None
     assert (streamed.episodes, streamed.return_mean) == (result.episodes, result.return_mean)
     assert result.steps == 16 * 120
+    other = shoal.rollout("CartPole-v1", num_envs=16, num_steps=120, save=tmp_path / "x.npz", seed=4).data
+    assert np.mean(result.data["actions"] != other["actions"]) > 0.4
+    assert np.all(result.data["observations"][0] != other["observations"][0])
     assert result.steps_per_second == pytest.approx(result.steps / result.seconds)
 
 
@@ -166,16 +169,6 @@ def test_random_actions_are_uniform_and_of_their_own(tmp_path):
     assert scipy.stats.chisquare(counts).pvalue > 1e-3
 
 
-def test_another_seed_is_another_rollout(tmp_path):
-    first, same, other = (
-        shoal.rollout("Acrobot-v1", num_envs=8, num_steps=20, seed=seed, save=tmp_path / "x.npz").data
-        for seed in (0, 0, 1)
-    )
-    np.testing.assert_array_equal(first["observations"], same["observations"])
-    assert np.mean(first["actions"] != other["actions"]) > 0.5
-    assert np.all(first["observations"][0] != other["observations"][0])
-
-
 def test_only_legal_actions_are_drawn_and_all_of_them(tmp_path):
     data = shoal.rollout(Masked(), num_envs=8, num_steps=300, save=tmp_path / "x.npz").data
     legal = np.take_along_axis(data["action_masks"][:-1], data["actions"][..., None], -1)
@@ -237,29 +230,3 @@ def test_a_file_that_is_there_stays_until_the_new_one_is_whole(tmp_path, monkeyp
         shoal.rollout("probe/action", num_envs=2, num_steps=3, save=path)
     assert [x.name for x in tmp_path.iterdir()] == ["x.npz"]
     assert path.read_bytes() == b"old"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ({"num_envs": 0}, "num_envs=0 is too small: it must be at least 1."),
-        ({"num_steps": 0}, "num_steps=0 is too small: it must be at least 1."),
-        ({"devices": -1}, "devices=-1 is too small"),
-        ({"gravty": 1.0}, "no parameter 'gravty'"),
-        ({"environment": None}, "no environment was named"),
-        (
-            {"environment": shoal.make("CartPole-v1"), "gravity": 1.0},
-            "gravity cannot be set on an environment",
-        ),
-        ({"environment": "Pendulum-v1", "policy": "CartPole-v1"}, "and the policy was trained in"),
-        ({"save": "file/x.npz"}, "x.npz cannot be written"),
-    ],
-)
-def test_bad_arguments(arguments, sentence, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "file").touch()
-    arguments = {"environment": "CartPole-v1", "num_envs": 2, "num_steps": 2} | arguments
-    if "policy" in arguments:
-        arguments["policy"] = untrained(shoal.make(arguments["policy"]))
-    with pytest.raises(ShoalError, match=sentence.replace("(", r"\(")):
-        shoal.rollout(**arguments)

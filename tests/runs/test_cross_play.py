@@ -11,6 +11,8 @@ from shoal import cli
 from shoal.envs.team_probe import ALIVE
 from shoal.runs.cross_play import cross_play
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 COUNTS = ALIVE[:-1].sum(axis=0)  # rewards of each agent of the probe
 SIZES = {
     **{"num_envs": 4, "num_steps": 5, "total_steps": 40, "num_evals": 1, "eval_episodes": 4, "devices": 1},

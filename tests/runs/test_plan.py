@@ -262,21 +262,11 @@ def test_what_is_written_is_complete():
 @pytest.mark.parametrize(
     "arguments,sentence",
     [
-        ({"environment": None}, "no environment was named; give one such as CartPole-v1"),
-        ({"environment": "CartPol-v1"}, "there is no environment 'CartPol-v1'; did you mean 'CartPole-v1'?"),
-        ({"environment": "nowhere:World"}, "there is no module 'nowhere'"),
         ({"environment": "tiny_worlds:Halfs"}, "did you mean 'Halves'?"),
-        ({"environment_parameters": {"gravty": 1}}, "no parameter 'gravty'"),
-        (
-            {"algorithm": "pop"},
-            "there is no algorithm 'pop'; there are a2c, mappo, ppo, reinforce; did you mean 'ppo'?",
-        ),
-        ({"algorithm": "nowhere:Config"}, "there is no module 'nowhere'"),
         ({"algorithm": "tiny_bandit:BanditConfg"}, "did you mean 'BanditConfig'?"),
         ({"algorithm": "tiny_bandit:bandit"}, "'tiny_bandit:bandit' is not an algorithm's config"),
         ({"overrides": {"gama": 0.5}}, "there is no setting 'gama'; did you mean 'gamma'?"),
         ({"overrides": {"sed": 1}}, "there is no setting 'sed'; did you mean 'seed'?"),
-        ({"config_file": "nowhere"}, "config file 'nowhere' cannot be read: No such file or directory."),
     ],
 )
 def test_an_unknown_name_suggests_the_nearest(arguments, sentence):
@@ -312,11 +302,8 @@ def test_a_setting_that_a_file_has_and_no_version_knows(tmp_path):
 @pytest.mark.parametrize(
     "settings,sentence",
     [
-        ({"num_minibatches": 7}, "num_minibatches=7 does not divide num_envs*num_steps="),
         ({"num_envs": 8, "env_groups": 2, "num_steps": 4, "num_minibatches": 32}, "num_envs*num_steps=16;"),
         ({"gamma": 1.5}, "gamma=1.5 is out of bounds"),
-        ({"seeds": 0}, "seeds=0 is out of bounds"),
-        ({"total_steps": 10}, "total_steps=10 is less than one rollout"),
     ],
 )
 def test_what_cannot_work_is_told_before_anything_starts(settings, sentence):
@@ -369,8 +356,6 @@ def test_numbers_are_taken_as_their_field_declares_them(given, name, value):
     ("given", "sentence"),
     [
         ({"total_steps": 1e5 + 0.5}, "total_steps=100000.5 is not a whole number."),
-        ({"seeds": True}, "seeds=True is not a whole number."),
-        ({"num_envs": "64"}, "num_envs='64' is not a whole number."),
         ({"num_envs": float("inf")}, "num_envs=inf is not a whole number."),
     ],
 )

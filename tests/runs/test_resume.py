@@ -1,5 +1,6 @@
 """A run that was ended and resumed is the run that was never interrupted, and what may change in it."""
 
+import contextlib
 import dataclasses
 import json
 import shutil
@@ -24,6 +25,8 @@ from shoal.runs import resume as resuming
 from shoal.runs.checkpointing import Supervisor
 from shoal.runs.compiled_trainer import Pacer
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 SMALL = {
     **{"seeds": 2, "num_envs": 4, "num_steps": 8, "total_steps": 32 * 12, "num_evals": 3, "log_every": 64},
     **{"eval_episodes": 4, "devices": 1, "progress": False, "checkpoint_every": 96, "keep": 10},
@@ -46,12 +49,21 @@ def rows(path):
     ]
 
 
-@pytest.fixture(autouse=True)
-def small_pieces(monkeypatch):
+@contextlib.contextmanager
+def small_pieces_of():
     """Pieces of one update, so that a run can be ended anywhere."""
-    monkeypatch.setattr(Pacer, "size", lambda self, left: 1)
-    monkeypatch.setattr("shoal.runs.checkpointing.REST", 0)
-    monkeypatch.setattr("shoal.runs.plan.catalogue.config_class", lambda _: BanditConfig)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Pacer, "size", lambda self, left: 1)
+        patch.setattr("shoal.runs.checkpointing.REST", 0)
+        patch.setattr("shoal.runs.plan.catalogue.config_class", lambda _: BanditConfig)
+        yield patch
+
+
+@pytest.fixture(autouse=True)
+def small_pieces():
+    """All but the whole run in pieces of one update."""
+    with small_pieces_of():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -60,25 +72,32 @@ def whole(tmp_path_factory):
     return train(path)
 
 
+def end(updates, path, call=train, **settings):
+    """End a run after so many updates by a signal, and return its directory."""
+    original = Supervisor.between_pieces
+
+    def between_pieces(self, population, history):
+        if history.updates == updates:
+            self.stop._requested = True
+        original(self, population, history)
+
+    with small_pieces_of() as patch:
+        patch.setattr(Supervisor, "between_pieces", between_pieces)
+        with pytest.raises(signals.Interrupted, match="shoal resume"):
+            call(path, **settings)
+    return path
+
+
+@pytest.fixture(scope="module")
+def ended_once(whole, tmp_path_factory):
+    """A run that was ended after nine updates; not to be changed."""
+    return end(9, tmp_path_factory.mktemp("ended") / "run")
+
+
 @pytest.fixture
-def ended_at(monkeypatch, tmp_path):
-    """Return a function that ends a run after so many updates by a signal."""
-
-    def end(updates, path=tmp_path / "run", call=train, **settings):
-        original = Supervisor.between_pieces
-
-        def between_pieces(self, population, history):
-            if history.updates == updates:
-                self.stop._requested = True
-            original(self, population, history)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Supervisor, "between_pieces", between_pieces)
-            with pytest.raises(signals.Interrupted, match="shoal resume"):
-                call(path, **settings)
-        return path
-
-    return end
+def ended(ended_once, tmp_path):
+    """A copy of it."""
+    return shutil.copytree(ended_once, tmp_path / "run")
 
 
 def assert_same(run, expected):
@@ -94,26 +113,28 @@ def assert_same(run, expected):
 
 
 @pytest.mark.parametrize("updates", [0, 1, 5, 8, 12])
-@pytest.mark.quick("1", "5")
-def test_a_run_that_was_ended_goes_on_as_if_it_was_not(whole, ended_at, updates):
+@pytest.mark.quick("5")
+@pytest.mark.rare("1")
+def test_a_run_that_was_ended_goes_on_as_if_it_was_not(whole, tmp_path, updates):
     """Between log points, at one, at an evaluation, and at the end."""
-    path = ended_at(updates)
+    path = end(updates, tmp_path / "run")
     assert not (path / "summary.json").exists()
     assert Checkpoints(path).steps()[-1] == updates * 32
     assert_same(resume(path), whole)
 
 
-def test_the_same_call_resumes_and_then_reads_the_result(whole, ended_at):
-    path = ended_at(7)
+def test_the_same_call_resumes_and_then_reads_the_result(whole, ended):
+    path = ended
     assert_same(train(path), whole)
+    assert not (path / "progress.json").exists()
     again = train(path)
     assert_same(again, whole)
     assert again.summary == json.loads((path / "summary.json").read_text())
 
 
-def test_a_run_that_was_ended_is_loaded_and_evaluated_at_its_last_checkpoint(whole, ended_at, capsys):
+def test_a_run_that_was_ended_is_loaded_and_evaluated_at_its_last_checkpoint(whole, tmp_path, capsys):
     """After its last update its best policies are those of the whole run; it counts as unfinished all the same."""
-    path = ended_at(12)
+    path = end(12, tmp_path / "run")
     capsys.readouterr()
     for which in ("best", "last"):
         policies = [
@@ -135,8 +156,8 @@ def test_a_run_that_was_ended_is_loaded_and_evaluated_at_its_last_checkpoint(who
         shoal.load(path, environment=ActionReward())
 
 
-def test_a_run_that_was_ended_says_what_it_has_reached(ended_at):
-    path = ended_at(9)
+def test_a_run_that_was_ended_says_what_it_has_reached(ended):
+    path = ended
     progress = json.loads((path / "progress.json").read_text())
     assert (progress["finished"], progress["seeds"], progress["failed"]) == (False, [0, 1], [])
     assert (progress["steps_per_seed"], progress["total_steps_per_seed"]) == (9 * 32, 12 * 32)
@@ -146,17 +167,13 @@ def test_a_run_that_was_ended_says_what_it_has_reached(ended_at):
     assert progress["best"]["scores"] == [
         max(row["score"] for row in evaluations if row["seed"] == seed) for seed in (0, 1)
     ]
-    assert (path / "learning_curve.png").stat().st_size > 1000
+    assert (path / "learning_curve.png").is_file()
     assert not (path / "summary.json").exists()
-    run = resume(path)
-    assert run.summary["steps_per_seed"] == 12 * 32 and not (path / "progress.json").exists()
 
 
-def test_a_run_that_was_made_longer_and_ended_is_loaded_at_its_last_checkpoint(
-    whole, ended_at, tmp_path, capsys
-):
+def test_a_run_that_was_made_longer_and_ended_is_loaded_at_its_last_checkpoint(whole, tmp_path, capsys):
     path = shutil.copytree(whole.path, tmp_path / "run")
-    ended_at(15, path, call=resume, total_steps=32 * 20)
+    end(15, path, call=resume, total_steps=32 * 20)
     capsys.readouterr()
     shoal.load(path, environment=ActionReward())
     assert (
@@ -165,8 +182,8 @@ def test_a_run_that_was_made_longer_and_ended_is_loaded_at_its_last_checkpoint(
     )
 
 
-def test_another_call_is_refused_by_the_name_that_differs(ended_at):
-    path = ended_at(3)
+def test_another_call_is_refused_by_the_name_that_differs(ended):
+    path = ended
     before = sorted(path.rglob("*"))
     with pytest.raises(shoal.ShoalError, match=r"holds another run: num_steps=8 there, and 4 was asked for"):
         train(path, num_steps=4)
@@ -220,7 +237,7 @@ def test_a_run_without_checkpoints_goes_on_from_memory_as_one_with_them_from_the
         resume(run.path, total_steps=32 * 20)
 
 
-def test_fewer_steps_than_were_made_are_refused(whole, ended_at, tmp_path):
+def test_fewer_steps_than_were_made_are_refused(whole, ended, tmp_path):
     """Of a run that was ended, of a finished one, and of one in memory; nothing on the disk changes."""
     copy = shutil.copytree(whole.path, tmp_path / "copy")
     sentence = (
@@ -228,7 +245,7 @@ def test_fewer_steps_than_were_made_are_refused(whole, ended_at, tmp_path):
     )
     in_memory = dataclasses.replace(whole, finished=resuming.Finished(384, None, None, None))
     for run, steps, match in (
-        (ended_at(8), 32 * 5, "total_steps=160 is less than the 256 environment steps"),
+        (ended, 32 * 5, "total_steps=160 is less than the 288 environment steps"),
         (copy, 350, sentence),
         (in_memory, 350, sentence),
     ):
@@ -248,24 +265,23 @@ def test_fewer_steps_than_were_made_are_refused(whole, ended_at, tmp_path):
         ({"spread": 0.5}, r"spread cannot change while a run trains, since .* only where a run starts"),
     ],
 )
-def test_what_cannot_change_is_refused(ended_at, settings, sentence):
-    path = ended_at(2)
+def test_what_cannot_change_is_refused(ended_once, settings, sentence):
     with pytest.raises(shoal.ShoalError, match=sentence):
-        resume(path, **settings)
-    assert not json.loads((path / "config.json").read_text())["history"]
+        resume(ended_once, **settings)
+    assert not json.loads((ended_once / "config.json").read_text())["history"]
 
 
-def test_a_number_that_is_data_may_change_and_is_recorded(ended_at, whole):
-    path = ended_at(6)
+def test_a_number_that_is_data_may_change_and_is_recorded(ended, whole):
+    path = ended
     run = resume(path, step_size=0.25)
     assert (run.learner.shared.actions != whole.learner.shared.actions).any()
     saved = json.loads((path / "config.json").read_text())
-    assert saved["history"] == [{"step": 192, "changes": {"step_size": [0.5, 0.25]}}]
+    assert saved["history"] == [{"step": 288, "changes": {"step_size": [0.5, 0.25]}}]
     assert saved["algorithm"]["step_size"] == 0.25
 
 
-def test_the_newest_sound_checkpoint_is_used_and_a_damaged_one_set_aside(ended_at, whole, capsys):
-    path = ended_at(10)
+def test_the_newest_sound_checkpoint_is_used_and_a_damaged_one_set_aside(ended, whole, capsys):
+    path = ended
     checkpoints = Checkpoints(path)
     newest, before = checkpoints.steps()[-1], checkpoints.steps()[-2]
     (path / "checkpoints" / str(newest) / "record.json").write_text("{}")
@@ -276,8 +292,8 @@ def test_the_newest_sound_checkpoint_is_used_and_a_damaged_one_set_aside(ended_a
     assert_same(run, whole)
 
 
-def test_without_a_sound_checkpoint_nothing_is_started_over(ended_at):
-    path = ended_at(5)
+def test_without_a_sound_checkpoint_nothing_is_started_over(ended):
+    path = ended
     for steps in Checkpoints(path).steps():
         (path / "checkpoints" / str(steps) / "manifest.json").unlink()
     content = (path / "metrics.jsonl").read_bytes()
@@ -286,8 +302,8 @@ def test_without_a_sound_checkpoint_nothing_is_started_over(ended_at):
     assert (path / "metrics.jsonl").read_bytes() == content
 
 
-def test_a_run_without_any_checkpoint_begins_anew(whole, ended_at):
-    path = ended_at(5)
+def test_a_run_without_any_checkpoint_begins_anew(whole, ended):
+    path = ended
     shutil.rmtree(path / "checkpoints")
     assert_same(resume(path), whole)
 

@@ -19,6 +19,8 @@ from shoal.runs.compiled_trainer import Pacer
 from shoal.runs.evaluate import evaluate_run
 from shoal.runs.plan import decide
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 SMALL = {
     **{
         "seeds": 2,

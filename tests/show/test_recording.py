@@ -108,9 +108,9 @@ def test_there_is_a_picture_for_each_start_and_each_step(film):
     np.testing.assert_array_equal(durations, np.where(np.isin(np.arange(film.frames), ends), 1000, 250))
 
 
-def test_few_colours_are_kept_as_they_are(tmp_path):
-    world = envs.make("CartPole-v1", max_episode_steps=5)
-    film = draw(world, tmp_path / "out.gif", episodes=2)
+def test_few_colours_are_kept_as_they_are_and_the_film_says_how_far_it_is(tmp_path):
+    world, path, told = envs.make("CartPole-v1", max_episode_steps=5), tmp_path / "out.gif", []
+    film = draw(world, path, episodes=2, tell=told.append)
     episodes = recording.record_episodes(
         world, CONFIG, policy_for(world)[1], jax.random.key(5), 2, 200, False
     )
@@ -120,6 +120,8 @@ def test_few_colours_are_kept_as_they_are(tmp_path):
         np.testing.assert_array_equal(picture[: -films.CAPTION_HEIGHT], world.render(state))
         assert duration == (1000 if step == 5 else 20)
     assert film.returns == [5.0, 5.0]
+    drawing = [f"drawing picture {k} of {film.frames} for {path}" for k in range(1, film.frames + 1)]
+    assert told == [f"playing 2 episodes for {path}", *drawing, f"writing {film.frames} pictures for {path}"]
 
 
 def test_an_episode_is_left_where_it_grows_too_long(tmp_path):
@@ -243,14 +245,3 @@ def test_classic_worlds_keep_their_colours(name, tmp_path):
         pictures.append(np.asarray(world.render(state._replace(env=inner))))
     for x, y in zip(*read_film(pictures, tmp_path / "a.gif"), strict=True):
         assert np.abs(x - y).max() <= 16
-
-
-def test_the_film_says_how_far_it_is(tmp_path):
-    told = []
-    film = draw(
-        envs.make("CartPole-v1", max_episode_steps=5), tmp_path / "out.gif", episodes=2, tell=told.append
-    )
-    path = tmp_path / "out.gif"
-    assert told[0] == f"playing 2 episodes for {path}"
-    drawing = [f"drawing picture {k} of {film.frames} for {path}" for k in range(1, film.frames + 1)]
-    assert told[1:] == [*drawing, f"writing {film.frames} pictures for {path}"]
