@@ -1053,6 +1053,55 @@ class ArrayChangedInPlace(Dictionary):
         return Dictionary.step(self, state, action, key)
 
 
+# --- Several at once ------------------------------------------------------------------------------
+
+
+@breaks(
+    *("hidden-state", "in-place", "parameter", "first-flag", "reset-reward", "observation-outside"),
+    *("not-finite", "action-mask", "action-ignored", "key-ignored", "discount", "never-ends"),
+    words=(
+        "keeps a traced value in the global `LATEST`",
+        "step changes `position` of the state that it is given, in place",
+        "a numeric field (force, wind)",
+        "`if self.wind > 0:`",
+        "TracerBool",
+        "False on the time-step of reset for 16 of 16",
+        "the reward of reset is 0.25",
+        "observation[0] after reset",
+        "between -0.3 and 0.3",
+        "info['time'] after reset is inf; every entry of `info`",
+        "action_mask after reset is False for all 3 actions",
+        "no action changes anything",
+        "all 16 keys give the same start",
+        "the discount after 1 random step is 0.99",
+        "none of 16 environments ended within 384 random steps",
+    ),
+    max_steps=300,
+)
+@environment
+class ManyAtOnce(Dictionary):
+    """No rule hides another."""
+
+    wind: float = 0.0
+
+    observation_space = Box((-0.3, -3), (0.3, 3))
+
+    def reset(self, key):
+        state, timestep = Dictionary.reset(self, jax.random.key(3))
+        wrong = {"reward": jnp.float32(0.25), "first": timestep.last, "action_mask": jnp.zeros(3, bool)}
+        return state, timestep._replace(info={"time": 1 / timestep.reward}, **wrong)
+
+    def step(self, state, action, key):
+        LATEST["state"] = state["position"]
+        push = 1.5
+        if self.wind > 0:
+            push = 2
+        state, timestep = Dictionary.step(self, state, push, key)
+        state["position"] = jnp.clip(state["position"], -1, 1)
+        wrong = {"discount": jnp.float32(0.99), "last": timestep.first, "action_mask": jnp.ones(3, bool)}
+        return state, timestep._replace(info={"time": timestep.reward}, **wrong)
+
+
 # --- Tracing, mapping, parameters ---------------------------------------------------------------
 
 UNTRACEABLE = ("not-traceable", "not-checked")

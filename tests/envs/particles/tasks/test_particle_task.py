@@ -32,9 +32,24 @@ def three(**parameters):
     return unwrapped(envs.make("particles/MultiNavigator-v0", num_agents=3, num_rays=4, **parameters))
 
 
+START, STEP = {}, {}
+
+
+def begun(env):
+    """A start, compiled once for each environment of a structure, without what is observed."""
+    function = jax.jit(lambda env: env.reset(jax.random.key(0))[0])
+    return START.setdefault(jax.tree.structure(env), function)(env)
+
+
+def step(env, state, action):
+    """One step, compiled likewise."""
+    function = jax.jit(lambda env, *rest: env.step(*rest, jax.random.key(0)))
+    return STEP.setdefault(jax.tree.structure(env), function)(env, state, jnp.asarray(action, jnp.float32))
+
+
 def placed(env, places, velocity=None, target=None):
     """A state with the agents at these places [A, 2]."""
-    state, _ = env.reset(jax.random.key(0))
+    state = begun(env)
     position = jnp.asarray(np.transpose(places), jnp.float32)
     speed = jnp.zeros_like(position) if velocity is None else jnp.asarray(np.transpose(velocity), jnp.float32)
     particles = state.particles._replace(position=position, velocity=speed)
@@ -49,17 +64,6 @@ def test_the_checker_finds_nothing(name):
     if "Swarm" in name:
         small["num_targets"] = 1
     assert check(envs.make(name, physics_steps=2, max_episode_steps=40, **small)) == []
-
-
-STEP = {}
-
-
-def step(env, state, action):
-    """One compiled step for each environment of a structure."""
-    function = STEP.setdefault(
-        jax.tree.structure(env), jax.jit(lambda env, *rest: env.step(*rest, jax.random.key(0)))
-    )
-    return function(env, state, jnp.asarray(action, jnp.float32))
 
 
 def test_the_reward_has_a_potential_work_collisions_and_a_bonus():
@@ -135,8 +139,9 @@ def test_a_wall_is_met_also_where_another_is_left():
     env = three()
     far = [(5.0, 5.0), (8.0, 8.0)]
     west, south, corner = (placed(env, [place, *far]) for place in ((0.9, 4.0), (4.0, 0.9), (0.9, 0.9)))
-    for before, after, expected in ((west, south, 1), (west, corner, 1), (corner, west, 0), (west, west, 0)):
-        np.testing.assert_array_equal(onsets(env, before, after), [expected, 0, 0])
+    found = jax.jit(lambda env, *pairs: [onsets(env, *pair) for pair in pairs])
+    pairs = (west, south), (west, corner), (corner, west), (west, west)
+    np.testing.assert_array_equal(found(env, *pairs), np.outer([1, 1, 0, 0], [1, 0, 0]))
 
 
 def test_agents_that_pass_through_each_other_are_named():
@@ -158,12 +163,10 @@ def test_agents_that_pass_through_each_other_are_named():
 
 
 def test_an_action_is_a_force_of_limited_length():
-    env = unwrapped(envs.make("particles/Navigator-v0", drag=0.0, mass=2.0, drive=3.0))
-    middle = placed(env, [(10.0, 10.0)])
-    for action, direction in (((1.0, 1.0), np.sqrt(0.5)), ((0.5, 0.5), 0.5)):
-        after, _ = step(env, middle, action)
-        speed = 3.0 * direction / 2.0 * 0.1  # force / mass, for ten steps of 0.01
-        np.testing.assert_allclose(np.asarray(after.particles.velocity)[:, 0], speed, rtol=1e-5)
+    env = three(drag=0.0, mass=2.0, drive=3.0)
+    after, _ = step(env, placed(env, [(2, 2), (6, 6), (9, 2)]), [(1.0, 1.0), (0.5, 0.5), (0.0, 0.0)])
+    speed = 3.0 * np.array([np.sqrt(0.5), 0.5, 0]) / 2.0 * 0.1  # force / mass, for ten steps of 0.01
+    np.testing.assert_allclose(after.particles.velocity, [speed, speed], rtol=1e-5)
 
 
 def test_jaxdem_reward_and_team_reward():
@@ -181,25 +184,16 @@ def test_jaxdem_reward_and_team_reward():
 @pytest.mark.parametrize(
     "name, parameters, message",
     [
-        ("MultiNavigator", {"mass": -1.0}, "mass=-1 is out of bounds: it must be greater than 0"),
         (
             "Navigator",
             {"radius": [1, np.inf]},
             "radius=inf is out of bounds: it must be finite and greater than 0",
         ),
-        ("Navigator", {"mass": np.array([1.0, 2.0, 3.0])}, "mass=.* is neither a number nor a range"),
         ("MultiNavigator", {"radius": 0.0}, "radius=0 is out of bounds: it must be greater than 0"),
         (
             "MultiNavigator",
             {"restitution": 1.5},
             "restitution=1.5 is out of bounds: .* greater than 0 and at most 1",
-        ),
-        ("MultiNavigator", {"restitution": 0.0}, "restitution=0 is out of bounds"),
-        ("MultiNavigator", {"num_rays": 0}, "num_rays=0 is out of bounds: it must be at least 1"),
-        (
-            "MultiNavigator",
-            {"time_step": 0.05},
-            "time_step=0.05 is too long: it must be at most 0.0111, a twentieth",
         ),
         (
             "MultiNavigator",
@@ -211,7 +205,6 @@ def test_jaxdem_reward_and_team_reward():
             {"num_agents": 1025, "neighbours": "all"},
             "num_agents=1025 is too many for neighbours='all', which has at most 1024; give neighbours='cells'",
         ),
-        ("MultiNavigator", {"num_agents": 5000}, "num_agents=5000 is out of bounds: .* at most 4096"),
         (
             "Navigator",
             {"stiffness": [50, 1e4]},
@@ -228,10 +221,7 @@ def test_jaxdem_reward_and_team_reward():
             r"time_step=0.01 is too long: it must be at most 0.00824, .* radius=1,",
         ),
         ("Navigator", {"mass": [1.0, 2.0, 3.0]}, r"^mass=\[1.0, 2.0, 3.0\] is neither a number nor a range"),
-        ("Navigator", {"mass": "heavy"}, "^mass='heavy' is neither a number nor a range"),
         ("Navigator", {"radius": [1.0, "b"]}, r"^radius=\[1.0, 'b'\] is neither a number nor a range"),
-        ("Navigator", {"friction": None}, "^friction=None is neither a number nor a range"),
-        ("Navigator", {"restitution": True}, "^restitution=True is neither a number nor a range"),
         ("Navigator", {"stiffness": [[1, 2], [3, 4]]}, "^stiffness=.* is neither a number nor a range"),
         (
             "MultiNavigator",
@@ -307,7 +297,7 @@ def test_a_torque_rolls_a_sphere():
 
 
 def placed_sphere(env):
-    state, _ = env.reset(jax.random.key(0))
+    state = begun(env)
     place = state.particles.position.at[:2, 0].set(jnp.asarray([8.0, 10.0]))
     return state._replace(particles=state.particles._replace(position=place))
 
@@ -417,16 +407,11 @@ def test_a_swarm_is_shown_free_and_held_targets_and_its_holders_are_paid():
 def test_a_target_is_held_by_the_nearest_agent_within_its_own_radius():
     env = unwrapped(envs.make("particles/Swarm-v0", num_agents=3, num_targets=1, num_rays=2))
     state = placed(env, [(3.0, 3.8), (3.0, 1.8), (4.4, 3.0)], target=[(3.0, 3.0)])  # at 0.8, 1.2 and 1.4
-    for radius, expected in (
-        ([0.5, 1.5, 1.5], [0, 1, 0]),
-        ([0.9, 1.5, 1.5], [1, 0, 0]),
-        ([0.5, 1, 1], [0, 0, 0]),
-    ):
-        world = state.world._replace(radius=jnp.asarray(radius, jnp.float32))
-        held = holders(env, state._replace(world=world))
-        np.testing.assert_array_equal(held[:, 0], expected)
     tie = placed(env, [(3.5, 3.0), (2.5, 3.0), (9.0, 9.0)], target=[(3.0, 3.0)])
-    np.testing.assert_array_equal(holders(env, tie)[:, 0], [1, 0, 0])
+    radii = jnp.asarray([[0.5, 1.5, 1.5], [0.9, 1.5, 1.5], [0.5, 1, 1]])
+    cases = [*(state._replace(world=state.world._replace(radius=radius)) for radius in radii), tie]
+    held = jax.jit(jax.vmap(holders, (None, 0)))(env, jax.tree.map(lambda *x: jnp.stack(x), *cases))
+    np.testing.assert_array_equal(held[:, :, 0], [[0, 1, 0], [1, 0, 0], [0, 0, 0], [1, 0, 0]])
 
 
 def test_agents_that_touch_across_a_border_have_an_edge():
