@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from jaxtyping import Array, Float
+from one_of_each import one_of_each
 
 from shoal import envs
 from shoal.base.errors import ShoalError
@@ -116,6 +117,7 @@ def through_a_file(environment):
 
 
 @pytest.mark.parametrize("name", environments())
+@pytest.mark.quick(*one_of_each())
 def test_every_registered_environment_is_found_by_its_name(name):
     """Of several names that make the class, the one that stands for its sizes."""
     for parameters in ({}, {"max_episode_steps": 7}, {"trial_episodes": 2}, {"max_episode_steps": None}):

@@ -115,28 +115,7 @@ FAMILIES = {
 @needs_jaxmarl
 @pytest.mark.full
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.rare(
-    "one-agent",
-    "spread",
-    "tag",
-    "push",
-    "reference",
-    "world-comm",
-    "smax",
-    "units-drawn",
-    "overcooked",
-    "coins",
-    "evaporating",
-    "facmac",
-    "adversary",
-    "stalkers",
-    "overcooked-v2",
-    "navigation",
-    "battle",
-    "speaker",
-    "hanabi",
-    "storm",
-)
+@pytest.mark.rare(*(set(FAMILIES) - {"continuous", "crypto", "riddle"}))
 def test_steps_are_those_of_jaxmarl(family):
     name, parameters = FAMILIES[family]
     *_, (timestep, _, _) = play(make(name, **parameters), 120)
@@ -195,6 +174,7 @@ def test_a_world_of_one_agent_has_no_axis_of_agents():
     assert env.num_agents == 1 and timestep.observation.shape == (4,) and timestep.reward.shape == ()
 
 
+@pytest.mark.full
 @needs_jaxmarl
 def test_box_actions_of_different_widths_are_refused():
     with pytest.raises(ShoalError, match=r"the actions of the agents .* cannot be padded to one space"):

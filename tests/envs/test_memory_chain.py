@@ -60,7 +60,7 @@ def rollout(length, num_bits, num_envs=16, episodes=3):
 
 
 @pytest.mark.parametrize(("length", "num_bits"), [(1, 1), (2, 3), (3, 1), (32, 1), (7, 20)])
-@pytest.mark.quick("1-1", "2-3", "32-1")
+@pytest.mark.quick("2-3", "32-1")
 def test_whole_episodes_follow_bsuites_rules(length, num_bits):
     actions, states, timesteps = rollout(length, num_bits)
     ends = answers = 0
@@ -82,7 +82,8 @@ def test_whole_episodes_follow_bsuites_rules(length, num_bits):
 
 
 def test_bits_and_queries_are_fair_and_drawn_apart():
-    state, _ = jax.vmap(MemoryChain(4, 3).reset)(jax.random.split(jax.random.key(0), 6000))
+    reset = jax.jit(jax.vmap(MemoryChain(4, 3).reset))
+    state, _ = reset(jax.random.split(jax.random.key(0), 6000))
     np.testing.assert_allclose(np.mean(state.context, 0), 0.5, atol=0.03)
     np.testing.assert_allclose(np.bincount(state.query) / 6000, 1 / 3, atol=0.03)
     np.testing.assert_allclose(np.corrcoef(np.c_[state.context, state.query].T), np.eye(4), atol=0.05)

@@ -81,10 +81,10 @@ class Lottery:
 
 def played(env, actions, key=0):
     """The time-steps of a sequence of actions, from the reset on."""
-    state, timestep = env.reset(jax.random.key(key))
-    timesteps = [timestep]
+    state, timestep = jax.jit(env.reset)(jax.random.key(key))
+    timesteps, step = [timestep], jax.jit(env.step)
     for t, action in enumerate(actions):
-        state, timestep = env.step(state, jnp.asarray(action), jax.random.key(t))
+        state, timestep = step(state, jnp.asarray(action), jax.random.key(t))
         timesteps.append(timestep)
     return jax.tree.map(lambda *leaves: np.stack(leaves), *timesteps)
 

@@ -126,7 +126,7 @@ def test_frame_stack_shows_the_last_observations_oldest_first():
 
 def test_frame_stack_starts_anew_with_each_episode():
     batch = Batch(FrameStack(TimeLimit(make("CartPole-v1", max_episode_steps=None), 4), 3), 5)
-    state, timestep = batch.reset(jax.random.key(0))
+    state, timestep = jax.jit(batch.reset)(jax.random.key(0))
     step = jax.jit(lambda state, timestep, key: batch.step(state, batch.sample_actions(timestep, key), key))
     starts = 0
     for t in range(12):
@@ -208,6 +208,7 @@ def test_flattened_elements_lie_in_the_flattened_space(space, seed):
     np.testing.assert_array_equal(flat, reference_flat(space, element))
 
 
+@pytest.mark.full
 @hypothesis.given(space=all_spaces, count=st.integers(1, 3))
 @hypothesis.settings(max_examples=25, deadline=None)
 def test_stacked_elements_lie_in_the_stacked_space(space, count):
@@ -238,19 +239,17 @@ PARTICLES = ("Swarm", "MultiRoller", "MultiNavigator")
 
 @pytest.mark.parametrize(("name", "wrapper"), list(itertools.product(WRAPPED, WRAPPERS)))
 @pytest.mark.quick(
+    *(f"probe/continuous-action-{wrapper}" for wrapper in WRAPPERS),
+    *(f"{name}-all" for name in WRAPPED if name.startswith(("Acro", "CartPole-No", "MiniGrid-B"))),
+)
+@pytest.mark.rare(
     *(
         f"{name}-{wrapper}"
-        for name in (
-            "Acrobot-v1",
-            "CartPole-NoVelocity-v1",
-            "MiniGrid-BlockedUnlockPickUp",
-            "probe/continuous-action",
-        )
+        for name in WRAPPED
         for wrapper in WRAPPERS
-    )
-)
-@pytest.mark.rare(  # costly to trace
-    *(f"particles/{name}-v0-{wrapper}" for name in PARTICLES for wrapper in WRAPPERS)
+        if wrapper != "all" and "probe" not in name
+    ),
+    *(f"particles/{name}-v0-all" for name in PARTICLES),
 )
 def test_every_wrapper_of_every_environment_keeps_its_types_and_spaces(name, wrapper):
     env = WRAPPERS[wrapper](make(name))
@@ -265,6 +264,7 @@ def test_every_wrapper_of_every_environment_keeps_its_types_and_spaces(name, wra
 
 
 @pytest.mark.parametrize("name", ["Acrobot-v1", "CartPole-v1", "Pendulum-v1"])
+@pytest.mark.quick("CartPole-v1")
 def test_a_pile_of_wrappers_rolls_out_within_its_space(name):
     env = WRAPPERS["all"](make(name))
     batch = Batch(env, 4)

@@ -1,6 +1,7 @@
 """The original's benchmark files: read as the original reads them, and never run, however they were made."""
 
 import bz2
+import functools
 import io
 import os
 import pickle
@@ -30,8 +31,20 @@ def unpickled(content, most_bytes=2**24):
     return unpickling.unpickle(io.BytesIO(content), most_bytes)
 
 
+@functools.cache
+def small():
+    return generate(60, PUBLISHED["small"], seed=2)
+
+
+@functools.cache
+def original():
+    """The bytes of a file of the original's."""
+    save_bz2_pickle(contents(), FILE)
+    return Path(FILE).read_bytes()
+
+
 def contents(array=jnp.asarray):
-    tasks = generate(60, PUBLISHED["small"], seed=2)
+    tasks = small()
     return {
         "generation_config": CONFIG,
         "goals": array(tasks.goal),
@@ -44,7 +57,7 @@ def contents(array=jnp.asarray):
 @pytest.fixture(autouse=True)
 def here(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    save_bz2_pickle(contents(), FILE)
+    Path(FILE).write_bytes(original())
 
 
 def test_a_file_of_the_original_is_read_as_the_original_reads_it():
@@ -68,8 +81,7 @@ def test_a_file_of_the_original_is_read_as_the_original_reads_it():
 @pytest.mark.quick("asarray0-0", "asarray0-2", "asfortranarray-4", "asarray1-3", "asarray1-5")
 def test_every_way_to_pickle_an_array_is_read(array, protocol):
     save_bz2_pickle(contents(array), FILE, protocol)
-    expected = generate(60, PUBLISHED["small"], seed=2)
-    for one, other in zip(Benchmark.load(FILE).rulesets, expected, strict=True):
+    for one, other in zip(Benchmark.load(FILE).rulesets, small(), strict=True):
         np.testing.assert_array_equal(one, other)
 
 
@@ -313,11 +325,12 @@ def mutated(content, rng):
 
 @pytest.mark.parametrize("protocol", range(6))
 @pytest.mark.quick("2")
+@pytest.mark.rare("0", "1", "3", "4")
 def test_whatever_is_changed_in_a_pickle_it_is_read_or_refused_in_a_sentence(protocol):
     rng = np.random.default_rng(protocol)
     sound = [pickle.dumps(contents(array), protocol) for array in (np.asarray, jnp.asarray)]
     refused, longest = 0, 0.0
-    for index in range(400):
+    for index in range(300):
         Path(SPOILT).write_bytes(bz2.compress(mutated(sound[index % 2], rng), 1))
         begun = time.process_time()
         try:
@@ -326,7 +339,7 @@ def test_whatever_is_changed_in_a_pickle_it_is_read_or_refused_in_a_sentence(pro
             refused += 1
             assert "'spoilt'" in str(error) and "\n" not in str(error) and len(str(error)) < 400
         longest = max(longest, time.process_time() - begun)
-    assert refused > 200
+    assert refused > 150
     assert longest < 1
 
 

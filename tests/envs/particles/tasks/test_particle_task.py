@@ -118,7 +118,7 @@ def test_a_cell_list_computes_what_all_pairs_do_or_says_what_it_lacks():
     crowd, timestep = step(lists, placed(lists, [(3.0, 3.0), (3.5, 3.5), (4.0, 4.0)]), np.zeros((3, 2)))
     assert np.isnan(timestep.reward).all()
     wrapped = envs.TimeLimit(lists, 10)
-    state = wrapped.reset(jax.random.key(0))[0]._replace(env=crowd)
+    state = begun(wrapped)._replace(env=crowd)
     assert explain_fault(wrapped, state).startswith("cell_capacity=2 is too few: a cell held 3 particles")
     many = unwrapped(envs.make("particles/MultiNavigator-v0", num_agents=1025))
     assert many.layout.cells == (84, 84) and three().layout is None
@@ -241,7 +241,7 @@ def test_impossible_parameters_are_refused(name, parameters, message):
 @pytest.mark.full
 def test_ranges_are_drawn_at_every_start():
     env = three(mass=[0.8, 2.0], radius=[0.5, 1.0], stiffness=[50, 70], friction=0.3)
-    states, _ = jax.vmap(env.reset)(jax.random.split(jax.random.key(0), 50))
+    states = jax.jit(jax.vmap(lambda key: env.reset(key)[0]))(jax.random.split(jax.random.key(0), 50))
     assert states.world.mass.shape == (50, 3)
     for drawn, low, high in (
         (states.world.mass, 0.8, 2.0),
@@ -304,9 +304,9 @@ def placed_sphere(env):
 
 def test_pictures_and_the_state_of_the_world():
     env = three(global_state=True)
-    state, timestep = env.reset(jax.random.key(0))
+    state, timestep = jax.jit(env.reset)(jax.random.key(0))
     assert timestep.observation["global_state"].shape == (3, 8) and env.critic_only == ("global_state",)
-    np.testing.assert_allclose(timestep.observation["observation"], observe(env, state))
+    np.testing.assert_allclose(timestep.observation["observation"], jax.jit(observe)(env, state), rtol=1e-6)
     picture = envs.render(env, state)
     assert picture.shape == (480, 480, 3) and len(np.unique(picture.reshape(-1, 3), axis=0)) > 20
 
@@ -325,7 +325,7 @@ def test_a_picture_has_rays_walls_and_the_way_of_the_last_seconds():
     side, target = 30.0, [(25, 25)] * 3
     before, state = (placed(env, [(4, 20), (8, 20), (21, y)], target=target) for y in (16, 20))
     wrapped = envs.TimeLimit(env, 9)
-    start = wrapped.reset(jax.random.key(0))[0]
+    start = begun(wrapped)
     picture = envs.render(wrapped, start._replace(env=state))
     disc, wall, nothing, floor = (ink(picture, (x, 20), side)[0] for x in (6, 1.5, 17, 28.5))
     assert disc > 1.5 * wall and wall > 1.5 * nothing > 0 and floor == 0
@@ -341,19 +341,16 @@ def test_agents_are_points_and_their_contacts_lines():
     env = three(boundary="periodic", mass=[1.0, 2.0])
     side = float(np.sqrt(120))
     state = placed(env, [(0.5, 3.0), (side - 1.0, 3.0), (6.0, 8.0)], [(1.0, 0.5), (0.0, 0.0), (0.0, 0.0)])
-    found = geometry(
-        envs.TimeLimit(env, 9), envs.TimeLimit(env, 9).reset(jax.random.key(0))[0]._replace(env=state)
-    )
+    wrapped = envs.TimeLimit(env, 9)
+    found = geometry(wrapped, begun(wrapped)._replace(env=state))
     np.testing.assert_allclose(found.points[:2], [(0.5, 3.0, 0.0), (side - 1.0, 3.0, 0.0)], rtol=1e-6)
     np.testing.assert_array_equal(found.fields["velocity"][0], (1.0, 0.5, 0.0))
     np.testing.assert_array_equal(found.fields["mass"], state.world.mass)
     # The two touch across the border.
     np.testing.assert_allclose(found.lines, [[(0.5, 3.0, 0.0), (-1.0, 3.0, 0.0)]], atol=1e-5)
     np.testing.assert_allclose(found.line_fields["overlap"], 0.5, atol=1e-5)
-    sphere = geometry(
-        unwrapped(envs.make("particles/Roller-v0")),
-        placed_sphere(unwrapped(envs.make("particles/Roller-v0"))),
-    )
+    roller = unwrapped(envs.make("particles/Roller-v0"))
+    sphere = geometry(roller, placed_sphere(roller))
     assert sphere.points[0, 2] == pytest.approx(1 - 9.81 / 100, rel=1e-3) and sphere.lines.shape == (0, 2, 3)
 
 
