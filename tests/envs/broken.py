@@ -210,12 +210,8 @@ class TextInState(Walk):
 
 
 variant(
-    "NoReward",
-    ("return-value", "not-checked"),
-    "step returns None as `reward`",
-    "step",
-    reward=lambda t: None,
-)
+    "NoReward", ("return-value", "not-checked"), "step returns None as `reward`", "step", reward=lambda t: None,
+)  # fmt: skip
 variant("InfoList", ("return-value", "not-checked"), "returns list as `info`", info=lambda t: [t.reward])
 
 
@@ -310,21 +306,15 @@ variant("AliveAlone", TYPE, "`alive` of reset has shape [1]", alive=lambda t: jn
 
 OBSERVED = ("observation-type", "not-checked")
 variant(
-    "ObservationShape",
-    OBSERVED,
-    "observation of reset has shape [3]; [2]",
-    observation=lambda t: jnp.zeros(3),
-)
+    "ObservationShape", OBSERVED, "observation of reset has shape [3]; [2]", observation=lambda t: jnp.zeros(3),
+)  # fmt: skip
 variant(
     "ObservationDtype", OBSERVED, "observation of step has dtype int32; float32", "step",
     observation=lambda t: t.observation.astype(int),
 )  # fmt: skip
 variant(
-    "ObservationTuple",
-    OBSERVED,
-    "observation of reset is a tuple",
-    observation=lambda t: tuple(t.observation),
-)
+    "ObservationTuple", OBSERVED, "observation of reset is a tuple", observation=lambda t: tuple(t.observation),
+)  # fmt: skip
 variant(
     "ObservationLacks", OBSERVED, "observation['b'] of reset is missing",
     attributes={"observation_space": Dict({"a": Box(-3, 3, (2,)), "b": Discrete(2)})},
@@ -363,38 +353,21 @@ variant(
     observation=lambda t: 1 / jnp.where(t.observation > 0.5, 0.0, t.observation + 4),
 )  # fmt: skip
 variant(
-    "RewardNaN",
-    "not-finite",
-    ("the reward after", "is nan"),
-    "step",
-    reward=lambda t: jnp.sqrt(t.observation[0]),
-)
+    "RewardNaN", "not-finite", ("the reward after", "is nan"), "step", reward=lambda t: jnp.sqrt(t.observation[0]),
+)  # fmt: skip
 variant(
-    "RewardInfinite",
-    "not-finite",
-    "the reward after 1 random step is -inf",
-    "step",
+    "RewardInfinite", "not-finite", "the reward after 1 random step is -inf", "step",
     reward=lambda t: t.reward - jnp.inf,
-)
+)  # fmt: skip
 variant(
-    "RewardOnReset",
-    "reset-reward",
-    "the reward of reset is 0.25",
-    "reset",
-    reward=lambda t: jnp.float32(0.25),
-)
+    "RewardOnReset", "reset-reward", "the reward of reset is 0.25", "reset", reward=lambda t: jnp.float32(0.25),
+)  # fmt: skip
 variant(
-    "NeverFirst",
-    "first-flag",
-    "False on the time-step of reset for 16 of 16",
-    first=lambda t: jnp.asarray(False),
-)
+    "NeverFirst", "first-flag", "False on the time-step of reset for 16 of 16", first=lambda t: jnp.asarray(False),
+)  # fmt: skip
 variant(
-    "AlwaysFirst",
-    "first-flag",
-    "`first` is True on the time-step of step 1",
-    first=lambda t: jnp.asarray(True),
-)
+    "AlwaysFirst", "first-flag", "`first` is True on the time-step of step 1", first=lambda t: jnp.asarray(True),
+)  # fmt: skip
 variant(
     "EndsOnReset", ("ends-on-reset", "not-checked"), "for 16 of 16 keys", "reset", last=lambda t: jnp.asarray(True)
 )  # fmt: skip
@@ -406,19 +379,13 @@ variant(
 # --- Ends ---------------------------------------------------------------------------------------
 
 variant(
-    "GammaAsDiscount",
-    "discount",
-    "the discount after 1 random step is 0.99",
-    "step",
+    "GammaAsDiscount", "discount", "the discount after 1 random step is 0.99", "step",
     discount=lambda t: t.discount * 0.99,
-)
+)  # fmt: skip
 variant(
-    "DiscountWithoutEnd",
-    "discount",
-    ("is 0 although `last` is False",),
-    "step",
+    "DiscountWithoutEnd", "discount", ("is 0 although `last` is False",), "step",
     discount=lambda t: t.discount * (t.observation[0] < 0),
-)
+)  # fmt: skip
 variant(
     "TerminationTruncates", "termination", ("none of", "ends has discount 0", "the actions decide", "reward -10"),
     "step", discount=lambda t: jnp.ones(()), reward=lambda t: jnp.where(t.last, -10.0, t.reward),

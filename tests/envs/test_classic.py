@@ -107,12 +107,8 @@ CASES = {
         AcrobotState,
         (-np.pi, -np.pi, -4 * np.pi, -9 * np.pi),
         (np.pi, np.pi, 4 * np.pi, 9 * np.pi),
-        (
-            (-np.pi, 0, np.pi / 2, np.pi),
-            (-np.pi, 0, np.pi / 2, np.pi),
-            (-4 * np.pi, 0, 4 * np.pi),
-            (-9 * np.pi, 0, 9 * np.pi),
-        ),
+        ((-np.pi, 0, np.pi / 2, np.pi), (-np.pi, 0, np.pi / 2, np.pi), (-4 * np.pi, 0, 4 * np.pi),
+            (-9 * np.pi, 0, 9 * np.pi)),
         lambda o: jnp.where(o[5] >= 0, 2, 0),
         acrobot_tolerance,
     ),
@@ -124,7 +120,7 @@ CASES = {
         lambda o: jnp.where(o[2:3] >= 0, 2.5, -2.5),
         pendulum_tolerance,
     ),
-}
+}  # fmt: skip
 EACH = pytest.mark.parametrize("name", CASES)
 
 

@@ -311,21 +311,14 @@ def test_environments_are_written_down_and_made_again():
     [
         (SPREAD, {"num_agent": 2}, "has no parameter 'num_agent'"),
         (SPREAD, {"team_return": "max"}, "team_return='max' is not one of mean, sum"),
-        (
-            SPREAD,
-            {"local_ratio": 2},
-            "jaxmarl/MPE_simple_spread_v3 cannot be made with local_ratio=2: AssertionError",
-        ),
+        (SPREAD, {"local_ratio": 2},
+            "jaxmarl/MPE_simple_spread_v3 cannot be made with local_ratio=2: AssertionError"),
         (BATTLE, {"scenario": "3mm"}, "there is no scenario '3mm'; did you mean '3m'"),
-        (
-            "jaxmarl/overcooked",
-            {"layout": "cramped"},
-            "there is no layout 'cramped'; did you mean 'cramped_room'",
-        ),
+        ("jaxmarl/overcooked", {"layout": "cramped"}, "there is no layout 'cramped'; did you mean 'cramped_room'"),
         (SPREAD, {"num_agents": object()}, None),
         (SPREAD, {"landmarks": {1: np.zeros}}, "has no parameter 'landmarks'"),
     ],
-)
+)  # fmt: skip
 def test_wrong_parameters_are_named(name, parameters, sentence):
     with pytest.raises(ShoalError) as error:
         make(name, **parameters)

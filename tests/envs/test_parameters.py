@@ -118,11 +118,7 @@ def test_make_names_the_parameter_that_is_out_of_bounds(name, value, sentence):
 @pytest.mark.parametrize(
     ("name", "value", "sentence"),
     [
-        (
-            "speeds",
-            [1.0, math.nan],
-            "speeds=[1.0, nan] is out of bounds: each number of it must be at least 0 and",
-        ),
+        ("speeds", [1.0, math.nan], "speeds=[1.0, nan] is out of bounds: each number of it must be at least 0 and"),
         ("speeds", [1, 11], "speeds=[1.0, 11.0] is out of bounds"),
         ("speeds", [[1, 2], [3]], "speeds=[[1, 2], [3]] is no array of numbers"),
         ("speeds", ["a", "b"], "speeds=['a', 'b'] is no array of"),
@@ -143,7 +139,7 @@ def test_make_names_the_parameter_that_is_out_of_bounds(name, value, sentence):
         ("extra", {"deep": [jnp.ones(2, bool), "text", jax.random.key(0)]}, ""),
         ("extra", RewardScale(CartPole(), math.nan), "RewardScale: scale=nan is out of bounds"),
     ],
-)
+)  # fmt: skip
 def test_every_kind_of_field_is_checked(name, value, sentence):
     if not sentence:
         make(NAME, **{name: value})

@@ -116,24 +116,16 @@ def test_every_registered_environment_can_be_made():
         ("CartPole-v1", {"gravity": True}, "gravity=True is of type bool; give a number"),
         ("CartPole-v1", {"gravity": None}, "gravity=None is of type NoneType; give a number"),
         ("CartPole-v1", {"max_episode_steps": 0}, "max_episode_steps=0 is not a whole number of 1 or more"),
-        (
-            "CartPole-v1",
-            {"max_episode_steps": 2.5},
-            "max_episode_steps=2.5 is not a whole number of 1 or more",
-        ),
+        ("CartPole-v1", {"max_episode_steps": 2.5}, "max_episode_steps=2.5 is not a whole number of 1 or more"),
         (f"{__name__}:Lamp", {}, "needs the parameter 'count', which has no default"),
         (f"{__name__}:Lamp", {"count": 1.5}, "count=1.5 is of type float; give a whole number"),
-        (
-            f"{__name__}:Lamp",
-            {"count": 1, "bright": 1},
-            "bright=1 is of type int; give a bool, such as False",
-        ),
+        (f"{__name__}:Lamp", {"count": 1, "bright": 1}, "bright=1 is of type int; give a bool, such as False"),
         (f"{__name__}:Lmp", {}, f"{__name__} has no 'Lmp'; did you mean 'Lamp'?"),
         (f"{__name__}:NOT_AN_ENVIRONMENT", {}, "is of type int, not a class or function"),
         ("fractions:Fraction", {}, "made a Fraction, which has no `observation_space`"),
         ("no_such_module:Env", {}, "there is no module 'no_such_module'"),
     ],
-)
+)  # fmt: skip
 def test_bad_input_is_answered_in_one_sentence(name, parameters, sentence):
     with pytest.raises(ShoalError) as raised:
         make(name, **parameters)

@@ -185,20 +185,15 @@ def test_stand_ins_are_all_that_a_name_can_mean():
         ({"goals": None}, "'spoilt' is no benchmark: it has no array 'goals'"),
         ({"rules": [[1, 2]]}, "'spoilt' is no benchmark: it has no array 'rules'"),
         ({"goals": np.full((60, 5), 300)}, "'goals' holds numbers that are not from 0 to 255"),
-        (
-            {"goals": np.full((60, 5), 99, np.uint8)},
-            "there is no goal of kind 99; the kinds of goals are 0 to 14",
-        ),
-        (
-            {"rules": np.full((60, 2, 7), 13, np.uint8)},
-            "there is no rule of kind 13; the kinds of rules are 0 to 11",
-        ),
+        ({"goals": np.full((60, 5), 99, np.uint8)}, "there is no goal of kind 99; the kinds of goals are 0 to 14"),
+        ({"rules": np.full((60, 2, 7), 13, np.uint8)},
+            "there is no rule of kind 13; the kinds of rules are 0 to 11"),
         ({"init_tiles": np.full((60, 4, 2), 20, np.uint8)}, "has tile 20 of colour 20"),
         ({"init_tiles": np.zeros((59, 4, 2), np.uint8)}, "the ruleset's init_tiles is uint8"),
         ({"goals": np.full((60, 5), 1.0)}, "is damaged: it holds values of type 'f8'"),
         ({"goals": np.full((60, 5), None)}, "is damaged: it holds values of type 'O8'"),
     ],
-)
+)  # fmt: skip
 def test_a_file_that_is_no_benchmark_is_told_so(changes, sentence):
     save_bz2_pickle(contents(np.asarray) | changes, SPOILT)
     with pytest.raises(ShoalError, match=sentence):

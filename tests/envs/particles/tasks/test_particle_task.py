@@ -184,55 +184,28 @@ def test_jaxdem_reward_and_team_reward():
 @pytest.mark.parametrize(
     "name, parameters, message",
     [
-        (
-            "Navigator",
-            {"radius": [1, np.inf]},
-            "radius=inf is out of bounds: it must be finite and greater than 0",
-        ),
+        ("Navigator", {"radius": [1, np.inf]}, "radius=inf is out of bounds: it must be finite and greater than 0"),
         ("MultiNavigator", {"radius": 0.0}, "radius=0 is out of bounds: it must be greater than 0"),
-        (
-            "MultiNavigator",
-            {"restitution": 1.5},
-            "restitution=1.5 is out of bounds: .* greater than 0 and at most 1",
-        ),
-        (
-            "MultiNavigator",
-            {"num_agents": 2, "area_per_agent": 20.0, "boundary": "periodic", "neighbours": "cells"},
-            r"periodic box of 6.32 radii, too small for three cells of 2.4 radii .* area_per_agent of 25.92 or more",
-        ),
-        (
-            "MultiNavigator",
-            {"num_agents": 1025, "neighbours": "all"},
-            "num_agents=1025 is too many for neighbours='all', which has at most 1024; give neighbours='cells'",
-        ),
-        (
-            "Navigator",
-            {"stiffness": [50, 1e4]},
-            r"time_step=0.01 is too long: .* \(stiffness=10000, mass=1\)",
-        ),
-        (
-            "MultiNavigator",
-            {"area_per_agent": 5.0},
-            "num_agents=8 with area_per_agent=5 .* 4 fit into a box of 6.32",
-        ),
-        (
-            "Roller",
-            {"law": "hertz", "stiffness": 400.0, "radius": [0.1, 1.0]},
-            r"time_step=0.01 is too long: it must be at most 0.00824, .* radius=1,",
-        ),
+        ("MultiNavigator", {"restitution": 1.5},
+            "restitution=1.5 is out of bounds: .* greater than 0 and at most 1"),
+        ("MultiNavigator", {"num_agents": 2, "area_per_agent": 20.0, "boundary": "periodic", "neighbours": "cells"},
+            r"periodic box of 6.32 radii, too small for three cells of 2.4 radii .* area_per_agent of 25.92 or more"),
+        ("MultiNavigator", {"num_agents": 1025, "neighbours": "all"},
+            "num_agents=1025 is too many for neighbours='all', which has at most 1024; give neighbours='cells'"),
+        ("Navigator", {"stiffness": [50, 1e4]}, r"time_step=0.01 is too long: .* \(stiffness=10000, mass=1\)"),
+        ("MultiNavigator", {"area_per_agent": 5.0},
+            "num_agents=8 with area_per_agent=5 .* 4 fit into a box of 6.32"),
+        ("Roller", {"law": "hertz", "stiffness": 400.0, "radius": [0.1, 1.0]},
+            r"time_step=0.01 is too long: it must be at most 0.00824, .* radius=1,"),
         ("Navigator", {"mass": [1.0, 2.0, 3.0]}, r"^mass=\[1.0, 2.0, 3.0\] is neither a number nor a range"),
         ("Navigator", {"radius": [1.0, "b"]}, r"^radius=\[1.0, 'b'\] is neither a number nor a range"),
         ("Navigator", {"stiffness": [[1, 2], [3, 4]]}, "^stiffness=.* is neither a number nor a range"),
-        (
-            "MultiNavigator",
-            {"boundary": "periodic", "reach": 100.0},
-            "^reach=100 is too long .* give 71.5542 or",
-        ),
+        ("MultiNavigator", {"boundary": "periodic", "reach": 100.0}, "^reach=100 is too long .* give 71.5542 or"),
         ("MultiNavigator", {"mass": [2.0, 1.0]}, r"mass=\[2, 1\] is no range"),
         ("MultiNavigator", {"sensing": "ray"}, "sensing='ray' is not one of None, rays, bins"),
         ("Roller", {"law": "hertz", "top_speed": 1e9}, "time_step=0.01 is too long: .* top_speed=1e[+]09"),
     ],
-)
+)  # fmt: skip
 def test_impossible_parameters_are_refused(name, parameters, message):
     with pytest.raises(ShoalError, match=message):
         envs.make(f"particles/{name}-v0", **parameters)
