@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import xminigrid
 from grid_oracle import converted, original_reset
+from random_play import played
 from random_rulesets import random_rulesets
 from xminigrid.core.observation import minigrid_field_of_view
 from xminigrid.wrappers import DirectionObservationWrapper, RulesAndGoalsObservationWrapper
@@ -174,21 +175,12 @@ def test_several_rulesets_are_drawn_from_and_one_can_be_played_again():
 
 @pytest.mark.full
 def test_a_batch_of_rulesets_keeps_going():
-    batch = envs.Batch(envs.make(R1, ruleset=some_tasks(20), max_episode_steps=9), 40)
-
-    @jax.jit
-    def rollout(key):
-        def body(carry, key):
-            after = batch.step(carry[0], batch.sample_actions(carry[1], key), key)
-            return after, after[1]
-
-        return jax.lax.scan(body, batch.reset(key), jax.random.split(key, 40))[1]
-
-    timesteps = rollout(jax.random.key(0))
+    world = envs.make(R1, ruleset=some_tasks(20), max_episode_steps=9)
+    _, _, timesteps = played(world, 40, 40)
     assert (timesteps.first[1:] == timesteps.last[:-1]).all()
     assert timesteps.terminated.any() and timesteps.truncated.any()
     np.testing.assert_array_equal(timesteps.info["success"], timesteps.terminated)
-    assert jax.vmap(jax.vmap(batch.observation_space.contains))(timesteps.observation).all()
+    assert jax.jit(jax.vmap(jax.vmap(world.observation_space.contains)))(timesteps.observation).all()
 
 
 def test_rulesets_are_filled_up_with_zeros():

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from random_play import played
 
 import shoal
 from shoal.base.errors import ShoalError
@@ -133,25 +134,13 @@ def test_the_checker_finds_nothing(family):
 
 @needs_jaxmarl
 def test_a_batch_steps_and_resets_each_world():
-    batch = Batch(make(SPREAD, max_steps=5), 3)
-
-    @jax.jit
-    def rollout(key):
-        def body(carry, key):
-            state, timestep = carry
-            action_key, step_key = jax.random.split(key)
-            after = batch.step(state, batch.sample_actions(timestep, action_key), step_key)
-            return after, after[1]
-
-        return jax.lax.scan(body, batch.reset(key), jax.random.split(key, 20))[1]
-
-    timesteps = rollout(jax.random.key(0))
-    assert timesteps.observation.shape == (20, 3, 3, 18)
-    assert timesteps.reward.shape == (20, 3, 3)
+    _, _, timesteps = played(make(SPREAD, max_steps=5), 3, 20)
+    assert timesteps.observation.shape == (21, 3, 3, 18)
+    assert timesteps.reward.shape == (21, 3, 3)
     # JaxMARL compares its counter before it counts, so that an episode has one step more than `max_steps`.
-    np.testing.assert_array_equal(np.flatnonzero(timesteps.last[:, 0]), [5, 12, 19])
+    np.testing.assert_array_equal(np.flatnonzero(timesteps.last[:, 0]), [6, 13, 20])
     np.testing.assert_array_equal(timesteps.first[1:], timesteps.last[:-1])
-    assert timesteps.truncated[5].all() and not timesteps.terminated.any()
+    assert timesteps.truncated[6].all() and not timesteps.terminated.any()
 
 
 @needs_jaxmarl

@@ -108,13 +108,10 @@ def test_every_registered_environment_can_be_made():
     [
         ("Cartpole", {}, "there is no environment 'Cartpole'; did you mean 'CartPole-v1'?"),
         ("LunarLander-v2", {}, "there is no environment 'LunarLander-v2'; the nearest are "),
-        ("LunarLander-v2", {}, f"; `shoal envs` lists all {len(environments())}"),
         ("CartPole-v1", {"gravty": 1.0}, "has no parameter 'gravty' (it has cart_mass, force, gravity, "),
-        ("CartPole-v1", {"gravty": 1.0}, "did you mean 'gravity'?"),
         ("CartPole-v1", {"max_steps": 1}, "did you mean 'max_episode_steps'?"),
         ("CartPole-v1", {"gravity": "9.8"}, "gravity='9.8' is of type str; give a number, such as 9.8"),
         ("CartPole-v1", {"gravity": True}, "gravity=True is of type bool; give a number"),
-        ("CartPole-v1", {"gravity": None}, "gravity=None is of type NoneType; give a number"),
         ("CartPole-v1", {"max_episode_steps": 0}, "max_episode_steps=0 is not a whole number of 1 or more"),
         ("CartPole-v1", {"max_episode_steps": 2.5}, "max_episode_steps=2.5 is not a whole number of 1 or more"),
         (f"{__name__}:Lamp", {}, "needs the parameter 'count', which has no default"),

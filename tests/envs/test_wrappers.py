@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 from one_of_each import one_of_each
+from random_play import played
 
 from shoal.base.errors import ShoalError
 from shoal.envs import (
@@ -267,16 +268,6 @@ def test_every_wrapper_of_every_environment_keeps_its_types_and_spaces(name, wra
 @pytest.mark.quick("CartPole-v1")
 def test_a_pile_of_wrappers_rolls_out_within_its_space(name):
     env = WRAPPERS["all"](make(name))
-    batch = Batch(env, 4)
-
-    @jax.jit
-    def run(key):
-        def body(carry, key):
-            after = batch.step(carry[0], batch.sample_actions(carry[1], key), key)
-            return after, after[1]
-
-        return jax.lax.scan(body, batch.reset(key), jax.random.split(key, 20))[1]
-
-    timesteps = run(jax.random.key(0))
-    assert jax.vmap(jax.vmap(env.observation_space.contains))(timesteps.observation).all()
-    np.testing.assert_array_equal(np.flatnonzero(timesteps.last[:, 0]), [2, 6, 10, 14, 18])
+    _, _, timesteps = played(env, 4, 20)
+    assert jax.jit(jax.vmap(jax.vmap(env.observation_space.contains)))(timesteps.observation).all()
+    np.testing.assert_array_equal(np.flatnonzero(timesteps.last[:, 0]), [3, 7, 11, 15, 19])

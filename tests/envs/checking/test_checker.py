@@ -38,7 +38,7 @@ FULL = """
     DtypeOfParameter PlainClass ListParameter PythonRandomInJit
 """
 # Refused, but not at sight, as others are.
-SAME = "SleepsInACallback LoopsInStep MutatesItself GlobalCounter NumpyRandom"
+SAME = "SleepsInACallback LoopsInStep MutatesItself GlobalCounter"
 
 
 def cost(name):

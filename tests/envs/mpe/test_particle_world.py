@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from random_play import played
 
 import shoal
 from shoal import envs
@@ -27,20 +28,7 @@ SIZES = {  # of the whole world: positions, velocities, landmarks or obstacles, 
 @functools.cache
 def episode(name, global_state=False):
     """The time-steps of a batch under random actions, [T+1, N, ...]."""
-    batch = envs.Batch(envs.make(name, global_state=global_state), 4)
-
-    @jax.jit
-    def run(key):
-        def step(carry, key):
-            state, timestep = carry
-            after = batch.step(state, batch.sample_actions(timestep, key), key)
-            return after, after[1]
-
-        start = batch.reset(key)
-        _, rest = jax.lax.scan(step, start, jax.random.split(key, 27))
-        return jax.tree.map(lambda x, y: jnp.concatenate([x[None], y]), start[1], rest)
-
-    return jax.tree.map(np.asarray, run(jax.random.key(0)))
+    return played(envs.make(name, global_state=global_state), 4, 27)[2]
 
 
 @EACH
