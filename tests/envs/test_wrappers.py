@@ -112,12 +112,6 @@ def test_time_limit(limit, ending, seed):
     assert limited.truncated[limit] != plain.terminated[limit]
 
 
-@pytest.mark.parametrize("ending", [0.0, 1.0])
-def test_termination_wins_over_the_time_limit(ending):
-    end = jax.tree.map(lambda x: x[1], episode(TimeLimit(Counter(ending), 1), jax.random.key(0), 1))
-    assert (bool(end.terminated), bool(end.truncated)) == (ending == 1, ending == 0)
-
-
 def test_frame_stack_shows_the_last_observations_oldest_first():
     stacked = np.asarray(episode(FrameStack(Counter(), 3), jax.random.key(0), 6).observation)
     expected = [[max(t - 2, 0), max(t - 1, 0), t] for t in range(7)]

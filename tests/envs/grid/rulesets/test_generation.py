@@ -176,12 +176,9 @@ def played(world, scenes, tasks, aims):
     def play(grid, row, column, direction, actions, goal, rule_rows, aim):
         flat = jnp.zeros(board.size, jnp.uint16).at[board._places()].set(grid)
         begun = make_state(
-            flat,
-            board.place(row, column),
-            direction,
-            goals.decode(board, goal),
+            flat, board.place(row, column), direction, goals.decode(board, goal),
             rule_table=rules.decode(rule_rows),
-        )
+        )  # fmt: skip
 
         def step(state, action):
             state, timestep = world.step(state, action, jax.random.key(0))

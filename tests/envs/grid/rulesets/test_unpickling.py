@@ -21,7 +21,7 @@ from shoal.envs.grid.rulesets import unpickling
 from shoal.envs.grid.rulesets.benchmark import Benchmark
 from shoal.envs.grid.rulesets.benchmark_files import MAX_BYTES
 from shoal.envs.grid.rulesets.generation import PUBLISHED, bytes_per_ruleset, generate
-from shoal.envs.grid.rulesets.unpickling import MAX_OPERATIONS, PickledArray
+from shoal.envs.grid.rulesets.unpickling import MAX_OPERATIONS
 
 CONFIG = {"chain_depth": 1, "prune_prob": 0.3, "prune_chain": True, "save_path": "small"}
 FILE, SPOILT = "original", "spoilt"
@@ -354,14 +354,6 @@ def test_a_damaged_file_is_named_wherever_it_is_cut_or_changed():
     for content in [inner[:size] for size in rng.integers(0, len(inner), 60)]:
         with pytest.raises(ShoalError, match=r"^is damaged: "):
             unpickled(content)
-    for place in (*range(300), *rng.integers(0, len(inner), 600)):
-        content = flipped(inner, place, rng)
-        try:
-            held = unpickled(content)
-        except ShoalError as error:
-            assert "\n" not in str(error)
-        else:
-            assert isinstance(held, dict | PickledArray | str | int | tuple)
 
 
 def flipped(content, place, rng):

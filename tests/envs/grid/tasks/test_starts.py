@@ -20,23 +20,11 @@ THINGS = ruleset(
     init_tiles=[(Tile.BALL, Colour.RED), (Tile.KEY, Colour.BLUE), (0, 0), (Tile.STAR, Colour.PINK)]
 )
 NAMES = (
-    "MiniGrid-BlockedUnlockPickUp",
-    "MiniGrid-DoorKey-5x5",
-    "MiniGrid-DoorKey-8x8",
-    "MiniGrid-Empty-5x5",
-    "MiniGrid-EmptyRandom-5x5",
-    "MiniGrid-FourRooms",
-    "MiniGrid-LockedRoom",
-    "MiniGrid-MemoryS8",
-    "MiniGrid-Playground",
-    "MiniGrid-Unlock",
-    "MiniGrid-UnlockPickUp",
-    "XLand-MiniGrid-R1-9x9",
-    "XLand-MiniGrid-R2-9x9",
-    "XLand-MiniGrid-R4-9x9",
-    "XLand-MiniGrid-R6-13x13",
-    "XLand-MiniGrid-R9-16x16",
-)
+    "MiniGrid-BlockedUnlockPickUp", "MiniGrid-DoorKey-5x5", "MiniGrid-DoorKey-8x8", "MiniGrid-Empty-5x5",
+    "MiniGrid-EmptyRandom-5x5", "MiniGrid-FourRooms", "MiniGrid-LockedRoom", "MiniGrid-MemoryS8",
+    "MiniGrid-Playground", "MiniGrid-Unlock", "MiniGrid-UnlockPickUp", "XLand-MiniGrid-R1-9x9",
+    "XLand-MiniGrid-R2-9x9", "XLand-MiniGrid-R4-9x9", "XLand-MiniGrid-R6-13x13", "XLand-MiniGrid-R9-16x16",
+)  # fmt: skip
 
 
 def facts(world, state):

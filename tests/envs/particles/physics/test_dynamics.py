@@ -40,12 +40,8 @@ def after_a_time(integrator, law, restitution, friction, tangential, duration):
 
     def with_steps(count, restitution, friction, tangential):
         sphere = world(
-            jnp.ones(1),
-            wall_stiffness=1e3,
-            restitution=restitution,
-            friction=friction,
-            time_step=duration / count,
-        )
+            jnp.ones(1), wall_stiffness=1e3, restitution=restitution, friction=friction, time_step=duration / count,
+        )  # fmt: skip
         place, velocity = jnp.asarray([0.0, 0.0, 0.98]), jnp.asarray([tangential, 0.0, -0.5])
         state = dynamics.start(rules, sphere, place[:, None], velocity[:, None])
         nothing = jnp.zeros_like(state.position), jnp.zeros_like(state.spin)
@@ -135,15 +131,9 @@ def on_the_floor(speed, friction, rolling_friction, start_height, dimensions, st
     """A sphere or disc of radius 1 that is put onto the floor with a speed; its velocity and spin at each step."""
     rules = Rules(boundaries=("open",) * (dimensions - 1) + ("floor",))
     sphere = world(
-        jnp.ones(1),
-        dimensions=dimensions,
-        wall_stiffness=1e5,
-        restitution=0.3,
-        friction=friction,
-        tangential_ratio=0.8,
-        rolling_friction=rolling_friction,
-        gravity=GRAVITY,
-    )
+        jnp.ones(1), dimensions=dimensions, wall_stiffness=1e5, restitution=0.3, friction=friction,
+        tangential_ratio=0.8, rolling_friction=rolling_friction, gravity=GRAVITY,
+    )  # fmt: skip
     height = 1 - GRAVITY / 1e5 + start_height  # where the spring carries the weight
     place = jnp.zeros((dimensions, 1)).at[-1].set(height)
     velocity = jnp.zeros((dimensions, 1)).at[0].set(speed)
@@ -190,14 +180,9 @@ def stack(friction, steps, dtype):
     pyramid = [[9.5, 0.5], [10.5, 0.5], [10.0, 0.5 + np.sqrt(0.75)]]
     place = jnp.asarray(np.transpose(column + pyramid), dtype)
     discs = world(
-        jnp.full(6, 0.5, dtype),
-        dimensions=2,
-        stiffness=1e5,
-        restitution=0.5,
-        friction=friction,
-        tangential_ratio=0.8,
-        gravity=GRAVITY,
-    )
+        jnp.full(6, 0.5, dtype), dimensions=2, stiffness=1e5, restitution=0.5, friction=friction,
+        tangential_ratio=0.8, gravity=GRAVITY,
+    )  # fmt: skip
     state = dynamics.start(rules, discs, place)
     end, _ = run(rules, discs, state, steps)
     return end.position - place, end.velocity, end.force
@@ -226,16 +211,9 @@ def wedge(friction, integrator):
     rules = Rules(integrator=integrator, boundaries=("open", "floor"))
     radius = jnp.asarray([1.0, 0.1])
     discs = world(
-        radius,
-        dimensions=2,
-        mass=radius**2,
-        stiffness=1e4,
-        restitution=0.3,
-        friction=friction,
-        tangential_ratio=0.8,
-        gravity=1.0,
-        time_step=1.5e-4,
-    )
+        radius, dimensions=2, mass=radius**2, stiffness=1e4, restitution=0.3, friction=friction,
+        tangential_ratio=0.8, gravity=1.0, time_step=1.5e-4,
+    )  # fmt: skip
     place = jnp.asarray([[0.0, 2 * jnp.sqrt(0.1)], [1.0, 0.1]])
     state = dynamics.start(rules, discs, place)
     push = jnp.asarray([[0.2, 0.0], [0.0, 0.0]])
@@ -264,23 +242,16 @@ def across_the_border(shift):
     """Three particles of a periodic box, displaced as a whole: what becomes of their motion."""
     rules = Rules(boundaries=("periodic", "periodic", "periodic"))
     spheres = world(
-        jnp.asarray([0.5, 0.4, 0.6]),
-        side=jnp.asarray([4.0, 5.0, 6.0]),
-        stiffness=500.0,
-        restitution=0.8,
+        jnp.asarray([0.5, 0.4, 0.6]), side=jnp.asarray([4.0, 5.0, 6.0]), stiffness=500.0, restitution=0.8,
         friction=0.4,
-    )
+    )  # fmt: skip
     place = jnp.asarray([[1.0, 1.8, 2.9], [2.0, 2.2, 2.1], [3.0, 3.1, 2.7]])
     velocity = jnp.asarray([[1.0, 0.0, -1.0], [0.0, 0.3, 0.0], [0.2, 0.0, 0.4]])
     state = dynamics.start(rules, spheres, place + shift[:, None], velocity)
     end, force = run(rules, spheres, state, 600, watch=lambda s: jnp.abs(s.force).max())
     return (
-        end.velocity,
-        end.spin,
-        (end.position - shift[:, None]) % spheres.box[:, None],
-        end.position,
-        force.max(),
-    )
+        end.velocity, end.spin, (end.position - shift[:, None]) % spheres.box[:, None], end.position, force.max(),
+    )  # fmt: skip
 
 
 def test_periodic_images():
@@ -362,14 +333,9 @@ def test_gradients_are_finite(law):
     @functools.partial(jax.grad, argnums=(0, 1, 2))
     def gradient(place, velocity, numbers):
         spheres = world(
-            jnp.full(7, 0.5),
-            stiffness=numbers[0],
-            restitution=numbers[1],
-            friction=numbers[2],
-            rolling_friction=numbers[3],
-            side=10.0,
-            time_step=1e-2,
-        )
+            jnp.full(7, 0.5), stiffness=numbers[0], restitution=numbers[1], friction=numbers[2],
+            rolling_friction=numbers[3], side=10.0, time_step=1e-2,
+        )  # fmt: skip
         end, _ = run(rules, spheres, dynamics.start(rules, spheres, place, velocity), 30)
         return jnp.sum(end.position**2) + jnp.sum(end.velocity * jnp.arange(7.0)) + jnp.sum(end.spin**2)
 

@@ -29,13 +29,8 @@ def sense(places, kind, radius=1.0):
 
 def test_hits_occlusion_and_grazing():
     places = [
-        (8, 8),
-        (12, 8),
-        (13.5, 8.5),
-        (8 - 4 * np.sqrt(0.5), 8 + 4 * np.sqrt(0.5)),
-        (5, 7.0001),
-        (9.0001, 3.5),
-    ]
+        (8, 8), (12, 8), (13.5, 8.5), (8 - 4 * np.sqrt(0.5), 8 + 4 * np.sqrt(0.5)), (5, 7.0001), (9.0001, 3.5),
+    ]  # fmt: skip
     found = sense(places, "walls")
     # East: the nearer of two discs, on its side that faces the agent. South-east, north-east: nothing in range.
     expected = [3.0, 6.0, 6.0, 3.0, 3.0, 6.0, 6.0, 6.0]
