@@ -39,6 +39,7 @@ def some_tasks(count):
 
 
 @pytest.mark.parametrize("size", [3, 7, pytest.param(31, marks=pytest.mark.slow)])
+@pytest.mark.quick("7")
 def test_walls_hide_what_the_originals_rule_says(size):
     name = "XLand-MiniGrid-R9-16x16"
     world = envs.make(name, view_size=size, see_through_walls=False)
