@@ -253,6 +253,7 @@ def rollout(name: str) -> tuple:
 
 @EACH
 @pytest.mark.quick("CartPole-v1", "Pendulum-v1")
+@pytest.mark.rare("MountainCar-v0")
 def test_whole_episodes_with_time_limit(name: str) -> None:
     """At least 20,000 steps, Gymnasium's time limit running beside ours."""
     states, actions, timesteps = rollout(name)

@@ -174,7 +174,7 @@ def test_several_rulesets_are_drawn_from_and_one_can_be_played_again():
     assert first_again.first.all()
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_batch_of_rulesets_keeps_going():
     world = envs.make(R1, ruleset=some_tasks(20), max_episode_steps=9)
     _, _, timesteps = played(world, 40, 40)

@@ -116,7 +116,7 @@ FAMILIES = {
 @needs_jaxmarl
 @pytest.mark.full
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.rare(*(set(FAMILIES) - {"continuous", "crypto", "riddle"}))
+@pytest.mark.rare(*(set(FAMILIES) - {"continuous", "riddle"}))
 def test_steps_are_those_of_jaxmarl(family):
     name, parameters = FAMILIES[family]
     *_, (timestep, _, _) = play(make(name, **parameters), 120)
@@ -144,6 +144,7 @@ def test_a_batch_steps_and_resets_each_world():
 
 
 @needs_jaxmarl
+@pytest.mark.full
 def test_agents_of_different_kinds_have_roles_and_narrower_ones_are_padded():
     env = make("jaxmarl/MPE_simple_speaker_listener_v4")
     assert env.agents == ("speaker_0", "listener_0")

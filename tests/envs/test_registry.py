@@ -185,6 +185,7 @@ class Named(Lamp):
     steps: int = 3
 
 
+@pytest.mark.full
 def test_a_field_may_have_the_name_of_an_argument():
     world = make(f"{__name__}:Named", name="mine", seed=2.0, steps=4)
     assert (world.name, world.seed, world.steps) == ("mine", 2.0, 4)

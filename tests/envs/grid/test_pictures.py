@@ -80,6 +80,7 @@ def test_the_agent_is_a_triangle_that_points_where_it_looks():
         assert red[ahead[direction]]
 
 
+@pytest.mark.full
 def test_tiles_look_as_those_of_the_original():
     """Nearest to each of ours is the same one of xminigrid's, whose star has six points and grey goal is a wall."""
     from xminigrid.rendering.rgb_render import render_tile
@@ -198,6 +199,7 @@ def test_images_stand_beside_what_is_told():
     assert timestep.observation["direction"] == 1
 
 
+@pytest.mark.full
 def test_large_grids_are_shown_in_small_tiles():
     world = envs.make("MiniGrid-MemoryS128")
     state, _ = jax.jit(world.reset)(jax.random.key(0))

@@ -262,6 +262,7 @@ def test_no_ruleset_comes_twice(name):
     assert len(set(made)) == 9000
 
 
+@pytest.mark.full
 def test_all_different_trivial_goals_are_found_and_no_more():
     """60 things to hold, 5 ways near 70, and 2 x 4,800 + 2,430 different pairs."""
     assert 60 + 5 * 70 + 2 * 4800 + 2430 == 12_440

@@ -41,7 +41,7 @@ def together(columns, values, counted):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.quick("MiniGrid-DoorKey-5x5", "XLand-MiniGrid-R4-9x9")
+@pytest.mark.quick("XLand-MiniGrid-R4-9x9")
 @pytest.mark.rare(
     *("MiniGrid-BlockedUnlockPickUp", "MiniGrid-DoorKey-8x8", "MiniGrid-Empty-5x5", "MiniGrid-FourRooms"),
     *("MiniGrid-Playground", "MiniGrid-Unlock", "MiniGrid-UnlockPickUp", "XLand-MiniGrid-R1-9x9"),

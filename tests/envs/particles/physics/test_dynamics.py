@@ -344,7 +344,7 @@ def test_gradients_are_finite(law):
     assert all(np.abs(x).max() > 0 for x in found)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_worlds_with_different_parameters_step_side_by_side():
     rules = Rules("linear", "verlet", ("walls", "walls"))
 
