@@ -93,14 +93,10 @@ def _converted(world, state):
     rows = jnp.pad(pack(state.grid), ((margin, margin), (margin, 0))).reshape(-1)
     assert rows.shape == ((board.height + 2 * margin) * stride,)
     return GridState(
-        cells=jnp.pad(rows, (0, margin)),
-        agent=agent,
-        steps=jnp.asarray(state.step_num, jnp.int32),
-        goal=goal,
-        rules=rules.decode(state.rule_encoding) if hasattr(world, "ruleset") else (),
-        pitfall=pitfall,
+        cells=jnp.pad(rows, (0, margin)), agent=agent, steps=jnp.asarray(state.step_num, jnp.int32), goal=goal,
+        rules=rules.decode(state.rule_encoding) if hasattr(world, "ruleset") else (), pitfall=pitfall,
         task=jnp.zeros((), jnp.int32),
-    )
+    )  # fmt: skip
 
 
 class Seen(NamedTuple):
@@ -122,16 +118,9 @@ def original_seen(timestep):
     last, agent = np.asarray(timestep.last()), timestep.state.agent
     terminated = last & (np.asarray(timestep.discount) == 0)
     arrays = (
-        timestep.observation,
-        timestep.reward,
-        terminated,
-        last & ~terminated,
-        timestep.state.grid,
-        agent.position[:, 0],
-        agent.position[:, 1],
-        agent.direction,
-        agent.pocket,
-    )
+        timestep.observation, timestep.reward, terminated, last & ~terminated, timestep.state.grid,
+        agent.position[:, 0], agent.position[:, 1], agent.direction, agent.pocket,
+    )  # fmt: skip
     return Seen(*map(np.asarray, arrays))
 
 
@@ -145,16 +134,10 @@ def our_seen(world, state, timestep):
     assert not rows[:, :margin].any() and not rows[:, -margin:].any() and not rows[:, :, :margin].any()
     grid = rows[:, margin:-margin, margin:]
     arrays = (
-        timestep.observation,
-        timestep.reward,
-        timestep.terminated,
-        timestep.truncated,
-        np.stack([grid & 255, grid >> 8], -1),
-        row,
-        column,
-        state.agent.direction,
+        timestep.observation, timestep.reward, timestep.terminated, timestep.truncated,
+        np.stack([grid & 255, grid >> 8], -1), row, column, state.agent.direction,
         np.stack([state.agent.pocket & 255, state.agent.pocket >> 8], -1),
-    )
+    )  # fmt: skip
     return Seen(*map(np.asarray, arrays))
 
 

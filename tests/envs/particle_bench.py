@@ -35,26 +35,14 @@ def world(
     mass = jnp.broadcast_to(jnp.asarray(mass, radius.dtype), radius.shape)
     number = functools.partial(jnp.asarray, dtype=radius.dtype)
     material = Material(
-        number(stiffness),
-        number(stiffness if wall_stiffness is None else wall_stiffness),
-        damping_ratio(number(restitution)),
-        number(friction),
-        number(tangential_ratio),
-        number(rolling_friction),
-    )
+        number(stiffness), number(stiffness if wall_stiffness is None else wall_stiffness),
+        damping_ratio(number(restitution)), number(friction), number(tangential_ratio), number(rolling_friction),
+    )  # fmt: skip
     down = jnp.zeros(dimensions, radius.dtype).at[-1].set(-1)
     return World(
-        radius,
-        mass,
-        inertia_of(mass, radius, dimensions),
-        material,
-        jnp.broadcast_to(number(side), dimensions),
-        number(gravity) * down,
-        number(drag),
-        number(0.0),
-        number(time_step),
-        number(skin),
-    )
+        radius, mass, inertia_of(mass, radius, dimensions), material, jnp.broadcast_to(number(side), dimensions),
+        number(gravity) * down, number(drag), number(0.0), number(time_step), number(skin),
+    )  # fmt: skip
 
 
 def run(rules: Rules, world: World, state, steps, force=None, torque=None, watch=None):

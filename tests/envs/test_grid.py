@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import xminigrid
 from grid_oracle import converted, original_reset
+from random_play import played
 from random_rulesets import random_rulesets
 from xminigrid.core.observation import minigrid_field_of_view
 from xminigrid.wrappers import DirectionObservationWrapper, RulesAndGoalsObservationWrapper
@@ -38,6 +39,7 @@ def some_tasks(count):
 
 
 @pytest.mark.parametrize("size", [3, 7, pytest.param(31, marks=pytest.mark.slow)])
+@pytest.mark.quick("7")
 def test_walls_hide_what_the_originals_rule_says(size):
     name = "XLand-MiniGrid-R9-16x16"
     world = envs.make(name, view_size=size, see_through_walls=False)
@@ -65,7 +67,7 @@ def test_what_an_agent_is_told_is_what_the_originals_wrappers_tell():
     theirs = theirs.replace(state=theirs.state.replace(agent=agent))
     told = {f"observe_{name}": True for name in ("direction", "pocket", "goal", "rules")}
     world = envs.make(R1, ruleset=task, **told)
-    ours = jax.vmap(world.observe)(converted(world, theirs))
+    ours = jax.jit(jax.vmap(world.observe))(converted(world, theirs))
     assert jax.vmap(world.observation_space.contains)(ours).all()
     np.testing.assert_array_equal(ours["view"], theirs.observation["img"])
     np.testing.assert_array_equal(ours["direction"], np.argmax(theirs.observation["direction"], -1))
@@ -100,7 +102,7 @@ def test_one_world_a_batch_and_a_batch_of_batches_are_the_same():
 def world_with(task, things, holding=0):
     """A 9 x 9 room, the agent in its middle looking up, things at places relative to it, something held."""
     world = envs.make(R1, ruleset=task)
-    state, _ = world.reset(jax.random.key(0))
+    state = jax.jit(lambda key: world.reset(key)[0])(jax.random.key(0))
     middle = world.board.place(4, 4)
     cells = jnp.where(state.cells > 0, state.cells, 0)
     for (row, column), thing in things.items():
@@ -149,10 +151,11 @@ def test_reaching_the_goal_pays_less_the_later_and_terminates():
 
 def test_episodes_are_cut_but_not_ended_by_time():
     world = envs.make("MiniGrid-Playground", max_episode_steps=3)
-    state, timestep = world.reset(jax.random.key(0))
+    state, timestep = jax.jit(world.reset)(jax.random.key(0))
+    step = jax.jit(lambda state: world.step(state, Action.TURN_LEFT, None))
     for _ in range(3):
         assert not timestep.last
-        state, timestep = world.step(state, Action.TURN_LEFT, None)
+        state, timestep = step(state)
     assert timestep.truncated and timestep.discount == 1 and timestep.info["success"] == 0
 
 
@@ -171,23 +174,14 @@ def test_several_rulesets_are_drawn_from_and_one_can_be_played_again():
     assert first_again.first.all()
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_batch_of_rulesets_keeps_going():
-    batch = envs.Batch(envs.make(R1, ruleset=some_tasks(20), max_episode_steps=9), 40)
-
-    @jax.jit
-    def rollout(key):
-        def body(carry, key):
-            after = batch.step(carry[0], batch.sample_actions(carry[1], key), key)
-            return after, after[1]
-
-        return jax.lax.scan(body, batch.reset(key), jax.random.split(key, 40))[1]
-
-    timesteps = rollout(jax.random.key(0))
+    world = envs.make(R1, ruleset=some_tasks(20), max_episode_steps=9)
+    _, _, timesteps = played(world, 40, 40)
     assert (timesteps.first[1:] == timesteps.last[:-1]).all()
     assert timesteps.terminated.any() and timesteps.truncated.any()
     np.testing.assert_array_equal(timesteps.info["success"], timesteps.terminated)
-    assert jax.vmap(jax.vmap(batch.observation_space.contains))(timesteps.observation).all()
+    assert jax.jit(jax.vmap(jax.vmap(world.observation_space.contains)))(timesteps.observation).all()
 
 
 def test_rulesets_are_filled_up_with_zeros():
@@ -205,7 +199,6 @@ def test_rulesets_are_filled_up_with_zeros():
     [
         (lambda: ruleset(goal=(15,)), ("goal of kind 15", "0 to 14")),
         (lambda: ruleset(rules=[(12, 3, 1)]), ("rule of kind 12", "0 to 11")),
-        (lambda: ruleset(rules=[(2, 13, 1)]), ("tile 13", "0 to 12")),
         (lambda: ruleset(rules=[(3, *BALL, 3, 12)]), ("colour 12", "0 to 11")),
         (lambda: ruleset(goal=(4, *BALL)), ("tile 0", "give 1 to 12")),
         (lambda: ruleset(goal=(1,) * 6), ("at most 5 numbers",)),
@@ -231,32 +224,18 @@ def things(count):
     [
         (R1, {"ruleset": things(49)}, ("49 things", "50 free cells", "R1 of 9 x 9 has 49")),
         (R1, {"ruleset": NO_RULESET._replace(goal=np.zeros(4, np.uint8))}, ("goal is uint8[4]", "uint8[5]")),
-        (R1, {"ruleset": NO_RULESET._replace(rules=np.zeros((1, 7)))}, ("rules is float64[1, 7]",)),
         (R1, {"ruleset": NO_RULESET._replace(goal=np.asarray([99] * 5, np.uint8))}, ("kind 99",)),
-        (
-            R1,
-            {"ruleset": NO_RULESET._replace(rules=np.zeros((0, 7), np.uint8))},
-            ("uint8[0, 7]", "uint8[n, 7]"),
-        ),
         (R1, {"ruleset": Ruleset(*(array[None, None] for array in NO_RULESET))}, ("uint8[1, 1, 5]",)),
         (R1, {"ruleset": (1, 2, 3)}, ("where uint8[5] is needed",)),
         (R1, {"rooms": "R3"}, ("rooms='R3'", "R1, R2, R4, R6, R9")),
         (R1, {"rooms": "R4", "height": 10, "width": 10}, ("height=10", "odd")),
         (R1, {"rooms": "R9", "height": 12, "width": 12}, ("height=12", "multiple of 3")),
         (R1, {"rooms": "R2", "height": 11}, ("height=11, width=9", "square")),
-        ("MiniGrid-FourRooms", {"height": 8, "width": 8}, ("height=8", "odd")),
-        ("MiniGrid-MemoryS8", {"height": 9}, ("height=9", "at most 7")),
         ("MiniGrid-DoorKey-5x5", {"width": 4}, ("width=4", "at least 5 and at most 255")),
         ("MiniGrid-Playground", {"num_objects": 225}, ("num_objects=225", "more than 224")),
         (R1, {"view_size": 4}, ("view_size=4", "odd number of 3 or more")),
-        (R1, {"view_size": 1}, ("view_size=1", "at least 3")),
-        (R1, {"view_size": 10**6 + 1}, ("view_size=1000001", "at most 511")),
         (R1, {"view_size": 33, "see_through_walls": False}, ("view_size=33 is more than 31", "walls=True")),
         (R1, {"image_tile_size": 3}, ("image_tile_size=3", "at least 4 and at most 64")),
-        (R1, {"width": 256}, ("width=256", "at most 255")),
-        ("MiniGrid-Playground", {"num_objects": 0}, ("num_objects=0", "at least 1")),
-        ("MiniGrid-MemoryS8", {"width": 7}, ("width=7", "at least 8")),
-        ("MiniGrid-Empty-5x5", {"height": 2}, ("height=2", "at least 4 and at most 255")),
     ],
 )
 def test_what_cannot_be_is_said_in_one_sentence(name, parameters, words):
@@ -268,10 +247,11 @@ def test_what_cannot_be_is_said_in_one_sentence(name, parameters, words):
 @pytest.mark.parametrize("name", [R1, "XLand-MiniGrid-R9-25x25"])
 def test_what_the_agent_is_told_is_within_its_space(name):
     """Goals at a cell, at the last one and beyond the grid; one-hot features are made for the values of a space."""
+    reset = jax.jit(lambda world: world.reset(jax.random.key(0)))
     for row, column in ((2, 3), (8, 8), (200, 250)):
         goal = np.asarray((GoalKind.TILE_ON_POSITION, *BALL, row, column), np.uint8)
         world = envs.make(name, ruleset=NO_RULESET._replace(goal=goal), observe_goal=True, observe_rules=True)
-        _, timestep = jax.jit(world.reset)(jax.random.key(0))
+        _, timestep = reset(world)
         told = {name: np.asarray(part) for name, part in timestep.observation.items()}
         assert world.observation_space.contains(told)
         beyond = row == 200
@@ -310,6 +290,7 @@ def test_the_page_gives_the_numbers_of_tiles_and_colours():
 
 
 @pytest.mark.parametrize("name", [name for name in envs.environments() if "MiniGrid-" in name])
+@pytest.mark.quick("MiniGrid-DoorKey-5x5", "MiniGrid-MemoryS8", "MiniGrid-Playground", R1)
 def test_every_number_of_a_world_has_bounds_in_which_its_defaults_lie(name):
     world = envs.make(name)
     bounds = struct.bounds_of(type(world))

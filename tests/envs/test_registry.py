@@ -108,32 +108,21 @@ def test_every_registered_environment_can_be_made():
     [
         ("Cartpole", {}, "there is no environment 'Cartpole'; did you mean 'CartPole-v1'?"),
         ("LunarLander-v2", {}, "there is no environment 'LunarLander-v2'; the nearest are "),
-        ("LunarLander-v2", {}, f"; `shoal envs` lists all {len(environments())}"),
         ("CartPole-v1", {"gravty": 1.0}, "has no parameter 'gravty' (it has cart_mass, force, gravity, "),
-        ("CartPole-v1", {"gravty": 1.0}, "did you mean 'gravity'?"),
         ("CartPole-v1", {"max_steps": 1}, "did you mean 'max_episode_steps'?"),
         ("CartPole-v1", {"gravity": "9.8"}, "gravity='9.8' is of type str; give a number, such as 9.8"),
         ("CartPole-v1", {"gravity": True}, "gravity=True is of type bool; give a number"),
-        ("CartPole-v1", {"gravity": None}, "gravity=None is of type NoneType; give a number"),
         ("CartPole-v1", {"max_episode_steps": 0}, "max_episode_steps=0 is not a whole number of 1 or more"),
-        (
-            "CartPole-v1",
-            {"max_episode_steps": 2.5},
-            "max_episode_steps=2.5 is not a whole number of 1 or more",
-        ),
+        ("CartPole-v1", {"max_episode_steps": 2.5}, "max_episode_steps=2.5 is not a whole number of 1 or more"),
         (f"{__name__}:Lamp", {}, "needs the parameter 'count', which has no default"),
         (f"{__name__}:Lamp", {"count": 1.5}, "count=1.5 is of type float; give a whole number"),
-        (
-            f"{__name__}:Lamp",
-            {"count": 1, "bright": 1},
-            "bright=1 is of type int; give a bool, such as False",
-        ),
+        (f"{__name__}:Lamp", {"count": 1, "bright": 1}, "bright=1 is of type int; give a bool, such as False"),
         (f"{__name__}:Lmp", {}, f"{__name__} has no 'Lmp'; did you mean 'Lamp'?"),
         (f"{__name__}:NOT_AN_ENVIRONMENT", {}, "is of type int, not a class or function"),
         ("fractions:Fraction", {}, "made a Fraction, which has no `observation_space`"),
         ("no_such_module:Env", {}, "there is no module 'no_such_module'"),
     ],
-)
+)  # fmt: skip
 def test_bad_input_is_answered_in_one_sentence(name, parameters, sentence):
     with pytest.raises(ShoalError) as raised:
         make(name, **parameters)
@@ -196,6 +185,7 @@ class Named(Lamp):
     steps: int = 3
 
 
+@pytest.mark.full
 def test_a_field_may_have_the_name_of_an_argument():
     world = make(f"{__name__}:Named", name="mine", seed=2.0, steps=4)
     assert (world.name, world.seed, world.steps) == ("mine", 2.0, 4)

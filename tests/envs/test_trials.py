@@ -81,10 +81,10 @@ class Lottery:
 
 def played(env, actions, key=0):
     """The time-steps of a sequence of actions, from the reset on."""
-    state, timestep = env.reset(jax.random.key(key))
-    timesteps = [timestep]
+    state, timestep = jax.jit(env.reset)(jax.random.key(key))
+    timesteps, step = [timestep], jax.jit(env.step)
     for t, action in enumerate(actions):
-        state, timestep = env.step(state, jnp.asarray(action), jax.random.key(t))
+        state, timestep = step(state, jnp.asarray(action), jax.random.key(t))
         timesteps.append(timestep)
     return jax.tree.map(lambda *leaves: np.stack(leaves), *timesteps)
 
@@ -92,14 +92,10 @@ def played(env, actions, key=0):
 GO, WIN, STOP = 0, 1, 2
 # Action; then step number shown, flag, reward, discount, last; then index, return and length in info.
 BY_HAND = [
-    (None, 0, 0, 0, 1, False, 0, 0, 0),
-    (GO, 1, 0, 10, 1, False, 0, 10, 1),
-    (WIN, 0, 1, 21, 1, False, 0, 31, 2),
-    (STOP, 0, 1, 10, 1, False, 1, 10, 1),
-    (GO, 1, 0, 10, 1, False, 2, 10, 1),
-    (GO, 2, 0, 20, 1, False, 2, 30, 2),
+    (None, 0, 0, 0, 1, False, 0, 0, 0), (GO, 1, 0, 10, 1, False, 0, 10, 1), (WIN, 0, 1, 21, 1, False, 0, 31, 2),
+    (STOP, 0, 1, 10, 1, False, 1, 10, 1), (GO, 1, 0, 10, 1, False, 2, 10, 1), (GO, 2, 0, 20, 1, False, 2, 30, 2),
     (WIN, 3, 1, 31, 0, True, 2, 61, 3),
-]
+]  # fmt: skip
 
 
 def test_a_trial_by_hand():
@@ -228,13 +224,10 @@ def test_a_batch_of_trials_under_vmap_goes_on_with_new_tasks():
 
 
 WRAPPERS = {
-    "TimeLimit": lambda env: TimeLimit(env, 3),
-    "FrameStack": lambda env: FrameStack(env, 2),
-    "Flatten": Flatten,
-    "Hide": lambda env: Hide(env, (1,)),
-    "RewardScale": lambda env: RewardScale(env, 0.1),
+    "TimeLimit": lambda env: TimeLimit(env, 3), "FrameStack": lambda env: FrameStack(env, 2), "Flatten": Flatten,
+    "Hide": lambda env: Hide(env, (1,)), "RewardScale": lambda env: RewardScale(env, 0.1),
     "all": lambda env: FrameStack(RewardScale(Flatten(TimeLimit(env, 3)), 0.1), 2),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)

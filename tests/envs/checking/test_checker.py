@@ -28,68 +28,28 @@ from shoal.envs.checking.check_traces import trace
 from shoal.envs.checking.checker import RULES, Finding, check, report
 from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete
 
-# Found as another is, though the checker gives the rest up for another reason or at another moment.
-ALIKE = (
-    "SleepsInACallback",
-    "LoopsInStep",
-    "MutatesItself",
-    "GlobalCounter",
-    "PythonRandomInJit",
-    "NumpyRandom",
-)
-# The first of their rules, but each costs a whole check, most of whose passes other cases go through.
-LEFT_TO_FULL = (
-    "ObservationNaN",
-    "RewardOnReset",
-    "NeverFirst",
-    "EndsOnSomeResets",
-    "AgentIsCut",
-    "GammaAsDiscount",
-    "ResetsItself",
-    "TimeLimitTerminates",
-    "PlainClass",
-    "CallbackRandom",
-    "MaskAllFalse",
-    "SummaryUnknown",
-)
+# Of the cases that are run (not refused at sight) each costs a whole check: the first suite has the one that breaks
+# many rules at once, and one for each way to go on after it.
+QUICK = "ManyAtOnce TerminationTruncates EndsOnReset BatchMean KeepsState CallbackRaises SleepsInReset"
+# The first of their rules, and what is found in another way than these.
+FULL = """
+    ObservationOutside ObservationNaN ResetsItself TimeLimitTerminates AgentIsCut EndedAgentIsAlive
+    SummaryUnknown KeyIgnored KeyOfTheClock CallbackRandom ChangesItsField StateChangedInPlace
+    DtypeOfParameter PlainClass PythonRandomInJit
+"""
+# Refused, but not at sight, as others are.
+SAME = "SleepsInACallback LoopsInStep MutatesItself GlobalCounter"
 
 
-def is_full(name):
-    """Whether a case is named above, or is run (not refused at sight) and breaks a rule that one before it breaks."""
-    rules = CASES[name].rules
-    first = next(other for other, case in CASES.items() if case.rules == rules)
-    return name in ALIKE + LEFT_TO_FULL or ("not-checked" not in rules and name != first)
+def cost(name):
+    """The suite that runs a case."""
+    quick, full, same = (names.split() for names in (QUICK, FULL, SAME))
+    if name in quick or ("not-checked" in CASES[name].rules and name not in full + same):
+        return []
+    return [pytest.mark.full] + [pytest.mark.slow] * (name not in full)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.full] * is_full(name)) for name in CASES]
-)
-@pytest.mark.rare(
-    "ObservationIndex",
-    "ObservationInfinite",
-    "RewardInfinite",
-    "DiscountWithoutEnd",
-    "PackedClock",
-    "DoublingClockOverflows",
-    "ShiftingClock",
-    "MaskPartFalse",
-    "SummaryOfNothing",
-    "InfoNaN",
-    "InfoNarrow",
-    "ConstantKeyInStep",
-    "ConstantKeyBesideOneKept",
-    "KeyNeverSplit",
-    "NoiseDropped",
-    "StartDropped",
-    "NumpyRandom",
-    "MutatesItself",
-    "KeepsInItself",
-    "KeepsInAClosure",
-    "StateGrowsInPlace",
-    "PythonTypeOfParameter",
-    "TextParameter",
-    "LoopsInStep",
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=cost(name)) for name in CASES])
 def test_a_broken_environment_is_found_by_its_rule_alone(name):
     case = CASES[name]
     findings = check(case.make(), **case.options)
@@ -461,25 +421,14 @@ GOOD = {
 }  # fmt: skip
 
 
+GOOD_OFTEN = """
+    BetPaidAtTheEnd LateChoice BlindHorizon LeavesTheField EndsAtOnePlace box_walk KeyInState HiddenHunger
+"""
+
+
 @pytest.mark.parametrize("name", GOOD)
-@pytest.mark.quick("LateChoice", "BetPaidAtTheEnd")
-@pytest.mark.rare(
-    "Everything",
-    "Walk",
-    "FiniteHorizon",
-    "Huge",
-    "JittedMethods",
-    "RandomStep",
-    "KeyOfTheStepBefore",
-    "FixedMap",
-    "CopiesItsState",
-    "BudgetThatShows",
-    "DoublingLimit",
-    "InfoOfTheDead",
-    "Pair",
-    "KeyFoldedByStep",
-    "RawKeyInState",
-)
+@pytest.mark.quick("BetPaidAtTheEnd")
+@pytest.mark.rare(*(set(GOOD) - set(GOOD_OFTEN.split())))
 def test_nothing_is_found_in_a_good_environment(name):
     assert check(GOOD[name]()) == []
 
@@ -488,7 +437,7 @@ def test_nothing_is_found_in_a_good_environment(name):
     "name", ["CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Acrobot-v1", "Pendulum-v1"]
 )
 @pytest.mark.full
-@pytest.mark.rare("CartPole-v1", "MountainCar-v0", "Acrobot-v1")
+@pytest.mark.rare("CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Acrobot-v1")
 def test_nothing_is_found_in_a_classic_environment(name):
     assert check(make(name)) == []
 
@@ -504,6 +453,7 @@ def test_nothing_is_found_in_a_grid_world(name):
 @pytest.mark.quick(
     "CartPole-v1", "Pendulum-NoVelocity-v1", "MemoryChain-v0", "MiniGrid-DoorKey-5x5", "XLand-MiniGrid-R1-9x9"
 )
+@pytest.mark.rare(*(set(environments()) - {*one_of_each(), "MiniGrid-DoorKey-5x5", "XLand-MiniGrid-R1-9x9"}))
 def test_the_keys_of_every_environment_reach_what_is_drawn(name):
     key, env = jax.random.key(0), make(name)
     assert list(check_key_flow(env, trace(env, key, lambda doing: None), key)) == []
@@ -512,10 +462,7 @@ def test_the_keys_of_every_environment_reach_what_is_drawn(name):
 @pytest.mark.parametrize(
     "name", [name for name, value in vars(probes).items() if hasattr(value, "best_action")]
 )
-@pytest.mark.full
-@pytest.mark.rare(
-    "Endless", "DelayedReward", "ObservationReward", "ConstantReward", "ActionReward", "ContinuousAction"
-)
+@pytest.mark.slow
 def test_a_probe_is_found_only_to_be_as_simple_as_it_is_meant(name):
     env = getattr(probes, name)()
     simple = {finding.rule for finding in check(env)}
@@ -529,31 +476,12 @@ ODD = [None, "text", (), [], {}, 3, 1.5, object(), np.float64(1), np.array("x"),
 
 
 @pytest.mark.parametrize("field", ["observation", "reward", "discount", "first", "last", "alive", "info"])
-@pytest.mark.parametrize("method", ["reset", "step"])
-@pytest.mark.quick("reset-observation")
-@pytest.mark.rare(
-    "reset-reward",
-    "reset-first",
-    "reset-alive",
-    "step-observation",
-    "step-discount",
-    "step-last",
-    "step-alive",
-    "step-reward",
-    "reset-info",
-    "reset-discount",
-    "step-info",
-)
+@pytest.mark.parametrize("method", [pytest.param("reset", marks=pytest.mark.slow), "step"])
+@pytest.mark.full
+@pytest.mark.rare(*(f"step-{field}" for field in ("reward", "discount", "last", "alive", "info")))
 def test_odd_values_in_a_timestep_are_findings_and_no_errors(method, field):
-    harmless = {
-        "alive": [None],
-        "info": [{}, {"a": 1}],
-        "first": [],
-        "last": [],
-        "discount": [],
-        "reward": [],
-    }
-    harmless["discount"] = harmless["reward"] = [np.float64(1)]
+    number = [np.float64(1)]
+    harmless = {"alive": [None], "info": [{}, {"a": 1}], "discount": number, "reward": number}
     for odd in ODD:
 
         def changed(self, *args, odd=odd):
@@ -576,7 +504,7 @@ def test_odd_results_are_findings_and_no_errors(method):
 
 
 @pytest.mark.parametrize("attribute", ["observation_space", "action_space", "num_agents", "info_summaries"])
-@pytest.mark.quick("observation_space", "action_space", "num_agents")
+@pytest.mark.rare("info_summaries")
 def test_odd_attributes_are_findings_and_no_errors(attribute):
     harmless = {"num_agents": [], "info_summaries": [{}]}.get(attribute, [])
     for odd in ODD[:7] if attribute == "info_summaries" else ODD:

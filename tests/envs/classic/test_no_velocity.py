@@ -23,12 +23,12 @@ STEPS = 250  # beyond Pendulum's time limit
 def test_steps_are_gymnasiums_without_the_hidden_entries(name):
     env, (full, seen) = make(name), NAMES[name]
     theirs = gymnasium.make(full, disable_env_checker=True)
-    step = jax.jit(env.step)
+    reset, step = jax.jit(env.reset), jax.jit(env.step)
     np.testing.assert_array_equal(env.observation_space.high, theirs.observation_space.high[seen])
     np.testing.assert_array_equal(env.observation_space.low, theirs.observation_space.low[seen])
     ends = 0
     for episode in range(5):
-        state, timestep = env.reset(jax.random.key(episode))
+        state, timestep = reset(jax.random.key(episode))
         theirs.reset(seed=0)
         theirs.unwrapped.state = np.stack(state.env).astype(np.float64)
         rng = np.random.default_rng(episode)

@@ -78,7 +78,7 @@ def test_a_car_drives_on_the_hill_towards_the_flag(world):
 @pytest.mark.parametrize(
     "name", ["CartPole-v1", "Pendulum-NoVelocity-v1", "MountainCar-v0", "MiniGrid-Empty-5x5"]
 )
-@pytest.mark.quick("MiniGrid-Empty-5x5", "Pendulum-NoVelocity-v1")
+@pytest.mark.quick("Pendulum-NoVelocity-v1")
 def test_wrappers_pass_pictures_on(name):
     """Through a time limit, what hides, and those that are put around them here: always that of the inner state."""
     plain = envs.make(name, max_episode_steps=9)

@@ -75,6 +75,7 @@ def compare(name, parameters, episodes, seed):
 
 
 @pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.quick("spread of six", "speaker and listener", "tag of three prey")
 def test_a_step_is_that_of_mpe2(world):
     name, parameters, _ = WORLDS[world]
     recorded = compare(name, parameters, episodes=16, seed=1)

@@ -42,12 +42,9 @@ def test_agents_are_where_they_are_and_a_covered_landmark_is_green():
 @pytest.mark.parametrize("message", [-1, 0, 1, 2])
 def test_the_speakers_word_is_shown(message):
     state = SpeakerListenerState(
-        jnp.asarray([[-0.5, -0.5], [0.5, 0.5]]),
-        jnp.zeros((2, 2)),
-        jnp.asarray([[0.0, 0.9], [-0.9, 0.3], [0.9, -0.9]]),
-        jnp.asarray(1),
-        jnp.asarray(message),
-    )
+        jnp.asarray([[-0.5, -0.5], [0.5, 0.5]]), jnp.zeros((2, 2)),
+        jnp.asarray([[0.0, 0.9], [-0.9, 0.3], [0.9, -0.9]]), jnp.asarray(1), jnp.asarray(message),
+    )  # fmt: skip
     picture = render(SpeakerListener(), state)
     assert has(picture, (255, 255, 255)) == (message >= 0)
     np.testing.assert_allclose(where(picture, RED), (0, 0.9), atol=0.02)

@@ -1,9 +1,12 @@
 """What all particle worlds have in common: the checker, time-steps, spaces, roles and the critic's observation."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from random_play import played
 
 import shoal
 from shoal import envs
@@ -22,42 +25,22 @@ SIZES = {  # of the whole world: positions, velocities, landmarks or obstacles, 
 }
 
 
-def episode(env, seed=0, num_envs=4, steps=27):
+@functools.cache
+def episode(name, global_state=False):
     """The time-steps of a batch under random actions, [T+1, N, ...]."""
-    batch = envs.Batch(env, num_envs)
-
-    @jax.jit
-    def run(key):
-        def step(carry, key):
-            state, timestep = carry
-            after = batch.step(state, batch.sample_actions(timestep, key), key)
-            return after, after[1]
-
-        start = batch.reset(key)
-        _, rest = jax.lax.scan(step, start, jax.random.split(key, steps))
-        return jax.tree.map(lambda x, y: jnp.concatenate([x[None], y]), start[1], rest)
-
-    return jax.tree.map(np.asarray, run(jax.random.key(seed)))
+    return played(envs.make(name, global_state=global_state), 4, 27)[2]
 
 
-@pytest.mark.full
 @EACH
 @pytest.mark.parametrize("global_state", [False, True])
-@pytest.mark.rare(
-    "True-mpe/Spread-v0",
-    "True-mpe/SpeakerListener-v0",
-    "False-mpe/SpeakerListener-v0",
-    "True-mpe/Tag-v0",
-    "False-mpe/Tag-v0",
-    "False-mpe/Spread-v0",
-)
+@pytest.mark.slow
 def test_the_checker_finds_nothing(name, global_state):
     assert check(envs.make(name, global_state=global_state)) == []
 
 
 @EACH
 def test_an_episode_is_cut_after_25_steps(name):
-    timesteps = episode(envs.make(name))
+    timesteps = episode(name)
     np.testing.assert_array_equal(np.flatnonzero(timesteps.last[:, 0]), [25])
     np.testing.assert_array_equal(np.flatnonzero(timesteps.first[:, 0]), [0, 26])
     assert (timesteps.discount == 1).all() and timesteps.alive is None
@@ -68,6 +51,7 @@ def test_an_episode_is_cut_after_25_steps(name):
 
 
 @EACH
+@pytest.mark.quick("mpe/SpeakerListener-v0", "mpe/Tag-v0")
 def test_the_critic_is_shown_the_whole_world(name):
     plain, shown = envs.make(name), envs.make(name, global_state=True)
     size = SIZES[name]
@@ -76,10 +60,10 @@ def test_the_critic_is_shown_the_whole_world(name):
     assert shown.observation_space["observation"] == plain.observation_space
     assert shown.observation_space["global_state"].shape == (size,)
     assert spec_of(shown).of_actor.observation_space == Dict({"observation": plain.observation_space})
-    one, other = episode(plain), episode(shown)
+    one, other = episode(name), episode(name, global_state=True)
     np.testing.assert_array_equal(one.observation, other.observation["observation"])
     assert other.observation["global_state"].shape == (28, 4, size)
-    state, timestep = shown.reset(jax.random.key(1))
+    state, timestep = jax.jit(shown.reset)(jax.random.key(1))
     inner = state.env
     expected = np.concatenate([inner.position.ravel(), inner.velocity.ravel(), inner[2].ravel()])
     whole = timestep.observation["global_state"]

@@ -119,9 +119,8 @@ def test_shuffling_keeps_every_ruleset_and_depends_on_the_seed_alone(bench):
 def test_samples_are_rulesets_of_the_benchmark_each_as_likely(bench):
     few = bench[:8]
     drawn = jax.jit(jax.vmap(few.sample))(jax.random.split(jax.random.key(0), 4000))
-    numbers = np.asarray(
-        [canonical_keys(few.rulesets).index(key) for key in canonical_keys(Ruleset(*map(np.asarray, drawn)))]
-    )
+    known = canonical_keys(few.rulesets)
+    numbers = [known.index(key) for key in canonical_keys(Ruleset(*map(np.asarray, drawn)))]
     counts = np.bincount(numbers, minlength=8)
     assert (abs(counts - 500) < 100).all(), counts  # five standard deviations
 
@@ -265,25 +264,20 @@ def test_an_archive_is_not_unpacked_beyond_what_a_file_may_hold(file, monkeypatc
 @pytest.mark.parametrize(
     ("members", "sentence"),
     [
-        (
-            {"goals": array_file((10**15, 5))},
-            r"'goals' has fewer bytes than its shape \(1000000000000000, 5\) says",
-        ),
+        ({"goals": array_file((10**15, 5))},
+            r"'goals' has fewer bytes than its shape \(1000000000000000, 5\) says"),
         ({"goals": array_file((10**15,), "<U0")}, "'goals' has fewer bytes than its shape"),
         ({"goals": array_file((-1, 5))}, "is damaged: "),
         ({"goals": array_file((200, 5), content=bytes(1001))}, "'goals' has more bytes than its shape"),
         ({"goals": array_file((200, 5), content=bytes(999))}, "is damaged: "),
         ({"goals": array_file((200, 5), "<f4", np.full(1000, np.nan, "<f4").tobytes())}, "goal is float32"),
         ({"about": array_file((1000,), "|u1", bytes(1000))}, "'about' is no text"),
-        (
-            {"about": array_file((), "<U2", "[]".encode("utf-32-le"))},
-            "its format is None, not 'shoal-rulesets-1'",
-        ),
+        ({"about": array_file((), "<U2", "[]".encode("utf-32-le"))}, "its format is None, not 'shoal-rulesets-1'"),
         ({"about": array_file((), "<U1000", ("[" * 1000).encode("utf-32-le"))}, "is damaged: "),
         ({"goals": b"x" * 500}, "is damaged: the magic string is not correct"),
         ({"method": zipfile.ZIP_LZMA}, "'goals' is compressed in a way that NumPy does not use"),
     ],
-)
+)  # fmt: skip
 def test_an_array_that_is_not_what_its_header_says_is_refused(file, members, sentence):
     with pytest.raises(ShoalError, match=f"benchmark 'other.npz'.*{sentence}"):
         Benchmark.load(repacked(file, **members))
@@ -378,43 +372,32 @@ def test_a_word_chooses_all_a_part_some_or_one(bench, file):
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        (
-            "bench.npz:200",
-            "ruleset='bench.npz:200': there is no ruleset 200; the 200 are numbered from 0 to 199",
-        ),
-        ("bench.npz:-1", "there is no ruleset -1"),
+        ("bench.npz:200", "ruleset='bench.npz:200': there is no ruleset 200; the 200 are numbered from 0 to 199"),
         ("bench.npz:--1", "cannot be read: No such file"),
         ("bench.npz:²", "cannot be read: No such file"),
         ("bench.npz:held_out", "no part 'held_out', but train and held-out; did you mean 'held-out'"),
         ("bench.npz:150:300", "ruleset='bench.npz:150:300': 150 and 300 bound no part of the 200 rulesets"),
         ("bench.npz:50:50", "50 and 50 bound no part .* the second above the first"),
-        ("bench.npz:0:101%", "0 and 202 bound no part"),
         ("nowhere.npz:3", "nowhere.npz' cannot be read: No such file or directory"),
         (".", "cannot be read: Is a directory"),
-        (
-            "small:train",
-            "ruleset='small' is no file; `shoal grid make-benchmark small --save small.npz` makes one",
-        ),
+        ("small:train", "ruleset='small' is no file; `shoal grid make-benchmark small --save small.npz` makes one"),
         ("", "ruleset='' names no file"),
         ("text.npz", "'.*text.npz' is no benchmark"),
         (
             "bench.npz:3#0123",
             "the file holds other rulesets now, of checksum [0-9a-f]{16}; make it again, or name",
         ),
-        ([[1], [2]], "is no goal, rules and init_tiles"),
         ([[1], [2], [300]], "is no goal, rules and init_tiles"),
         ([[1], [2], [3]], "the ruleset's goal is uint8"),
         ([[1.7] * 5, [[0] * 7], [[0] * 2]], "is no goal, rules and init_tiles"),
         ([[np.nan] * 5, [[0] * 7], [[0] * 2]], "ruleset=nan is out of bounds"),
         ([np.asarray([300] * 5), [[0] * 7], [[0] * 2]], r"where uint8\[5\] is needed"),
-        ([[-1] * 5, [[0] * 7], [[0] * 2]], "is no goal, rules and init_tiles"),
         ([[0] * 5, [[0] * 7, [0]], [[0] * 2]], "is no goal, rules and init_tiles"),
         ("bench.npz:" + "9" * 5000, "cannot be read: File name too long"),
-        ("x" * 5000, "cannot be read: File name too long"),
         ("~nobody-of-that-name/x.npz", "cannot be found: Could not determine home directory"),
         ("a\0b", "no file's name holds a zero byte"),
     ],
-)
+)  # fmt: skip
 def test_a_word_that_names_nothing_is_told_so_before_anything_compiles(file, given, sentence):
     Path("text.npz").write_text("not a benchmark\n")
     with pytest.raises(ShoalError, match=sentence):

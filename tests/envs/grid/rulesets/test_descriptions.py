@@ -45,22 +45,14 @@ def test_goals_in_words(row, text):
     ("row", "text"),
     [
         ((RuleKind.NONE, *[0] * 6), "none"),
-        (
-            (RuleKind.AGENT_HOLD, *BALL, *HEX, 0, 0),
-            "an orange ball that is picked up: it becomes a red hexagon",
-        ),
+        ((RuleKind.AGENT_HOLD, *BALL, *HEX, 0, 0), "an orange ball that is picked up: it becomes a red hexagon"),
         ((RuleKind.AGENT_NEAR, *BALL, *GONE, 0, 0), "an orange ball beside the agent: it disappears"),
-        (
-            (RuleKind.AGENT_NEAR_DOWN, *KEY, *HEX, 0, 0),
-            "a grey key below the agent: it becomes a red hexagon",
-        ),
+        ((RuleKind.AGENT_NEAR_DOWN, *KEY, *HEX, 0, 0), "a grey key below the agent: it becomes a red hexagon"),
         ((RuleKind.TILE_NEAR, *KEY, *BALL, *GONE), "a grey key beside an orange ball: both disappear"),
-        (
-            (RuleKind.TILE_NEAR_DOWN, *KEY, *BALL, *HEX),
-            "an orange ball below a grey key: both become a red hexagon",
-        ),
+        ((RuleKind.TILE_NEAR_DOWN, *KEY, *BALL, *HEX),
+            "an orange ball below a grey key: both become a red hexagon"),
     ],
-)
+)  # fmt: skip
 def test_rules_in_words(row, text):
     assert describe_rule(row) == text
 

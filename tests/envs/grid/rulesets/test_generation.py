@@ -176,12 +176,9 @@ def played(world, scenes, tasks, aims):
     def play(grid, row, column, direction, actions, goal, rule_rows, aim):
         flat = jnp.zeros(board.size, jnp.uint16).at[board._places()].set(grid)
         begun = make_state(
-            flat,
-            board.place(row, column),
-            direction,
-            goals.decode(board, goal),
+            flat, board.place(row, column), direction, goals.decode(board, goal),
             rule_table=rules.decode(rule_rows),
-        )
+        )  # fmt: skip
 
         def step(state, action):
             state, timestep = world.step(state, action, jax.random.key(0))
@@ -265,6 +262,7 @@ def test_no_ruleset_comes_twice(name):
     assert len(set(made)) == 9000
 
 
+@pytest.mark.full
 def test_all_different_trivial_goals_are_found_and_no_more():
     """60 things to hold, 5 ways near 70, and 2 x 4,800 + 2,430 different pairs."""
     assert 60 + 5 * 70 + 2 * 4800 + 2430 == 12_440
@@ -278,10 +276,8 @@ def test_all_different_trivial_goals_are_found_and_no_more():
     ("change", "sentence"),
     [
         ({"chain_depth": 4}, "chain_depth=4 is not between 0 and 3"),
-        ({"chain_depth": -1}, "chain_depth=-1 is not"),
         ({"prune_prob": 1.5}, "prune_prob=1.5 is not a probability"),
         ({"num_distractor_rules": -1}, "num_distractor_rules=-1 is not between 0 and 60"),
-        ({"num_distractor_objects": 61}, "num_distractor_objects=61 is not"),
     ],
 )
 def test_settings_that_cannot_be_are_named(change, sentence):

@@ -1,6 +1,7 @@
 """The original's benchmark files: read as the original reads them, and never run, however they were made."""
 
 import bz2
+import functools
 import io
 import os
 import pickle
@@ -20,7 +21,7 @@ from shoal.envs.grid.rulesets import unpickling
 from shoal.envs.grid.rulesets.benchmark import Benchmark
 from shoal.envs.grid.rulesets.benchmark_files import MAX_BYTES
 from shoal.envs.grid.rulesets.generation import PUBLISHED, bytes_per_ruleset, generate
-from shoal.envs.grid.rulesets.unpickling import MAX_OPERATIONS, PickledArray
+from shoal.envs.grid.rulesets.unpickling import MAX_OPERATIONS
 
 CONFIG = {"chain_depth": 1, "prune_prob": 0.3, "prune_chain": True, "save_path": "small"}
 FILE, SPOILT = "original", "spoilt"
@@ -30,8 +31,20 @@ def unpickled(content, most_bytes=2**24):
     return unpickling.unpickle(io.BytesIO(content), most_bytes)
 
 
+@functools.cache
+def small():
+    return generate(60, PUBLISHED["small"], seed=2)
+
+
+@functools.cache
+def original():
+    """The bytes of a file of the original's."""
+    save_bz2_pickle(contents(), FILE)
+    return Path(FILE).read_bytes()
+
+
 def contents(array=jnp.asarray):
-    tasks = generate(60, PUBLISHED["small"], seed=2)
+    tasks = small()
     return {
         "generation_config": CONFIG,
         "goals": array(tasks.goal),
@@ -44,7 +57,7 @@ def contents(array=jnp.asarray):
 @pytest.fixture(autouse=True)
 def here(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    save_bz2_pickle(contents(), FILE)
+    Path(FILE).write_bytes(original())
 
 
 def test_a_file_of_the_original_is_read_as_the_original_reads_it():
@@ -68,8 +81,7 @@ def test_a_file_of_the_original_is_read_as_the_original_reads_it():
 @pytest.mark.quick("asarray0-0", "asarray0-2", "asfortranarray-4", "asarray1-3", "asarray1-5")
 def test_every_way_to_pickle_an_array_is_read(array, protocol):
     save_bz2_pickle(contents(array), FILE, protocol)
-    expected = generate(60, PUBLISHED["small"], seed=2)
-    for one, other in zip(Benchmark.load(FILE).rulesets, expected, strict=True):
+    for one, other in zip(Benchmark.load(FILE).rulesets, small(), strict=True):
         np.testing.assert_array_equal(one, other)
 
 
@@ -173,20 +185,15 @@ def test_stand_ins_are_all_that_a_name_can_mean():
         ({"goals": None}, "'spoilt' is no benchmark: it has no array 'goals'"),
         ({"rules": [[1, 2]]}, "'spoilt' is no benchmark: it has no array 'rules'"),
         ({"goals": np.full((60, 5), 300)}, "'goals' holds numbers that are not from 0 to 255"),
-        (
-            {"goals": np.full((60, 5), 99, np.uint8)},
-            "there is no goal of kind 99; the kinds of goals are 0 to 14",
-        ),
-        (
-            {"rules": np.full((60, 2, 7), 13, np.uint8)},
-            "there is no rule of kind 13; the kinds of rules are 0 to 11",
-        ),
+        ({"goals": np.full((60, 5), 99, np.uint8)}, "there is no goal of kind 99; the kinds of goals are 0 to 14"),
+        ({"rules": np.full((60, 2, 7), 13, np.uint8)},
+            "there is no rule of kind 13; the kinds of rules are 0 to 11"),
         ({"init_tiles": np.full((60, 4, 2), 20, np.uint8)}, "has tile 20 of colour 20"),
         ({"init_tiles": np.zeros((59, 4, 2), np.uint8)}, "the ruleset's init_tiles is uint8"),
         ({"goals": np.full((60, 5), 1.0)}, "is damaged: it holds values of type 'f8'"),
         ({"goals": np.full((60, 5), None)}, "is damaged: it holds values of type 'O8'"),
     ],
-)
+)  # fmt: skip
 def test_a_file_that_is_no_benchmark_is_told_so(changes, sentence):
     save_bz2_pickle(contents(np.asarray) | changes, SPOILT)
     with pytest.raises(ShoalError, match=sentence):
@@ -313,11 +320,12 @@ def mutated(content, rng):
 
 @pytest.mark.parametrize("protocol", range(6))
 @pytest.mark.quick("2")
+@pytest.mark.rare("0", "1", "3", "4")
 def test_whatever_is_changed_in_a_pickle_it_is_read_or_refused_in_a_sentence(protocol):
     rng = np.random.default_rng(protocol)
     sound = [pickle.dumps(contents(array), protocol) for array in (np.asarray, jnp.asarray)]
     refused, longest = 0, 0.0
-    for index in range(400):
+    for index in range(300):
         Path(SPOILT).write_bytes(bz2.compress(mutated(sound[index % 2], rng), 1))
         begun = time.process_time()
         try:
@@ -326,7 +334,7 @@ def test_whatever_is_changed_in_a_pickle_it_is_read_or_refused_in_a_sentence(pro
             refused += 1
             assert "'spoilt'" in str(error) and "\n" not in str(error) and len(str(error)) < 400
         longest = max(longest, time.process_time() - begun)
-    assert refused > 200
+    assert refused > 150
     assert longest < 1
 
 
@@ -346,14 +354,6 @@ def test_a_damaged_file_is_named_wherever_it_is_cut_or_changed():
     for content in [inner[:size] for size in rng.integers(0, len(inner), 60)]:
         with pytest.raises(ShoalError, match=r"^is damaged: "):
             unpickled(content)
-    for place in (*range(300), *rng.integers(0, len(inner), 600)):
-        content = flipped(inner, place, rng)
-        try:
-            held = unpickled(content)
-        except ShoalError as error:
-            assert "\n" not in str(error)
-        else:
-            assert isinstance(held, dict | PickledArray | str | int | tuple)
 
 
 def flipped(content, place, rng):

@@ -36,28 +36,18 @@ def wall_impact(case, law, integrator="verlet"):
         rules, sphere, state, STEPS, watch=lambda s: (s.position[2, 0] < sphere.radius[0], s.force[2, 0])
     )
     return {
-        "normal": end.velocity[2, 0],
-        "tangential": end.velocity[0, 0],
-        "spin": end.spin[1, 0],
-        "duration": jnp.sum(touching) * sphere.time_step,
-        "energy": energy(sphere, end) / energy(sphere, state),
+        "normal": end.velocity[2, 0], "tangential": end.velocity[0, 0], "spin": end.spin[1, 0],
+        "duration": jnp.sum(touching) * sphere.time_step, "energy": energy(sphere, end) / energy(sphere, state),
         "force": jnp.max(force),
-    }
+    }  # fmt: skip
 
 
 def cases(law, **values):
     """Cases as arrays of one length; the time step follows from the contact time."""
     base = {
-        "radius": 0.1,
-        "mass": 2.0,
-        "stiffness": 1e5,
-        "restitution": 1.0,
-        "friction": 0.0,
-        "tangential_ratio": 2 / 7,
-        "normal": 0.2,
-        "tangential": 0.0,
-        "spin": 0.0,
-    }
+        "radius": 0.1, "mass": 2.0, "stiffness": 1e5, "restitution": 1.0, "friction": 0.0,
+        "tangential_ratio": 2 / 7, "normal": 0.2, "tangential": 0.0, "spin": 0.0,
+    }  # fmt: skip
     found = dict(
         zip(base | values, np.broadcast_arrays(*map(np.asarray, (base | values).values())), strict=True)
     )
@@ -107,13 +97,9 @@ def test_an_elastic_impact_lasts_as_long_as_theory_says(law):
 @LAW
 def test_gross_sliding(law):
     found = padded(
-        law,
-        restitution=[0.3, 0.6, 1.0, 0.5],
-        friction=[0.1, 0.2, 0.3, 0.05],
-        normal=[1.0, 2.0, 0.5, 1.0],
-        tangential=[4.0, 9.0, 5.0, 0.0],
-        spin=[0.0, -20.0, 3.0, 30.0],
-    )
+        law, restitution=[0.3, 0.6, 1.0, 0.5], friction=[0.1, 0.2, 0.3, 0.05], normal=[1.0, 2.0, 0.5, 1.0],
+        tangential=[4.0, 9.0, 5.0, 0.0], spin=[0.0, -20.0, 3.0, 30.0],
+    )  # fmt: skip
     result = impacts(law, found)
     # The surface moves with v_t - ω_y r relative to the floor, and friction acts against this.
     sliding = np.sign(found["tangential"] - found["spin"] * found["radius"])
@@ -192,13 +178,9 @@ def test_chung_ooi_4_oblique_impact_at_constant_speed(material):
     angle = np.radians([5.0, 10.0, 20.0, 45.0, 60.0, 70.0, 80.0])
     friction, e = 0.092, 0.98
     found = padded(
-        "hertz",
-        normal=3.9 * np.cos(angle),
-        tangential=3.9 * np.sin(angle),
-        friction=friction,
-        restitution=e,
+        "hertz", normal=3.9 * np.cos(angle), tangential=3.9 * np.sin(angle), friction=friction, restitution=e,
         **sphere_of(material, 0.0025),
-    )
+    )  # fmt: skip
     result = {k: x[:7] for k, x in impacts("hertz", found).items()}
     tangential = result["tangential"] / (3.9 * np.sin(angle))
     slides = angle > np.radians(40)  # Maw et al.: at more than about 30° for this friction
@@ -250,15 +232,13 @@ def pair_impact(case, law):
     end, force = run(rules, spheres, state, STEPS, watch=lambda s: jnp.abs(line @ s.force[:, 0]))
     along = jnp.asarray([-0.8, 0.0, 0.6])  # ω_y x the line of centres has this direction reversed
     return (
-        line @ end.velocity,
-        along @ end.velocity,
-        end.spin[1],
-        energy(spheres, end) / energy(spheres, state),
+        line @ end.velocity, along @ end.velocity, end.spin[1], energy(spheres, end) / energy(spheres, state),
         jnp.max(force),
-    )
+    )  # fmt: skip
 
 
 @LAW
+@pytest.mark.quick("hertz")
 def test_chung_ooi_7_and_8_two_spheres_with_spin(law):
     # Equal spheres, and spheres of different size; the first four slide all the time, the last is without friction.
     radius = np.array([[0.1, 0.1], [0.1, 0.2], [0.1, 1.0], [0.1, 0.1], [0.1, 0.3]])

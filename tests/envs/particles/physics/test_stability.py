@@ -45,65 +45,28 @@ ROUGH = {"rough": True, "friction": 5.0}
 @pytest.mark.parametrize(
     "name, parameters, message",
     [
-        (
-            "Navigator",
-            {"restitution": 0.002},
-            "^restitution=0.002 is too small: it must be at least 0.00933 with",
-        ),
-        (
-            "MultiNavigator",
-            {"restitution": [0.001, 1]},
-            "^restitution=0.001 is too small: it must be at least 0.0178",
-        ),
+        ("Navigator", {"restitution": 0.002}, "^restitution=0.002 is too small: it must be at least 0.00933 with"),
+        ("MultiNavigator", {"restitution": [0.001, 1]},
+            "^restitution=0.001 is too small: it must be at least 0.0178"),
         ("Navigator", {"drag": 250.0}, "^drag=250 is too large: it must be at most 99.1, so that in a step"),
-        (
-            "MultiNavigator",
-            {"drive": 1e4},
-            "^drive=10000 is too large: it must be at most 50, by which stiffness=100",
-        ),
-        (
-            "MultiNavigator",
-            {"drive": 49.0, "time_step": 0.02, "stiffness": 25.0},
-            "^drive=49 is too large: .* 12.5",
-        ),
-        (
-            "MultiNavigator",
-            {"stiffness": 1.0},
-            "^drive=5 is too large: it must be at most 0.5, by which stiffness=1",
-        ),
-        (
-            "Roller",
-            {"mass": 100.0},
-            "^gravity=9.81 is too large: it must be at most 0.5, so that mass=100 on",
-        ),
-        (
-            "MultiNavigator",
-            {"restitution": 0.3, **ROUGH},
-            "^friction=5 is too large: with tangential_ratio=0.8, .* 0.7,",
-        ),
-        (
-            "MultiNavigator",
-            {"tangential_ratio": 1e3, **ROUGH},
-            "^friction=5 is too large: with tangential_ratio=1000",
-        ),
-        (
-            "Navigator",
-            {"radius": 1e-20},
-            "^radius=1e-20 is out of bounds: 1e-12 to 1e[+]12 can be computed in",
-        ),
+        ("MultiNavigator", {"drive": 1e4},
+            "^drive=10000 is too large: it must be at most 50, by which stiffness=100"),
+        ("MultiNavigator", {"drive": 49.0, "time_step": 0.02, "stiffness": 25.0},
+            "^drive=49 is too large: .* 12.5"),
+        ("MultiNavigator", {"stiffness": 1.0},
+            "^drive=5 is too large: it must be at most 0.5, by which stiffness=1"),
+        ("Roller", {"mass": 100.0}, "^gravity=9.81 is too large: it must be at most 0.5, so that mass=100 on"),
+        ("MultiNavigator", {"restitution": 0.3, **ROUGH},
+            "^friction=5 is too large: with tangential_ratio=0.8, .* 0.7,"),
+        ("MultiNavigator", {"tangential_ratio": 1e3, **ROUGH},
+            "^friction=5 is too large: with tangential_ratio=1000"),
+        ("Navigator", {"radius": 1e-20}, "^radius=1e-20 is out of bounds: 1e-12 to 1e[+]12 can be computed in"),
         ("Navigator", {"mass": 1e30}, "^mass=1e[+]30 is out of bounds"),
-        (
-            "Navigator",
-            {"area_per_agent": 1e13},
-            "^radius=1 is too small for a box with a side of 3.16228e[+]06",
-        ),
-        (
-            "MultiNavigator",
-            {"area_per_agent": 400.0, "drive": 25.0},
-            "^drive=25 is too large: it must be at most 22.1, by which mass=1 moves half of radius=1 in a step",
-        ),
+        ("Navigator", {"area_per_agent": 1e13}, "^radius=1 is too small for a box with a side of 3.16228e[+]06"),
+        ("MultiNavigator", {"area_per_agent": 400.0, "drive": 25.0},
+            "^drive=25 is too large: it must be at most 22.1, by which mass=1 moves half of radius=1 in a step"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_computed_is_refused_with_its_bound(name, parameters, message):
     with pytest.raises(ShoalError, match=message):
         envs.make(f"particles/{name}-v0", **parameters)

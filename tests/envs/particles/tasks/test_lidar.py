@@ -1,5 +1,7 @@
 """Rays and bins: known hits, occlusion, grazing, walls, periodic images."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,31 +14,24 @@ WALLS, PERIODIC = ("walls", "walls"), ("periodic", "periodic")
 RAYS = 8  # one every 45 degrees
 
 
-@jax.jit
-def scans(position, radius):
-    """What all agents sense within 6, by walls and periodic, by rays and by bins."""
-    return {
-        "walls": lidar.scan(position, radius, BOX, WALLS, RAYS, 6.0),
-        "periodic": lidar.scan(position, radius, BOX, PERIODIC, RAYS, 6.0),
-        "bins": lidar.scan_bins(position, BOX, WALLS, RAYS, 6.0),
-    }
+@functools.partial(jax.jit, static_argnames="kind")
+def scans(position, radius, kind):
+    """What all agents sense within 6: by rays ("walls", "periodic") or by bins."""
+    if kind == "bins":
+        return lidar.scan_bins(position, BOX, WALLS, RAYS, 6.0)
+    return lidar.scan(position, radius, BOX, WALLS if kind == "walls" else PERIODIC, RAYS, 6.0)
 
 
-def sense(places, radius=1.0):
+def sense(places, kind, radius=1.0):
     position = jnp.asarray(np.transpose(places), jnp.float32)
-    return jax.tree.map(np.asarray, scans(position, jnp.full(len(places), radius)))
+    return jax.tree.map(np.asarray, scans(position, jnp.full(len(places), radius), kind))
 
 
 def test_hits_occlusion_and_grazing():
     places = [
-        (8, 8),
-        (12, 8),
-        (13.5, 8.5),
-        (8 - 4 * np.sqrt(0.5), 8 + 4 * np.sqrt(0.5)),
-        (5, 7.0001),
-        (9.0001, 3.5),
-    ]
-    found = sense(places)["walls"]
+        (8, 8), (12, 8), (13.5, 8.5), (8 - 4 * np.sqrt(0.5), 8 + 4 * np.sqrt(0.5)), (5, 7.0001), (9.0001, 3.5),
+    ]  # fmt: skip
+    found = sense(places, "walls")
     # East: the nearer of two discs, on its side that faces the agent. South-east, north-east: nothing in range.
     expected = [3.0, 6.0, 6.0, 3.0, 3.0, 6.0, 6.0, 6.0]
     # The disc at (5, 7.0001) is grazed by the ray to the west: the ray passes 0.9999 from its centre; the one at
@@ -49,7 +44,7 @@ def test_hits_occlusion_and_grazing():
 
 
 def test_walls_are_met_at_their_distance_and_hidden_by_discs():
-    found = sense([(2, 3), (2, 9)])["walls"]
+    found = sense([(2, 3), (2, 9)], "walls")
     diagonal = np.sqrt(2)
     expected = [6.0, 6.0, 5.0, 2 * diagonal, 2.0, 2 * diagonal, 3.0, 3 * diagonal]
     np.testing.assert_allclose(found.distance[0], expected, atol=1e-5)
@@ -58,7 +53,7 @@ def test_walls_are_met_at_their_distance_and_hidden_by_discs():
 
 
 def test_periodic_images_are_sensed():
-    found = sense([(1, 8), (18, 8)])["periodic"]
+    found = sense([(1, 8), (18, 8)], "periodic")
     np.testing.assert_allclose(found.distance[0][4], 2.0, atol=1e-5)  # 3 through the border, minus the radius
     np.testing.assert_allclose(found.distance[1][0], 2.0, atol=1e-5)
     assert found.is_disc[0].sum() == 1 and not found.is_wall.any()
@@ -69,8 +64,8 @@ def test_all_images_of_a_small_periodic_box_are_sensed(side):
     """Against a loop over all images, an agent's own among them; 4.6 is the smallest box of two agents."""
     places, radius, reach = np.random.default_rng(0).uniform(0, side, (3, 2)), np.array([1.0, 0.7, 0.4]), 6.0
     box, position = jnp.full(2, side), jnp.asarray(places.T, jnp.float32)
-    rays = lidar.scan(position, jnp.asarray(radius, jnp.float32), box, PERIODIC, RAYS, reach)
-    bins = lidar.scan_bins(position, box, PERIODIC, RAYS, reach)
+    rays = jax.jit(lidar.scan, static_argnums=(3, 4, 5))(position, radius, box, PERIODIC, RAYS, reach)
+    bins = jax.jit(lidar.scan_bins, static_argnums=(2, 3, 4))(position, box, PERIODIC, RAYS, reach)
     shifts = side * np.stack(np.meshgrid(*[np.arange(-4, 5)] * 2), -1).reshape(-1, 2)
     directions = lidar.directions(RAYS).T
     for i, place in enumerate(places):
@@ -98,17 +93,17 @@ def test_the_distance_of_a_nearest_image_has_its_gradient():
         place = jnp.stack([jnp.stack([x, x + 3.0]), jnp.ones(2)])
         return lidar.scan(place.at[0, 0].set(1.0), radius, box, PERIODIC, 4, 6.0).distance[0, 0]
 
-    slope, by_radius = jax.grad(east, (0, 1))(jnp.asarray(1.0), radius)
+    slope, by_radius = jax.jit(jax.grad(east, (0, 1)))(jnp.asarray(1.0), radius)
     assert slope == 1 and by_radius.tolist() == [0.0, -1.0]
 
 
 def test_a_disc_that_overlaps_is_at_no_negative_distance():
-    found = sense([(8, 8), (8.5, 8)])["walls"]
+    found = sense([(8, 8), (8.5, 8)], "walls")
     assert found.distance[0][0] == 0 and found.is_disc[0][0]
 
 
 def test_bins_show_the_nearest_centre_of_each_angle():
-    found = sense([(8, 8), (12, 8.5), (11, 7), (8, 13)])["bins"]
+    found = sense([(8, 8), (12, 8.5), (11, 7), (8, 13)], "bins")
     expected = [np.hypot(3, 1), 6.0, 5.0, 6.0, 6.0, 6.0, 6.0, 6.0]
     np.testing.assert_allclose(found.distance[0], expected, rtol=1e-5)
     np.testing.assert_array_equal(found.is_disc[0], [1, 0, 1, 0, 0, 0, 0, 0])
@@ -138,7 +133,7 @@ def test_a_centre_on_the_edge_of_two_bins_is_in_both():
 def test_rays_against_small_steps_along_each_of_them(seed):
     random = np.random.default_rng(seed)
     places, radius = random.uniform(1, 15, (5, 2)), 0.8
-    found = sense(places, radius)["walls"]
+    found = sense(places, "walls", radius)
     steps = np.linspace(0, 6, 3001)
     for i, place in enumerate(places):
         for k, direction in enumerate(lidar.directions(RAYS).T):
