@@ -59,7 +59,7 @@ def population(
         devices=sizes.devices,
         env_groups=groups,
     )
-    settings = compiled_trainer.settings_of(run, run.env_groups, run.score, None)
+    settings = compiled_trainer.program_settings(run, run.env_groups, run.score, None)
     layout = populations.lay_out(jax.devices()[: run.devices], members, groups)
     keys = jax.vmap(jax.random.key)(jnp.arange(members, dtype=jnp.uint32))
     rates = [config] if members == 1 else [with_rate(config, k / (members - 1)) for k in range(members)]

@@ -205,7 +205,7 @@ def everything(config, spec, key, chunks):
     for length, burn_in in chunks:
         chosen = dataclasses.replace(config, chunk_length=length, burn_in=burn_in)
         rows, prepared, *_ = ppo.prepare(chosen, spec, (), learner, trajectory)
-        batch, distribution, value = minibatches.replay(network, rows)
+        batch, distribution, value = minibatches.evaluate(network, rows)
         ratio = actions.log_prob(distribution, batch.raw_action) - batch.log_prob
         _, parts = ppo.loss(chosen, (), learner.shared, jnp.asarray(True), network, rows)
         sums = jax.tree.map(jnp.sum, parts)
@@ -386,8 +386,8 @@ def test_burning_in_is_running_over_the_steps_before():
         plain = dataclasses.replace(config, burn_in=0)
         stale, *_ = ppo.prepare(plain, DISCRETE, (), learner, trajectory)
         return (
-            minibatches.replay(network, rows)[2],
-            minibatches.replay(network, stale)[2],
+            minibatches.evaluate(network, rows)[2],
+            minibatches.evaluate(network, stale)[2],
             jnp.concatenate([first, fresh], axis=1),
             rows.weight,
         )

@@ -86,7 +86,7 @@ def main() -> int:
     checkpoint_folder.write_arrays = deadly("write_arrays", checkpoint_folder.write_arrays)
     metrics_file._append = append_half(metrics_file._append)
     checkpointing.REST = 0  # a run of a second shall have many checkpoints
-    checkpointing.Supervisor.between_pieces = slowly(checkpointing.Supervisor.between_pieces)
+    checkpointing.RunSupervisor.between_pieces = slowly(checkpointing.RunSupervisor.between_pieces)
     if path := os.environ.get("COUNT_TO"):
         atexit.register(lambda: Path(path).write_text(json.dumps(counts)))
     return command()

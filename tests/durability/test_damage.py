@@ -41,16 +41,16 @@ def small_pieces():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Pacer, "size", lambda self, left: 1)
         patch.setattr("shoal.runs.checkpointing.REST", 0)
-        patch.setattr("shoal.runs.checkpointing.Supervisor._submit", _submit_and_wait())
+        patch.setattr("shoal.runs.checkpointing.RunSupervisor._submit", _submit_and_wait())
         patch.setattr("shoal.runs.plan.catalogue.config_class", lambda _: BanditConfig)
         yield
 
 
 def _submit_and_wait():
     """A checkpoint at each point, however slow the disk is."""
-    from shoal.runs.checkpointing import Supervisor
+    from shoal.runs.checkpointing import RunSupervisor
 
-    submit = Supervisor._submit
+    submit = RunSupervisor._submit
 
     def called(self, *arguments):
         submit(self, *arguments)

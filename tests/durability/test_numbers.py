@@ -44,9 +44,9 @@ SENTENCE = re.compile(
 @pytest.fixture(scope="module", autouse=True)
 def many_pieces():
     """Pieces of at most seven updates, and a checkpoint at each point."""
-    from shoal.runs.checkpointing import Supervisor
+    from shoal.runs.checkpointing import RunSupervisor
 
-    submit = Supervisor._submit
+    submit = RunSupervisor._submit
 
     def submit_and_wait(self, *arguments):
         submit(self, *arguments)
@@ -55,7 +55,7 @@ def many_pieces():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Pacer, "size", lambda self, left: min(left, 7))
         patch.setattr("shoal.runs.checkpointing.REST", 0)
-        patch.setattr(Supervisor, "_submit", submit_and_wait)
+        patch.setattr(RunSupervisor, "_submit", submit_and_wait)
         yield
 
 

@@ -64,7 +64,7 @@ def train_population(env, run=RUN, initialise=lambda population: population, gro
         compiled_trainer.stack_members(env, run.seeds),
         compiled_trainer.stack_members(BanditConfig(), run.seeds),
         run.total_updates,
-        compiled_trainer.settings_of(run, groups, run.score, None),
+        compiled_trainer.program_settings(run, groups, run.score, None),
         layout,
         initialise=initialise,
     )
@@ -170,7 +170,7 @@ def test_a_mean_of_nothing_is_nan_without_a_warning():
 
 def test_settings_are_the_runs():
     run = RunConfig(num_envs=8, reset="pool", reset_pool=5, eval_mode="both", eval_max_steps=7)
-    settings = compiled_trainer.settings_of(run, 2, "return_mean", None)
+    settings = compiled_trainer.program_settings(run, 2, "return_mean", None)
     assert (settings.num_envs, settings.groups, settings.pool_size, settings.reset_policy) == (
         8,
         2,
@@ -178,7 +178,7 @@ def test_settings_are_the_runs():
         "pool",
     )
     assert (settings.eval_mode, settings.eval_max_steps) == ("both", 7)
-    assert compiled_trainer.settings_of(RunConfig(), 1, "return_mean", None).pool_size == 0
+    assert compiled_trainer.program_settings(RunConfig(), 1, "return_mean", None).pool_size == 0
 
 
 def test_the_keys_of_all_seeds_are_those_of_each():

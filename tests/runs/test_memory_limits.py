@@ -33,7 +33,7 @@ def placed(**overrides):
     devices, decided = api.place(
         api.decide("CartPole-v1", overrides=sizes | {"eval_episodes": 3} | overrides)
     )
-    settings = compiled_trainer.settings_of(decided.run, 1, "return_mean", None)
+    settings = compiled_trainer.program_settings(decided.run, 1, "return_mean", None)
     return decided, settings, member_layout.lay_out(devices[:1], decided.run.seeds, 1)
 
 

@@ -22,7 +22,7 @@ from shoal.engine.history import History
 from shoal.envs.probes import ActionReward
 from shoal.runs import evaluate
 from shoal.runs import resume as resuming
-from shoal.runs.checkpointing import Supervisor
+from shoal.runs.checkpointing import RunSupervisor
 from shoal.runs.compiled_trainer import Pacer
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -74,7 +74,7 @@ def whole(tmp_path_factory):
 
 def end(updates, path, call=train, **settings):
     """End a run after so many updates by a signal, and return its directory."""
-    original = Supervisor.between_pieces
+    original = RunSupervisor.between_pieces
 
     def between_pieces(self, population, history):
         if history.updates == updates:
@@ -82,7 +82,7 @@ def end(updates, path, call=train, **settings):
         original(self, population, history)
 
     with small_pieces_of() as patch:
-        patch.setattr(Supervisor, "between_pieces", between_pieces)
+        patch.setattr(RunSupervisor, "between_pieces", between_pieces)
         with pytest.raises(signals.Interrupted, match="shoal resume"):
             call(path, **settings)
     return path

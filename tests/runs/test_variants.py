@@ -14,7 +14,7 @@ from shoal.disk.directory import RunDirectory
 from shoal.engine.population import members
 from shoal.engine.run import ProgramSettings
 from shoal.runs import compiled_trainer
-from shoal.runs.checkpointing import Supervisor
+from shoal.runs.checkpointing import RunSupervisor
 from shoal.runs.compiled_trainer import Pacer
 from shoal.runs.evaluate import evaluate_run
 from shoal.runs.plan import decide
@@ -112,14 +112,14 @@ def test_eval_names_members_and_may_choose_a_label(population):
 @pytest.mark.full
 def test_a_population_goes_on_bit_for_bit(population, tmp_path, monkeypatch):
     monkeypatch.setattr(Pacer, "size", lambda self, left: 1)
-    original = Supervisor.between_pieces
+    original = RunSupervisor.between_pieces
 
     def between_pieces(self, population, history):
         self.stop._requested = history.updates == 7
         original(self, population, history)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Supervisor, "between_pieces", between_pieces)
+        patch.setattr(RunSupervisor, "between_pieces", between_pieces)
         with pytest.raises(signals.Interrupted):
             train(tmp_path / "run", variants=VARIANTS)
     resumed = shoal.resume(tmp_path / "run", progress=False)

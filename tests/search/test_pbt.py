@@ -24,7 +24,7 @@ from shoal.engine.population.pbt_lineage import Ancestor, Exchange, ancestors, e
 from shoal.engine.population.pbt_settings import Evolution, Step
 from shoal.engine.run import ProgramSettings
 from shoal.runs import pbt_run
-from shoal.runs.checkpointing import Supervisor
+from shoal.runs.checkpointing import RunSupervisor
 from shoal.runs.compiled_trainer import Pacer
 from shoal.runs.plan import decide, resolve
 from shoal.search.pbt import read_tuned
@@ -204,7 +204,7 @@ class Killed(BaseException):
 def test_a_run_that_is_killed_goes_on_bit_for_bit(trained, tmp_path, monkeypatch):
     """It dies in its seventh update, and its last checkpoint is from the exchange after the sixth."""
     monkeypatch.setattr(Pacer, "size", lambda self, left: 1)
-    original = Supervisor.between_pieces
+    original = RunSupervisor.between_pieces
 
     def between_pieces(self, population, history):
         if history.updates == 7:
@@ -212,7 +212,7 @@ def test_a_run_that_is_killed_goes_on_bit_for_bit(trained, tmp_path, monkeypatch
         original(self, population, history)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Supervisor, "between_pieces", between_pieces)
+        patch.setattr(RunSupervisor, "between_pieces", between_pieces)
         with pytest.raises(Killed):
             pbt(tmp_path / "run")
     resumed = pbt(tmp_path / "run")

@@ -21,7 +21,7 @@ from shoal.base import signals
 from shoal.base.errors import ShoalError
 from shoal.cli.searching import print_result
 from shoal.disk.directory import RunDirectory
-from shoal.runs.checkpointing import Supervisor
+from shoal.runs.checkpointing import RunSupervisor
 from shoal.runs.evaluate import evaluate_run
 from shoal.search import grouping, ranking, search_report
 from shoal.search import sweep as sweeps
@@ -318,14 +318,14 @@ def test_a_finished_sweep_is_read_and_another_one_refused(swept, monkeypatch):
 @pytest.mark.full
 def test_an_interrupted_sweep_goes_on(swept, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("shoal.runs.plan.catalogue.config_class", lambda _: BanditConfig)
-    original = Supervisor.between_pieces
+    original = RunSupervisor.between_pieces
 
     def between_pieces(self, population, history):
         self.stop._requested = history.updates > 0
         original(self, population, history)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Supervisor, "between_pieces", between_pieces)
+        patch.setattr(RunSupervisor, "between_pieces", between_pieces)
         with pytest.raises(signals.Interrupted, match="the same command with this directory continues it"):
             sweep(tmp_path / "sweep", **SPACE)
     resumed = sweep(tmp_path / "sweep", **SPACE, progress=True)

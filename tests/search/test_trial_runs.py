@@ -17,7 +17,7 @@ import shoal
 from shoal import cli
 from shoal.base import signals
 from shoal.base.errors import ShoalError
-from shoal.runs.checkpointing import Supervisor
+from shoal.runs.checkpointing import RunSupervisor
 from shoal.search import sweep as sweeps
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -72,7 +72,7 @@ def test_trials_are_told_and_ranked(tuned):
 
 @pytest.mark.full
 def test_an_interrupted_tuning_ends_as_an_uninterrupted_one(tuned, tmp_path, monkeypatch):
-    original = Supervisor.between_pieces
+    original = RunSupervisor.between_pieces
     pieces = []
 
     def between_pieces(self, population, history):
@@ -82,7 +82,7 @@ def test_an_interrupted_tuning_ends_as_an_uninterrupted_one(tuned, tmp_path, mon
 
     path = tmp_path / "ended"
     with monkeypatch.context() as patch:
-        patch.setattr(Supervisor, "between_pieces", between_pieces)
+        patch.setattr(RunSupervisor, "between_pieces", between_pieces)
         with pytest.raises(signals.Interrupted, match="the same command with this directory continues it"):
             tune(path)
     states = [trial.state.name for trial in study_of(path / "study.journal").trials]

@@ -355,7 +355,7 @@ def loss(
     `mean_gradient` makes weighted means of them, over chunks and devices. The ratio is always that to the policy that
     acted, whenever the advantages were computed (`advantages.vtrace`).
     """
-    batch, distribution, value = minibatches.replay(network, batch)
+    batch, distribution, value = minibatches.evaluate(network, batch)
     log_ratio = actions.log_prob(distribution, batch.raw_action) - batch.log_prob
     if config.recompute == "minibatch":
         batch = recomputation.with_estimates(config, axis, shared.value, batch, log_ratio, value)

@@ -151,7 +151,7 @@ def _so_far(steps: int, leaves: Mapping[str, Any]) -> tuple[int, Numbers, list[i
     return steps, best, failed_members(leaves["fault"])
 
 
-class Supervisor(hooks.Supervisor):
+class RunSupervisor(hooks.Supervisor):
     """Writes the checkpoints of a run, and ends it when a signal asks for that.
 
     Args:

@@ -225,7 +225,7 @@ def compile_evaluation(shapes: Run, subject: Subject, layout: populations.Layout
         return EvaluationPrograms(subject, compiled_begin.result(), compiled_advance.result())
 
 
-def settings_of(
+def program_settings(
     run: RunConfig, groups: int, score: str | Callable, eval_metrics: Callable | None
 ) -> ProgramSettings:
     """Return the static part of a run's configuration."""

@@ -55,7 +55,7 @@ class TrainedRun:
 def finished_run(directory: RunDirectory, experiment: Experiment) -> TrainedRun:
     """Read a run that has reached its end; what it learned is as it was saved, and `learner.local` is ()."""
     first = place(experiment)[1].solo[0]
-    settings = compiled_trainer.settings_of(first.run, 1, "return_mean", None)
+    settings = compiled_trainer.program_settings(first.run, 1, "return_mean", None)
     template = compiled_trainer.member_shapes(first.environment, first.config, settings).learner
     leaves, _ = directory.load_policy("last")
     saved = finetuning.learner_leaves(leaves, str(directory.path))

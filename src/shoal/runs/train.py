@@ -26,7 +26,7 @@ from shoal.engine.population import member_layout
 from shoal.engine.run import ProgramSettings, Run
 from shoal.runs import compiled_trainer, finetuning, memory_limits, pbt_run, resume
 from shoal.runs import plan as experiments
-from shoal.runs.checkpointing import Supervisor
+from shoal.runs.checkpointing import RunSupervisor
 from shoal.runs.compiled_trainer import CompiledRun, EvaluationPrograms, TrainedPopulation
 from shoal.runs.load import checkpoint_instead
 from shoal.runs.placement import check_memory, devices_of, place
@@ -71,7 +71,7 @@ class Output(NamedTuple):
 
     directory: RunDirectory
     reporter: reports.Reporter
-    supervisor: Supervisor
+    supervisor: RunSupervisor
 
 
 Origin = Restoration | Finished  # the saved state that a run goes on from
@@ -220,7 +220,7 @@ def plan_run(experiment: Experiment, call: Call, *, is_new: bool = True, changes
     team.team_return_of(experiment.environment)
     score = run.score if is_metric_name(run.score) else experiments.load_function("score", run.score)
     eval_metrics = experiments.load_function("eval_metrics", run.eval_metrics) if run.eval_metrics else None
-    settings = compiled_trainer.settings_of(run, run.env_groups, score, eval_metrics)
+    settings = compiled_trainer.program_settings(run, run.env_groups, score, eval_metrics)
     settings = settings._replace(changing=pbt_run.names_in_run(pbt_run.leaves_of(experiment)))
     pbt_run.check_read(experiment, [*experiment.evolution.names, *changes], settings)
     layout = member_layout.lay_out(devices, count, run.env_groups, run.seed_batching)
@@ -372,7 +372,7 @@ def _writing(
         record = functools.partial(
             checkpoint_record.to_record, identity=plan.identity, machine=machine_facts(plan.layout.devices)
         )
-        supervisor = Supervisor(directory, run, reporter, stop, record, compiled, lock, experiment.members)
+        supervisor = RunSupervisor(directory, run, reporter, stop, record, compiled, lock, experiment.members)
         open_outputs.callback(supervisor.close)
         try:
             yield Output(directory, reporter, supervisor)

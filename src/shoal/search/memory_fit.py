@@ -53,7 +53,7 @@ def need_of(group: Group) -> Need:
 def _lower_bound(placed: Experiment, devices: Sequence[jax.Device]) -> float:
     """Return the least bytes of one member (see `limits`)."""
     run, first = placed.run, placed.solo[0]
-    settings = compiled_trainer.settings_of(run, run.env_groups, "return_mean", None)
+    settings = compiled_trainer.program_settings(run, run.env_groups, "return_mean", None)
     sizes = memory_limits.Sizes(
         1, run.num_envs, run.num_steps, run.eval_episodes, settings.pool_size or memory_limits.NO_POOL
     )
@@ -73,7 +73,7 @@ def _measured(placed: Experiment, devices: Sequence[jax.Device], count: int) -> 
         compiled_trainer.member_keys(members),
         compiled_trainer.stack_members(environment, count),
         compiled_trainer.stack_members(config, count),
-        compiled_trainer.settings_of(run, run.env_groups, "return_mean", None),
+        compiled_trainer.program_settings(run, run.env_groups, "return_mean", None),
         member_layout.lay_out(devices, count, run.env_groups, run.seed_batching),
     )
     return _total(statistics) + COPIES * statistics.argument_size_in_bytes

@@ -262,7 +262,7 @@ def check_objective_exists(placed: Experiment, objective: str) -> None:
         return
     run, first = placed.run, placed.solo[0]
     metrics = experiments.load_function("eval_metrics", run.eval_metrics) if run.eval_metrics else None
-    settings = compiled_trainer.settings_of(run, 1, objective, metrics)
+    settings = compiled_trainer.program_settings(run, 1, objective, metrics)
     try:
         compiled_trainer.check_score(first.environment, first.config, settings)
     except ShoalError as error:

@@ -71,7 +71,7 @@ def prepared(config, key):
     if shared.value is not None:
         learner = learner._replace(shared=shared._replace(value=moments_about(30.0, 8.0)))
     found = ppo.prepare(config, SPEC, (), learner, trajectory)
-    output = minibatches.replay(found.learner.shared.network, found.rows)[2]
+    output = minibatches.evaluate(found.learner.shared.network, found.rows)[2]
     return learner, trajectory, found, output
 
 

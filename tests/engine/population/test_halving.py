@@ -18,7 +18,7 @@ from shoal.engine.population.halving import Halving, stop_others
 from shoal.engine.population.members import Variant, members_of
 from shoal.engine.run_config import RunConfig
 from shoal.runs import plan as experiments
-from shoal.runs.checkpointing import Supervisor
+from shoal.runs.checkpointing import RunSupervisor
 from shoal.runs.train import Call, run_experiment
 
 RUN = RunConfig(num_envs=4, num_steps=8, total_steps=32 * 30)
@@ -175,14 +175,14 @@ def test_members_are_dealt_out_or_packed_without_changing_them(halved, tmp_path,
 @pytest.mark.slow
 def test_halving_goes_on_bit_for_bit(halved, tmp_path, monkeypatch):
     monkeypatch.setattr("shoal.runs.plan.catalogue.config_class", lambda _: BanditConfig)
-    original = Supervisor.between_pieces
+    original = RunSupervisor.between_pieces
 
     def between_pieces(self, population, history):
         self.stop._requested = history.updates == 4
         original(self, population, history)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Supervisor, "between_pieces", between_pieces)
+        patch.setattr(RunSupervisor, "between_pieces", between_pieces)
         with pytest.raises(signals.Interrupted):
             train(tmp_path / "run")
     resumed = shoal.resume(tmp_path / "run", progress=False)

@@ -223,7 +223,7 @@ def test_the_first_minibatch_has_ratio_one(kind, length, burn_in):
         policy = algorithm.policy(learner, Clock.zero())
         _, trajectory, *_ = rollout(batch, algorithm, policy, before, key, 8)
         rows, *_ = ppo.prepare(config.with_critic_defaults(), spec_of(env), (), learner, trajectory)
-        replayed, distribution, value = minibatches.replay(learner.shared.network, rows)
+        replayed, distribution, value = minibatches.evaluate(learner.shared.network, rows)
         difference = distribution.log_prob(replayed.raw_action) - replayed.log_prob
         return jnp.where(replayed.weight > 0, difference, 0.0), (value - replayed.value) * replayed.weight
 

@@ -89,7 +89,7 @@ def chunk_starts(config: Any, inputs: NetworkInputs, starts: PyTree) -> ChunkSta
     return ChunkStart(memory, jax.tree.map(preceding, inputs), jnp.repeat(first_steps > 0, envs))
 
 
-def replay(network: PyTree, batch: Rows) -> tuple[Rows, Any, Array]:
+def evaluate(network: PyTree, batch: Rows) -> tuple[Rows, Any, Array]:
     """Runs the network over a minibatch: (the rows, the distributions, the values), which agree in their leading axes.
 
     With memory these are [K, C]: time comes first. No gradient flows through the memory that a chunk starts from, nor
