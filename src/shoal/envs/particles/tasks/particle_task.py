@@ -23,7 +23,7 @@ from shoal.envs.particles.physics.dynamics import INTEGRATORS, ParticleState, Ru
 from shoal.envs.particles.physics.restitution import damping_ratio
 from shoal.envs.particles.physics.stability import Ranges
 from shoal.envs.particles.physics.vectors import dot, length, shortened, sum_rows, unit
-from shoal.envs.particles.tasks import lidar, particle_geometry, placement, rewards
+from shoal.envs.particles.tasks import lidar, particle_geometry, rewards, start_places
 from shoal.envs.particles.tasks.randomisation import Uniform, as_uniform
 from shoal.types import GLOBAL_STATE, OBSERVATION, Array
 from shoal.types.spaces import Box, Dict
@@ -170,7 +170,7 @@ class ParticleTask(abc.ABC):
                 f"area_per_agent={self.area_per_agent:g} leaves no room for an agent; give more than 4."
             )
         try:
-            return placement.lattice(self.num_agents, (room, room), TARGETS_APART)  # type: ignore[return-value]
+            return start_places.lattice(self.num_agents, (room, room), TARGETS_APART)  # type: ignore[return-value]
         except ShoalError as error:
             fit = (math.floor(room / TARGETS_APART) + 1) ** 2
             raise ShoalError(
@@ -287,7 +287,7 @@ class ParticleTask(abc.ABC):
         largest = jnp.asarray(self.radius.high, jnp.float32)
         room, apart = world.box[:2] - 2 * largest, TARGETS_APART * largest
         place, target = (
-            largest + placement.draw_places(k, number, room, self._cells(), apart)
+            largest + start_places.draw_places(k, number, room, self._cells(), apart)
             for k, number in ((place_key, self.num_agents), (target_key, self.num_targets))
         )
         target = target[:, jax.random.permutation(order_key, self.num_targets)]

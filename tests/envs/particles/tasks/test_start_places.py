@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from shoal.base.errors import ShoalError
-from shoal.envs.particles.tasks.placement import draw_places, lattice
+from shoal.envs.particles.tasks.start_places import draw_places, lattice
 
 
 @pytest.mark.parametrize(
