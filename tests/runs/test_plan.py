@@ -231,6 +231,12 @@ def test_a_setting_that_follows_another_one_is_written_so(tmp_path):
 
 def test_a_config_of_another_version_is_refused(tmp_path):
     path = tmp_path / "config.json"
+    for schema in ("3", None, True, 3.0):
+        path.write_text(json.dumps(decide("CartPole-v1", overrides={}).as_json() | {"schema": schema}))
+        with pytest.raises(
+            ShoalError, match=f"schema={schema!r}, which is no whole number; 3 would be right"
+        ):
+            decide(None, config_file=path, overrides={})
     for schema, version in ((2, "an earlier"), (4, "a newer")):
         path.write_text(json.dumps(decide("CartPole-v1", overrides={}).as_json() | {"schema": schema}))
         with pytest.raises(

@@ -334,13 +334,17 @@ def test_a_run_that_was_written_without_a_setting_is_refused(whole, tmp_path):
     """The command that began it, and `shoal resume`, name what it lacks; nothing changes."""
     path = shutil.copytree(whole.path, tmp_path / "run")
     saved = json.loads((path / "config.json").read_text())
-    del saved["run"]["on_nan"]
-    (path / "config.json").write_text(json.dumps(saved))
-    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
-    for call in (resume, train):
-        with pytest.raises(shoal.ShoalError, match="made by an earlier version of Shoal, without on_nan"):
-            call(path)
-    assert before == {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    of_run = {name: x for name, x in saved["run"].items() if name != "on_nan"}
+    without_schema = {name: x for name, x in saved.items() if name != "schema"}
+    for lacking, config in (("on_nan", saved | {"run": of_run}), ("schema", without_schema)):
+        (path / "config.json").write_text(json.dumps(config))
+        before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+        for call in (resume, train):
+            with pytest.raises(
+                shoal.ShoalError, match=f"made by an earlier version of Shoal, without {lacking}"
+            ):
+                call(path)
+        assert before == {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
 def test_a_difference_of_machines_is_named():

@@ -401,3 +401,5 @@ def test_the_command_line_says_what_is_wrong(trained, capsys):
     ):
         assert cli.main([*words, *further]) == 2
         assert sentence in capsys.readouterr().err
+    assert cli.main(words[:4]) == 2
+    assert "no time between exchanges was given" in capsys.readouterr().err

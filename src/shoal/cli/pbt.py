@@ -70,12 +70,8 @@ def _replay(run: str, arguments: Sequence[str]) -> int:
     """Train with the schedule of a run, and print the result."""
     defaults = api.defaults(config_file=api.RunDirectory.open(run).path)
     choices, overrides, words = parse_settings(COMMAND, DESCRIPTION, PbtFlags, defaults, arguments)
-    options = ("tune", "start", "ready_every", "members", "config", "eval_env")
-    others = [
-        f"--{name.replace('_', '-')}"
-        for name in options
-        if getattr(choices, name) != getattr(PbtFlags(), name)
-    ]
+    names = ("--tune", "--start", "--ready-every", "--members", "--config", "--eval-env")
+    others = [flag for flag in names if flags.value_of(flag, arguments)]
     if words or others:
         raise api.ShoalError(
             f"{' '.join([*words, *others])} has no effect with --replay {run}, which has all settings of that run; "

@@ -490,12 +490,15 @@ def read_config(path: str | Path) -> dict[str, Any]:
     saved = read_json(path, what)
     if not set(saved) >= PARTS:
         raise ShoalError(f"{what} lacks environment, algorithm or run; is it a config.json?")
-    with report_wrong_types(what):
-        is_newer, is_older = saved.get("schema", SCHEMA) > SCHEMA, saved.get("schema", SCHEMA) < SCHEMA
-    if is_newer or is_older:
-        made_by = "a newer" if is_newer else "an earlier"
+    schema = saved.get("schema", SCHEMA)  # a file that was written by hand has none
+    if type(schema) is not int:
         raise ShoalError(
-            f"{what} was made by {made_by} version of Shoal (schema={saved['schema']}, and this one reads {SCHEMA}); "
+            f"{what} has schema={schema!r:.100}, which is no whole number; {SCHEMA} would be right."
+        )
+    if schema != SCHEMA:
+        made_by = "a newer" if schema > SCHEMA else "an earlier"
+        raise ShoalError(
+            f"{what} was made by {made_by} version of Shoal (schema={schema}, and this one reads {SCHEMA}); "
             "use the version that made it."
         )
     for name in PARTS:

@@ -84,6 +84,10 @@ def decide_pbt(request: Request, tuned: Sequence[Tuned], options: PbtOptions) ->
 
 def _check_run(run: RunConfig, ready_every: int) -> None:
     """Require that there are exchanges, and that evaluations tell members apart."""
+    if not ready_every:
+        raise ShoalError(
+            "no time between exchanges was given; give environment steps of a member (ready_every)."
+        )
     each = f"an update of num_envs*num_steps={run.num_envs}*{run.num_steps}={run.steps_per_update} steps"
     if ready_every < run.steps_per_update:
         raise ShoalError(f"ready_every={ready_every} is shorter than {each}; give at least that many.")

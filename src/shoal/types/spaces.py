@@ -6,7 +6,7 @@ Each space knows the shape and dtype of one element, draws one (`sample`), and s
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -35,7 +35,7 @@ def _as_numpy(x: Any) -> np.ndarray | None:
 
 
 def _is_length(n: Any) -> bool:
-    return isinstance(n, int | np.integer) and bool(n >= 0)
+    return isinstance(n, int | np.integer) and not isinstance(n, bool) and bool(n >= 0)
 
 
 def _are_integers(x: jax.Array, shape: tuple[int, ...]) -> bool:
@@ -142,7 +142,7 @@ class Box:
             dtype = jax.dtypes.canonicalize_dtype(dtype)
         except TypeError:
             dtype = str(dtype)
-        if not isinstance(dtype, np.dtype) or jnp.issubdtype(dtype, jnp.complexfloating):
+        if not isinstance(dtype, np.dtype) or dtype.kind not in "biufV":
             raise ValueError(f"Box: dtype={dtype} is none of real numbers; float32 or int32 would be right.")
         object.__setattr__(self, "low", _bound("low", low, shape, dtype))
         object.__setattr__(self, "high", _bound("high", high, shape, dtype))
@@ -231,8 +231,14 @@ class Box:
 
 def _bound(name: str, bound: Any, shape: Any, dtype: np.dtype) -> np.ndarray:
     """Convert a bound to a read-only array of the space's shape, not shared with the caller's."""
-    given, is_float = np.asarray(bound), jnp.issubdtype(dtype, jnp.floating)
+    given, is_float = _as_numpy(bound), jnp.issubdtype(dtype, jnp.floating)
+    if given is None or not _can_broadcast(given.shape, shape):
+        raise ValueError(
+            f"Box: {name}={short_repr(bound)} does not fit shape={tuple(shape)}; a number, or an array of that shape, "
+            "would be right."
+        )
     has_numbers = given.dtype.kind in "biuf" or given.dtype == dtype
+    has_numbers = has_numbers and not np.any(np.isnan(given))
     with np.errstate(over="ignore", invalid="ignore"):
         array = given.astype(dtype) if has_numbers else np.zeros(given.shape, dtype)
     # A float may be rounded, but a number may not become infinite.
@@ -249,6 +255,12 @@ def _bound(name: str, bound: Any, shape: Any, dtype: np.dtype) -> np.ndarray:
         array += 0  # -0.0 becomes 0.0: equal bounds have equal bytes
     array.flags.writeable = False
     return array
+
+
+def _can_broadcast(shape: tuple[int, ...], target: Sequence[int]) -> bool:
+    """Report whether an array of a shape can be repeated to a target shape."""
+    fits = (n in (1, m) for n, m in zip(reversed(shape), reversed(target), strict=False))
+    return len(shape) <= len(target) and all(fits)
 
 
 def _are_whole(numbers: np.ndarray) -> bool:
@@ -268,8 +280,12 @@ class Dict(Mapping[str, Any]):
         """Take the spaces, which are sorted by name.
 
         Raises:
-          ValueError: a name is no text.
+          ValueError: there is no mapping, or a name is no text.
         """
+        if not isinstance(spaces, Mapping):
+            raise ValueError(
+                f"Dict: {short_repr(spaces)} is no mapping; spaces by their names would be right."
+            )
         if others := [name for name in spaces if not isinstance(name, str)]:
             raise ValueError(
                 f"Dict: {short_repr(others[0])} names a space; text, such as 'position', would be right."
