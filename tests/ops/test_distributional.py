@@ -1,4 +1,4 @@
-"""The C51 projection, categorical losses and quantile regression: and what must hold of them.
+"""The C51 projection, categorical losses and quantile regression: against rlax, and what must hold of them.
 
 The losses' formulas, weights, gradients and shapes are held by `test_transitions.py`.
 """
@@ -142,3 +142,31 @@ def test_shapes_that_do_not_fit_are_named():
         distributional.quantile_regression(jnp.zeros((2, 4)), jnp.zeros(3), jnp.zeros((2, 5)))
     with pytest.raises(ValueError, match=r"delta \[4\] must be a number"):
         distributional.quantile_regression(jnp.zeros(4), jnp.zeros(4), jnp.zeros(5), jnp.ones(4))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("delta", [0.0, 0.7, 1.0])
+def test_quantile_losses_are_rlaxs_times_a_constant(rlax, delta):
+    """rlax does not divide by δ, and has the action's axis last."""
+    made = arguments(LOSSES["quantile_double_q"], 3, (20,))
+    quantiles_t = made["quantiles_t"]
+    ours = distributional.quantile_q_learning(
+        **{k: v for k, v in made.items() if k != "selector_t"}, delta=delta
+    )
+
+    def one(quantiles_tm1, a_tm1, r_t, discount_t, quantiles_t):
+        fractions = jnp.asarray(made["fractions"])
+        return rlax.quantile_q_learning(
+            quantiles_tm1.T, fractions, a_tm1, r_t, discount_t, quantiles_t.T, quantiles_t.T, delta
+        )
+
+    arrays = [made[k] for k in ("quantiles_tm1", "a_tm1", "r_t", "discount_t")]
+    theirs = jax.jit(jax.vmap(one))(*arrays, quantiles_t)
+    np.testing.assert_allclose(ours, theirs / (delta or 1.0), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        distributional.quantile_double_q_learning(
+            **made | {"selector_t": quantiles_t.mean(axis=-1)}, delta=delta
+        ),
+        ours,
+        rtol=1e-6,
+    )

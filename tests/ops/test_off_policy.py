@@ -31,6 +31,58 @@ class TestRlax:
     q_tm1 = np.random.default_rng(1).normal(size=(24, ACTIONS)).astype(np.float32)
     a_tm1 = np.random.default_rng(2).integers(ACTIONS, size=24)
 
+    @pytest.mark.full
+    def test_general_from_q_and_v(self, rlax):
+        s = self.s
+        theirs = rlax.general_off_policy_returns_from_q_and_v(
+            s.q_a_t[:-1], s.v_t, s.r_t, s.discount_t, s.c_t[:-1]
+        )
+        ours = off_policy.general_off_policy_returns_from_q_and_v(*common(s), s.q_a_t, s.v_t, s.c_t)
+        np.testing.assert_allclose(ours, theirs, **TOLERANCE)
+
+    @pytest.mark.full
+    def test_general_from_action_values(self, rlax):
+        s = self.s
+        theirs = rlax.general_off_policy_returns_from_action_values(
+            s.q_t, s.a_t, s.r_t, s.discount_t, s.c_t, s.pi_t
+        )
+        ours = off_policy.general_off_policy_returns_from_action_values(
+            *common(s), s.q_t, s.a_t, s.pi_t, s.c_t
+        )
+        np.testing.assert_allclose(ours, theirs, **TOLERANCE)
+
+    @pytest.mark.full
+    @pytest.mark.parametrize("lambda_", [0.0, 0.7, 1.0])
+    def test_tree_backup(self, rlax, lambda_):
+        s = self.s
+        c_t = lambda_ * rows(s.pi_t, s.a_t)
+        theirs = rlax.general_off_policy_returns_from_action_values(
+            s.q_t, s.a_t, s.r_t, s.discount_t, c_t, s.pi_t
+        )
+        ours = off_policy.tree_backup(*common(s), s.q_t, s.a_t, s.pi_t, lambda_)
+        np.testing.assert_allclose(ours, theirs, **TOLERANCE)
+
+    @pytest.mark.full
+    def test_retrace_continuous(self, rlax):
+        s = self.s
+        q_tm1 = rows(self.q_tm1, self.a_tm1)
+        theirs = rlax.retrace_continuous(
+            q_tm1, s.q_a_t[:-1], s.v_t, s.r_t, s.discount_t, s.log_rho_t[:-1], 0.7
+        )
+        ours = off_policy.retrace_continuous(*common(s), s.q_a_t, s.v_t, s.log_rho_t, 0.7)
+        np.testing.assert_allclose(ours, theirs + q_tm1, **TOLERANCE)
+
+    @pytest.mark.full
+    @pytest.mark.parametrize("lambda_", [0.0, 0.7, 1.0])
+    def test_importance_corrected_td_errors(self, rlax, lambda_):
+        s = self.s
+        values = np.append(s.v_tm1, s.v_t[-1])
+        theirs = rlax._src.multistep.importance_corrected_td_errors(
+            s.r_t, s.discount_t, np.exp(s.log_rho_tm1), lambda_, values
+        )
+        ours = off_policy.importance_corrected_td_errors(*common(s), s.v_tm1, s.v_t, s.log_rho_tm1, lambda_)
+        np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-5)
+
     def test_retrace(self, rlax):
         s = self.s
         arrays = (self.q_tm1, s.q_t, self.a_tm1, s.a_t, s.r_t, s.discount_t, s.pi_t, s.mu_t)

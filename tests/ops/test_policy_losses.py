@@ -1,6 +1,7 @@
-"""Policy losses against plain loops, their gradients by finite differences, and at extremes."""
+"""Policy losses against plain loops and rlax, their gradients by finite differences, and at extremes."""
 
 import inspect
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -322,3 +323,26 @@ def test_bad_input_is_named(name):
                 jax.eval_shape(lambda arrays: function(**arrays), right | {key: jnp.zeros(4, jnp.bfloat16)})
             with pytest.raises(TypeError, match=rf"\b{key} is int32; it must be floating"):
                 jax.eval_shape(lambda arrays: function(**arrays), right | {key: jnp.zeros(4, jnp.int32)})
+
+
+@pytest.mark.full
+def test_are_rlaxs(rlax):
+    """Where rlax has them; it reduces to a mean, and takes logits or ratios."""
+    rng = np.random.default_rng(2)
+    logits = rng.normal(size=(30, 4)).astype(np.float32)
+    actions, weight = rng.integers(4, size=30), np.ones(30, np.float32)
+    advantage, log_ratio = ADVANTAGE[:30], LOG_RATIO[:30]
+    policy = Categorical(logits)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the distributions that rlax uses
+        theirs = [
+            rlax.policy_gradient_loss(logits, actions, advantage, weight),
+            rlax.entropy_loss(logits, weight),
+            rlax.clipped_surrogate_pg_loss(np.exp(log_ratio), advantage, 0.2),
+        ]
+    ours = [
+        policy_losses.policy_gradient(policy.log_prob(actions), advantage),
+        policy_losses.entropy_loss(policy.entropy()),
+        policy_losses.clip_surrogate(log_ratio, advantage, 0.2),
+    ]
+    np.testing.assert_allclose([jnp.mean(loss) for loss in ours], theirs, rtol=1e-5)

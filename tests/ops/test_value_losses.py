@@ -1,4 +1,4 @@
-"""Elementwise value losses against plain loops and each other, their gradients, and what bad input raises.
+"""Elementwise value losses against plain loops, rlax and each other, their gradients, and what bad input raises.
 
 `td_learning` is a loss of transitions: `test_transitions.py` holds it.
 """
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
+from shoal.ops import value_losses
 from shoal.ops.value_losses import clipped_value, huber, squared
 
 VALUE, OLD, TARGET = (2 * np.random.default_rng(0).normal(size=(3, 300))).astype(np.float32)
@@ -79,3 +80,14 @@ def test_bad_input_is_named():
     ):
         with pytest.raises(TypeError, match=said):
             jax.eval_shape(call)
+
+
+@pytest.mark.full
+def test_are_rlaxs(rlax):
+    np.testing.assert_allclose(squared(VALUE, TARGET), rlax.l2_loss(VALUE, TARGET), rtol=1e-6)
+    np.testing.assert_allclose(
+        huber(VALUE, TARGET, 0.7), rlax.huber_loss(VALUE - TARGET, 0.7), rtol=1e-5, atol=1e-6
+    )
+    r_t, discount_t = OLD, np.full_like(OLD, 0.9)
+    theirs = jax.vmap(rlax.td_learning)(VALUE, r_t, discount_t, TARGET)
+    np.testing.assert_allclose(value_losses.td_learning(VALUE, r_t, discount_t, TARGET), theirs, rtol=1e-6)
