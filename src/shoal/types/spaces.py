@@ -238,7 +238,6 @@ def _bound(name: str, bound: Any, shape: Any, dtype: np.dtype) -> np.ndarray:
             "would be right."
         )
     has_numbers = given.dtype.kind in "biuf" or given.dtype == dtype
-    has_numbers = has_numbers and not np.any(np.isnan(given))
     with np.errstate(over="ignore", invalid="ignore"):
         array = given.astype(dtype) if has_numbers else np.zeros(given.shape, dtype)
     # A float may be rounded, but a number may not become infinite.
