@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from shoal.config.struct import named_leaves, with_named_leaves
+from shoal.config.struct import named_leaves, where, with_named_leaves
 from shoal.envs.checking.check_findings import Finding
 from shoal.envs.checking.check_flow import trace_flow
 from shoal.envs.checking.check_rollouts import MAX_LEAF_SIZE, QUICK_COMPILE, Rollouts
@@ -55,17 +55,14 @@ def check_clocks(rollouts: Rollouts, lengths: Sequence[int]) -> Iterator[Finding
         if name in rollouts.first.small_leaves
     }
 
-    @functools.partial(jax.jit, compiler_options=QUICK_COMPILE)
-    @jax.vmap
-    def step(state: Any, mask: Any, action_key: jax.Array, key: jax.Array) -> Any:
-        return rollouts.env.step(state, sample_action(rollouts.env, action_key, mask), key)[1]
+    step = _random_step(rollouts)
 
     def step_at(clock: Clock, steps: int) -> Any:
         """Return the time-steps of one step from the early states, the clock moved forward."""
         # Only this leaf is replaced: the others may be keys, which NumPy does not hold.
         named = {**named_leaves(state), clock.name: clock.advance(leaves[clock.name], steps)}
         advanced = with_named_leaves(state, named)
-        return jax.tree.map(np.asarray, step(advanced, action_mask, action_keys, keys))
+        return jax.tree.map(np.asarray, step(advanced, action_mask, action_keys, keys)[1])
 
     first_end_of = _first_end_function(rollouts)
     counters, changeable = list(_counters(rollouts)), _changeable_leaves(rollouts)
@@ -88,22 +85,23 @@ def _early_states(rollouts: Rollouts) -> Any:
     """Return the states of the start and those one step later, whose reward may depend on the first action.
 
     Returns:
-      the states, masks of actions, keys of actions and keys of steps, each [2 N]; a state of the start stands twice
-      where the episode ends at once.
+      states, masks of actions, keys of actions and of steps, each [2 N]; a start twice if its episode ends at once.
     """
+    keys = rollouts.action_keys, rollouts.keys
     state, timestep = rollouts.start
-
-    @functools.partial(jax.jit, compiler_options=QUICK_COMPILE)
-    @jax.vmap
-    def step(state: Any, mask: Any, action_key: jax.Array, key: jax.Array) -> Any:
-        after, timestep = rollouts.env.step(state, sample_action(rollouts.env, action_key, mask), key)
-        first, second = (state, mask), (after, timestep.action_mask)
-        return jax.tree.map(lambda x, y: jax.numpy.where(timestep.last, x, y), first, second)
-
     first = state, timestep.action_mask
-    second = step(*first, rollouts.action_keys, rollouts.keys)
-    both = (*first, rollouts.action_keys, rollouts.keys), (*second, rollouts.action_keys, rollouts.keys)
-    return jax.tree.map(lambda x, y: jax.numpy.concatenate([x, y]), *both)
+    state, timestep = _random_step(rollouts)(*first, *keys)
+    second = where(timestep.last, first, (state, timestep.action_mask))
+    return jax.tree.map(lambda x, y: jax.numpy.concatenate([x, y]), (*first, *keys), (*second, *keys))
+
+
+def _random_step(rollouts: Rollouts) -> Any:
+    """Compile a step of many worlds by random actions: of states, masks, keys of actions and keys of steps."""
+
+    def step(state: Any, mask: Any, action_key: jax.Array, key: jax.Array) -> Any:
+        return rollouts.env.step(state, sample_action(rollouts.env, action_key, mask), key)
+
+    return jax.jit(jax.vmap(step), compiler_options=QUICK_COMPILE)
 
 
 def _changeable_leaves(rollouts: Rollouts) -> set[str]:
