@@ -324,7 +324,7 @@ class NetworkClass:
         return self.imported()(spec, key=key)
 
 
-# Names by which Shoal's own networks are chosen, in configs of earlier versions too.
+# Names by which Shoal's own networks are chosen, beside their structs.
 OWN = {
     "shoal.nets.actor_critic:ActorCritic": NetworkConfig,
     "shoal.nets.joint:JointActorCritic": JointNetwork,

@@ -88,13 +88,13 @@ def _check_complete(path: Path, saved: Mapping[str, Any], now: Mapping[str, Any]
     Raises:
       ShoalError: it lacks one; the sentence names the first.
     """
-    for part in ("", "algorithm", "run"):
-        expected, found = (now[part], saved[part]) if part else ({"schema": None}, saved)
-        if lacking := [name for name in expected if name not in found]:
-            raise ShoalError(
-                f"run {str(path)!r} was made by an earlier version of Shoal, without {lacking[0]}; use the "
-                "version that made it, or start a new run from its parameters with --from."
-            )
+    lacking = [name for part in ("algorithm", "run") for name in now[part] if name not in saved[part]]
+    lacking += ["schema"] if "schema" not in saved else []
+    if lacking:
+        raise ShoalError(
+            f"run {str(path)!r} was made by an earlier version of Shoal, without {lacking[0]}; use the version that "
+            "made it, or start a new run from its parameters with --from."
+        )
 
 
 def is_finished(directory: RunDirectory, run: RunConfig) -> bool:
