@@ -27,12 +27,20 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background
 from shoal.base import signals
 from shoal.base.signals import Phase
 
-def inside_c():
-    # Until the test writes to standard input: no handler of Python's runs, and the interpreter's lock is released.
-    # The signals go to other threads, since they would end the reading.
+def inside_c(word):
+    # Write the word when the main thread is inside C, and stay there until the test writes to standard input: no
+    # handler of Python's runs, and the interpreter's lock is released. The signals go to other threads, since they
+    # would end the reading.
+    read, inside = ctypes.CDLL(None).read, threading.Lock()
+    arguments = 0, ctypes.create_string_buffer(1), ctypes.c_size_t(1)
+    inside.acquire()
+    threading.Thread(target=lambda: inside.acquire() and os.write(1, f"{word}\\n".encode())).start()
     signals = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    ctypes.CDLL(None).read(0, ctypes.create_string_buffer(1), ctypes.c_size_t(1))
+    sys.setswitchinterval(1000)  # so that the thread gets the interpreter's lock from `read`, and not before
+    inside.release()
+    read(*arguments)
+    sys.setswitchinterval(0.005)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
 
 def tell(*words):
@@ -41,8 +49,7 @@ def tell(*words):
 RUN = """
 with signals.handle(command_line={command_line}) as stop:
     stop.phase(Phase.{phase})
-    tell("ready")
-    inside_c()
+    inside_c("ready")
     while not stop.requested:
         time.sleep(0.001)
     tell("requested")
@@ -209,10 +216,9 @@ signals.SAVING_SECONDS = 0.2
 with signals.handle(command_line=True) as stop:
     stop.phase(Phase.TRAINING)
     stop.saving()  # nobody has asked for it: there is no limit
-    tell("ready")
-    inside_c()
+    inside_c("ready")
     stop.saving()
-    inside_c()
+    inside_c("inside again")
 """
     process = child(script)
     time.sleep(0.3)
@@ -233,12 +239,10 @@ def test_a_saved_run_whose_process_does_not_end_is_resumable(child, how):
 signals.SAVING_SECONDS = {0.2 if how == "the limit" else 60}
 with signals.handle(command_line=True) as stop:
     stop.phase(Phase.TRAINING)
-    tell("ready")
-    inside_c()
+    inside_c("ready")
     stop.saving()
     stop.saved("my runs/first")
-    tell("saved")
-    inside_c()
+    inside_c("saved")
 """
     process = child(script)
     process.send(signal.SIGINT)
@@ -260,9 +264,9 @@ with signals.handle(command_line=True) as stop:
     stop.cleanups.append(lambda: time.sleep(60))  # called last
     stop.cleanups.append(Path({str(tmp_path / "part.tmp")!r}).unlink)
     stop.cleanups.append(lambda: 1 // 0)
-    tell("ready")
+    sys.stdout = open(1, "w")  # with a buffer, whatever the environment asks for
     print("buffered")
-    inside_c()
+    inside_c("ready")
 """
     process = child(script)
     process.send(signal.SIGTERM)
@@ -357,8 +361,8 @@ SAVED = "shoal: interrupted; the run is saved, and `shoal resume runs/x` continu
 @pytest.mark.parametrize(
     ("body", "number", "status", "line"),
     [
-        ("inside_c()", signal.SIGINT, 75, f"{Phase.STARTING.value}\n"),
-        ("inside_c()", signal.SIGTERM, 75, f"{Phase.STARTING.value}\n"),
+        ("inside_c('inside')", signal.SIGINT, 75, f"{Phase.STARTING.value}\n"),
+        ("inside_c('inside')", signal.SIGTERM, 75, f"{Phase.STARTING.value}\n"),
         ("threading.Thread(target=time.sleep, args=(60,)).start(); raise stop.saved('runs/x')", 0, 75, SAVED),
         ("raise KeyboardInterrupt", 0, 130, "shoal: interrupted.\n"),
         ("pass", 0, 0, ""),
@@ -367,6 +371,7 @@ SAVED = "shoal: interrupted; the run is saved, and `shoal resume runs/x` continu
 def test_the_exit_status_of_a_command(child, body, number, status, line):
     process = child(COMMAND.format(body=body, command="train"))
     if number:
+        process.await_line("inside")
         process.send(number)
     assert process.end() == (status, "", line)
 
