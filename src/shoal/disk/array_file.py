@@ -68,7 +68,7 @@ def write(path: Path, leaves: Mapping[str, tuple[np.ndarray, str | None]], entri
     }
     record = to_jsonable({**entries, "schema": SCHEMA, "leaves": described}, not_finite=str)
     header = _header(arrays, ordered, _canonical(record))
-    data = [arrays[name].reshape(-1).view(np.uint8) for name in ordered]
+    data = [arrays[name].reshape(-1).view(np.uint8).data for name in ordered]
     length = len(header) + sum(part.nbytes for part in data)
     digest = hashlib.sha256(header)
     for part in data:
@@ -131,7 +131,7 @@ def verify(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UnusableError(f"it cannot be read: {error.strerror or error}") from error
     try:
-        record = parse_json(json.loads(header)["__metadata__"]["shoal"].encode(), f"the record of {path}")
+        record: dict[str, Any] = parse_json(json.loads(header)["__metadata__"]["shoal"].encode(), f"the record of {path}")
         schema = record["schema"]
     except (ShoalError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise UnusableError("its record cannot be read") from None
