@@ -131,7 +131,9 @@ def verify(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UnusableError(f"it cannot be read: {error.strerror or error}") from error
     try:
-        record: dict[str, Any] = parse_json(json.loads(header)["__metadata__"]["shoal"].encode(), f"the record of {path}")
+        record: dict[str, Any] = parse_json(
+            json.loads(header)["__metadata__"]["shoal"].encode(), f"the record of {path}"
+        )
         schema = record["schema"]
     except (ShoalError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise UnusableError("its record cannot be read") from None
