@@ -17,6 +17,7 @@ from shoal.base.imports import import_name
 from shoal.disk.directory import parameters_sha256
 from shoal.engine.population.members import Members
 from shoal.ops import scores
+from shoal.xla import machine
 from shoal.xla.plain import PLAIN, USE_PLAIN
 
 SCHEMA = 1  # counts up when a field changes its meaning
@@ -186,6 +187,13 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version()} | {
         name: importlib.metadata.version(name) for name in PACKAGES
     }
+
+
+def describe_machine() -> dict[str, str]:
+    """Return what a report of an error should say of the machine: versions, the checkout's commit and the devices."""
+    machine.prepare()
+    devices = "{count} of {platform} ({kind})".format(**device())
+    return versions() | {"revision": revision() or "no checkout", "devices": devices}
 
 
 def revision(package: Path = PACKAGE) -> str | None:
