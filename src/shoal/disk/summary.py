@@ -245,6 +245,11 @@ def cpu_model() -> str:
 
 
 def device() -> dict[str, Any]:
-    """Return the kind and the number of the devices that JAX finds."""
+    """Return the kind and the number of the devices that JAX finds, and the precision of their matrix products."""
     devices = jax.devices()
-    return {"kind": devices[0].device_kind, "platform": devices[0].platform, "count": len(devices)}
+    return {
+        "kind": devices[0].device_kind,
+        "platform": devices[0].platform,
+        "count": len(devices),
+        "matmul_precision": jax.config.jax_default_matmul_precision or "default",
+    }
