@@ -251,5 +251,5 @@ def device() -> dict[str, Any]:
         "kind": devices[0].device_kind,
         "platform": devices[0].platform,
         "count": len(devices),
-        "matmul_precision": jax.config.jax_default_matmul_precision or "default",
+        "matmul_precision": getattr(jax.config, "jax_default_matmul_precision", None) or "default",
     }

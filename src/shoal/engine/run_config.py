@@ -31,7 +31,7 @@ class RunConfig:
         "keep": (Needs("checkpoints", (True,)),),
     }
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        "most used": ("seeds", "seed", "total_steps", "num_envs", "num_steps", "run_dir"),
+        "most used": ("seeds", "seed", "total_steps", "num_envs", "num_steps", "name", "run_dir"),
         "evaluation and logging": (
             *("num_evals", "eval_every", "eval_episodes", "eval_mode", "eval_max_steps"),
             *("score", "eval_metrics", "log_every"),
@@ -54,6 +54,8 @@ class RunConfig:
     """Steps this many environments together for each seed."""
     num_steps: int = parameter(128, low=1, high=LARGEST_INDEX)
     """Makes this many steps in each environment for an update."""
+    name: str = ""
+    """Names the run, in its directory's name, its result and its summary."""
     run_dir: str = ""
     """Writes the run to this directory; without it to a new directory under runs/."""
     reset: Literal["fresh", "pool"] = "fresh"

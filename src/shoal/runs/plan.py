@@ -174,7 +174,7 @@ class Experiment:
         """
         resolved = settings.flat(self.config)
         before = resolved if self.unresolved_config is None else settings.flat(self.unresolved_config)
-        algorithm = {name: _json_value(x) for name, x in resolved.items() if name in before}
+        algorithm = {name: json_value(x) for name, x in resolved.items() if name in before}
         algorithm |= {name: None for name, x in before.items() if x is None}
         further: dict[str, Any] = {}
         if self.variants:
@@ -196,7 +196,7 @@ class Experiment:
                 Description(self.environment_name, self.environment_parameters, self.environment_gaps)
             ),
             "algorithm": {"name": self.algorithm, **algorithm},
-            "run": {name: _json_value(x) for name, x in settings.flat(self.run).items()},
+            "run": {name: json_value(x) for name, x in settings.flat(self.run).items()},
             "from": self.started_from,
             "from_step": self.from_step,
             **further,
@@ -593,10 +593,10 @@ def cast_to_declared(value: Any, declared: Any) -> Any:
     return value
 
 
-def _json_value(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """A setting's value as JSON can hold it; a class or a function by its import name."""
     if isinstance(value, tuple):
-        return [_json_value(part) for part in value]
+        return [json_value(part) for part in value]
     if callable(value):
         return import_name(value)
     return float(value) if hasattr(value, "dtype") else value

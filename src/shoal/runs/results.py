@@ -23,6 +23,7 @@ from shoal.engine.population import member_layout
 from shoal.engine.run import Run
 from shoal.engine.trained_policy import TrainedPolicy
 from shoal.runs import compiled_trainer, finetuning
+from shoal.runs.differences import differences
 from shoal.runs.load import load
 from shoal.runs.placement import place
 from shoal.runs.plan import Experiment
@@ -136,7 +137,8 @@ def summarise(
     run, seconds, members = experiment.run, trained.seconds, experiment.members
     steps = run.total_updates * run.steps_per_update
     best = jax.device_get(trained.population.best.policy)
-    environment, further = experiment.environment, dict[str, Any]()
+    environment = experiment.environment
+    further: dict[str, Any] = {"name": run.name, "settings": differences(experiment)}
     failed = _failures(experiment, trained.population)
     if environment.num_agents > 1:
         further["agents"] = {

@@ -28,7 +28,7 @@ CHANGEABLE = (
     *("keep", "checkpoint_evals", "on_nan", "on_disk_error"),
 )
 # Settings that name the place of a run, or how it uses the machine.
-NOT_COMPARED = ("run_dir", "devices", "seed_batching", "checkpoints")
+NOT_COMPARED = ("name", "run_dir", "devices", "seed_batching", "checkpoints")
 # What a population has beside the settings of a run, and how a sentence says that it differs.
 POPULATION = {
     "variants": "it has other members",

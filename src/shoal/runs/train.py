@@ -28,6 +28,7 @@ from shoal.runs import compiled_trainer, finetuning, memory_limits, pbt_run, res
 from shoal.runs import plan as experiments
 from shoal.runs.checkpointing import RunSupervisor
 from shoal.runs.compiled_trainer import CompiledRun, EvaluationPrograms, TrainedPopulation
+from shoal.runs.differences import directory_words
 from shoal.runs.load import checkpoint_instead
 from shoal.runs.placement import check_memory, devices_of, place
 from shoal.runs.plan import Experiment
@@ -176,7 +177,7 @@ def _run(
             directory = RunDirectory.create(
                 plan.experiment.run.run_dir or None,
                 experiment.environment_name,
-                experiment.algorithm,
+                directory_words(experiment),
                 plan.config,
             )
             lock = held.enter_context(Lock(directory.path, call.note))
