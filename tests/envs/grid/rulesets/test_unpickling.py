@@ -127,7 +127,6 @@ ATTACKS = {
 }
 
 
-# These stay within the allowed names, and are to fail for what they do.
 def as_goals(value):
     """A pickle of a dictionary with one value."""
     return b"\x80\x04}\x8c\x05goals" + value + b"s."
@@ -144,6 +143,7 @@ def array_of(kind, *, order="|", size=b"K\x05", content=b"C\x05\0\0\0\0\0"):
 JAX = b"\x8c\x0ejax._src.array\x8c\x12_reconstruct_array\x93"
 DTYPE = b"\x8c\x05numpy\x8c\x05dtype\x93"
 FRAMED = b"\x80\x04\x95" + (7).to_bytes(8, "little") + b"X\x04\0\0\0ab"  # the text goes on behind the frame
+# These stay within the allowed names, and are to fail for what they do.
 BENT = {
     "change of a function": b"\x80\x04" + JAX + b"}\x8c\x01a\x8c\x01bsb.",
     "slots of a function": b"\x80\x04" + JAX + b"N}\x8c\x05_nameK\x01s\x86b.",

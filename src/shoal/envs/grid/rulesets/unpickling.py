@@ -114,10 +114,8 @@ def _check(file: IO[bytes]) -> None:
     """Require a pickle whose cost is in proportion to its length.
 
     - Python allocates room for values up to the highest index that one is stored at.
-    - A tuple of the same tuple twice, and so on, takes time to hash that is exponential in its depth, so no tuple is
-      used twice.
-    - Python reads a frame at once and forgets its rest where an operation crosses its end, so that other operations
-      would be read than were checked.
+    - The time to hash a tuple of twice the same tuple, and so on, doubles with each, so no tuple is used twice.
+    - Where an operation crosses the end of a frame, Python skips the frame's rest, and reads what was not checked.
 
     Raises:
       ValueError: it is not.
