@@ -92,11 +92,11 @@ class RunDirectory:
 
     def discard(self) -> None:
         """Remove the files of a run, and the directories made for it that hold nothing else."""
-        for name in (CONFIG, METRICS, SUMMARY, PROGRESS, LEARNING_CURVE, LOCK):
-            with contextlib.suppress(OSError):
-                (self.path / name).unlink()
         for name in (*POLICIES, CHECKPOINTS):
             shutil.rmtree(self.path / name, ignore_errors=True)
+        for name in (CONFIG, METRICS, SUMMARY, PROGRESS, LEARNING_CURVE, LOCK):  # the lock last
+            with contextlib.suppress(OSError):
+                (self.path / name).unlink()
         new_directory.remove_empty(self.created_directories)
 
     @classmethod
