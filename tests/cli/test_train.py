@@ -1,5 +1,8 @@
 import dataclasses
+import errno
+import fcntl
 import json
+import os
 
 import pytest
 
@@ -221,13 +224,34 @@ def test_a_directory_that_cannot_be_written(command, capsys, tmp_path):
     )
 
 
+def test_a_disk_without_locks(command, capsys, monkeypatch, tmp_path):
+    def fail(*_):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+    assert command("train", "CartPole-v1", "--run-dir", tmp_path / "run") == 2
+    assert capsys.readouterr().err == (
+        f"shoal: directory {str(tmp_path)!r} cannot be locked: Function not implemented.\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
 # ---- real runs
 
 
 def test_a_run_leaves_its_result_and_its_files(trained):
     done, path = trained
     assert {x.name for x in path.iterdir()} == {
-        *("config.json", "metrics.jsonl", "summary.json", "learning_curve.png", "best", "last", "checkpoints")
+        *(
+            "config.json",
+            "metrics.jsonl",
+            "summary.json",
+            "learning_curve.png",
+            "best",
+            "last",
+            "checkpoints",
+        ),
+        ".lock",
     }
     summary = RunDirectory.open(path).load_summary()
     assert f"IQM {summary['absolute']['iqm']:.2f}" in done.stdout

@@ -180,9 +180,9 @@ def _run(
                 directory_words(experiment),
                 plan.config,
             )
-            lock = held.enter_context(Lock(directory.path, call.note))
+            held.enter_context(Lock(directory.path))
         else:
-            lock = held.enter_context(Lock(directory.path, call.note))
+            held.enter_context(Lock(directory.path))
             plan = plan_run(experiment, call, is_new=False, changes=changes)
             origin = _origin(plan, directory, finished, call)
             compiled = compile_run(plan, origin)
@@ -191,7 +191,7 @@ def _run(
                 if changes:
                     resume.save_changes(directory, plan.experiment, changes, origin.steps)
         history = History() if origin is None else origin.history()
-        output = held.enter_context(_writing(plan, compiled, directory, lock, origin, history, stop, call))
+        output = held.enter_context(_writing(plan, compiled, directory, origin, history, stop, call))
         output.reporter.show_start(plan.experiment.settings_from, **compiled.costs._asdict())
         trained, absolute = train_run(plan, compiled, output, history)
         return save_run(plan.experiment, trained, absolute, output, history, call)
@@ -349,7 +349,6 @@ def _writing(
     plan: Plan,
     compiled: CompiledRun,
     directory: RunDirectory,
-    lock: Lock,
     origin: Origin | None,
     history: History,
     stop: signals.Interruption,
@@ -373,7 +372,7 @@ def _writing(
         record = functools.partial(
             checkpoint_record.to_record, identity=plan.identity, machine=machine_facts(plan.layout.devices)
         )
-        supervisor = RunSupervisor(directory, run, reporter, stop, record, compiled, lock, experiment.members)
+        supervisor = RunSupervisor(directory, run, reporter, stop, record, compiled, experiment.members)
         open_outputs.callback(supervisor.close)
         try:
             yield Output(directory, reporter, supervisor)
