@@ -237,8 +237,13 @@ def check_encoder(
                 f"{name}={kind!r} needs an observation {axes}, and observation_space={space!r} has none; 'flatten' "
                 "works."
             )
-        for path, picture in pictures.items() if kind == "cnn" else ():
-            _check_convolutions("/".join(("observation", *path)), _channels_last(picture, layers), layers)
+        for path, subspace in pictures.items():
+            observed, picture = "/".join(("observation", *path)), _channels_last(subspace, layers)
+            if kind == "cnn":
+                _check_convolutions(observed, picture, layers)
+            else:  # the first stack has the most places
+                channels = (1,) if layers.channels is None else layers.channels
+                _check_channels(kind, f"{observed} {list(picture.shape)}", picture.shape[:2], channels)
 
 
 def _check_sets(space: Space, parts: tuple[Part, ...], layers: EncoderLayers, name: str) -> None:
@@ -275,10 +280,7 @@ def _check_convolutions(name: str, space: Box, layers: EncoderLayers) -> None:
             f"encoder_channels={channels}, encoder_kernels={kernels} and encoder_strides={strides} must have equally "
             f"many numbers, one for each convolution{hint if fitting else ''}."
         )
-    if not channels:
-        raise ShoalError(
-            "encoder_channels=() leaves encoder='cnn' without a convolution; give one, such as (16,)."
-        )
+    _check_channels("cnn", observed, (1, 1), channels)
     padding, sides = _padding(space, layers), space.shape[:2]
     if layers.padding == "same" and _num_values(space) is not None:
         raise ShoalError(
@@ -299,12 +301,23 @@ def _check_convolutions(name: str, space: Box, layers: EncoderLayers) -> None:
                 f"most {max(sides)}."
             )
         height, width = map(out_size, sides, windows, steps, (padding, padding))
-        if (numbers := height * width * channels[index]) > LARGEST_INDEX:
-            raise ShoalError(
-                f"encoder_channels={channels} gives {numbers} numbers after convolution {index + 1} from {observed}, "
-                f"which are too many: they must be at most {LARGEST_INDEX}."
-            )
+        _check_channels("cnn", observed, (height, width), channels, index)
         sides = (height, width)
+
+
+def _check_channels(
+    kind: str, observed: str, sides: tuple[int, ...], channels: tuple[int, ...], index: int = 0
+) -> None:
+    """Raise ShoalError unless there are channels, and not too many numbers after one of the convolutions."""
+    if not channels:
+        raise ShoalError(
+            f"encoder_channels=() leaves encoder={kind!r} without a convolution; give one, such as (16,)."
+        )
+    if (numbers := math.prod(sides) * channels[index]) > LARGEST_INDEX:
+        raise ShoalError(
+            f"encoder_channels={channels} gives {numbers} numbers after convolution {index + 1} from {observed}, "
+            f"which are too many: they must be at most {LARGEST_INDEX}."
+        )
 
 
 def _padding(space: Box, layers: EncoderLayers) -> Padding:

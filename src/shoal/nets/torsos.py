@@ -177,6 +177,7 @@ def kinds_of(encoder: Any) -> set[str]:
 
 def name_of(encoder: Any) -> Any:
     """The name by which `choose` finds torsos again; of one class that was given itself, the class."""
+    encoder = choose(encoder) if isinstance(encoder, str | list | tuple) else encoder
     if isinstance(encoder, Row):
         names = [name_of(torso) for torso in torsos_of(encoder)]
         return ",".join(x if isinstance(x, str) else import_name(x) for x in names)
