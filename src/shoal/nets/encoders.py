@@ -444,16 +444,25 @@ class Encoder(nnx.Module):
 
     def __call__(self, observation: Any) -> Array:
         """Observations with leading axes [...] -> float32 [..., num_features]."""
-        if self.pictures:
-            return self._encode_with_pictures(observation)
-        if self.sets:
-            return self._encode_with_sets(observation)
-        vectors = [part.flatten(observation) for part in self.parts]
-        if self.kind == "mlp":
-            return self.torsos[0](jnp.concatenate(vectors, axis=-1))
-        if self.torsos:
+        pictures = dict(zip(dict(self.pictured_parts), self.pictures, strict=True))
+        sets = dict(zip(self.set_parts, self.sets, strict=True))
+        vectors = []
+        for part in self.parts:
+            if part.path in pictures:
+                array = part.extract(observation)
+                array = jnp.moveaxis(array, -3, -1) if self.channels_first else array
+                torso, divisor = pictures[part.path], dict(self.pictured_parts)[part.path]
+                is_grid = isinstance(torso, GridCNN)
+                vectors.append(torso(array if is_grid else array.astype(jnp.float32) / divisor))
+            elif part.path in sets:
+                rows = part.extract(observation).astype(jnp.float32)
+                vectors.append(sets[part.path](rows, _counted_rows(observation, part.path)))
+            else:
+                vectors.append(part.flatten(observation))
+        if self.torsos and self.kind != "mlp":
             vectors = [torso(vector) for torso, vector in zip(self.torsos, vectors, strict=True)]
-        return vectors[0] if len(vectors) == 1 else jnp.concatenate(vectors, axis=-1)
+        together = vectors[0] if len(vectors) == 1 else jnp.concatenate(vectors, axis=-1)
+        return self.torsos[0](together) if self.kind == "mlp" else together
 
     def _build_pictures(
         self, space: Space, layers: EncoderLayers, key: Array | None, style: dict[str, Any]
@@ -471,23 +480,6 @@ class Encoder(nnx.Module):
                 torsos.append(torso)
         return torsos
 
-    def _encode_with_pictures(self, observation: Any) -> Array:
-        torsos = {
-            path: (torso, divisor)
-            for torso, (path, divisor) in zip(self.pictures, self.pictured_parts, strict=True)
-        }
-        vectors = []
-        for part in self.parts:
-            if part.path not in torsos:
-                vectors.append(part.flatten(observation))
-                continue
-            torso, divisor = torsos[part.path]
-            array = part.extract(observation)
-            array = jnp.moveaxis(array, -3, -1) if self.channels_first else array
-            is_grid = isinstance(torso, GridCNN)
-            vectors.append(torso(array if is_grid else array.astype(jnp.float32) / divisor))
-        return vectors[0] if len(vectors) == 1 else jnp.concatenate(vectors, axis=-1)
-
     def _build_sets(self, layers: EncoderLayers, style: dict[str, Any], key: Array | None) -> list[SetTorso]:
         sizes = MLP_FEATURES if layers.features is None else layers.features
         sets = [part for part in self.parts if _is_set(part)]
@@ -499,17 +491,6 @@ class Encoder(nnx.Module):
             SetTorso(part.shape[-1], sizes, layers.heads, key=set_key, **style)
             for part, set_key in zip(sets, keys, strict=True)
         ]
-
-    def _encode_with_sets(self, observation: Any) -> Array:
-        torsos = dict(zip(self.set_parts, self.sets, strict=True))
-        vectors = []
-        for part in self.parts:
-            if part.path not in torsos:
-                vectors.append(part.flatten(observation))
-                continue
-            rows = part.extract(observation).astype(jnp.float32)
-            vectors.append(torsos[part.path](rows, _counted_rows(observation, part.path)))
-        return vectors[0] if len(vectors) == 1 else jnp.concatenate(vectors, axis=-1)
 
 
 def _counted_rows(observation: Any, path: tuple[str, ...]) -> Array | None:

@@ -40,8 +40,13 @@ _CONTINUOUS = Needs("action_space", kinds=("Box",))
 _NORMAL = Needs("distribution", ("auto", "normal", "tanh_normal"))
 _CORE = Needs("core", other_than=("none",), such_as="gru")
 Initialiser = Literal[
-    *("orthogonal", "lecun_normal", "lecun_uniform"),
-    *("glorot_normal", "glorot_uniform", "he_normal", "he_uniform"),
+    "orthogonal",
+    "lecun_normal",
+    "lecun_uniform",
+    "glorot_normal",
+    "glorot_uniform",
+    "he_normal",
+    "he_uniform",
 ]
 
 

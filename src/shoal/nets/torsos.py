@@ -197,7 +197,7 @@ def build(
     Raises:
       ShoalError: one cannot be built for the space.
     """
-    torsos, built = torsos_of(encoder), []
+    torsos, built = torsos_of(encoder), list[Any]()
     keys = jax.random.split(key, len(torsos)) if len(torsos) > 1 else [key]
     for torso, own_key, own_layers in zip(torsos, keys, layers_of(torsos, layers), strict=True):
         if isinstance(torso, Kind):
