@@ -40,8 +40,7 @@ class RunConfig:
             *("checkpoint_seconds", "checkpoint_every", "keep", "checkpoint_evals", "checkpoints"),
             *("on_nan", "on_disk_error"),
         ),
-        "resets": ("reset", "reset_pool"),
-        "observations": ("actor_only", "critic_only"),
+        "resets and observations": ("reset", "reset_pool", "actor_only", "critic_only"),
         "devices": ("devices", "env_groups", "seed_batching"),
     }
 

@@ -20,6 +20,7 @@ from shoal.nets import torsos
 from shoal.nets.activations import activation
 from shoal.nets.actor_critic import ActorCritic
 from shoal.nets.encoders import EncoderLayers
+from shoal.nets.initialisers import check_initialiser
 from shoal.nets.inputs import num_action_features
 from shoal.nets.joint import JointActorCritic
 from shoal.nets.memory.cores import check_latches
@@ -39,15 +40,6 @@ Distribution = Literal["auto", "categorical", "normal", "tanh_normal", "beta"]
 _CONTINUOUS = Needs("action_space", kinds=("Box",))
 _NORMAL = Needs("distribution", ("auto", "normal", "tanh_normal"))
 _CORE = Needs("core", other_than=("none",), such_as="gru")
-Initialiser = Literal[
-    "orthogonal",
-    "lecun_normal",
-    "lecun_uniform",
-    "glorot_normal",
-    "glorot_uniform",
-    "he_normal",
-    "he_uniform",
-]
 
 
 def _an_encoder(*kinds: str) -> tuple[Needs, Needs]:
@@ -170,7 +162,7 @@ class NetworkConfig:
     encoder_heads: int = parameter(0, low=0, high=LARGEST_INDEX)
     """Lets the rows of a set attend to each other with this many heads before they are pooled; 0 leaves that out."""
     encoder_padding: Literal["auto", "valid", "same"] = "auto"
-    """Surrounds images with zeros so that the encoder's convolutions keep their size but for the strides (same), or not
+    """Places zeros around images, so that the encoder's convolutions keep their size but for the strides (same), or not
     (valid); auto does so where an image is smaller than the windows."""
     encoder_embedding: int = parameter(16, low=1, high=LARGEST_INDEX)
     """Makes of each integer of a grid's cells a vector of this length, before the encoder's convolutions."""
@@ -186,16 +178,17 @@ class NetworkConfig:
         Kind(""), functools.partial(torsos.choose, setting="critic_encoder"), torsos.name_of
     )
     """Gives the critic another encoder, named as encoder is; None takes encoder."""
-    initialiser: Initialiser = "orthogonal"
-    """Draws the initial weights of encoder and hidden layers in this way."""
+    initialiser: str = "orthogonal"
+    """Draws the initial weights of encoder and hidden layers so: orthogonal, or lecun, glorot or he with _normal or
+    _uniform."""
     hidden_scale: float = parameter(math.sqrt(2), above=0.0, static=True)
-    """Multiplies the initial weights of encoder and hidden layers; static, as the other scales."""
-    head_initialiser: Initialiser = "orthogonal"
-    """Draws the initial weights of the last layers of policy and value in this way."""
+    """Scales the initial weights of encoder and hidden layers by this; static, as the other scales."""
+    head_initialiser: str = "orthogonal"
+    """Draws the initial weights of the last layers of policy and value so."""
     policy_scale: float = parameter(0.01, above=0.0, static=True)
-    """Multiplies the initial weights of the policy's last layer."""
+    """Scales the initial weights of the policy's last layer by this."""
     value_scale: float = parameter(1.0, above=0.0, static=True)
-    """Multiplies the initial weights of the value's last layer."""
+    """Scales the initial weights of the value's last layer by this."""
     distribution: Distribution = "auto"
     """Chooses the policy's distribution; auto takes what fits the action space: categorical, or normal for a Box."""
     state_dependent_std: bool = False
@@ -301,6 +294,8 @@ class NetworkConfig:
           ShoalError: the first that does not.
         """
         activation(self.activation)
+        for name in ("initialiser", "head_initialiser"):
+            check_initialiser(getattr(self, name), name)
         for torso in (*torsos.torsos_of(self.encoder), *torsos.torsos_of(self.critic_encoder)):
             if hasattr(torso, "validate"):
                 torso.validate()
