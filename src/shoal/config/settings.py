@@ -237,8 +237,12 @@ def with_choices(config: T, values: Mapping[str, Any]) -> T:
     for declared in schema_of(type(config)):
         name, present = declared.name, getattr(config, declared.name)
         choice = declared.choice if name in values else None
-        if choice and not (is_nested(present) and choice.name_of(present) == values[name]):
-            changes[name] = choice.choose(values[name])
+        if choice:
+            named = choice.choose(values[name])
+            is_same = is_nested(present) and choice.name_of(present) == choice.name_of(named)
+            named = present if is_same and not is_nested(values[name]) else named
+            if (replaced := with_choices(named, values)) is not present:
+                changes[name] = replaced
         elif (
             declared.may_nest
             and is_nested(present)
@@ -401,7 +405,7 @@ def check_fields(config: Any) -> None:
     for name, setting in settings_of(config).items():
         value, declared = setting.value, setting.declared
         if setting.choice:
-            if not is_nested(getattr(config, name, setting)):
+            if declared is not str:  # no struct, whose name is a text
                 raise ShoalError(
                     f"{name}={value!r} is no struct; with_settings({type(config).__name__}(), {name}={value!r}) "
                     "chooses one by its name"

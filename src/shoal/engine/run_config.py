@@ -40,7 +40,7 @@ class RunConfig:
             *("checkpoint_seconds", "checkpoint_every", "keep", "checkpoint_evals", "checkpoints"),
             *("on_nan", "on_disk_error"),
         ),
-        "resets": ("reset", "reset_pool"),
+        "resets and observations": ("reset", "reset_pool", "actor_only", "critic_only"),
         "devices": ("devices", "env_groups", "seed_batching"),
     }
 
@@ -64,6 +64,12 @@ class RunConfig:
     """
     reset_pool: int = parameter(128, low=1, high=LARGEST_INDEX)
     """Computes this many starts for the pool (reset pool)."""
+    actor_only: tuple[str, ...] = ()
+    """Shows these entries of a dictionary of observations to the actor only, beside those that the environment names.
+    """
+    critic_only: tuple[str, ...] = ()
+    """Shows these entries of a dictionary of observations to the critic only, beside those that the environment names.
+    """
     num_evals: int = parameter(20, low=0, high=MAX_POINTS)
     """Evaluates this many times during training, evenly spaced, in addition to the evaluation before it."""
     eval_every: int = parameter(-1, low=-1, high=MAX_STEPS)

@@ -41,6 +41,7 @@ from shoal.envs.checking.check_contract import require_contract
 from shoal.envs.describing import Description, decode_parameters, from_json
 from shoal.envs.parameters import check_parameters
 from shoal.envs.registry import TRIAL
+from shoal.envs.wrappers import Shown
 from shoal.runs.presets import preset
 from shoal.runs.variants import check_variants, named, number, with_first_settings
 from shoal.types import Environment, spec_of
@@ -136,7 +137,8 @@ class Experiment:
         if not parameters:
             return self.environment
         description = Description(self.environment_name, self.environment_parameters, self.environment_gaps)
-        return describing.rebuild(describing.description_to_json(description), parameters)[0]
+        environment = describing.rebuild(describing.description_to_json(description), parameters)[0]
+        return _shown(environment, self.run)
 
     def validate(self) -> None:
         """Raises one sentence for the first setting that cannot work, before anything compiles."""
@@ -271,6 +273,7 @@ def decide(
         evaluation_parameters = saved_evaluation_parameters(saved)
     config = with_first_settings(evolution, config, overrides)
     varied = variants[0].of_algorithm() if variants else dict.fromkeys(evolution.names)
+    environment = _shown(environment, run)
     _check_effects({**overrides, **varied}, environment, run, config)
     if from_step and not started_from:
         raise ShoalError(
@@ -359,6 +362,12 @@ def _check_effects(
     values |= settings.flat(run) | settings.flat(config)
     values["has_memory"] = bool(getattr(getattr(config, "network", None), "has_memory", False))
     check_needs(overrides, values, {**run.needs, **settings.needs_of(config)})
+
+
+def _shown(environment: Environment, run: RunConfig) -> Environment:
+    """Return the environment with the entries of observations that the run names for actor or critic only."""
+    names = (run.actor_only, run.critic_only)
+    return Shown(environment, *names) if any(names) else environment
 
 
 def _make_environment(
