@@ -55,7 +55,7 @@ class RunConfig:
     num_steps: int = parameter(128, low=1, high=LARGEST_INDEX)
     """Makes this many steps in each environment for an update."""
     name: str = ""
-    """Names the run, in its directory's name, its result and its summary."""
+    """Gives the run this name, in its directory's name, its result and its summary."""
     run_dir: str = ""
     """Writes the run to this directory; without it to a new directory under runs/."""
     reset: Literal["fresh", "pool"] = "fresh"
