@@ -106,7 +106,7 @@ def summarise(
       import_seconds: the duration of the imports.
     """
     run, seconds, members = experiment.run, trained.seconds, experiment.members
-    steps = run.total_updates * run.steps_per_update
+    steps = trained.updates * run.steps_per_update
     best = jax.device_get(trained.population.best.policy)
     environment, further = experiment.environment, dict[str, Any]()
     failed = _failures(experiment, trained.population)
@@ -119,7 +119,9 @@ def summarise(
     if run.score != "return_mean":
         has_score = len(failed) < len(members)
         further["score"] = chosen_score(run.score, trained.final, trained.absolute, has_score)
-    final, absolute = trained.final["return_mean"].tolist(), trained.absolute["return_mean"].tolist()
+    final, absolute = (x["return_mean"].tolist() if x else None for x in (trained.final, trained.absolute))
+    if trained.stopped:
+        further["stopped"] = trained.stopped
     if experiment.variants:
         further["members"] = variant_scores(members, final, absolute, list(failed))
     if experiment.halving:
@@ -131,14 +133,16 @@ def summarise(
         steps_per_seed=steps,
         final=final,
         absolute=absolute,
-        steps_per_second=float(np.sum(trained.population.updates)) * run.steps_per_update / seconds.train,
+        steps_per_second=float(np.sum(trained.population.updates))
+        * run.steps_per_update
+        / max(seconds.train, 1e-9),  # a run that was stopped before its first update took none
         seconds={"import": import_seconds, **seconds._asdict()},
         costs=trained.costs._asdict(),
         parameters=[struct.named_leaves(member_layout.take_member(best, k)) for k in range(len(members))],
         failed=list(failed.values()),
         evaluation={
             "mode": run.eval_mode,
-            "episodes": 10 * run.eval_episodes,
+            "episodes": run.num_absolute_episodes,
             **{name: x.tolist() for name, x in trained.absolute.items()},
         },
         **further,
