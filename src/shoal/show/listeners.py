@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from shoal.base.errors import ShoalError
-from shoal.config.arguments import short_repr
 from shoal.engine.population.members import Members
 
 METHODS = ("on_start", "on_training", "on_evaluation", "on_end")
@@ -28,15 +27,16 @@ def check_listeners(listeners: Any) -> tuple[Any, ...]:
     """
     if not isinstance(listeners, Sequence) or isinstance(listeners, str):
         raise ShoalError(
-            f"listeners={short_repr(listeners)} is no list of objects; give one such as [MyLogger()]."
+            f"listeners is a {type(listeners).__name__}, not a list of objects; give one such as [MyLogger()]."
         )
     for index, listener in enumerate(listeners):
-        name = f"listeners[{index}]={short_repr(listener)}"
+        name = f"listeners[{index}]"
         if isinstance(listener, type):
-            raise ShoalError(f"{name} is a class; give an object of it.")
+            raise ShoalError(f"{name} is the class {listener.__name__}; give an object of it.")
         if not any(callable(getattr(listener, method, None)) for method in METHODS):
             raise ShoalError(
-                f"{name} has none of the methods {', '.join(METHODS)}; give an object with one of them."
+                f"{name}, a {type(listener).__name__}, has none of the methods {', '.join(METHODS)}; give an object "
+                "with one of them."
             )
     return tuple(listeners)
 
@@ -74,6 +74,6 @@ def _reason(name: str, method: str, answer: Any) -> str:
     """Return the text by which a listener stops a run, with the listener's name; "" where it answered None."""
     if not isinstance(answer, str | None):
         raise ShoalError(
-            f"{name}.{method} returns {short_repr(answer)}; it must return None, or a text, which stops the run."
+            f"{name}.{method} returns a {type(answer).__name__}; it must return None, or a text, which stops the run."
         )
     return "" if answer is None else f"{name}: {answer}"
