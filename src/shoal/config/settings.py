@@ -386,7 +386,7 @@ def check_fields(config: Any) -> None:
                     "chooses one by its name"
                 )
             continue
-        if typing.get_origin(declared) is types.UnionType:  # X | None, or X | Literal["word"]
+        if len(options_of(declared)) > 1:  # X | None, or X | Literal["word"]
             if value is None or value in words_of(declared):
                 continue
             declared = main_option(declared)
