@@ -380,7 +380,7 @@ def _members_of(run: Planned, options: SearchOptions) -> list[MemberResult]:
     at_rung = _scores_at_rungs(run, metric_of(options.objective), stopped) if stopped else {}
     faults = {(x["label"], x["seed"]): x["update"] for x in summary["failed"]}
     settings = {candidate.label: candidate.settings for candidate in run.group.candidates}
-    returns = {ABSOLUTE: summary["absolute"]["returns"], "final": summary["final"]["returns"]}
+    returns = {name: summary[name]["returns"] for name in (ABSOLUTE, "final") if summary[name]}
     if options.objective != ABSOLUTE:
         returns = {options.objective: summary["evaluation"][options.objective], **returns}
     results = []
