@@ -33,11 +33,12 @@ class RunConfig:
     }
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "most used": ("seeds", "seed", "total_steps", "num_envs", "num_steps", "run_dir"),
-        "evaluation and logging": (
+        "evaluation": (
             *("num_evals", "eval_every", "eval_episodes", "eval_mode", "eval_max_steps", "eval_seed"),
-            *("eval_consecutive", "absolute_episodes", "score", "eval_metrics", "log_every"),
+            *("eval_consecutive", "absolute_episodes", "score", "eval_metrics"),
         ),
-        "checkpoints": (
+        "logging and checkpoints": (
+            "log_every",
             *("checkpoint_seconds", "checkpoint_every", "keep", "checkpoint_evals", "checkpoints"),
             *("on_nan", "on_disk_error"),
         ),
