@@ -397,7 +397,8 @@ def make_rows(
         return struct.where(weight > 0, tree, jax.tree.map(jnp.zeros_like, tree))
 
     inputs = without_last(rollout.inputs)
-    inputs = masked(inputs)._replace(first=inputs.first, action_mask=inputs.action_mask)
+    if not memories.crosses_ends(config):
+        inputs = masked(inputs)._replace(first=inputs.first, action_mask=inputs.action_mask)
     rows = Rows(
         inputs=inputs,
         raw_action=masked(rollout.raw_action),
@@ -409,7 +410,7 @@ def make_rows(
         weight=weight,
     )
     if config.recompute == "minibatch":
-        rows = recomputation.rows_of_streams(rows, rollout)
+        rows = recomputation.rows_of_streams(config, rows, rollout)
     else:
         rows = minibatches.to_rows(config, rows)
     return rows._replace(start=minibatches.chunk_starts(config, inputs, replayed.starts))

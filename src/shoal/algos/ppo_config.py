@@ -155,8 +155,9 @@ class PPOConfig(settings.Nested):
     """Passes this many times over each rollout with the critic; None takes update_epochs."""
     chunk_length: int = parameter(0, low=0)
     """Lets the gradient go back over this many steps, a divisor of num_steps; 0 is the whole rollout."""
-    memory_lasts: Literal["trial", "episode"] = "trial"
-    """Keeps the memory until the trial ends, or clears it with every episode, in trials of several episodes."""
+    memory_lasts: Literal["trial", "episode", "run"] = "trial"
+    """Clears the memory at the end of each episode or trial (trial), with every episode of a trial (episode), or never
+    while training (run)."""
     burn_in: int = parameter(0, low=0)
     """Runs this many steps before a chunk, without gradient, to bring its memory up to date with the parameters."""
     action_scaling: Literal["rescale", "clip"] = "rescale"

@@ -109,7 +109,9 @@ def _value(name: str, declared: Any, found: list[Any]) -> Any:
     options = settings.options_of(declared)
     if types.NoneType in options and value in ("None", ["None"]):
         return None
-    (declared,) = (option for option in options if option is not types.NoneType)
+    if value in settings.words_of(declared):
+        return value
+    declared = settings.main_option(declared)
     if isinstance(value, list):
         return tuple(_read(flag, typing.get_args(declared)[0], word) for word in value)
     return _read(flag, declared, value)

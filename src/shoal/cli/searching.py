@@ -24,7 +24,7 @@ class SearchFlags(RunFlags):
             *("grid", "random", "space", "objective", "confirm_seeds", "halving", "min_steps"),
             *("algorithm", "config", "preset", "quiet"),
         ),
-        "evaluation and logging": ("eval_env",),
+        "evaluation": ("eval_env",),
     }
 
     grid: tuple[str, ...] = ()

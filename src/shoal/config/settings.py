@@ -373,6 +373,20 @@ def options_of(declared: Any) -> tuple[Any, ...]:
     return typing.get_args(declared) if is_union else (declared,)
 
 
+def words_of(declared: Any) -> tuple[Any, ...]:
+    """Return the words of a declared type that stand beside another type, as in `int | Literal["never"]`."""
+    options = options_of(declared)
+    literals = [x for x in options if typing.get_origin(x) is typing.Literal]
+    return tuple(word for x in literals for word in typing.get_args(x)) if len(options) > 1 else ()
+
+
+def main_option(declared: Any) -> Any:
+    """Return the type of which a declared one is made, beside None and words."""
+    options = options_of(declared)
+    others = [x for x in options if x is not types.NoneType and typing.get_origin(x) is not typing.Literal]
+    return others[0] if others else options[0]
+
+
 @struct.once_per_class
 def types_of(cls: Any) -> dict[str, Any]:
     """The types of a dataclass's fields; `Any` where they cannot be found, as those of a class in a function."""
@@ -411,10 +425,10 @@ def check_fields(config: Any) -> None:
                     "chooses one by its name"
                 )
             continue
-        if typing.get_origin(declared) is types.UnionType:  # X | None
-            if value is None:
+        if len(options_of(declared)) > 1:  # X | None, or X | Literal["word"]
+            if value is None or value in words_of(declared):
                 continue
-            (declared,) = (option for option in typing.get_args(declared) if option is not types.NoneType)
+            declared = main_option(declared)
         if name not in IMPORTABLE or isinstance(value, str):  # its use says what is no function
             _check_type(name, value, declared)
         if isinstance(value, numbers.Real | tuple) and not isinstance(value, bool) and declared is not Any:

@@ -25,6 +25,7 @@ class RunConfig:
     needs: ClassVar[Table] = {
         "reset_pool": (Needs("reset", ("pool",)),),
         "num_evals": (Needs("eval_every", (-1,)),),
+        "score": (Needs("eval_every", other_than=("never",), such_as=-1),),
         "checkpoint_seconds": (Needs("checkpoints", (True,)), Needs("checkpoint_every", (-1,))),
         "checkpoint_every": (Needs("checkpoints", (True,)),),
         "checkpoint_evals": (Needs("checkpoints", (True,)),),
@@ -32,11 +33,12 @@ class RunConfig:
     }
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "most used": ("seeds", "seed", "total_steps", "num_envs", "num_steps", "name", "run_dir"),
-        "evaluation and logging": (
-            *("num_evals", "eval_every", "eval_episodes", "eval_mode", "eval_max_steps"),
-            *("score", "eval_metrics", "log_every"),
+        "evaluation": (
+            *("num_evals", "eval_every", "eval_episodes", "eval_mode", "eval_max_steps", "eval_seed"),
+            *("eval_consecutive", "absolute_episodes", "score", "eval_metrics"),
         ),
-        "checkpoints": (
+        "logging and checkpoints": (
+            "log_every",
             *("checkpoint_seconds", "checkpoint_every", "keep", "checkpoint_evals", "checkpoints"),
             *("on_nan", "on_disk_error"),
         ),
@@ -72,11 +74,21 @@ class RunConfig:
     """
     num_evals: int = parameter(20, low=0, high=MAX_POINTS)
     """Evaluates this many times during training, evenly spaced, in addition to the evaluation before it."""
-    eval_every: int = parameter(-1, low=-1, high=MAX_STEPS)
-    """Evaluates every so many environment steps; 0 evaluates only at the end, -1 as often as num_evals says."""
+    eval_every: int | Literal["never"] = parameter(-1, low=-1, high=MAX_STEPS)
+    """Evaluates every so many environment steps; 0 evaluates only before training and at its end, -1 as often as
+    num_evals says. With never no policy is evaluated while training, and the last one counts as the best."""
     # The best policy plays ten times as many.
     eval_episodes: int = parameter(32, low=1, high=LARGEST_INDEX // 10)
-    """Plays this many whole episodes in each evaluation; the best policy is evaluated again with ten times as many."""
+    """Plays this many whole episodes in each evaluation."""
+    absolute_episodes: int = parameter(-1, low=-1, high=LARGEST_INDEX)
+    """Evaluates the best policy again at the end, on this many new episodes; -1 plays ten times eval_episodes, 0 leaves
+    this evaluation out."""
+    eval_seed: int = parameter(-1, low=-1, high=LARGEST_SEED)
+    """Plays the same episodes in every evaluation while training, with all seeds: the start states and random numbers
+    of this seed; with -1 each evaluation has its own."""
+    eval_consecutive: int = parameter(1, low=1, high=LARGEST_INDEX)
+    """Plays this many episodes of one task in a row, with the policy's memory kept, and counts them as one; reports the
+    return of each by its place too."""
     eval_mode: Literal["greedy", "sampled", "both"] = "greedy"
     """Evaluates with the policy's mode (greedy), with samples (sampled), or with both; then the greedy score counts."""
     eval_max_steps: int = parameter(10_000, low=1, high=LARGEST_INDEX)
@@ -123,6 +135,16 @@ class RunConfig:
         """The number of whole updates that fit the budget."""
         return self.total_steps // self.steps_per_update
 
+    @property
+    def num_absolute_episodes(self) -> int:
+        """The number of episodes on which the best policy is evaluated again; 0 for none."""
+        return 10 * self.eval_episodes if self.absolute_episodes == -1 else self.absolute_episodes
+
+    @property
+    def is_evaluated(self) -> bool:
+        """Whether policies are evaluated while training; else the last one counts as the best."""
+        return self.eval_every != "never"
+
     def validate(self) -> None:
         """Raise ShoalError for the first setting that cannot work."""
         if isinstance(self.seeds, tuple | list):
@@ -161,7 +183,7 @@ class RunConfig:
             )
         for name in ("eval_every", "log_every"):
             every = getattr(self, name)
-            if every > 0 and self.total_updates // self.updates_in(every) > MAX_POINTS:
+            if every != "never" and every > 0 and self.total_updates // self.updates_in(every) > MAX_POINTS:
                 smallest = -(-self.total_updates // MAX_POINTS) * self.steps_per_update
                 raise ShoalError(
                     f"{name}={every} is too small for total_steps={self.total_steps}: there may be at most "
@@ -175,6 +197,8 @@ class RunConfig:
     def evaluation_points(self) -> list[int]:
         """List the numbers of updates after which the policy is evaluated: 0, evenly spaced ones, and the last."""
         total = self.total_updates
+        if self.eval_every == "never":
+            return []
         if self.eval_every > 0:
             every = self.updates_in(self.eval_every)
             points = set(range(0, total + 1, every))

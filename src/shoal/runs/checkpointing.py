@@ -1,5 +1,6 @@
 """Checkpoints of a run in progress, written between two pieces of training, and the end of a run by a signal."""
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -197,24 +198,29 @@ class RunSupervisor(hooks.Supervisor):
         return (updates // every + 1) * every
 
     def wants_to_stop(self) -> bool:
-        """Report whether a signal asks the run to end."""
-        return self.stop.requested
+        """Report whether a signal asks the run to end, or a listener has failed."""
+        return self.stop.requested or self.reporter.listeners.error is not None
 
     def note_fault(self, member: int, sentence: str) -> None:
         """Show a sentence about a member on the terminal."""
         self.reporter.progress.note(f"{self.members[member].name}: {sentence}")
 
     def between_pieces(self, population: Run, history: History) -> None:
-        """Write a checkpoint if one is due, and end the run if a signal asks for it.
+        """Write a checkpoint if one is due, and end the run if a signal asks for it or a listener has failed.
 
         Raises:
           Interrupted: the run was saved and ends.
+          Exception: that of the listener; the run was saved.
           ResumableError: a checkpoint could not be written, and the run shall end then.
         """
         self._report_failures()
         if self.stop.requested:
             self.stop.saving()
             raise self._save_and_interrupt(population, history)
+        if self.reporter.listeners.error is not None:
+            with contextlib.suppress(ShoalError):  # the listener's error is the one to report
+                self.finish(population, history)
+            self.reporter.listeners.raise_error()
         if self._writer is None:
             return
         steps = history.updates * self.run.steps_per_update

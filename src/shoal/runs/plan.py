@@ -41,6 +41,7 @@ from shoal.envs.checking.check_contract import require_contract
 from shoal.envs.describing import Description, decode_parameters, from_json
 from shoal.envs.parameters import check_parameters
 from shoal.envs.registry import TRIAL
+from shoal.envs.trials import consecutive
 from shoal.envs.wrappers import Shown
 from shoal.runs.presets import preset
 from shoal.runs.variants import check_variants, named, number, with_first_settings
@@ -153,6 +154,7 @@ class Experiment:
                     if "groups" in inspect.signature(validate).parameters:  # only statistics over all need it
                         sizes.append(groups)
                     validate(spec_of(experiment.environment), *sizes)
+        consecutive(self.environment, self.run.eval_consecutive)
         if self.halving:
             self.halving.check(self.run, len(self.variants))
         self._check_evolution()

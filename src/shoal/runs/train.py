@@ -21,7 +21,6 @@ from shoal.disk.metrics_file import NOTHING
 from shoal.disk.summary import machine_facts
 from shoal.engine import reduction_check, team
 from shoal.engine.history import History
-from shoal.engine.hooks import Listener
 from shoal.engine.population import member_layout
 from shoal.engine.run import ProgramSettings, Run
 from shoal.runs import compiled_trainer, finetuning, memory_limits, pbt_run, resume
@@ -48,7 +47,7 @@ class Call(NamedTuple):
     own_process: bool = (
         False  # whether the process does nothing else: the backend may be set up for this run alone
     )
-    listener: Listener | None = None  # is told of each log point and evaluation too
+    listeners: tuple[Any, ...] = ()  # see `show.listeners`
 
     def note(self, text: str) -> None:
         """Write a line to standard error, if anything is printed."""
@@ -142,11 +141,12 @@ def resume_run(
         changes = resume.changes(directory, experiments.read_config(directory.path), experiment)
         experiment = dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, **functions))
         resume.check_budget(directory, experiment.run, finished)
-        if resume.is_finished(directory, experiment.run):
-            steps = experiment.run.total_updates * experiment.run.steps_per_update
+        reason = resume.stopped(directory)
+        if resume.is_finished(directory, experiment.run) and not (reason and "total_steps" in overrides):
+            steps = directory.load_summary()["steps_per_seed"]
             raise ShoalError(
-                f"run {str(directory.path)!r} is finished, with {steps:,} environment steps; give more total_steps to "
-                "go on (--total-steps)."
+                f"run {str(directory.path)!r} is finished, with {steps:,} environment steps"
+                f"{reason and f' (stopped by {reason})'}; give more total_steps to go on (--total-steps)."
             )
         return _run(experiment, stop, call, directory, changes, finished)
 
@@ -270,16 +270,18 @@ def compile_run(plan: Plan, origin: Origin | None = None) -> CompiledRun:
 
 def train_run(
     plan: Plan, compiled: CompiledRun, output: Output, history: History
-) -> tuple[TrainedPopulation, Future[EvaluationPrograms]]:
+) -> tuple[TrainedPopulation, Future[EvaluationPrograms] | None]:
     """Train a compiled run to its end.
 
     Returns:
-      the population, and the programs of the last evaluation, which are compiled meanwhile.
+      the population, and the programs of the last evaluation, if there is to be one, which are compiled meanwhile.
     """
     experiment = plan.experiment
     with memory_limits.report_out_of_memory():
         change = pbt_run.change_of(experiment, compiled, output.reporter)
-        absolute = compiled_trainer.compile_absolute(compiled, 10 * experiment.run.eval_episodes)
+        episodes = experiment.run.num_absolute_episodes
+        absolute = compiled_trainer.compile_absolute(compiled, episodes) if episodes else None
+        history.stop(output.reporter.start(history.updates))
         trained = compiled_trainer.train_population(
             compiled,
             experiment.run,
@@ -296,7 +298,7 @@ def train_run(
 def save_run(
     experiment: Experiment,
     trained: TrainedPopulation,
-    absolute: Future[EvaluationPrograms],
+    absolute: Future[EvaluationPrograms] | None,
     output: Output,
     history: History,
     call: Call,
@@ -319,8 +321,9 @@ def save_run(
     try_to(policy_files.save_best, directory, trained.population, experiment.members)
     try_to(policy_files.save_last, directory, trained.population, experiment.members)
     try_to(supervisor.finish, trained.population, history)
-    trained = compiled_trainer.with_absolute_metric(trained, absolute, history, supervisor)
-    supervisor.begins("saving")
+    if absolute is not None:
+        trained = compiled_trainer.with_absolute_metric(trained, absolute, history, supervisor)
+        supervisor.begins("saving")
     summary = summarise(experiment, trained, call.import_seconds)
     if experiment.evolution.tuned:
         summary |= pbt_run.summarise_members(experiment, trained, history)
@@ -329,6 +332,7 @@ def save_run(
     try_to(directory.save_summary, summary)
     reporter.draw_learning_curve(summary)
     try_to(reporter.metrics.write)
+    reporter.listeners.tell("on_end", summary)
     steps = history.updates * run.steps_per_update
     trained_run = TrainedRun(
         directory.path,
@@ -341,6 +345,7 @@ def save_run(
     if failures:
         others = f" (and {len(failures) - 1} more of the run's files)" if len(failures) > 1 else ""
         raise SavingError(f"{failures[0].rstrip('.')}{others}.", trained_run)
+    reporter.listeners.raise_error()
     return trained_run
 
 
@@ -365,7 +370,7 @@ def _writing(
             mark=NOTHING if origin is None else origin.mark,
             evaluations=history.evaluations,
             members=experiment.members,
-            listener=call.listener,
+            listeners=call.listeners,
             algorithm=experiment.algorithm,
         )
         open_outputs.enter_context(reporter)
@@ -380,7 +385,7 @@ def _writing(
             raise
         except BaseException:
             has_checkpoint = run.checkpoints and history.updates
-            if plan.is_new and not reporter.updates_logged and not has_checkpoint:
+            if plan.is_new and not (reporter.updates_logged or has_checkpoint or history.stopped):
                 supervisor.close()
                 reporter.close()
                 directory.discard()

@@ -32,16 +32,17 @@ class Rollout(NamedTuple):
     returns: ReturnInputs  # [T, N]
 
 
-def rows_of_streams(rows: Rows, rollout: Rollout) -> Rows:
+def rows_of_streams(config: Any, rows: Rows, rollout: Rollout) -> Rows:
     """Lay out each environment's steps as one row, [N, T+1, ...], with what returns are computed from.
 
     The last step is no transition and has weight 0; its inputs are there for its value. So are those of an episode's
-    last step if it was cut. Other inputs that no value is read from are replaced by zeros.
+    last step if it was cut. Other inputs that no value is read from are replaced by zeros, unless a memory lasts over
+    them.
     """
     returns, inputs = rollout.returns, rollout.inputs
     is_acted = extend(returns.weight > 0).at[-1].set(False)
     is_bootstrapped = (returns.weight > 0) & (returns.discount != 0)
-    is_read = is_acted.at[1:].set(is_acted[1:] | is_bootstrapped)
+    is_read = is_acted.at[1:].set(is_acted[1:] | is_bootstrapped) | memories.crosses_ends(config)
     read = struct.where(is_read, inputs, jax.tree.map(jnp.zeros_like, inputs))
     # The inputs have T+1 steps already, and are put in their place below.
     rows = rows._replace(inputs=NetworkInputs(()), advantage=(), target=(), returns=returns)
