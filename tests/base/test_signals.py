@@ -377,7 +377,8 @@ def test_the_exit_status_of_a_command(child, body, number, status, line):
 
 
 def test_a_command_that_saves_nothing_is_interrupted_as_before(child):
-    body = "tell(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL); signal.pause()"
+    # Many short waits: Python calls no handler between its last look and the beginning of a long one.
+    body = "tell(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL); [time.sleep(0.01) for _ in range(6000)]"
     process = child(COMMAND.format(body=body, command="envs"))
     process.await_line("True")
     process.send(signal.SIGINT)
@@ -408,7 +409,7 @@ def test_ctrl_c_is_requested_and_a_second_one_raises(capsys, monkeypatch, phase)
 
 
 def test_a_call_within_c_is_answered_when_it_is_back(child):
-    process = child(in_phase(Phase.TRAINING, command_line=False) + "    time.sleep(60)")
+    process = child(in_phase(Phase.TRAINING, command_line=False) + "    while True: time.sleep(0.01)")
     process.send(signal.SIGINT)
     process.send(signal.SIGINT)  # two before it is back are one
     process.go_on()
