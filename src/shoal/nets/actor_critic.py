@@ -16,6 +16,7 @@ from shoal.base.errors import ShoalError
 from shoal.nets.encoders import DEFAULT_LAYERS, Encoder, EncoderLayers
 from shoal.nets.heads import GSDEHead, head_for
 from shoal.nets.mlp import MLP
+from shoal.nets.value_heads import ScalarValueHead
 from shoal.types import EnvSpec, PyTree
 
 Array = jax.Array
@@ -38,14 +39,14 @@ class Network(Protocol):
         """Observations with leading axes [...] -> a distribution over actions with batch axes [...]."""
         ...
 
-    def value(self, observation: PyTree) -> Array:
-        """Observations with leading axes [...] -> values [...], one number for each."""
+    def value(self, observation: PyTree) -> Any:
+        """Observations with leading axes [...] -> values [...], one number or distribution over numbers for each."""
         ...
 
 
 def policy_and_value(
     network: Any, observation: PyTree, action_mask: Array | None = None
-) -> tuple[Distribution, Array]:
+) -> tuple[Distribution, Any]:
     """Both of a network, in one pass where it can."""
     if hasattr(network, "policy_and_value"):
         return network.policy_and_value(observation, action_mask)
@@ -128,7 +129,11 @@ class Actor(nnx.Module):
 
 
 class Critic(nnx.Module):
-    """Encoder and MLP: observations to values. The arguments are `Actor`'s."""
+    """Encoder, MLP and head: observations to values. The other arguments are `Actor`'s.
+
+    Args:
+      value_head: one of `shoal.nets.value_heads`; None for numbers.
+    """
 
     def __init__(
         self,
@@ -141,27 +146,31 @@ class Critic(nnx.Module):
         encoder_layers: EncoderLayers = DEFAULT_LAYERS,
         scale: float = math.sqrt(2),
         out_scale: float = 1.0,
+        value_head: Any = None,
         key: Array,
     ):
         encoder_key, mlp_key = jax.random.split(key)
         style: dict[str, Any] = dict(activation=activation, layer_norm=layer_norm, scale=scale)
         self.encoder = Encoder(spec.observation_space, encoder, encoder_layers, key=encoder_key, **style)
-        self.mlp = MLP(self.encoder.num_features, sizes, 1, out_scale=out_scale, key=mlp_key, **style)
+        self.head = value_head or ScalarValueHead()
+        outputs = self.head.num_inputs
+        self.mlp = MLP(self.encoder.num_features, sizes, outputs, out_scale=out_scale, key=mlp_key, **style)
 
-    def __call__(self, observation: PyTree) -> Array:
+    def __call__(self, observation: PyTree) -> Any:
         """Observations with leading axes [...] -> values [...]."""
-        return self.mlp(self.encoder(observation))[..., 0]
+        return self.head(self.mlp(self.encoder(observation)))
 
 
 class ValueHead(nnx.Module):
     """One plain layer from features to a value: the critic of a shared torso."""
 
-    def __init__(self, num_features: int, *, out_scale: float = 1.0, key: Array):
-        self.mlp = MLP(num_features, (), 1, out_scale=out_scale, key=key)
+    def __init__(self, num_features: int, *, out_scale: float = 1.0, value_head: Any = None, key: Array):
+        self.head = value_head or ScalarValueHead()
+        self.mlp = MLP(num_features, (), self.head.num_inputs, out_scale=out_scale, key=key)
 
-    def __call__(self, features: Array) -> Array:
+    def __call__(self, features: Array) -> Any:
         """[..., num_features] -> values [...]."""
-        return self.mlp(features)[..., 0]
+        return self.head(self.mlp(features))
 
 
 class ActorCritic(nnx.Module):
@@ -176,6 +185,7 @@ class ActorCritic(nnx.Module):
       critic_sizes: hidden layers of the critic; None for the actor's.
       activation, layer_norm, distribution, state_dependent_std, initial_std, minimum_std, encoder,
         encoder_layers, scale: see `Actor`; the critic has the same of these as it has at all.
+      value_head: see `Critic`.
     Raises:
       ShoalError: a space, a size or a name that does not fit; `critic_sizes` that differ from
         `actor_sizes` although the torso is shared.
@@ -200,6 +210,7 @@ class ActorCritic(nnx.Module):
         scale: float = math.sqrt(2),
         policy_scale: float = 0.01,
         value_scale: float = 1.0,
+        value_head: Any = None,
         key: Array,
     ):
         if critic_sizes is None:
@@ -230,12 +241,15 @@ class ActorCritic(nnx.Module):
             **common,
         )
         self.critic: Critic | ValueHead = (
-            ValueHead(self.actor.mlp.num_features, out_scale=value_scale, key=critic_key)
+            ValueHead(
+                self.actor.mlp.num_features, out_scale=value_scale, value_head=value_head, key=critic_key
+            )
             if shared
             else Critic(
                 spec.of_critic,
                 sizes=critic_sizes,
                 out_scale=value_scale,
+                value_head=value_head,
                 key=critic_key,
                 **{**common, "encoder": encoder if critic_encoder is None else critic_encoder},
             )
@@ -245,13 +259,13 @@ class ActorCritic(nnx.Module):
         """Observations with leading axes [...] -> a distribution with batch axes [...]."""
         return self.actor(observation, action_mask)
 
-    def value(self, observation: PyTree) -> Array:
+    def value(self, observation: PyTree) -> Any:
         """Observations with leading axes [...] -> values [...]."""
         return self.critic(self.actor.features(observation) if self.shared else observation)
 
     def policy_and_value(
         self, observation: PyTree, action_mask: Array | None = None
-    ) -> tuple[Distribution, Array]:
+    ) -> tuple[Distribution, Any]:
         """Both; with a shared torso, in one pass through it."""
         if not self.shared:
             return self.policy(observation, action_mask), self.value(observation)

@@ -23,6 +23,7 @@ from shoal.nets.joint import JointActorCritic
 from shoal.nets.memory.cores import check_latches
 from shoal.nets.memory.recurrent import CoreOptions, RecurrentActorCritic, SharedRecurrentActorCritic
 from shoal.nets.network_check import check_network
+from shoal.nets.value_heads import CategoricalValueHead, ScalarValueHead
 from shoal.ops import statistics
 from shoal.ops.statistics import RunningMoments
 from shoal.types import Array, EnvSpec, PyTree
@@ -74,6 +75,7 @@ class NetworkConfig:
         **dict.fromkeys(("encoder_channels", "encoder_kernels", "encoder_strides"), (_an_encoder("cnn"),)),
         "encoder_features": (_an_encoder("cnn", "mlp_each", "set"),),
         "encoder_heads": (_an_encoder("set"),),
+        **dict.fromkeys(("value_low", "value_high", "value_atoms"), (Needs("value_head", ("categorical",)),)),
         "state_dependent_std": (_CONTINUOUS, _NORMAL),
         "initial_std": (_CONTINUOUS, _NORMAL),
     }
@@ -82,7 +84,7 @@ class NetworkConfig:
         "network": (
             *("critic_hidden_sizes", "activation", "layer_norm", "shared_torso"),
             *("encoder", "encoder_channels", "encoder_kernels", "encoder_strides", "encoder_features"),
-            *("encoder_heads", "critic_encoder"),
+            *("encoder_heads", "critic_encoder", "value_head", "value_low", "value_high", "value_atoms"),
         ),
         "memory": (
             *("core_size", "core_layers", "core_outputs", "head_sizes", "latches", "queries"),
@@ -147,6 +149,15 @@ class NetworkConfig:
     """Lets the rows of a set attend to each other with this many heads before they are pooled; 0 leaves that out."""
     critic_encoder: EncoderKind | None = None
     """Gives the critic another encoder; None takes encoder."""
+    value_head: Literal["scalar", "categorical"] = "scalar"
+    """Lets the critic predict a number, or a distribution over numbers at equal distances, whose mean is the value
+    (value_loss hl_gauss or two_hot)."""
+    value_low: float | None = parameter(None, static=True)
+    """Sets the lowest value that a categorical critic can predict; it has no default."""
+    value_high: float | None = parameter(None, static=True)
+    """Sets the highest value that a categorical critic can predict; it has no default."""
+    value_atoms: int = parameter(51, low=2, high=LARGEST_INDEX)
+    """Lets a categorical critic predict a distribution over this many numbers from value_low to value_high."""
     distribution: Distribution = "auto"
     """Chooses the policy's distribution; auto takes what fits the action space: categorical, or normal for a Box."""
     state_dependent_std: bool = False
@@ -193,12 +204,29 @@ class NetworkConfig:
             encoder=self.encoder,
             encoder_layers=self.encoder_layers,
             critic_encoder=self.critic_encoder,
+            value_head=self.head_of_value(),
             key=key,
         )
         if self.core == "none":
             return ActorCritic(spec, shared=self.shared_torso, **common)
         recurrent = SharedRecurrentActorCritic if self.shared_torso else RecurrentActorCritic
         return recurrent(spec, self.core_options(spec), head_sizes=self.head_sizes, **common)
+
+    def head_of_value(self) -> ScalarValueHead | CategoricalValueHead:
+        """Make the head of the critic.
+
+        Raises:
+          ShoalError: a categorical one lacks its bounds, or they are not in order.
+        """
+        if self.value_head == "scalar":
+            return ScalarValueHead()
+        low, high = self.value_low, self.value_high
+        if low is None or high is None or not low < high:
+            raise ShoalError(
+                f"value_head='categorical' cannot have value_low={low} and value_high={high}; it needs two bounds of "
+                "the values to be learned, the lower one first, such as value_low=0.0 and value_high=100.0."
+            )
+        return CategoricalValueHead(low, high, self.value_atoms)
 
     def core_options(self, spec: EnvSpec) -> CoreOptions:
         """Choose the core and its inputs."""
@@ -223,6 +251,7 @@ class NetworkConfig:
           ShoalError: the first that does not.
         """
         activation(self.activation)
+        self.head_of_value()
         if self.core == "none":
             return
         check_latches(self.core, self.core_size, self.latches)
