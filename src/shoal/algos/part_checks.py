@@ -1,7 +1,8 @@
 """Checks of the parts of PPO that are functions: names that exist, and a user's own functions called once on shapes."""
 
 import inspect
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +20,8 @@ from shoal.types.spaces import zeros
 
 _SHAPE = (3, 2)  # steps and streams that a user's own function is called with
 
-
-_PARTS = {  # the names, and the parameters, of each
+Functions = Mapping[str, Callable[..., Any]]
+_PARTS: dict[str, tuple[Functions, str]] = {  # the functions by name, and the parameters of each
     "surrogate": (surrogates.SURROGATES, "config, log_ratio, advantage, pair, kl_coef"),
     "advantage": (advantages.ESTIMATORS, "config, inputs, value, log_ratio"),
     "value_loss": (critic_losses.LOSSES, "config, output, target"),
@@ -42,21 +43,19 @@ def check_parts(config: Any, spec: EnvSpec) -> None:
     if not own and is_scalar and config.value_loss in ("squared", "huber"):
         return
 
-    steps, number = jax.ShapeDtypeStruct(_SHAPE, jnp.float32), jax.ShapeDtypeStruct((), jnp.float32)
+    steps, flag = (jax.ShapeDtypeStruct(_SHAPE, dtype) for dtype in (jnp.float32, jnp.bool_))
+    value, number = (jax.ShapeDtypeStruct(x, jnp.float32) for x in ((_SHAPE[0] + 1, *_SHAPE[1:]), ()))
+    inputs = ReturnInputs(*cast(Any, (steps, steps, flag, steps)))
     distribution, output = _network_outputs(config, spec)
-    inputs = ReturnInputs(steps, steps, jax.ShapeDtypeStruct(_SHAPE, jnp.bool_), steps)
-    value = jax.ShapeDtypeStruct((_SHAPE[0] + 1, *_SHAPE[1:]), jnp.float32)
-    abstract = jax.tree.map(
-        lambda _: number, config
-    )  # as within the compiled program: its numbers are traced
-    arguments = {
+    arguments: dict[str, tuple[Any, ...]] = {
         "surrogate": (steps, steps, (distribution, distribution), number),
         "advantage": (inputs, value, None if config.recompute == "never" else steps),
         "value_loss": (output, steps),
     }
+    traced = jax.tree.map(lambda _: number, config)  # as within the compiled program
     for setting, function in own.items():
-        _check_call(setting, getattr(config, setting), function, (abstract, *arguments[setting]))
-    jax.eval_shape(critic_losses.value_loss, abstract, output, steps, steps)
+        _check_call(setting, getattr(config, setting), function, (traced, *arguments[setting]))
+    jax.eval_shape(critic_losses.value_loss, traced, output, steps, steps)
 
 
 def _check_call(setting: str, choice: Any, function: Any, arguments: tuple[Any, ...]) -> None:
