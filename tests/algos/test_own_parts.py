@@ -77,6 +77,7 @@ PARTS = {
     "value_loss": "own_parts:absolute",
 }
 SMALL = {
+    "preset": False,
     "hidden_sizes": (4,), "num_envs": 4, "num_steps": 8, "seeds": 2, "num_minibatches": 2, "update_epochs": 2,
     "eval_episodes": 2, "eval_max_steps": 20, "num_evals": 1, "progress": False,
     "learning_rate": 0.02,
