@@ -69,7 +69,7 @@ def undefined(config, output, target):
     return output.logits
 
 constant = 3
-"""  # noqa: E501
+"""
 PARTS = {
     "optimizer": "own_parts:descent",
     "surrogate": "own_parts:bounded",
@@ -251,6 +251,10 @@ def test_the_default_arguments_are_left_out_where_an_optimiser_takes_no_eps():
         validate(optimizer="sgd", optimizer_args=("eps=1e-6",))
     with pytest.raises(ShoalError, match="does not take optimizer_args"):
         validate(A2CConfig(), optimizer="sgd")
+    with pytest.raises(ShoalError, match="optimizer='chain' does not take"):
+        validate(optimizer="chain")
+    with pytest.raises(ShoalError, match="optimizer='lbfgs' cannot make a step from a gradient alone"):
+        validate(optimizer="lbfgs")
 
 
 @pytest.mark.parametrize("network", [{"core": "gru", "core_size": 4}, {"shared_torso": True}, {}])

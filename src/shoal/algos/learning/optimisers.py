@@ -163,7 +163,7 @@ def optimizer_named(
         texts = ()
     try:
         optimizer = constructor(learning_rate, **parse_arguments(texts) | dict(numbers))
-    except TypeError as error:
+    except (TypeError, AttributeError) as error:
         if user_frames(error):  # within the user's function, which takes them
             raise
         arguments = (*texts, *(f"{argument}={x}" for argument, x in dict(numbers).items()))
@@ -177,14 +177,13 @@ def optimizer_named(
 
 
 def check_optimizer(name: Any, texts: tuple[str, ...], numbers: Any) -> None:
-    """Require that an optimiser takes its arguments, and that a user's own can make steps from gradients.
+    """Require that an optimiser takes its arguments, and that it can make steps from gradients.
 
     Raises:
-      ShoalError: its updates or its states change their shapes or dtypes, or its first state depends on the step size.
+      ShoalError: it cannot, its updates or its states change their shapes or dtypes, or the first state of a user's own
+        depends on the step size.
     """
     optimizer_named(name, texts, 0.1, numbers)
-    if isinstance(name, str) and ":" not in name:
-        return
     parameters = (jnp.zeros((2, 3)), jnp.zeros(3))
 
     def step(rate: Array) -> tuple[PyTree, PyTree]:
@@ -195,13 +194,21 @@ def check_optimizer(name: Any, texts: tuple[str, ...], numbers: Any) -> None:
     def shapes(tree: PyTree) -> PyTree:
         return jax.tree.map(lambda x: (x.shape, str(x.dtype)), tree)
 
-    before, after = jax.eval_shape(step, jnp.ones(()))
+    is_own = not isinstance(name, str) or ":" in name
+    try:
+        before, after = jax.eval_shape(step, jnp.ones(()))
+    except (TypeError, AttributeError) as error:
+        if is_own:
+            raise
+        raise ShoalError(f"optimizer={name!r} cannot make a step from a gradient alone: {error}.") from error
     for what, old, new in zip(("updates", "a state"), before, after, strict=True):
         if shapes(old) != shapes(new):
             raise ShoalError(
                 f"optimizer={name!r} makes of a step {what} of other shapes or dtypes, {shapes(new)}, than before, "
                 f"{shapes(old)}; they must stay."
             )
+    if not is_own:
+        return
     states = [optimizer_named(name, texts, rate, numbers).init(parameters) for rate in (0.1, 0.2)]
     if not all(map(jnp.array_equal, *map(jax.tree.leaves, states))):
         raise ShoalError(
