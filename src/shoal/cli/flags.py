@@ -65,8 +65,7 @@ def parse_values(
         if word.startswith("-"):
             flag = word.partition("=")[0]
             program = " ".join(command.split()[:2])
-            hint = _replaced_choice(flag, default) or settings.logging_hint(flag)
-            hint = hint or nearest(flag, flag_names(default))
+            hint = _replaced_choice(flag, default) or settings.hint_of(flag, flag_names(default))
             hint = hint or f"; `{program} --help` lists them"
             raise ShoalError(f"{program} has no flag {flag!r}{hint}.")
     own_names = {field.name for field in dataclasses.fields(default)}
@@ -166,14 +165,19 @@ def flags_with_fields(fields: Mapping[str, settings.Setting]) -> Iterator[tuple[
             yield f"--no{flag[1:]}", name
 
 
-def value_of(flag: str, arguments: Sequence[str]) -> str:
-    """The value of a flag that must be known before the others can be read; "" if it is not given."""
-    value = ""
+def given(arguments: Sequence[str]) -> dict[str, str]:
+    """The values of flags that must be known before the others can be read, by the names of their settings."""
+    values = {}
     for word, following in zip(arguments, [*arguments, ""][1:], strict=True):
-        if _flag_of_word(word) == flag:
+        if flag := _flag_of_word(word):
             _, separator, value = word.partition("=")
-            value = value if separator else following
-    return value
+            values[flag[2:].replace("-", "_")] = value if separator else following
+    return {name: value for name, value in values.items() if value and not value.startswith("--")}
+
+
+def value_of(flag: str, arguments: Sequence[str]) -> str:
+    """The value of such a flag; "" if it is not given."""
+    return given(arguments).get(flag[2:].replace("-", "_"), "")
 
 
 def leading_words(arguments: Sequence[str]) -> list[str]:

@@ -19,7 +19,7 @@ from shoal.base.errors import ShoalError
 class Needs:
     """A condition on another setting, without which a setting has no effect; one of `values`, `kinds` and `other_than`.
 
-    Classes and functions count by their `module:Name`.
+    Classes and functions count by their `module:Name`. A text of several names with commas between counts by each.
     Attributes:
       name: the other setting's name; `action_space`, `observation_space` or `num_agents`, the environment's; or
         `has_memory`, what a network of the caller's own declares.
@@ -44,7 +44,8 @@ class Needs:
         value = f"{value.__module__}:{value.__qualname__}" if hasattr(value, "__qualname__") else value
         if self.or_function and ":" in str(value):
             return True
-        return value in self.values if self.values else value not in self.other_than
+        names = value.split(",") if isinstance(value, str) else [value]
+        return any(x in self.values for x in names) if self.values else value not in self.other_than
 
     def __str__(self) -> str:
         """Return a right setting in words, such as "surrogate='clip'"."""

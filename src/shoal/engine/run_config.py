@@ -31,7 +31,7 @@ class RunConfig:
         "keep": (Needs("checkpoints", (True,)),),
     }
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        "most used": ("seeds", "seed", "total_steps", "num_envs", "num_steps", "run_dir"),
+        "most used": ("seeds", "seed", "total_steps", "num_envs", "num_steps", "name", "run_dir"),
         "evaluation and logging": (
             *("num_evals", "eval_every", "eval_episodes", "eval_mode", "eval_max_steps"),
             *("score", "eval_metrics", "log_every"),
@@ -40,7 +40,7 @@ class RunConfig:
             *("checkpoint_seconds", "checkpoint_every", "keep", "checkpoint_evals", "checkpoints"),
             *("on_nan", "on_disk_error"),
         ),
-        "resets": ("reset", "reset_pool"),
+        "resets and observations": ("reset", "reset_pool", "actor_only", "critic_only"),
         "devices": ("devices", "env_groups", "seed_batching"),
     }
 
@@ -54,6 +54,8 @@ class RunConfig:
     """Steps this many environments together for each seed."""
     num_steps: int = parameter(128, low=1, high=LARGEST_INDEX)
     """Makes this many steps in each environment for an update."""
+    name: str = ""
+    """Gives the run this name, in its directory's name, its result and its summary."""
     run_dir: str = ""
     """Writes the run to this directory; without it to a new directory under runs/."""
     reset: Literal["fresh", "pool"] = "fresh"
@@ -62,6 +64,12 @@ class RunConfig:
     """
     reset_pool: int = parameter(128, low=1, high=LARGEST_INDEX)
     """Computes this many starts for the pool (reset pool)."""
+    actor_only: tuple[str, ...] = ()
+    """Shows these entries of a dictionary of observations to the actor only, beside those that the environment names.
+    """
+    critic_only: tuple[str, ...] = ()
+    """Shows these entries of a dictionary of observations to the critic only, beside those that the environment names.
+    """
     num_evals: int = parameter(20, low=0, high=MAX_POINTS)
     """Evaluates this many times during training, evenly spaced, in addition to the evaluation before it."""
     eval_every: int = parameter(-1, low=-1, high=MAX_STEPS)

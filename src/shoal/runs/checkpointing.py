@@ -15,7 +15,6 @@ from shoal.disk.arrays import copy_of_keys, is_key
 from shoal.disk.checkpoint_writer import Writer
 from shoal.disk.checkpoints import Checkpoints
 from shoal.disk.directory import RunDirectory
-from shoal.disk.lock import Lock
 from shoal.engine import hooks
 from shoal.engine.history import History, Numbers
 from shoal.engine.loop import locate_fault
@@ -167,14 +166,13 @@ class RunSupervisor(hooks.Supervisor):
         stop: signals.Interruption,
         record: Callable[..., dict[str, Any]],
         compiled_run: CompiledRun,
-        lock: Lock,
         members: Members,
         clock: Callable[[], float] = time.monotonic,
     ):
         self.directory, self.run, self.reporter, self.stop = directory, run, reporter, stop
         self.members = members
         self.checkpoints = Checkpoints(directory.path)
-        self._record, self._compiled_run, self._lock, self._clock = record, compiled_run, lock, clock
+        self._record, self._compiled_run, self._clock = record, compiled_run, clock
         self._writer = Writer(self.checkpoints) if run.checkpoints else None
         self._next_time = clock() + self._interval  # when the next checkpoint may be written
         self._scores = self._recorded_scores()  # by steps, of the checkpoints at evaluations
@@ -211,15 +209,9 @@ class RunSupervisor(hooks.Supervisor):
 
         Raises:
           Interrupted: the run was saved and ends.
-          ResumableError: a checkpoint could not be written, and the run shall end then; or another process has taken
-            over the directory.
+          ResumableError: a checkpoint could not be written, and the run shall end then.
         """
         self._report_failures()
-        if self._lock.lost:
-            raise ResumableError(
-                f"run directory {str(self.directory.path)!r} was taken over by another process, or its lock was "
-                "removed; this process ends."
-            )
         if self.stop.requested:
             self.stop.saving()
             raise self._save_and_interrupt(population, history)

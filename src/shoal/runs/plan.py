@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import inspect
 import os
+import tomllib
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ import numpy as np
 from shoal import envs
 from shoal.algos import catalogue
 from shoal.base.errors import ShoalError, nearest
+from shoal.base.files import report_os_errors
 from shoal.base.imports import import_name, import_object
 from shoal.base.user_errors import reports_user_code
 from shoal.config import arguments, settings
@@ -39,6 +41,7 @@ from shoal.envs.checking.check_contract import require_contract
 from shoal.envs.describing import Description, decode_parameters, from_json
 from shoal.envs.parameters import check_parameters
 from shoal.envs.registry import TRIAL
+from shoal.envs.wrappers import Shown
 from shoal.runs.presets import preset
 from shoal.runs.variants import check_variants, named, number, with_first_settings
 from shoal.types import Environment, spec_of
@@ -63,6 +66,8 @@ class Experiment:
     algorithm: str
     config: Any
     run: RunConfig
+    # The origin of the settings that the caller did not give: "defaults", "preset" or "config file".
+    settings_from: str = dataclasses.field(default="defaults", compare=False)
     started_from: str = ""
     from_step: str = ""  # of the checkpoint of `started_from` that is used; empty for its last policies
     environment_gaps: Mapping[str, str] = dataclasses.field(default_factory=dict)  # see `Description`
@@ -132,7 +137,8 @@ class Experiment:
         if not parameters:
             return self.environment
         description = Description(self.environment_name, self.environment_parameters, self.environment_gaps)
-        return describing.rebuild(describing.description_to_json(description), parameters)[0]
+        environment = describing.rebuild(describing.description_to_json(description), parameters)[0]
+        return _shown(environment, self.run)
 
     def validate(self) -> None:
         """Raises one sentence for the first setting that cannot work, before anything compiles."""
@@ -170,7 +176,7 @@ class Experiment:
         """
         resolved = settings.flat(self.config)
         before = resolved if self.unresolved_config is None else settings.flat(self.unresolved_config)
-        algorithm = {name: _json_value(x) for name, x in resolved.items() if name in before}
+        algorithm = {name: json_value(x) for name, x in resolved.items() if name in before}
         algorithm |= {name: None for name, x in before.items() if x is None}
         further: dict[str, Any] = {}
         if self.variants:
@@ -192,7 +198,7 @@ class Experiment:
                 Description(self.environment_name, self.environment_parameters, self.environment_gaps)
             ),
             "algorithm": {"name": self.algorithm, **algorithm},
-            "run": {name: _json_value(x) for name, x in settings.flat(self.run).items()},
+            "run": {name: json_value(x) for name, x in settings.flat(self.run).items()},
             "from": self.started_from,
             "from_step": self.from_step,
             **further,
@@ -236,7 +242,7 @@ def decide(
     """
     require_usable()
     saved = read_config(config_file) if config_file else {}
-    if environment is None and not saved:
+    if environment is None and not (saved and saved["environment"]["name"]):
         raise ShoalError("no environment was named; give one such as CartPole-v1, or a config file.")
     named = saved["environment"]["name"] if environment is None else environment
     if isinstance(named, str) and registry.family_of(named):
@@ -267,6 +273,7 @@ def decide(
         evaluation_parameters = saved_evaluation_parameters(saved)
     config = with_first_settings(evolution, config, overrides)
     varied = variants[0].of_algorithm() if variants else dict.fromkeys(evolution.names)
+    environment = _shown(environment, run)
     _check_effects({**overrides, **varied}, environment, run, config)
     if from_step and not started_from:
         raise ShoalError(
@@ -279,6 +286,7 @@ def decide(
         algorithm,
         config,
         run,
+        _origin_of_settings(name, parameters, algorithm, use_preset, config_file),
         started_from,
         from_step,
         environment_gaps=gaps,
@@ -287,6 +295,16 @@ def decide(
         halving=halving,
         evolution=evolution,
     )
+
+
+def _origin_of_settings(
+    environment: str, parameters: Mapping[str, Any], algorithm: str, use_preset: bool, config_file: Any
+) -> str:
+    """Say where the settings are from that the caller did not give."""
+    if config_file:
+        return "config file"
+    has_preset = use_preset and preset(environment, algorithm, trials=bool(parameters.get(TRIAL)))
+    return "preset" if has_preset else "defaults"
 
 
 def _experiment_of(experiment: Experiment, variant: Variant) -> Experiment:
@@ -344,6 +362,12 @@ def _check_effects(
     values |= settings.flat(run) | settings.flat(config)
     values["has_memory"] = bool(getattr(getattr(config, "network", None), "has_memory", False))
     check_needs(overrides, values, {**run.needs, **settings.needs_of(config)})
+
+
+def _shown(environment: Environment, run: RunConfig) -> Environment:
+    """Return the environment with the entries of observations that the run names for actor or critic only."""
+    names = (run.actor_only, run.critic_only)
+    return Shown(environment, *names) if any(names) else environment
 
 
 def _make_environment(
@@ -479,7 +503,10 @@ def split_settings(config: Any, values: Mapping[str, Any]) -> tuple[dict[str, An
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
-    """A `config.json`, by its own path or its run directory's.
+    """Read a `config.json`, by its own path or its run directory's, or a TOML file.
+
+    An environment, or an algorithm, that is written as text is a name. A TOML file has the entries of a `config.json`,
+    or those of a preset: a table of flat settings with the algorithm's name, to which `environment` may be added.
 
     Raises:
       ShoalError: there is none, or it is not one.
@@ -487,7 +514,12 @@ def read_config(path: str | Path) -> dict[str, Any]:
     path = arguments.path("config", path)
     path = path / "config.json" if path.is_dir() else path
     what = f"config file {str(path)!r}"
-    saved = read_json(path, what)
+    saved = _read_toml(path, what) if path.suffix == ".toml" else read_json(path, what)
+    for name in ("environment", "algorithm"):
+        if isinstance(saved.get(name), str):
+            saved[name] = {"name": saved[name]}
+    if isinstance(saved.get("environment"), dict):
+        saved["environment"].setdefault("parameters", {})
     if not set(saved) >= PARTS:
         raise ShoalError(f"{what} lacks environment, algorithm or run; is it a config.json?")
     schema = saved.get("schema", SCHEMA)  # a file that was written by hand has none
@@ -514,6 +546,19 @@ def read_config(path: str | Path) -> dict[str, Any]:
         for name in entries:
             if name not in known:
                 raise ShoalError(f"{what} has {name!r}, which no config has{nearest(name, known)}")
+    return saved
+
+
+def _read_toml(path: Path, what: str) -> dict[str, Any]:
+    """Read a TOML file as the content of a `config.json`."""
+    with report_os_errors(f"{what} cannot be read"):
+        data = path.read_bytes()
+    try:
+        saved = tomllib.loads(data.decode())
+    except (ValueError, RecursionError) as error:  # of the text's encoding, too
+        raise ShoalError(f"{what} is no TOML: {error}.") from None
+    for name in [name for name in catalogue.algorithms() if isinstance(saved.get(name), dict)]:
+        saved = {"environment": "", "run": {}, "algorithm": {"name": name, **saved.pop(name)}} | saved
     return saved
 
 
@@ -557,10 +602,10 @@ def cast_to_declared(value: Any, declared: Any) -> Any:
     return value
 
 
-def _json_value(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """A setting's value as JSON can hold it; a class or a function by its import name."""
     if isinstance(value, tuple):
-        return [_json_value(part) for part in value]
+        return [json_value(part) for part in value]
     if callable(value):
         return import_name(value)
     return float(value) if hasattr(value, "dtype") else value

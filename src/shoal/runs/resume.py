@@ -12,7 +12,7 @@ from shoal.base.errors import ShoalError
 from shoal.config import settings, struct
 from shoal.disk import checkpoint_record
 from shoal.disk.checkpoints import Checkpoints, Info, MisfitError
-from shoal.disk.directory import CONFIG, POLICIES, POLICY, SUMMARY, RunDirectory, parameters_sha256
+from shoal.disk.directory import CONFIG, POLICIES, SUMMARY, RunDirectory, parameters_sha256
 from shoal.disk.json_files import report_wrong_types, to_jsonable, write_json
 from shoal.disk.metrics_file import METRICS, Mark, find_damage
 from shoal.engine.history import History
@@ -28,7 +28,7 @@ CHANGEABLE = (
     *("keep", "checkpoint_evals", "on_nan", "on_disk_error"),
 )
 # Settings that name the place of a run, or how it uses the machine.
-NOT_COMPARED = ("run_dir", "devices", "seed_batching", "checkpoints")
+NOT_COMPARED = ("name", "run_dir", "devices", "seed_batching", "checkpoints")
 # What a population has beside the settings of a run, and how a sentence says that it differs.
 POPULATION = {
     "variants": "it has other members",
@@ -99,7 +99,7 @@ def _check_complete(path: Path, saved: Mapping[str, Any], now: Mapping[str, Any]
 
 def is_finished(directory: RunDirectory, run: RunConfig) -> bool:
     """Report whether a run has reached its end, and its policies and its summary were written."""
-    files = [directory.path / SUMMARY, *(directory.path / name / POLICY for name in POLICIES)]
+    files = [directory.path / SUMMARY, *map(directory.policy_path, POLICIES)]
     if not all(file.is_file() for file in files):
         return False
     with report_wrong_types(str(directory.path / SUMMARY)):

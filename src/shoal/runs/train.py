@@ -28,6 +28,7 @@ from shoal.runs import compiled_trainer, finetuning, memory_limits, pbt_run, res
 from shoal.runs import plan as experiments
 from shoal.runs.checkpointing import RunSupervisor
 from shoal.runs.compiled_trainer import CompiledRun, EvaluationPrograms, TrainedPopulation
+from shoal.runs.differences import directory_words
 from shoal.runs.load import checkpoint_instead
 from shoal.runs.placement import check_memory, devices_of, place
 from shoal.runs.plan import Experiment
@@ -176,12 +177,12 @@ def _run(
             directory = RunDirectory.create(
                 plan.experiment.run.run_dir or None,
                 experiment.environment_name,
-                experiment.algorithm,
+                directory_words(experiment),
                 plan.config,
             )
-            lock = held.enter_context(Lock(directory.path, call.note))
+            held.enter_context(Lock(directory.path))
         else:
-            lock = held.enter_context(Lock(directory.path, call.note))
+            held.enter_context(Lock(directory.path))
             plan = plan_run(experiment, call, is_new=False, changes=changes)
             origin = _origin(plan, directory, finished, call)
             compiled = compile_run(plan, origin)
@@ -190,8 +191,8 @@ def _run(
                 if changes:
                     resume.save_changes(directory, plan.experiment, changes, origin.steps)
         history = History() if origin is None else origin.history()
-        output = held.enter_context(_writing(plan, compiled, directory, lock, origin, history, stop, call))
-        output.reporter.show_costs(**compiled.costs._asdict())
+        output = held.enter_context(_writing(plan, compiled, directory, origin, history, stop, call))
+        output.reporter.show_start(plan.experiment.settings_from, **compiled.costs._asdict())
         trained, absolute = train_run(plan, compiled, output, history)
         return save_run(plan.experiment, trained, absolute, output, history, call)
 
@@ -348,7 +349,6 @@ def _writing(
     plan: Plan,
     compiled: CompiledRun,
     directory: RunDirectory,
-    lock: Lock,
     origin: Origin | None,
     history: History,
     stop: signals.Interruption,
@@ -372,7 +372,7 @@ def _writing(
         record = functools.partial(
             checkpoint_record.to_record, identity=plan.identity, machine=machine_facts(plan.layout.devices)
         )
-        supervisor = RunSupervisor(directory, run, reporter, stop, record, compiled, lock, experiment.members)
+        supervisor = RunSupervisor(directory, run, reporter, stop, record, compiled, experiment.members)
         open_outputs.callback(supervisor.close)
         try:
             yield Output(directory, reporter, supervisor)

@@ -21,6 +21,7 @@ from shoal.show.plots import plot_learning_curve
 from shoal.show.progress import Progress
 from shoal.xla import machine
 
+MAX_SETTINGS = 5  # in the first line of a result
 CLOSING_SECONDS = 5.0  # that the end of a run waits for rows that are being written
 INTERIM_SECONDS = 15.0  # that it waits for the picture of the run so far, whose imports may take some seconds
 
@@ -91,11 +92,14 @@ class Reporter:
         self._writer.close(CLOSING_SECONDS)
         self._interim.close(INTERIM_SECONDS)
 
-    def show_costs(self, parameters: int, update_flops: float, act_flops: float) -> None:
-        """Show what the network of one member costs; FLOPs are those of its matrix products."""
+    def show_start(self, settings: str, parameters: int, update_flops: float, act_flops: float) -> None:
+        """Show where the settings are from, and what the network of one member costs; FLOPs are those of its matrix
+        products.
+        """
         self.progress.note(
-            f"{parameters:,} parameters; matrix products of an update of {self.run.steps_per_update:,} steps take "
-            f"{update_flops / 1e6:,.3g} MFLOP, those of an action {act_flops / 1e3:,.3g} kFLOP"
+            f"settings: {settings}; {parameters:,} parameters; matrix products of an update of "
+            f"{self.run.steps_per_update:,} steps take {update_flops / 1e6:,.3g} MFLOP, those of an action "
+            f"{act_flops / 1e3:,.3g} kFLOP"
         )
 
     def on_training(self, updates: int, metrics: Numbers, seconds: float, steps_per_second: float) -> None:
@@ -220,8 +224,8 @@ def result_text(summary: dict[str, Any], path: Any) -> str:
     seeds = "1 seed" if num_seeds == 1 else f"{num_seeds} {'members' if 'members' in summary else 'seeds'}"
     return "\n".join(
         [
-            f"{summary['environment']}, {summary['algorithm']}, {seeds}, "
-            f"{summary['steps_per_seed']:,} steps each",
+            f"{_named(summary)}{summary['environment']}, {summary['algorithm']}, {seeds}, "
+            f"{summary['steps_per_seed']:,} steps each{_settings_of(summary)}",
             *_team_line(summary),
             *([] if have_all_failed(summary) else _result_lines(summary)),
             *_failed_lines(summary),
@@ -230,6 +234,17 @@ def result_text(summary: dict[str, Any], path: Any) -> str:
             f"  {path}",
         ]
     )
+
+
+def _named(summary: Mapping[str, Any]) -> str:
+    return f"{summary['name']}: " if summary.get("name") else ""
+
+
+def _settings_of(summary: Mapping[str, Any]) -> str:
+    """Return the first settings in which a run differs from its preset."""
+    found = [f"{name}={value}" for name, value in summary.get("settings", {}).items()]
+    others = f" and {len(found) - MAX_SETTINGS} more" if len(found) > MAX_SETTINGS else ""
+    return f"; {', '.join(found[:MAX_SETTINGS])}{others}" if found else ""
 
 
 def have_all_failed(summary: Mapping[str, Any]) -> bool:

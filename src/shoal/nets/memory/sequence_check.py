@@ -40,16 +40,16 @@ def check_sequences(network: Any, spec: EnvSpec, name: str, *, action: bool, rew
         for method in ("initial", "apply"):
             if not callable(getattr(module, method, None)):
                 raise ShoalError(
-                    f"network {name} lacks the method {_member(part, method)}; a network with memory needs initial and "
+                    f"{name} lacks the method {_member(part, method)}; a network with memory needs initial and "
                     "apply, of itself or of its actor and its critic."
                 )
     key = jax.random.key(0)
     shown = jax.eval_shape(lambda key: _rollout(spec, key, action, reward), key)
     for part, module in modules.items():
-        _check_shapes(module, spec, f"network {name}", part, shown)
+        _check_shapes(module, spec, name, part, shown)
     moved = jax.tree.map(lambda x: x + 0.3 * jax.random.normal(key, x.shape, x.dtype), network)
     for part, module in sequence_modules(moved).items():
-        _check_replay(module, f"network {name}", part, spec, (action, reward))
+        _check_replay(module, name, part, spec, (action, reward))
 
 
 def _check_shapes(module: Any, spec: EnvSpec, name: str, part: str, shown: NetworkInputs) -> None:
