@@ -161,7 +161,12 @@ def test_a_text_ends_the_run_as_its_end_would(whole, tmp_path, capsys, method, u
     assert run.summary["steps_per_seed"] == steps
     assert run.evaluations[-1][0] == steps
     assert run.summary["final"]["returns"] == run.evaluations[-1][1]["return_mean"].tolist()
-    assert {x.name for x in run.path.iterdir()} >= {"summary.json", "best.safetensors", "last.safetensors", "learning_curve.png"}
+    assert {x.name for x in run.path.iterdir()} >= {
+        "summary.json",
+        "best.safetensors",
+        "last.safetensors",
+        "learning_curve.png",
+    }
     assert "stopped         by Recorder: good enough" in shoal.api.result_text(dict(run.summary), run.path)
     again = Recorder()
     assert train(run.path, again).summary == json.loads((run.path / "summary.json").read_text())

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from shoal.algos import part_checks
 from shoal.algos.acting import memories
 from shoal.algos.acting.normalisation import belongs_to
 from shoal.base.errors import ShoalError, nearest
@@ -64,6 +65,7 @@ def check_ppo(config: Any, spec: EnvSpec, num_envs: int, num_steps: int, copies:
     check_value_normalisation(config)
     config.optimization.validate()
     networks.check(config.network, spec)
+    part_checks.check_parts(config, spec)
 
 
 def check_network(config: Any, spec: EnvSpec) -> None:
@@ -222,6 +224,11 @@ def check_value_normalisation(config: Any) -> None:
         raise ShoalError(
             f"norm_value={config.norm_value!r} has no effect with vf_coef=0, where no value is learned; choose a "
             "vf_coef above 0, or norm_value='none'."
+        )
+    if config.norm_value == "popart" and getattr(config.network, "value_head", "scalar") != "scalar":
+        raise ShoalError(
+            "norm_value='popart' rescales the last layer of a number, and value_head='categorical' gives a "
+            "distribution over fixed numbers; choose norm_value='running'."
         )
     if config.norm_value == "popart" and not isinstance(config.network, networks.NetworkConfig):
         raise ShoalError(

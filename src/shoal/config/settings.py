@@ -84,6 +84,7 @@ class Setting(NamedTuple):
     Attributes:
       owner: the class of the struct that holds it.
       is_keyed: whether it is one number of a field that holds several by their names (see `keyed`).
+      names: those of the functions of which it chooses one (see `function`); None for any other setting.
     """
 
     name: str
@@ -93,6 +94,7 @@ class Setting(NamedTuple):
     bounds: struct.Bounds | None = None
     choice: Choice | None = None
     is_keyed: bool = False
+    names: tuple[str, ...] | None = None
 
     @property
     def is_data(self) -> bool:
@@ -120,6 +122,14 @@ def keyed(setting: str) -> Any:
     decides.
     """
     return dataclasses.field(default=(), metadata={"keyed": setting})
+
+
+def function(default: str | None, names: Iterable[str] = ()) -> Any:
+    """Declare a field that chooses a function: by one of `names`, as `module:function`, or given itself.
+
+    Without `names`, the use of the value decides which there are.
+    """
+    return dataclasses.field(default=default, metadata={"names": tuple(names)})
 
 
 def hidden() -> Any:
@@ -165,7 +175,7 @@ def _add_settings(settings: dict[str, Setting], config: Any) -> None:
     for declared in schema_of(cls):
         name, value, choice = declared.name, getattr(config, declared.name), declared.choice
         holds_struct = declared.may_nest and is_nested(value)
-        own = [Setting(name, value, declared.type, cls, declared.bounds, choice)]
+        own = [Setting(name, value, declared.type, cls, declared.bounds, choice, names=declared.names)]
         if declared.keyed:
             own = [
                 Setting(f"{declared.keyed}.{key}", number, float, cls, is_keyed=True)
@@ -340,6 +350,7 @@ class FieldSchema(NamedTuple):
     Attributes:
       keyed: what the names of its settings begin with, where it holds several (see `keyed`).
       may_nest: whether its value may be a dataclass, with settings of its own.
+      names: see `Setting`.
     """
 
     name: str
@@ -348,6 +359,7 @@ class FieldSchema(NamedTuple):
     choice: Choice | None
     keyed: str | None
     may_nest: bool
+    names: tuple[str, ...] | None
 
 
 @struct.once_per_class
@@ -358,7 +370,8 @@ def schema_of(cls: Any) -> tuple[FieldSchema, ...]:
         own = struct.metadata_of(cls)[name]
         if not own.get("hidden"):
             keyed, may_nest = own.get("keyed"), "keyed" not in own and _may_nest(declared)
-            schema.append(FieldSchema(name, declared, own.get("bounds"), own.get("choice"), keyed, may_nest))
+            declarations = own.get("bounds"), own.get("choice"), keyed, may_nest, own.get("names")
+            schema.append(FieldSchema(name, declared, *declarations))
     return tuple(schema)
 
 
@@ -429,7 +442,8 @@ def check_fields(config: Any) -> None:
             if value is None or value in words_of(declared):
                 continue
             declared = main_option(declared)
-        if name not in IMPORTABLE or isinstance(value, str):  # its use says what is no function
+        is_importable = name in IMPORTABLE or setting.names is not None
+        if not is_importable or isinstance(value, str):  # its use says what is no function
             _check_type(name, value, declared)
         if isinstance(value, numbers.Real | tuple) and not isinstance(value, bool) and declared is not Any:
             if setting.bounds:

@@ -16,6 +16,7 @@ from shoal.nets import torsos
 from shoal.nets.encoders import DEFAULT_LAYERS, EncoderLayers
 from shoal.nets.heads import GSDEHead, head_for
 from shoal.nets.mlp import MLP
+from shoal.nets.value_heads import ScalarValueHead
 from shoal.types import EnvSpec, PyTree
 
 Array = jax.Array
@@ -38,14 +39,14 @@ class Network(Protocol):
         """Observations with leading axes [...] -> a distribution over actions with batch axes [...]."""
         ...
 
-    def value(self, observation: PyTree) -> Array:
-        """Observations with leading axes [...] -> values [...], one number for each."""
+    def value(self, observation: PyTree) -> Any:
+        """Observations with leading axes [...] -> values [...], one number or distribution over numbers for each."""
         ...
 
 
 def policy_and_value(
     network: Any, observation: PyTree, action_mask: Array | None = None
-) -> tuple[Distribution, Array]:
+) -> tuple[Distribution, Any]:
     """Both of a network, in one pass where it can."""
     if hasattr(network, "policy_and_value"):
         return network.policy_and_value(observation, action_mask)
@@ -128,7 +129,11 @@ class Actor(nnx.Module):
 
 
 class Critic(nnx.Module):
-    """Encoder and MLP: observations to values. The arguments are `Actor`'s."""
+    """Encoder, MLP and head: observations to values. The other arguments are `Actor`'s.
+
+    Args:
+      value_head: one of `shoal.nets.value_heads`; None for numbers.
+    """
 
     def __init__(
         self,
@@ -138,6 +143,7 @@ class Critic(nnx.Module):
         encoder: Any = "flatten",
         encoder_layers: EncoderLayers = DEFAULT_LAYERS,
         out_scale: float = 1.0,
+        value_head: Any = None,
         out_initialiser: str | None = None,
         key: Array,
         **style: Any,
@@ -145,25 +151,34 @@ class Critic(nnx.Module):
         encoder_key, mlp_key = jax.random.split(key)
         self.encoder = torsos.build(spec.observation_space, encoder, encoder_layers, key=encoder_key, **style)
         style |= dict(out_scale=out_scale, out_initialiser=out_initialiser, key=mlp_key)
-        self.mlp = MLP(self.encoder.num_features, sizes, 1, **style)
+        self.head = value_head or ScalarValueHead()
+        self.mlp = MLP(self.encoder.num_features, sizes, self.head.num_inputs, **style)
 
-    def __call__(self, observation: PyTree) -> Array:
+    def __call__(self, observation: PyTree) -> Any:
         """Observations with leading axes [...] -> values [...]."""
-        return self.mlp(self.encoder(observation))[..., 0]
+        return self.head(self.mlp(self.encoder(observation)))
 
 
 class ValueHead(nnx.Module):
     """One plain layer from features to a value: the critic of a shared torso."""
 
     def __init__(
-        self, num_features: int, *, out_scale: float = 1.0, out_initialiser: str | None = None, key: Array
+        self,
+        num_features: int,
+        *,
+        out_scale: float = 1.0,
+        out_initialiser: str | None = None,
+        value_head: Any = None,
+        key: Array,
     ):
         initialiser = out_initialiser or "orthogonal"
-        self.mlp = MLP(num_features, (), 1, out_scale=out_scale, initialiser=initialiser, key=key)
+        self.head = value_head or ScalarValueHead()
+        outputs = self.head.num_inputs
+        self.mlp = MLP(num_features, (), outputs, out_scale=out_scale, initialiser=initialiser, key=key)
 
-    def __call__(self, features: Array) -> Array:
+    def __call__(self, features: Array) -> Any:
         """[..., num_features] -> values [...]."""
-        return self.mlp(features)[..., 0]
+        return self.head(self.mlp(features))
 
 
 class ActorCritic(nnx.Module):
@@ -176,6 +191,7 @@ class ActorCritic(nnx.Module):
     Args:
       actor_sizes: hidden layers of the actor, and of the torso if shared.
       critic_sizes: hidden layers of the critic; None for the actor's.
+      value_head: see `Critic`.
       critic_encoder: of the critic; None for the actor's.
       policy_scale, value_scale: of the initial weights of the last layers.
       distribution, state_dependent_std, initial_std, minimum_std, encoder, encoder_layers, out_initialiser, style: see
@@ -200,6 +216,7 @@ class ActorCritic(nnx.Module):
         critic_encoder: Any = None,
         policy_scale: float = 0.01,
         value_scale: float = 1.0,
+        value_head: Any = None,
         out_initialiser: str | None = None,
         key: Array,
         **style: Any,
@@ -232,6 +249,7 @@ class ActorCritic(nnx.Module):
                 out_scale=value_scale,
                 out_initialiser=out_initialiser or style.get("initialiser"),
                 key=critic_key,
+                value_head=value_head,
             )
             if shared
             else Critic(
@@ -239,6 +257,7 @@ class ActorCritic(nnx.Module):
                 sizes=critic_sizes,
                 encoder=encoder if critic_encoder is None else critic_encoder,
                 out_scale=value_scale,
+                value_head=value_head,
                 out_initialiser=out_initialiser,
                 key=critic_key,
                 **style,
@@ -249,13 +268,13 @@ class ActorCritic(nnx.Module):
         """Observations with leading axes [...] -> a distribution with batch axes [...]."""
         return self.actor(observation, action_mask)
 
-    def value(self, observation: PyTree) -> Array:
+    def value(self, observation: PyTree) -> Any:
         """Observations with leading axes [...] -> values [...]."""
         return self.critic(self.actor.features(observation) if self.shared else observation)
 
     def policy_and_value(
         self, observation: PyTree, action_mask: Array | None = None
-    ) -> tuple[Distribution, Array]:
+    ) -> tuple[Distribution, Any]:
         """Both; with a shared torso, in one pass through it."""
         if not self.shared:
             return self.policy(observation, action_mask), self.value(observation)

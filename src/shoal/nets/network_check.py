@@ -16,6 +16,7 @@ from shoal.nets.composition import is_noisy
 from shoal.nets.encoders import DEFAULT_LAYERS, EncoderLayers, check_encoder
 from shoal.nets.memory.sequence_check import check_sequences, sequence_modules
 from shoal.nets.torsos import Kind, TorsoClass
+from shoal.nets.value_heads import expectation
 from shoal.types import Array, EnvSpec, PyTree
 from shoal.types.spaces import Box, Dict, Space, zeros
 
@@ -146,7 +147,7 @@ def _check_outputs(network: Any, spec: EnvSpec, name: str) -> None:
     """Require that a network without memory gives a value and a distribution of the shapes that the batch asks for."""
     batch_shape = (3, 2)
     observation = _zeros(spec.observation_space, batch_shape)
-    value = jax.eval_shape(lambda net, o: net.value(o), network, observation)
+    value = jax.eval_shape(lambda net, o: expectation(net.value(o)), network, observation)
     if not hasattr(value, "shape") or value.shape != batch_shape:
         raise ShoalError(
             f"{name} gives values of shape {getattr(value, 'shape', value)} for observations with "

@@ -27,6 +27,7 @@ from shoal.nets.memory.cores import check_latches
 from shoal.nets.memory.recurrent import CoreOptions, RecurrentActorCritic, SharedRecurrentActorCritic
 from shoal.nets.network_check import check_network, check_torsos
 from shoal.nets.torsos import Kind, TorsoSettings, imported
+from shoal.nets.value_heads import CategoricalValueHead, ScalarValueHead
 from shoal.ops import statistics
 from shoal.ops.statistics import RunningMoments
 from shoal.types import Array, EnvSpec, PyTree
@@ -86,6 +87,7 @@ class NetworkConfig:
         ),
         "encoder_layer_norm": (_an_encoder("cnn", "mlp", "mlp_each", "set"),),
         "encoder_heads": (_an_encoder("set"),),
+        **dict.fromkeys(("value_low", "value_high", "value_atoms"), (Needs("value_head", ("categorical",)),)),
         "state_dependent_std": (_CONTINUOUS, _NORMAL),
         "initial_std": (_CONTINUOUS, _NORMAL),
     }
@@ -97,6 +99,7 @@ class NetworkConfig:
             *("encoder_padding", "encoder_embedding", "encoder_blocks", "encoder_features", "encoder_heads"),
             *("encoder_activation", "encoder_layer_norm", "channels_first"),
             *("initialiser", "hidden_scale", "head_initialiser", "policy_scale", "value_scale"),
+            *("value_head", "value_low", "value_high", "value_atoms"),
         ),
         "memory": (
             *("core_size", "core_layers", "core_outputs", "head_sizes", "latches", "queries"),
@@ -189,6 +192,15 @@ class NetworkConfig:
     """Scales the initial weights of the policy's last layer by this."""
     value_scale: float = parameter(1.0, above=0.0, static=True)
     """Scales the initial weights of the value's last layer by this."""
+    value_head: Literal["scalar", "categorical"] = "scalar"
+    """Lets the critic predict a number, or a distribution over numbers at equal distances, whose mean is the value
+    (value_loss hl_gauss or two_hot)."""
+    value_low: float | None = parameter(None, static=True)
+    """Sets the lowest value that a categorical critic can predict; it has no default."""
+    value_high: float | None = parameter(None, static=True)
+    """Sets the highest value that a categorical critic can predict; it has no default."""
+    value_atoms: int = parameter(51, low=2, high=LARGEST_INDEX)
+    """Lets a categorical critic predict a distribution over this many numbers from value_low to value_high."""
     distribution: Distribution = "auto"
     """Chooses the policy's distribution; auto takes what fits the action space: categorical, or normal for a Box."""
     state_dependent_std: bool = False
@@ -264,12 +276,29 @@ class NetworkConfig:
             out_initialiser=self.head_initialiser,
             policy_scale=self.policy_scale,
             value_scale=self.value_scale,
+            value_head=self.head_of_value(),
             key=key,
         )
         if self.core == "none":
             return ActorCritic(spec, shared=self.shared_torso, **common)
         recurrent = SharedRecurrentActorCritic if self.shared_torso else RecurrentActorCritic
         return recurrent(spec, self.core_options(spec), head_sizes=self.head_sizes, **common)
+
+    def head_of_value(self) -> ScalarValueHead | CategoricalValueHead:
+        """Make the head of the critic.
+
+        Raises:
+          ShoalError: a categorical one lacks its bounds, or they are not in order.
+        """
+        if self.value_head == "scalar":
+            return ScalarValueHead()
+        low, high = self.value_low, self.value_high
+        if low is None or high is None or not low < high:
+            raise ShoalError(
+                f"value_head='categorical' cannot have value_low={low} and value_high={high}; it needs two bounds of "
+                "the values to be learned, the lower one first, such as value_low=0.0 and value_high=100.0."
+            )
+        return CategoricalValueHead(low, high, self.value_atoms)
 
     def core_options(self, spec: EnvSpec) -> CoreOptions:
         """Choose the core and its inputs."""
@@ -294,6 +323,7 @@ class NetworkConfig:
           ShoalError: the first that does not.
         """
         activation(self.activation)
+        self.head_of_value()
         for name in ("initialiser", "head_initialiser"):
             check_initialiser(getattr(self, name), name)
         for torso in (*torsos.torsos_of(self.encoder), *torsos.torsos_of(self.critic_encoder)):

@@ -20,6 +20,7 @@ from shoal.nets.memory.cores import Carry, RecurrentCore
 from shoal.nets.memory.queries import CellQueries
 from shoal.nets.memory.sequences import NetworkInputs
 from shoal.nets.mlp import MLP
+from shoal.nets.value_heads import ScalarValueHead
 from shoal.types import EnvSpec, PyTree, without_entries
 from shoal.xla import backend
 from shoal.xla.plain import uses_plain_form
@@ -275,6 +276,7 @@ class RecurrentCritic(nnx.Module):
         head_sizes: Sequence[int],
         *,
         out_scale: float,
+        value_head: Any = None,
         out_initialiser: str | None = None,
         key: Array,
         **torso: Any,
@@ -282,21 +284,22 @@ class RecurrentCritic(nnx.Module):
         torso_key, head_key = jax.random.split(key)
         self.torso = nnx.List([RecurrentTorso(spec.of_critic, core, key=torso_key, **torso)] if core else [])
         style = _style(torso) | dict(out_scale=out_scale, out_initialiser=out_initialiser, key=head_key)
-        self.mlp = MLP(num_features, head_sizes, 1, **style)
+        self.head = value_head or ScalarValueHead()
+        self.mlp = MLP(num_features, head_sizes, self.head.num_inputs, **style)
 
-    def __call__(self, features: Array) -> Array:
+    def __call__(self, features: Array) -> Any:
         """The torso's features [..., num_features] -> values [...]."""
-        return self.mlp(features)[..., 0]
+        return self.head(self.mlp(features))
 
     def initial(self, batch_shape: tuple[int, ...]) -> Carry:
         """The memory of sequences before their first step."""
         return self.torso[0].initial(batch_shape)
 
-    def apply(self, memory: Carry, inputs: NetworkInputs, first: Array) -> tuple[Carry, Array]:
+    def apply(self, memory: Carry, inputs: NetworkInputs, first: Array) -> tuple[Carry, Any]:
         """The memory after the last step, and a value at each."""
         return self.unroll(memory, inputs, first)[:2]
 
-    def unroll(self, memory: Carry, inputs: NetworkInputs, first: Array) -> tuple[Carry, Array, Carry]:
+    def unroll(self, memory: Carry, inputs: NetworkInputs, first: Array) -> tuple[Carry, Any, Carry]:
         """Return the same as `apply`, and the memories from before each step, [T, N, ...]."""
         after, features, before = self.torso[0].unroll(memory, inputs._replace(first=first))
         return after, self(features), before
@@ -308,6 +311,7 @@ class RecurrentActorCritic(nnx.Module):
     Args:
       head_sizes: hidden layers after the core, of the actor and of the critic.
       critic_sizes, critic_encoder: None for the actor's.
+      value_head: see `shoal.nets.actor_critic.Critic`.
       torso: further options of `RecurrentTorso`, and `out_initialiser` of the last layers.
     """
 
@@ -328,6 +332,7 @@ class RecurrentActorCritic(nnx.Module):
         initial_std: float = 1.0,
         minimum_std: float = 1e-3,
         critic_encoder: Any = None,
+        value_head: Any = None,
         key: Array,
         **torso: Any,
     ):
@@ -354,6 +359,7 @@ class RecurrentActorCritic(nnx.Module):
             self.actor.torso.out_features,
             head_sizes,
             out_scale=value_scale,
+            value_head=value_head,
             key=critic_key,
             **critic_torso,
         )
@@ -373,12 +379,12 @@ class SharedRecurrentActorCritic(RecurrentActorCritic):
 
     def apply(
         self, memory: Carry, inputs: NetworkInputs, first: Array
-    ) -> tuple[Carry, tuple[Distribution, Array]]:
+    ) -> tuple[Carry, tuple[Distribution, Any]]:
         """The memory after the last step, and a distribution and a value at each."""
         memory, features = self.actor.features(memory, inputs, first)
         return memory, (self.actor.distribution(features, inputs.action_mask), self.critic(features))
 
-    def values_after(self, memories: Carry, inputs: NetworkInputs) -> Array:
+    def values_after(self, memories: Carry, inputs: NetworkInputs) -> Any:
         """Compute the values of T+1 steps from the memories after T of them: no more than the layers after the core.
 
         Args:

@@ -11,6 +11,7 @@ from shoal.config.struct import named_leaves
 from shoal.nets.inputs import num_action_features
 from shoal.nets.memory import sequences
 from shoal.nets.memory.sequences import NetworkInputs
+from shoal.nets.value_heads import expectation
 from shoal.types import EnvSpec, PyTree
 from shoal.types.spaces import Box
 
@@ -83,7 +84,7 @@ def _check_shapes(module: Any, spec: EnvSpec, name: str, part: str, shown: Netwo
         flat = (math.prod(space.shape),) if isinstance(space, Box) else space.shape  # type: ignore[union-attr]
         _require_shape(action, (STEPS, SEQUENCES, *flat), name, f"{_member(part, 'apply')} samples actions")
     if part != "actor":
-        value = output if part == "critic" else output[1]
+        value = jax.eval_shape(expectation, output if part == "critic" else output[1])
         _require_shape(value, (STEPS, SEQUENCES), name, f"{_member(part, 'apply')} gives values")
         if not jnp.issubdtype(value.dtype, jnp.floating):
             raise ShoalError(
