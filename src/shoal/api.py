@@ -194,6 +194,7 @@ def _variants_of(variants: Any) -> list[Variant] | None:
 def resume(
     run: str | Path | TrainedRun,
     *,
+    from_step: int | str = "",
     environment: Environment | None = None,
     score: Callable[..., Any] | None = None,
     eval_metrics: Callable[..., Any] | None = None,
@@ -203,10 +204,13 @@ def resume(
     """Go on with a run from its newest sound checkpoint, or from memory; returns when training has ended.
 
     On the same machine and build its parameters, evaluations and metrics become, bit for bit, those of a run that was
-    never interrupted.
+    never interrupted. With `from_step` an older checkpoint is gone on from, optimiser and all, as a new run; `start_from`
+    of `train` takes the parameters alone.
 
     Args:
       run: its directory, or what `train` returned; only the latter can go on without checkpoints.
+      from_step: the checkpoint that a new run goes on from, by its environment steps, "best" or "last"; the new run has
+        a directory of its own (`run_dir`), and the old one does not change. "" resumes the run itself.
       environment: that the run was trained in, where it cannot be made by a name.
       score: the function that chose the best policy, where it has no import name.
       eval_metrics: the function that adds metrics to evaluations, where it has no import name.
@@ -233,6 +237,7 @@ def resume(
         overrides=settings,
         call=Call(progress=arguments.boolean("progress", progress)),
         finished=finished,
+        from_step=str(from_step),
     )
 
 

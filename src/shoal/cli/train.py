@@ -44,7 +44,8 @@ class TrainFlags(RunFlags):
     from_: str = ""
     """Starts the seeds from the last parameters of this run, the k-th from its k-th (fine-tuning)."""
     from_step: str = ""
-    """Starts from this checkpoint of that run instead: its environment steps, best or last (from)."""
+    """Starts from the parameters of this checkpoint of that run instead: its environment steps, best or last (from);
+    `shoal resume RUN --from-step` goes on with the optimiser and all else."""
 
 
 def main(arguments: Sequence[str]) -> int:

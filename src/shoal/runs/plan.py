@@ -48,7 +48,7 @@ from shoal.xla.jax_settings import require_usable
 PARTS = {"environment", "algorithm", "run"}  # of config.json
 FURTHER_PARTS = {
     *("schema", "from", "from_step", "variants", "eval_env", "halving", "evolution"),
-    *("asked", "history"),
+    *("asked", "history", "resumed_from"),
 }
 SCHEMA = 3  # of config.json; counts up when a setting changes its meaning
 
@@ -65,6 +65,8 @@ class Experiment:
     run: RunConfig
     started_from: str = ""
     from_step: str = ""  # of the checkpoint of `started_from` that is used; empty for its last policies
+    # The `run` and the `step` of the checkpoint of another run that this one resumes; empty for a run of its own.
+    resumed_from: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     environment_gaps: Mapping[str, str] = dataclasses.field(default_factory=dict)  # see `Description`
     unresolved_config: Any = (
         None  # the algorithm's, before what it implies was filled in; None is `config` itself
@@ -186,13 +188,17 @@ class Experiment:
             further["halving"] = self.halving._asdict()
         if self.evolution:
             further["evolution"] = self.evolution.to_json()
+        if self.resumed_from:
+            further["resumed_from"] = dict(self.resumed_from)
         return {
             "schema": SCHEMA,
             "environment": describing.description_to_json(
                 Description(self.environment_name, self.environment_parameters, self.environment_gaps)
             ),
             "algorithm": {"name": self.algorithm, **algorithm},
-            "run": {name: _json_value(x) for name, x in settings.flat(self.run).items()},
+            "run": {
+                name: _json_value(x) for name, x in settings.flat(self.run).items() if name != "num_updates"
+            },
             "from": self.started_from,
             "from_step": self.from_step,
             **further,
@@ -205,7 +211,7 @@ def decide(
     *,
     algorithm: str | Any = "",
     environment_parameters: Mapping[str, Any] | None = None,
-    config_file: str | Path | None = None,
+    config_file: str | Path | Mapping[str, Any] | None = None,
     use_preset: bool = True,
     started_from: str = "",
     from_step: str = "",
@@ -221,7 +227,7 @@ def decide(
       environment: a name, `module:Name`, or an environment itself; None uses the config file's.
       algorithm: a name, `module:Name`, or a config itself; empty uses the config file's, or ppo.
       environment_parameters: of an environment given by name.
-      config_file: a `config.json` to start from, or a run directory that holds one.
+      config_file: a `config.json` to start from, its content, or a run directory that holds one.
       use_preset: whether the environment's preset is used, where there is one and no config file.
       started_from: a run whose parameters are inherited.
       from_step: the checkpoint of that run: its environment steps, "best" or "last"; empty for its last policies.
@@ -254,8 +260,9 @@ def decide(
     )
     run_settings, algorithm_settings = split_settings(default_config, overrides)
     run = dataclasses.replace(default_run, **run_settings)
+    run = run.with_total_steps(is_given="total_steps" in run_settings)
     config = settings.with_settings(default_config, **algorithm_settings)
-    with report_wrong_types(f"config file {str(config_file)!r}"):
+    with report_wrong_types(_name_of(config_file)):
         if variants is None:
             variants = [Variant(**x) for x in saved.get("variants", ())]
         if evolution is None:
@@ -369,7 +376,7 @@ def defaults(
     environment: str = "",
     *,
     algorithm: str | Any = "",
-    config_file: str | Path | None = None,
+    config_file: str | Path | Mapping[str, Any] | None = None,
     environment_parameters: Mapping[str, Any] | None = None,
     use_preset: bool = True,
     choices: Mapping[str, Any] | None = None,
@@ -401,7 +408,7 @@ def defaults(
         algorithm = import_name(algorithm)
     algorithm = algorithm or saved_name
     is_given = config is not None
-    with report_wrong_types(f"config file {str(config_file)!r}") if saved else contextlib.nullcontext():
+    with report_wrong_types(_name_of(config_file)) if saved else contextlib.nullcontext():
         config = config or catalogue.config_class(algorithm)()
     values: dict[str, Any] = {}
     if saved:
@@ -416,6 +423,7 @@ def defaults(
     run_settings, algorithm_settings = split_settings(config, values)
     config = settings.with_settings(config, **algorithm_settings)
     run = dataclasses.replace(RunConfig(), **run_settings)
+    run = run.with_total_steps(is_given="total_steps" in run_settings)
     if saved:  # values of a wrong type would otherwise be the defaults of a command's flags
         settings.check_fields(run)
         settings.check_fields(config)
@@ -478,15 +486,17 @@ def split_settings(config: Any, values: Mapping[str, Any]) -> tuple[dict[str, An
     )
 
 
-def read_config(path: str | Path) -> dict[str, Any]:
-    """A `config.json`, by its own path or its run directory's.
+def read_config(path: str | Path | Mapping[str, Any]) -> Mapping[str, Any]:
+    """A `config.json`, by its own path or its run directory's; one that was read already stays as it is.
 
     Raises:
       ShoalError: there is none, or it is not one.
     """
+    if isinstance(path, Mapping):
+        return path
     path = arguments.path("config", path)
     path = path / "config.json" if path.is_dir() else path
-    what = f"config file {str(path)!r}"
+    what = _name_of(path)
     saved = read_json(path, what)
     if not set(saved) >= PARTS:
         raise ShoalError(f"{what} lacks environment, algorithm or run; is it a config.json?")
@@ -515,6 +525,11 @@ def read_config(path: str | Path) -> dict[str, Any]:
             if name not in known:
                 raise ShoalError(f"{what} has {name!r}, which no config has{nearest(name, known)}")
     return saved
+
+
+def _name_of(config_file: Any) -> str:
+    """Return the name of a config file, or of the content of one, for a message."""
+    return "the config" if isinstance(config_file, Mapping) else f"config file {str(config_file)!r}"
 
 
 def saved_evaluation_parameters(saved: Mapping[str, Any]) -> dict[str, Any]:
