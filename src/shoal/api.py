@@ -33,6 +33,7 @@ from shoal.runs.evaluate import evaluate, evaluate_run, render
 from shoal.runs.load import environment_for, environment_of, load, policy_of
 from shoal.runs.placement import check_memory, devices_of, place
 from shoal.runs.plan import Experiment, decide, defaults
+from shoal.runs.pure_training import make_train
 from shoal.runs.results import TrainedRun
 from shoal.runs.train import Call, resume_run, run_experiment
 from shoal.search.api import pbt, replay, sweep, tune
@@ -97,6 +98,7 @@ __all__ = [
     "interval_text",
     "load",
     "make",
+    "make_train",
     "parameter",
     "parameters_of",
     "pbt",
@@ -204,8 +206,8 @@ def resume(
     """Go on with a run from its newest sound checkpoint, or from memory; returns when training has ended.
 
     On the same machine and build its parameters, evaluations and metrics become, bit for bit, those of a run that was
-    never interrupted. With `from_step` an older checkpoint is gone on from, optimiser and all, as a new run; `start_from`
-    of `train` takes the parameters alone.
+    never interrupted. With `from_step` a new run goes on from an older checkpoint, with its optimiser; `start_from` of
+    `train` takes parameters alone.
 
     Args:
       run: its directory, or what `train` returned; only the latter can go on without checkpoints.

@@ -25,7 +25,7 @@ from shoal.algos import catalogue
 from shoal.base.errors import ShoalError, nearest
 from shoal.base.imports import import_name, import_object
 from shoal.base.user_errors import reports_user_code
-from shoal.config import arguments, settings
+from shoal.config import arguments, settings, struct
 from shoal.config.requirements import check_needs
 from shoal.disk.json_files import read_json, report_wrong_types
 from shoal.engine.population import pbt_settings as evolutions
@@ -331,7 +331,12 @@ def _check_discount(environment: Environment, config: Any) -> None:
     """Raise ShoalError if an environment shapes its rewards with another discount than the algorithm's."""
     discount = getattr(unwrapped(environment), "shaping_discount", None)
     gamma = settings.flat(config).get("gamma")
-    if discount is None or gamma is None or np.allclose(discount, gamma, rtol=0, atol=1e-6):
+    if (
+        discount is None
+        or gamma is None
+        or struct.is_traced(discount, gamma)
+        or np.allclose(discount, gamma, rtol=0, atol=1e-6)
+    ):
         return
     raise ShoalError(
         f"gamma={float(np.ravel(gamma)[0]):g} differs from {float(np.ravel(discount)[0]):g}, the `gamma` of the "
