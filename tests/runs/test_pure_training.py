@@ -36,6 +36,11 @@ def assert_equal(tree, expected):
     jax.tree.map(np.testing.assert_array_equal, tree, expected)
 
 
+def assert_close(tree, expected):
+    """Equal but for the rounding of a batch of matrix products, over four updates."""
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5), tree, expected)
+
+
 def member(tree, k):
     return jax.tree.map(lambda x: x[k], tree)
 
@@ -52,7 +57,7 @@ CASES = {
 @pytest.mark.parametrize("num_evals", [0, 3])
 @pytest.mark.quick(*(f"{num_evals}-{name}" for num_evals, name in [(3, x) for x in CASES]))
 def test_what_is_learned_is_that_of_a_run_bit_for_bit(tmp_path, name, num_evals):
-    """The learner, each update's metrics, and the evaluations; as a caller's program too, where numbers are constant."""
+    """The learner, metrics and evaluations; within a caller's program too, where numbers are constants."""
     environment, config = CASES[name]
     run = trained(tmp_path, environment, config, num_updates=7, num_evals=3)
     train = shoal.make_train(environment, config, **SMALL, num_updates=7, num_evals=num_evals)
@@ -87,16 +92,13 @@ def test_without_a_config_the_preset_is_taken_and_its_policy_acts(tmp_path):
 
 
 def test_keys_are_mapped_and_nothing_is_written(tmp_path, monkeypatch, capfd):
-    """A batch of matrix products rounds otherwise than one of them: after four updates by less than 1e-5."""
     monkeypatch.chdir(tmp_path)
     train = shoal.make_train("CartPole-v1", CARTPOLE, **SMALL, num_updates=4, num_evals=2)
     learners, metrics = jax.jit(jax.vmap(train))(jax.random.split(KEY, 3))
     assert metrics["entropy"].shape == (3, 4)
     assert metrics["evaluations"]["return_mean"].shape == (3, 3)
     for k, key in enumerate(jax.random.split(KEY, 3)):
-        close = {"rtol": 1e-5, "atol": 1e-5}
-        alone = train(key)[0]
-        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, **close), member(learners, k), alone)
+        assert_close(member(learners, k), train(key)[0])
     assert not np.array_equal(metrics["entropy"][0], metrics["entropy"][1])
     assert list(tmp_path.iterdir()) == []
     assert capfd.readouterr() == ("", "")
@@ -114,14 +116,9 @@ def test_configs_are_mapped():
     whole = [config.resolved() for config in configs]
     stacked = jax.tree.map(lambda *xs: jnp.float32(xs), *whole)
     by_config = jax.vmap(train, in_axes=(0, None))(stacked, KEY)
-    close = {"rtol": 1e-5, "atol": 1e-5}
     for k, rate in enumerate(rates):
-        for mapped, config in (
-            (by_rate, with_settings(CARTPOLE, learning_rate=rate)),
-            (by_config, configs[k]),
-        ):
-            alone = train(config, KEY)
-            jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, **close), member(mapped, k), alone)
+        assert_close(member(by_rate, k), train(with_settings(CARTPOLE, learning_rate=rate), KEY))
+        assert_close(member(by_config, k), train(configs[k], KEY))
     assert not np.allclose(jax.tree.leaves(by_rate)[0][0], jax.tree.leaves(by_rate)[0][1])
 
 
@@ -143,7 +140,7 @@ def test_equal_shapes_compile_once():
 def test_a_seed_at_fault_makes_no_further_update():
     train = shoal.make_train(Breaks(reward=1.0, within=1500.0), BanditConfig(), **SMALL, num_updates=20)
     keys = jax.random.split(KEY, 4)
-    learners, metrics = jax.jit(jax.vmap(train))(keys)
+    _, metrics = jax.jit(jax.vmap(train))(keys)
     ended = np.isnan(metrics["episodes"])
     assert ended.any()
     assert not ended.all()

@@ -84,8 +84,8 @@ def _train(
     points: tuple[int, ...],
 ) -> tuple[Learner, dict[str, Any]]:
     # Numbers that the caller's program has as constants stay data here, since divisions by a constant round otherwise.
-    data = jax.lax.optimization_barrier((environment, config, total_updates))
-    run = start_training(key, *data, settings)
+    environment, config, total_updates = jax.lax.optimization_barrier((environment, config, total_updates))
+    run = start_training(key, environment, config, total_updates, settings)
     nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(evaluate, run)[1]) if points else {}
 
     def step(run: Run, todo: tuple[Array, Array]) -> tuple[Run, tuple[dict[str, Array], dict[str, Array]]]:
@@ -99,7 +99,8 @@ def _train(
     updates = np.arange(
         num_updates + 1
     )  # the first step makes none: it is for the evaluation before training
-    run, (metrics, evaluations) = jax.lax.scan(step, run, (np.minimum(updates, 1), np.isin(updates, points)))
+    todo = jnp.asarray(np.minimum(updates, 1)), jnp.asarray(np.isin(updates, points))
+    run, (metrics, evaluations) = jax.lax.scan(step, run, todo)
     metrics = jax.tree.map(lambda x: x[1:], metrics)
     if points:
         made = np.array(points, np.int32)
@@ -140,14 +141,9 @@ def make_train(
     Raises:
       ShoalError: a setting that cannot work, in one sentence, before anything is traced.
     """
-    for name, value in settings_by_name.items():
-        if name in settings.settings_of(RunConfig()) and name not in SETTINGS:
-            raise ShoalError(
-                f"{name}={arguments.short_repr(value)} has no effect in make_train, which trains one seed on one device "
-                f"and writes nothing; of a run's settings it takes {', '.join(SETTINGS)}."
-            )
+    _check_effects(settings_by_name)
     catalogue.check_algorithm("" if config is None else config)
-    machine.prepare(max(jax.config.jax_num_cpu_devices, 1))
+    machine.prepare(max(getattr(jax.config, "jax_num_cpu_devices", 1), 1))
     require_usable(training=True)
     evaluations = {"num_evals": num_evals} if num_evals else {}
     experiment = experiments.decide(
@@ -166,6 +162,15 @@ def make_train(
         compiled_trainer.check_algorithm(experiment.environment, own, program_settings)
     points = tuple(run.evaluation_points()) if num_evals else ()
     return PureTraining(struct.as_arrays(experiment.environment), own, run, points)
+
+
+def _check_effects(overrides: Mapping[str, Any]) -> None:
+    """Refuse the settings of a run that have no effect on what is learned."""
+    for name in settings.settings_of(RunConfig()).keys() & overrides.keys() - set(SETTINGS):
+        raise ShoalError(
+            f"{name}={arguments.short_repr(overrides[name])} has no effect in make_train, which trains one seed on one "
+            f"device and writes nothing; of a run's settings it takes {', '.join(SETTINGS)}."
+        )
 
 
 def _as_number(leaf: Any) -> Any:

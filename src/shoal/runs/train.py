@@ -196,6 +196,7 @@ def _run(
       finished: see `resume_run`.
       before: the `config.json` of the run whose checkpoint a new one goes on from.
     """
+    origin: Origin | None
     with contextlib.ExitStack() as held:
         if directory is None:
             plan = plan_run(experiment, call, changes=changes)
