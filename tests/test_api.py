@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import jax
 import jax.numpy as jnp
@@ -86,6 +87,20 @@ class Weighted(envs.Wrapper):
 
 
 # ---- train
+
+
+def test_a_run_is_shown_in_a_line_and_in_a_notebook_as_a_table(pole):
+    assert re.fullmatch(
+        rf"<TrainedRun CartPole-v1, tiny_bandit:BanditConfig, 3 seeds, 96 steps each: "
+        rf"IQM \d+\.\d\d  \[\d+\.\d\d, \d+\.\d\d\]; {re.escape(str(pole.path))}>",
+        repr(pole),
+    )
+    shown = pole._repr_html_()
+    assert shown.count("<tr>") == 4
+    assert all(f"<td>{x:.2f}</td>" in shown for x in pole.summary["absolute"]["returns"])
+    assert ("<img" in shown) == (pole.path / "learning_curve.png").is_file()
+
+
 @pytest.mark.full
 def test_a_run_in_a_wrapped_environment_is_loaded_evaluated_and_made_again_by_its_path(path):
     world = envs.TimeLimit(

@@ -325,10 +325,6 @@ def test_a_bad_command_is_one_sentence(here, untrained, run, capsys, words):
 # ---- files: (how a copy of the run, or a new file, is damaged; the words; what is said)
 
 
-def largest(path):
-    return max((file for file in path.rglob("*") if file.is_file()), key=lambda file: file.stat().st_size)
-
-
 def cut(path, share=0.5):
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
 
@@ -343,14 +339,8 @@ def setting(group, **values):
 
 
 DAMAGES = {
-    "half an array": (lambda run: cut(largest(run / "best" / "arrays-1")), "eval {run}", "damaged"),
-    "no arrays": (lambda run: shutil.rmtree(run / "best" / "arrays-1"), "eval {run}", "damaged"),
-    "no policy": (lambda run: shutil.rmtree(run / "best"), "eval {run}", "holds no policy 'best'"),
-    "half a manifest": (
-        lambda run: cut(run / "best" / "policy.json"),
-        "eval {run}",
-        "policy.json is damaged",
-    ),
+    "half a policy": (lambda run: cut(run / "best.safetensors"), "eval {run}", "best.safetensors is damaged"),
+    "no policy": (lambda run: (run / "best.safetensors").unlink(), "eval {run}", "holds no policy 'best'"),
     "half a config": (lambda run: cut(run / "config.json"), "eval {run}", "config.json"),
     "a config of nothing": (
         lambda run: (run / "config.json").write_text("{}"),
@@ -362,7 +352,7 @@ DAMAGES = {
     "a setting of null": (setting("algorithm", gamma=None), "train --config {run}", "gamma=None"),
     "other layers": (setting("algorithm", hidden_sizes=[8]), "eval {run}", "is expected"),
     "a run to start from": (
-        lambda run: shutil.rmtree(run / "last"),
+        lambda run: (run / "last.safetensors").unlink(),
         "train CartPole-v1 --from {run}",
         "'last'",
     ),
@@ -529,7 +519,7 @@ def test_a_bad_command_in_a_process_of_its_own(tmp_path, run, words):
     (tmp_path / "raises.py").write_text("raise ValueError('my mistake')")
     (tmp_path / "leaves.py").write_text("import sys; sys.exit(0)")
     shutil.copytree(run, tmp_path / "damaged")
-    cut(largest(tmp_path / "damaged" / "best" / "arrays-1"), 0)
+    cut(tmp_path / "damaged" / "best.safetensors", 0)
     before = files(tmp_path)
     done = subprocess.run(
         [sys.executable, "-c", COMMAND, *shlex.split(words.replace("{run}", str(run)))],

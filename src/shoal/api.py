@@ -13,7 +13,7 @@ from shoal.config import arguments, struct
 from shoal.disk.checkpoints import Checkpoints
 from shoal.disk.directory import RunDirectory
 from shoal.disk.json_files import to_jsonable
-from shoal.disk.summary import interval_text
+from shoal.disk.summary import describe_machine, interval_text
 from shoal.engine.population.members import Variant
 from shoal.engine.run_config import RunConfig
 from shoal.engine.trained_policy import TrainedPolicy
@@ -33,6 +33,8 @@ from shoal.runs.evaluate import evaluate, evaluate_run, render
 from shoal.runs.load import environment_for, environment_of, load, policy_of
 from shoal.runs.placement import check_memory, devices_of, place
 from shoal.runs.plan import Experiment, decide, defaults
+from shoal.runs.presets import environments as environments_with_presets
+from shoal.runs.presets import presets_of
 from shoal.runs.pure_training import make_train
 from shoal.runs.results import TrainedRun
 from shoal.runs.train import Call, resume_run, run_experiment
@@ -86,11 +88,13 @@ __all__ = [
     "decide",
     "defaults",
     "describe_benchmark",
+    "describe_machine",
     "describe_ruleset",
     "devices_note",
     "documentation",
     "environment",
     "environments",
+    "environments_with_presets",
     "evaluate",
     "evaluate_run",
     "format_duration",
@@ -103,6 +107,7 @@ __all__ = [
     "parameters_of",
     "pbt",
     "place",
+    "presets_of",
     "read_tuned",
     "register",
     "render",

@@ -264,7 +264,9 @@ def test_each_environment_is_described_as_what_it_is(command, capsys):
     assert lines["MiniGrid-EmptyRandom-6x6-RGB"].endswith("(height=6, width=6, observe_image=True)")
     for name, line in lines.items():
         assert command("envs", name) == 0
-        assert capsys.readouterr().out.startswith(f"{name}: {line}\n")
+        described = capsys.readouterr().out
+        assert described.startswith(f"{name}: {line.removeprefix('preset  ')}\n")
+        assert ("presets      none" in described) != line.startswith("preset  ")
 
 
 def test_an_environment_without_documentation_or_with_parameters_to_give_is_listed(

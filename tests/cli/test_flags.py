@@ -77,6 +77,15 @@ def test_whole_numbers_as_people_write_them(text, number):
             ["--wandb-project=x"],
             r"no flag '--wandb-project'; a run writes metrics.jsonl, ",
         ),
+        (["--lr=1"], r"no flag '--lr'; did you mean '--learning-rate'\?"),
+        (
+            ["--gpu"],
+            r"no flag '--gpu'; JAX takes a GPU by itself where its CUDA .*JAX_PLATFORMS=cpu keeps",
+        ),
+        (
+            ["--env", "CartPole-v1"],
+            r"no flag '--env'; the environment comes first, as in `shoal train CartPole-v1`",
+        ),
         (["--qqqqqqqq=3"], r"no flag '--qqqqqqqq'; `shoal try --help` lists them"),
     ],
 )

@@ -1,6 +1,7 @@
 import subprocess
 import sys
 
+import jax
 import pytest
 
 from shoal import cli
@@ -50,6 +51,11 @@ def test_version(command, capsys):
 
     assert command("--version") == 0
     assert capsys.readouterr().out == f"shoal {shoal.__version__}\n"
+    assert command("--version", "--verbose") == 0
+    rows = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert (rows["jax"], rows["shoal"]) == (jax.__version__, shoal.__version__)
+    assert rows["devices"] == f"{jax.device_count()} of cpu (cpu)"
+    assert command("--version", "--all") == 2
 
 
 def test_an_unknown_command_names_the_nearest(command, capsys):

@@ -29,14 +29,14 @@ def test_the_list_has_a_line_for_each_checkpoint(path, command, capsys):
 
 
 def test_a_damaged_one_is_named_and_the_status_is_1(path, command, capsys):
-    record = path / "checkpoints" / "0" / "record.json"
-    content = record.read_text()
-    record.write_text(content.replace("0", "1", 1))
+    checkpoint = path / "checkpoints" / "0.safetensors"
+    content = checkpoint.read_bytes()
+    checkpoint.write_bytes(content[:-1] + b"x")
     try:
         assert command("checkpoints", path) == 1
     finally:
-        record.write_text(content)
-    assert "record.json" in capsys.readouterr().out.splitlines()[1]
+        checkpoint.write_bytes(content)
+    assert "it was altered" in capsys.readouterr().out.splitlines()[1]
 
 
 @pytest.mark.full

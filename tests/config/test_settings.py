@@ -87,6 +87,8 @@ def test_settings_are_replaced_wherever_they_are():
         with_settings(config, gama=0.5)
     with pytest.raises(ShoalError, match=r"there is no setting 'wandb'; a run writes metrics.jsonl"):
         with_settings(config, wandb=True)
+    with pytest.raises(ShoalError, match=r"there is no setting 'lr'; did you mean 'learning_rate'\?"):
+        with_settings(PPOConfig(), lr=1e-3)
 
 
 @pytest.mark.parametrize("make_config", [PPOConfig, lambda **x: dataclasses.replace(PPOConfig(), **x)])

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from shoal.base.errors import ShoalError
-from shoal.disk import checkpoint_folder
 from shoal.disk.checkpoint_writer import WRITER_PRIORITY, Writer
 from shoal.disk.checkpoints import Checkpoints
 
@@ -104,13 +103,12 @@ def test_failures_are_polled_and_the_writer_goes_on(run, writer, fail, sentence)
 
 
 def test_what_the_disk_refuses_is_a_failure(run, writer, monkeypatch):
-    monkeypatch.setattr(checkpoint_folder, "write_arrays", lambda *_: fill())
+    monkeypatch.setattr(os, "fsync", lambda _: fill())
     for steps in (1, 2):
         assert writer.submit(steps, LEAVES, {}) and writer.wait(SECONDS)
     for steps in (1, 2):
         sentence = str(writer.take_failure())
-        assert sentence.startswith(f"the checkpoint at {steps} cannot be written to ")
-        assert "No space left on device; it takes 27 bytes" in sentence
+        assert f"/{steps}.safetensors cannot be written: No space left on device" in sentence
     assert not run.path.exists()
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import itertools
-import json
 import math
 import os
 import shutil
@@ -18,7 +17,7 @@ import numpy as np
 import pytest
 
 from shoal.base.errors import ShoalError
-from shoal.disk import arrays, checkpoint_folder, checkpoints
+from shoal.disk import array_file, arrays, checkpoints
 from shoal.disk.checkpoints import Checkpoints
 
 LEAVES = {"learner/w": np.arange(6, dtype=np.float32).reshape(2, 3), "count": np.asarray(3, np.int32)}
@@ -35,13 +34,17 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
+def place(run, steps):
+    return run.path / f"{steps}.safetensors"
+
+
 # ---- round trips
 
 
 def with_every_dtype():
     values = np.array([[-1, 0, 1, 2]], np.float32)
     leaves = {}
-    for name in sorted(arrays.STORABLE):
+    for name in sorted({*arrays.SAFETENSORS_DTYPES, *arrays.FLOAT8}):
         dtype = np.dtype(getattr(ml_dtypes, name, name))
         with np.errstate(invalid="ignore"):
             leaves |= {f"whole/{name}": values.astype(dtype), f"none/{name}": np.zeros((0, 3), dtype)}
@@ -88,23 +91,29 @@ def test_records_come_back(run):
         run.save(1, {}, {"f": names})
     with pytest.raises(ShoalError, match=r"^'w' cannot be saved: its dtype is object"):
         run.save(1, {"w": np.array([None])}, {})
-    assert names(run.path) == ["0"]
+    assert names(run.path) == ["0.safetensors"]
 
 
 def test_the_list_has_steps_size_age_record_and_soundness(run, monkeypatch):
     assert run.steps() == []
     written = {steps: run.save(steps, LEAVES, {"at": steps}) for steps in (4096, 512, 10**12)}
-    (run.path / "4096.damaged").mkdir()
-    for name in ("007", "-1", "٣", "best", ".8.tmp"):
+    for name in (
+        "4096.damaged",
+        "007.safetensors",
+        "-1.safetensors",
+        "٣.safetensors",
+        "7",
+        "best.safetensors",
+    ):
         (run.path / name).write_text("")
     assert run.steps() == [512, 4096, 10**12]
     clock = time.time
     monkeypatch.setattr(time, "time", lambda: clock() + 60)
     for steps, size in written.items():
         info = run.info(steps)
-        assert (info.steps, info.path, info.problem) == (steps, run.path / str(steps), "")
+        assert (info.steps, info.path, info.problem) == (steps, place(run, steps), "")
         assert info.record == {"at": steps}
-        assert info.bytes == size == sum(x.stat().st_size for x in info.path.rglob("*") if x.is_file())
+        assert info.bytes == size == info.path.stat().st_size
         assert 60 <= info.seconds < 90
 
 
@@ -149,7 +158,7 @@ def test_leaves_that_do_not_fit_are_named_before_any_is_read(run, monkeypatch, c
     run.save(4096, saved, {})
     expected = {name: leaf for name, leaf in (saved | change).items() if leaf is not None}
     expected = {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for name, leaf in expected.items()}
-    monkeypatch.setattr(checkpoint_folder, "read_arrays", None)
+    monkeypatch.setattr(array_file, "safe_open", None)
     sentence = (
         rf"^the checkpoint at 4096 of run directory '.*run' does not fit: {clause}; it was made with .*\.$"
     )
@@ -161,26 +170,15 @@ def test_leaves_that_do_not_fit_are_named_before_any_is_read(run, monkeypatch, c
 # ---- kills, by a file layer that fails on command
 
 
-def write_arrays_quickly(path, leaves):
-    """Stands for Orbax, where every other step between two files matters."""
-    (path / "d").mkdir(parents=True)
-    for name, folder in (("x", path), ("y", path / "d")):
-        (folder / name).write_bytes(leaves["version"].tobytes() * 20)
-
-
 def save_version(run, steps, version):
-    run.save(steps, {"version": np.full(2, version)}, {"version": version})
+    run.save(steps, {"version": np.full(200, version)}, {"version": version})
 
 
 def version_of(run, steps):
     """The version of a checkpoint, which is sound and of one piece."""
-    assert run.problem(steps) == ""
-    folder = run.path / str(steps)
-    version = json.loads((folder / "record.json").read_text())["version"]
-    assert {(folder / name).read_bytes() for name in ("arrays/x", "arrays/d/y")} == {
-        np.full(2, version).tobytes() * 20
-    }
-    return version
+    leaves, record = run.load(steps)
+    assert leaves["version"].tolist() == [record["version"]] * 200
+    return record["version"]
 
 
 class Killed(BaseException):
@@ -190,31 +188,42 @@ class Killed(BaseException):
 class FileLayer:
     """Counts what is asked of the file system, and fails at one call, or from one call on."""
 
-    STEPS = (
-        *((os, name) for name in ("mkdir", "rename", "replace", "fsync", "unlink", "rmdir")),
-        (Path, "write_bytes"),
-        (checkpoint_folder, "write_arrays"),
-    )
+    STEPS = tuple((os, name) for name in ("mkdir", "rename", "replace", "fsync", "unlink", "rmdir"))
 
     def __init__(self, monkeypatch, at, error, once=False):
         self.at, self.error, self.once = at, error, once
         self.calls, self.flushed = 0, set()
         for module, name in self.STEPS:
             monkeypatch.setattr(module, name, self.failing(name, getattr(module, name)))
+        monkeypatch.setattr(array_file, "write_whole_file", self.writing(array_file.write_whole_file))
 
     def failing(self, name, action):
         def act(*args, **kwargs):
             self.calls += 1
             if self.calls == self.at or (self.calls > self.at and not self.once):
-                if name == "write_bytes":  # a part is written
-                    with open(args[0], "wb") as file:
-                        file.write(args[1][:5])
                 raise self.error
             if name == "fsync":  # only noted: to wait for the real disk proves nothing here
                 return self.flushed.add(os.fstat(args[0]).st_ino)
             return action(*args, **kwargs)
 
         return act
+
+    def writing(self, opened):
+        """Fail in the middle of what is written, too."""
+
+        class Failing:
+            def __init__(self, file):
+                self.file = file
+
+            def write(file, data):
+                self.failing("write", lambda: file.file.write(data))()
+
+        @contextlib.contextmanager
+        def open_failing(*args, **kwargs):
+            with opened(*args, **kwargs) as file:
+                yield Failing(file)
+
+        return open_failing
 
     def lose_power(self, folder, before):
         """Empty every new file that was not flushed, as some file systems do."""
@@ -225,7 +234,7 @@ class FileLayer:
 
 def damaged(run, steps):
     save_version(run, steps, 1)
-    os.truncate(run.path / str(steps) / "arrays" / "x", 3)
+    os.truncate(place(run, steps), 3)
 
 
 def begin_nothing(run):
@@ -252,16 +261,10 @@ def begin_three(run):
 
 
 def begin_leftovers(run):
-    """What kills between any two renames leave."""
-    begin_three(run)
-    (run.path / "200").rename(run.path / ".200.old")
-    shutil.copytree(run.path / "300", run.path / ".300.old")
-    shutil.copytree(run.path / "300", run.path / ".400.tmp")
-    (run.path / ".400.tmp" / "manifest.json").unlink()
-    shutil.copytree(run.path / "300", run.path / ".500.deleted")
-    damaged(run, 600)
-    shutil.copytree(run.path / "600", run.path / ".600.old")
-    (run.path / ".600.old" / "arrays" / "x").write_bytes(np.full(2, 1).tobytes() * 20)
+    """What kills within a save leave, of a policy too."""
+    begin_two(run)
+    for leftover in (run.path / ".200.safetensors.17.tmp", run.run_path / ".best.safetensors.17.tmp"):
+        leftover.write_bytes(b"x")
 
 
 def save_200(run):
@@ -283,7 +286,7 @@ SCENARIOS = [
     (begin_two, save_200, {100: {1}, 200: {1, 2}}, {}),
     (begin_damaged, save_200, {100: {1}}, {200: {2}}),
     (begin_three, keep_300, {300: {1}}, {100: {1}, 200: {1}}),
-    (begin_leftovers, recover, {100: {1}, 200: {1}, 300: {1}, 600: {1}}, {}),
+    (begin_leftovers, recover, {100: {1}, 200: {1}}, {}),
 ]
 scenarios = pytest.mark.parametrize(("begin", "act", "must", "may"), SCENARIOS)
 
@@ -306,7 +309,7 @@ def inodes(folder):
 
 
 def hidden(run):
-    return [name for name in names(run.path) if name.startswith(".")] if run.path.exists() else []
+    return [path.name for path in run.run_path.rglob("*") if path.name.startswith(".")]
 
 
 def assert_whole(run, begin, must, may):
@@ -317,16 +320,11 @@ def assert_whole(run, begin, must, may):
     unsound = {steps for steps in run.steps() if run.problem(steps)}
     assert unsound <= ({200} if begin is begin_damaged else set())
     if begin is begin_damaged:
-        assert [path.stat().st_size for path in run.path.glob("200*/arrays/x")].count(3) == 1
-
-
-@pytest.fixture
-def quick_arrays(monkeypatch):
-    monkeypatch.setattr(checkpoint_folder, "write_arrays", write_arrays_quickly)
+        assert [path.stat().st_size for path in run.path.glob("200*")].count(3) == 1
 
 
 @scenarios
-def test_a_kill_at_any_step_loses_nothing(tmp_path, monkeypatch, quick_arrays, begin, act, must, may):
+def test_a_kill_at_any_step_loses_nothing(tmp_path, monkeypatch, begin, act, must, may):
     for at in itertools.count(1):
         with begun(tmp_path, monkeypatch, begin, at) as (run, patch):
             before = inodes(run.run_path)
@@ -337,21 +335,17 @@ def test_a_kill_at_any_step_loses_nothing(tmp_path, monkeypatch, quick_arrays, b
             if layer.calls < at:
                 break
             layer.lose_power(run.run_path, before)
-            with patch.context() as again:
-                again.setattr(checkpoint_folder, "write_arrays", write_arrays_quickly)
-                run.recover()
-                assert_whole(run, begin, must, may)
-                assert hidden(run) == []
-                save_200(run)  # the next process goes on
-                assert version_of(run, 200) == 2
-    assert at > 10  # so many times it was killed
+            run.recover()
+            assert_whole(run, begin, must, may)
+            assert hidden(run) == []
+            save_200(run)  # the next process goes on
+            assert version_of(run, 200) == 2
+    assert at >= 3  # it was killed once at least
 
 
 @scenarios
 @pytest.mark.parametrize("once", [True, False], ids=["once", "from then on"])
-def test_a_disk_that_fails_at_any_step_harms_nothing(
-    tmp_path, monkeypatch, quick_arrays, begin, act, must, may, once
-):
+def test_a_disk_that_fails_at_any_step_harms_nothing(tmp_path, monkeypatch, begin, act, must, may, once):
     failures = 0
     for at in itertools.count(1):
         with begun(tmp_path, monkeypatch, begin, at) as (run, patch):
@@ -367,14 +361,13 @@ def test_a_disk_that_fails_at_any_step_harms_nothing(
                 break
             run.recover()
             assert_whole(run, begin, must, may)
-    assert failures > 5
+    assert failures >= 2
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds by its number what is flushed")
 def test_all_is_flushed_before_a_checkpoint_has_its_name(run, monkeypatch):
-    """With the files that Orbax writes, too."""
-    seen, flushed = [], {}
-    rename, fsync = os.rename, os.fsync
+    flushed, replaced = {}, []
+    replace, fsync = os.replace, os.fsync
 
     def state(path):
         return sorted(os.listdir(path)) if Path(path).is_dir() else Path(path).stat().st_size
@@ -383,45 +376,17 @@ def test_all_is_flushed_before_a_checkpoint_has_its_name(run, monkeypatch):
         fsync(descriptor)
         flushed[os.fstat(descriptor).st_ino] = state(f"/proc/self/fd/{descriptor}")
 
-    def checking_rename(source, target, **more):
-        if Path(source).name == ".4096.tmp":
-            below = [Path(source), *Path(source).rglob("*")]
-            seen.extend(path.name for path in below)
-            assert [path for path in below if flushed.get(path.stat().st_ino) != state(path)] == []
-            assert run.steps() == []
-        rename(source, target, **more)
+    def checking_replace(source, target, **more):
+        assert flushed[Path(source).stat().st_ino] == state(source) > 0
+        assert run.steps() == []
+        replaced.append(Path(target).name)
+        replace(source, target, **more)
 
     monkeypatch.setattr(os, "fsync", recording_fsync)
-    monkeypatch.setattr(os, "rename", checking_rename)
+    monkeypatch.setattr(os, "replace", checking_replace)
     run.save(4096, LEAVES, {})
-    assert {"manifest.json", "record.json", "manifest.ocdbt", "d"} <= set(seen)
+    assert replaced == ["4096.safetensors"]
     assert all(flushed[path.stat().st_ino] == state(path) for path in (run.path, run.run_path))
-
-
-@pytest.mark.parametrize("torn", [False, True])
-def test_a_kill_within_orbax_leaves_the_checkpoint_of_before(run, monkeypatch, torn):
-    run.save(4096, LEAVES, {"version": 1})
-    write_arrays = checkpoint_folder.write_arrays
-
-    def killed(path, leaves):
-        if torn:
-            write_arrays(path, leaves)
-            for file in path.rglob("*"):
-                if file.is_file():
-                    os.truncate(file, 1)
-        else:
-            (path.parent / "arrays.orbax-checkpoint-tmp").mkdir(parents=True)
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoint_folder, "write_arrays", killed)
-        for steps in (4096, 8192):
-            with pytest.raises(Killed):
-                run.save(steps, LEAVES, {"version": 2})
-    assert run.steps() == [4096]
-    assert run.load(4096, LEAVES)[1] == {"version": 1}
-    run.recover()
-    assert names(run.path) == ["4096"]
 
 
 # ---- real disks
@@ -451,20 +416,20 @@ def test_a_small_disk_that_is_full_or_read_only(tmp_path, capfd):
             run.save(steps, LEAVES, {})
         before = contents(path)
         attempts = {
-            r"No space left on device; it takes 4,0\d\d,\d+ bytes and [\d,]+ were free": noise,
-            "No space left on device; it takes 2,000,000 bytes": LEAVES,
+            r"No space left on device; it takes 4,0\d\d,\d+ bytes": noise,
+            r"No space left on device; it takes 2,000,\d+ bytes": LEAVES,
         }
         for reason, leaves in attempts.items():  # in the arrays, and in the record
             record = {"text": "x" * 1_999_955} if leaves is LEAVES else {"text": "x" * 20_000}
             for steps in (1, 2):
                 with pytest.raises(
-                    ShoalError, match=rf"^the checkpoint at {steps} cannot be written to .*: {reason}\.$"
+                    ShoalError, match=rf"/{steps}\.safetensors cannot be written: {reason}\.$"
                 ):
                     run.save(steps, leaves, record)
                 assert contents(path) == before
         subprocess.run(["mount", "-o", "remount,ro", str(path)], check=True)
         for steps in (1, 2):
-            with pytest.raises(ShoalError, match=r"cannot be written to .*: Read-only file system\.$"):
+            with pytest.raises(ShoalError, match=r"cannot be written: Read-only file system\.$"):
                 run.save(steps, LEAVES, {})
         with pytest.raises(ShoalError, match=r"cannot be deleted: Read-only file system\.$"):
             run.keep([1])
@@ -480,7 +445,7 @@ def test_a_directory_that_is_read_only(run):
     before = contents(run.path)
     run.path.chmod(0o500)
     try:
-        with pytest.raises(ShoalError, match=r"cannot be written to .*: Permission denied\.$"):
+        with pytest.raises(ShoalError, match=r"cannot be written: Permission denied\.$"):
             run.save(2, LEAVES, {})
     finally:
         run.path.chmod(0o700)
@@ -490,9 +455,7 @@ def test_a_directory_that_is_read_only(run):
 def test_a_directory_that_is_gone(run):
     run.save(1, LEAVES, {})
     shutil.rmtree(run.run_path)
-    with pytest.raises(
-        ShoalError, match=r"^the checkpoint at 2 cannot be written to .*: No such file or directory\.$"
-    ):
+    with pytest.raises(ShoalError, match=r"/2\.safetensors cannot be written: No such file or directory\.$"):
         run.save(2, LEAVES, {})
     assert not run.run_path.exists()
     assert run.steps() == []
@@ -501,14 +464,12 @@ def test_a_directory_that_is_gone(run):
 
 
 def test_a_first_checkpoint_that_fails_leaves_no_folder(run, monkeypatch):
-    def fail(path, leaves):
-        path.mkdir()
-        raise arrays.OrbaxError("File too large")
+    def fail(_):
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
 
-    monkeypatch.setattr(checkpoint_folder, "write_arrays", fail)
-    with pytest.raises(
-        ShoalError, match=r"^the checkpoint at 2 .*: File too large; it takes 31 bytes and .* were"
-    ):
+    monkeypatch.setattr(os, "fsync", fail)
+    monkeypatch.setattr(checkpoints, "sync_directory", lambda _: None)
+    with pytest.raises(ShoalError, match=r"/2\.safetensors cannot be written: File too large\.$"):
         run.save(2, LEAVES, {})
     assert names(run.run_path) == []
 
@@ -516,15 +477,15 @@ def test_a_first_checkpoint_that_fails_leaves_no_folder(run, monkeypatch):
 # ---- keeping and setting aside
 
 
-def test_keeping_some_deletes_the_others(run, quick_arrays):
+def test_keeping_some_deletes_the_others(run):
     for steps in (0, 100, 200, 300):
         save_version(run, steps, 1)
-    (run.path / "50.damaged").mkdir()
+    (run.path / "50.damaged").write_bytes(b"")
     run.keep({0, 300, 999})
-    assert names(run.path) == ["0", "300", "50.damaged"]
+    assert names(run.path) == ["0.safetensors", "300.safetensors", "50.damaged"]
 
 
-def test_the_last_sound_checkpoint_is_never_deleted(run, quick_arrays):
+def test_the_last_sound_checkpoint_is_never_deleted(run):
     for steps in (100, 200):
         save_version(run, steps, 1)
     damaged(run, 300)
@@ -535,39 +496,22 @@ def test_the_last_sound_checkpoint_is_never_deleted(run, quick_arrays):
     assert version_of(run, 200) == 1
 
 
-def test_a_folder_that_is_half_deleted_is_no_checkpoint(run, quick_arrays, monkeypatch):
-    for steps in (100, 200):
-        save_version(run, steps, 1)
-
-    def killed(path):
-        (path / "record.json").unlink()
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(shutil, "rmtree", killed)
-        with pytest.raises(Killed):
-            run.keep([200])
-    assert names(run.path) == [".100.deleted", "200"]
-    run.recover()
-    assert names(run.path) == ["200"]
-
-
-def test_damaged_checkpoints_are_set_aside_under_names_of_their_own(run, quick_arrays):
+def test_damaged_checkpoints_are_set_aside_under_names_of_their_own(run):
     for number in range(3):
         damaged(run, 200)
         aside = run.set_aside(200, run.problem(200))
         assert aside == run.path / ("200.damaged" if number == 0 else f"200.damaged-{number + 1}")
-        assert (aside / "arrays" / "x").stat().st_size == 3
-        assert (run.path / f"{aside.name}.txt").read_text() == "'arrays/x' is truncated to 3 of 320 bytes\n"
+        assert aside.stat().st_size == 3
+        assert "it is truncated to 3 bytes" in (run.path / f"{aside.name}.txt").read_text()
         assert run.steps() == []
     save_version(run, 200, 2)
     damaged(run, 200)
     save_version(run, 200, 3)  # as a save does with one that it finds
     assert version_of(run, 200) == 3
-    assert (run.path / "200.damaged-4" / "arrays" / "x").stat().st_size == 3
+    assert (run.path / "200.damaged-4").stat().st_size == 3
 
 
-def test_a_list_of_checkpoints_imports_neither_jax_nor_orbax():
-    code = f"import sys, {checkpoints.__name__}; print([m for m in ('jax', 'orbax') if m in sys.modules])"
+def test_a_list_of_checkpoints_does_not_import_jax():
+    code = f"import sys, {checkpoints.__name__}; print([m for m in ('jax', 'ml_dtypes') if m in sys.modules])"
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert output.stdout.strip() == "[]"

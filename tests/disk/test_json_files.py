@@ -1,11 +1,12 @@
-"""Every JSON file of a run's and a sweep's directory, with a flipped bit, without a key or with another value: each is
-read, or named in one sentence.
+"""Every JSON file of a run's and a sweep's directory, and the records of its policies, with a flipped bit, without a
+key or with another value: each is read, or named in one sentence.
 """
 
 import copy
 import json
 import random
 
+import forged
 import pytest
 from tiny_bandit import BanditConfig
 
@@ -92,8 +93,8 @@ READERS = {
     "runs/000/config.json": lambda path: decide(run_of(path).path),
     "runs/000/summary.json": finished,
     "runs/000/metrics.jsonl": finished,
-    "runs/000/best/policy.json": load,
-    "runs/000/last/policy.json": load,
+    "runs/000/best.safetensors": load,
+    "runs/000/last.safetensors": load,
     "runs/000/schedule.json": lambda path: pbt_run.read_schedule(run_of(path).path),
     "sweep.json": lambda path: [SweepDirectory(str(path), ASKED), resolve_run(path, "0 a")],
     "summary.json": resolve_run,
@@ -137,6 +138,15 @@ def contents(data, kind):
     """The damaged contents of a file; of one of several lines, of its first."""
     if kind == "flipped":
         yield from flipped(data)
+        return
+    if not data.startswith(
+        b"{"
+    ):  # the checksum fits, so that the change is found by what it makes of the record
+        _, record, numbers = forged.split(data)
+        del record["sha256"]
+        for tree in (without_keys if kind == "without a key" else with_others)(record):
+            if isinstance(tree, dict):
+                yield forged.joined(forged.split(data)[0], tree, numbers)
         return
     line, rest = (data, b"") if data.startswith(b"{\n") else (data.split(b"\n")[0], data[data.index(b"\n") :])
     change = without_keys if kind == "without a key" else with_others
@@ -193,5 +203,5 @@ def test_a_missing_key_is_named_with_its_neighbours():
 @pytest.mark.parametrize("data", [b'{"a": "\xe3"}', b"{", b"[" * 100_000, b""])
 def test_what_is_no_json_is_one_sentence(data):
     with pytest.raises(ShoalError, match="is damaged: it is not JSON") as error:
-        parse_json(data, "policy.json")
+        parse_json(data, "config.json")
     assert "\n" not in str(error.value)

@@ -50,7 +50,7 @@ def test_the_fields():
     assert set(summary["versions"]) == {"python", "jax", "jaxlib", "flax", "optax", "numpy", "shoal"}
     assert summary["versions"]["jax"] == jax.__version__
     assert summary["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
-    assert summary["device"] == {"kind": "cpu", "platform": "cpu", "count": 2}
+    assert summary["device"] == {"kind": "cpu", "platform": "cpu", "count": 2, "matmul_precision": "default"}
 
 
 def test_it_is_strict_json(tmp_path):

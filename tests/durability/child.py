@@ -6,15 +6,16 @@ the names of `POINTS`. The process dies by SIGKILL, as it would by `kill -9` or 
 """
 
 import atexit
+import contextlib
 import functools
 import json
 import os
-import shutil
 import signal
 import sys
 import threading
 import time
 from pathlib import Path
+from typing import IO, NamedTuple
 
 PIECE_SECONDS = 0.03  # what a piece of training takes longer: time for the thread that writes
 
@@ -63,6 +64,27 @@ def append_half(append):
     return called
 
 
+def with_half_writes(open_whole):
+    """Return a way to open a file whose n-th write is only of a half, and ends the process."""
+
+    class Half(NamedTuple):
+        file: IO[bytes]
+
+        def write(self, data):
+            if reached("write_half"):
+                self.file.write(data[: len(data) // 2])
+                self.file.flush()
+                die()
+            self.file.write(data)
+
+    @contextlib.contextmanager
+    def opened(*arguments, **keywords):
+        with open_whole(*arguments, **keywords) as file:
+            yield Half(file)
+
+    return opened
+
+
 def slowly(between_pieces):
     """Return a method that waits a little first."""
 
@@ -77,13 +99,13 @@ def main() -> int:
     """Replace the functions, and run the command of `sys.argv`."""
     for name in ("rename", "replace", "fsync", "link"):
         setattr(os, name, deadly(name, getattr(os, name)))
-    shutil.rmtree = deadly("rmtree", shutil.rmtree)
+    Path.unlink = deadly("unlink", Path.unlink)
 
     from shoal.cli import main as command
-    from shoal.disk import checkpoint_folder, metrics_file
+    from shoal.disk import array_file, metrics_file
     from shoal.runs import checkpointing
 
-    checkpoint_folder.write_arrays = deadly("write_arrays", checkpoint_folder.write_arrays)
+    array_file.write_whole_file = with_half_writes(array_file.write_whole_file)
     metrics_file._append = append_half(metrics_file._append)
     checkpointing.REST = 0  # a run of a second shall have many checkpoints
     checkpointing.RunSupervisor.between_pieces = slowly(checkpointing.RunSupervisor.between_pieces)

@@ -7,6 +7,7 @@ until it is finished; it must then equal a run that nobody killed: parameters, s
 import collections
 import contextlib
 import dataclasses
+import hashlib
 import json
 import os
 import random
@@ -106,7 +107,7 @@ def outcome_of(run_path: Path) -> dict[str, Any]:
     return {
         **{name: summary[name] for name in ("parameters_sha256", "absolute", "final", "steps_per_seed")},
         **{
-            f"{which} policy": json.loads((run_path / which / "policy.json").read_text())["sha256"]
+            f"{which} policy": hashlib.sha256((run_path / f"{which}.safetensors").read_bytes()).hexdigest()
             for which in ("best", "last")
         },
         "last checkpoint": end,
@@ -200,7 +201,7 @@ def run_and_kill(
     if kill.kind == "after a save":
         deadline = time.monotonic() + LIMIT
         while process.poll() is None and time.monotonic() < deadline:
-            if any(name.isdigit() for name in names_in(run_path / "checkpoints") - before):
+            if any(name[0].isdigit() for name in names_in(run_path / "checkpoints") - before):
                 break
             time.sleep(0.002)
     if not kill.point:

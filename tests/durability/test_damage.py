@@ -1,18 +1,18 @@
 """Damage to a run directory: each kind is named, the newest checkpoint that can be used is used, nothing is lost."""
 
 import contextlib
-import hashlib
 import json
 import re
 import shutil
 
 import pytest
+from forged import forge
 from kept_programs import shared_programs  # noqa: F401  the runs share their programs
 from tiny_bandit import BanditConfig
 
 import shoal
 from shoal.cli import main
-from shoal.disk import checkpoint_folder
+from shoal.disk import array_file
 from shoal.disk.checkpoints import Checkpoints
 from shoal.disk.directory import RunDirectory
 from shoal.envs.probes import ActionReward
@@ -90,7 +90,7 @@ def path(whole, tmp_path):
     shutil.copytree(whole[0].path, path)
     (path / "summary.json").unlink()
     for name in ("best", "last", "checkpoints/384"):
-        shutil.rmtree(path / name)
+        (path / f"{name}.safetensors").unlink()
     return path
 
 
@@ -123,39 +123,17 @@ def assert_same(run, whole):
     for name in ("parameters_sha256", "absolute", "final", "evaluation", "steps_per_seed"):
         assert run.summary[name] == whole.summary[name]
     for which in ("best", "last"):
-        files = (directory / which / "policy.json" for directory in (run.path, whole.path))
-        first, second = (json.loads(file.read_text())["sha256"] for file in files)
-        assert first == second
+        first, second = (directory / f"{which}.safetensors" for directory in (run.path, whole.path))
+        assert first.read_bytes() == second.read_bytes()
+
+
+def place(path, steps):
+    return path / "checkpoints" / f"{steps}.safetensors"
 
 
 def files_of(folder):
     """The content of all files below a folder, so that nothing of it can be lost unseen."""
     return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
-
-
-def array_file(folder):
-    """The largest file of the arrays."""
-    return max(
-        (file for file in (folder / "arrays").rglob("*") if file.is_file()),
-        key=lambda file: file.stat().st_size,
-    )
-
-
-def change_manifest(folder, **entries):
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest.pop("sha256")
-    (folder / "manifest.json").write_text(checkpoint_folder.manifest_text(manifest | entries))
-
-
-def edit_record(folder, change):
-    """Change a record and make the manifest fit, as another program would that writes checkpoints."""
-    record = json.loads((folder / "record.json").read_text())
-    change(record)
-    (folder / "record.json").write_text(json.dumps(record))
-    manifest = json.loads((folder / "manifest.json").read_text())
-    data = (folder / "record.json").read_bytes()
-    manifest["files"]["record.json"] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    change_manifest(folder, files=manifest["files"])
 
 
 def flip(file):
@@ -168,99 +146,70 @@ def truncate(file):
     file.write_bytes(file.read_bytes()[:-1])
 
 
-def copied_from(folder, other):
-    shutil.rmtree(folder)
-    shutil.copytree(other, folder)
-
-
-def with_another_leaf_shape(folder):
-    leaves = json.loads((folder / "manifest.json").read_text())["leaves"]
+def with_another_shape(record):
+    leaves = record["leaves"]
     name = next(name for name, leaf in leaves.items() if leaf["shape"] == [2, 4])
-    leaves[name] = {**leaves[name], "shape": [2, 5]}
-    change_manifest(folder, leaves=leaves)
+    leaves[name]["shape"] = [2, 5]
 
 
-def without_a_leaf(folder):
-    leaves = json.loads((folder / "manifest.json").read_text())["leaves"]
-    leaves.pop("updates")
-    change_manifest(folder, leaves=leaves)
-
-
-def with_another_dtype(folder):
-    leaves = json.loads((folder / "manifest.json").read_text())["leaves"]
-    leaves["updates"] = {**leaves["updates"], "dtype": "int64"}
-    change_manifest(folder, leaves=leaves)
-
-
-def keep_half(folder):
-    for file in sorted(folder.rglob("*"))[::2]:
-        if file.is_file():
-            file.unlink()
-
-
-# name of the damage -> (what is done to the folder of the newest checkpoint, given another run's; what is said of it)
+# name of the damage -> (what is done to the newest checkpoint, given another run's; what is said of it)
 DAMAGE = {
-    "arrays truncated": (lambda f, o: truncate(array_file(f)), "is truncated to"),
-    "arrays flipped": (lambda f, o: flip(array_file(f)), "was altered"),
-    "arrays emptied": (lambda f, o: array_file(f).write_bytes(b""), "is empty"),
-    "arrays missing": (lambda f, o: array_file(f).unlink(), "is missing"),
-    "arrays swapped": (lambda f, o: copied_from(f / "arrays", o / "arrays"), "is missing"),
-    "record truncated": (lambda f, o: truncate(f / "record.json"), "'record.json' is truncated"),
-    "record flipped": (lambda f, o: flip(f / "record.json"), "'record.json' was altered"),
-    "record emptied": (lambda f, o: (f / "record.json").write_bytes(b""), "'record.json' is empty"),
-    "record missing": (lambda f, o: (f / "record.json").unlink(), "'record.json' is missing"),
-    "record swapped": (lambda f, o: shutil.copy(o / "record.json", f / "record.json"), "'record.json'"),
-    "manifest truncated": (lambda f, o: (f / "manifest.json").write_bytes(b'{"schema'), "is not JSON"),
-    "manifest flipped": (lambda f, o: flip(f / "manifest.json"), "manifest.json"),
-    "manifest emptied": (lambda f, o: (f / "manifest.json").write_bytes(b""), "its manifest.json is empty"),
-    "manifest missing": (lambda f, o: (f / "manifest.json").unlink(), "it has no manifest.json"),
-    "half deleted": (lambda f, o: keep_half(f), "missing|no manifest"),
-    "empty folder": (lambda f, o: [shutil.rmtree(f), f.mkdir()], "it is empty"),
-}
-# The same for what no checksum finds: the one before is used as well, and the folder keeps its name.
-UNUSABLE = {
-    "a file in its place": (lambda f, o: [shutil.rmtree(f), f.write_text("")], "it is a file, not a folder"),
-    "a file more": (lambda f, o: (f / "notes.txt").write_text("x"), "'notes.txt' is not one of its files"),
-    "manifest of an older one": (
-        lambda f, o: shutil.copy(f.parent / "256" / "manifest.json", f / "manifest.json"),
-        "its manifest.json is that of the checkpoint at 256",
+    "truncated": (lambda f, o: truncate(f), "is truncated to"),
+    "flipped": (lambda f, o: flip(f), "was altered"),
+    "emptied": (lambda f, o: f.write_bytes(b""), "is empty"),
+    "begins with another": (
+        lambda f, o: f.write_bytes(o.read_bytes()[:2000] + f.read_bytes()[2000:]),
+        "was altered|is truncated|bytes instead of",
     ),
+}
+# The same for what no checksum finds: the one before is used as well, and the file keeps its name.
+UNUSABLE = {
+    "a folder in its place": (lambda f, o: [f.unlink(), f.mkdir()], "it is a folder, not a file"),
     "an older one renamed": (
-        lambda f, o: copied_from(f, f.parent / "256"),
-        "is that of the checkpoint at 256",
+        lambda f, o: shutil.copy(place(f.parent.parent, 256), f),
+        "it is the checkpoint at 256",
     ),
 }
 # The same for what is sound and does not fit the code, the versions or the settings: the run is refused.
 MISFITS = {
-    "of another run": (copied_from, "seed is 7, and 0 here"),
+    "of another run": (lambda f, o: shutil.copy(o, f), "seed is 7, and 0 here"),
     "of another algorithm's settings": (
-        lambda f, o: edit_record(f, lambda record: record["identity"]["run"].update(num_steps=16)),
+        lambda f, o: forge(f, lambda x: x["record"]["identity"]["run"].update(num_steps=16)),
         "num_steps is 16, and 8 here",
     ),
     "of another environment": (
-        lambda f, o: edit_record(f, lambda record: record["identity"]["environment"].update(name="Other")),
+        lambda f, o: forge(f, lambda x: x["record"]["identity"]["environment"].update(name="Other")),
         "name is 'Other'",
     ),
     "of a newer version": (
-        lambda f, o: change_manifest(f, schema=checkpoint_folder.SCHEMA + 1),
+        lambda f, o: forge(f, lambda x: x.update(schema=array_file.SCHEMA + 1)),
         "its schema is 2, of a newer version of Shoal",
     ),
-    "wrong shape": (lambda f, o: with_another_leaf_shape(f), r"of shape \(2, 5\), and \(2, 4\) is expected"),
-    "wrong dtype": (lambda f, o: with_another_dtype(f), "'updates' of dtype int64, and int32 is expected"),
-    "missing leaf": (lambda f, o: without_a_leaf(f), "it has no 'updates'"),
+    "wrong shape": (
+        lambda f, o: forge(f, with_another_shape),
+        r"of shape \(2, 5\), and \(2, 4\) is expected",
+    ),
+    "wrong dtype": (
+        lambda f, o: forge(f, lambda x: x["leaves"]["updates"].update(dtype="int64")),
+        "'updates' of dtype int64, and int32 is expected",
+    ),
+    "missing leaf": (
+        lambda f, o: forge(f, lambda x: x["leaves"].pop("updates") and x),
+        "it has no 'updates'",
+    ),
 }
 
 
 @pytest.mark.parametrize("kind", [*DAMAGE, *UNUSABLE])
-@pytest.mark.quick("arrays flipped", "record swapped", "manifest of an older one")
+@pytest.mark.quick("flipped", "an older one renamed")
 def test_a_checkpoint_that_cannot_be_used_is_named_and_the_one_before_is_used(
     kind, path, another, whole, capsys
 ):
     """It is set aside where a checksum says that it is damaged, and only there."""
     damage, sentence = (DAMAGE | UNUSABLE)[kind]
-    folder = path / "checkpoints" / "320"
-    damage(folder, another / "checkpoints" / "320")
-    damaged = files_of(folder)
+    damage(place(path, 320), place(another, 320))
+    aside = path / "checkpoints" / "320.damaged" if kind in DAMAGE else place(path, 320)
+    damaged = place(path, 320).is_file() and place(path, 320).read_bytes()
     with only_choosing(whole[1]), pytest.raises(ChosenError, match=r"^256\b"):
         resume(path)
     lines = [line for line in capsys.readouterr().err.splitlines() if "cannot be used" in line]
@@ -268,7 +217,7 @@ def test_a_checkpoint_that_cannot_be_used_is_named_and_the_one_before_is_used(
     assert lines[0].startswith("the checkpoint at 320 cannot be used: ")
     assert re.search(sentence, lines[0]), lines[0]
     assert lines[0].endswith("; it is now 320.damaged") == (kind in DAMAGE)
-    assert files_of(path / "checkpoints" / ("320.damaged" if kind in DAMAGE else "320")) == damaged
+    assert (aside.is_file() and aside.read_bytes()) == damaged
     assert Checkpoints(path).steps() == (ALL[:-2] if kind in DAMAGE else ALL[:-1])
 
 
@@ -279,8 +228,8 @@ def test_a_sound_checkpoint_that_does_not_fit_is_refused_and_nothing_changes(
 ):
     """Neither it nor a damaged one after it is renamed, and none of before is used in its place."""
     misfit, sentence = MISFITS[kind]
-    misfit(path / "checkpoints" / "256", another / "checkpoints" / "256")
-    truncate(array_file(path / "checkpoints" / "320"))
+    misfit(place(path, 256), place(another, 256))
+    truncate(place(path, 320))
     before = files_of(path)
     with only_choosing(whole[1]), pytest.raises(shoal.ShoalError, match=sentence) as error:
         resume(path)
@@ -293,9 +242,9 @@ def test_a_sound_checkpoint_that_does_not_fit_is_refused_and_nothing_changes(
 @pytest.mark.full
 def test_several_damaged_ones_change_nothing_in_the_result(path, whole):
     """The newest three are of three kinds; the run goes on from the fourth, to the same end."""
-    truncate(array_file(path / "checkpoints" / "320"))
-    (path / "checkpoints" / "256" / "record.json").write_bytes(b"")
-    (path / "checkpoints" / "192" / "manifest.json").unlink()
+    truncate(place(path, 320))
+    place(path, 256).write_bytes(b"")
+    flip(place(path, 192))
     run = resume(path, progress=False)
     assert_same(run, whole[0])
     assert Checkpoints(path).steps() == ALL
@@ -350,7 +299,7 @@ def test_shorter_metrics_are_written_again(path, whole):
 
 def test_if_all_are_damaged_nothing_is_started_over_or_deleted(path, whole):
     for steps in ALL[:-1]:
-        flip(path / "checkpoints" / str(steps) / "record.json")
+        flip(place(path, steps))
     before = files_of(path)
     for start in (resume, train):
         with (

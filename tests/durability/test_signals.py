@@ -216,13 +216,13 @@ def test_while_evaluating(place, start, number):
 SLOW = """
 import sys, time
 from shoal.cli import main
-from shoal.disk import checkpoint_folder
-write = checkpoint_folder.write_arrays
-def slow(*arguments):
-    if str(arguments[0]).find("/.0.tmp/") == -1:
+from shoal.disk import array_file
+write = array_file.write
+def slow(path, *more):
+    if path.parent.name == "checkpoints" and path.stem != "0":
         time.sleep({seconds})
-    write(*arguments)
-checkpoint_folder.write_arrays = slow
+    return write(path, *more)
+array_file.write = slow
 sys.exit(main())
 """
 
@@ -238,7 +238,7 @@ def test_while_saving(place, start, number):
     """The last checkpoint of a run is written slowly; the scores of the end are then left to the next process."""
     run_path = place.folder / f"saving-{number}"
     command = start(ENDS, run_path, slow_disk(4))
-    command.wait_until((run_path / "last" / "policy.json").exists)
+    command.wait_until((run_path / "last.safetensors").exists)
     command.signal(number)
     assert command.end(f"saving, {number.name}") == RESUMABLE
     assert command.find("finishing what is being written") is not None

@@ -83,6 +83,17 @@ def test_one_observation_and_a_batch_agree(cartpole):
         assert cartpole((), observation.tolist())[1] == action  # a list is as good
 
 
+def test_a_policy_without_memory_acts_without_one(cartpole, pendulum):
+    observation = np.array([0.01, -0.02, 0.03, 0.04], np.float32)
+    assert cartpole.act(observation) == cartpole((), observation)[1]
+    key = jax.random.key(3)
+    assert cartpole.act(observation, key=key) == cartpole((), observation, key=key)[1]
+    with pytest.raises(
+        ShoalError, match=r"^act\(observation\) is of policies without memory, .*policy\(memory, "
+    ):
+        pendulum.act(np.zeros(3))
+
+
 def test_a_key_samples_and_none_is_greedy(cartpole):
     one = np.broadcast_to(OBSERVATIONS[0], (64, 4))
     assert len(set(cartpole((), one)[1].tolist())) == 1

@@ -10,6 +10,8 @@ from tiny_bandit import BanditConfig
 from tiny_worlds import Halves, assert_equal, values
 
 from shoal import envs
+from shoal.algos.ppo_config import PPOConfig
+from shoal.engine import loop
 from shoal.engine.history import History, Seconds
 from shoal.engine.nonfinite import NOWHERE, STOPPED
 from shoal.engine.population import member_layout as populations
@@ -17,6 +19,7 @@ from shoal.engine.population.members import members_of
 from shoal.engine.run import Run
 from shoal.engine.run_config import RunConfig
 from shoal.envs.probes import ActionReward
+from shoal.nets.networks import NetworkConfig
 from shoal.runs import compiled_trainer
 from shoal.types import Mean
 
@@ -71,6 +74,38 @@ def train_population(env, run=RUN, initialise=lambda population: population, gro
     absolute = compiled_trainer.compile_absolute(compiled_run, 10 * run.eval_episodes)
     result = compiled_trainer.train_population(compiled_run, run, recorder)
     return compiled_trainer.with_absolute_metric(result, absolute), recorder.calls
+
+
+@pytest.mark.parametrize(
+    ("config", "seeds", "devices", "groups"),
+    [
+        (PPOConfig(), 1, 1, 1),
+        (PPOConfig(), 3, 1, 1),
+        (PPOConfig(), 2, 2, 1),
+        (PPOConfig(), 1, 2, 2),
+        (PPOConfig(), 1, 1, 2),
+        (PPOConfig(network=NetworkConfig(core="gru", core_size=8)), 1, 1, 1),
+    ],
+    ids=["one", "three", "on two devices", "groups on two devices", "groups on one", "recurrent"],
+)
+def test_an_update_is_traced_once(monkeypatch, config, seeds, devices, groups):
+    """The shapes of a run's metrics and its training share the trace, which takes half a second and more."""
+    run = dataclasses.replace(RUN, seeds=seeds)
+    layout = populations.lay_out(jax.devices()[:devices], seeds, groups)
+    settings = compiled_trainer.program_settings(run, groups, run.score, None)
+    arguments = (
+        compiled_trainer.member_keys(members_of(range(seeds))),
+        compiled_trainer.stack_members(ActionReward(), seeds),
+        compiled_trainer.stack_members(config.resolved(), seeds),
+        jnp.full(seeds, run.total_updates, jnp.int32),
+    )
+    loop._update_traced_once.clear_cache()
+    traces, update = [], loop._update
+    monkeypatch.setattr(loop, "_update", lambda *arguments: traces.append(1) or update(*arguments))
+    start = populations.start_program(loop.start_training, settings, layout)
+    shapes = populations.population_shapes(start, arguments, settings, layout)
+    populations.run_program(loop.train, settings, layout).trace(shapes, jnp.int32(1), jnp.bool_(True))
+    assert len(traces) == 1
 
 
 @pytest.fixture(scope="module")

@@ -247,6 +247,62 @@ def test_a_setting_that_follows_another_one_is_written_so(tmp_path):
     assert not again.resolved().optimization.separate_updates
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("c.json", '{"environment": "Pendulum-v1", "algorithm": "a2c", "run": {"seeds": 3}}'),
+        (
+            "c.json",
+            '{"environment": {"name": "Pendulum-v1"}, "algorithm": {"name": "a2c"}, "run": {"seeds": 3}}',
+        ),
+        ("c.toml", 'environment = "Pendulum-v1"\nalgorithm = "a2c"\n[run]\nseeds = 3'),
+        ("c.toml", 'environment = "Pendulum-v1"\n[a2c]\nseeds = 3'),
+    ],
+    ids=["names", "objects", "TOML", "TOML as a preset"],
+)
+def test_a_config_that_was_written_by_hand(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    decided = decide(None, config_file=tmp_path / name, overrides={})
+    assert (decided.environment_name, decided.algorithm, decided.run.seeds) == ("Pendulum-v1", "a2c", 3)
+    assert decided.settings_from == "config file"
+    assert decided.config == A2CConfig()
+
+
+def test_a_preset_of_ones_own_is_of_any_environment(tmp_path):
+    path = tmp_path / "c.toml"
+    path.write_text("[ppo]\ngamma = 0.5\nseeds = 3")
+    decided = decide("Pendulum-v1", config_file=path, overrides={})
+    assert (decided.config.gamma, decided.run.seeds) == (0.5, 3)
+    with pytest.raises(ShoalError, match=r"^no environment was named; give one such as CartPole-v1"):
+        decide(None, config_file=path, overrides={})
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[ppo", "is no TOML: "),
+        ("[ppo]\ngama = 1.0", "there is no setting 'gama'; did you mean 'gamma'"),
+        ("[run]\nseeds = 3", "lacks environment, algorithm or run"),
+        ("ppo = 3", "lacks environment, algorithm or run"),
+        ("environment = 3\n[ppo]", "has environment=3, which is not an object"),
+    ],
+)
+def test_a_mistake_in_a_toml_file_is_one_sentence(tmp_path, text, sentence):
+    path = tmp_path / "c.toml"
+    path.write_text(text)
+    with pytest.raises(ShoalError, match=sentence) as error:
+        decide("CartPole-v1", config_file=path, overrides={})
+    assert "\n" not in str(error.value)
+
+
+def test_an_experiment_says_where_its_settings_are_from():
+    origins = [
+        decide(name, use_preset=preset, overrides={}).settings_from
+        for name, preset in (("CartPole-v1", True), ("CartPole-v1", False), ("MiniGrid-LockedRoom", True))
+    ]
+    assert origins == ["preset", "defaults", "defaults"]
+
+
 def test_a_config_of_another_version_is_refused(tmp_path):
     path = tmp_path / "config.json"
     for schema in ("3", None, True, 3.0):

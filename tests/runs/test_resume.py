@@ -149,7 +149,7 @@ def test_a_run_that_was_ended_is_loaded_and_evaluated_at_its_last_checkpoint(who
     results, expected = (evaluate.evaluate_run(x, ActionReward(), episodes=4) for x in (path, whole.path))
     assert (results.pop("which"), expected.pop("which")) == ("best (checkpoint 384)", "best")
     assert results["metrics"] == expected["metrics"]
-    (path / "checkpoints" / "384" / "record.json").write_text("")
+    (path / "checkpoints" / "384.safetensors").write_bytes(b"")
     shoal.load(path, environment=ActionReward(), seed=1)
     assert f"those of its checkpoint at {Checkpoints(path).steps()[-2]} " in capsys.readouterr().err
     shutil.rmtree(path / "checkpoints")
@@ -285,10 +285,10 @@ def test_the_newest_sound_checkpoint_is_used_and_a_damaged_one_set_aside(ended, 
     path = ended
     checkpoints = Checkpoints(path)
     newest, before = checkpoints.steps()[-1], checkpoints.steps()[-2]
-    (path / "checkpoints" / str(newest) / "record.json").write_text("{}")
+    (path / "checkpoints" / f"{newest}.safetensors").write_bytes(b"{}")
     run = shoal.resume(path, environment=ActionReward())
     assert f"the checkpoint at {newest} cannot be used: " in capsys.readouterr().err
-    assert (path / "checkpoints" / f"{newest}.damaged").is_dir()
+    assert (path / "checkpoints" / f"{newest}.damaged").is_file()
     assert before in Checkpoints(path).steps()
     assert_same(run, whole)
 
@@ -296,7 +296,7 @@ def test_the_newest_sound_checkpoint_is_used_and_a_damaged_one_set_aside(ended, 
 def test_without_a_sound_checkpoint_nothing_is_started_over(ended):
     path = ended
     for steps in Checkpoints(path).steps():
-        (path / "checkpoints" / str(steps) / "manifest.json").unlink()
+        (path / "checkpoints" / f"{steps}.safetensors").write_bytes(b"")
     content = (path / "metrics.jsonl").read_bytes()
     with pytest.raises(shoal.ShoalError, match=r"no checkpoint that can be used \(.*it is not started over"):
         resume(path)

@@ -186,20 +186,6 @@ def sync_directory(path: Path) -> None:
             os.close(descriptor)
 
 
-def sync_tree(path: Path) -> None:
-    """Flush all files and folders below a folder, and itself, so that they persist through a power failure."""
-    for folder, _, names in os.walk(path, topdown=False, onerror=_raise):
-        for name in names:
-            # Opened for writing, since some systems flush nothing through a file that can only be read.
-            with open(os.path.join(folder, name), "rb+", buffering=0) as file:
-                os.fsync(file.fileno())
-        sync_directory(Path(folder))
-
-
-def _raise(error: OSError) -> None:
-    raise error
-
-
 @contextlib.contextmanager
 def report_os_errors(what: str, needed: int | None = None) -> Iterator[None]:
     """Convert an error of the operating system to one sentence: what failed, and why.

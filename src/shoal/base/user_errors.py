@@ -21,7 +21,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 # Shoal and its dependencies: a frame in one of these is not the user's.
 LIBRARIES = (
     "shoal",
-    *("jax", "jaxlib", "flax", "optax", "orbax", "chex", "etils", "treescope", "tensorstore", "opt_einsum"),
+    *("jax", "jaxlib", "flax", "optax", "chex", "etils", "treescope", "opt_einsum"),
     *("numpy", "scipy", "ml_dtypes", "matplotlib", "PIL", "rich", "typing_extensions", "typeguard"),
     *("jaxtyping", "beartype", "wadler_lindig"),
 )

@@ -43,7 +43,8 @@ Reinforcement learning as one compiled JAX program.
 commands:
 {commands}
 
-`shoal COMMAND --help` describes the options of a command, and `shoal --version` prints the version.
+`shoal COMMAND --help` describes the options of a command; `shoal --version` prints the version, and with --verbose
+those of other packages and the devices.
 An environment of your own has the name module:Name; parameters follow it as name=value:
   shoal train CartPole-v1 gravity=3.7 --seeds 3 --learning-rate 1e-3
   shoal check my_package.my_module:MyEnv
@@ -140,7 +141,7 @@ def _command(arguments: list[str]) -> tuple[Callable[[list[str]], int], list[str
         return _print_help, []
     name, *rest = arguments
     if name in ("--version", "-V"):
-        return _print_version, []
+        return _print_version, rest
     if name not in COMMANDS:
         raise ShoalError(
             f"there is no command {name!r}; there are {', '.join(COMMANDS)}{nearest(name, COMMANDS)}."
@@ -155,8 +156,13 @@ def _print_help(_: list[str]) -> int:
     return 0
 
 
-def _print_version(_: list[str]) -> int:
+def _print_version(words: list[str]) -> int:
     print(f"shoal {importlib.import_module('shoal').__version__}")
+    if words == ["--verbose"]:
+        for name, text in importlib.import_module("shoal.api").describe_machine().items():
+            print(f"{name:<12}{text}")
+    elif words:
+        raise ShoalError(f"shoal --version has no option {words[0]!r}; --verbose adds versions and devices.")
     return 0
 
 

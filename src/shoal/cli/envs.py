@@ -10,8 +10,9 @@ from shoal.cli import flags
 
 COMMAND = "shoal envs [ENV]"
 DESCRIPTION = (
-    "Lists the environments, or describes one: its spaces and its parameters with their defaults and bounds. Those of "
-    "JaxMARL, jaxmarl/NAME, are described, and not listed."
+    "Lists the environments, and for which of them Shoal has a preset, tuned settings that `shoal train` uses; or "
+    "describes one: its spaces and its parameters with their defaults and bounds. Those of JaxMARL, jaxmarl/NAME, are "
+    "described, and not listed."
 )
 
 
@@ -27,9 +28,10 @@ def main(arguments: Sequence[str]) -> int:
         print(describe(*flags.parse_environment(words)))
         return 0
     names = api.environments()
-    width = max(map(len, names)) + 2
+    width, tuned = max(map(len, names)) + 2, set(api.environments_with_presets())
     for name in names:
-        print(f"{name:<{width}}{api.documentation(name).partition(chr(10))[0]}")
+        mark = "preset" if name in tuned else ""
+        print(f"{name:<{width}}{mark:<8}{api.documentation(name).partition(chr(10))[0]}")
     return 0
 
 
@@ -42,6 +44,7 @@ def describe(name: str, parameters: dict[str, Any]) -> str:
         "",
         f"observation  {environment.observation_space}",
         f"action       {environment.action_space}",
+        f"presets      {', '.join(api.presets_of(name)) or 'none: training uses the defaults'}",
         "",
         f"parameters, such as `shoal train {name} {next(iter(declared_parameters))}=...`:",
     ]

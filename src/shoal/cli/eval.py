@@ -71,6 +71,10 @@ def main(arguments: Sequence[str]) -> int:
     """Evaluate, and print a table."""
     settings, words = flags.parse(COMMAND, DESCRIPTION, EvalFlags(), arguments)
     run = flags.require("run", "shoal eval runs/CartPole-v1-ppo-20260131-093000", "".join(words[:1]))
+    for word in (word for word in words[1:] if "=" not in word):
+        raise api.ShoalError(
+            f"shoal eval takes one run, not {words[0]!r} and {word!r}; evaluate each by itself."
+        )
     environment, parameters = flags.parse_environment([*settings.env, *words[1:]])
     mode = "sampled" if settings.sampled else settings.mode
     if settings.against:

@@ -65,8 +65,7 @@ def parse_values(
         if word.startswith("-"):
             flag = word.partition("=")[0]
             program = " ".join(command.split()[:2])
-            hint = _replaced_choice(flag, default) or settings.logging_hint(flag)
-            hint = hint or nearest(flag, flag_names(default))
+            hint = _replaced_choice(flag, default) or settings.hint_of(flag, flag_names(default))
             hint = hint or f"; `{program} --help` lists them"
             raise ShoalError(f"{program} has no flag {flag!r}{hint}.")
     own_names = {field.name for field in dataclasses.fields(default)}

@@ -19,7 +19,7 @@ import numbers
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar, cast
 
 from shoal.base.errors import ShoalError, nearest
@@ -34,6 +34,35 @@ IMPORTABLE = ("score", "eval_metrics")
 # First words of settings by which other trainers send their metrics to a service or a viewer.
 LOGGERS = ("wandb", "tensorboard", "tb", "mlflow", "comet", "neptune", "clearml", "aim", "track", "logger")
 METRICS_PLACE = "a run writes metrics.jsonl, summary.json and learning_curve.png to its directory"
+# Settings by the names that other trainers give them; what no setting does is said in a sentence.
+ON_A_GPU = (
+    "JAX takes a GPU by itself where its CUDA package is installed (`pip install 'jax[cuda13]'`), and "
+    "JAX_PLATFORMS=cpu keeps a run on the CPU"
+)
+ELSEWHERE = {
+    **dict.fromkeys(("lr", "alpha", "step_size"), "learning_rate"),
+    **dict.fromkeys(("num_seeds", "n_seeds"), "seeds"),
+    **dict.fromkeys(("algo", "agent"), "algorithm"),
+    **dict.fromkeys(("epochs", "n_epochs", "num_epochs", "ppo_epochs"), "update_epochs"),
+    **dict.fromkeys(("timesteps", "total_timesteps", "max_steps", "steps"), "total_steps"),
+    **dict.fromkeys(("n_envs", "num_workers", "num_actors"), "num_envs"),
+    **dict.fromkeys(("n_steps", "rollout_length", "horizon"), "num_steps"),
+    **dict.fromkeys(("batch_size", "minibatch_size", "n_minibatches"), "num_minibatches"),
+    **dict.fromkeys(("clip_range", "clip_eps", "clip_epsilon", "clip_param"), "clip_coef"),
+    **dict.fromkeys(("entropy_coef", "entropy_coeff", "ent_coeff", "entropy_weight"), "ent_coef"),
+    **dict.fromkeys(("value_coef", "vf_coeff", "value_loss_coef"), "vf_coef"),
+    **dict.fromkeys(("discount", "discount_factor"), "gamma"),
+    **dict.fromkeys(("lambda", "lmbda", "lam"), "gae_lambda"),
+    **dict.fromkeys(("rnn", "lstm", "gru", "recurrent"), "core"),
+    **dict.fromkeys(("net_arch", "hidden_size", "layers"), "hidden_sizes"),
+    **dict.fromkeys(("out", "output", "output_dir", "save_dir", "logdir", "log_dir"), "run_dir"),
+    **dict.fromkeys(("eval_freq", "eval_interval"), "num_evals"),
+    **dict.fromkeys(("normalize_observations", "normalize_obs"), "norm_obs"),
+    **dict.fromkeys(
+        ("env", "env_id", "environment"), "the environment comes first, as in `shoal train CartPole-v1`"
+    ),
+    **dict.fromkeys(("device", "gpu", "gpus", "cuda", "tpu", "platform"), ON_A_GPU),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -251,13 +280,19 @@ def unknown_setting(
             return ShoalError(
                 f"{name}={value!r} has no effect with {field.name}={chosen.value!r}; it needs {needed}."
             )
-    return ShoalError(f"there is no setting {name!r}{logging_hint(name) or nearest(name, known or own)}.")
+    return ShoalError(f"there is no setting {name!r}{hint_of(name, known or own)}.")
 
 
-def logging_hint(name: str) -> str:
-    """Say where metrics are, where an unknown setting or flag is one by which other trainers log; else ""."""
-    is_logging = name.strip("-").replace("_", "-").lower().partition("-")[0] in LOGGERS
-    return f"; {METRICS_PLACE}" if is_logging else ""
+def hint_of(name: str, options: Iterable[str]) -> str:
+    """Say what is meant by an unknown setting or flag: by its meaning in other trainers, or the nearest of some."""
+    plain = name.strip("-").replace("-", "_").lower()
+    if plain.partition("_")[0] in LOGGERS:
+        return f"; {METRICS_PLACE}"
+    meant, named = ELSEWHERE.get(plain, ""), list(options)
+    if " " in meant:
+        return f"; {meant}"
+    option = f"--{meant.replace('_', '-')}" if name.startswith("--") else meant
+    return f"; did you mean {option!r}?" if option in named else nearest(name, named)
 
 
 def needs_of(config: Any) -> Table:

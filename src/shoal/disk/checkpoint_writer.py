@@ -106,7 +106,7 @@ class Writer:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        cpu.lower_priority(WRITER_PRIORITY)  # threads that Orbax starts from here inherit it
+        cpu.lower_priority(WRITER_PRIORITY)
         while (job := self._jobs.get()) is not None:
             start_time = time.perf_counter()
             try:

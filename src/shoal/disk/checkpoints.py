@@ -1,35 +1,30 @@
 """The checkpoints of a run directory: named arrays and a record, safe against kills and damage.
 
-    checkpoints/<environment steps>/    a checkpoint (see `checkpoint_folder`)
-    checkpoints/<steps>.damaged/        one that was found damaged, renamed; also `.damaged-2` and so on
-    checkpoints/.<steps>.tmp/           one that is being written
-    checkpoints/.<steps>.old/           a whole one that is being replaced
-    checkpoints/.<steps>.deleted/       one that is being deleted
+    checkpoints/<environment steps>.safetensors     a checkpoint (see `array_file`)
+    checkpoints/<steps>.damaged                     one that was found damaged, renamed; also `.damaged-2` and so on
 
-A name without a dot at its start is given by a rename, once all files are flushed. So a checkpoint is complete or
-absent at any instant, and a folder that is half deleted is never taken for one. One process at a time may write.
+A checkpoint is written under another name and renamed once it is flushed, so that it is complete or absent at any
+instant. One process at a time may write.
 """
 
 import contextlib
 import dataclasses
 import os
 import re
-import shutil
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from shoal.base.errors import ShoalError
-from shoal.base.files import free_bytes, report_os_errors, sync_directory
-from shoal.disk import checkpoint_folder
-from shoal.disk.arrays import OrbaxError, check_storable, to_numpy
-from shoal.disk.checkpoint_folder import DamageError, NewerSchemaError, UnusableError
-from shoal.disk.json_files import json_text
+from shoal.base.files import report_os_errors, sync_directory, temporary_name
+from shoal.disk import array_file
+from shoal.disk.array_file import SUFFIX, DamageError, NewerSchemaError, UnusableError
+from shoal.disk.arrays import check_storable, to_numpy
 
 CHECKPOINTS = "checkpoints"
+CHECKPOINT = re.compile(rf"(0|[1-9][0-9]*){re.escape(SUFFIX)}")
 SET_ASIDE = re.compile(r"[0-9]+\.damaged(-[0-9]+)?")
-HIDDEN = re.compile(r"\.([0-9]+)\.(tmp|old|deleted)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,10 +80,10 @@ class Checkpoints:
         Raises:
           ShoalError: they cannot be listed.
         """
-        return sorted(int(name) for name in self._names() if name == _canonical(name))
+        return sorted(int(match[1]) for name in self._names() if (match := CHECKPOINT.fullmatch(name)))
 
     def names_set_aside(self) -> list[str]:
-        """List the folders of damaged checkpoints that `set_aside` has renamed.
+        """List the damaged checkpoints that `set_aside` has renamed.
 
         Raises:
           ShoalError: they cannot be listed.
@@ -104,7 +99,7 @@ class Checkpoints:
           ShoalError: there is no such checkpoint.
         """
         try:
-            checkpoint_folder.verify(self._existing(steps), steps)
+            self._verify(steps)
         except UnusableError as error:
             return str(error)
         return ""
@@ -120,18 +115,18 @@ class Checkpoints:
         Raises:
           ShoalError: there is no such checkpoint.
         """
-        folder = self._existing(steps)
-        written_time, record = _modified_time(folder), dict[str, Any]()
+        path, record = self._existing(steps), dict[str, Any]()
         error: UnusableError | None = None
         try:
-            written_time = checkpoint_folder.verify(folder, steps)["written_time"]
-            record = checkpoint_folder.read_record(folder)
+            record = self._verify(steps)["record"]
         except UnusableError as unusable:
             error = unusable
+        length, written_time = 0, time.time()
+        with contextlib.suppress(OSError):
+            length, written_time = path.lstat().st_size, path.lstat().st_mtime
         seconds = max(0.0, time.time() - written_time)
-        length = checkpoint_folder.folder_bytes(folder)
         kinds = isinstance(error, DamageError), isinstance(error, NewerSchemaError)
-        return Info(steps, folder, length, seconds, record, str(error or ""), *kinds)
+        return Info(steps, path, length, seconds, record, str(error or ""), *kinds)
 
     def load(
         self, steps: int, expected: Mapping[str, Any] | None = None
@@ -147,16 +142,16 @@ class Checkpoints:
           MisfitError: a leaf is missing, additional, or of another shape or dtype than expected.
           ShoalError: there is no such checkpoint, or it is not sound.
         """
-        folder = self._existing(steps)
+        path = self._existing(steps)
         what = f"the checkpoint at {steps} of run directory {str(self.run_path)!r}"
         try:
-            saved = checkpoint_folder.verify(folder, steps)["leaves"]
-            if expected is not None and (misfit := checkpoint_folder.find_misfit(saved, expected)):
+            saved = self._verify(steps)
+            if expected is not None and (misfit := array_file.find_misfit(saved["leaves"], expected)):
                 raise MisfitError(
                     f"{what} does not fit: {misfit}; it was made with other settings or by another version.",
                     misfit,
                 )
-            return checkpoint_folder.read_leaves(folder, saved), checkpoint_folder.read_record(folder)
+            return array_file.read(path, saved["leaves"]), saved["record"]
         except UnusableError as error:
             raise ShoalError(f"{what} cannot be used: {error}.") from error
 
@@ -174,19 +169,19 @@ class Checkpoints:
           ShoalError: it cannot be saved; then all checkpoints from before are there, and nothing else.
         """
         check_storable(arrays)
-        leaves = {name: to_numpy(leaf) for name, leaf in sorted(arrays.items())}
-        text = json_text(record, not_finite=str)
-        needed = sum(array.nbytes for array, _ in leaves.values()) + len(text.encode())
+        leaves = {name: to_numpy(leaf) for name, leaf in arrays.items()}
+        path = self._path(steps)
         try:
-            with self._report_errors(steps, needed):
-                self._make_folder()
-                self._recover(steps)
-                written = checkpoint_folder.write_folder(self._hidden(steps, "tmp"), steps, leaves, text)
-                self._put_in_place(steps)
-        except Exception:
-            self._clean_up(steps)
-            raise
-        return written
+            with report_os_errors(f"{path} cannot be written"):
+                if not self.path.is_dir():
+                    self.path.mkdir()
+                    sync_directory(self.run_path)
+            if os.path.lexists(path) and (problem := self.problem(steps)):
+                self.set_aside(steps, problem)
+            return array_file.write(path, leaves, {"steps": steps, "record": record})
+        finally:
+            with contextlib.suppress(OSError):
+                self.path.rmdir()  # only where it is empty
 
     def set_aside(self, steps: int, reason: str) -> Path:
         """Rename a damaged checkpoint to `<steps>.damaged`, so that it is not listed and never overwritten;
@@ -197,13 +192,13 @@ class Checkpoints:
         Raises:
           ShoalError: there is no such checkpoint, or it cannot be renamed.
         """
-        folder = self._existing(steps)
-        with report_os_errors(f"{folder} cannot be renamed"):
+        path = self._existing(steps)
+        with report_os_errors(f"{path} cannot be renamed"):
             aside, number = self.path / f"{steps}.damaged", 1
             while os.path.lexists(aside):
                 number += 1
                 aside = self.path / f"{steps}.damaged-{number}"
-            os.rename(folder, aside)
+            os.rename(path, aside)
             sync_directory(self.path)
         with contextlib.suppress(OSError):
             (self.path / f"{aside.name}.txt").write_text(f"{reason}\n", encoding="utf-8")
@@ -222,18 +217,20 @@ class Checkpoints:
             deleted = [steps for steps in deleted if steps != spared]
         with report_os_errors(f"checkpoints in {self.path} cannot be deleted"):
             for steps in deleted:
-                self._delete(steps, self.path / str(steps))
+                self._path(steps).unlink(missing_ok=True)
+            if deleted:
+                sync_directory(self.path)
 
     def recover(self) -> None:
-        """Complete or undo what a killed process began; to be called before the first save.
+        """Delete what a killed process was writing, policies included; to be called before the first save.
 
         Raises:
           ShoalError: that is not possible.
         """
-        hidden = {match[1] for name in self._names() if (match := HIDDEN.fullmatch(name))}
         with report_os_errors(f"{self.path} cannot be written to"):
-            for steps in sorted(int(name) for name in hidden if name == _canonical(name)):
-                self._recover(steps)
+            for folder in (self.run_path, self.path):
+                for leftover in folder.glob(temporary_name(f"*{SUFFIX}", "*")):
+                    leftover.unlink(missing_ok=True)
 
     # ---- steps of these
 
@@ -250,7 +247,7 @@ class Checkpoints:
         Raises:
           ShoalError: there is none; the sentence names the nearest.
         """
-        path = self.path / str(steps)
+        path = self._path(steps)
         if os.path.lexists(path):
             return path
         existing = self.steps()
@@ -259,89 +256,18 @@ class Checkpoints:
         nearest = min(existing, key=lambda other: abs(other - steps))
         raise ShoalError(f"there is no checkpoint at {steps}; the nearest is {nearest}.")
 
-    def _hidden(self, steps: int, kind: str) -> Path:
-        return self.path / f".{steps}.{kind}"
+    def _path(self, steps: int) -> Path:
+        return self.path / f"{steps}{SUFFIX}"
 
-    @contextlib.contextmanager
-    def _report_errors(self, steps: int, needed: int) -> Iterator[None]:
-        """Convert errors of the system and of Orbax while a checkpoint is saved to one sentence."""
-        what = f"the checkpoint at {steps} cannot be written to {self.path}"
-        available = free_bytes(self.run_path)
-        space = "" if available is None else f" and {available:,} were free"
-        try:
-            with report_os_errors(what, needed):
-                yield
-        except OrbaxError as error:
-            raise ShoalError(f"{what}: {error}; it takes {needed:,} bytes{space}.") from None
-
-    def _make_folder(self) -> None:
-        if not self.path.is_dir():
-            self.path.mkdir()
-            sync_directory(self.run_path)
-
-    def _put_in_place(self, steps: int) -> None:
-        """Give a complete folder its name; a sound checkpoint of that name exists under either name until then."""
-        final = self.path / str(steps)
-        if os.path.lexists(final):
-            if problem := self.problem(steps):
-                self.set_aside(steps, problem)
-            else:
-                os.rename(final, self._hidden(steps, "old"))
-        os.rename(self._hidden(steps, "tmp"), final)
-        sync_directory(self.path)
-        with contextlib.suppress(OSError):  # the new one counts; `recover` deletes the rest of the old one
-            self._delete(steps, self._hidden(steps, "old"))
-
-    def _recover(self, steps: int) -> None:
-        """Complete or undo what was started with one checkpoint.
+    def _verify(self, steps: int) -> dict[str, Any]:
+        """Verify a checkpoint, byte for byte, and return what `array_file.verify` returns.
 
         Raises:
-          OSError, ShoalError: that is not possible.
+          UnusableError: it is not sound, or not that of these steps.
         """
-        final, old = self.path / str(steps), self._hidden(steps, "old")
-        _remove(self._hidden(steps, "tmp"))
-        _remove(self._hidden(steps, "deleted"))
-        if os.path.lexists(old):
-            if os.path.lexists(final) and (info := self.info(steps)).is_damaged:
-                self.set_aside(steps, info.problem)
-            if os.path.lexists(final):
-                if not self.problem(steps):
-                    self._delete(steps, old)
-            else:
-                os.rename(old, final)
-                sync_directory(self.path)
-
-    def _clean_up(self, steps: int) -> None:
-        """Undo a save that failed, as far as the disk allows; `recover` does the rest."""
-        with contextlib.suppress(OSError, ShoalError):
-            self._recover(steps)
-        with contextlib.suppress(OSError):
-            self.path.rmdir()  # only where it is empty
-
-    def _delete(self, steps: int, path: Path) -> None:
-        if os.path.lexists(path):
-            deleted = self._hidden(steps, "deleted")
-            _remove(deleted)
-            os.rename(path, deleted)
-            sync_directory(self.path)  # or a power failure might undo the name, and not what follows
-            _remove(deleted)
-
-
-def _canonical(name: str) -> str | None:
-    """Return the name that a number of steps has as a folder, or None where the name is no number."""
-    return str(int(name)) if re.fullmatch("[0-9]+", name) else None
-
-
-def _remove(path: Path) -> None:
-    """Delete a file or a folder with all that it holds, where it exists."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    elif os.path.lexists(path):
-        path.unlink()
-
-
-def _modified_time(path: Path) -> float:
-    try:
-        return path.lstat().st_mtime
-    except OSError:
-        return time.time()
+        saved = array_file.verify(self._existing(steps))
+        if not (type(saved.get("steps")) is int and isinstance(saved.get("record"), dict)):
+            raise UnusableError("it holds no checkpoint")
+        if saved["steps"] != steps:
+            raise UnusableError(f"it is the checkpoint at {saved['steps']}")
+        return saved

@@ -1,11 +1,11 @@
 """The run directory: the files of a run, how they are written, and how they are read again.
 
-    config.json         the complete settings: running it again gives the same run
-    metrics.jsonl       one line per log point and seed
-    summary.json        scores, speed, checksums, versions
-    progress.json       scores so far, of a run that has not finished
+    config.json             the complete settings: running it again gives the same run
+    metrics.jsonl           one line per log point and seed
+    summary.json            scores, speed, checksums, versions
+    progress.json           scores so far, of a run that has not finished
     learning_curve.png
-    best/, last/        policies with their normalisers
+    {best,last}.safetensors policies with their normalisers
 
 Every file is complete or absent at any instant, and reading executes no code: JSON and named arrays only.
 """
@@ -13,7 +13,6 @@ Every file is complete or absent at any instant, and reading executes no code: J
 import contextlib
 import dataclasses
 import hashlib
-import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,11 +21,11 @@ from typing import Any
 import numpy as np
 
 from shoal.base.errors import ShoalError, nearest
-from shoal.base.files import free_bytes, report_os_errors, sync_directory, user_path
-from shoal.disk import new_directory
-from shoal.disk.arrays import OrbaxError, describe, from_numpy, is_key, read_arrays, to_numpy, write_arrays
+from shoal.base.files import report_os_errors, user_path
+from shoal.disk import array_file, new_directory
+from shoal.disk.array_file import SUFFIX, DamageError, UnusableError
+from shoal.disk.arrays import is_key, to_numpy
 from shoal.disk.checkpoints import CHECKPOINTS
-from shoal.disk.checksums import folder_sha256
 from shoal.disk.json_files import json_text, parse_json, read_json, report_wrong_types, write_json, write_text
 from shoal.disk.lock import LOCK
 from shoal.disk.metrics_file import METRICS, Mark, MetricsFile
@@ -36,7 +35,6 @@ SUMMARY = "summary.json"
 PROGRESS = "progress.json"  # in place of a summary, as long as the run has not finished
 LEARNING_CURVE = "learning_curve.png"
 POLICIES = ("best", "last")
-POLICY = "policy.json"  # in the folder of the arrays: their names, dtypes, shapes and checksum
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,11 +90,11 @@ class RunDirectory:
 
     def discard(self) -> None:
         """Remove the files of a run, and the directories made for it that hold nothing else."""
-        for name in (CONFIG, METRICS, SUMMARY, PROGRESS, LEARNING_CURVE, LOCK):
+        policies = [f"{name}{SUFFIX}" for name in POLICIES]
+        for name in (CONFIG, METRICS, SUMMARY, PROGRESS, LEARNING_CURVE, LOCK, *policies):
             with contextlib.suppress(OSError):
                 (self.path / name).unlink()
-        for name in (*POLICIES, CHECKPOINTS):
-            shutil.rmtree(self.path / name, ignore_errors=True)
+        shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
         new_directory.remove_empty(self.created_directories)
 
     @classmethod
@@ -162,6 +160,10 @@ class RunDirectory:
             lines = path.read_bytes().split(b"\n")[:-1]
         return [parse_json(line, f"line {number} of {path}") for number, line in enumerate(lines, start=1)]
 
+    def policy_path(self, name: str) -> Path:
+        """Return the path of a policy, "best" or "last"."""
+        return self.path / f"{name}{SUFFIX}"
+
     def save_policy(self, name: str, arrays: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
         """Save the leaves of a policy by name; the previous policy exists until the new one is complete.
 
@@ -171,31 +173,8 @@ class RunDirectory:
         Raises:
           ShoalError: it cannot be written; then the previous one stays.
         """
-        directory = self.path / name
-        converted = {leaf: to_numpy(array) for leaf, array in sorted(arrays.items())}
-        leaves = {leaf: array for leaf, (array, _) in converted.items()}
-        needed_bytes, available_bytes = sum(array.nbytes for array in leaves.values()), free_bytes(self.path)
-        try:
-            with report_os_errors(f"{directory} cannot be written", needed_bytes):
-                version = _next_version(directory)
-                directory.mkdir(exist_ok=True)
-                write_arrays(directory / version, leaves)
-                sync_directory(directory)
-            manifest = {
-                "arrays": version,
-                "files": folder_sha256(directory / version),
-                "leaves": describe(converted),
-                "sha256": parameters_sha256(arrays),
-                "metadata": metadata,
-            }
-            write_json(directory / POLICY, manifest, not_finite=str)  # from here on the new arrays count
-        except OrbaxError as error:
-            space = "" if available_bytes is None else f" and {available_bytes:,} were free"
-            raise ShoalError(
-                f"{directory} cannot be written: {error}; its arrays take {needed_bytes:,} bytes{space}."
-            ) from None
-        finally:
-            _remove_leftovers(directory)
+        leaves = {leaf: to_numpy(array) for leaf, array in arrays.items()}
+        array_file.write(self.policy_path(name), leaves, {"metadata": metadata})
 
     def load_policy(self, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
         """Load the leaves of a policy by name (sorted), and its metadata.
@@ -205,30 +184,17 @@ class RunDirectory:
         Raises:
           ShoalError: it is missing or damaged.
         """
-        directory = self.path / name
-        if not (directory / POLICY).is_file():
+        path = self.policy_path(name)
+        if not path.exists():
             raise ShoalError(f"{str(self.path)!r} holds no policy {name!r}.")
-        manifest = read_json(directory / POLICY)
-        with report_wrong_types(str(directory / POLICY)):
-            expected, metadata, sha256 = (manifest[x] for x in ("leaves", "metadata", "sha256"))
-            folder = directory / Path(manifest["arrays"]).name
-            shapes = {leaf: (entry["shape"], entry["dtype"]) for leaf, entry in expected.items()}
-        # Checked before Orbax reads: with damaged files its tasks print errors after the first has failed.
-        with report_os_errors(f"{directory} cannot be read"):
-            is_intact = "files" not in manifest or manifest["files"] == folder_sha256(folder)
-        if not is_intact:
-            raise ShoalError(f"{directory} is damaged: its arrays cannot be read.")
         try:
-            stored = read_arrays(folder, expected)
-            leaves = {leaf: from_numpy(array, expected[leaf].get("key")) for leaf, array in stored.items()}
-        except Exception as error:  # Orbax, NumPy and JAX raise many kinds of errors
-            raise ShoalError(
-                f"{directory} is damaged: its arrays cannot be read; or another version wrote them."
-            ) from error
-        is_intact = shapes == {leaf: (list(x.shape), x.dtype.name) for leaf, x in stored.items()}
-        if not (is_intact and parameters_sha256(leaves) == sha256):
-            raise ShoalError(f"{directory} is damaged: its arrays are not those that were saved.")
-        return leaves, metadata
+            saved = array_file.verify(path)
+            leaves = array_file.read(path, saved["leaves"])
+        except UnusableError as error:
+            what = "is damaged" if isinstance(error, DamageError) else "cannot be used"
+            raise ShoalError(f"{path} {what}: {error}.") from error
+        with report_wrong_types(str(path)):
+            return leaves, saved["metadata"]
 
 
 def parameters_sha256(leaves: Mapping[str, Any]) -> str:
@@ -240,21 +206,3 @@ def parameters_sha256(leaves: Mapping[str, Any]) -> str:
         digest.update(f"{name}\0{dtype}\0{np.shape(leaf)}\0".encode())
         digest.update(array.tobytes())
     return digest.hexdigest()
-
-
-def _next_version(directory: Path) -> str:
-    """Return a name for new arrays that no earlier save, even an unfinished one, has used."""
-    names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
-    numbers = [int(match[1]) for name in names if (match := re.match(r"arrays-(\d+)", name))]
-    return f"arrays-{max(numbers, default=0) + 1}"
-
-
-def _remove_leftovers(directory: Path) -> None:
-    """Remove all arrays but those of the valid policy, and the directory where there is no policy."""
-    with contextlib.suppress(OSError, ShoalError):
-        current = (POLICY, read_json(directory / POLICY)["arrays"]) if (directory / POLICY).is_file() else ()
-        for leftover in directory.iterdir():
-            if leftover.name not in current:
-                shutil.rmtree(leftover, ignore_errors=True)
-        if not current:
-            directory.rmdir()

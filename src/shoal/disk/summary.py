@@ -17,6 +17,7 @@ from shoal.base.imports import import_name
 from shoal.disk.directory import parameters_sha256
 from shoal.engine.population.members import Members
 from shoal.ops import scores
+from shoal.xla import machine
 from shoal.xla.plain import PLAIN, USE_PLAIN
 
 SCHEMA = 1  # counts up when a field changes its meaning
@@ -188,6 +189,13 @@ def versions() -> dict[str, str]:
     }
 
 
+def describe_machine() -> dict[str, str]:
+    """Return what a report of an error should say of the machine: versions, the checkout's commit and the devices."""
+    machine.prepare()
+    devices = "{count} of {platform} ({kind})".format(**device())
+    return versions() | {"revision": revision() or "no checkout", "devices": devices}
+
+
 def revision(package: Path = PACKAGE) -> str | None:
     """Return the commit of the checkout that Shoal runs from, with "-dirty" if it was changed since; None if none.
 
@@ -237,6 +245,11 @@ def cpu_model() -> str:
 
 
 def device() -> dict[str, Any]:
-    """Return the kind and the number of the devices that JAX finds."""
+    """Return the kind and the number of the devices that JAX finds, and the precision of their matrix products."""
     devices = jax.devices()
-    return {"kind": devices[0].device_kind, "platform": devices[0].platform, "count": len(devices)}
+    return {
+        "kind": devices[0].device_kind,
+        "platform": devices[0].platform,
+        "count": len(devices),
+        "matmul_precision": jax.config.jax_default_matmul_precision or "default",
+    }

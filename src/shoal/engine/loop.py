@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.extend.core import Literal
+from jax.sharding import NamedSharding, PartitionSpec
 
 from shoal.config import struct
 from shoal.engine.contract import checked_update
@@ -21,7 +22,10 @@ def start_training(
 ) -> Run:
     """Make a new run as `run.start` does, warmed up, with the sums of its metrics at zero."""
     run = warm_up(start(key, environment, config, total_updates, settings))
-    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), run)
+    # Of the mesh that `shard_map` runs this for, which belongs to the types of arrays: so training finds this trace.
+    mesh = jax.sharding.get_abstract_mesh()
+    sharding = None if mesh.empty else NamedSharding(mesh, PartitionSpec())
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), run)
     metrics = jax.eval_shape(_update_traced_once, shapes)[1]
     return dataclasses.replace(run, metrics=jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), metrics))
 

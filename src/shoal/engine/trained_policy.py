@@ -159,6 +159,21 @@ class TrainedPolicy:
             action = jax.tree.map(lambda x: x[0], action)
         return memory, jax.tree.map(np.asarray, action)
 
+    def act(
+        self, observation: PyTree, *, action_mask: Any = None, alive: Any = None, key: Array | None = None
+    ) -> np.ndarray:
+        """Choose the action of a policy without memory; the arguments are those of a call.
+
+        Raises:
+          ShoalError: as a call; or the policy has a memory.
+        """
+        if self._memory_structure != jax.tree.structure(()):
+            raise ShoalError(
+                "act(observation) is of policies without memory, and this one has a memory; call it with the memory: "
+                "memory, action = policy(memory, observation)."
+            )
+        return self((), observation, action_mask=action_mask, alive=alive, key=key)[1]
+
 
 @functools.partial(jax.jit, static_argnums=1)
 def _act(

@@ -14,7 +14,7 @@ from shoal.config import arguments, struct
 from shoal.disk import policy_files
 from shoal.disk.checkpoint_record import Choice, choose_checkpoint
 from shoal.disk.checkpoints import Checkpoints
-from shoal.disk.directory import POLICY, PROGRESS, SUMMARY, RunDirectory
+from shoal.disk.directory import PROGRESS, SUMMARY, RunDirectory
 from shoal.disk.json_files import report_wrong_types
 from shoal.disk.search_files import resolve_run
 from shoal.engine.nonfinite import failed_members
@@ -99,7 +99,7 @@ def read_policies(
     checkpoint: int | str | Choice | None,
     experiment: experiments.Experiment,
 ) -> StoredPolicies:
-    """Read the policies of all members, from `best/` or `last/` or from a checkpoint.
+    """Read the policies of all members, "best" or "last", or those of a checkpoint.
 
     Of a run that has not finished, or was made longer since, they are those of its newest sound checkpoint; a line says
     so.
@@ -128,7 +128,7 @@ def read_policies(
 
 def checkpoint_instead(directory: RunDirectory, which: str) -> int | None:
     """Return the newest sound checkpoint of a run that has not finished, and say that it is used; else None."""
-    has_finished = (directory.path / which / POLICY).is_file() or (directory.path / SUMMARY).is_file()
+    has_finished = directory.policy_path(which).is_file() or (directory.path / SUMMARY).is_file()
     is_longer = (directory.path / PROGRESS).is_file()  # beside what the run had written when it had finished
     if has_finished and not is_longer:
         return None

@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import inspect
 import os
+import tomllib
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ import numpy as np
 from shoal import envs
 from shoal.algos import catalogue
 from shoal.base.errors import ShoalError, nearest
+from shoal.base.files import report_os_errors
 from shoal.base.imports import import_name, import_object
 from shoal.base.user_errors import reports_user_code
 from shoal.config import arguments, settings, struct
@@ -63,6 +65,8 @@ class Experiment:
     algorithm: str
     config: Any
     run: RunConfig
+    # The origin of the settings that the caller did not give: "defaults", "preset" or "config file".
+    settings_from: str = dataclasses.field(default="defaults", compare=False)
     started_from: str = ""
     from_step: str = ""  # of the checkpoint of `started_from` that is used; empty for its last policies
     # The `run` and the `step` of the checkpoint of another run that this one resumes; empty for a run of its own.
@@ -241,8 +245,8 @@ def decide(
       ShoalError: an unknown name, with the nearest one; an override that has no effect with the other settings.
     """
     require_usable()
-    saved = read_config(config_file) if config_file else {}
-    if environment is None and not saved:
+    saved = _content_of(config_file)
+    if environment is None and not (saved and saved["environment"]["name"]):
         raise ShoalError("no environment was named; give one such as CartPole-v1, or a config file.")
     named = saved["environment"]["name"] if environment is None else environment
     if isinstance(named, str) and registry.family_of(named):
@@ -286,6 +290,7 @@ def decide(
         algorithm,
         config,
         run,
+        _origin_of_settings(name, parameters, algorithm, use_preset, config_file),
         started_from,
         from_step,
         environment_gaps=gaps,
@@ -294,6 +299,16 @@ def decide(
         halving=halving,
         evolution=evolution,
     )
+
+
+def _origin_of_settings(
+    environment: str, parameters: Mapping[str, Any], algorithm: str, use_preset: bool, config_file: Any
+) -> str:
+    """Say where the settings are from that the caller did not give."""
+    if config_file:
+        return "config file"
+    has_preset = use_preset and preset(environment, algorithm, trials=bool(parameters.get(TRIAL)))
+    return "preset" if has_preset else "defaults"
 
 
 def _experiment_of(experiment: Experiment, variant: Variant) -> Experiment:
@@ -403,7 +418,7 @@ def defaults(
     Raises:
       ShoalError: an unknown name, with the nearest one.
     """
-    saved = read_config(config_file) if config_file else {}
+    saved = _content_of(config_file)
     saved_algorithm = dict(saved.get("algorithm", {}))
     saved_name = saved_algorithm.pop("name", "ppo")
     config: Any = algorithm if settings.is_nested(algorithm) else None
@@ -491,18 +506,24 @@ def split_settings(config: Any, values: Mapping[str, Any]) -> tuple[dict[str, An
     )
 
 
-def read_config(path: str | Path | Mapping[str, Any]) -> Mapping[str, Any]:
-    """A `config.json`, by its own path or its run directory's; one that was read already stays as it is.
+def read_config(path: str | Path) -> dict[str, Any]:
+    """Read a `config.json`, by its own path or its run directory's, or a TOML file.
+
+    An environment, or an algorithm, that is written as text is a name. A TOML file has the entries of a `config.json`,
+    or those of a preset: a table of flat settings with the algorithm's name, to which `environment` may be added.
 
     Raises:
       ShoalError: there is none, or it is not one.
     """
-    if isinstance(path, Mapping):
-        return path
     path = arguments.path("config", path)
     path = path / "config.json" if path.is_dir() else path
     what = _name_of(path)
-    saved = read_json(path, what)
+    saved = _read_toml(path, what) if path.suffix == ".toml" else read_json(path, what)
+    for name in ("environment", "algorithm"):
+        if isinstance(saved.get(name), str):
+            saved[name] = {"name": saved[name]}
+    if isinstance(saved.get("environment"), dict):
+        saved["environment"].setdefault("parameters", {})
     if not set(saved) >= PARTS:
         raise ShoalError(f"{what} lacks environment, algorithm or run; is it a config.json?")
     schema = saved.get("schema", SCHEMA)  # a file that was written by hand has none
@@ -532,9 +553,29 @@ def read_config(path: str | Path | Mapping[str, Any]) -> Mapping[str, Any]:
     return saved
 
 
+def _content_of(config_file: str | Path | Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return what a config file holds, or what was read of one; an empty mapping for None."""
+    if isinstance(config_file, Mapping):
+        return config_file
+    return read_config(config_file) if config_file else {}
+
+
 def _name_of(config_file: Any) -> str:
     """Return the name of a config file, or of the content of one, for a message."""
     return "the config" if isinstance(config_file, Mapping) else f"config file {str(config_file)!r}"
+
+
+def _read_toml(path: Path, what: str) -> dict[str, Any]:
+    """Read a TOML file as the content of a `config.json`."""
+    with report_os_errors(f"{what} cannot be read"):
+        data = path.read_bytes()
+    try:
+        saved = tomllib.loads(data.decode())
+    except (ValueError, RecursionError) as error:  # of the text's encoding, too
+        raise ShoalError(f"{what} is no TOML: {error}.") from None
+    for name in [name for name in catalogue.algorithms() if isinstance(saved.get(name), dict)]:
+        saved = {"environment": "", "run": {}, "algorithm": {"name": name, **saved.pop(name)}} | saved
+    return saved
 
 
 def saved_evaluation_parameters(saved: Mapping[str, Any]) -> dict[str, Any]:

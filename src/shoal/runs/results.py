@@ -1,6 +1,9 @@
 """The result of a run: what `train` returns, and the content of `summary.json`."""
 
+import base64
+import contextlib
 import dataclasses
+import html
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,10 +13,10 @@ import numpy as np
 
 from shoal.config import struct
 from shoal.disk import checkpoint_record
-from shoal.disk.directory import RunDirectory
+from shoal.disk.directory import LEARNING_CURVE, RunDirectory
 from shoal.disk.json_files import report_wrong_types
 from shoal.disk.metrics_file import METRICS
-from shoal.disk.summary import build_summary, chosen_score, variant_scores
+from shoal.disk.summary import build_summary, chosen_score, interval_text, variant_scores
 from shoal.engine import team
 from shoal.engine.nonfinite import STOPPED, failed_members
 from shoal.engine.population import member_layout
@@ -27,9 +30,9 @@ from shoal.runs.resume import Finished
 from shoal.types import Environment, Learner
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class TrainedRun:
-    """A run that has ended.
+    """A run that has ended; in a notebook it is shown as a table of its seeds with its curve.
 
     Attributes:
       path: its directory.
@@ -45,7 +48,32 @@ class TrainedRun:
     learner: Any
     evaluations: list[tuple[int, Mapping[str, np.ndarray]]]
     environment: Environment
-    finished: Finished | None = dataclasses.field(default=None, repr=False)
+    finished: Finished | None = None
+
+    def __repr__(self) -> str:
+        seeds, score = self.summary["seeds"], self.summary["absolute"]
+        iqm, interval = score["iqm"], interval_text(score["interval"])
+        result = (
+            "no result" if not np.isfinite(np.nan if iqm is None else iqm) else f"IQM {iqm:.2f}{interval}"
+        )
+        return (
+            f"<{type(self).__name__} {self.summary['environment']}, {self.summary['algorithm']}, {len(seeds)} "
+            f"{'seed' if len(seeds) == 1 else 'seeds'}, {self.summary['steps_per_seed']:,} steps each: {result}; "
+            f"{self.path}>"
+        )
+
+    def _repr_html_(self) -> str:
+        absolute, final = (self.summary[name]["returns"] for name in ("absolute", "final"))
+        rows = zip(self.summary["seeds"], absolute, final, strict=True)
+        cells = [[str(seed), *("" if x is None else f"{x:.2f}" for x in returns)] for seed, *returns in rows]
+        head = ["seed", "return of the best policy", "of the last policy"]
+        lines = ["".join(f"<td>{cell}</td>" for cell in row) for row in (head, *cells)]
+        table = "".join(f"<tr>{line}</tr>" for line in lines)
+        image = ""
+        with contextlib.suppress(OSError):
+            data = base64.b64encode((self.path / LEARNING_CURVE).read_bytes()).decode()
+            image = f'<img src="data:image/png;base64,{data}" width="600">'
+        return f"<p>{html.escape(repr(self)[1:-1])}</p><table>{table}</table>{image}"
 
     def policy(self, which: str = "best", seed: int | None = None, label: str | None = None) -> TrainedPolicy:
         """Load the policy of a member, as `shoal.load` does."""

@@ -12,7 +12,7 @@ from shoal.base.errors import ShoalError
 from shoal.config import settings, struct
 from shoal.disk import checkpoint_record
 from shoal.disk.checkpoints import Checkpoints, Info, MisfitError
-from shoal.disk.directory import CONFIG, POLICIES, POLICY, SUMMARY, RunDirectory, parameters_sha256
+from shoal.disk.directory import CONFIG, POLICIES, SUMMARY, RunDirectory, parameters_sha256
 from shoal.disk.json_files import report_wrong_types, to_jsonable, write_json, write_text
 from shoal.disk.metrics_file import METRICS, Mark, find_damage
 from shoal.engine.history import History
@@ -99,7 +99,7 @@ def _check_complete(path: Path, saved: Mapping[str, Any], now: Mapping[str, Any]
 
 def is_finished(directory: RunDirectory, run: RunConfig) -> bool:
     """Report whether a run has reached its end, and its policies and its summary were written."""
-    files = [directory.path / SUMMARY, *(directory.path / name / POLICY for name in POLICIES)]
+    files = [directory.path / SUMMARY, *map(directory.policy_path, POLICIES)]
     if not all(file.is_file() for file in files):
         return False
     with report_wrong_types(str(directory.path / SUMMARY)):

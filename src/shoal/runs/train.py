@@ -221,7 +221,7 @@ def _run(
                 resume.save_changes(directory, plan.experiment, changes, origin.steps)
         history = History() if origin is None else origin.history()
         output = held.enter_context(_writing(plan, compiled, directory, lock, origin, history, stop, call))
-        output.reporter.show_costs(**compiled.costs._asdict())
+        output.reporter.show_start(plan.experiment.settings_from, **compiled.costs._asdict())
         trained, absolute = train_run(plan, compiled, output, history)
         return save_run(plan.experiment, trained, absolute, output, history, call)
 

@@ -91,11 +91,14 @@ class Reporter:
         self._writer.close(CLOSING_SECONDS)
         self._interim.close(INTERIM_SECONDS)
 
-    def show_costs(self, parameters: int, update_flops: float, act_flops: float) -> None:
-        """Show what the network of one member costs; FLOPs are those of its matrix products."""
+    def show_start(self, settings: str, parameters: int, update_flops: float, act_flops: float) -> None:
+        """Show where the settings are from, and what the network of one member costs; FLOPs are those of its matrix
+        products.
+        """
         self.progress.note(
-            f"{parameters:,} parameters; matrix products of an update of {self.run.steps_per_update:,} steps take "
-            f"{update_flops / 1e6:,.3g} MFLOP, those of an action {act_flops / 1e3:,.3g} kFLOP"
+            f"settings: {settings}; {parameters:,} parameters; matrix products of an update of "
+            f"{self.run.steps_per_update:,} steps take {update_flops / 1e6:,.3g} MFLOP, those of an action "
+            f"{act_flops / 1e3:,.3g} kFLOP"
         )
 
     def on_training(self, updates: int, metrics: Numbers, seconds: float, steps_per_second: float) -> None:
